@@ -17,15 +17,15 @@ const METADATA: [Ipv6Addr; 2] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Special {
     /// What it is.
-    pub kind: Kind,
+    pub kind: ReservedAddress,
     /// The IPv4 address that is meant, and how it is written into the IPv6 one; `None` where the address says
     /// it itself.
-    embedded: Option<(Ipv4Addr, Form)>,
+    embedded: Option<(Ipv4Addr, EmbeddedIpv4)>,
 }
 
 /// What an address is that names no other host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ReservedAddress {
     /// The host's own.
     Loopback,
     /// The link's, where clouds have their metadata service.
@@ -42,7 +42,7 @@ pub enum Kind {
 
 /// How an IPv4 address is written into an IPv6 one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum EmbeddedIpv4 {
     /// `::ffff:0:0/96`, and `::/96` of old (RFC 4291, 2.5.5).
     Mapped,
     /// `64:ff9b::/96` (RFC 6052) and `64:ff9b:1::/48` (RFC 8215).
@@ -56,7 +56,7 @@ enum Form {
 impl Special {
     /// Whether no host at all has it, not even the one that dials.
     pub fn is_no_hosts(&self) -> bool {
-        matches!(self.kind, Kind::Multicast | Kind::Unspecified)
+        matches!(self.kind, ReservedAddress::Multicast | ReservedAddress::Unspecified)
     }
 }
 
@@ -64,18 +64,18 @@ impl fmt::Display for Special {
     /// Such as `a loopback address`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.kind {
-            Kind::Loopback => "a loopback address",
-            Kind::LinkLocal => "a link-local address",
-            Kind::Metadata => "a metadata address",
-            Kind::Multicast => "a multicast address",
-            Kind::Unspecified => "the unspecified address",
-            Kind::Broadcast => "the broadcast address",
+            ReservedAddress::Loopback => "a loopback address",
+            ReservedAddress::LinkLocal => "a link-local address",
+            ReservedAddress::Metadata => "a metadata address",
+            ReservedAddress::Multicast => "a multicast address",
+            ReservedAddress::Unspecified => "the unspecified address",
+            ReservedAddress::Broadcast => "the broadcast address",
         })?;
         let form = match self.embedded {
-            None | Some((_, Form::Mapped)) => return Ok(()),
-            Some((_, Form::Nat64)) => "NAT64",
-            Some((_, Form::SixToFour)) => "6to4",
-            Some((_, Form::Teredo)) => "Teredo",
+            None | Some((_, EmbeddedIpv4::Mapped)) => return Ok(()),
+            Some((_, EmbeddedIpv4::Nat64)) => "NAT64",
+            Some((_, EmbeddedIpv4::SixToFour)) => "6to4",
+            Some((_, EmbeddedIpv4::Teredo)) => "Teredo",
         };
         self.embedded.map_or(Ok(()), |(address, _)| write!(f, " ({address} by {form})"))
     }
@@ -94,37 +94,37 @@ pub fn special(address: IpAddr) -> Option<Special> {
     }
 }
 
-fn of_v4(address: Ipv4Addr) -> Option<Kind> {
+fn of_v4(address: Ipv4Addr) -> Option<ReservedAddress> {
     if address.is_loopback() {
-        Some(Kind::Loopback)
+        Some(ReservedAddress::Loopback)
     } else if address.is_link_local() {
-        Some(Kind::LinkLocal)
+        Some(ReservedAddress::LinkLocal)
     } else if address.is_multicast() {
-        Some(Kind::Multicast)
+        Some(ReservedAddress::Multicast)
     } else if address.octets()[0] == 0 {
         // All of 0.0.0.0/8 is "this host on this network" (RFC 1122, 3.2.1.3).
-        Some(Kind::Unspecified)
+        Some(ReservedAddress::Unspecified)
     } else {
-        address.is_broadcast().then_some(Kind::Broadcast)
+        address.is_broadcast().then_some(ReservedAddress::Broadcast)
     }
 }
 
-fn of_v6(address: Ipv6Addr) -> Option<Kind> {
+fn of_v6(address: Ipv6Addr) -> Option<ReservedAddress> {
     if address.is_loopback() {
-        Some(Kind::Loopback)
+        Some(ReservedAddress::Loopback)
     } else if address.is_unspecified() {
-        Some(Kind::Unspecified)
+        Some(ReservedAddress::Unspecified)
     } else if address.is_multicast() {
-        Some(Kind::Multicast)
+        Some(ReservedAddress::Multicast)
     } else if address.is_unicast_link_local() {
-        Some(Kind::LinkLocal)
+        Some(ReservedAddress::LinkLocal)
     } else {
-        METADATA.contains(&address).then_some(Kind::Metadata)
+        METADATA.contains(&address).then_some(ReservedAddress::Metadata)
     }
 }
 
 /// The IPv4 addresses that an IPv6 one may lead to: mostly none.
-fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, Form)> {
+fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, EmbeddedIpv4)> {
     let octets = address.octets();
     let bits = address.to_bits();
     // The four octets from this one on.
@@ -136,8 +136,10 @@ fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, Form)> {
     let mut found = [None; 4];
     match address.segments() {
         // `::` and `::1` are judged as they are.
-        [0, 0, 0, 0, 0, 0 | 0xffff, ..] if bits > 1 => found[0] = Some((at(12), Form::Mapped)),
-        [0x64, 0xff9b, 0, 0, 0, 0, ..] => found[0] = Some((at(12), Form::Nat64)),
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..] if bits > 1 => {
+            found[0] = Some((at(12), EmbeddedIpv4::Mapped));
+        }
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => found[0] = Some((at(12), EmbeddedIpv4::Nat64)),
         [0x64, 0xff9b, 1, ..] => {
             // A translator's prefix may be any within this one, and its length says where the address stands;
             // octet 8 is left out (RFC 6052, 2.2). What stands nowhere is zeros there.
@@ -150,14 +152,14 @@ fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, Form)> {
             ];
             let is_empty = places.iter().all(|place| place.octets()[0] == 0);
             for (to, place) in found.iter_mut().zip(places) {
-                *to = (is_empty || place.octets()[0] != 0).then_some((place, Form::Nat64));
+                *to = (is_empty || place.octets()[0] != 0).then_some((place, EmbeddedIpv4::Nat64));
             }
         }
-        [0x2002, ..] => found[0] = Some((at(2), Form::SixToFour)),
+        [0x2002, ..] => found[0] = Some((at(2), EmbeddedIpv4::SixToFour)),
         [0x2001, 0, ..] => {
             // The server, and the client with its bits turned over.
-            found[0] = Some((at(4), Form::Teredo));
-            found[1] = Some((Ipv4Addr::from_bits(!at(12).to_bits()), Form::Teredo));
+            found[0] = Some((at(4), EmbeddedIpv4::Teredo));
+            found[1] = Some((Ipv4Addr::from_bits(!at(12).to_bits()), EmbeddedIpv4::Teredo));
         }
         _ => {}
     }
@@ -168,27 +170,27 @@ fn embedded(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, Form)> {
 mod tests {
     use super::*;
 
-    fn judged(text: &str) -> Option<Kind> {
+    fn judged(text: &str) -> Option<ReservedAddress> {
         special(text.parse().expect(text)).map(|special| special.kind)
     }
 
     #[test]
     fn what_is_the_hosts_own_or_the_links_is_told() {
         for (text, kind) in [
-            ("127.0.0.1", Kind::Loopback),
-            ("127.9.9.9", Kind::Loopback),
-            ("::1", Kind::Loopback),
-            ("0.0.0.0", Kind::Unspecified),
-            ("0.1.2.3", Kind::Unspecified),
-            ("::", Kind::Unspecified),
-            ("169.254.169.254", Kind::LinkLocal),
-            ("fe80::1", Kind::LinkLocal),
-            ("febf::1", Kind::LinkLocal),
-            ("fd00:ec2::254", Kind::Metadata),
-            ("fd20:ce::254", Kind::Metadata),
-            ("224.0.0.1", Kind::Multicast),
-            ("ff02::1", Kind::Multicast),
-            ("255.255.255.255", Kind::Broadcast),
+            ("127.0.0.1", ReservedAddress::Loopback),
+            ("127.9.9.9", ReservedAddress::Loopback),
+            ("::1", ReservedAddress::Loopback),
+            ("0.0.0.0", ReservedAddress::Unspecified),
+            ("0.1.2.3", ReservedAddress::Unspecified),
+            ("::", ReservedAddress::Unspecified),
+            ("169.254.169.254", ReservedAddress::LinkLocal),
+            ("fe80::1", ReservedAddress::LinkLocal),
+            ("febf::1", ReservedAddress::LinkLocal),
+            ("fd00:ec2::254", ReservedAddress::Metadata),
+            ("fd20:ce::254", ReservedAddress::Metadata),
+            ("224.0.0.1", ReservedAddress::Multicast),
+            ("ff02::1", ReservedAddress::Multicast),
+            ("255.255.255.255", ReservedAddress::Broadcast),
         ] {
             assert_eq!(judged(text), Some(kind), "{text}");
         }
@@ -200,28 +202,32 @@ mod tests {
     #[test]
     fn an_address_within_another_is_judged_as_where_it_leads() {
         for (bad, good, kind) in [
-            ("::ffff:127.0.0.1", "::ffff:10.0.0.1", Kind::Loopback),
-            ("::127.0.0.1", "::10.0.0.1", Kind::Loopback),
-            ("64:ff9b::169.254.169.254", "64:ff9b::10.0.0.1", Kind::LinkLocal),
-            ("64:ff9b::7f00:1", "64:ff9b::", Kind::Loopback),
-            ("64:ff9b:1::127.0.0.1", "64:ff9b:1::10.0.0.1", Kind::Loopback),
+            ("::ffff:127.0.0.1", "::ffff:10.0.0.1", ReservedAddress::Loopback),
+            ("::127.0.0.1", "::10.0.0.1", ReservedAddress::Loopback),
+            ("64:ff9b::169.254.169.254", "64:ff9b::10.0.0.1", ReservedAddress::LinkLocal),
+            ("64:ff9b::7f00:1", "64:ff9b::", ReservedAddress::Loopback),
+            ("64:ff9b:1::127.0.0.1", "64:ff9b:1::10.0.0.1", ReservedAddress::Loopback),
             // Prefixes of 48, 56 and 64 bits.
-            ("64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a00:0:100::", Kind::LinkLocal),
-            ("64:ff9b:1:7f:0:100::", "64:ff9b:1:a:0:100::", Kind::Loopback),
-            ("64:ff9b:1:0:7f:0:100::", "64:ff9b:1:0:a:0:100::", Kind::Loopback),
-            ("2002:7f00:1::1", "2002:a00:1::1", Kind::Loopback),
-            ("2002:a9fe:a9fe::", "2002:cb00:7109::1", Kind::LinkLocal),
-            ("2002:e000:1::", "2002:c000:201::", Kind::Multicast),
+            ("64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:a00:0:100::", ReservedAddress::LinkLocal),
+            ("64:ff9b:1:7f:0:100::", "64:ff9b:1:a:0:100::", ReservedAddress::Loopback),
+            ("64:ff9b:1:0:7f:0:100::", "64:ff9b:1:0:a:0:100::", ReservedAddress::Loopback),
+            ("2002:7f00:1::1", "2002:a00:1::1", ReservedAddress::Loopback),
+            ("2002:a9fe:a9fe::", "2002:cb00:7109::1", ReservedAddress::LinkLocal),
+            ("2002:e000:1::", "2002:c000:201::", ReservedAddress::Multicast),
             // 127.0.0.1 with its bits turned over, and as the server.
-            ("2001:0:cb00:7109::80ff:fffe", "2001:0:cb00:7109::f5ff:fffe", Kind::Loopback),
-            ("2001:0:7f00:1::f5ff:fffe", "2001:1:7f00:1::80ff:fffe", Kind::Loopback),
+            (
+                "2001:0:cb00:7109::80ff:fffe",
+                "2001:0:cb00:7109::f5ff:fffe",
+                ReservedAddress::Loopback,
+            ),
+            ("2001:0:7f00:1::f5ff:fffe", "2001:1:7f00:1::80ff:fffe", ReservedAddress::Loopback),
         ] {
             assert_eq!(judged(bad), Some(kind), "{bad}");
             // One of these is the translator's own prefix: 0.0.0.0, which is nobody's.
-            let of_nobody = (good == "64:ff9b::").then_some(Kind::Unspecified);
+            let of_nobody = (good == "64:ff9b::").then_some(ReservedAddress::Unspecified);
             assert_eq!(judged(good), of_nobody, "{good}");
         }
-        assert_eq!(judged("64:ff9b:1::"), Some(Kind::Unspecified));
+        assert_eq!(judged("64:ff9b:1::"), Some(ReservedAddress::Unspecified));
     }
 
     #[test]

@@ -3,72 +3,41 @@
 //! A code is for ever: it is searched for, scripted against and written into runbooks, so it is
 //! neither renumbered nor given a second meaning. Groups: 01xx usage, 02xx kubeconfig and Secret,
 //! 03xx contact with a cluster, 04xx network and gateway, 05xx proxy and xDS, 06xx policy, 07xx
-//! trust and TLS, 08xx host and storage.
+//! trust and TLS, 08xx host and storage, 09xx injection, of these 095x and 096x
+//! the agent in a pod. Large groups have files of their own.
 
-use std::fmt;
+#[macro_use]
+mod code;
+mod agent;
+mod injection;
+mod members;
+mod networks;
 
-/// One kind of trouble.
-#[derive(PartialEq, Eq)]
-pub struct Code {
-    /// `STR` and four digits.
-    pub id: &'static str,
-    /// What is wrong, in a line, without names.
-    pub title: &'static str,
-    /// What to do about it: one or two lines, which end messages and the page.
-    pub next: &'static str,
-    /// Why it is so, and what it touches and what not.
-    pub page: &'static str,
-}
+pub use self::agent::*;
+pub use self::code::Code;
+pub use self::injection::*;
+pub use self::members::*;
+pub use self::networks::*;
 
-impl Code {
-    /// The page that `strait help STRnnnn` prints.
-    pub fn help(&self) -> String {
-        format!("{}: {}\n\n{}\n\n{}\n", self.id, self.title, self.page, self.next)
-    }
+static GROUPS: [&[&Code]; 5] =
+    [CODES, members::CODES, networks::CODES, injection::CODES, agent::CODES];
 
-    /// What to do about it for a cluster: with its ID where the page has ID.
-    pub fn next_for(&self, cluster: Option<&str>) -> String {
-        let Some(cluster) = cluster else { return self.next.to_owned() };
-        let filled = |word: &'static str| format!("{word}{cluster}");
-        // Only where a command takes it: elsewhere the word is meant.
-        ["cluster get ", "cluster rotate ", "--name ", "--from-file="]
-            .into_iter()
-            .fold(self.next.to_owned(), |text, word| {
-                text.replace(&format!("{word}ID"), &filled(word))
-            })
-    }
-}
-
-impl fmt::Display for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.id)
-    }
-}
-
-impl fmt::Debug for Code {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.id)
-    }
+/// Every code, in order.
+pub fn all() -> Vec<&'static Code> {
+    let mut all = GROUPS.concat();
+    all.sort_by_key(|code| code.id);
+    all
 }
 
 /// The code named `id`, in either case.
 pub fn find(id: &str) -> Option<&'static Code> {
-    ALL.iter().copied().find(|code| code.id.eq_ignore_ascii_case(id))
+    let mut all = GROUPS.iter().copied().flatten();
+    all.find(|code| code.id.eq_ignore_ascii_case(id)).copied()
 }
 
 /// The code that a text names first.
 pub fn named(text: &str) -> Option<&'static Code> {
     text.match_indices("STR").find_map(|(at, _)| find(text.get(at..at + 7)?))
-}
-
-macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $id:literal, $title:literal, $next:literal, $page:literal;)*) => {
-        $($(#[$doc])* pub static $name: Code =
-            Code { id: $id, title: $title, next: $next, page: $page };)*
-
-        /// Every code, in order.
-        pub static ALL: &[&Code] = &[$(&$name),*];
-    };
 }
 
 codes! {
@@ -84,166 +53,6 @@ in force (the defaults, where nothing was), and everything else goes on.";
 The mesh config has the form of Istio's, and Strait acts on a part of it: `strait serve` warns of each
 field that it doesn't know how to follow, and GET /debug/mesh shows what is in force. Nothing else is
 affected: the other fields of the same text count.";
-
-    /// Not a kubeconfig at all.
-    KUBECONFIG_UNREADABLE = "STR0201", "the kubeconfig can't be read",
-        "Check it with: kubectl --kubeconfig FILE config view
-Then put the bytes of that file into the Secret: kubectl create secret generic NAME --from-file=ID=FILE", "\
-The value is empty, is not UTF-8, is not YAML or JSON, or is not shaped like a kubeconfig (`clusters`,
-`users` and `contexts` as lists of named entries). One leading UTF-8 byte order mark and CRLF line ends
-are fine; UTF-16, as PowerShell's `>` writes it, is not.";
-
-    /// Larger or deeper than any real one.
-    KUBECONFIG_TOO_LARGE = "STR0202", "the kubeconfig is larger than its budget",
-        "Cut the file down to the context you need:
-  kubectl config view --minify --flatten --context NAME", "\
-A kubeconfig may have 256 KiB, 16 levels, and 64 clusters, users and contexts each. The limits are
-checked before anything is interpreted, so that one Secret can't slow down the others.";
-
-    /// exec, auth-provider.
-    RUNS_PROGRAM = "STR0203", "the kubeconfig runs a program",
-        "Use a service account's token instead: strait cluster add CONTEXT --name ID", "\
-`users[].user.exec` names a program, and `auth-provider` a plugin that runs one or talks to a third
-party. Strait never runs programs from a member's kubeconfig: whoever may write the Secret could run
-anything inside the control plane. Every user of the file is checked, not only that of the current
-context. Your own kubeconfig (--kubeconfig, KUBECONFIG) may name programs.";
-
-    /// tokenFile, client-certificate, client-key, certificate-authority.
-    READS_FILE = "STR0204", "the kubeconfig reads a file",
-        "Put the content inline (`...-data`): kubectl config view --minify --flatten --raw --context NAME", "\
-`tokenFile`, `client-certificate`, `client-key` and `certificate-authority` name files. They would be
-read on the control plane's host and could be sent to a server of the Secret's choice, so they are
-refused in every entry of the file.";
-
-    /// insecure-skip-tls-verify.
-    SKIPS_VERIFICATION = "STR0205", "the kubeconfig skips TLS verification",
-        "Give the cluster's CA in `certificate-authority-data`. Where the name in the certificate differs from
-the address, set `tls-server-name`.", "\
-With `insecure-skip-tls-verify: true` anybody on the way could answer as the API server and tell the
-mesh where to send its traffic. There is no switch that allows it.";
-
-    /// as, as-uid, as-groups, as-user-extra.
-    IMPERSONATES = "STR0206", "the kubeconfig impersonates somebody",
-        "Use a credential of its own for the reader: strait cluster add CONTEXT --name ID", "\
-`as`, `as-uid`, `as-groups` and `as-user-extra` ask the API server to treat us as somebody else. A
-reader needs no such right, and a credential that has it is worth far more to a thief.";
-
-    /// The older Secret holds it.
-    ID_TAKEN = "STR0207", "the cluster ID is held by another Secret",
-        "Rename the key of one of the Secrets, or delete the one that isn't meant.", "\
-Two Secrets name the same cluster ID. The older one (by creation time, then by namespace and name) holds
-it; the other is on standby and takes over at once when the first goes. Nothing is lost meanwhile.";
-
-    /// proxy-url.
-    USES_PROXY = "STR0208", "the kubeconfig uses a proxy",
-        "Give an address of the API server that the control plane reaches directly.", "\
-`proxy-url` would send the credential to a server of the Secret's choice, and would hide the address
-that is really dialled from the checks on addresses.";
-
-    /// A loopback API server.
-    LOOPBACK_SERVER = "STR0209", "the API server's address is a loopback address",
-        "Give the address that the control plane can use, such as a node's or the load balancer's. The
-certificate must name it; else set tls-server-name.", "\
-A kubeconfig made on a laptop often says https://127.0.0.1:PORT, which inside a pod is the pod itself.
-A literal loopback address is allowed with --config-dir or outside a pod; a name that stands for
-one (such as localhost) never is. The kubeconfig of the config cluster is the operator's own: there
-both are fine.";
-
-    /// Not https://HOST:PORT.
-    SERVER_URL = "STR0210", "the API server's URL is not acceptable",
-        "Write it as https://HOST:PORT.", "\
-`server` must be https://HOST[:PORT][/PATH]: https only, a DNS name or a literal address in its usual
-form, no user name, no query, no fragment.";
-
-    /// Aliases, duplicate keys, tags, several documents, control characters.
-    YAML_TRICK = "STR0211", "the kubeconfig uses YAML that can mean two things",
-        "Write the file anew: kubectl config view --minify --flatten --raw --context NAME", "\
-Anchors, aliases, merge keys, tags, duplicate keys, several documents, lone carriage returns and
-control characters are refused: a reader of the file and the program could understand different things,
-or the file could unfold to far more than it is. No tool that writes kubeconfigs needs them.";
-
-    /// No context, no user, no cluster.
-    CONTEXT_UNCLEAR = "STR0212", "the kubeconfig doesn't say which context to use",
-        "Choose one: kubectl --kubeconfig FILE config use-context NAME", "\
-The context of `current-context` is used. Without it the file must have exactly one context. The
-context must exist and name a cluster and a user of the same file, and no name may be there twice.";
-
-    /// A field we don't know.
-    UNKNOWN_FIELD = "STR0213", "the kubeconfig has a field that Strait doesn't know",
-        "Remove the field, or correct its name.", "\
-Fields are allowed by name, so that what future clients may learn to do with a kubeconfig (running
-programs, reading files) can't get in unnoticed. `extensions` and `preferences` are read by nobody and
-may hold anything. Often it is a spelling: `certificate-authority-data`, `client-key-data`, `token`.";
-
-    /// Base64, PEM, key, token.
-    CREDENTIAL_UNUSABLE = "STR0214", "the kubeconfig's credential can't be used",
-        "Make a new one: strait cluster rotate ID", "\
-The value named is not base64, holds no certificate or key in PEM, has a key that doesn't fit its
-certificate, holds characters that no token has, or names two ways to log in at once.
-Usable are: a token, a user name with password, a client certificate with its key, or the latter with a
-token.";
-
-    /// Not a DNS-1123 subdomain of 63 characters.
-    CLUSTER_ID_INVALID = "STR0215", "the Secret's key can't be a cluster ID",
-        "Name the key as the proxies name their cluster: --from-file=ID=FILE", "\
-Each data key of the Secret is a cluster ID: a DNS-1123 subdomain of at most 63 characters (lower-case
-letters, digits, '-' and '.', each label starting and ending with a letter or digit). A file name's
-ending is part of it.";
-
-    /// The config cluster's own.
-    ID_OF_CONFIG_CLUSTER = "STR0216", "the cluster ID is the config cluster's own",
-        "Rename the Secret's key, or delete the Secret.", "\
-The config cluster is a member already, under the ID given by --cluster-id. A Secret can't replace how it
-is reached.";
-
-    /// strait.dev/mode, strait.dev/network.
-    ANNOTATION_INVALID = "STR0217", "an annotation of the Secret has a value that means nothing",
-        "Correct the annotation, or remove it.", "\
-`strait.dev/mode` is `drain` or `pause`, or absent. `strait.dev/network` is a network's name: at most 63
-letters, digits, '-', '_' and '.', starting and ending with a letter or digit. `strait.dev/trust-domain` is
-made of a-z, 0-9, '.', '-' and '_'. A cluster that works keeps working as before.";
-
-    /// Link-local, unspecified, multicast, broadcast.
-    SERVER_ADDRESS = "STR0218", "the API server's address can't be an API server",
-        "Give the address of the API server that the control plane reaches.", "\
-Link-local addresses (where clouds keep their metadata services), 0.0.0.0 and ::, multicast and
-broadcast addresses are never dialled. k3d writes 0.0.0.0: use the host's address or 127.0.0.1.";
-
-    /// A file of --config-dir.
-    CONFIG_FILE = "STR0219", "a configuration file can't be read",
-        "Correct the file; it is read again at once.", "\
-The file keeps its last good objects; those of other files are not affected. A file that was never good
-since the start gives those of its documents that are; member clusters that are known from before, and
-whose Secrets are not found, are taken to be in the rest: what was last known of them serves on, and
-they are shown as rejected. The warning names the file, the document in it (from 1) and the line.";
-
-    /// Two IDs, one cluster.
-    SAME_CLUSTER_TWICE = "STR0220", "the cluster is a member already, under another ID",
-        "Delete one of the two Secrets.", "\
-The UID of its namespace kube-system equals that of another member, so that each of its endpoints would
-be there twice. The one that was there first stays; this one joins when the other goes.";
-
-    /// A ServiceEntry or WorkloadEntry.
-    ENTRY = "STR0221", "a ServiceEntry or WorkloadEntry can't be used as it is",
-        "Correct the field that the message names; the object is read again at once.", "\
-The message names the object, the field, and what becomes of it. An object that was fine before keeps
-counting as it was; a new one counts for nothing. A host belongs to the namespace of its oldest entry, and a
-name that a cluster's own service has belongs to that service's namespace: entries elsewhere can't add
-to it, or whoever may write one object could take a share of anybody's traffic. No other object is
-affected.";
-
-    /// Two stores have one object.
-    SHADOWED = "STR0222", "an object is in several stores",
-        "Keep it in one of them. /debug/sources names both.", "\
-Of stores that have an object of the same kind, namespace and name, the first counts: in the order of
-configSources, Strait's own (`k8s://`) first where the list leaves it out. The others' counts for nothing
-until the first one's goes.";
-
-    /// check: secrets.
-    SECRET_WITHOUT_LABEL = "STR0223", "a Secret holds a kubeconfig and has no label",
-        "If it is meant as a member: kubectl label secret NAME strait.dev/cluster=true", "\
-A Secret of the system namespace makes members only with the label strait.dev/cluster=true or
-istio/multiCluster=true. This one holds a kubeconfig without either: often the label was forgotten.";
 
     /// Connection refused, no route, silence, 5xx.
     UNREACHABLE = "STR0301", "the API server can't be reached",
@@ -387,157 +196,6 @@ missing from the same answer is taken for gone.";
 The server's certificate must lead to caCertificates and be for the host of the address, or for sni. The
 files are read for each connection. What was last known of its objects stays in use.";
 
-    /// explain: gateway.
-    NO_GATEWAY = "STR0401", "the network has no gateway",
-        "Label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\
-Endpoints of another network are reached through a gateway of theirs, or not at all: a raw address
-may belong to somebody else in the proxy's own network. Proxies in the same network are not
-affected. --allow-direct-cross-network restores the other rule, for flat networks.";
-
-    /// explain: gateway.
-    GATEWAY_PENDING = "STR0402", "the network's gateway has no address yet",
-        "Wait for the load balancer, or correct the DNS name: strait network list", "\
-A gateway is configured, but its Service has no external address or lacks the gateway port, or its
-name does not resolve. Endpoints behind it are withheld from other networks until it has one.";
-
-    /// explain: family.
-    GATEWAY_FAMILY = "STR0403", "the proxy can't speak to any of the network's gateways",
-        "Give the gateway an address of the proxy's family (IPv4 or IPv6).", "\
-All gateways of the endpoint's network have addresses of a family that the proxy has no address of.";
-
-    /// explain: mtls.
-    PLAIN_TEXT = "STR0404", "the endpoint takes no mTLS, which crossing networks needs",
-        "Give the pod a sidecar and the label security.istio.io/tlsMode=istio.", "\
-Gateways pass connections on by the SNI of their mTLS, which they can't open. An endpoint in plain
-text can't be told apart there, and would be reachable by anybody. Inside its own network it is
-reached as before.";
-
-    /// DNS of a gateway.
-    GATEWAY_NAME = "STR0405", "a gateway's name does not resolve",
-        "Correct the record, or the Service's external address: strait network list", "\
-When the servers fail or stay silent, the last addresses stay in use. When they say that there is
-no such name, the addresses stay for ten minutes, after which the network is left with its other
-gateways, if any.";
-
-    /// explain: network.
-    OTHER_NETWORK = "STR0406", "an east-west gateway forwards into its own network only",
-        "Nothing to do: clients reach that network by its own gateway.", "\
-A gateway holds endpoints of its own network. A second hop would hide loops, and make the first
-gateway trust what the second says.";
-
-    /// explain: network.
-    HEADLESS_ELSEWHERE = "STR0407", "pods of a headless service can't be reached in another network",
-        "Give the service a cluster IP, or a second Service with one, for clients in other networks.", "\
-A client of a headless service chooses a pod by its address, and its proxy follows. A gateway has one
-address for all pods behind it, and a pod's own address may belong to somebody else in the client's
-network. Pods of the client's own network are reached as before.";
-
-    /// explain: mtls.
-    AUTO_MTLS_OFF = "STR0408", "mesh config has proxies speak plain text, and gateways take mTLS alone",
-        "Set enableAutoMtls to true in the mesh config, or put the endpoints into the proxies' network.", "\
-With enableAutoMtls: false clients open mTLS to nobody. An east-west gateway finds the way by the SNI
-of mTLS, so whatever else arrives there is closed. Within a network plain text goes on as before.";
-
-    /// `--probe-gateways`.
-    GATEWAY_DEAD = "STR0409", "a gateway does not answer",
-        "Look at the process and at the way to it: strait network list shows which one.", "\
-Three times in a row nobody took a connection at the gateway's address, or the hello of TLS for a service
-behind it was not answered. Proxies are sent the other gateways of its network until it answers again; where
-no gateway of the network answers all stay in use, for it may be the line from here that is down.";
-
-    /// `--mesh-networks` or its ConfigMap.
-    MESH_NETWORKS = "STR0410", "the mesh networks can't be used",
-        "Correct the field named; they are read again by themselves.", "\
-The text is not YAML, or a CIDR range, address, port or name in it is none. What was last good
-stays in force, so no endpoint changes its network because of it.";
-
-    /// `--mesh-networks` or its ConfigMap.
-    MESH_NETWORKS_CONFLICT = "STR0411", "networks claim the same cluster or addresses",
-        "Let one network claim each cluster and each range.", "\
-Two networks name the same cluster by fromRegistry, or the same CIDR range. The first by name has
-it, so that every replica decides alike; a longer range always wins over a shorter one.";
-
-    /// check: networks.
-    CLAIM_IGNORED = "STR0412", "a claim to a network has no effect",
-        "Remove the label, or change what fixes the network: strait cluster get ID", "\
-A label or mesh networks say that something in the cluster is in another network than the annotation
-strait.dev/network of its Secret fixes, or than policy allows. The Secret and the policy are the operator's
-word and hold; the claim is shown so that nobody wonders.";
-
-    /// explain: network.
-    NOT_SEEN = "STR0413", "the proxy asks not to be given the network",
-        "Add the network to REQUESTED_NETWORK_VIEW in the proxy's metadata, or leave that out.", "\
-A proxy whose metadata has REQUESTED_NETWORK_VIEW, networks with commas between them, is given the
-endpoints of these, and those that are in no named network. Without it, those of all.";
-
-    /// explain: network; check: clusters.
-    SAME_ADDRESS = "STR0414", "pods of two clusters have the same address in one network",
-        "Name their networks: strait network join CONTEXT --network NAME (or cluster add --network)", "\
-An address leads to one pod in one network. Clusters whose pods have the same addresses are in different
-networks, and nothing says so: neither a label topology.istio.io/network nor the annotation
-strait.dev/network of their Secrets. Until it does, proxies of each of these clusters are given its own pods,
-and all others those of the cluster that comes first (the config cluster, then the one whose Secret is older);
-the other's are withheld there. So no cluster takes an address from another one by claiming it.";
-
-    /// explain: ready.
-    NOT_READY = "STR0420", "the endpoint is not ready",
-        "See why: kubectl describe pod", "\
-The EndpointSlice says that it is not ready, is draining or terminating. Such endpoints are
-neither sent nor counted.";
-
-    /// explain: pod.
-    POD_MISSING = "STR0421", "the endpoint's pod has not been seen",
-        "It is sent as soon as its pod is seen; if it never is, look at the pod watch of that cluster.", "\
-The EndpointSlice names a pod that the API server has not shown yet. Without it neither identity
-nor mTLS is known, so it is withheld rather than sent in plain text.";
-
-    /// explain: export.
-    NOT_EXPORTED = "STR0422", "the service is not exported to the proxy",
-        "Change the annotation networking.istio.io/exportTo on the Service.", "\
-exportTo names the namespaces that may see a service. Gateways carry only what is exported to everybody.";
-
-    /// explain: export.
-    CLUSTER_LOCAL = "STR0423", "the service stays in its own cluster",
-        "Change serviceSettings in the mesh config, if it shall be shared.", "\
-kubernetes.default, everything in kube-system, the control plane, and what serviceSettings calls
-cluster-local is given only to proxies of the endpoint's own cluster.";
-
-    /// explain: export.
-    NODE_LOCAL = "STR0424", "the service stays on its own node",
-        "Change internalTrafficPolicy of the Service, if it shall not.", "\
-internalTrafficPolicy: Local gives a proxy only endpoints on its own node. A proxy whose node is
-not known is given all of its cluster. It is each cluster's own: what one keeps to its nodes is given to
-no other cluster, and those whose Service says otherwise go on among themselves.";
-
-    /// explain: family.
-    ENDPOINT_FAMILY = "STR0425", "the proxy can't speak to the endpoint",
-        "Give both an address of one family (IPv4 or IPv6).", "\
-The endpoint's address is of a family that the proxy has no address of, so no connection could be
-made. A proxy's addresses come from its node id and INSTANCE_IPS.";
-
-    /// explain: ready.
-    CLUSTER_DRAINING = "STR0426", "the endpoint's cluster is being drained",
-        "Remove the annotation strait.dev/mode from its Secret to bring it back.", "\
-An operator asked for it: proxies get no endpoint of the cluster any more, and connections that
-are open may end by themselves. The cluster is still watched, so it is back at once when the
-annotation goes.";
-
-    /// explain: network.
-    NO_ADDRESS = "STR0429", "the endpoint has no address of its own",
-        "Give the WorkloadEntry an address, if proxies of its own network shall reach it.", "\
-A WorkloadEntry that names a network and no address stands for whatever the gateways of that network lead
-to: proxies of other networks are given those gateways. Where the network has none, and in the network
-itself, there is nothing that could be sent.";
-
-    /// check: services.
-    SERVICE_CONFLICT = "STR0430", "clusters disagree on a service",
-        "Make the Services alike: strait service get HOST", "\
-The same name has different ports, visibility or kind in two clusters, or is in another namespace. Ports of
-all clusters are served; where two differ on one number (its name or protocol) or on anything else, the
-config cluster decides, then the cluster whose Secret is older, then the ID. Endpoints behind a number come
-from the clusters that have it, and of others from their port of the same name. Proxies take the protocols of
-ports from their own cluster, where it has the service.";
-
     /// The node of a stream.
     NODE = "STR0501", "the node can't be read",
         "Print a bootstrap with: strait proxy bootstrap", "\
@@ -618,6 +276,72 @@ From 80 % of the memory limit on, proxies that have nothing yet are told to come
 that are connected, or come back with what they have, are served. From 90 % on, the streams of the identity
 that takes most are ended first, then those of the next, until there is room. Proxies keep what they have
 meanwhile.";
+
+    /// A call without proof.
+    CALLER_UNKNOWN = "STR0520", "nobody knows who calls",
+        "Give the proxy a certificate, or its pod a projected token of audience istio-ca and a clusterid.", "\
+A call is made by whoever the client certificate of its connection names. Without one the call must bring
+`authorization: Bearer TOKEN` and `clusterid: ID`, each once, where ID is a member. With
+--require-client-certificate only certificates count. The caller learns no more than that it is not known.";
+
+    /// Certificate and token.
+    TWO_CALLERS = "STR0521", "the certificate and the token of a call are of different accounts",
+        "Let the proxy send one of them, or both of one account.", "\
+A call that brings a token over a connection with a client certificate is made by whoever the certificate
+names. A token of another account beside it is a mistake or worse, so that the call is refused.";
+
+    /// A token that proves nothing.
+    TOKEN_REFUSED = "STR0522", "the token is not taken",
+        "See the reason: the clusterid may be another's, or the audience of the pod's token not ours.", "\
+A token must be signed by the API server of the member that clusterid names (RS256, ES256 or ES384), be of its
+issuer, for an audience of --token-audience, bound to an account, and not have ended. It is never sent to
+another member than the one that is named, and not to that one either where the issuer is another.";
+
+    /// A token that nobody can check now.
+    TOKEN_UNCHECKED = "STR0523", "the token can't be checked now",
+        "See how the member fares: strait cluster get ID. The agent asks again by itself.", "\
+Tokens of pods that are known are checked with the keys of the member's API server, whether it answers or not.
+A pod that nobody knows yet, or a key, is asked of the API server (TokenReview), which needs the right to
+create tokenreviews. Where it doesn't answer within 5 s the call fails with UNAVAILABLE.";
+
+    /// What a member vouches for.
+    NOT_VOUCHED = "STR0524", "the cluster may not vouch for the account",
+        "If it shall, name the namespace in the policy file: clusters.ID.identities.", "\
+Whoever holds a member's API server can make tokens for any account there. So a member vouches for
+all namespaces but the system and the root namespace, whose accounts the mesh may trust with more; policy
+(identities) names others. The config cluster vouches for all.";
+
+    /// A pod that has gone.
+    TOKEN_POD = "STR0525", "the token is of a pod that is not there",
+        "Nothing, if the pod was deleted; else see whether the member is read: strait cluster get ID.", "\
+A token is bound to one pod, by its UID. When the pod goes, its streams end and its token counts no more, even
+though it has not ended. A pod that took its name has a token of its own.";
+
+    /// A stream that was opened with a token.
+    TOKEN_ENDS = "STR0526", "the token by which the stream was opened ends",
+        "Nothing: the agent reads its token file again and reconnects.", "\
+A stream that was opened with a token lasts no longer than the token: it ends when between 90 and 100 % of
+what was left of it is over, so that not all reconnect at once.";
+
+    /// How many certificates.
+    CERTIFICATE_LIMIT = "STR0527", "more certificates are asked for than are issued",
+        "Nothing, where many pods start: agents ask again. Else look for one that asks in a loop.", "\
+An identity is issued 10 certificates a second and 20 in a burst, all together 500 a second. Who asks
+for more is told RESOURCE_EXHAUSTED, which agents take as a reason to ask again soon.";
+
+    /// Renewal by certificate.
+    NOT_RENEWED = "STR0528", "the certificate is not renewed for a pod that nobody knows",
+        "Call with the pod's token, or with the clusterid of the member that runs it.", "\
+A certificate that could be exchanged for another for ever would outlive its pod. So a call that is proven
+by a certificate must name the member (clusterid), which must have a pod, or the mesh a WorkloadEntry, of
+that account.";
+
+    /// The keys of a member.
+    KEYS_UNREADABLE = "STR0529", "the keys of the cluster's tokens can't be read",
+        "Grant its reader get of both paths, as deploy/examples/reader-rbac.yaml does.", "\
+The keys by which an API server signs tokens are read from /.well-known/openid-configuration and
+/openid/v1/jwks of that API server. Without them each token is asked of it (TokenReview), so that pods can't
+start or renew while it is out of reach.";
 
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",
@@ -705,8 +429,9 @@ certificate that opened it does.";
     /// --ca-dir.
     CA_FILES = "STR0705", "files of the CA are missing, or don't lead to its roots",
         "Make a complete set: strait certs init DIR", "\
-A CA directory holds ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem, and the chain
-leads to one of the roots. A part of it is refused as a whole.";
+A CA directory holds ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem, or tls.crt, tls.key and
+ca.crt, and the chain leads to one of the roots; so does the Secret cacerts of an Istio estate. A part of it
+is refused as a whole: at the start, and later what was good stays in force.";
 
     /// A certificate request.
     CERTIFICATE_REQUEST = "STR0706", "a certificate request or lifetime is refused",
@@ -734,6 +459,33 @@ namespace. Where two clusters have none in common, mTLS between their workloads 
 plane sends. Where they share some, it depends on which root has issued the certificates. A cluster whose
 ConfigMap can't be read with its Secret's credential (strait cluster add grants no right to it) is listed,
 not judged.";
+
+    /// Another writer of the roots' ConfigMap.
+    ROOTS_FOREIGN = "STR0720", "the roots of another control plane stand in istio-ca-root-cert",
+        "Have its pods mount strait-ca-root-cert, or give both control planes one root or a bundle of both.", "\
+Strait writes the roots that workloads are to believe into the ConfigMap istio-ca-root-cert of each
+namespace. There another writer, such as an istiod, has put valid roots among which ours are not, or undoes
+what we write again and again. Nobody is fought: its ConfigMap stays, and ours stand beside it in
+strait-ca-root-cert. Pods that mount the first don't believe this control plane, nor workloads with its
+certificates; other namespaces are not affected.";
+
+    /// No right to write the roots' ConfigMap.
+    ROOTS_DENIED = "STR0721", "the roots may not be written into the cluster",
+        "To have it done from now on: kubectl --context CONTEXT apply -f deploy/examples/roots-writer-rbac.yaml
+To do it once, with the roots of the CA in root-cert.pem:
+  for ns in $(kubectl --context CONTEXT get ns -o name | cut -d/ -f2); do
+  kubectl --context CONTEXT -n $ns create configmap istio-ca-root-cert --from-file=root-cert.pem; done", "\
+Agents and injected pods find the roots that they are to believe in the ConfigMap istio-ca-root-cert of their
+namespace. The credential of the cluster's Secret may not write it (strait cluster add --roots gives it that
+right, and no other), so it is for somebody else to do, and to do again when a root changes or a namespace
+comes. Nothing else suffers: proxies that get their roots otherwise need no ConfigMap.";
+
+    /// The end of a root of the CA.
+    ROOT_ENDS = "STR0722", "a root of the CA ends soon",
+        "Rotate to a new root, step by step: docs/guide/certificates.md", "\
+With a root everything ends that it has signed: workloads are refused by each other, and by this control
+plane. A new root must be believed everywhere before anything is signed by it, which takes as long as
+the slowest workload. It is told from the last fifth of a root's life on, and again 30 and 7 days before its end.";
 
     /// A file or folder that should be written.
     UNWRITABLE = "STR0801", "a file can't be written",
@@ -769,14 +521,14 @@ is closed to them; of a file of yours it is only said.";
 
     /// EMFILE.
     DESCRIPTORS = "STR0810", "the process has too few file descriptors",
-        "Raise its limit (LimitNOFILE= of a unit, ulimit -Hn, or the container runtime's) to ten for each member and
+        "Raise its limit (LimitNOFILE= of a unit, ulimit -Hn, or the container runtime's) to two for each member and
 one for each proxy.", "\
-Each connection takes one: ten or so to each member's API server, one from each proxy. When none is free,
-new connections wait or fail: a member that gets none is served from what is known of it. Some are kept for
-proxies and for the admin port, so that those that come are still let in. At the start the limit is raised
-to the highest that the process may set (its hard limit). GET /debug/push shows how many are open, how many
-members need, and how often there was none; so do process_open_fds, process_max_fds and
-strait_descriptors_exhausted_total.";
+Each connection takes one: one or two to each member's API server (ten or so where it, or a proxy in front of
+it, speaks no HTTP/2), one from each proxy. When none is free, new connections wait or fail: a member that
+gets none is served from what is known of it. Some are kept for proxies and for the admin port, so that those
+that come are still let in. At the start the limit is raised to the highest that the process may set (its hard
+limit). GET /debug/push shows how many are open, how many members need, and how often there was none; so do
+process_open_fds, process_max_fds and strait_descriptors_exhausted_total.";
 }
 
 #[cfg(test)]

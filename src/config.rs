@@ -1,5 +1,7 @@
 //! The flags of `strait serve`, each also an environment variable, and what follows from them.
 
+mod injection;
+
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -13,6 +15,7 @@ use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
+pub use self::injection::InjectFlags;
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
 use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
@@ -72,9 +75,21 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_XDS_ADDRESS", value_name = "A", default_value = "0.0.0.0:15012")]
     pub xds_address: ListenAddress,
 
-    /// Where /livez, /readyz, /metrics and /debug are served
+    /// Where /livez, /readyz, /metrics, /debug and the page are served
     #[arg(long, env = "STRAIT_ADMIN_ADDRESS", value_name = "A", default_value = "127.0.0.1:15014")]
     pub admin_address: ListenAddress,
+
+    /// Names by which browsers may open the page on the admin address, beside localhost and IP addresses; repeatable
+    #[arg(long, env = "STRAIT_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
+    pub admin_host: Vec<String>,
+
+    /// Where API servers ask for sidecars, over TLS: /inject [default: nowhere]
+    #[arg(long, env = "STRAIT_INJECT_ADDRESS", value_name = "A")]
+    pub inject_address: Option<ListenAddress>,
+
+    /// What injected sidecars are
+    #[command(flatten)]
+    pub inject: InjectFlags,
 
     /// File that holds the admin token [default: made in the state directory]
     #[arg(long, env = "STRAIT_ADMIN_TOKEN_FILE", value_name = "FILE")]
@@ -96,9 +111,27 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_TLS_SAN", value_name = "NAME", value_delimiter = ',')]
     pub tls_san: Vec<String>,
 
-    /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem [default: a CA made once]
+    /// Demand a certificate of every client; tokens count for nothing
+    #[arg(long, env = "STRAIT_REQUIRE_CLIENT_CERTIFICATE", value_parser = FalseyValueParser::new())]
+    pub require_client_certificate: bool,
+
+    /// Audiences of the tokens that pods may bring; repeatable
+    #[arg(
+        long,
+        env = "STRAIT_TOKEN_AUDIENCE",
+        value_name = "A",
+        value_delimiter = ',',
+        default_values = ["istio-ca", "strait-ca"]
+    )]
+    pub token_audience: Vec<String>,
+
+    /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem, or tls.crt tls.key ca.crt [default: an Istio estate's own, else a CA made once]
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
+
+    /// none: give workloads neither certificates nor roots, since somebody else does
+    #[arg(long, env = "STRAIT_CA", value_name = "CA", value_enum, conflicts_with = "ca_dir", requires_all = ["tls_cert", "client_ca"])]
+    pub ca: Option<NoAuthority>,
 
     /// Built-in CA and admin token [default: /var/lib/strait if writable, else none]
     #[arg(long, env = "STRAIT_STATE_DIR", value_name = "DIR")]
@@ -138,7 +171,7 @@ pub struct ServeArgs {
 
     /// A Consul whose services join the mesh: `http[s]://HOST[:PORT][?dc=NAME&token-file=FILE&ca-file=FILE&name=NAME]`; repeatable
     #[arg(long, env = "STRAIT_CONSUL_ADDRESS", value_name = "URL", value_delimiter = ',')]
-    pub consul_address: Vec<consul::Address>,
+    pub consul_address: Vec<consul::ConsulAddress>,
 
     /// Reach networks without a gateway directly, as Istio does
     // The variable takes 1, yes and on as well; a template's empty value says no.
@@ -160,6 +193,13 @@ pub struct ServeArgs {
     /// error, warn, info, debug, trace, or directives such as info,strait::xds=debug
     #[arg(long, env = "STRAIT_LOG_LEVEL", value_name = "LEVEL", default_value = "info", value_parser = parse_log_level)]
     pub log_level: String,
+}
+
+/// That there is to be no CA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum NoAuthority {
+    /// None.
+    None,
 }
 
 /// How log lines look.

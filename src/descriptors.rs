@@ -1,5 +1,5 @@
-//! What happens when the process has no file descriptor left (EMFILE): whose connections go on, and what an
-//! operator is told.
+//! What happens when the process has no file descriptor left (EMFILE): whose connections go on, and what is reported to
+//! an operator.
 //!
 //! A port that accepts keeps a few descriptors in reserve, files that mean nothing: when none is free, one
 //! of them is closed for the connection that waits. So members that are many, or files, never shut proxies
@@ -21,11 +21,11 @@ use crate::{codes, process};
 
 /// How long to rest when the system can't accept, at first and at most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-/// How often it is said that there are no descriptors, however often that is met.
+/// How often it is reported that there are no descriptors, however often that is met.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// What connections to one API server take: one for each kind that is watched, one for the probe, and one that
-/// comes while another goes.
-const PER_MEMBER: u64 = 10;
+/// What connections to one API server take over HTTP/2: the one, and one that comes while it goes. Over HTTP/1.1
+/// it would be ten.
+const PER_MEMBER: u64 = 2;
 /// What the process takes besides: its own files, its ports, what it watches.
 const BASE: u64 = 64;
 /// What is taken for the limit where there is none.
@@ -41,7 +41,7 @@ pub struct Descriptors {
 
 /// The figures, as they are now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
+pub struct DescriptorCounts {
     /// How many are open, where the system says so.
     pub open: Option<u64>,
     /// How many there may be; none where there is no limit.
@@ -50,14 +50,14 @@ pub struct Figures {
     pub needed: u64,
     /// How often there was none for a connection that came.
     pub exhausted: u64,
-    /// How long ago that was last said.
+    /// How long ago that was last reported.
     pub exhausted_ago: Option<Duration>,
 }
 
 impl Descriptors {
     /// The figures now. Counting what is open looks at each.
-    pub fn figures(&self) -> Figures {
-        Figures {
+    pub fn figures(&self) -> DescriptorCounts {
+        DescriptorCounts {
             open: process::descriptors_open(),
             limit: process::descriptors_max(),
             needed: self.needed.load(Ordering::Relaxed),
@@ -174,7 +174,7 @@ impl Drop for Seat {
 }
 
 /// A port that accepts connections as long as the process lives.
-pub struct Port {
+pub struct ListeningPort {
     name: &'static str,
     listener: TcpListener,
     descriptors: Arc<Descriptors>,
@@ -184,7 +184,7 @@ pub struct Port {
     rests: Option<Instant>,
 }
 
-impl Port {
+impl ListeningPort {
     /// One that keeps so many descriptors in reserve.
     pub fn new(
         name: &'static str,
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn many_members_need_more_than_the_limit_leaves() {
-        assert_eq!(needed(2000), 20_064);
-        assert!(is_short(needed(100), 1024) && !is_short(needed(50), 1024));
+        assert_eq!(needed(2000), 4064);
+        assert!(is_short(needed(400), 1024) && !is_short(needed(350), 1024));
         assert!(!is_short(needed(2000), 1 << 20));
         assert_eq!(needed(usize::MAX), u64::MAX);
     }
@@ -262,7 +262,7 @@ mod tests {
     #[tokio::test]
     async fn a_port_that_cannot_accept_rests_ever_longer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let mut port = Port::new("test", listener, 0, Arc::default());
+        let mut port = ListeningPort::new("test", listener, 0, Arc::default());
         let pauses = [(); 10].map(|()| {
             let pause = port.pause;
             port.rest(io::Error::from_raw_os_error(24));

@@ -14,7 +14,7 @@ pub const PUBLIC: u32 = 0o644;
 pub const SECRET: u32 = 0o600;
 
 /// A file that is to be: its path, what is in it, and its mode.
-pub type Wanted<'a> = (PathBuf, &'a [u8], u32);
+pub type WantedFile<'a> = (PathBuf, &'a [u8], u32);
 
 /// Puts `contents` in place of `path`: a reader sees the old file or the new one, never a part.
 ///
@@ -28,7 +28,7 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// What the system says.
-pub fn replace_all(files: &[Wanted<'_>]) -> io::Result<()> {
+pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
     let beside: Vec<_> = files.iter().map(|(path, ..)| beside(path)).collect();
     let all = || beside.iter().zip(files);
     let replaced = all()

@@ -1,15 +1,16 @@
 //! Why a proxy has, or has not, each endpoint of a service.
 //!
 //! Asks the very function that decides what is sent (`push::view::decide`) and puts its answer into
-//! words. Decides nothing itself.
+//! text. Decides nothing itself.
 
 mod by_name;
+mod lines;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use serde::Serialize;
-
+use self::lines::quoted;
+pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{
@@ -17,122 +18,12 @@ use crate::model::{
     Port, Protocol, Resolution, TlsMode,
 };
 use crate::network::{PlacedBy, ResolvedGateway};
-use crate::policy::{Rank, Refused};
+use crate::policy::{PolicyRefusal, Rank};
 use crate::push::PushContext;
-use crate::push::view::{Reason, Role, Step, ViewKey, Way, assignment, decide, preference};
+use crate::push::view::{
+    Role, ViewKey, Way, WithheldReason, WithholdingStep, assignment, decide, preference,
+};
 use crate::registry::{Provider, ShardKey};
-
-/// The answer of `/debug/explain` (docs/reference/interface.md, "Admin HTTP").
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Explanation {
-    /// The proxy's node id.
-    pub proxy: String,
-    /// The service.
-    pub hostname: Hostname,
-    /// The service port.
-    pub port: u16,
-    /// A line for each cluster and network that has endpoints.
-    pub clusters: Vec<ClusterLine>,
-    /// Every endpoint.
-    pub endpoints: Vec<EndpointLine>,
-    /// How the proxy finds endpoints, where it does so by itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub found: Option<String>,
-    /// What other definitions of the service say that counts for nothing, in words.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub notes: Vec<String>,
-}
-
-/// What becomes of the endpoints of one cluster in one network.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct ClusterLine {
-    /// The cluster.
-    pub cluster: String,
-    /// The network.
-    pub network: NetworkId,
-    /// How many are ready.
-    pub ready: usize,
-    /// How many there are.
-    pub total: usize,
-    /// How many stand behind what is sent.
-    pub sent: usize,
-    /// `direct`, or the gateways' addresses; null where nothing is sent.
-    pub via: Option<String>,
-    /// Why the others are withheld: the most frequent reason, and how many it holds for.
-    pub reason: Option<String>,
-    /// The code of that reason.
-    pub code: Option<&'static str>,
-    /// The other reasons, those that hold for more endpoints first.
-    #[serde(rename = "alsoWithheld", skip_serializing_if = "Vec::is_empty")]
-    pub also: Vec<Withheld>,
-    /// Where policy prefers clusters: used once what has lower numbers is not enough.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u32>,
-    /// The preference that says so, in its own words.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub preference: Option<String>,
-}
-
-/// Why some of a cluster's endpoints are withheld.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Withheld {
-    /// The reason, and how many it holds for.
-    pub reason: String,
-    /// Its code.
-    pub code: &'static str,
-}
-
-impl ClusterLine {
-    fn empty(cluster: &str, network: &NetworkId) -> Self {
-        Self {
-            cluster: cluster.to_owned(),
-            network: network.clone(),
-            ready: 0,
-            total: 0,
-            sent: 0,
-            via: None,
-            reason: None,
-            code: None,
-            also: Vec::new(),
-            priority: None,
-            preference: None,
-        }
-    }
-}
-
-/// What becomes of one endpoint.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct EndpointLine {
-    /// Its address.
-    pub address: String,
-    /// Its port.
-    pub port: u16,
-    /// Its cluster.
-    pub cluster: String,
-    /// Its network.
-    pub network: NetworkId,
-    /// `direct`, `gateway` or `withheld`.
-    pub verdict: &'static str,
-    /// The gateways' addresses, where it is reached through any.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub via: Vec<String>,
-    /// Envoy's priority of what is sent, where the service prefers endpoints nearby: 0 comes first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub priority: Option<u32>,
-    /// The steps of the decision in order, up to the one that withheld it.
-    pub steps: Vec<StepLine>,
-}
-
-/// One step of a decision.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StepLine {
-    /// The step's name.
-    pub step: &'static str,
-    /// Whether it let the endpoint pass.
-    pub ok: bool,
-    /// The fact it looked at.
-    pub detail: String,
-}
 
 /// Why there is nothing to explain.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -212,7 +103,7 @@ pub fn explain(
     let port = choose_port(service, port)?;
     let preferred = preference(context, view, service);
     let ranks = ranks(context, view, service, port.number);
-    let mut groups: BTreeMap<(&ShardKey, &NetworkId), Group> = BTreeMap::new();
+    let mut groups: BTreeMap<(&ShardKey, &NetworkId), ExplainGroup> = BTreeMap::new();
     let mut endpoints = Vec::new();
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = decide(context, view, service, shard, endpoint, network);
@@ -223,7 +114,7 @@ pub fn explain(
         });
         let shown = endpoint.address.to_string();
         if address.is_none_or(|wanted| wanted == shown) {
-            let asked = Asked { context, view, service, shard, endpoint, network };
+            let asked = Decision { context, view, service, shard, endpoint, network };
             let mut line = asked.line(&decided);
             line.priority = rank(&ranks, endpoint, &decided);
             endpoints.push(line);
@@ -297,7 +188,7 @@ fn ranks(
 fn rank(
     ranks: &BTreeMap<SocketAddr, u32>,
     endpoint: EndpointRef<'_>,
-    decided: &Result<Way<'_>, Reason>,
+    decided: &Result<Way<'_>, WithheldReason>,
 ) -> Option<u32> {
     match decided {
         Ok(Way::Direct) => ranks.get(&SocketAddr::new(endpoint.address, endpoint.port)).copied(),
@@ -333,18 +224,18 @@ fn choose_port(service: &MergedService, number: Option<u16>) -> Result<&Port, Ex
 }
 
 #[derive(Default)]
-struct Group {
+struct ExplainGroup {
     ready: usize,
     total: usize,
     sent: usize,
     direct: bool,
     gateways: Vec<String>,
-    reasons: BTreeMap<Reason, usize>,
+    reasons: BTreeMap<WithheldReason, usize>,
     rank: Option<Rank>,
 }
 
-impl Group {
-    fn count(&mut self, endpoint: EndpointRef<'_>, decided: &Result<Way<'_>, Reason>) {
+impl ExplainGroup {
+    fn count(&mut self, endpoint: EndpointRef<'_>, decided: &Result<Way<'_>, WithheldReason>) {
         self.total += 1;
         self.ready += usize::from(endpoint.health == Health::Healthy);
         match decided {
@@ -368,7 +259,7 @@ impl Group {
         let mut reasons: Vec<_> = self.reasons.into_iter().collect();
         // Stable: of those that hold for as many the first step's comes first.
         reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let mut reasons = reasons.into_iter().map(|(reason, count)| Withheld {
+        let mut reasons = reasons.into_iter().map(|(reason, count)| WithheldGroup {
             reason: format!("{count} {}", summary(reason, network)),
             code: code(reason),
         });
@@ -386,80 +277,92 @@ impl Group {
     }
 }
 
-fn summary(reason: Reason, network: &NetworkId) -> String {
+fn summary(reason: WithheldReason, network: &NetworkId) -> String {
     match reason {
-        Reason::NotReady(Health::Unhealthy) => "not ready".into(),
-        Reason::NotReady(health) => health.as_str().into(),
-        Reason::ClusterDraining => "leaving: their cluster is being drained".into(),
-        Reason::ClusterDark => "withdrawn: their cluster is out of contact for too long".into(),
-        Reason::ExportRefused => "of a cluster that policy does not let export the name".into(),
-        Reason::AddressRefused => "at an address that policy does not let their cluster use".into(),
-        Reason::NetworkRefused => {
+        WithheldReason::NotReady(Health::Unhealthy) => "not ready".into(),
+        WithheldReason::NotReady(health) => health.as_str().into(),
+        WithheldReason::ClusterDraining => "leaving: their cluster is being drained".into(),
+        WithheldReason::ClusterDark => {
+            "withdrawn: their cluster is out of contact for too long".into()
+        }
+        WithheldReason::ExportRefused => {
+            "of a cluster that policy does not let export the name".into()
+        }
+        WithheldReason::AddressRefused => {
+            "at an address that policy does not let their cluster use".into()
+        }
+        WithheldReason::NetworkRefused => {
             format!("in network {}, which policy does not let their cluster claim", quoted(network))
         }
-        Reason::PodMissing => "named before their pod was seen".into(),
-        Reason::NotExported => "not exported to the proxy's namespace".into(),
-        Reason::NotCarried => "in another network, to which no gateway carries the service".into(),
-        Reason::ClusterLocal => "kept to their own cluster".into(),
-        Reason::NodeLocal => "kept to their own node".into(),
-        Reason::SameAddress => format!(
+        WithheldReason::PodMissing => "named before their pod was seen".into(),
+        WithheldReason::NotExported => "not exported to the proxy's namespace".into(),
+        WithheldReason::NotCarried => {
+            "in another network, to which no gateway carries the service".into()
+        }
+        WithheldReason::ClusterLocal => "kept to their own cluster".into(),
+        WithheldReason::NodeLocal => "kept to their own node".into(),
+        WithheldReason::SameAddress => format!(
             "at the same address as pods of another cluster, which has it in network {}",
             quoted(network)
         ),
-        Reason::NotSeen => {
+        WithheldReason::NotSeen => {
             format!("in network {}, for which the proxy does not ask", quoted(network))
         }
-        Reason::OtherNetwork => "in another network, into which a gateway does not forward".into(),
-        Reason::HeadlessElsewhere => {
+        WithheldReason::OtherNetwork => {
+            "in another network, into which a gateway does not forward".into()
+        }
+        WithheldReason::HeadlessElsewhere => {
             "in another network, where the pods of a headless service can't be reached one by one"
                 .into()
         }
-        Reason::NoGateway => format!("withheld: network {} has no gateway", quoted(network)),
-        Reason::GatewayPending => {
+        WithheldReason::NoGateway => {
+            format!("withheld: network {} has no gateway", quoted(network))
+        }
+        WithheldReason::GatewayPending => {
             format!("withheld: no gateway of network {} can be dialled yet", quoted(network))
         }
-        Reason::NoAddress => "without an address of its own".into(),
-        Reason::EndpointFamily => "of an address family the proxy does not speak".into(),
-        Reason::GatewayFamily => {
+        WithheldReason::NoAddress => "without an address of its own".into(),
+        WithheldReason::EndpointFamily => "of an address family the proxy does not speak".into(),
+        WithheldReason::GatewayFamily => {
             "behind gateways of an address family the proxy does not speak".into()
         }
-        Reason::PlainText => "without mTLS, which crossing networks needs".into(),
-        Reason::AutoMtlsOff => {
+        WithheldReason::PlainText => "without mTLS, which crossing networks needs".into(),
+        WithheldReason::AutoMtlsOff => {
             "behind gateways that take mTLS alone, which enableAutoMtls: false turns off".into()
         }
     }
 }
 
 /// The code of a reason; `strait help CODE` prints its page.
-pub fn code(reason: Reason) -> &'static str {
+pub fn code(reason: WithheldReason) -> &'static str {
     let code = match reason {
-        Reason::NoGateway => &codes::NO_GATEWAY,
-        Reason::GatewayPending => &codes::GATEWAY_PENDING,
-        Reason::GatewayFamily => &codes::GATEWAY_FAMILY,
-        Reason::PlainText => &codes::PLAIN_TEXT,
-        Reason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
-        Reason::SameAddress => &codes::SAME_ADDRESS,
-        Reason::NotSeen => &codes::NOT_SEEN,
-        Reason::OtherNetwork => &codes::OTHER_NETWORK,
-        Reason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
-        Reason::NotReady(_) => &codes::NOT_READY,
-        Reason::ClusterDraining => &codes::CLUSTER_DRAINING,
-        Reason::ClusterDark => &codes::CLUSTER_DARK,
-        Reason::ExportRefused => &codes::EXPORT_REFUSED,
-        Reason::AddressRefused => &codes::ADDRESS_REFUSED,
-        Reason::NetworkRefused => &codes::NETWORK_REFUSED,
-        Reason::PodMissing => &codes::POD_MISSING,
-        Reason::NotExported | Reason::NotCarried => &codes::NOT_EXPORTED,
-        Reason::ClusterLocal => &codes::CLUSTER_LOCAL,
-        Reason::NodeLocal => &codes::NODE_LOCAL,
-        Reason::NoAddress => &codes::NO_ADDRESS,
-        Reason::EndpointFamily => &codes::ENDPOINT_FAMILY,
+        WithheldReason::NoGateway => &codes::NO_GATEWAY,
+        WithheldReason::GatewayPending => &codes::GATEWAY_PENDING,
+        WithheldReason::GatewayFamily => &codes::GATEWAY_FAMILY,
+        WithheldReason::PlainText => &codes::PLAIN_TEXT,
+        WithheldReason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
+        WithheldReason::SameAddress => &codes::SAME_ADDRESS,
+        WithheldReason::NotSeen => &codes::NOT_SEEN,
+        WithheldReason::OtherNetwork => &codes::OTHER_NETWORK,
+        WithheldReason::HeadlessElsewhere => &codes::HEADLESS_ELSEWHERE,
+        WithheldReason::NotReady(_) => &codes::NOT_READY,
+        WithheldReason::ClusterDraining => &codes::CLUSTER_DRAINING,
+        WithheldReason::ClusterDark => &codes::CLUSTER_DARK,
+        WithheldReason::ExportRefused => &codes::EXPORT_REFUSED,
+        WithheldReason::AddressRefused => &codes::ADDRESS_REFUSED,
+        WithheldReason::NetworkRefused => &codes::NETWORK_REFUSED,
+        WithheldReason::PodMissing => &codes::POD_MISSING,
+        WithheldReason::NotExported | WithheldReason::NotCarried => &codes::NOT_EXPORTED,
+        WithheldReason::ClusterLocal => &codes::CLUSTER_LOCAL,
+        WithheldReason::NodeLocal => &codes::NODE_LOCAL,
+        WithheldReason::NoAddress => &codes::NO_ADDRESS,
+        WithheldReason::EndpointFamily => &codes::ENDPOINT_FAMILY,
     };
     code.id
 }
 
 /// One decision, with all it looked at.
-struct Asked<'a> {
+struct Decision<'a> {
     context: &'a PushContext,
     view: &'a ViewKey,
     service: &'a MergedService,
@@ -468,8 +371,8 @@ struct Asked<'a> {
     network: &'a NetworkId,
 }
 
-impl Asked<'_> {
-    fn line(&self, decided: &Result<Way<'_>, Reason>) -> EndpointLine {
+impl Decision<'_> {
+    fn line(&self, decided: &Result<Way<'_>, WithheldReason>) -> EndpointLine {
         let (verdict, via) = match decided {
             Ok(Way::Direct) => ("direct", Vec::new()),
             Ok(Way::Gateways(gateways)) => {
@@ -479,7 +382,7 @@ impl Asked<'_> {
         };
         let failed = decided.as_ref().err().map(|reason| reason.step());
         let mut steps = Vec::new();
-        for step in Step::ALL {
+        for step in WithholdingStep::ALL {
             let ok = failed != Some(step);
             let detail = match decided {
                 Err(reason) if !ok => self.refused(*reason),
@@ -503,9 +406,9 @@ impl Asked<'_> {
     }
 
     /// Whether the cluster keeps its endpoints for itself, by multi-cluster services.
-    fn keeps_home(&self) -> bool {
+    fn is_cluster_local(&self) -> bool {
         let own = self.service.shards.iter().find(|shard| shard.key == *self.shard);
-        own.is_some_and(|own| own.service.keeps_home)
+        own.is_some_and(|own| own.service.is_cluster_local)
     }
 
     /// Whether the way there crosses no border between networks.
@@ -522,11 +425,11 @@ impl Asked<'_> {
     }
 
     /// The fact by which a step let the endpoint pass.
-    fn passed(&self, step: Step, decided: &Result<Way<'_>, Reason>) -> String {
+    fn passed(&self, step: WithholdingStep, decided: &Result<Way<'_>, WithheldReason>) -> String {
         let endpoint = self.endpoint;
         match step {
-            Step::Ready => "ready".into(),
-            Step::Pod => match (endpoint.workload, endpoint.pod) {
+            WithholdingStep::Ready => "ready".into(),
+            WithholdingStep::Pod => match (endpoint.workload, endpoint.pod) {
                 (Some(entry), PodState::Known) if self.is_entry() => {
                     format!("WorkloadEntry {entry}")
                 }
@@ -536,16 +439,16 @@ impl Asked<'_> {
                 (Some(pod), PodState::Known) => format!("pod {pod}"),
                 _ => "no pod is named, or pods may not be read: no identity is known".into(),
             },
-            Step::Export => match self.view.role {
+            WithholdingStep::Export => match self.view.role {
                 Role::Gateway => "exported to everybody".into(),
                 Role::Client => format!("visible to namespace {}", self.view.namespace),
             },
-            Step::Network if self.is_everywhere() => {
+            WithholdingStep::Network if self.is_everywhere() => {
                 let external = self.service.primary.mesh_external;
                 let why = if external { "outside the mesh" } else { "nothing names its network" };
                 format!("{why}: reached from every network")
             }
-            Step::Network => {
+            WithholdingStep::Network => {
                 let (_, by) = self.context.place(
                     &self.shard.cluster,
                     endpoint.network_label,
@@ -565,7 +468,7 @@ impl Asked<'_> {
                     format!("in network {network} (by {by}), the proxy is in {own}")
                 }
             }
-            Step::Gateway => match decided {
+            WithholdingStep::Gateway => match decided {
                 Ok(Way::Gateways(gateways)) => {
                     let sockets: Vec<_> = gateways.iter().map(|gateway| socket(gateway)).collect();
                     format!("through {}", sockets.join(", "))
@@ -577,12 +480,12 @@ impl Asked<'_> {
                 Err(_) if self.same_network() => "not needed".into(),
                 Err(_) => "the network has a gateway".into(),
             },
-            Step::Family => "the proxy speaks the address family".into(),
-            Step::Mtls if self.same_network() => match endpoint.tls_mode {
+            WithholdingStep::Family => "the proxy speaks the address family".into(),
+            WithholdingStep::Mtls if self.same_network() => match endpoint.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
                 TlsMode::Disabled => "plain text, inside one network".into(),
             },
-            Step::Mtls => format!("tlsMode is {}", endpoint.tls_mode.as_str()),
+            WithholdingStep::Mtls => format!("tlsMode is {}", endpoint.tls_mode.as_str()),
         }
     }
 
@@ -603,8 +506,8 @@ impl Asked<'_> {
         )
     }
 
-    /// The policy's own words.
-    fn ruled(&self, asked: Result<(), Refused>) -> String {
+    /// The policy's own wording.
+    fn ruled(&self, asked: Result<(), PolicyRefusal>) -> String {
         match asked {
             Err(refused) => refused.to_string(),
             Ok(()) => "policy said so until a moment ago".into(),
@@ -612,44 +515,44 @@ impl Asked<'_> {
     }
 
     /// The fact by which a step withheld the endpoint, and what would change that.
-    fn refused(&self, reason: Reason) -> String {
+    fn refused(&self, reason: WithheldReason) -> String {
         let endpoint = self.endpoint;
         let network = quoted(self.network);
         match reason {
-            Reason::NotReady(health) => format!("the endpoint is {}", health.as_str()),
-            Reason::ClusterDraining => {
+            WithheldReason::NotReady(health) => format!("the endpoint is {}", health.as_str()),
+            WithheldReason::ClusterDraining => {
                 let by = match self.context.policy.mode(&self.shard.cluster) {
                     Some((Mode::Drain, rule)) => format!("policy {rule}"),
                     _ => "strait.dev/mode: drain on its Secret".into(),
                 };
                 format!("cluster {} is being drained ({by})", self.shard.cluster)
             }
-            Reason::ClusterDark => {
+            WithheldReason::ClusterDark => {
                 let cluster = self.context.clusters.clusters.get(&self.shard.cluster);
                 let why = cluster.and_then(|cluster| cluster.withdrawn.as_deref());
                 format!("cluster {} is {}", self.shard.cluster, why.unwrap_or("out of contact"))
             }
-            Reason::ExportRefused => {
+            WithheldReason::ExportRefused => {
                 let (host, namespace) = (self.service.hostname(), &self.service.primary.namespace);
                 let policy = &self.context.policy;
                 let asked = policy.may_export(&self.shard.cluster, host.as_str(), namespace.as_str());
                 self.ruled(asked)
             }
-            Reason::AddressRefused => {
+            WithheldReason::AddressRefused => {
                 self.ruled(self.context.policy.may_use(&self.shard.cluster, endpoint.address))
             }
-            Reason::NetworkRefused => {
+            WithheldReason::NetworkRefused => {
                 self.ruled(self.context.policy.may_claim(&self.shard.cluster, self.network))
             }
-            Reason::SameAddress => self.same_address(),
-            Reason::PodMissing => match endpoint.workload {
+            WithheldReason::SameAddress => self.same_address(),
+            WithheldReason::PodMissing => match endpoint.workload {
                 Some(pod) => format!(
                     "the slice names pod {pod}, which cluster {} has not shown yet",
                     self.shard.cluster
                 ),
                 None => "its pod has not been seen yet".into(),
             },
-            Reason::NotExported => match self.view.role {
+            WithheldReason::NotExported => match self.view.role {
                 Role::Gateway => format!(
                     "{} is not exported to everybody, so no gateway carries it",
                     self.service.hostname()
@@ -660,11 +563,11 @@ impl Asked<'_> {
                     self.view.namespace
                 ),
             },
-            Reason::NotCarried if self.service.primary.mesh_external => format!(
+            WithheldReason::NotCarried if self.service.primary.mesh_external => format!(
                 "the endpoint is in another network, and {} is outside the mesh, so no gateway carries it",
                 self.service.hostname()
             ),
-            Reason::NotCarried
+            WithheldReason::NotCarried
                 if matches!(self.service.primary.resolution, Resolution::ByName(_)) =>
             {
                 format!(
@@ -672,20 +575,20 @@ impl Asked<'_> {
                     self.service.hostname()
                 )
             }
-            Reason::NotCarried => format!(
+            WithheldReason::NotCarried => format!(
                 "the endpoint is in another network, and {} is not exported to everybody, so no gateway carries it",
                 self.service.hostname()
             ),
-            Reason::ClusterLocal if self.keeps_home() => format!(
+            WithheldReason::ClusterLocal if self.is_cluster_local() => format!(
                 "cluster {} does not export it (ServiceExport), so only its own proxies are given this endpoint",
                 self.shard.cluster
             ),
-            Reason::ClusterLocal => format!(
+            WithheldReason::ClusterLocal => format!(
                 "{} is cluster-local: only proxies of cluster {} are given this endpoint",
                 self.service.hostname(),
                 self.shard.cluster
             ),
-            Reason::NodeLocal if self.shard.cluster != self.view.cluster => {
+            WithheldReason::NodeLocal if self.shard.cluster != self.view.cluster => {
                 let own = self.service.by_cluster.get(&self.view.cluster);
                 match own.filter(|own| own.node_local) {
                     Some(_) => format!(
@@ -698,46 +601,46 @@ impl Asked<'_> {
                     ),
                 }
             }
-            Reason::NodeLocal => format!(
+            WithheldReason::NodeLocal => format!(
                 "internalTrafficPolicy is Local and the endpoint is on node {}, not on the proxy's {}",
                 endpoint.node.map_or("<unknown>", |node| &**node),
                 self.view.node.as_deref().unwrap_or("<unknown>")
             ),
-            Reason::NotSeen => format!(
+            WithheldReason::NotSeen => format!(
                 "in network {network}: REQUESTED_NETWORK_VIEW in the proxy's metadata names others"
             ),
-            Reason::OtherNetwork => format!(
+            WithheldReason::OtherNetwork => format!(
                 "in network {network}: an east-west gateway forwards into its own network only, {}",
                 quoted(&self.view.network)
             ),
-            Reason::HeadlessElsewhere => format!(
+            WithheldReason::HeadlessElsewhere => format!(
                 "in network {network}, the proxy is in {}: {} is headless, so each pod is reached at its own address, and a gateway has one for all",
                 quoted(&self.view.network),
                 self.service.hostname()
             ),
-            Reason::NoGateway => format!(
+            WithheldReason::NoGateway => format!(
                 "network {network} has no gateway: label a Service with topology.istio.io/network, or name one in meshNetworks"
             ),
-            Reason::GatewayPending => {
+            WithheldReason::GatewayPending => {
                 let mut pending = self.context.networks.pending().iter();
                 let of_network = pending.find(|one| one.network == *self.network);
                 let fact = of_network.map_or("it takes HBONE alone", |one| &one.reason);
                 format!("no gateway of network {network} can be dialled yet: {fact}")
             }
-            Reason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, those of its own network do not".into(),
-            Reason::EndpointFamily => {
+            WithheldReason::NoAddress => "the entry has no address: proxies of other networks reach it through the gateways of its network, those of its own network do not".into(),
+            WithheldReason::EndpointFamily => {
                 format!("the proxy has no address of the family of {}", endpoint.address)
             }
-            Reason::GatewayFamily => format!(
+            WithheldReason::GatewayFamily => format!(
                 "no gateway of network {network} has an address of a family that the proxy speaks"
             ),
-            Reason::PlainText if self.is_entry() => {
+            WithheldReason::PlainText if self.is_entry() => {
                 "tlsMode is disabled, and crossing networks needs mTLS: where a proxy stands before it, give the entry a serviceAccount or the label security.istio.io/tlsMode=istio".into()
             }
-            Reason::AutoMtlsOff => {
+            WithheldReason::AutoMtlsOff => {
                 "mesh config says enableAutoMtls: false, so the proxy would speak plain text, and gateways take mTLS alone".into()
             }
-            Reason::PlainText => {
+            WithheldReason::PlainText => {
                 "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()
             }
         }
@@ -746,11 +649,6 @@ impl Asked<'_> {
 
 fn socket(gateway: &ResolvedGateway) -> String {
     SocketAddr::new(gateway.address, gateway.port).to_string()
-}
-
-/// The network's name; the empty one can be seen.
-fn quoted(network: &NetworkId) -> String {
-    if network.is_empty() { "\"\"".into() } else { network.to_string() }
 }
 
 #[cfg(test)]

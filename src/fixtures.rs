@@ -1,4 +1,4 @@
-//! Builders in domain words, for tests.
+//! Builders in terms of the domain, for tests.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use crate::model::{
     Mode, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service, TargetPort,
     TlsMode, Workload, WorkloadKey,
 };
-use crate::push::Settings;
-use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
+use crate::push::FixedSettings;
+use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
 
 /// What a mesh in `cluster.local` is started with.
-pub(crate) fn settings() -> Arc<Settings> {
-    Arc::new(Settings {
+pub(crate) fn settings() -> Arc<FixedSettings> {
+    Arc::new(FixedSettings {
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
         system_namespace: "strait-system".into(),
@@ -62,7 +62,7 @@ pub(crate) fn service(name: &str) -> Service {
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Default::default(),
-        keeps_home: false,
+        is_cluster_local: false,
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external: false,
@@ -122,23 +122,23 @@ pub(crate) fn endpoint(address: &str) -> Endpoint {
     }
 }
 
-/// What one cluster says, built up in words.
+/// What one cluster reports, built up step by step.
 pub(crate) struct Shard {
     update: RegistryUpdate,
 }
 
-/// The first word of `cluster`.
+/// The first update of `cluster`.
 pub(crate) fn shard(cluster: &str, epoch: u64) -> Shard {
     let shard = ShardKey::kubernetes(cluster.into());
-    let change = Change::Reset(Contents { network_label: Some(None), ..Contents::default() });
+    let change = ShardChange::Reset(Contents { network_label: Some(None), ..Contents::default() });
     Shard { update: RegistryUpdate { shard, epoch: Epoch(epoch), change } }
 }
 
 impl Shard {
     fn contents(&mut self) -> &mut Contents {
         match &mut self.update.change {
-            Change::Reset(contents) | Change::Update(contents) => contents,
-            Change::Removed => panic!("a removed shard has no contents"),
+            ShardChange::Reset(contents) | ShardChange::Update(contents) => contents,
+            ShardChange::Removed => panic!("a removed shard has no contents"),
         }
     }
 
@@ -146,7 +146,7 @@ impl Shard {
     pub(crate) fn update(mut self) -> Self {
         let mut contents = std::mem::take(self.contents());
         contents.network_label = None;
-        self.update.change = Change::Update(contents);
+        self.update.change = ShardChange::Update(contents);
         self
     }
 
@@ -182,7 +182,7 @@ impl Shard {
 /// The end of a cluster.
 pub(crate) fn removed(cluster: &str, epoch: u64) -> RegistryUpdate {
     let shard = ShardKey::kubernetes(cluster.into());
-    RegistryUpdate { shard, epoch: Epoch(epoch), change: Change::Removed }
+    RegistryUpdate { shard, epoch: Epoch(epoch), change: ShardChange::Removed }
 }
 
 /// A pod `name.namespace` at `address`.
@@ -220,9 +220,11 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         node_name: None,
         takes_given_addresses: false,
         sees: None,
+        sds: None,
         istio_version: None,
         generator: None,
         envoy_version: "1.40.0".into(),
+        envoy_release: Some((1, 40)),
         extensions: Arc::new([]),
     }
 }

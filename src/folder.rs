@@ -1,8 +1,8 @@
 //! Tells when something in a folder may have changed.
 //!
-//! Only a hint: whoever is told looks for himself, and looks now and then untold, as a system may have no more
-//! watches to give, and a network file system none at all. To look is not to change: what reading alone
-//! brings about is not told, or each look would bring about the next.
+//! Only a hint: whoever is notified looks for himself, and looks now and then without notice, as a system may have no
+//! more watches to give, and a network file system none at all. To look is not to change: what reading alone brings
+//! about is not reported, or each look would bring about the next.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 /// Calls `hint` whenever something in `folder` may have changed, for as long as the returned value lives.
 ///
 /// # Errors
-/// When the system can't tell: then only looking helps.
+/// When the system can't report changes: then only looking helps.
 pub fn watch(
     folder: &Path,
     hint: impl Fn() + Send + 'static,

@@ -24,8 +24,10 @@ pub const TARGETS: &[Target] = &[
     ("store_kubernetes", crate::store::fuzz::kubernetes),
     ("store_mcp", crate::store::fuzz::mcp),
     ("csr", csr),
+    ("token", crate::identity::token::fuzz),
     ("client_hello", crate::identity::fuzz::client_hello),
     ("answers", answers),
+    ("admission", crate::inject::fuzz::admission),
 ];
 
 /// A member's kubeconfig: what is taken leads nowhere that it may not.
@@ -101,7 +103,7 @@ pub fn csr(bytes: &[u8]) -> bool {
 /// Whatever an API server answers, in JSON or in protobuf: a byte that says how to read it, then the answer.
 pub fn answers(bytes: &[u8]) -> bool {
     use crate::apiserver::Encoding;
-    use crate::registry::kube::offline::{Answer, Offline};
+    use crate::registry::kube::offline::{Offline, OfflineResponse};
 
     const KINDS: [&str; 9] = [
         "services",
@@ -116,7 +118,7 @@ pub fn answers(bytes: &[u8]) -> bool {
     ];
     let Some((first, bytes)) = bytes.split_first() else { return false };
     let kind = KINDS[usize::from(first & 0x3f) % KINDS.len()];
-    let what = if first & 0x80 == 0 { Answer::List } else { Answer::Watch };
+    let what = if first & 0x80 == 0 { OfflineResponse::List } else { OfflineResponse::Watch };
     let encoding = if first & 0x40 == 0 { Encoding::Json } else { Encoding::Protobuf };
     let mut cluster = Offline::new(usize::from(*first).max(1));
     let taken = cluster.take(kind, what, encoding, bytes);

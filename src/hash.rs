@@ -7,15 +7,15 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Hashes keys, which are texts that many choose: with a secret, as the standard library does, at a
 /// fraction of its cost.
 #[derive(Debug, Clone)]
-pub(crate) struct Secret(u64);
+pub(crate) struct SecretHasher(u64);
 
-impl Default for Secret {
+impl Default for SecretHasher {
     fn default() -> Self {
         Self(rand::random())
     }
 }
 
-impl BuildHasher for Secret {
+impl BuildHasher for SecretHasher {
     type Hasher = Folded;
 
     fn build_hasher(&self) -> Folded {

@@ -33,6 +33,7 @@ pub mod folder;
 pub mod fuzz;
 mod hash;
 pub mod identity;
+pub mod inject;
 pub mod lkg;
 pub mod mass_deletion;
 pub mod memory;
@@ -48,6 +49,7 @@ pub mod server;
 pub mod sources;
 pub mod store;
 pub mod task;
+pub mod timeline;
 pub mod xds;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Whether an answer that lacks all or most of what was known counts.
 //!
 //! A list that is suddenly empty is more often a fault (a server that has not read its store yet, a backup restored, a
-//! right lost) than a wish, and taking it at its word withdraws everything at once. So it counts only when a second
-//! answer, read some seconds later, repeats it; until then what it would take away stays. What is told of one object
-//! is never doubted. Pure: the one rule for whoever reads lists, whatever of.
+//! right lost) than a wish, and believing it withdraws everything at once. So it counts only when a second answer, read
+//! some seconds later, repeats it; until then what it would take away stays. What is reported of one object is never
+//! doubted. Pure: the one rule for whoever reads lists, whatever of.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -68,6 +68,11 @@ impl<K: Ord> MassDeletionGuard<K> {
         false
     }
 
+    /// Forgets what nobody asks for any more.
+    pub fn forget(&mut self, of: &K) {
+        self.waiting.remove(of);
+    }
+
     /// The answers that wait to be repeated.
     pub fn waiting(&self) -> impl Iterator<Item = (&K, &Doubt)> {
         self.waiting.iter()
@@ -117,5 +122,7 @@ mod tests {
         assert!(guard.admits("nodes", 3, 3, at(4)), "it was a fault");
         assert!(!guard.admits("nodes", 3, 0, at(9)), "and the next one is another");
         assert_eq!((guard.waiting().count(), guard.doubted()), (1, 3));
+        guard.forget(&"nodes");
+        assert_eq!(guard.waiting().count(), 0);
     }
 }

@@ -11,32 +11,32 @@ const UNLIMITED: u64 = 1 << 60;
 
 /// The limit that holds for the process, and where its use is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Memory {
+pub struct MemoryLimit {
     limit: u64,
     /// Of the control group that has the limit; `None` where it is the machine's.
-    group: Option<Group>,
+    group: Option<CgroupFiles>,
 }
 
 /// The files of a control group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Group {
+struct CgroupFiles {
     used: PathBuf,
     stat: PathBuf,
     /// The line of `stat` that says what could be taken back.
     inactive: &'static str,
 }
 
-impl Memory {
+impl MemoryLimit {
     /// That of this process.
     pub fn of_process() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let machine = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        Self::find(Path::new("/sys/fs/cgroup"), &groups, &machine)
+        let vm = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        Self::find(Path::new("/sys/fs/cgroup"), &groups, &vm)
     }
 
     /// The same, where control groups are under `root`, by the texts of `/proc/self/cgroup` and `/proc/meminfo`.
-    fn find(root: &Path, groups: &str, machine: &str) -> Self {
-        let kilobytes = machine.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    fn find(root: &Path, groups: &str, vm: &str) -> Self {
+        let kilobytes = vm.lines().find_map(|line| line.strip_prefix("MemTotal:"));
         let total = kilobytes.and_then(|text| text.trim().strip_suffix("kB")?.trim().parse().ok());
         let limit = total.unwrap_or(u64::MAX >> 10) << 10;
         let of_line = |line: &str| {
@@ -64,7 +64,7 @@ impl Memory {
         let bounded = folders.filter_map(|folder| {
             let limit = number(&folder.join(limit)).filter(|limit| *limit < UNLIMITED)?;
             let (used, stat) = (folder.join(used), folder.join("memory.stat"));
-            Some(Self { limit, group: Some(Group { used, stat, inactive }) })
+            Some(Self { limit, group: Some(CgroupFiles { used, stat, inactive }) })
         });
         bounded.min_by_key(|one| one.limit)
     }
@@ -139,13 +139,13 @@ mod tests {
         ] {
             let root = tempfile::tempdir().expect("a folder");
             write(root.path(), files);
-            let memory = Memory::find(root.path(), groups, MACHINE);
+            let memory = MemoryLimit::find(root.path(), groups, MACHINE);
             assert_eq!((memory.limit(), memory.used()), (limit, used), "{groups}");
         }
     }
 
     #[test]
     fn that_of_this_process_can_be_told() {
-        assert!(Memory::of_process().limit() > 1 << 20);
+        assert!(MemoryLimit::of_process().limit() > 1 << 20);
     }
 }

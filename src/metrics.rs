@@ -8,15 +8,16 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::clusters::status::{ClusterStatus, State};
+use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
 use crate::identity::ServerIdentity;
+use crate::inject::InjectionCounts;
 use crate::lkg::Writes;
 use crate::model::ClusterId;
-use crate::process::{self, Usage};
+use crate::process::{self, ProcessUsage};
 use crate::push::PushContext;
-use crate::push::event_loop::Figures;
-use crate::sources::Board;
+use crate::push::event_loop::LoopCounters;
+use crate::sources::SourceStatusTable;
 use crate::task::Supervisor;
 use crate::xds::connections::Connections;
 use crate::xds::{Histogram, Stats};
@@ -34,15 +35,17 @@ pub struct Metrics {
     /// ServiceEntries and WorkloadEntries that can't be used as they are.
     pub faulty_objects: tokio::sync::watch::Receiver<usize>,
     /// How the sources fare that are no member clusters.
-    pub board: Board,
+    pub source_statuses: SourceStatusTable,
     /// How writing what was last known fares, where it is written.
     pub writes: Option<tokio::sync::watch::Receiver<Writes>>,
     /// How the process fares with its file descriptors.
     pub descriptors: Arc<Descriptors>,
+    /// What became of pods, where the webhook is served.
+    pub injections: Option<Arc<InjectionCounts>>,
 }
 
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
-pub type Withheld = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
+pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
 
 /// One family of samples.
 struct Family<'a> {
@@ -87,8 +90,8 @@ impl Metrics {
         &self,
         context: Option<&PushContext>,
         clusters: &[ClusterStatus],
-        withheld: &Withheld,
-        figures: Figures,
+        withheld: &WithheldCounts,
+        figures: LoopCounters,
     ) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let out = &mut text;
@@ -136,6 +139,13 @@ impl Metrics {
         .sample(&[], self.tasks.panics())?;
         let help = "Loops that have not turned for a minute; /livez names them.";
         Family::gauge(out, "strait_loops_stuck", help)?.sample(&[], self.tasks.stuck().len())?;
+        if let Some(counts) = &self.injections {
+            let help = "Pods that the webhook was asked about, by what became of them.";
+            let mut family = Family::counter(out, "strait_injections_total", help)?;
+            for (result, count) in counts.all() {
+                family.sample(&[("result", result)], count)?;
+            }
+        }
         self.state(out)?;
         self.process(out)?;
         Ok(text)
@@ -143,7 +153,7 @@ impl Metrics {
 
     /// What the system says of the process, named as Prometheus' own client libraries name it.
     fn process(&self, out: &mut String) -> fmt::Result {
-        if let Some(usage) = Usage::now() {
+        if let Some(usage) = ProcessUsage::now() {
             let help = "Total user and system CPU time spent in seconds.";
             Family::counter(out, "process_cpu_seconds_total", help)?
                 .sample(&[], usage.cpu.as_secs_f64())?;
@@ -282,7 +292,7 @@ impl Metrics {
             family.sample(&[("cluster", &cluster.id)], cluster.errors)?;
         }
         let mut rejected = BTreeMap::new();
-        for cluster in clusters.iter().filter(|one| one.state == State::Rejected) {
+        for cluster in clusters.iter().filter(|one| one.state == ClusterState::Rejected) {
             // A refusal begins with its code.
             let code = cluster.reason.as_deref().and_then(|reason| reason.get(..7));
             *rejected.entry(code.unwrap_or_default()).or_insert(0) += 1;
@@ -296,7 +306,7 @@ impl Metrics {
     }
 
     fn sources(&self, out: &mut String) -> fmt::Result {
-        let figures = self.board.figures();
+        let figures = self.source_statuses.figures();
         let name = "strait_source_state";
         let mut family = Family::gauge(out, name, "1 for the state that a source is in.")?;
         for (source, figures) in &figures {
@@ -365,6 +375,38 @@ impl Metrics {
         let mut family = Family::gauge(out, name, "When a certificate in use expires.")?;
         if let Some(at) = seconds(identity.serving_not_after) {
             family.sample(&[("cert", "serving")], at)?;
+        }
+        let now = SystemTime::now();
+        let lives = identity.root_lives();
+        let help = "How long a root of the CA still lives; negative once it has ended.";
+        let mut family = Family::gauge(out, "strait_ca_root_expiry_seconds", help)?;
+        let mut ends = BTreeMap::new();
+        for life in &lives {
+            // A root and its successor often have one name: the first end counts.
+            let end = ends.entry(&life.subject).or_insert(life.ends);
+            *end = life.ends.min(*end);
+        }
+        for (subject, ends) in ends {
+            let left = match ends.duration_since(now) {
+                Ok(left) => left.as_secs_f64(),
+                Err(past) => -past.duration().as_secs_f64(),
+            };
+            family.sample(&[("root", subject)], left)?;
+        }
+        // As dashboards made for an istiod ask.
+        let roots = lives.iter().map(|life| life.ends).min();
+        let chain = identity.authority.as_ref().map(|authority| authority.not_after());
+        for (name, help, at) in [
+            (
+                "citadel_server_root_cert_expiry_timestamp",
+                "When the first root of the CA ends.",
+                roots,
+            ),
+            ("citadel_server_cert_chain_expiry_timestamp", "When what signs ends.", chain),
+        ] {
+            if let Some(at) = at.and_then(seconds) {
+                Family::gauge(out, name, help)?.sample(&[], at)?;
+            }
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What the process has used, and uses now.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// Time spent on a CPU, in the system too.
     pub cpu: Duration,
     /// Memory that is resident.
@@ -22,7 +22,7 @@ pub struct Usage {
     pub began: Duration,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Of this process; `None` where the system doesn't say.
     pub fn now() -> Option<Self> {
         let own = std::fs::read_to_string("/proc/self/stat").ok()?;
@@ -98,20 +98,20 @@ mod tests {
         let own = "42 (a) b (c) S 1 42 42 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 7 0 3000 4096000 25 \
                    18446744073709551615 1 1 0";
         let system = "cpu 1 2 3\nbtime 1700000000\nprocesses 5\n";
-        let usage = Usage::read(own, system, 100, 4096).expect("figures");
+        let usage = ProcessUsage::read(own, system, 100, 4096).expect("figures");
         assert_eq!(usage.cpu, Duration::from_secs(2));
         assert_eq!((usage.threads, usage.virtual_bytes), (7, 4_096_000));
         assert_eq!(usage.resident_bytes, 25 * 4096);
         assert_eq!(usage.began, Duration::from_secs(1_700_000_030));
         for (own, system) in [("", system), ("42 (a) S 1 2", system), (own, "cpu 1\n")] {
-            assert_eq!(Usage::read(own, system, 100, 4096), None);
+            assert_eq!(ProcessUsage::read(own, system, 100, 4096), None);
         }
     }
 
     #[cfg(target_os = "linux")]
     #[test]
     fn this_process_has_begun_and_runs() {
-        let usage = Usage::now().expect("Linux says so");
+        let usage = ProcessUsage::now().expect("Linux says so");
         assert!(usage.resident_bytes > 1 << 20 && usage.virtual_bytes >= usage.resident_bytes);
         let age = since_epoch(SystemTime::now()).checked_sub(usage.began).expect("it has begun");
         assert!(age < Duration::from_secs(24 * 3600), "{age:?}");

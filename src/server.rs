@@ -1,127 +1,51 @@
 //! The wiring of the program: the one place where modules meet.
 //!
-//! [`start`] binds both ports, starts every task and returns what is needed to talk to it, so that a
+//! [`start`] binds the ports, starts every task and returns what is needed to talk to it, so that a
 //! test or the demo runs the whole daemon on port 0. [`run`] is `strait serve`: start, say where, wait
 //! for a signal, drain.
 
 mod authority_secret;
-mod crowds;
+mod callers;
+mod churn_monitor;
+mod core;
+mod error;
+mod estate_ca;
 mod feed;
+mod inputs;
+mod outputs;
 mod pressure;
 mod source;
 mod state_dir;
 
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::{info, warn};
 
-use self::feed::Feed;
-use self::source::ConfigSource;
+use self::core::Core;
+pub use self::error::ServeError;
+use self::inputs::{Certificates, ServerInputs};
+use self::outputs::{Ports, ServerOutputs};
+use self::source::ConfigOrigin;
 use self::state_dir::StateDir;
 use crate::admin::{self, Readiness, Token, TokenError};
-use crate::aggregate::MergedService;
-use crate::clusters::status::ClusterStatus;
-use crate::clusters::{events, heap, reconciler, renewal};
 use crate::config::{ListenAddress, ServeArgs};
-use crate::descriptors::Descriptors;
-use crate::identity::authority::{DirectoryStore, load_or_create};
+use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
-use crate::lkg;
-use crate::memory::Memory;
-use crate::metrics::Metrics;
-use crate::model::{ClusterIdError, Mcs, NetworkId, SharedServices};
-use crate::network::ResolvedNames;
-use crate::network::probes::{self, Wanted};
-use crate::network::resolver::{self, Dns};
 use crate::policy::{self, PolicyError};
-use crate::push::event_loop::{self, Figures, Mesh};
-use crate::push::interest::Interest;
-use crate::push::view::is_exported;
-use crate::push::{self, PushContext};
-use crate::registry::{self, consul};
-use crate::sources::Board;
-use crate::store::{self, own_cluster::OwnClusterError};
 use crate::task::Supervisor;
-use crate::xds::budgets::Budgets;
-use crate::xds::{self, names::OutboundName};
+use crate::xds;
 
-/// Words of registries that may wait for the event loop. A full queue makes registries wait, each of
-/// which merges what it has to say meanwhile.
-const EVENTS: usize = 1024;
-/// The least time between two looks at which services are shared.
-const SHARED_PACE: Duration = Duration::from_secs(1);
 /// How long streams have to end before the process does.
 const DRAIN: Duration = Duration::from_secs(15);
 
 /// How long writing the last state may take then.
 const SAVE: Duration = Duration::from_secs(5);
-
-/// Why the server could not start. Afterwards nothing ends it but a signal.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// A port can't be bound.
-    #[error("can't listen on {address} ({flag}): {source}")]
-    Bind {
-        /// The address.
-        address: ListenAddress,
-        /// The flag that names it.
-        flag: &'static str,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// `--cluster-id` is unusable.
-    #[error("--cluster-id {id:?}: {source}")]
-    ClusterId {
-        /// The value.
-        id: String,
-        /// What is wrong with it.
-        source: ClusterIdError,
-    },
-    /// `--config-dir` is no directory.
-    #[error("--config-dir {}: {source}; create it, an empty one is fine", path.display())]
-    ConfigDir {
-        /// The path.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// The config cluster can't be reached by its kubeconfig.
-    #[error(transparent)]
-    ConfigCluster(#[from] OwnClusterError),
-    /// The state directory that was asked for can't be used.
-    #[error("--state-dir {}: {source}", path.display())]
-    StateDir {
-        /// The path.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// Another process uses the state directory.
-    #[error("state directory {}: {holder} uses it", path.display())]
-    StateInUse {
-        /// The path.
-        path: PathBuf,
-        /// Who.
-        holder: String,
-    },
-    /// Certificates or keys can't be used.
-    #[error(transparent)]
-    Identity(#[from] identity::Error),
-    /// The policy can't be used.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// There is no admin token.
-    #[error(transparent)]
-    Token(#[from] TokenError),
-}
 
 /// A running server.
 pub struct Bound {
@@ -129,6 +53,8 @@ pub struct Bound {
     pub xds: SocketAddr,
     /// Where the admin API is.
     pub admin: SocketAddr,
+    /// Where the webhook is, if it is served.
+    pub inject: Option<SocketAddr>,
     /// The file that holds the admin token.
     pub token_file: PathBuf,
     /// Whether it is ready.
@@ -176,7 +102,8 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
         bound = Box::pin(start(args)) => bound?,
         () = &mut asked => return Ok(()),
     };
-    println!(r#"{{"xds":"{}","admin":"{}"}}"#, bound.xds, bound.admin);
+    let inject = bound.inject.map(|inject| format!(r#","inject":"{inject}""#)).unwrap_or_default();
+    println!(r#"{{"xds":"{}","admin":"{}"{inject}}}"#, bound.xds, bound.admin);
     asked.await;
     info!("draining");
     bound.shut_down().await;
@@ -231,327 +158,66 @@ fn ignores_hangups(status: &str) -> bool {
 /// and healed.
 pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let tasks = Supervisor::new();
-    let held = StateDir::open(args.state_dir.as_deref())?;
-    let state_dir = held.as_ref().map(|held| held.path().to_owned());
+    let state_dir = StateDir::open(args.state_dir.as_deref())?;
+    let state_path = state_dir.as_ref().map(|held| held.path().to_owned());
     let AdminToken { token, file: token_file, temporary } =
-        admin_token(args, state_dir.as_deref())?;
-    let source = ConfigSource::of(args, &tasks).await?;
+        admin_token(args, state_path.as_deref())?;
+    let source = ConfigOrigin::of(args, &tasks).await?;
     let policy = policy(args, &tasks)?;
     let (named_roots, named) = watch::channel(Arc::default());
-    let identity = identity(args, state_dir.as_deref(), &source, named, &tasks).await?;
-    let (xds_listener, xds_address) = bind(&args.xds_address, "--xds-address").await?;
-    let (admin_listener, admin_address) = bind(&args.admin_address, "--admin-address").await?;
-
-    let (store, restored) = last_known_good(args, state_dir).await;
-    let store::kube::Watched { objects, unread, contact } = source.objects(args, &restored, &tasks);
-    let remembered = restored.is_enough().then(|| restored.mesh.clone());
-    let mesh_source = source::MeshSource::of(args, objects.clone(), remembered, &tasks);
-    let mesh_problems = mesh_source.problems();
-    let (events, events_taken) = mpsc::channel(EVENTS);
-    let (updates, updates_taken) = mpsc::channel(EVENTS);
-    let board = Board::new(args.remote_cluster_timeout);
-    let consuls = consul::Config {
-        addresses: args.consul_address.clone(),
-        updates: updates.clone(),
-        board: board.clone(),
-        remembered: restored.datacentres,
+    let identity = identity(args, state_path.as_deref(), &source, named, &tasks).await?;
+    let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;
+    let (admin_listener, admin) = bind(&args.admin_address, "--admin-address").await?;
+    let webhook = match &args.inject_address {
+        Some(address) => Some(bind(address, "--inject-address").await?),
+        None => None,
     };
-    let restored_words = consul::start(consuls, &tasks);
-    // Registries say nothing before the mesh config has been read.
-    let (namespaces, namespaces_seen) = watch::channel(None);
-    let (trust_domain, trust_domain_seen) = watch::channel(None);
-    let (shared, shared_seen) = watch::channel(Arc::default());
-    let clusters = reconciler::start(
-        reconciler::Config {
-            objects: objects.clone(),
-            config_cluster: source.config_cluster(),
-            loopback: source.loopback(),
-            system_namespace: args.namespace.clone(),
-            domain: args.domain.clone(),
-            trust_domain: trust_domain_seen.clone(),
-            metadata: args.endpoint_metadata,
-            mcs: args.mcs,
-            shared: shared_seen,
-            namespaces: namespaces_seen,
-            removal_grace: args.cluster_removal_grace,
-            sync_timeout: args.remote_cluster_timeout,
-            stale_after: args.stale_after,
-            policy: policy.policy.clone(),
-            updates,
-            remembered: restored.clusters,
-            runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
-        },
-        &tasks,
-    );
+    let inject = webhook.as_ref().map(|(_, local)| *local);
 
-    let descriptors = Arc::new(Descriptors::default());
-    let (counted, members) = (Arc::clone(&descriptors), clusters.statuses.clone());
-    tasks.spawn("descriptors", count_members(counted, members));
-
-    if let Some(config_cluster) = source.config_cluster() {
-        let (namespace, statuses) = (args.namespace.clone(), clusters.statuses.clone());
-        tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
-            events::run(config_cluster.access.clone(), namespace.clone(), statuses.clone())
-        });
-    }
-    if let Some(config_cluster) = source.config_cluster() {
-        let (secrets, loopback) = (objects.clone(), source.loopback());
-        tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
-            renewal::run(config_cluster.access.clone(), secrets.clone(), loopback)
-        });
-    }
-
-    let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
-    let (names, names_wanted) = watch::channel(Default::default());
-    let (figures, figures_seen) = watch::channel(Figures::none());
-    let interest = Arc::new(Interest::default());
-    let mesh = Mesh::new(Arc::new(push::Settings {
-        domain: args.domain.clone(),
-        trust_domain: args.trust_domain.clone(),
-        system_namespace: args.namespace.clone(),
-        config_cluster: source.config_cluster_id(),
-        allow_direct_cross_network: args.allow_direct_cross_network,
-        metadata: args.endpoint_metadata,
-        cluster_aliases: args.cluster_alias.iter().cloned().collect(),
-    }));
-    let cache = Arc::<xds::generate::Cache>::default();
-    let outputs = event_loop::Outputs {
-        context,
-        interest: Arc::clone(&interest),
-        sight: Arc::<xds::generate::Cache>::clone(&cache),
-        names,
-        figures,
-    };
-    let heart = tasks.heart("event loop");
-    tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs, heart));
-
-    if args.mcs != Mcs::Off {
-        let (context, auto) = (context_seen.clone(), args.mcs_auto_export);
-        tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {
-            tell_shared(context.clone(), auto, shared.clone())
-        });
-    }
-
-    let (resolved, resolved_seen) = watch::channel(Arc::<ResolvedNames>::default());
-    match Dns::system() {
-        Ok(dns) => {
-            let limits = resolver::Limits::default();
-            tasks.spawn_restarting("gateway names", Duration::from_secs(1), move || {
-                resolver::run(dns.clone(), limits.clone(), names_wanted.clone(), resolved.clone())
-            });
-        }
-        Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
-    }
-
-    let (dead_gateways, dead_gateways_seen) = watch::channel(Arc::default());
-    if !args.probe_gateways.is_zero() {
-        let (every, context) = (args.probe_gateways, context_seen.clone());
-        tasks.spawn_restarting("gateway probes", Duration::from_secs(1), move || {
-            let context = context.clone();
-            let wanted =
-                move || context.borrow().as_deref().map(gateways_to_ask).unwrap_or_default();
-            probes::run(every, wanted, dead_gateways.clone())
-        });
-    }
-
-    let (readiness, readiness_seen) = watch::channel(Readiness::default());
-    let (faulty, faulty_seen) = watch::channel(0);
-    let drain = tokio_util::sync::CancellationToken::new();
-    let stores =
-        source::Stores::of(args, (objects, contact), restored.stores, board.clone(), &tasks);
-    let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
-    let (writes, writes_seen) = watch::channel(lkg::Writes::default());
-    let writes_seen = store.is_some().then_some(writes_seen);
-    let saved = store.map(|store| {
-        let (saved, saved_seen) = watch::channel(false);
-        let writer = lkg::Writer {
-            store: Arc::new(Mutex::new(store)),
-            context: context_seen.clone(),
-            statuses: clusters.statuses.clone(),
-            others: lkg::Others {
-                lines: board.lines(),
-                stores: stores.held(),
-                stand_ins: stand_ins_seen,
-            },
-            mesh: mesh_source.data(),
-            drain: drain.clone(),
-            saved,
-            writes: writes.clone(),
-        };
-        tasks.spawn_restarting("last known good", Duration::from_secs(1), move || {
-            writer.clone().run()
-        });
-        saved_seen
-    });
-    if let (Some(held), Some(writes)) = (&held, &writes_seen) {
-        let (path, writes, board) = (held.path().to_owned(), writes.clone(), board.clone());
-        tasks.spawn_restarting("state directory", Duration::from_secs(1), move || {
-            state_dir::tell(path.clone(), writes.clone(), board.clone())
-        });
-    }
-    let feed = Feed {
-        events,
-        restored: restored_words,
-        updates: updates_taken,
-        clusters: clusters.clone(),
-        mesh: mesh_source,
-        stores,
-        policy: policy.policy.clone(),
-        namespaces,
-        trust_domain,
-        named_roots,
-        faulty,
-        stand_ins,
-        board: board.clone(),
-        resolved: resolved_seen,
-        dead_gateways: dead_gateways_seen,
-        context: context_seen.clone(),
-        readiness,
-        unread,
-        tasks: tasks.clone(),
-    };
-    tasks.spawn("feed", feed.run());
-
-    let read = clusters.statuses.clone();
-    tasks.spawn("heap", heap::run(read, heap::QUIET, give_back));
-
-    let memory = Memory::of_process();
-    let budgets = Budgets::of_memory(memory.limit());
-    let connections = Arc::new(xds::connections::Connections::new(budgets));
-    let stats = Arc::new(xds::Stats::default());
-    let (streams, sent) = (Arc::clone(&connections), Arc::clone(&stats));
-    let turnover = move || streams.turnover() + sent.large_syncs.load(Ordering::Relaxed);
-    tasks.spawn("crowds", crowds::run(turnover, give_back));
-    tasks.spawn("pressure", pressure::run(memory, Arc::clone(&connections), give_back));
-    tasks.spawn(
-        "ads",
-        xds::server::serve(
-            xds_listener,
-            xds::server::Config {
-                context: context_seen.clone(),
-                interest,
-                identity: identity.clone(),
-                trust_domain: trust_domain_seen,
-                connections: Arc::clone(&connections),
-                stats: Arc::clone(&stats),
-                cache,
-                max_connections: args.max_connections,
-                descriptors: Arc::clone(&descriptors),
-                drain: drain.clone(),
-            },
-            tasks.clone(),
-        ),
-    );
-
-    let metrics = Metrics {
-        xds: stats,
-        connections: Arc::clone(&connections),
-        tasks: tasks.clone(),
+    let core = Core::start(args, source.config_cluster_id(), &tasks);
+    let (rules, state) = (policy.policy.clone(), state_path.clone());
+    let certificates = Certificates { identity: identity.clone(), named_roots };
+    let inputs =
+        ServerInputs::start(args, &source, state, rules, certificates, &core, &tasks).await;
+    let readiness = inputs.readiness.clone();
+    let ports = Ports {
+        xds: xds_listener,
+        admin: admin_listener,
+        admin_hosts: args.admin_host.clone(),
         identity,
-        faulty_objects: faulty_seen,
-        board: board.clone(),
-        writes: writes_seen,
-        descriptors: Arc::clone(&descriptors),
-    };
-    let sources = Arc::new(admin::Sources {
-        context: context_seen,
-        clusters: clusters.statuses,
-        board,
-        mesh_problems,
-        policy,
-        connections: Arc::clone(&connections),
-        tasks: tasks.clone(),
-        figures: figures_seen,
-        readiness: readiness_seen.clone(),
-        metrics: Arc::new(metrics),
-        withheld: admin::Lately::default(),
-        crowd: Arc::default(),
-        descriptors,
         token,
-    });
-    tasks.spawn("admin", admin::serve(admin_listener, sources));
-    info!(xds = %xds_address, admin = %admin_address, token_file = %token_file.display(), "listening");
+        max_connections: args.max_connections,
+        tokens_count: !args.require_client_certificate,
+        state_dir: state_path,
+        webhook: webhook.map(|(listener, _)| {
+            let settings = args.inject.settings(&args.namespace, &args.cluster_id, &args.domain);
+            (listener, settings)
+        }),
+    };
+    let ServerOutputs { streams, saved, drain } =
+        ServerOutputs::start(ports, core, inputs, policy, &tasks);
+    info!(%xds, %admin, token_file = %token_file.display(), "listening");
     Ok(Bound {
-        xds: xds_address,
-        admin: admin_address,
+        xds,
+        admin,
+        inject,
         token_file,
-        readiness: readiness_seen,
+        readiness,
         tasks,
         drain,
-        streams: connections,
+        streams,
         saved,
         _temporary: temporary,
-        _state_dir: held,
+        _state_dir: state_dir,
     })
 }
 
-/// Tells how many members need file descriptors.
-async fn count_members(
-    descriptors: Arc<Descriptors>,
-    mut members: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-) {
-    loop {
-        descriptors.members(members.borrow_and_update().len());
-        // An error says that the process ends.
-        if members.changed().await.is_err() {
-            return;
-        }
-    }
-}
-
-/// Has memory that lies free go back to the system.
-fn give_back() {
-    strait_heap::give_back();
-}
-
 /// The policy that was asked for, kept up to date; without a file there are no rules.
-fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<policy::Watched, PolicyError> {
-    let Some(path) = &args.policy else { return Ok(policy::Watched::none()) };
-    let (watcher, watched) = policy::Watcher::open(path.clone())?;
+fn policy(args: &ServeArgs, tasks: &Supervisor) -> Result<policy::WatchedPolicy, PolicyError> {
+    let Some(path) = &args.policy else { return Ok(policy::WatchedPolicy::none()) };
+    let (watcher, watched) = policy::PolicyWatcher::open(path.clone())?;
     tasks.spawn("policy", watcher.run());
     Ok(watched)
-}
-
-/// The gateways, each with a service that is reached through it, where there is one.
-fn gateways_to_ask(context: &PushContext) -> Wanted {
-    let behind = |network: &NetworkId| {
-        let there = |service: &&Arc<MergedService>| {
-            is_exported(context, service)
-                && service.shards.iter().any(|shard| shard.networks().contains(network))
-        };
-        let service = context.services.values().find(there)?;
-        let port = service.ports().next()?.number;
-        Some(OutboundName::sni(service.hostname().clone(), port).to_string())
-    };
-    let gateways = context.networks.iter().filter(|gateway| gateway.port != 0);
-    gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()
-}
-
-/// Tells the registries what the mesh makes of exports and imports.
-async fn tell_shared(
-    mut context: watch::Receiver<Option<Arc<PushContext>>>,
-    auto: bool,
-    shared: watch::Sender<Arc<SharedServices>>,
-) {
-    loop {
-        let current = context.borrow_and_update().clone();
-        if let Some(current) = current {
-            let new = push::shared::shared_services(&current, auto);
-            shared.send_if_modified(|held| {
-                let differs = **held != new;
-                if differs {
-                    *held = Arc::new(new);
-                }
-                differs
-            });
-        }
-        // An error says that the process ends.
-        if context.changed().await.is_err() {
-            return;
-        }
-        // Every change of any service is a new version; whoever reads a status can wait.
-        tokio::time::sleep(SHARED_PACE).await;
-    }
 }
 
 async fn bind(
@@ -564,27 +230,6 @@ async fn bind(
         Ok((listener, local))
     };
     bound.await.map_err(|source| ServeError::Bind { address: address.clone(), flag, source })
-}
-
-/// What was last known, and where it is kept from now on.
-async fn last_known_good(
-    args: &ServeArgs,
-    state_dir: Option<PathBuf>,
-) -> (Option<lkg::Store>, lkg::Restored) {
-    let Some(state_dir) = state_dir else { return (None, lkg::Restored::default()) };
-    let origin = lkg::Origin {
-        domain: args.domain.as_str().into(),
-        trust_domain: args.trust_domain.as_str().into(),
-        system_namespace: args.namespace.as_str().into(),
-    };
-    let read = tokio::task::spawn_blocking(move || lkg::open(&state_dir, origin));
-    match read.await {
-        Ok((store, restored)) => (Some(store), restored),
-        Err(error) => {
-            warn!(%error, "last-known-good state can't be read; going on without");
-            (None, lkg::Restored::default())
-        }
-    }
 }
 
 /// The token, and where it is.
@@ -614,19 +259,15 @@ fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken,
 async fn identity(
     args: &ServeArgs,
     state_dir: Option<&Path>,
-    source: &ConfigSource,
+    source: &ConfigOrigin,
     named: watch::Receiver<Arc<identity::NamedRoots>>,
     tasks: &Supervisor,
 ) -> Result<watch::Receiver<Arc<identity::ServerIdentity>>, ServeError> {
-    let authority = match (&args.ca_dir, state_dir) {
-        (Some(directory), _) => Some(AuthorityFrom::Directory(directory.clone())),
-        // Files for both ends leave nothing for a CA to do.
-        (None, _) if args.tls_cert.is_some() && args.client_ca.is_some() => None,
-        (None, Some(state)) => {
-            let store = DirectoryStore(state.join("ca"));
-            Some(AuthorityFrom::Stored(load_or_create(&store, SystemTime::now()).await?))
-        }
-        (None, None) => Some(AuthorityFrom::Stored(source.authority(args).await?)),
+    let authority = match &args.ca_dir {
+        Some(directory) => Some(AuthorityFrom::Directory(directory.clone())),
+        // Files for both ends leave nothing for a CA to do; `--ca none` demands them.
+        None if args.tls_cert.is_some() && args.client_ca.is_some() => None,
+        None => Some(source.authority(args, state_dir, tasks).await?),
     };
     let serving = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => {
@@ -635,7 +276,11 @@ async fn identity(
         _ => Serving::Issued { names: args.serving_names() },
     };
     let client_ca = args.client_ca.clone();
-    let settings = rotation::Settings { serving, client_ca, authority, named };
+    let clients = match args.require_client_certificate {
+        true => ClientCertificates::Required,
+        false => ClientCertificates::Optional,
+    };
+    let settings = rotation::CertificateSettings { serving, client_ca, authority, named, clients };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
 }
 

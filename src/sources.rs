@@ -27,7 +27,7 @@ pub const WARNINGS_MAX: usize = 100;
 
 /// What is known of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
+pub struct SourceFacts {
     /// `consul`, `directory`, `cluster`, `mcp`, `entries` or `state`.
     pub kind: &'static str,
     /// Where it is; no credential.
@@ -36,9 +36,9 @@ pub struct Facts {
     pub since: SystemTime,
     /// Whether all of it has been read once.
     pub synced: bool,
-    /// Whether what it said before this process started is in use until then.
-    pub restored: Option<Restored>,
-    /// When it last said something that made sense.
+    /// Whether what it reported before this process started is in use until then.
+    pub restored: Option<RestoredNote>,
+    /// When it last reported something that made sense.
     pub last_contact: Option<SystemTime>,
     /// Since when it can't be read, and why; `None` while it can.
     pub trouble: Option<Trouble>,
@@ -52,21 +52,21 @@ pub struct Facts {
     pub endpoints: usize,
     /// Objects held, where it is a store of objects.
     pub objects: usize,
-    /// What of it is not used as it is, in words, sorted.
+    /// What of it is not used as it is, as text, sorted.
     pub warnings: Vec<String>,
 }
 
 /// What there is to say of contents that come from disk.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Restored {
+pub struct RestoredNote {
     /// What an operator should know of how they were remembered.
     pub remark: Option<String>,
 }
 
 /// A source as it was last known, before this process started.
 #[derive(Debug, Clone, Default)]
-pub struct Remembered<T> {
-    /// When it had last said something.
+pub struct RememberedSource<T> {
+    /// When it had last reported something.
     pub last_contact: Option<SystemTime>,
     /// What an operator should know of how it is remembered.
     pub remark: Option<String>,
@@ -75,7 +75,7 @@ pub struct Remembered<T> {
 }
 
 /// Stores of objects as they were last known, by name.
-pub type RememberedStores = BTreeMap<Arc<str>, Remembered<Arc<Vec<Arc<Value>>>>>;
+pub type RememberedStores = BTreeMap<Arc<str>, RememberedSource<Arc<Vec<Arc<Value>>>>>;
 
 /// Why a source can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub struct Trouble {
     pub code: &'static Code,
 }
 
-impl Facts {
+impl SourceFacts {
     /// A source from which nothing has been heard.
     pub fn starting(kind: &'static str, address: impl Into<String>) -> Self {
         Self {
@@ -109,12 +109,12 @@ impl Facts {
     }
 
     /// These, of a source of which this is remembered.
-    pub fn with<T>(self, remembered: &Remembered<T>) -> Self {
-        let restored = Some(Restored { remark: remembered.remark.clone() });
+    pub fn with<T>(self, remembered: &RememberedSource<T>) -> Self {
+        let restored = Some(RestoredNote { remark: remembered.remark.clone() });
         Self { restored, last_contact: remembered.last_contact, ..self }
     }
 
-    /// It has said something that made sense.
+    /// It has reported something that made sense.
     pub fn heard(&mut self, now: SystemTime) {
         self.last_contact = Some(now);
         self.trouble = None;
@@ -127,28 +127,28 @@ impl Facts {
         self.trouble = Some(Trouble { since, reason, code });
     }
 
-    /// The state at `now`, where a source that never synced has `patience`.
-    pub fn state(&self, now: SystemTime, patience: Duration) -> State {
+    /// The state at `now`, where a source that never synced has `contact_timeout`.
+    pub fn state(&self, now: SystemTime, contact_timeout: Duration) -> SourceState {
         let over = |since, limit| now.duration_since(since).is_ok_and(|age: Duration| age >= limit);
         match (&self.trouble, self.synced) {
-            (Some(trouble), true) if over(trouble.since, STALE_AFTER) => State::Stale,
-            (_, true) => State::Live,
-            (_, false) if self.restored.is_some() => State::Restored,
-            (_, false) if over(self.since, patience) => State::Timeout,
-            (_, false) => State::Syncing,
+            (Some(trouble), true) if over(trouble.since, STALE_AFTER) => SourceState::Stale,
+            (_, true) => SourceState::Live,
+            (_, false) if self.restored.is_some() => SourceState::Restored,
+            (_, false) if over(self.since, contact_timeout) => SourceState::Timeout,
+            (_, false) => SourceState::Syncing,
         }
     }
 
-    /// Whether what it said before is in use, and it may soon say what is newer.
+    /// Whether what it reported before is in use, and it may soon report something newer.
     fn is_catching_up(&self) -> bool {
         self.restored.is_some() && !self.synced && self.trouble.is_none()
     }
 
     /// Why it is in that state at `now`, where there is something to say.
-    fn reason(&self, state: State, now: SystemTime) -> Option<String> {
+    fn reason(&self, state: SourceState, now: SystemTime) -> Option<String> {
         let trouble = self.trouble.as_ref().map(|trouble| &*trouble.reason);
         match (&self.restored, state) {
-            (Some(restored), State::Restored) => {
+            (Some(restored), SourceState::Restored) => {
                 let age = self.last_contact.and_then(|last| now.duration_since(last).ok());
                 let remark = restored.remark.as_deref();
                 Some(from_disk(age, [Some(KEPT), trouble, remark].into_iter().flatten()))
@@ -188,7 +188,7 @@ fn rough(age: Duration) -> String {
 /// What a source is in: those states of member clusters that it can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
+pub enum SourceState {
     /// Not all is there yet.
     Syncing,
     /// All is there and kept up to date.
@@ -197,12 +197,12 @@ pub enum State {
     Stale,
     /// It was never read whole, and no longer holds up readiness.
     Timeout,
-    /// Not read whole since the start; what it said before is in use, from disk.
+    /// Not read whole since the start; what it reported before is in use, from disk.
     Restored,
 }
 
-impl State {
-    /// The word for it.
+impl SourceState {
+    /// The name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Syncing => "syncing",
@@ -216,25 +216,25 @@ impl State {
 
 /// How a source fares, in figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
+pub struct SourceFigures {
     /// The state it is in.
-    pub state: State,
+    pub state: SourceState,
     /// How often it could not be read.
     pub failures: u64,
     /// How many of its answers lacked most of what was known, and were asked for again.
     pub doubts: u64,
-    /// When it last said something that made sense.
+    /// When it last reported something that made sense.
     pub last_contact: Option<SystemTime>,
 }
 
 /// One entry of `/debug/sources`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Line {
+pub struct SourceStatus {
     name: Arc<str>,
     kind: &'static str,
     address: String,
-    state: State,
+    state: SourceState,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -248,25 +248,25 @@ pub struct Line {
 }
 
 /// All sources by name.
-pub type Lines = BTreeMap<Arc<str>, Facts>;
+pub type SourceStatusMap = BTreeMap<Arc<str>, SourceFacts>;
 
 /// Where sources write how they fare. Clones are the same board.
 #[derive(Debug, Clone)]
-pub struct Board {
-    lines: Arc<watch::Sender<Lines>>,
-    patience: Duration,
+pub struct SourceStatusTable {
+    lines: Arc<watch::Sender<SourceStatusMap>>,
+    contact_timeout: Duration,
     started: SystemTime,
 }
 
-impl Board {
-    /// An empty board. A source that was not read whole within `patience` holds nobody up any longer.
-    pub fn new(patience: Duration) -> Self {
-        let lines = Arc::new(watch::Sender::new(Lines::new()));
-        Self { lines, patience, started: SystemTime::now() }
+impl SourceStatusTable {
+    /// An empty board. A source that was not read whole within `contact_timeout` holds nobody up any longer.
+    pub fn new(contact_timeout: Duration) -> Self {
+        let lines = Arc::new(watch::Sender::new(SourceStatusMap::new()));
+        Self { lines, contact_timeout, started: SystemTime::now() }
     }
 
     /// Writes a source's line. What has been read once stays so, and so does what is known from disk.
-    pub fn tell(&self, name: &Arc<str>, facts: &Facts) {
+    pub fn tell(&self, name: &Arc<str>, facts: &SourceFacts) {
         self.lines.send_if_modified(|lines| {
             let before = lines.get(name);
             let mut facts = facts.clone();
@@ -297,7 +297,7 @@ impl Board {
     }
 
     /// All lines, now and whenever one changes.
-    pub fn lines(&self) -> watch::Receiver<Lines> {
+    pub fn lines(&self) -> watch::Receiver<SourceStatusMap> {
         self.lines.subscribe()
     }
 
@@ -310,31 +310,31 @@ impl Board {
         let starting = now.duration_since(self.started).is_ok_and(|age| age < FRESH_WAIT);
         let lines = self.lines.borrow();
         let waiting = lines.iter().filter(|(_, facts)| {
-            facts.state(now, self.patience) == State::Syncing
+            facts.state(now, self.contact_timeout) == SourceState::Syncing
                 || (starting && facts.is_catching_up())
         });
         waiting.map(|(name, _)| Arc::clone(name)).collect()
     }
 
     /// How each fares, in figures, by name.
-    pub fn figures(&self) -> Vec<(Arc<str>, Figures)> {
+    pub fn figures(&self) -> Vec<(Arc<str>, SourceFigures)> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
         let figures = lines.iter().map(|(name, facts)| {
-            let state = facts.state(now, self.patience);
-            let Facts { failures, doubts, last_contact, .. } = *facts;
-            (Arc::clone(name), Figures { state, failures, doubts, last_contact })
+            let state = facts.state(now, self.contact_timeout);
+            let SourceFacts { failures, doubts, last_contact, .. } = *facts;
+            (Arc::clone(name), SourceFigures { state, failures, doubts, last_contact })
         });
         figures.collect()
     }
 
     /// What `/debug/sources` answers, by name.
-    pub fn show(&self) -> Vec<Line> {
+    pub fn show(&self) -> Vec<SourceStatus> {
         let now = SystemTime::now();
         let lines = self.lines.borrow();
         let shown = lines.iter().map(|(name, facts)| {
-            let state = facts.state(now, self.patience);
-            Line {
+            let state = facts.state(now, self.contact_timeout);
+            SourceStatus {
                 name: Arc::clone(name),
                 kind: facts.kind,
                 address: facts.address.clone(),
@@ -362,42 +362,47 @@ mod tests {
     fn contact_decides_the_state_and_what_was_read_once_is_never_unread() {
         let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let at = |seconds| start + Duration::from_secs(seconds);
-        let patience = Duration::from_secs(30);
-        let mut facts = Facts { since: start, ..Facts::starting("consul", "http://c:8500") };
-        assert_eq!(facts.state(at(29), patience), State::Syncing);
-        assert_eq!(facts.state(at(30), patience), State::Timeout);
+        let contact_timeout = Duration::from_secs(30);
+        let mut facts =
+            SourceFacts { since: start, ..SourceFacts::starting("consul", "http://c:8500") };
+        assert_eq!(facts.state(at(29), contact_timeout), SourceState::Syncing);
+        assert_eq!(facts.state(at(30), contact_timeout), SourceState::Timeout);
         facts.synced = true;
         facts.heard(at(40));
-        assert_eq!(facts.state(at(4000), patience), State::Live);
+        assert_eq!(facts.state(at(4000), contact_timeout), SourceState::Live);
         facts.failed(at(50), "refused".into(), &codes::CONSUL_UNREACHABLE);
         facts.failed(at(55), "refused again".into(), &codes::CONSUL_UNREACHABLE);
-        assert_eq!(facts.state(at(59), patience), State::Live, "a reconnect is no news");
-        assert_eq!(facts.state(at(60), patience), State::Stale);
+        assert_eq!(
+            facts.state(at(59), contact_timeout),
+            SourceState::Live,
+            "a reconnect is no news"
+        );
+        assert_eq!(facts.state(at(60), contact_timeout), SourceState::Stale);
         assert_eq!((facts.failures, facts.last_contact), (2, Some(at(40))));
         facts.heard(at(61));
-        assert_eq!(facts.state(at(100), patience), State::Live);
+        assert_eq!(facts.state(at(100), contact_timeout), SourceState::Live);
     }
 
     #[test]
     fn what_is_from_disk_counts_where_nothing_newer_is_to_be_had_and_says_how_old_it_is() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let board = Board::new(Duration::from_secs(30));
+        let source_statuses = SourceStatusTable::new(Duration::from_secs(30));
         let (restored, other): (Arc<str>, Arc<str>) = ("dc1".into(), "dc2".into());
         let remembered =
-            Remembered { last_contact: Some(at(1000)), remark: Some("x".into()), held: () };
-        let facts = || Facts::starting("consul", "http://c:8500");
-        board.tell(&restored, &facts().with(&remembered));
-        board.tell(&other, &facts());
+            RememberedSource { last_contact: Some(at(1000)), remark: Some("x".into()), held: () };
+        let facts = || SourceFacts::starting("consul", "http://c:8500");
+        source_statuses.tell(&restored, &facts().with(&remembered));
+        source_statuses.tell(&other, &facts());
         // Both may say what is newer, for a moment.
-        assert_eq!(board.waiting_for(), [Arc::clone(&restored), Arc::clone(&other)]);
+        assert_eq!(source_statuses.waiting_for(), [Arc::clone(&restored), Arc::clone(&other)]);
         let later = SystemTime::now() + FRESH_WAIT;
-        assert_eq!(board.waiting_for_at(later), [Arc::clone(&other)]);
+        assert_eq!(source_statuses.waiting_for_at(later), [Arc::clone(&other)]);
         // A reader that begins doesn't know of it.
         let mut reader = facts();
         reader.failed(at(1300), "refused".into(), &codes::CONSUL_UNREACHABLE);
-        board.tell(&restored, &reader);
-        assert_eq!(board.waiting_for(), [other], "nothing newer is to be had of it");
-        let facts = board.lines().borrow()[&restored].clone();
+        source_statuses.tell(&restored, &reader);
+        assert_eq!(source_statuses.waiting_for(), [other], "nothing newer is to be had of it");
+        let facts = source_statuses.lines().borrow()[&restored].clone();
         let state = facts.state(at(1300), Duration::ZERO);
         assert_eq!(
             facts.reason(state, at(1300)).as_deref(),
@@ -405,8 +410,8 @@ mod tests {
                 "from disk, last heard of 5 min ago; stays in use until it has synced; refused; x"
             )
         );
-        board.synced("dc1");
-        let facts = board.lines().borrow()[&restored].clone();
-        assert_eq!(facts.state(at(1301), Duration::ZERO), State::Live);
+        source_statuses.synced("dc1");
+        let facts = source_statuses.lines().borrow()[&restored].clone();
+        assert_eq!(facts.state(at(1301), Duration::ZERO), SourceState::Live);
     }
 }

@@ -22,10 +22,10 @@ use tracing::{Instrument, error, info_span};
 /// takes seconds.
 pub const STUCK_AFTER: Duration = Duration::from_secs(60);
 /// How often a loop turns though there is nothing to do.
-const IDLE_TURN: Duration = Duration::from_secs(10);
+const IDLE_BEAT: Duration = Duration::from_secs(10);
 
 /// When each loop last turned.
-type Turns = Arc<Mutex<BTreeMap<&'static str, Instant>>>;
+type Beats = Arc<Mutex<BTreeMap<&'static str, Instant>>>;
 
 /// Starts tasks and ends them. Clones share one set of tasks; a child's tasks end with its parent's.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub struct Supervisor {
     tracker: TaskTracker,
     stop: CancellationToken,
     panics: Arc<AtomicU64>,
-    turns: Turns,
+    beats: Beats,
 }
 
 impl Default for Supervisor {
@@ -49,7 +49,7 @@ impl Supervisor {
             tracker: TaskTracker::new(),
             stop: CancellationToken::new(),
             panics: Arc::new(AtomicU64::new(0)),
-            turns: Turns::default(),
+            beats: Beats::default(),
         }
     }
 
@@ -59,7 +59,7 @@ impl Supervisor {
             tracker: TaskTracker::new(),
             stop: self.stop.child_token(),
             panics: Arc::clone(&self.panics),
-            turns: Arc::clone(&self.turns),
+            beats: Arc::clone(&self.beats),
         }
     }
 
@@ -137,12 +137,12 @@ impl Supervisor {
     }
 
     /// What a loop says its turns to. From here on it counts, even if its task ends.
-    pub fn heart(&self, name: &'static str) -> Heart {
-        let mut idle = tokio::time::interval(IDLE_TURN);
+    pub fn watchdog(&self, name: &'static str) -> Watchdog {
+        let mut idle = tokio::time::interval(IDLE_BEAT);
         idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let heart = Heart { name, turns: Arc::clone(&self.turns), idle };
-        heart.turned();
-        heart
+        let watchdog = Watchdog { name, beats: Arc::clone(&self.beats), idle };
+        watchdog.beat();
+        watchdog
     }
 
     /// The loops that have not turned for [`STUCK_AFTER`], and for how long.
@@ -151,8 +151,8 @@ impl Supervisor {
     }
 
     fn stuck_at(&self, now: Instant) -> Vec<(&'static str, Duration)> {
-        let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        let ages = turns.iter().map(|(name, last)| (*name, now.duration_since(*last)));
+        let beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+        let ages = beats.iter().map(|(name, last)| (*name, now.duration_since(*last)));
         ages.filter(|(_, age)| *age >= STUCK_AFTER).collect()
     }
 
@@ -172,21 +172,21 @@ impl Supervisor {
 
 /// What a loop says its turns to.
 #[derive(Debug)]
-pub struct Heart {
+pub struct Watchdog {
     name: &'static str,
-    turns: Turns,
+    beats: Beats,
     idle: Interval,
 }
 
-impl Heart {
+impl Watchdog {
     /// The loop has turned.
-    pub fn turned(&self) {
-        self.turned_at(Instant::now());
+    pub fn beat(&self) {
+        self.beat_at(Instant::now());
     }
 
-    fn turned_at(&self, now: Instant) {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.insert(self.name, now);
+    fn beat_at(&self, now: Instant) {
+        let mut beats = self.beats.lock().unwrap_or_else(PoisonError::into_inner);
+        beats.insert(self.name, now);
     }
 
     /// Waits until a loop that has nothing to do should turn nonetheless.
@@ -202,27 +202,27 @@ mod tests {
     #[tokio::test]
     async fn a_loop_that_does_not_turn_is_stuck_even_if_its_task_has_ended() {
         let tasks = Supervisor::new();
-        let idle = tasks.heart("idle");
+        let idle = tasks.watchdog("idle");
         let (done, ended) = tokio::sync::oneshot::channel();
-        let busy = tasks.child().heart("busy");
+        let busy = tasks.child().watchdog("busy");
         tasks.spawn("busy", async move {
-            busy.turned();
+            busy.beat();
             let _ = done.send(());
         });
         ended.await.expect("it ran");
         assert_eq!(tasks.stuck(), []);
         let later = Instant::now() + STUCK_AFTER;
-        idle.turned_at(later);
+        idle.beat_at(later);
         let stuck = tasks.stuck_at(later);
         assert!(matches!(stuck[..], [("busy", age)] if age >= STUCK_AFTER), "{stuck:?}");
     }
 
     #[tokio::test]
     async fn an_idle_loop_turns() {
-        let mut heart = Supervisor::new().heart("idle");
-        heart.idle = tokio::time::interval(Duration::from_millis(1));
-        heart.idle().await;
-        heart.idle().await;
+        let mut watchdog = Supervisor::new().watchdog("idle");
+        watchdog.idle = tokio::time::interval(Duration::from_millis(1));
+        watchdog.idle().await;
+        watchdog.idle().await;
     }
 
     #[tokio::test]

@@ -7,12 +7,12 @@ use std::process::Command;
 
 use serde_json::Value;
 
-#[test]
-fn scenarios_run_and_see_every_change() {
-    let Some(binaries) = binaries() else { return };
+/// What scenarios measured; `None` without the programs that they run.
+fn measured(arguments: &[&str]) -> Option<Value> {
+    let binaries = binaries()?;
     let folder = tempfile::tempdir().expect("a temporary folder");
     let figures = folder.path().join("figures.json");
-    let output = run(&["change", "reconnect", "--scale", "0.01", "--changes", "3"])
+    let output = run(arguments)
         .arg("--binaries")
         .arg(binaries)
         .arg("--json")
@@ -21,7 +21,15 @@ fn scenarios_run_and_see_every_change() {
         .expect("python3 is there");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
-    let figures = read(&figures);
+    Some(read(&figures))
+}
+
+#[test]
+fn scenarios_run_and_see_every_change() {
+    let Some(figures) = measured(&["change", "reconnect", "--scale", "0.01", "--changes", "3"])
+    else {
+        return;
+    };
     let figure = |name: &str| {
         let value = &figures["figures"][name][0]["a"];
         value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
@@ -39,19 +47,11 @@ fn scenarios_run_and_see_every_change() {
 
 #[test]
 fn definitions_are_told_to_whom_they_concern() {
-    let Some(binaries) = binaries() else { return };
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let figures = folder.path().join("figures.json");
-    let output = run(&["definitions", "--scale", "0.01", "--cells", "400x2x2", "--changes", "3"])
-        .arg("--binaries")
-        .arg(binaries)
-        .arg("--json")
-        .arg(&figures)
-        .output()
-        .expect("python3 is there");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    let figures = read(&figures);
+    let Some(figures) =
+        measured(&["definitions", "--scale", "0.01", "--cells", "400x2x2", "--changes", "3"])
+    else {
+        return;
+    };
     let figure = |name: &str| {
         let value = &figures["figures"][format!("definitions 4x2x2, {name}")][0]["a"];
         value.as_f64().unwrap_or_else(|| unreachable!("no figure {name:?} in {figures}"))
@@ -78,20 +78,19 @@ fn definitions_are_told_to_whom_they_concern() {
 
 #[test]
 fn costs_that_no_proxy_sees_are_measured() {
-    let Some(binaries) = binaries() else { return };
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let figures = folder.path().join("figures.json");
-    let output = run(&["fixed", "members", "entries", "--scale", "0.01", "--changes", "3"])
-        .args(["--fixed-seconds", "2"])
-        .arg("--binaries")
-        .arg(binaries)
-        .arg("--json")
-        .arg(&figures)
-        .output()
-        .expect("python3 is there");
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
-    let figures = read(&figures);
+    let Some(figures) = measured(&[
+        "fixed",
+        "members",
+        "entries",
+        "--scale",
+        "0.01",
+        "--changes",
+        "3",
+        "--fixed-seconds",
+        "2",
+    ]) else {
+        return;
+    };
     for name in [
         "fixed, one proxy, 10/s, with state: server CPU ms/change",
         "fixed, one proxy, 1/s, without state: server CPU ms/change",

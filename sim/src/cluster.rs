@@ -19,8 +19,10 @@ use tokio_rustls::TlsAcceptor;
 use crate::fault::Fault;
 use crate::http::ApiServer;
 use crate::kubeconfig;
+use crate::object::Name;
 use crate::requests::Request;
 use crate::resource::Family;
+use crate::status::ApiError;
 use crate::store::{DEFAULT_HISTORY, Store};
 use crate::task;
 use crate::tls::{self, Certificate};
@@ -44,6 +46,10 @@ pub struct Options {
     pub authenticate: bool,
     /// The server's certificate.
     pub certificate: Certificate,
+    /// Whether it offers HTTP/2, as real servers do. Something in front of one may not.
+    pub http2: bool,
+    /// How many streams a connection may have, over HTTP/2.
+    pub streams: u32,
 }
 
 impl Default for Options {
@@ -55,6 +61,8 @@ impl Default for Options {
             families: BTreeSet::from([Family::Core]),
             authenticate: true,
             certificate: Certificate::Valid,
+            http2: true,
+            streams: 1000,
         }
     }
 }
@@ -105,7 +113,8 @@ impl SimCluster {
         let (serving_sender, serving) = watch::channel(true);
         let lifecycle = Lifecycle {
             address,
-            tls: tls::acceptor(options.certificate),
+            tls: tls::acceptor(options.certificate, options.http2),
+            streams: options.streams,
             api: api.clone(),
             serving: serving_sender,
         };
@@ -146,6 +155,25 @@ impl SimCluster {
         self.inner.api.tokens.replace_all(&token);
         token.clone_into(&mut self.inner.token.lock().unwrap_or_else(PoisonError::into_inner));
         token
+    }
+
+    /// A token as the kubelet mounts it into a pod: of its service account, bound to it, for this audience.
+    ///
+    /// # Errors
+    /// There is no such pod.
+    pub fn pod_token(
+        &self,
+        namespace: &str,
+        pod: &str,
+        audience: &str,
+        lifetime: Duration,
+    ) -> Result<String, ApiError> {
+        let object = self.store().get("Pod", namespace, pod).ok_or_else(ApiError::no_such_path)?;
+        let object = object.value();
+        let account = object["spec"]["serviceAccountName"].as_str().unwrap_or("default");
+        let account = Name::new(namespace, account);
+        let audiences = serde_json::json!([audience]);
+        self.inner.api.account_token(&account, Some(pod), audiences, lifetime)
     }
 
     /// The PEM of the authority that signed its certificate.
@@ -265,6 +293,7 @@ fn fresh_token() -> String {
 struct Lifecycle {
     address: SocketAddr,
     tls: TlsAcceptor,
+    streams: u32,
     api: Arc<ApiServer>,
     serving: watch::Sender<bool>,
 }
@@ -313,7 +342,8 @@ impl Lifecycle {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        connections.spawn(connection(stream, self.tls.clone(), self.api.clone()));
+                        let (tls, api) = (self.tls.clone(), self.api.clone());
+                        connections.spawn(connection(stream, tls, self.streams, api));
                     }
                     // Out of descriptors, most likely: let some connections end.
                     Err(_) => sleep(Duration::from_millis(50)).await,
@@ -334,7 +364,7 @@ impl Lifecycle {
     }
 }
 
-async fn connection(stream: TcpStream, tls: TlsAcceptor, api: Arc<ApiServer>) {
+async fn connection(stream: TcpStream, tls: TlsAcceptor, streams: u32, api: Arc<ApiServer>) {
     // Without it small events wait for the acknowledgement of the one before.
     let _ = stream.set_nodelay(true);
     let Ok(Ok(stream)) = timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await else { return };
@@ -344,7 +374,7 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, api: Arc<ApiServer>) {
     });
     let mut server = auto::Builder::new(TokioExecutor::new());
     server.http1().timer(TokioTimer::new());
-    server.http2().timer(TokioTimer::new()).max_concurrent_streams(1000);
+    server.http2().timer(TokioTimer::new()).max_concurrent_streams(streams);
     // The client hung up or spoke nonsense; either is its affair.
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }

@@ -34,7 +34,7 @@ use crate::select::Selector;
 use crate::status::ApiError;
 use crate::store::{At, Page, Store, text};
 use crate::task;
-use crate::tokens::Tokens;
+use crate::tokens::{ISSUER, Token, Tokens};
 use crate::watch::{Start, Watch};
 
 /// Larger request bodies are refused, as by the real server.
@@ -192,6 +192,10 @@ impl ApiServer {
                 let body = Answer::Whole(Some(document.to_string().into()));
                 return Ok(with_type(StatusCode::OK, discovery::AGGREGATED, body));
             }
+        }
+        if reading && let Some((content_type, page)) = self.tokens.page(path) {
+            let body = Answer::Whole(Some(page.to_string().into()));
+            return Ok(with_type(StatusCode::OK, content_type, body));
         }
         if reading && let Ok(document) = discovery_of(self, path) {
             return Ok(json_answer(StatusCode::OK, &document));
@@ -493,23 +497,13 @@ impl ApiServer {
             return Err(ApiError::method_not_allowed());
         }
         let account = self.store.find(resource, name);
-        let account = account.ok_or_else(|| ApiError::not_found(resource, &name.name))?;
+        account.ok_or_else(|| ApiError::not_found(resource, &name.name))?;
         let seconds = request["spec"]["expirationSeconds"].as_u64().unwrap_or(3600);
         let lifetime = Duration::from_secs(seconds.min(u64::from(u32::MAX)));
         let expires_at = jiff::Timestamp::now() + lifetime;
-        let user = format!("system:serviceaccount:{}:{}", name.namespace, name.name);
-        let claims = json!({
-            "iss": "https://kubernetes.default.svc",
-            "sub": user,
-            "aud": request["spec"]["audiences"],
-            "iat": jiff::Timestamp::now().as_second(),
-            "exp": expires_at.as_second(),
-            "kubernetes.io": {
-                "namespace": name.namespace,
-                "serviceaccount": {"name": name.name, "uid": account.value()["metadata"]["uid"]},
-            },
-        });
-        let token = self.tokens.issue(user, &claims, lifetime);
+        let bound = text(&request, "/spec/boundObjectRef/name").map(str::to_owned);
+        let audiences = request["spec"]["audiences"].clone();
+        let token = self.account_token(name, bound.as_deref(), audiences, lifetime)?;
         request["kind"] = json!("TokenRequest");
         request["apiVersion"] = json!("authentication.k8s.io/v1");
         request["metadata"]["name"] = json!(name.name);
@@ -518,6 +512,78 @@ impl ApiServer {
         let expires_at = expires_at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         request["status"] = json!({"token": token, "expirationTimestamp": expires_at});
         Ok(json_answer(StatusCode::CREATED, &request))
+    }
+
+    /// A token for a service account, bound to a pod where one is named.
+    pub(crate) fn account_token(
+        &self,
+        account: &Name,
+        pod: Option<&str>,
+        audiences: Value,
+        lifetime: Duration,
+    ) -> Result<String, ApiError> {
+        let uid_of = |kind: &str, namespace: &str, name: &str| {
+            Some(self.store.get(kind, namespace, name)?.value()["metadata"]["uid"].clone())
+        };
+        let namespace = &account.namespace;
+        let user = format!("system:serviceaccount:{namespace}:{}", account.name);
+        let now = jiff::Timestamp::now();
+        let uid = uid_of("ServiceAccount", namespace, &account.name).unwrap_or(json!("unknown"));
+        let mut claims = json!({
+            "iss": ISSUER,
+            "sub": user,
+            "aud": if audiences.is_null() { json!([ISSUER]) } else { audiences },
+            "iat": now.as_second(),
+            "nbf": now.as_second(),
+            "exp": (now + lifetime).as_second(),
+            "kubernetes.io": {
+                "namespace": namespace,
+                "serviceaccount": {"name": account.name, "uid": uid},
+            },
+        });
+        if let Some(pod) = pod {
+            let why = || ApiError::bad_request(format!("there is no pod {pod:?} to bind it to"));
+            let uid = uid_of("Pod", namespace, pod).ok_or_else(why)?;
+            claims["kubernetes.io"]["pod"] = json!({"name": pod, "uid": uid});
+        }
+        Ok(self.tokens.issue(user, &claims, lifetime))
+    }
+
+    /// What a TokenReview finds: a token that counts, for the audience that is asked for, of a pod that is there.
+    fn review_token(&self, review: &Value) -> Value {
+        let none = json!({"authenticated": false});
+        let found = text(review, "/spec/token").and_then(|token| self.tokens.find(token));
+        let Some(Token { user, claims, .. }) = found else { return none };
+        let listed = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let (wanted, given) = (listed(&review["spec"]["audiences"]), listed(&claims["aud"]));
+        let granted: Vec<_> = match wanted.is_empty() {
+            true => given,
+            false => wanted.into_iter().filter(|one| given.contains(one)).collect(),
+        };
+        let kubernetes = &claims["kubernetes.io"];
+        let pod = &kubernetes["pod"];
+        let is_there = |name: &str| {
+            let namespace = text(kubernetes, "/namespace").unwrap_or_default();
+            let object = self.store.get("Pod", namespace, name)?;
+            (object.value()["metadata"]["uid"] == pod["uid"]).then_some(())
+        };
+        let gone = text(pod, "/name").is_some_and(|name| is_there(name).is_none());
+        if gone || (!claims.is_null() && granted.is_empty()) {
+            return none;
+        }
+        let mut groups = vec!["system:authenticated"];
+        let mut extra = json!({});
+        if user.starts_with("system:serviceaccount:") {
+            groups.push("system:serviceaccounts");
+            if !pod.is_null() {
+                extra["authentication.kubernetes.io/pod-name"] = json!([pod["name"]]);
+                extra["authentication.kubernetes.io/pod-uid"] = json!([pod["uid"]]);
+            }
+        }
+        json!({
+            "authenticated": true, "user": {"username": user, "groups": groups, "extra": extra},
+            "audiences": granted,
+        })
     }
 
     /// The kinds that are a question: posted, answered, not kept.
@@ -547,19 +613,7 @@ impl ApiServer {
                 json!({"allowed": !self.faults.has(&forbidden)})
             }
             "SelfSubjectReview" => json!({"userInfo": {"username": user}}),
-            _ => match text(&review, "/spec/token").and_then(|token| self.tokens.user_of(token)) {
-                Some(user) => {
-                    let mut groups = vec!["system:authenticated"];
-                    if user.starts_with("system:serviceaccount:") {
-                        groups.push("system:serviceaccounts");
-                    }
-                    json!({
-                        "authenticated": true, "user": {"username": user, "groups": groups},
-                        "audiences": review["spec"]["audiences"],
-                    })
-                }
-                None => json!({"authenticated": false}),
-            },
+            _ => self.review_token(&review),
         };
         Ok(Some(review))
     }

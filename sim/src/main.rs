@@ -56,6 +56,9 @@ struct Arguments {
     /// 6 KB for each pod
     #[arg(long)]
     encoded: bool,
+    /// Offers HTTP/1.1 alone, as some proxies in front of API servers do
+    #[arg(long)]
+    http1: bool,
     /// Endpoint changes a second, at random in the whole world
     #[arg(long, value_name = "R/s", value_parser = rate)]
     churn: Option<f64>,
@@ -213,6 +216,7 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
         same_names: size.same_names,
         pods: arguments.pods,
         encoded: arguments.encoded,
+        http2: !arguments.http1,
         system_namespace: arguments.namespace.clone(),
         families: BTreeSet::from_iter(arguments.apis),
         config_cluster: arguments.config_cluster,

@@ -251,8 +251,9 @@ mod tests {
     #[test]
     fn no_two_rows_claim_one_path() {
         for (i, a) in RESOURCES.iter().enumerate() {
-            let twin = RESOURCES[..i].iter().find(|b| a.group == b.group && a.plural == b.plural);
-            assert!(twin.is_none(), "{}", a.qualified());
+            let duplicate =
+                RESOURCES[..i].iter().find(|b| a.group == b.group && a.plural == b.plural);
+            assert!(duplicate.is_none(), "{}", a.qualified());
         }
     }
 }

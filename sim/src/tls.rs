@@ -46,8 +46,8 @@ pub(crate) fn authority_pem() -> &'static str {
     &AUTHORITY.pem
 }
 
-/// TLS for one server, offering HTTP/2 and HTTP/1.1.
-pub(crate) fn acceptor(kind: Certificate) -> TlsAcceptor {
+/// TLS for one server, which speaks HTTP/1.1 and, where it is to, HTTP/2.
+pub(crate) fn acceptor(kind: Certificate, http2: bool) -> TlsAcceptor {
     let names = match kind {
         Certificate::WrongName => vec!["elsewhere.example".to_owned()],
         _ => vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()],
@@ -75,7 +75,8 @@ pub(crate) fn acceptor(kind: Certificate) -> TlsAcceptor {
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], key)
         .expect("the key belongs to the certificate");
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let protocols: &[&[u8]] = if http2 { &[b"h2", b"http/1.1"] } else { &[b"http/1.1"] };
+    config.alpn_protocols = protocols.iter().map(|one| one.to_vec()).collect();
     config.ignore_client_order = true;
     TlsAcceptor::from(Arc::new(config))
 }

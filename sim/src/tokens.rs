@@ -1,12 +1,19 @@
-//! Bearer tokens: the administrator's, and those that service accounts were given.
+//! Bearer tokens: the administrator's, and those that service accounts were given, signed as a real server signs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
 use serde_json::{Value, json};
+
+/// Who issues the tokens of every cluster: the usual name, under which each has a key of its own.
+pub(crate) const ISSUER: &str = "https://kubernetes.default.svc";
 
 /// The tokens a cluster accepts.
 #[derive(Debug)]
@@ -14,18 +21,48 @@ pub(crate) struct Tokens {
     /// Whether requests need one at all.
     needed: bool,
     known: Mutex<BTreeMap<String, Token>>,
+    signer: Signer,
 }
 
-#[derive(Debug)]
-struct Token {
-    user: String,
+/// A token that counts.
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    /// Whose it is.
+    pub(crate) user: String,
+    /// What it says; nothing for the administrator's.
+    pub(crate) claims: Value,
     expires: Option<Instant>,
+}
+
+struct Signer {
+    key: EcdsaKeyPair,
+    id: String,
+}
+
+impl fmt::Debug for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Signer({})", self.id)
+    }
+}
+
+impl Signer {
+    fn new() -> Signer {
+        let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+        let made = EcdsaKeyPair::generate_pkcs8(algorithm, &random).and_then(|pkcs8| {
+            let key = EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random);
+            key.map_err(|_| ring::error::Unspecified)
+        });
+        let key = made.expect("the system has random numbers");
+        let id = URL_SAFE_NO_PAD.encode(digest(&SHA256, key.public_key().as_ref()));
+        Signer { key, id }
+    }
 }
 
 impl Tokens {
     /// With the administrator's token, or open to everybody.
     pub(crate) fn new(admin: Option<&str>) -> Tokens {
-        let tokens = Tokens { needed: admin.is_some(), known: Mutex::default() };
+        let signer = Signer::new();
+        let tokens = Tokens { needed: admin.is_some(), known: Mutex::default(), signer };
         if let Some(admin) = admin {
             tokens.replace_all(admin);
         }
@@ -34,8 +71,11 @@ impl Tokens {
 
     /// From now on only this one counts, as the administrator's.
     pub(crate) fn replace_all(&self, admin: &str) {
-        let token = Token { user: "system:admin".to_owned(), expires: None };
-        *self.lock() = BTreeMap::from([(admin.to_owned(), token)]);
+        let user = "system:admin".to_owned();
+        let token = Token { user, claims: Value::Null, expires: None };
+        let mut known = self.lock();
+        known.clear();
+        known.insert(admin.to_owned(), token);
     }
 
     /// Who sends this `Authorization` header, if anybody we know.
@@ -43,27 +83,53 @@ impl Tokens {
         if !self.needed {
             return Some("system:anonymous".to_owned());
         }
-        self.user_of(authorization.strip_prefix("Bearer ")?)
+        self.find(authorization.strip_prefix("Bearer ")?).map(|token| token.user)
     }
 
-    /// Whose token this is, if it counts.
-    pub(crate) fn user_of(&self, token: &str) -> Option<String> {
+    /// What a token says, if it counts.
+    pub(crate) fn find(&self, token: &str) -> Option<Token> {
         let known = self.lock();
         let token = known.get(token)?;
         let expired = token.expires.is_some_and(|time| time < Instant::now());
-        (!expired).then(|| token.user.clone())
+        (!expired).then(|| token.clone())
     }
 
-    /// A fresh token in the form of a JWT. Its signature is only a nonce, for we know our tokens by
-    /// heart.
+    /// A fresh token.
     pub(crate) fn issue(&self, user: String, claims: &Value, lifetime: Duration) -> String {
-        let header = json!({"alg": "RS256", "kid": "sim"});
-        let [header, claims] = [&header, claims].map(|v| URL_SAFE_NO_PAD.encode(v.to_string()));
-        let nonce = URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-        let token = format!("{header}.{claims}.{nonce}");
+        let header = json!({"alg": "ES256", "kid": self.signer.id});
+        let [header, text] = [&header, claims].map(|v| URL_SAFE_NO_PAD.encode(v.to_string()));
+        let signed = format!("{header}.{text}");
+        let signature = self.signer.key.sign(&SystemRandom::new(), signed.as_bytes());
+        let signature = signature.expect("the system has random numbers");
+        let token = format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature));
         let expires = Instant::now().checked_add(lifetime);
-        self.lock().insert(token.clone(), Token { user, expires });
+        self.lock().insert(token.clone(), Token { user, claims: claims.clone(), expires });
         token
+    }
+
+    /// The answer for a page about the issuer, or nothing if the path is none.
+    pub(crate) fn page(&self, path: &str) -> Option<(&'static str, Value)> {
+        match path {
+            "/.well-known/openid-configuration" => {
+                let jwks = format!("{ISSUER}/openid/v1/jwks");
+                let page = json!({
+                    "issuer": ISSUER, "jwks_uri": jwks, "response_types_supported": ["id_token"],
+                    "subject_types_supported": ["public"],
+                    "id_token_signing_alg_values_supported": ["ES256"],
+                });
+                Some(("application/json", page))
+            }
+            "/openid/v1/jwks" => {
+                let point = self.signer.key.public_key().as_ref();
+                let [x, y] = [&point[1..33], &point[33..]].map(|v| URL_SAFE_NO_PAD.encode(v));
+                let key = json!({
+                    "use": "sig", "kty": "EC", "kid": self.signer.id, "crv": "P-256",
+                    "alg": "ES256", "x": x, "y": y,
+                });
+                Some(("application/jwk-set+json", json!({"keys": [key]})))
+            }
+            _ => None,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Token>> {

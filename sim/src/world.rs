@@ -65,6 +65,8 @@ pub struct WorldOptions {
     /// Whether all objects are kept encoded as protobuf, so that a list costs little CPU: some
     /// 6 KB for each pod.
     pub encoded: bool,
+    /// Whether the servers offer HTTP/2.
+    pub http2: bool,
     /// The system namespace, which carries the network's label and the gateway.
     pub system_namespace: String,
     /// APIs besides the core, all empty.
@@ -86,6 +88,7 @@ impl Default for WorldOptions {
             same_names: true,
             pods: false,
             encoded: false,
+            http2: true,
             system_namespace: "strait-system".to_owned(),
             families: BTreeSet::new(),
             config_cluster: None,
@@ -661,10 +664,13 @@ async fn start(
     identity: String,
     options: &WorldOptions,
 ) -> Result<SimCluster, WorldError> {
-    let families = options.families.clone();
-    let bookmark_interval = BOOKMARKS;
-    let identity = Some(identity);
-    let options = Options { identity, families, bookmark_interval, ..Options::default() };
+    let options = Options {
+        identity: Some(identity),
+        families: options.families.clone(),
+        bookmark_interval: BOOKMARKS,
+        http2: options.http2,
+        ..Options::default()
+    };
     SimCluster::start(id, options).await.map_err(WorldError::Io)
 }
 

@@ -1,9 +1,13 @@
-//! The admin API: health and metrics for everybody, `/debug/*` for holders of the token.
+//! The admin API: health and metrics for everybody, `/debug/*` for holders of the token, and a page that shows it.
 //!
 //! Reads what others own and renders it; writes nothing. The shapes are those of docs/reference/interface.md, and
 //! the CLI renders nothing else.
 
+mod events;
+mod failure;
+mod page;
 mod port;
+mod session;
 mod token;
 mod views;
 
@@ -12,34 +16,41 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-pub use self::port::Crowd;
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, get};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use self::events::EventsQuery;
+use self::failure::pretty;
+use self::failure::{AdminFailure, AdminResult, bad};
+pub use self::page::BrowserAccess;
+pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::codes;
 use crate::descriptors::Descriptors;
 use crate::explain::{explain, find_service};
-use crate::mesh::watch::Problem;
-use crate::metrics::{Metrics, Withheld};
+use crate::identity::{RootLife, ServerIdentity};
+use crate::mesh::watch::SourceProblem;
+use crate::metrics::{Metrics, WithheldCounts};
 use crate::model::{ClusterId, NetworkId};
-use crate::policy::Watched;
+use crate::policy::WatchedPolicy;
 use crate::push::PushContext;
-use crate::push::event_loop::Figures;
+use crate::push::event_loop::LoopCounters;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
-use crate::sources::{Board, STATE_DIRECTORY};
+use crate::sources::{STATE_DIRECTORY, SourceStatusTable};
 use crate::task::Supervisor;
-use crate::xds::connections::{Connection, Connections, rfc3339};
-use axum::Router;
-use axum::extract::{Query, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
+use crate::timeline::Timeline;
+use crate::xds::connections::{Connections, OpenStream, rfc3339};
 
 /// For how long a count of endpoints that are withheld will do for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
@@ -60,17 +71,19 @@ pub struct Sources {
     /// How the members fare.
     pub clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     /// How the sources fare that are no member clusters.
-    pub board: Board,
+    pub source_statuses: SourceStatusTable,
     /// What of the mesh config and the mesh networks is not in force.
-    pub mesh_problems: watch::Receiver<Vec<Problem>>,
+    pub mesh_problems: watch::Receiver<Vec<SourceProblem>>,
     /// The policy in force.
-    pub policy: Watched,
+    pub policy: WatchedPolicy,
     /// Who is connected.
     pub connections: Arc<Connections>,
     /// Which loops turn.
     pub tasks: Supervisor,
+    /// What changed lately, and why.
+    pub timeline: Arc<Timeline>,
     /// How the event loop fares.
-    pub figures: watch::Receiver<Figures>,
+    pub figures: watch::Receiver<LoopCounters>,
     /// Whether the process is ready.
     pub readiness: watch::Receiver<Readiness>,
     /// The metrics.
@@ -78,21 +91,26 @@ pub struct Sources {
     /// What was counted last of endpoints that are withheld, and when.
     pub withheld: Lately,
     /// How the admin port itself fares.
-    pub crowd: Arc<Crowd>,
+    pub admin_connections: Arc<ConnectionLimiter>,
     /// How the process fares with its file descriptors.
     pub descriptors: Arc<Descriptors>,
     /// What `/debug/*` asks for.
     pub token: Token,
+    /// Who has been let in by it and reads from a browser.
+    pub browsers: Arc<BrowserAccess>,
 }
 
 /// What was last counted, and when. Counting looks at every endpoint: not at each scrape.
 #[derive(Debug, Default)]
-pub struct Lately(Mutex<Option<(Instant, Arc<Withheld>)>>);
+pub struct Lately(Mutex<Option<(Instant, Arc<WithheldCounts>)>>);
 
 impl Lately {
     /// What was counted within the last minute, else what is counted now, by a thread that may block.
-    async fn counted(&self, count: impl FnOnce() -> Withheld + Send + 'static) -> Arc<Withheld> {
-        let fresh = |(at, _): &&(Instant, Arc<Withheld>)| at.elapsed() < WITHHELD_LASTS;
+    async fn counted(
+        &self,
+        count: impl FnOnce() -> WithheldCounts + Send + 'static,
+    ) -> Arc<WithheldCounts> {
+        let fresh = |(at, _): &&(Instant, Arc<WithheldCounts>)| at.elapsed() < WITHHELD_LASTS;
         let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, counts)) = lock().as_ref().filter(fresh) {
             return Arc::clone(counts);
@@ -103,23 +121,14 @@ impl Lately {
     }
 }
 
-/// A failure, as JSON with a status.
-struct Failure(StatusCode, String);
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        pretty(self.0, &json!({ "error": self.1 }))
-    }
-}
-
-type Answer = Result<Response, Failure>;
-type Shared = State<Arc<Sources>>;
+type SourcesState = State<Arc<Sources>>;
 
 /// Serves the admin API until the tasks are stopped.
 pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
-    let (crowd, descriptors) = (Arc::clone(&sources.crowd), Arc::clone(&sources.descriptors));
+    let (admin_connections, descriptors) =
+        (Arc::clone(&sources.admin_connections), Arc::clone(&sources.descriptors));
     let tasks = sources.tasks.clone();
-    port::serve(listener, router(sources), crowd, descriptors, tasks).await;
+    port::serve(listener, router(sources), admin_connections, descriptors, tasks).await;
 }
 
 fn router(sources: Arc<Sources>) -> Router {
@@ -133,16 +142,24 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/proxies", get(proxies))
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
+        .route("/debug/certificates", get(certificates))
         .route("/debug/mesh", get(mesh))
         .route("/debug/policy", get(policy))
+        .route("/debug/events", get(changes))
         .route("/debug/push", get(push))
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
         .route("/api/", any(unknown))
         .route("/api/{*rest}", any(unknown))
         .route_layer(middleware::from_fn_with_state(Workers::default(), aside))
+        // Takes long, and is no work.
+        .route("/api/changes", get(versions))
         // Asked first: strangers keep nobody busy.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
+    // Whoever is let in by a session can't make further ones.
+    let entry = Router::new()
+        .route("/api/login-code", get(login_code))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), holds_token));
     // By threads of their own, so that whoever asks for metrics without end keeps no operator waiting.
     let metrics = Router::new()
         .route("/metrics", get(metrics))
@@ -152,31 +169,50 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/readyz", get(readyz))
         .merge(metrics)
         .merge(debug)
+        .merge(entry)
+        .merge(page::router(Arc::clone(&sources.browsers)))
         .fallback(unknown)
+        .layer(middleware::from_fn(page::guarded))
         .with_state(sources)
 }
 
 /// From localhost too: whoever can reach the port is not thereby an operator.
-async fn authorize(State(sources): Shared, request: Request, next: Next) -> Response {
+async fn authorize(State(sources): SourcesState, request: Request, next: Next) -> Response {
+    if sources.browsers.allows(request.headers()) {
+        return next.run(request).await;
+    }
+    holds_token(State(sources), request, next).await
+}
+
+async fn holds_token(State(sources): SourcesState, request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION);
     if sources.token.allows(header.and_then(|value| value.to_str().ok())) {
         return next.run(request).await;
     }
     let text = "this needs 'Authorization: Bearer <token>'; the token is in the state directory's admin-token, or in the file named by --admin-token-file";
-    let mut refusal = Failure(StatusCode::UNAUTHORIZED, text.into()).into_response();
+    let mut refusal = AdminFailure(StatusCode::UNAUTHORIZED, text.into()).into_response();
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     refusal
 }
 
-async fn unknown() -> Failure {
-    Failure(
+async fn login_code(State(sources): SourcesState) -> AdminResult {
+    sources.browsers.code()
+}
+
+/// Notices that there is something new to ask for.
+async fn versions(State(sources): SourcesState) -> AdminResult {
+    sources.browsers.changes(sources.context.clone(), sources.clusters.clone())
+}
+
+async fn unknown() -> AdminFailure {
+    AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,events,certificates,mesh,policy,push}".into(),
     )
 }
 
 /// Whether the process moves, not whether what it reads does: no API server can make it fail.
-async fn livez(State(sources): Shared) -> (StatusCode, String) {
+async fn livez(State(sources): SourcesState) -> (StatusCode, String) {
     alive(&sources.tasks.stuck())
 }
 
@@ -194,7 +230,7 @@ fn alive(stuck: &[(&'static str, Duration)]) -> (StatusCode, String) {
 }
 
 async fn readyz(
-    State(sources): Shared,
+    State(sources): SourcesState,
     Query(query): Query<std::collections::BTreeMap<String, String>>,
 ) -> Response {
     let readiness = sources.readiness.borrow().clone();
@@ -214,7 +250,7 @@ async fn readyz(
             let code = &codes::UNWRITABLE;
             text.push_str(&format!("[-] {STATE_DIRECTORY}: {code}: {fact}\n"));
         }
-        let figures = sources.board.figures().into_iter();
+        let figures = sources.source_statuses.figures().into_iter();
         for (source, figures) in figures.filter(|(source, ..)| **source != *STATE_DIRECTORY) {
             text.push_str(&format!("[+] source {source}: {}\n", figures.state.as_str()));
         }
@@ -223,7 +259,7 @@ async fn readyz(
     (status, text).into_response()
 }
 
-async fn metrics(State(sources): Shared) -> Answer {
+async fn metrics(State(sources): SourcesState) -> AdminResult {
     let context = sources.context.borrow().clone();
     let counted = Arc::clone(&sources);
     let withheld = sources.withheld.counted(move || withheld(&counted)).await;
@@ -231,14 +267,14 @@ async fn metrics(State(sources): Shared) -> Answer {
     let text = sources
         .metrics
         .render(context.as_deref(), &clusters, &withheld, *sources.figures.borrow())
-        .map_err(|_| Failure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
+        .map_err(|_| AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }
 
 /// How many endpoints some connected proxy can't be given because of networks.
-fn withheld(sources: &Sources) -> Withheld {
-    let Some(context) = sources.context.borrow().clone() else { return Withheld::new() };
+fn withheld(sources: &Sources) -> WithheldCounts {
+    let Some(context) = sources.context.borrow().clone() else { return WithheldCounts::new() };
     let connections = sources.connections.list();
     let views = connections.iter().map(|connection| view_of(&context, connection));
     // A gateway is meant to hold its own network only.
@@ -246,7 +282,7 @@ fn withheld(sources: &Sources) -> Withheld {
     views::withheld(&context, &views)
 }
 
-async fn clusters(State(sources): Shared) -> Answer {
+async fn clusters(State(sources): SourcesState) -> AdminResult {
     let statuses = Arc::clone(&sources.clusters.borrow());
     let context = sources.context.borrow().clone();
     let counts = withheld(&sources);
@@ -278,7 +314,7 @@ struct ServicesQuery {
     hostname: Option<String>,
 }
 
-async fn services(State(sources): Shared, Query(query): Query<ServicesQuery>) -> Answer {
+async fn services(State(sources): SourcesState, Query(query): Query<ServicesQuery>) -> AdminResult {
     let context = current(&sources)?;
     let hostname = query.hostname.map(|name| {
         find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
@@ -292,22 +328,22 @@ struct EndpointsQuery {
 }
 
 async fn endpoints(
-    State(sources): Shared,
+    State(sources): SourcesState,
     query: Result<Query<EndpointsQuery>, axum::extract::rejection::QueryRejection>,
-) -> Answer {
+) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("endpoints are asked for by ?hostname=HOST"))?;
     let context = current(&sources)?;
     let service = find_service(&context, &query.hostname)
-        .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
+        .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
     Ok(pretty(StatusCode::OK, &views::endpoints(&context, service.hostname())))
 }
 
 /// Where services and objects come from, beside the member clusters.
-async fn other_sources(State(sources): Shared) -> Answer {
-    Ok(pretty(StatusCode::OK, &sources.board.show()))
+async fn other_sources(State(sources): SourcesState) -> AdminResult {
+    Ok(pretty(StatusCode::OK, &sources.source_statuses.show()))
 }
 
-async fn networks(State(sources): Shared) -> Answer {
+async fn networks(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &views::networks(&*current(&sources)?)))
 }
 
@@ -322,7 +358,10 @@ struct AddressesQuery {
 }
 
 /// Where pods are in a network, and who has an address.
-async fn addresses(State(sources): Shared, Query(query): Query<AddressesQuery>) -> Answer {
+async fn addresses(
+    State(sources): SourcesState,
+    Query(query): Query<AddressesQuery>,
+) -> AdminResult {
     let context = current(&sources)?;
     let asked = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
     let asked = asked.collect::<Result<BTreeSet<IpAddr>, _>>();
@@ -331,7 +370,7 @@ async fn addresses(State(sources): Shared, Query(query): Query<AddressesQuery>) 
     Ok(pretty(StatusCode::OK, &views::addresses_in(&context, &network, &asked)))
 }
 
-async fn proxies(State(sources): Shared) -> Answer {
+async fn proxies(State(sources): SourcesState) -> AdminResult {
     let rows: Vec<Value> = sources.connections.list().iter().map(|one| one.summary()).collect();
     Ok(pretty(StatusCode::OK, &rows))
 }
@@ -342,9 +381,9 @@ struct ProxyQuery {
 }
 
 async fn config_dump(
-    State(sources): Shared,
+    State(sources): SourcesState,
     query: Result<Query<ProxyQuery>, axum::extract::rejection::QueryRejection>,
-) -> Answer {
+) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("a configuration is asked for by ?proxy=PROXY"))?;
     let connection = connected(&sources, &query.proxy)?;
     Ok(pretty(StatusCode::OK, &connection.config_dump()))
@@ -359,9 +398,9 @@ struct ExplainQuery {
 }
 
 async fn explained(
-    State(sources): Shared,
+    State(sources): SourcesState,
     query: Result<Query<ExplainQuery>, axum::extract::rejection::QueryRejection>,
-) -> Answer {
+) -> AdminResult {
     let Query(query) = query.map_err(|_| {
         bad("an explanation is asked for by ?proxy=PROXY&hostname=HOST[&port=N][&address=A]")
     })?;
@@ -371,17 +410,23 @@ async fn explained(
     let id = connection.proxy().id.to_string();
     let address = query.address.as_deref();
     let explanation = explain(&context, &id, &view, &query.hostname, query.port, address)
-        .map_err(|error| Failure(StatusCode::NOT_FOUND, error.to_string()))?;
+        .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
     // Endpoints that a proxy finds by names may be asked for by these.
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     if explanation.endpoints.is_empty() && address.is_some_and(|text| !is_address(text)) {
         let text = format!("address={} is no IP address", address.unwrap_or_default());
-        return Err(Failure(StatusCode::BAD_REQUEST, text));
+        return Err(AdminFailure(StatusCode::BAD_REQUEST, text));
     }
     Ok(pretty(StatusCode::OK, &explanation))
 }
 
-async fn mesh(State(sources): Shared) -> Answer {
+/// What is served and signed with, and until when.
+async fn certificates(State(sources): SourcesState) -> AdminResult {
+    let identity = Arc::clone(&sources.metrics.identity.borrow());
+    Ok(pretty(StatusCode::OK, &views::certificates(&identity)))
+}
+
+async fn mesh(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
     answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
@@ -394,7 +439,7 @@ async fn mesh(State(sources): Shared) -> Answer {
 }
 
 /// Why the policy file is not in force, where it isn't, and what of the policy is about nobody.
-async fn policy(State(sources): Shared) -> Answer {
+async fn policy(State(sources): SourcesState) -> AdminResult {
     let policy = Arc::clone(&sources.policy.policy.borrow());
     let statuses = Arc::clone(&sources.clusters.borrow());
     let known: BTreeSet<&str> = statuses.iter().map(|status| status.id.as_str()).collect();
@@ -415,7 +460,15 @@ async fn policy(State(sources): Shared) -> Answer {
 /// How many of the identities that take most `/debug/push` shows.
 const IDENTITIES_SHOWN: usize = 10;
 
-async fn push(State(sources): Shared) -> Answer {
+async fn changes(
+    State(sources): SourcesState,
+    Query(query): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Response {
+    events::answer(&sources.timeline, &query, &headers)
+}
+
+async fn push(State(sources): SourcesState) -> AdminResult {
     let budgets = sources.connections.budgets();
     let memory = budgets.figures();
     let identities: Vec<_> = budgets
@@ -449,11 +502,12 @@ async fn push(State(sources): Shared) -> Answer {
             "endpointsWaitMaxMilliseconds": 50,
             "definitionsWaitMaxMilliseconds": 100,
             "descriptors": descriptors(&sources.descriptors),
+            "roots": root_lives(&sources.metrics.identity.borrow()),
             "adminConnections": {
-                "open": sources.crowd.open(),
-                "most": sources.crowd.most(),
-                "crowdedOut": sources.crowd.crowded_out(),
-                "refused": sources.crowd.refused(),
+                "open": sources.admin_connections.open(),
+                "most": sources.admin_connections.most(),
+                "crowdedOut": sources.admin_connections.rejected(),
+                "refused": sources.admin_connections.refused(),
             },
             "memory": {
                 "limit": memory.limit,
@@ -469,6 +523,16 @@ async fn push(State(sources): Shared) -> Answer {
     ))
 }
 
+/// The roots of the CA, and how near their ends are.
+fn root_lives(identity: &ServerIdentity) -> Vec<Value> {
+    let now = SystemTime::now();
+    let row = |life: RootLife| {
+        let stage = life.stage(now).as_str();
+        json!({ "subject": life.subject, "ends": rfc3339(life.ends), "stage": stage })
+    };
+    identity.root_lives().into_iter().map(row).collect()
+}
+
 /// How the process fares with its file descriptors.
 fn descriptors(descriptors: &Descriptors) -> Value {
     let figures = descriptors.figures();
@@ -481,44 +545,29 @@ fn descriptors(descriptors: &Descriptors) -> Value {
     })
 }
 
-fn current(sources: &Sources) -> Result<Arc<PushContext>, Failure> {
+fn current(sources: &Sources) -> Result<Arc<PushContext>, AdminFailure> {
     sources.context.borrow().clone().ok_or_else(|| {
         let missing = sources.readiness.borrow().waiting_for.join(", ");
         let text = format!("the mesh is not complete yet; waiting for {missing}");
-        Failure(StatusCode::SERVICE_UNAVAILABLE, text)
+        AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text)
     })
 }
 
-fn connected(sources: &Sources, proxy: &str) -> Result<Arc<Connection>, Failure> {
+fn connected(sources: &Sources, proxy: &str) -> Result<Arc<OpenStream>, AdminFailure> {
     sources.connections.find(proxy).ok_or_else(|| {
         let text = format!(
             "no proxy {proxy:?} is connected; a proxy is named by its node id, its key, or name.namespace[@cluster]"
         );
-        Failure(StatusCode::NOT_FOUND, text)
+        AdminFailure(StatusCode::NOT_FOUND, text)
     })
 }
 
-fn view_of(context: &PushContext, connection: &Connection) -> ViewKey {
+fn view_of(context: &PushContext, connection: &OpenStream) -> ViewKey {
     let proxy = connection.proxy();
     let is_gateway = east_west_port(context, proxy).is_some();
     let role = if is_gateway { Role::Gateway } else { Role::Client };
     let (network, whereabouts) = connection.place();
     ViewKey::of(proxy, network, role).at(whereabouts)
-}
-
-fn bad(text: &str) -> Failure {
-    Failure(StatusCode::BAD_REQUEST, text.into())
-}
-
-/// JSON for people and programs: indented, with a final line end.
-fn pretty(status: StatusCode, value: &impl serde::Serialize) -> Response {
-    match serde_json::to_vec_pretty(value) {
-        Ok(mut body) => {
-            body.push(b'\n');
-            (status, [(header::CONTENT_TYPE, "application/json")], body).into_response()
-        }
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! How the admin port is served: by a thread of its own, at most so many connections, none of which may be
 //! slow in asking.
 //!
-//! Whoever reaches the port may open connections without end and say nothing on them, so when there is no room
-//! the connection that has said nothing for longest makes some: a probe asks at once, and is answered. What
-//! takes long to answer is worked out by threads that serve nothing else, few at a time; the workers that
-//! proxies hang on have no part in any of this.
+//! Anyone who reaches the port may open connections without end and send nothing on them, so when there is no room the
+//! connection that has sent nothing for longest makes some: a probe asks at once, and is answered. What takes long to
+//! answer is worked out by threads that serve nothing else, few at a time; the workers that proxies hang on have no
+//! part in any of this.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, warn};
 
-use super::Failure;
-use crate::descriptors::{self, Descriptors, Port, Seat};
+use super::failure::AdminFailure;
+use crate::descriptors::{self, Descriptors, ListeningPort, Seat};
 use crate::task::Supervisor;
 
 /// How long the head of a request may take, also the next one of a connection.
@@ -50,40 +50,40 @@ const RESERVE: usize = 4;
 
 /// How the port fares.
 #[derive(Debug)]
-pub struct Crowd {
+pub struct ConnectionLimiter {
     most: usize,
-    crowded_out: AtomicU64,
+    rejected: AtomicU64,
     refused: AtomicU64,
-    table: Mutex<Table>,
+    table: Mutex<ConnectionTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct ConnectionTable {
     next: u64,
-    open: BTreeMap<u64, Open>,
+    open: BTreeMap<u64, OpenConnection>,
 }
 
 /// An open connection.
 #[derive(Debug)]
-struct Open {
+struct OpenConnection {
     /// Since when it asks nothing, or is being answered.
     since: Instant,
     answering: bool,
     end: CancellationToken,
 }
 
-impl Default for Crowd {
+impl Default for ConnectionLimiter {
     /// As many as the limit of file descriptors lets be wise.
     fn default() -> Self {
         Self::of(descriptors::share(8, 8, 64))
     }
 }
 
-impl Crowd {
+impl ConnectionLimiter {
     /// At most so many at once.
     fn of(most: usize) -> Self {
-        let (crowded_out, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { most, crowded_out, refused, table: Mutex::default() }
+        let (rejected, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { most, rejected, refused, table: Mutex::default() }
     }
 
     /// How many there may be at once.
@@ -97,8 +97,8 @@ impl Crowd {
     }
 
     /// How many were closed for others' sake.
-    pub fn crowded_out(&self) -> u64 {
-        self.crowded_out.load(Ordering::Relaxed)
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
     }
 
     /// How many were refused, since all others were being answered.
@@ -106,13 +106,13 @@ impl Crowd {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets a connection in. Where there is no room, one that doesn't ask goes, the longest first, else one whose
     /// answer has been under way for long; `None` where there is none of these.
-    fn enter(self: &Arc<Self>, now: Instant) -> Option<Place> {
+    fn enter(self: &Arc<Self>, now: Instant) -> Option<ConnectionPermit> {
         let mut table = self.table();
         if table.open.len() >= self.most {
             let oldest = |answering: bool| {
@@ -126,38 +126,40 @@ impl Crowd {
             };
             if let Some(one) = table.open.remove(&number) {
                 one.end.cancel();
-                self.crowded_out.fetch_add(1, Ordering::Relaxed);
+                self.rejected.fetch_add(1, Ordering::Relaxed);
             }
         }
         let number = table.next;
         table.next += 1;
         let end = CancellationToken::new();
-        table.open.insert(number, Open { since: now, answering: false, end: end.clone() });
+        table
+            .open
+            .insert(number, OpenConnection { since: now, answering: false, end: end.clone() });
         drop(table);
-        Some(Place { crowd: Arc::clone(self), number, end })
+        Some(ConnectionPermit { admin_connections: Arc::clone(self), number, end })
     }
 }
 
 /// The right to a connection; dropping it is the end of that connection.
 #[derive(Debug)]
-struct Place {
-    crowd: Arc<Crowd>,
+struct ConnectionPermit {
+    admin_connections: Arc<ConnectionLimiter>,
     number: u64,
     /// Cancelled when it must go.
     end: CancellationToken,
 }
 
-impl Place {
+impl ConnectionPermit {
     fn note(&self, answering: bool) {
-        if let Some(open) = self.crowd.table().open.get_mut(&self.number) {
+        if let Some(open) = self.admin_connections.table().open.get_mut(&self.number) {
             (open.since, open.answering) = (Instant::now(), answering);
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.crowd.table().open.remove(&self.number);
+        self.admin_connections.table().open.remove(&self.number);
     }
 }
 
@@ -165,7 +167,7 @@ impl Drop for Place {
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    crowd: Arc<Crowd>,
+    admin_connections: Arc<ConnectionLimiter>,
     descriptors: Arc<Descriptors>,
     tasks: Supervisor,
 ) {
@@ -173,7 +175,7 @@ pub(super) async fn serve(
     let serving = move || {
         // Dropped when the thread ends, however it does.
         let _running = running;
-        if let Err(error) = serve_here(listener, router, crowd, descriptors, &tasks) {
+        if let Err(error) = serve_here(listener, router, admin_connections, descriptors, &tasks) {
             warn!(%error, "the admin port can't be served");
         }
     };
@@ -188,7 +190,7 @@ pub(super) async fn serve(
 fn serve_here(
     listener: TcpListener,
     router: Router,
-    crowd: Arc<Crowd>,
+    admin_connections: Arc<ConnectionLimiter>,
     descriptors: Arc<Descriptors>,
     tasks: &Supervisor,
 ) -> io::Result<()> {
@@ -197,11 +199,11 @@ fn serve_here(
     let runtime = builder.enable_all().max_blocking_threads(THREADS_MAX).build()?;
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        let port = Port::new("admin", listener, RESERVE, descriptors);
+        let port = ListeningPort::new("admin", listener, RESERVE, descriptors);
         let stopping = tasks.stopping();
         tokio::select! {
             () = stopping.cancelled() => {}
-            () = accept(port, router, crowd, tasks.child()) => {}
+            () = accept(port, router, admin_connections, tasks.child()) => {}
         }
         io::Result::Ok(())
     })?;
@@ -210,11 +212,16 @@ fn serve_here(
     Ok(())
 }
 
-async fn accept(mut port: Port, router: Router, crowd: Arc<Crowd>, tasks: Supervisor) {
+async fn accept(
+    mut port: ListeningPort,
+    router: Router,
+    admin_connections: Arc<ConnectionLimiter>,
+    tasks: Supervisor,
+) {
     loop {
-        // An error has been told, and the next call rests.
+        // The error has been reported, and the next call pauses.
         let Ok((socket, _, seat)) = port.accept().await else { continue };
-        let Some(place) = crowd.enter(Instant::now()) else { continue };
+        let Some(place) = admin_connections.enter(Instant::now()) else { continue };
         let router = router.clone();
         tasks.spawn("admin connection", async move {
             let io = TokioIo::new(socket);
@@ -226,7 +233,12 @@ async fn accept(mut port: Port, router: Router, crowd: Arc<Crowd>, tasks: Superv
 }
 
 /// Answers what is asked on one connection.
-async fn converse(io: TokioIo<tokio::net::TcpStream>, router: Router, place: Place, _seat: Seat) {
+async fn converse(
+    io: TokioIo<tokio::net::TcpStream>,
+    router: Router,
+    place: ConnectionPermit,
+    _seat: Seat,
+) {
     let place = &place;
     let service = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
         let router = router.clone();
@@ -282,7 +294,7 @@ pub(super) async fn aside(
     });
     Ok(answer.await.unwrap_or_else(|_| {
         let text = "working out this answer failed; the log says where";
-        Failure(StatusCode::INTERNAL_SERVER_ERROR, text.into()).into_response()
+        AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, text.into()).into_response()
     }))
 }
 
@@ -292,26 +304,27 @@ mod tests {
 
     #[test]
     fn who_says_nothing_for_longest_makes_room_and_who_is_being_answered_does_not() {
-        let crowd = Arc::new(Crowd::of(3));
+        let admin_connections = Arc::new(ConnectionLimiter::of(3));
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let [first, second, third] = [0, 1, 2].map(|at| crowd.enter(after(at)).expect("room"));
+        let [first, second, third] =
+            [0, 1, 2].map(|at| admin_connections.enter(after(at)).expect("room"));
         first.note(true);
-        let fourth = crowd.enter(after(3)).expect("the second goes");
+        let fourth = admin_connections.enter(after(3)).expect("the second goes");
         assert!(second.end.is_cancelled());
         assert!(![&first, &third, &fourth].into_iter().any(|place| place.end.is_cancelled()));
         drop(second);
-        assert_eq!((crowd.open(), crowd.crowded_out()), (3, 1));
+        assert_eq!((admin_connections.open(), admin_connections.rejected()), (3, 1));
         third.note(true);
         fourth.note(true);
-        assert!(crowd.enter(Instant::now()).is_none(), "all are being answered");
-        assert_eq!(crowd.refused(), 1);
+        assert!(admin_connections.enter(Instant::now()).is_none(), "all are being answered");
+        assert_eq!(admin_connections.refused(), 1);
         let late = Instant::now() + ANSWER_LIMIT + Duration::from_secs(1);
         assert!(
-            crowd.enter(late).is_some() && first.end.is_cancelled(),
+            admin_connections.enter(late).is_some() && first.end.is_cancelled(),
             "the slowest has had its time"
         );
         drop((first, third, fourth));
-        assert_eq!(crowd.open(), 0);
+        assert_eq!(admin_connections.open(), 0);
     }
 }

@@ -115,10 +115,14 @@ impl Token {
         let Some((scheme, given)) = header.and_then(|header| header.split_once(' ')) else {
             return false;
         };
-        let (given, own) = (given.trim().as_bytes(), self.0.reveal().as_bytes());
-        let differs = given.iter().zip(own).fold(0, |sum, (a, b)| sum | (a ^ b));
-        scheme.eq_ignore_ascii_case("bearer") && given.len() == own.len() && differs == 0
+        scheme.eq_ignore_ascii_case("bearer") && equal(self.0.reveal(), given.trim())
     }
+}
+
+/// Whether a secret is what was given. Takes the same time for all that are as long as it.
+pub(super) fn equal(own: &str, given: &str) -> bool {
+    let pairs = own.bytes().zip(given.bytes());
+    own.len() == given.len() && pairs.fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
 
 /// A private directory for the token of a process without a state directory. It goes when it is dropped.
@@ -154,7 +158,7 @@ fn close(path: &Path) {
 }
 
 /// 32 random bytes in hexadecimal.
-fn random_hex() -> Option<String> {
+pub(super) fn random_hex() -> Option<String> {
     use rand::TryRngCore;
     let mut bytes = [0_u8; 32];
     rand::rngs::OsRng.try_fill_bytes(&mut bytes).ok()?;

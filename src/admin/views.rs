@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
 use crate::explain::code;
-use crate::metrics::Withheld;
+use crate::identity::ServerIdentity;
+use crate::metrics::WithheldCounts;
 use crate::model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, NetworkId,
     Resolution, SameAddress,
@@ -19,6 +20,7 @@ use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{ViewKey, decide, is_by_node};
 use crate::registry::Provider;
+use crate::xds::connections::rfc3339;
 
 /// A merged service.
 #[derive(Debug, Serialize)]
@@ -68,12 +70,12 @@ fn service_view<'a>(
     // before: dropped there.
     let mut holders: BTreeMap<&ClusterId, BTreeSet<&ClusterId>> = BTreeMap::new();
     for address in dropped.iter().filter(|one| one.hostname == *hostname) {
-        holders.entry(&address.of).or_default().insert(&address.lender);
+        holders.entry(&address.of).or_default().insert(&address.vip_source);
     }
-    conflicts.extend(holders.into_iter().map(|(of, lenders)| Conflict {
+    conflicts.extend(holders.into_iter().map(|(of, vip_sources)| Conflict {
         field: "clusterVIPs",
         winner: of.clone(),
-        losers: lenders.into_iter().cloned().collect(),
+        losers: vip_sources.into_iter().cloned().collect(),
     }));
     ServiceView {
         hostname,
@@ -127,7 +129,7 @@ pub(super) fn endpoints(context: &PushContext, hostname: &Hostname) -> Vec<Value
 
 /// Those that the control plane sends.
 fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
-    // As proxies are told: a cluster that is drained has nothing healthy.
+    // As proxies see it: a cluster that is drained has nothing healthy.
     let is_drained = |cluster: &ClusterId| {
         context.clusters.clusters.get(cluster).is_some_and(|known| known.mode == Mode::Drain)
     };
@@ -181,6 +183,21 @@ fn by_name(service: &MergedService) -> Vec<Value> {
         }
     }
     rows
+}
+
+/// The serving certificate, what signs, and why something newer is not in force.
+pub(super) fn certificates(identity: &ServerIdentity) -> Value {
+    let problem = identity.problem.as_ref().map(|problem| {
+        json!({
+            "code": problem.code, "message": problem.message, "since": rfc3339(problem.since),
+        })
+    });
+    let authority = identity.authority.as_ref();
+    json!({
+        "serving": { "expires": rfc3339(identity.serving_not_after) },
+        "authority": authority.map(|authority| json!({ "expires": rfc3339(authority.not_after()) })),
+        "problem": problem,
+    })
 }
 
 /// Every network that has clusters, endpoints or gateways, be it ones that can't be dialled yet.
@@ -274,7 +291,7 @@ pub(super) fn ignored_claims(context: &PushContext, cluster: &ClusterId) -> Vec<
     claims
 }
 
-/// The most ranges that are told of a cluster's pods.
+/// The most ranges that are reported of a cluster's pods.
 const RANGES_SHOWN: usize = 64;
 
 /// Where the pods of each cluster are in `network`: how many addresses they have, the ranges that hold these, and
@@ -323,7 +340,7 @@ fn ranges(addresses: &BTreeSet<IpAddr>) -> Vec<IpNet> {
 
 /// Addresses that pods of one cluster have together with those of another.
 #[derive(Default)]
-struct Shared {
+struct SharedAddresses {
     addresses: usize,
     first: Option<IpAddr>,
 }
@@ -331,7 +348,7 @@ struct Shared {
 /// For each cluster the others whose pods have addresses of its own in the same network: one row for each of these and
 /// each network, with whose pods proxies of all other clusters are given.
 pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<SameAddress>> {
-    let mut shared: BTreeMap<_, Shared> = BTreeMap::new();
+    let mut shared: BTreeMap<_, SharedAddresses> = BTreeMap::new();
     for (network, address, claimants) in context.same_addresses.iter() {
         for cluster in claimants.iter() {
             for other in claimants.iter().filter(|other| *other != cluster) {
@@ -342,7 +359,7 @@ pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<
         }
     }
     let mut rows: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for ((cluster, network, other, holder), Shared { addresses, first }) in shared {
+    for ((cluster, network, other, holder), SharedAddresses { addresses, first }) in shared {
         let (Some(holder), Some(first)) = (holder.cloned(), first) else { continue };
         let (network, other) = (network.clone(), other.clone());
         let row = SameAddress { network, cluster: other, addresses, first, holder };
@@ -353,11 +370,12 @@ pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<
 
 /// For each cluster, how many of its ready endpoints at least one of these views can't be given
 /// because of networks, by the code of the first such view's reason.
-pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> Withheld {
-    let mut counts = Withheld::new();
+pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> WithheldCounts {
+    let mut counts = WithheldCounts::new();
     for service in context.services.values() {
         // Views that are given the same, and endpoints that are alike, are looked at once.
-        let views: BTreeSet<_> = views.iter().map(|view| view.narrowed(context, service)).collect();
+        let views: BTreeSet<_> =
+            views.iter().map(|view| view.projected(context, service)).collect();
         let by_node = is_by_node(service);
         let mut known = Vec::new();
         for (shard, endpoint, network) in service.endpoints() {

@@ -22,7 +22,7 @@ const STEP: usize = 16;
 #[derive(Debug, Default)]
 pub struct AddressClaims {
     /// By network and block.
-    blocks: BTreeMap<NetworkId, BTreeMap<u128, Vec<Claim>>>,
+    blocks: BTreeMap<NetworkId, BTreeMap<u128, Vec<PodAddressClaim>>>,
     /// Clusters by number.
     clusters: Vec<ClusterId>,
     numbers: BTreeMap<ClusterId, u32>,
@@ -33,7 +33,7 @@ pub struct AddressClaims {
 
 /// That one cluster has pods at an address.
 #[derive(Debug, Clone, Copy)]
-struct Claim {
+struct PodAddressClaim {
     /// The last byte of the address in the upper 8 bits, the number of the cluster in the others.
     place: u32,
     /// How many endpoints say so; never 0.
@@ -165,7 +165,7 @@ impl AddressClaims {
                 if claims.len() == claims.capacity() {
                     claims.reserve_exact(STEP);
                 }
-                claims.insert(at, Claim { place, count: 1 });
+                claims.insert(at, PodAddressClaim { place, count: 1 });
                 if of_address(claims, last).len() > 1 {
                     self.stale.insert((network.clone(), address));
                 }
@@ -210,7 +210,7 @@ impl AddressClaims {
             let (block, last) = split(address);
             let claims = self.blocks.get(&network).and_then(|blocks| blocks.get(&block));
             let claims = of_address(claims.map_or(&[], |claims| claims), last);
-            let number = |claim: &Claim| (claim.place & ((1 << OF_CLUSTER) - 1)) as usize;
+            let number = |claim: &PodAddressClaim| (claim.place & ((1 << OF_CLUSTER) - 1)) as usize;
             let clusters = claims.iter().filter_map(|claim| self.clusters.get(number(claim)));
             let mut clusters: Vec<ClusterId> = clusters.cloned().collect();
             clusters.sort_by_cached_key(|cluster| (rank(cluster), cluster.clone()));
@@ -267,9 +267,9 @@ fn split(address: IpAddr) -> (u128, u32) {
 }
 
 /// The claims to one address of a block.
-fn of_address(claims: &[Claim], last: u32) -> &[Claim] {
+fn of_address(claims: &[PodAddressClaim], last: u32) -> &[PodAddressClaim] {
     let start = claims.partition_point(|claim| claim.place < last);
     let rest = claims.get(start..).unwrap_or_default();
-    let is_it = |claim: &Claim| claim.place >> OF_CLUSTER == last >> OF_CLUSTER;
+    let is_it = |claim: &PodAddressClaim| claim.place >> OF_CLUSTER == last >> OF_CLUSTER;
     rest.get(..rest.partition_point(is_it)).unwrap_or_default()
 }

@@ -25,13 +25,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::model::{
-    ClusterId, EndpointRef, Endpoints, Hostname, Kind, NO_ADDRESS, NetworkId, Packed, Port,
-    Protocol, Resolution, Service, SortedMap,
+    ClusterId, EndpointGroup, EndpointRef, Endpoints, Hostname, NO_ADDRESS, NetworkId,
+    PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap,
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
 /// Decides the network of endpoints (docs/reference/interface.md, "Networks"), and what of a cluster counts.
-pub trait Place {
+pub trait AssignNetwork {
     /// Whether what `cluster` has under the name of `service` is for proxies of other clusters.
     fn may_export(&self, _cluster: &ClusterId, _service: &Service) -> bool {
         true
@@ -65,12 +65,12 @@ pub trait Place {
         system_label: Option<&NetworkId>,
         label: Option<&NetworkId>,
         address: IpAddr,
-    ) -> Placed;
+    ) -> AssignedEndpoints;
 }
 
 /// An endpoint's network.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Placed {
+pub struct AssignedEndpoints {
     /// The network.
     pub network: NetworkId,
     /// Whether an endpoint with that label would be in it at any other address, too.
@@ -107,8 +107,8 @@ pub struct MergedService {
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
     pub shards: Vec<ShardEndpoints>,
-    /// Whether some shard has it for its own cluster alone ([`crate::model::Definition::keeps_home`]).
-    pub keeps_home: bool,
+    /// Whether some shard has it for its own cluster alone ([`crate::model::Definition::is_cluster_local`]).
+    pub is_cluster_local: bool,
     /// Whether in some cluster it is local to nodes ([`crate::model::Definition::node_local`]).
     pub node_local: bool,
     /// The clusters that may not export it: what they have is for their own proxies.
@@ -183,6 +183,12 @@ impl MergedService {
         counted.map(|(_, (key, vips))| (&key.cluster, vips))
     }
 
+    /// Its place among services that want the same address or name, the first of which has it: those of clusters
+    /// before those that only entries have, and of these the oldest. Of equals the name decides.
+    pub fn rank(&self) -> (Option<Provider>, i64) {
+        (self.shards.first().map(|shard| shard.key.provider), self.primary.created)
+    }
+
     /// The virtual addresses that a cluster has of its own; empty where it has none.
     pub fn vips_of(&self, cluster: &ClusterId) -> &[IpAddr] {
         self.by_cluster.get(cluster).map_or(&[], |service| &service.vips)
@@ -202,6 +208,16 @@ impl MergedService {
             && self.added == other.added
     }
 
+    /// Whether it differs in what it is, and has the same endpoints in the same shards.
+    pub fn differs_beside_endpoints(&self, other: &Self) -> bool {
+        let same = |(a, b): (&ShardEndpoints, &ShardEndpoints)| {
+            a.key == b.key && a.endpoints == b.endpoints
+        };
+        !self.same_definition(other)
+            && self.shards.len() == other.shards.len()
+            && self.shards.iter().zip(&other.shards).all(same)
+    }
+
     /// Its ports: the union by number, each as the first shard has it that has the number.
     pub fn ports(&self) -> impl Iterator<Item = &Port> + Clone {
         self.primary.ports.iter().chain(self.added.iter().map(|(_, port)| port))
@@ -212,7 +228,7 @@ impl MergedService {
         self.ports().find(|port| port.number == number && port.protocol != Protocol::Udp)
     }
 
-    /// Its ports as proxies of `cluster` know them: of those that the cluster has itself its own word counts.
+    /// Its ports as proxies of `cluster` know them: for ports that the cluster has itself, its own definition counts.
     pub fn ports_in(&self, cluster: &ClusterId) -> impl Iterator<Item = &Port> {
         let own = self.own_ports(cluster);
         let known = |port: &Port| self.ports().any(|other| is_same_number(port, other));
@@ -229,9 +245,9 @@ impl MergedService {
         ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
     }
 
-    /// The shard by whose word proxies of `cluster` have a port of this number; `None` where it is one of the
-    /// cluster's own.
-    pub fn lender_of_port(&self, cluster: &ClusterId, port: &Port) -> Option<&ShardKey> {
+    /// The shard that proxies of `cluster` have a port of this number from; `None` where it is one of the cluster's
+    /// own.
+    pub fn vip_source_of_port(&self, cluster: &ClusterId, port: &Port) -> Option<&ShardKey> {
         let has = |ports: &[Port]| ports.iter().any(|one| is_same_number(one, port));
         if has(self.own_ports(cluster)) {
             return None;
@@ -244,7 +260,7 @@ impl MergedService {
 
     /// Whether it matters for its ports in which cluster a proxy is.
     pub fn has_ports_by_cluster(&self) -> bool {
-        self.protocols_differ || self.keeps_home || !self.refused.is_empty()
+        self.protocols_differ || self.is_cluster_local || !self.refused.is_empty()
     }
 
     /// Whether it has endpoints at addresses that pods of other clusters have as well.
@@ -292,8 +308,8 @@ impl MergedService {
     }
 
     /// Whether any of it is at home in `cluster`.
-    pub fn is_at_home_in(&self, cluster: &ClusterId) -> bool {
-        self.shards.iter().any(|shard| shard.key.is_at_home_in(cluster))
+    pub fn is_visible_in(&self, cluster: &ClusterId) -> bool {
+        self.shards.iter().any(|shard| shard.key.is_visible_in(cluster))
     }
 
     /// Whether endpoints that `shard` has in `network` are in none of the mesh's networks, so that
@@ -321,7 +337,7 @@ impl ShardEndpoints {
         key: &ShardKey,
         record: &ServiceRecord,
         system_label: Option<&NetworkId>,
-        place: &dyn Place,
+        place: &dyn AssignNetwork,
     ) -> Self {
         // What an operator writes into an entry is no claim of a cluster.
         let claims = key.is_claimed().then_some(place);
@@ -333,7 +349,7 @@ impl ShardEndpoints {
     /// Endpoints from outside the mesh: each in the network that it names itself, or in none. No
     /// cluster speaks for them, and a range of addresses is one inside the mesh.
     fn outside(key: &ShardKey, record: &ServiceRecord) -> Self {
-        Self::placed(key, record, None, |label, _| Placed {
+        Self::placed(key, record, None, |label, _| AssignedEndpoints {
             network: label.cloned().unwrap_or_default(),
             at_any_address: true,
         })
@@ -342,48 +358,50 @@ impl ShardEndpoints {
     fn placed(
         key: &ShardKey,
         record: &ServiceRecord,
-        claims: Option<&dyn Place>,
-        place: impl Fn(Option<&NetworkId>, IpAddr) -> Placed,
+        claims: Option<&dyn AssignNetwork>,
+        place: impl Fn(Option<&NetworkId>, IpAddr) -> AssignedEndpoints,
     ) -> Self {
         let endpoints = &record.endpoints;
         let mut networks: Vec<NetworkId> = Vec::new();
         let mut bars: Vec<Option<Bar>> = Vec::new();
         let mut all_claimants: Vec<Option<Arc<[ClusterId]>>> = Vec::new();
-        let mut entered =
-            |network: &NetworkId, strange: bool, claimants: Option<&Arc<[ClusterId]>>| {
-                // The latest first: neighbours are in one network.
-                let is_it = |at: &usize| {
-                    networks.get(*at) == Some(network)
-                        && (bars.get(*at) == Some(&Some(Bar::Address))) == strange
-                        && all_claimants.get(*at).and_then(Option::as_ref) == claimants
-                };
-                let at = (0..networks.len()).rev().find(is_it).unwrap_or_else(|| {
-                    let claimed = |place: &dyn Place| place.may_claim(&key.cluster, network);
-                    bars.push(if strange {
-                        Some(Bar::Address)
-                    } else {
-                        claims.filter(|place| !claimed(*place)).map(|_| Bar::Network)
-                    });
-                    networks.push(network.clone());
-                    all_claimants.push(claimants.cloned());
-                    networks.len() - 1
-                });
-                u32::try_from(at).unwrap_or(u32::MAX)
+        let mut entered = |network: &NetworkId,
+                           strange: bool,
+                           claimants: Option<&Arc<[ClusterId]>>| {
+            // The latest first: neighbours are in one network.
+            let is_it = |at: &usize| {
+                networks.get(*at) == Some(network)
+                    && (bars.get(*at) == Some(&Some(Bar::Address))) == strange
+                    && all_claimants.get(*at).and_then(Option::as_ref) == claimants
             };
-        let shared = claims.filter(|place| place.has_claimants());
-        let claimants = |endpoint: Packed<'_>, kind: &Kind, network: &NetworkId| {
-            let place = shared.filter(|_| kind.claims_address(endpoint.health()))?;
-            let claimants = place.claimants(network, endpoint.address())?;
-            claimants.contains(&key.cluster).then_some(claimants)
+            let at = (0..networks.len()).rev().find(is_it).unwrap_or_else(|| {
+                let claimed = |place: &dyn AssignNetwork| place.may_claim(&key.cluster, network);
+                bars.push(if strange {
+                    Some(Bar::Address)
+                } else {
+                    claims.filter(|place| !claimed(*place)).map(|_| Bar::Network)
+                });
+                networks.push(network.clone());
+                all_claimants.push(claimants.cloned());
+                networks.len() - 1
+            });
+            u32::try_from(at).unwrap_or(u32::MAX)
         };
+        let shared = claims.filter(|place| place.has_claimants());
+        let claimants =
+            |endpoint: PackedEndpoint<'_>, kind: &EndpointGroup, network: &NetworkId| {
+                let place = shared.filter(|_| kind.claims_address(endpoint.health()))?;
+                let claimants = place.claimants(network, endpoint.address())?;
+                claimants.contains(&key.cluster).then_some(claimants)
+            };
         let is_strange = |address| {
-            let refused = |place: &dyn Place| !place.may_use(&key.cluster, address);
+            let refused = |place: &dyn AssignNetwork| !place.may_use(&key.cluster, address);
             address != NO_ADDRESS && claims.is_some_and(refused)
         };
         // Once for each kind, where addresses don't matter to it. Kinds stand in the order in which
         // endpoints of them come, so networks do as well.
         let any = endpoints.first().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |one| one.address);
-        let of_kinds: Vec<Placed> =
+        let of_kinds: Vec<AssignedEndpoints> =
             endpoints.kinds().iter().map(|kind| place(kind.network_label.as_ref(), any)).collect();
         let mut places: Vec<u32> = Vec::new();
         if shared.is_none()
@@ -467,7 +485,7 @@ impl ShardEndpoints {
     }
 
     /// Each endpoint as it is kept, with the place of its network in [`Self::networks`].
-    pub fn packed(&self) -> impl Iterator<Item = (Packed<'_>, usize)> {
+    pub fn packed(&self) -> impl Iterator<Item = (PackedEndpoint<'_>, usize)> {
         let place = |index| self.places.get(index).map_or(0, |at| *at as usize);
         self.endpoints.packed().enumerate().map(move |(index, packed)| (packed, place(index)))
     }
@@ -482,10 +500,10 @@ fn is_same_number(a: &Port, b: &Port) -> bool {
 pub(super) fn merge<'a>(
     host: &Hostname,
     records: impl Iterator<Item = (&'a ShardKey, &'a ServiceRecord, Option<&'a NetworkId>)>,
-    place: &dyn Place,
+    place: &dyn AssignNetwork,
 ) -> Option<MergedService> {
     let mut merged: Option<MergedService> = None;
-    let mut ports = Ports::default();
+    let mut ports = PortUnion::default();
     let mut records: Vec<_> = records
         .map(|(key, record, label)| {
             // What an operator writes into an entry is nobody's claim.
@@ -518,7 +536,7 @@ pub(super) fn merge<'a>(
             may_take_mtls: false,
             conflicts: Vec::new(),
             shards: Vec::new(),
-            keeps_home: false,
+            is_cluster_local: false,
             node_local: false,
             refused: BTreeSet::new(),
             overruled: Vec::new(),
@@ -526,7 +544,7 @@ pub(super) fn merge<'a>(
         if refused {
             merged.refused.insert(key.cluster.clone());
         }
-        merged.keeps_home |= service.keeps_home;
+        merged.is_cluster_local |= service.is_cluster_local;
         for field in differences(&merged.primary, service) {
             ports.lost(field, None, &key.cluster);
         }
@@ -534,13 +552,13 @@ pub(super) fn merge<'a>(
         let is_alike = merged.shards.first().is_none_or(|one| one.key.provider == key.provider);
         let for_all = (!refused || nobody_else)
             && is_alike
-            && !service.keeps_home
+            && !service.is_cluster_local
             && !matches!(service.resolution, Resolution::Alias(_));
         ports.add(key, service, for_all);
         by_cluster.push((key.cluster.clone(), Arc::clone(service)));
         let kinds = record.endpoints.kinds().iter();
         merged.may_take_mtls |=
-            !service.service_accounts.is_empty() || kinds.clone().any(Kind::may_take_mtls);
+            !service.service_accounts.is_empty() || kinds.clone().any(EndpointGroup::may_take_mtls);
         if !refused || nobody_else {
             let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
             accounts.extend(service.service_accounts.iter().chain(of_endpoints));
@@ -569,7 +587,7 @@ pub(super) fn merge<'a>(
 
 /// The union of ports, as it grows, and what clusters disagree on.
 #[derive(Default)]
-struct Ports<'a> {
+struct PortUnion<'a> {
     /// Each with the shard that has it first.
     union: Vec<(&'a ShardKey, &'a Port)>,
     /// How many of these are the first shard's.
@@ -580,7 +598,7 @@ struct Ports<'a> {
     first: Option<&'a ClusterId>,
 }
 
-impl<'a> Ports<'a> {
+impl<'a> PortUnion<'a> {
     fn lost(&mut self, field: &'static str, winner: Option<&'a ClusterId>, loser: &'a ClusterId) {
         let winner = winner.or(self.first);
         self.lost.entry((field, winner)).or_default().insert(loser);

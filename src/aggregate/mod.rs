@@ -12,5 +12,5 @@ mod shards;
 mod tests;
 
 pub use claims::{AddressClaims, SameAddresses};
-pub use merge::{Bar, Conflict, MergedService, Place, Placed, ShardEndpoints};
-pub use shards::{Aggregate, Touched};
+pub use merge::{AssignNetwork, AssignedEndpoints, Bar, Conflict, MergedService, ShardEndpoints};
+pub use shards::{Aggregate, AggregateChanges};

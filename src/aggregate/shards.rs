@@ -4,23 +4,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::merge::{MergedService, Place, merge};
+use super::merge::{AssignNetwork, MergedService, merge};
 use crate::model::{
     ClusterFacts, ClusterId, Hostname, KnownClusters, NetworkId, Seniority, Service, WorkloadKey,
     Workloads, repack,
 };
-use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
+use crate::registry::{
+    Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
+};
 
 /// All shards.
 #[derive(Debug, Default)]
 pub struct Aggregate {
-    shards: BTreeMap<ShardKey, Shard>,
+    shards: BTreeMap<ShardKey, ShardContents>,
     config_cluster: Option<ClusterId>,
     known: Arc<KnownClusters>,
 }
 
 #[derive(Debug)]
-struct Shard {
+struct ShardContents {
     epoch: Epoch,
     /// Where its cluster stands among others.
     seniority: Seniority,
@@ -34,7 +36,7 @@ struct Shard {
 
 /// What an update changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Touched {
+pub struct AggregateChanges {
     /// Services with another definition, other endpoints, or none any more.
     pub hosts: BTreeSet<Hostname>,
     /// Of these, services whose own object changed in some shard, came or went.
@@ -51,14 +53,14 @@ pub struct Touched {
     pub entries: bool,
 }
 
-impl Touched {
+impl AggregateChanges {
     /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty() && self.workloads.is_empty() && self.placements.is_empty()
     }
 
     /// Adds what a later update changed.
-    pub fn merge(&mut self, later: Touched) {
+    pub fn merge(&mut self, later: AggregateChanges) {
         join(&mut self.hosts, later.hosts);
         join(&mut self.objects, later.objects);
         join(&mut self.workloads, later.workloads);
@@ -105,13 +107,13 @@ impl Aggregate {
         seniority(&self.known, self.config_cluster.as_ref(), cluster)
     }
 
-    /// Takes one word of a source. The word of an earlier run than the one that fills the shard
-    /// changes nothing; saying the same twice changes nothing.
-    pub fn apply(&mut self, update: RegistryUpdate) -> Touched {
+    /// Applies one update of a source. An update of an earlier run than the one that fills the
+    /// shard changes nothing; applying the same one twice changes nothing.
+    pub fn apply(&mut self, update: RegistryUpdate) -> AggregateChanges {
         let RegistryUpdate { shard: key, epoch, change } = update;
-        let mut touched = Touched::default();
+        let mut touched = AggregateChanges::default();
         match change {
-            Change::Removed => {
+            ShardChange::Removed => {
                 if let Some(shard) = self.shards.remove(&key) {
                     if !key.is_joined() {
                         touched.placements.insert(key.cluster.clone());
@@ -122,7 +124,7 @@ impl Aggregate {
                     touched.objects.clone_from(&touched.hosts);
                 }
             }
-            Change::Reset(mut contents) => {
+            ShardChange::Reset(mut contents) => {
                 let mut first = None;
                 let shard = match self.shards.get_mut(&key) {
                     Some(shard) if shard.epoch > epoch => return touched,
@@ -131,15 +133,17 @@ impl Aggregate {
                         if !key.is_joined() {
                             touched.placements.insert(key.cluster.clone());
                         }
-                        // None of them is news: whoever looked one up in vain is told of the cluster. They
-                        // enter last, for their nodes are no news either.
+                        // None of them counts as a change: whoever looked one up in vain is notified of the cluster.
+                        // They enter last, since their nodes are no change either.
                         first = contents.workloads.take();
                         let seniority = self.seniority(&key.cluster);
-                        self.shards.entry(key.clone()).or_insert(Shard::empty(epoch, seniority))
+                        self.shards
+                            .entry(key.clone())
+                            .or_insert(ShardContents::empty(epoch, seniority))
                     }
                 };
                 shard.epoch = epoch;
-                // What the reset leaves out has gone: say so in the same words as an update.
+                // What the reset leaves out has gone: report it in the same form as an update does.
                 for host in shard.services.keys() {
                     contents.services.entry(host.clone()).or_insert(None);
                 }
@@ -152,7 +156,7 @@ impl Aggregate {
                 }
                 repack(&mut shard.services);
             }
-            Change::Update(contents) => {
+            ShardChange::Update(contents) => {
                 if let Some(shard) = self.shards.get_mut(&key)
                     && shard.epoch == epoch
                 {
@@ -164,7 +168,7 @@ impl Aggregate {
     }
 
     /// The service of this name as all shards together have it; `None` where none has it.
-    pub fn merge(&self, host: &Hostname, place: &dyn Place) -> Option<MergedService> {
+    pub fn merge(&self, host: &Hostname, place: &dyn AssignNetwork) -> Option<MergedService> {
         let mut records: Vec<_> = self
             .shards
             .iter()
@@ -181,7 +185,11 @@ impl Aggregate {
 
     /// What the system namespace of a shard's cluster names as its network; of what belongs to no cluster
     /// that is the config cluster's, where there is one: that is where it is written.
-    fn system_label<'a>(&'a self, key: &ShardKey, shard: &'a Shard) -> Option<&'a NetworkId> {
+    fn system_label<'a>(
+        &'a self,
+        key: &ShardKey,
+        shard: &'a ShardContents,
+    ) -> Option<&'a NetworkId> {
         let own = match &self.config_cluster {
             Some(config) if key.cluster.is_empty() => config,
             _ if key.is_joined() => &key.cluster,
@@ -273,7 +281,7 @@ impl Aggregate {
         records.filter(|(_, one)| is_there(one)).map(|(host, _)| host.clone()).collect()
     }
 
-    fn in_order(&self) -> impl Iterator<Item = (&ShardKey, &Shard)> {
+    fn in_order(&self) -> impl Iterator<Item = (&ShardKey, &ShardContents)> {
         let mut all: Vec<_> = self.shards.iter().collect();
         in_order(&mut all, |(key, shard)| (key, shard.seniority));
         all.into_iter()
@@ -308,7 +316,7 @@ fn with_another_age<'a>(before: &'a KnownClusters, now: &'a KnownClusters) -> Ve
     changed
 }
 
-/// The config cluster is known as such even before anybody has said which clusters there are.
+/// The config cluster is known as such even before anybody has reported which clusters there are.
 fn seniority(
     known: &KnownClusters,
     config_cluster: Option<&ClusterId>,
@@ -320,7 +328,7 @@ fn seniority(
     }
 }
 
-impl Shard {
+impl ShardContents {
     fn empty(epoch: Epoch, seniority: Seniority) -> Self {
         Self {
             epoch,
@@ -333,7 +341,12 @@ impl Shard {
         }
     }
 
-    fn apply(&mut self, cluster: &ClusterId, mut contents: Contents, touched: &mut Touched) {
+    fn apply(
+        &mut self,
+        cluster: &ClusterId,
+        mut contents: Contents,
+        touched: &mut AggregateChanges,
+    ) {
         if self.services.is_empty() {
             // In order and all of them news: whole trees are made, not one entry after the other.
             let said = std::mem::take(&mut contents.services).into_iter();

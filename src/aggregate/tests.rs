@@ -12,37 +12,40 @@ use crate::model::{
     ClusterFacts, ClusterId, Endpoint, KnownCluster, KnownClusters, Locality, NetworkId, Service,
     Workload, WorkloadKey, Workloads,
 };
-use crate::registry::Change;
+use crate::registry::ShardChange;
 
 /// Places by the label of the system namespace alone.
 struct BySystemLabel;
 
-impl Place for BySystemLabel {
+impl AssignNetwork for BySystemLabel {
     fn network_of(
         &self,
         _: &ClusterId,
         system_label: Option<&NetworkId>,
         _: Option<&NetworkId>,
         _: IpAddr,
-    ) -> Placed {
-        Placed { network: system_label.cloned().unwrap_or_default(), at_any_address: true }
+    ) -> AssignedEndpoints {
+        AssignedEndpoints {
+            network: system_label.cloned().unwrap_or_default(),
+            at_any_address: true,
+        }
     }
 }
 
 /// Places by an endpoint's own label, else by the last figure of its address.
 struct ByLabelOrAddress;
 
-impl Place for ByLabelOrAddress {
+impl AssignNetwork for ByLabelOrAddress {
     fn network_of(
         &self,
         _: &ClusterId,
         _: Option<&NetworkId>,
         label: Option<&NetworkId>,
         address: IpAddr,
-    ) -> Placed {
+    ) -> AssignedEndpoints {
         let by_address =
             || address.to_string().chars().last().unwrap_or_default().to_string().into();
-        Placed {
+        AssignedEndpoints {
             network: label.cloned().unwrap_or_else(by_address),
             at_any_address: label.is_some(),
         }
@@ -156,7 +159,9 @@ fn pods_of_a_cluster_are_told_when_their_node_moves_but_not_when_it_comes() {
         let (key, pod) = workload("web-1.ns", "10.0.0.1", &[]);
         let node = Some(Arc::new("n1".into()));
         let mut word = shard("east", 1).pod((key, Workload { node, ..pod })).said();
-        let Change::Reset(contents) = &mut word.change else { panic!("a first word is a reset") };
+        let ShardChange::Reset(contents) = &mut word.change else {
+            panic!("a first word is a reset")
+        };
         let locality = Locality { zone: zone.into(), ..Locality::default() };
         let localities = Arc::new([("n1".into(), Arc::new(locality))].into());
         contents.facts = Some(ClusterFacts { localities, ..ClusterFacts::default() });

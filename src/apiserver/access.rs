@@ -13,14 +13,14 @@ pub struct Access {
     /// The name its certificate must carry, where it isn't the URL's host.
     pub tls_server_name: Option<String>,
     /// Who we are.
-    pub credential: Credential,
+    pub credential: ApiCredential,
     /// Whether a loopback address may be dialled.
     pub loopback: Loopback,
 }
 
 /// Who we are to an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Credential {
+pub enum ApiCredential {
     /// Nobody.
     None,
     /// A bearer token.
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_secret_never_shows() {
-        let token = Credential::Token(Redacted::new("canary".to_owned()));
+        let token = ApiCredential::Token(Redacted::new("canary".to_owned()));
         assert!(!format!("{token:?}").contains("canary"));
     }
 }

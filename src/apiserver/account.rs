@@ -9,17 +9,17 @@ use std::time::{Duration, SystemTime};
 
 /// The account of one server.
 #[derive(Debug, Default)]
-pub struct Account {
-    /// Of readers: what has come and is not told yet.
+pub struct ServerAccount {
+    /// Of readers: what has been received and not passed on yet.
     read: AtomicUsize,
-    /// Of whoever is told.
+    /// Of the receiver: what it holds of what was passed on.
     held: AtomicUsize,
     /// When readers ask again that met too much, by their kind.
     again: Mutex<BTreeMap<&'static str, SystemTime>>,
 }
 
-impl Account {
-    /// So much is held of what was told.
+impl ServerAccount {
+    /// Sets how much is held of what was passed on.
     pub fn hold(&self, bytes: usize) {
         self.held.store(bytes, Ordering::Relaxed);
     }
@@ -48,7 +48,7 @@ impl Account {
 /// One reader's part of an account; it is given back in the end.
 #[derive(Debug)]
 pub(super) struct Share {
-    account: Arc<Account>,
+    account: Arc<ServerAccount>,
     /// Bytes that are no object yet.
     buffered: usize,
     /// Objects of a list that is not complete yet.
@@ -57,7 +57,7 @@ pub(super) struct Share {
 
 impl Share {
     /// A part of nothing yet.
-    pub(super) fn of(account: &Arc<Account>) -> Self {
+    pub(super) fn of(account: &Arc<ServerAccount>) -> Self {
         Self { account: Arc::clone(account), buffered: 0, gathered: 0 }
     }
 
@@ -76,7 +76,7 @@ impl Share {
         self.change(0, 0);
     }
 
-    /// Whether all readers together, and what was told, are above that.
+    /// Whether all readers together, and what was passed on, are above that.
     pub(super) fn exceeds(&self, limit: usize) -> bool {
         self.account.total() > limit
     }
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_first_who_asks_again_is_told() {
-        let account = Account::default();
+        let account = ServerAccount::default();
         assert_eq!(account.again(), None);
         account.asks("pods", Some(Duration::from_secs(600)));
         let later = account.again().expect("pods");

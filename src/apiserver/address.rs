@@ -13,36 +13,36 @@ use std::task::{Context, Poll};
 use hyper_util::client::legacy::connect::dns::Name;
 
 use super::Loopback;
-use crate::address::{Kind, Special, special};
+use crate::address::{ReservedAddress, Special, special};
 
 /// Why `address` is not dialled; `None` where it may be.
 pub(super) fn objection(address: IpAddr, loopback: Loopback) -> Option<Special> {
-    let allowed = |kind| kind == Kind::Loopback && loopback != Loopback::Refused;
+    let allowed = |kind| kind == ReservedAddress::Loopback && loopback != Loopback::Refused;
     special(address).filter(|special| !allowed(special.kind))
 }
 
 /// A name led only to addresses that are not dialled.
 #[derive(Debug, thiserror::Error)]
 #[error("{name} resolves to {address}, {objection}, which is never dialled")]
-pub(super) struct Refused {
+pub(super) struct RefusedAddresses {
     name: String,
     address: IpAddr,
     objection: Special,
 }
 
 /// What a name leads to now.
-type Found = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
+type LookedUpName = Pin<Box<dyn Future<Output = io::Result<Vec<SocketAddr>>> + Send>>;
 
 /// Resolves names as the host does, anew for each connection, and leaves out what is not dialled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resolver {
     loopback: Loopback,
-    look_up: fn(Name) -> Found,
+    look_up: fn(Name) -> LookedUpName,
 }
 
 impl Resolver {
     pub(super) fn new(loopback: Loopback) -> Self {
-        let look_up = |name: Name| -> Found {
+        let look_up = |name: Name| -> LookedUpName {
             Box::pin(
                 async move { Ok(tokio::net::lookup_host((name.as_str(), 0)).await?.collect()) },
             )
@@ -82,7 +82,8 @@ fn permitted(
         match objection(socket.ip(), loopback) {
             None => good.push(socket),
             Some(objection) => {
-                refused = Some(Refused { name: name.into(), address: socket.ip(), objection });
+                refused =
+                    Some(RefusedAddresses { name: name.into(), address: socket.ip(), objection });
             }
         }
     }
@@ -149,7 +150,7 @@ mod tests {
     }
 
     /// Each look-up says another address, the second one our own.
-    fn rebinding(_: Name) -> Found {
+    fn rebinding(_: Name) -> LookedUpName {
         static ASKED: AtomicUsize = AtomicUsize::new(0);
         const SAID: [&str; 3] = ["192.0.2.1:0", "127.0.0.1:0", "192.0.2.3:0"];
         let said = SAID[ASKED.fetch_add(1, Ordering::Relaxed)];

@@ -1,12 +1,11 @@
 //! From [`Access`] to a client.
 //!
-//! The connection is the kube crate's, its configuration filled in field by field with inline data:
-//! no file is read, no program run, no proxy taken from the environment, no redirect followed, no
+//! TLS is set up by the kube crate, its configuration filled in field by field with inline data: no file is read, no program run, no proxy taken from the environment, no redirect followed, no
 //! compression asked for.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -16,24 +15,29 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderValue, USER_AGENT};
 use http::{Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{
+    DefaultServerNameResolver, FixedServerNameResolver, HttpsConnector, ResolveServerName,
+};
 use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use kube::client::ConfigExt;
+use rustls::ClientConfig;
+use rustls::client::Resumption;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::sync::watch;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt};
 
+use super::access_error::AccessError;
 use super::address::{self, Resolver};
+use super::heard::Heard;
+use super::pool::{ConnectionPool, Place, Purpose};
+use super::transport::Dial;
+use super::transport::Transport;
+use super::transport::http1_over;
 use super::verify::GivenRoots;
-use super::{Access, Account, Credential, Loopback};
-use crate::address::Special;
+use super::{Access, ApiCredential, Loopback, ServerAccount};
 
-/// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
-/// the first list and stays so.
-const READ_BUFFER: usize = 16 << 10;
 /// How long connecting and the TLS handshake may take together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A connection that is quiet for so long is tried.
@@ -41,21 +45,18 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 /// So often, and so many times; then it is dead: about 25 s after the last sign of life.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
+/// What is offered (ALPN), the best first. Most servers take HTTP/1.1 for granted where nothing is.
+const HTTP2_OR_1: &[&str] = &["h2", "http/1.1"];
+const HTTP1: &[&str] = &[];
 /// What we sent must be acknowledged within this time (Linux): a request on a dead connection.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED_LIMIT: Duration = Duration::from_secs(20);
 
-/// Sends requests to a server. Clones share connections.
-pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
-
-/// Makes a transport that has no connections yet.
-type MakeTransport = Arc<dyn Fn() -> Transport + Send + Sync>;
-
 /// Sends requests to one API server. Clones share connections.
 #[derive(Clone)]
-pub struct Client {
-    http: Arc<Mutex<Transport>>,
-    make_transport: MakeTransport,
+pub struct ApiClient {
+    pool: Arc<ConnectionPool>,
+    purpose: Purpose,
     base: Uri,
     authorization: Option<HeaderValue>,
     /// Counts up when a probe finds the server back, for readers that wait, for the end of a pause or for
@@ -64,76 +65,57 @@ pub struct Client {
     /// How often readers were to list anew what they watch, by plural.
     pub(super) again: Arc<watch::Sender<BTreeMap<&'static str, u64>>>,
     /// What is held of what it says.
-    pub(super) account: Arc<Account>,
+    pub(super) account: Arc<ServerAccount>,
+    /// When it last sent something that is of use.
+    pub(super) heard: Arc<Heard>,
 }
 
-/// Why an [`Access`] can't be used, found without any connection.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
-    /// Not `https://HOST[:PORT][/path]`.
-    #[error("the server {0:?} is not an https URL with a host")]
-    Server(String),
-    /// A literal address that is not dialled.
-    #[error("the server's address {address} is {objection}, which is not dialled")]
-    Address {
-        /// The address.
-        address: IpAddr,
-        /// What it is.
-        objection: Special,
-    },
-    /// The CA is no certificate.
-    #[error("the CA holds no PEM certificate that can be read")]
-    Ca,
-    /// The token, user name, certificate or key can't be used. Never says what it is.
-    #[error("the {0} can't be used")]
-    Credential(&'static str),
-    /// TLS can't be set up with these parts.
-    #[error("TLS can't be set up: {0}")]
-    Tls(String),
-}
-
-impl Client {
+impl ApiClient {
     /// Prepares a client. Nothing is dialled until the first request.
     ///
     /// # Errors
     /// What makes `access` unusable, whatever the server.
-    pub fn new(access: &Access) -> Result<Self, ConnectError> {
+    pub fn new(access: &Access) -> Result<Self, AccessError> {
         let base = base(access)?;
         let mut config = kube::Config::new(base.clone());
         config.tls_server_name.clone_from(&access.tls_server_name);
         config.root_cert = access.ca_pem.as_deref().map(certificates).transpose()?;
-        if let Credential::Certificate { certificate_pem, key_pem }
-        | Credential::CertificateAndToken { certificate_pem, key_pem, .. } = &access.credential
+        if let ApiCredential::Certificate { certificate_pem, key_pem }
+        | ApiCredential::CertificateAndToken { certificate_pem, key_pem, .. } =
+            &access.credential
         {
             config.auth_info.client_certificate_data = Some(BASE64.encode(certificate_pem));
             config.auth_info.client_key_data = Some(BASE64.encode(key_pem.reveal()).into());
         }
 
-        let make_transport = transport_maker(&config, access.loopback)?;
+        let tls = Tls::new(&config)?;
+        let tcp = tcp(access.loopback);
+        let pool = ConnectionPool::new(tls.dial(tcp.clone(), HTTP2_OR_1), tls.dial(tcp, HTTP1));
         Ok(Self {
-            http: Arc::new(Mutex::new(make_transport())),
-            make_transport,
+            pool: Arc::new(pool),
+            purpose: Purpose::Question,
             base,
             authorization: authorization(&access.credential)?,
             revived: Arc::default(),
             again: Arc::default(),
             account: Arc::default(),
+            heard: Arc::default(),
         })
     }
 
-    /// The same, on connections of its own.
-    pub(super) fn apart(&self) -> Self {
-        Self { http: Arc::new(Mutex::new((self.make_transport)())), ..self.clone() }
+    /// Whether both share their connections.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pool, &other.pool)
     }
 
-    /// Uses none of the connections that are idle now again: they may be dead. Those in use stay.
-    pub(super) fn forget_idle(&self) {
-        *self.http() = (self.make_transport)();
+    /// The same, for probes.
+    pub(super) fn probing(&self) -> Self {
+        Self { purpose: Purpose::Probe, ..self.clone() }
     }
 
-    fn http(&self) -> MutexGuard<'_, Transport> {
-        // A transport is whole whatever happened to whoever held it.
-        self.http.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Asks nothing more over the connections there are: they may be dead. What is being answered stays.
+    pub(super) fn forget_connections(&self) {
+        self.pool.forget();
     }
 
     /// Lets all readers of a kind list it anew, after a short pause: to confirm what is hard to believe.
@@ -142,7 +124,7 @@ impl Client {
     }
 
     /// What is held of what it says.
-    pub fn account(&self) -> &Arc<Account> {
+    pub fn account(&self) -> &Arc<ServerAccount> {
         &self.account
     }
 
@@ -155,7 +137,7 @@ impl Client {
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, BoxError> {
+    ) -> Result<(Response<Incoming>, Option<Place>), BoxError> {
         let headers = request.headers_mut();
         headers.insert(
             USER_AGENT,
@@ -166,8 +148,7 @@ impl Client {
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        let http = self.http().clone();
-        http.oneshot(request).await
+        self.pool.exchange(request, self.purpose).await
     }
 
     /// The whole URI of a path below the server's own.
@@ -179,7 +160,7 @@ impl Client {
     }
 }
 
-impl std::fmt::Debug for Client {
+impl std::fmt::Debug for ApiClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").field("base", &self.base).finish_non_exhaustive()
     }
@@ -190,10 +171,10 @@ impl std::fmt::Debug for Client {
 ///
 /// # Errors
 /// Where `ca_pem` holds no certificate, or TLS can't be set up.
-pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, ConnectError> {
+pub fn transport_to(server: &Uri, ca_pem: Option<&[u8]>) -> Result<Transport, AccessError> {
     let mut config = kube::Config::new(server.clone());
     config.root_cert = ca_pem.map(certificates).transpose()?;
-    Ok(transport_maker(&config, Loopback::Named)?())
+    Ok(http1_over(Tls::new(&config)?.dial(tcp(Loopback::Named), HTTP1)))
 }
 
 /// TCP connections to a server that the operator names, which end soon after the other side is gone.
@@ -215,52 +196,71 @@ fn tcp(loopback: Loopback) -> HttpConnector<Resolver> {
     tcp
 }
 
-/// Connections with our deadlines, to addresses that may be dialled.
-fn transport_maker(
-    config: &kube::Config,
-    loopback: Loopback,
-) -> Result<MakeTransport, ConnectError> {
-    let tls = connector(config, tcp(loopback))?.map_future(|connecting| {
-        // The connector's own limit leaves out the handshake.
-        Box::pin(async {
-            match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
-                Ok(connected) => connected,
-                Err(_) => Err(BoxError::from(format!(
-                    "no connection within {} s",
-                    CONNECT_LIMIT.as_secs()
-                ))),
-            }
-        })
-    });
-    Ok(Arc::new(move || {
-        let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .http1_read_buf_exact_size(READ_BUFFER)
-            .build(tls.clone());
-        BoxCloneSyncService::new(http.map_err(BoxError::from))
-    }))
-}
-
-/// TLS on top of `tcp`, with what `config` says of roots, client certificate and the server's name.
+/// TLS on top of `tcp`, with what `config` says of roots, client certificate and the server's name, for
+/// HTTP/1.1.
 ///
 /// # Errors
 /// What makes these parts unusable.
-pub fn connector<H>(config: &kube::Config, tcp: H) -> Result<HttpsConnector<H>, ConnectError> {
-    let text = |error: &dyn std::fmt::Display| super::error::one_line(&error.to_string());
-    let mut tls = config.rustls_client_config().map_err(|error| ConnectError::Tls(text(&error)))?;
-    if let (Some(roots), false) = (&config.root_cert, config.accept_invalid_certs) {
-        tls.dangerous().set_certificate_verifier(GivenRoots::new(roots)?);
-    }
-    let mut builder = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-    if let Some(name) = &config.tls_server_name {
-        let name = ServerName::try_from(name.clone())
-            .map_err(|_| ConnectError::Tls(format!("tls-server-name {name:?} is no name")))?;
-        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
-    }
-    Ok(builder.enable_http1().wrap_connector(tcp))
+pub fn connector<H>(config: &kube::Config, tcp: H) -> Result<HttpsConnector<H>, AccessError> {
+    Ok(Tls::new(config)?.connector(tcp, HTTP1))
 }
 
-fn base(access: &Access) -> Result<Uri, ConnectError> {
-    let bad = || ConnectError::Server(super::error::one_line(&access.server.to_string()));
+/// How TLS is spoken to a server.
+struct Tls {
+    config: ClientConfig,
+    /// Who it must be: always this one, or the host that is asked.
+    name: Arc<dyn ResolveServerName + Send + Sync>,
+}
+
+impl Tls {
+    fn new(config: &kube::Config) -> Result<Self, AccessError> {
+        let text = |error: &dyn std::fmt::Display| super::error::one_line(&error.to_string());
+        let mut tls =
+            config.rustls_client_config().map_err(|error| AccessError::Tls(text(&error)))?;
+        if let (Some(roots), false) = (&config.root_cert, config.accept_invalid_certs) {
+            tls.dangerous().set_certificate_verifier(GivenRoots::new(roots)?);
+        }
+        // One server and no more: by itself it makes room for 32.
+        tls.resumption = Resumption::in_memory_sessions(1);
+        let name: Arc<dyn ResolveServerName + Send + Sync> = match &config.tls_server_name {
+            Some(name) => {
+                let name = ServerName::try_from(name.clone()).map_err(|_| {
+                    AccessError::Tls(format!("tls-server-name {name:?} is no name"))
+                })?;
+                Arc::new(FixedServerNameResolver::new(name))
+            }
+            None => Arc::new(DefaultServerNameResolver::default()),
+        };
+        Ok(Self { config: tls, name })
+    }
+
+    /// TLS on top of `tcp` that offers `protocols`, the best first.
+    fn connector<H>(&self, tcp: H, protocols: &[&str]) -> HttpsConnector<H> {
+        let mut tls = self.config.clone();
+        tls.alpn_protocols = protocols.iter().map(|one| one.as_bytes().to_vec()).collect();
+        HttpsConnector::new(tcp, tls, false, Arc::clone(&self.name))
+    }
+
+    /// Connections with our deadlines.
+    fn dial(&self, tcp: HttpConnector<Resolver>, protocols: &[&str]) -> Dial {
+        let connector = self.connector(tcp, protocols).map_future(|connecting| {
+            // The connector's own limit leaves out the handshake.
+            Box::pin(async {
+                match tokio::time::timeout(CONNECT_LIMIT, connecting).await {
+                    Ok(connected) => connected,
+                    Err(_) => Err(BoxError::from(format!(
+                        "no connection within {} s",
+                        CONNECT_LIMIT.as_secs()
+                    ))),
+                }
+            })
+        });
+        BoxCloneSyncService::new(connector)
+    }
+}
+
+fn base(access: &Access) -> Result<Uri, AccessError> {
+    let bad = || AccessError::Server(super::error::one_line(&access.server.to_string()));
     let server = &access.server;
     let authority = server.authority().ok_or_else(bad)?;
     // User info would be a credential in a place that is logged.
@@ -274,7 +274,7 @@ fn base(access: &Access) -> Result<Uri, ConnectError> {
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     if let Ok(address) = literal.parse::<IpAddr>() {
         if let Some(objection) = address::objection(address, access.loopback) {
-            return Err(ConnectError::Address { address, objection });
+            return Err(AccessError::Address { address, objection });
         }
     } else if host.is_empty() {
         return Err(bad());
@@ -282,26 +282,26 @@ fn base(access: &Access) -> Result<Uri, ConnectError> {
     Ok(server.clone())
 }
 
-fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, ConnectError> {
+fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, AccessError> {
     let found: Vec<Vec<u8>> = CertificateDer::pem_slice_iter(pem)
         .map(|certificate| certificate.map(|der| der.to_vec()))
         .collect::<Result<_, _>>()
-        .map_err(|_| ConnectError::Ca)?;
-    if found.is_empty() { Err(ConnectError::Ca) } else { Ok(found) }
+        .map_err(|_| AccessError::Ca)?;
+    if found.is_empty() { Err(AccessError::Ca) } else { Ok(found) }
 }
 
-fn authorization(credential: &Credential) -> Result<Option<HeaderValue>, ConnectError> {
+fn authorization(credential: &ApiCredential) -> Result<Option<HeaderValue>, AccessError> {
     let (what, text) = match credential {
-        Credential::None | Credential::Certificate { .. } => return Ok(None),
-        Credential::Token(token) | Credential::CertificateAndToken { token, .. } => {
+        ApiCredential::None | ApiCredential::Certificate { .. } => return Ok(None),
+        ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
             ("token", format!("Bearer {}", token.reveal().trim()))
         }
-        Credential::Basic { username, password } => (
+        ApiCredential::Basic { username, password } => (
             "user name and password",
             format!("Basic {}", BASE64.encode(format!("{username}:{}", password.reveal()))),
         ),
     };
-    let mut value = HeaderValue::try_from(text).map_err(|_| ConnectError::Credential(what))?;
+    let mut value = HeaderValue::try_from(text).map_err(|_| AccessError::Credential(what))?;
     value.set_sensitive(true);
     Ok(Some(value))
 }
@@ -316,7 +316,7 @@ mod tests {
             server: server.parse().expect("a URI"),
             ca_pem: None,
             tls_server_name: None,
-            credential: Credential::None,
+            credential: ApiCredential::None,
             loopback: Loopback::Refused,
         }
     }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn only_https_servers_at_permitted_addresses_are_taken() {
         for good in ["https://api.example:6443", "https://10.0.0.1", "https://h/k8s/c-1/"] {
-            assert!(Client::new(&access(good)).is_ok(), "{good}");
+            assert!(ApiClient::new(&access(good)).is_ok(), "{good}");
         }
         for bad in [
             "http://api.example",
@@ -337,13 +337,13 @@ mod tests {
             "https://169.254.169.254/latest",
             "/just/a/path",
         ] {
-            assert!(Client::new(&access(bad)).is_err(), "{bad}");
+            assert!(ApiClient::new(&access(bad)).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_path_in_the_server_url_stays_in_front() {
-        let client = Client::new(&access("https://rancher.example/k8s/c-1/")).expect("usable");
+        let client = ApiClient::new(&access("https://rancher.example/k8s/c-1/")).expect("usable");
         assert_eq!(
             client.uri("/api/v1/pods?limit=1").expect("a URI").to_string(),
             "https://rancher.example/k8s/c-1/api/v1/pods?limit=1"
@@ -352,19 +352,19 @@ mod tests {
 
     #[test]
     fn unusable_parts_are_named_without_their_value() {
-        let mut odd = access("https://h");
-        odd.credential = Credential::Token(Redacted::new("canary\nx".into()));
-        let error = Client::new(&odd).expect_err("a line break can't be sent");
-        assert_eq!(error, ConnectError::Credential("token"));
-        let mut odd = access("https://h");
-        odd.ca_pem = Some(b"no pem".to_vec());
-        assert_eq!(Client::new(&odd).expect_err("no certificate"), ConnectError::Ca);
-        let mut odd = access("https://h");
-        odd.credential = Credential::Certificate {
+        let mut invalid = access("https://h");
+        invalid.credential = ApiCredential::Token(Redacted::new("canary\nx".into()));
+        let error = ApiClient::new(&invalid).expect_err("a line break can't be sent");
+        assert_eq!(error, AccessError::Credential("token"));
+        let mut invalid = access("https://h");
+        invalid.ca_pem = Some(b"no pem".to_vec());
+        assert_eq!(ApiClient::new(&invalid).expect_err("no certificate"), AccessError::Ca);
+        let mut invalid = access("https://h");
+        invalid.credential = ApiCredential::Certificate {
             certificate_pem: b"canary".to_vec(),
             key_pem: Redacted::new(b"canary".to_vec()),
         };
-        let error = Client::new(&odd).expect_err("no certificate");
+        let error = ApiClient::new(&invalid).expect_err("no certificate");
         assert!(!error.to_string().contains("canary"), "{error}");
     }
 }

@@ -2,21 +2,25 @@
 
 use std::error::Error as StdError;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::codes;
 use crate::descriptors::is_none_free;
 
+/// How rustls begins to say that the server sent an alert.
+const ALERT: &str = "received fatal alert: ";
+
 /// Why a request brought no answer we can use. The texts name the fact: status, address, dates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
+pub enum ApiError {
     /// Its certificate is not acceptable, or it does not speak TLS.
     #[error("{0}")]
     Tls(String),
     /// No connection: no such name, an address that is not dialled, refused, no route.
     #[error("{0}")]
     Unreachable(String),
-    /// It accepted the request and said nothing for this long.
+    /// It accepted the request and sent nothing for this long.
     #[error("no answer to {request} within {} s", .limit.as_secs())]
     Silent {
         /// What was asked.
@@ -55,10 +59,10 @@ pub enum Error {
     },
     /// Another status from 400 to 499.
     #[error("{0}")]
-    Rejected(Status),
+    Rejected(ApiStatus),
     /// A status from 500 to 599.
     #[error("{0}")]
-    Server(Status),
+    Server(ApiStatus),
     /// It answers what no API server answers.
     #[error("{0}")]
     Misbehaving(String),
@@ -70,14 +74,14 @@ pub enum Error {
 /// A status and what the server says about it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("status {code}: {message}")]
-pub struct Status {
+pub struct ApiStatus {
     /// The HTTP status.
     pub code: u16,
     /// Its message, cut to a line of 200 characters.
     pub message: String,
 }
 
-impl Error {
+impl ApiError {
     /// The error that a status stands for, both as an HTTP answer and as an event in a watch.
     pub(crate) fn of_status(code: u16, message: &str, retry_after: Option<Duration>) -> Self {
         let message = one_line(message);
@@ -91,8 +95,8 @@ impl Error {
             504 if message.to_ascii_lowercase().contains("too large resource version") => {
                 Self::VersionAhead(message)
             }
-            400..=499 => Self::Rejected(Status { code, message }),
-            500..=599 => Self::Server(Status { code, message }),
+            400..=499 => Self::Rejected(ApiStatus { code, message }),
+            500..=599 => Self::Server(ApiStatus { code, message }),
             300..=399 => Self::Misbehaving(format!("status {code}: redirects are not followed")),
             _ => Self::Misbehaving(format!("status {code} makes no sense here: {message}")),
         }
@@ -115,7 +119,12 @@ impl Error {
             deepest(error).to_string()
         };
         let connecting = find::<hyper_util::client::legacy::Error>(error)
-            .is_some_and(hyper_util::client::legacy::Error::is_connect);
+            .is_some_and(hyper_util::client::legacy::Error::is_connect)
+            || find::<NotConnected>(error).is_some();
+        // HTTP/2 hands on what went wrong below it as text.
+        if let Some(alert) = fact.strip_prefix(ALERT) {
+            return of_alert(alert);
+        }
         if connecting {
             Self::Unreachable(one_line(&fact))
         } else {
@@ -124,7 +133,7 @@ impl Error {
     }
 }
 
-fn of_tls(error: &rustls::Error) -> Error {
+fn of_tls(error: &rustls::Error) -> ApiError {
     use rustls::CertificateError as Bad;
     let date = |time: &rustls_pki_types::UnixTime| {
         i64::try_from(time.as_secs())
@@ -165,13 +174,16 @@ fn of_tls(error: &rustls::Error) -> Error {
             other => format!("its certificate is not acceptable: {other}"),
         },
         // TLS 1.3 servers say so only after the handshake, in answer to the request.
-        rustls::Error::AlertReceived(alert) => {
-            return Error::Unauthorized(format!("TLS alert {alert:?}"));
-        }
+        rustls::Error::AlertReceived(alert) => return of_alert(&format!("{alert:?}")),
         rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
         other => format!("TLS fails: {other}"),
     };
-    Error::Tls(one_line(&text))
+    ApiError::Tls(one_line(&text))
+}
+
+/// The server's refusal of our certificate, or of our lack of one.
+fn of_alert(alert: &str) -> ApiError {
+    ApiError::Unauthorized(one_line(&format!("TLS alert {alert}")))
 }
 
 /// A name of a certificate, which comes to us in Rust's form of it: `DnsName("a.example")`.
@@ -218,22 +230,32 @@ mod tests {
 
     #[test]
     fn that_we_have_no_descriptor_left_is_no_fault_of_the_server() {
-        let error = Error::of_exchange("GET /", &io::Error::from_raw_os_error(24));
-        let Error::Broken { fact, .. } = error else { panic!("{error}") };
+        let error = ApiError::of_exchange("GET /", &io::Error::from_raw_os_error(24));
+        let ApiError::Broken { fact, .. } = error else { panic!("{error}") };
         assert!(fact.starts_with("STR0810"), "{fact}");
     }
 
     #[test]
+    fn a_refused_client_certificate_is_told_apart_over_http2_as_well() {
+        let alert = rustls::AlertDescription::CertificateRequired;
+        let known = io::Error::other(rustls::Error::AlertReceived(alert));
+        for error in [io::Error::other(known.to_string()), known] {
+            let told = ApiError::of_exchange("GET /", &error);
+            assert_eq!(told, ApiError::Unauthorized("TLS alert CertificateRequired".into()));
+        }
+    }
+
+    #[test]
     fn statuses_are_told_apart() {
-        let of = |code, message| Error::of_status(code, message, None);
-        assert_eq!(of(410, "old"), Error::Gone("old".into()));
+        let of = |code, message| ApiError::of_status(code, message, None);
+        assert_eq!(of(410, "old"), ApiError::Gone("old".into()));
         assert!(matches!(
             of(504, "Timeout: Too large resource version: 9"),
-            Error::VersionAhead(_)
+            ApiError::VersionAhead(_)
         ));
-        assert!(matches!(of(504, "slow"), Error::Server(Status { code: 504, .. })));
-        assert!(matches!(of(302, ""), Error::Misbehaving(_)));
-        assert!(matches!(of(422, "no"), Error::Rejected(Status { code: 422, .. })));
+        assert!(matches!(of(504, "slow"), ApiError::Server(ApiStatus { code: 504, .. })));
+        assert!(matches!(of(302, ""), ApiError::Misbehaving(_)));
+        assert!(matches!(of(422, "no"), ApiError::Rejected(ApiStatus { code: 422, .. })));
     }
 
     #[test]
@@ -252,5 +274,21 @@ mod tests {
         let line = one_line(&format!("a\n\u{1b}[31m{}", "x".repeat(1000)));
         assert_eq!(line.chars().count(), 200);
         assert!(!line.contains(char::is_control));
+    }
+}
+
+/// There is no connection, and why.
+#[derive(Debug, Clone)]
+pub(super) struct NotConnected(pub(super) Arc<dyn StdError + Send + Sync>);
+
+impl std::fmt::Display for NotConnected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("no connection")
+    }
+}
+
+impl StdError for NotConnected {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        Some(&*self.0)
     }
 }

@@ -7,15 +7,15 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
-use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
-use super::object::{Form, Kind, Odd, OnlyMeta, null_as_default};
+use super::envelope::{CutError, ENVELOPE_BYTES_MAX, ListEnd, WatchLine, keep};
+use super::object::{Form, InvalidField, ObjectKind, OnlyMeta, null_as_default};
 
 /// Decodes an object.
-pub(super) fn form<'a, F: Form<'a>>(json: &'a [u8]) -> Result<F, Odd> {
+pub(super) fn form<'a, F: Form<'a>>(json: &'a [u8]) -> Result<F, InvalidField> {
     if let Some((form, [])) = F::of_plain_json(json) {
         return Ok(form);
     }
-    decode(json).map_err(|error| Odd {
+    decode(json).map_err(|error| InvalidField {
         key: serde_json::from_slice::<OnlyMeta<'_>>(json).ok().and_then(|only| {
             let identity = only.metadata.identity();
             identity.makes_sense().then(|| identity.key())
@@ -34,7 +34,7 @@ fn decode<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error
 }
 
 /// Decodes an event.
-pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, String> {
+pub(super) fn line<K: ObjectKind>(kind: &K, json: &[u8]) -> Result<WatchLine<K::Kept>, String> {
     #[derive(Deserialize)]
     struct Event<'a, F> {
         #[serde(rename = "type", borrow)]
@@ -44,20 +44,20 @@ pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, Stri
     // Nearly all are objects that are so now and make sense: read in one go. The rest is looked at
     // once more.
     let applied = plain_line(json).or_else(|| {
-        let Event { kind, object } = decode::<Event<'_, K::Form<'_>>>(json).ok()?;
+        let Event { kind, object } = decode::<Event<'_, K::ObjectForm<'_>>>(json).ok()?;
         matches!(&*kind, "ADDED" | "MODIFIED").then_some(object)
     });
     if let Some(object) = applied
         && object.identity().makes_sense()
         && let Ok((object, version)) = keep(kind, object)
     {
-        return Ok(Line::Applied { object, version });
+        return Ok(WatchLine::Applied { object, version });
     }
 
     let text = |error: serde_json::Error| error.to_string();
     let event: Event<'_, &RawValue> = serde_json::from_slice(json).map_err(text)?;
     let object = event.object.get().as_bytes();
-    Line::of_event(
+    WatchLine::of_event(
         &event.kind,
         || form(object).and_then(|form| keep(kind, form)),
         || Ok(serde_json::from_slice::<OnlyMeta<'_>>(object).map_err(text)?.metadata),
@@ -70,7 +70,7 @@ pub(super) fn line<K: Kind>(kind: &K, json: &[u8]) -> Result<Line<K::Kept>, Stri
                 reason: String,
             }
             let status: Status = serde_json::from_slice(object).map_err(text)?;
-            Ok(Line::of_status(status.code.into(), &status.reason, &status.message))
+            Ok(WatchLine::of_status(status.code.into(), &status.reason, &status.message))
         },
     )
 }
@@ -85,14 +85,14 @@ fn plain_line<'a, F: Form<'a>>(json: &'a [u8]) -> Option<F> {
 
 /// Cuts a list into its objects as it arrives.
 ///
-/// Follows strings and nesting only, by a counter; whether it is JSON is said by who decodes the
-/// objects, and what is around them.
-pub(super) struct List {
+/// Follows strings and nesting only, by a counter; whether it is JSON is judged by whoever decodes
+/// the objects, and what is around them.
+pub(super) struct JsonList {
     longest: usize,
     buffer: BytesMut,
     /// How many bytes of the buffer have been looked at.
     seen: usize,
-    place: Place,
+    place: JsonListPosition,
     /// How many braces and brackets are open, counted from the place.
     depth: usize,
     text: InText,
@@ -104,7 +104,7 @@ pub(super) struct List {
 
 /// Where in a list we are.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum JsonListPosition {
     /// Around the objects.
     Envelope,
     /// After `"items":`, before what that is.
@@ -124,14 +124,14 @@ enum InText {
     Escaped,
 }
 
-impl List {
+impl JsonList {
     /// A list whose objects are at most `longest` bytes long.
     pub(super) fn new(longest: usize) -> Self {
         Self {
             longest,
             buffer: BytesMut::new(),
             seen: 0,
-            place: Place::Envelope,
+            place: JsonListPosition::Envelope,
             depth: 0,
             text: InText::No,
             envelope: Vec::new(),
@@ -153,7 +153,7 @@ impl List {
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         while let Some(&byte) = self.buffer.get(self.seen) {
             // Most of an object is text, and most of text is neither end nor escape.
-            if self.place == Place::Object && self.text == InText::Yes {
+            if self.place == JsonListPosition::Object && self.text == InText::Yes {
                 let rest = self.buffer.get(self.seen..).unwrap_or_default();
                 let plain = memchr::memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
                 if plain > 0 {
@@ -165,16 +165,16 @@ impl List {
                 }
             }
             match self.place {
-                Place::Envelope | Place::Items => {
+                JsonListPosition::Envelope | JsonListPosition::Items => {
                     self.envelope_byte(byte);
                     if self.envelope.len() > ENVELOPE_BYTES_MAX {
                         return Err(CutError::Malformed("it has more to say than objects".into()));
                     }
                 }
-                Place::Between => match byte {
+                JsonListPosition::Between => match byte {
                     b']' => {
                         self.envelope.push(b']');
-                        self.place = Place::Envelope;
+                        self.place = JsonListPosition::Envelope;
                         // `items` is in the outermost object.
                         self.depth = 1;
                     }
@@ -182,11 +182,11 @@ impl List {
                     _ => {
                         // What is before it has been taken care of.
                         drop(self.buffer.split_to(self.seen));
-                        (self.seen, self.depth, self.place) = (0, 0, Place::Object);
+                        (self.seen, self.depth, self.place) = (0, 0, JsonListPosition::Object);
                         continue;
                     }
                 },
-                Place::Object => {
+                JsonListPosition::Object => {
                     if let Some(object) = self.object_byte(byte) {
                         return Ok(Some(object));
                     }
@@ -197,7 +197,7 @@ impl List {
             }
             self.seen += 1;
         }
-        if self.place != Place::Object {
+        if self.place != JsonListPosition::Object {
             self.buffer.clear();
             self.seen = 0;
         }
@@ -206,11 +206,12 @@ impl List {
 
     /// Takes a byte of what is around the objects.
     fn envelope_byte(&mut self, byte: u8) {
-        if self.place == Place::Items && !byte.is_ascii_whitespace() {
-            self.place = if byte == b'[' { Place::Between } else { Place::Envelope };
+        if self.place == JsonListPosition::Items && !byte.is_ascii_whitespace() {
+            self.place =
+                if byte == b'[' { JsonListPosition::Between } else { JsonListPosition::Envelope };
         }
         self.envelope.push(byte);
-        if self.place == Place::Between {
+        if self.place == JsonListPosition::Between {
             return;
         }
         let was_in_text = self.text != InText::No;
@@ -220,7 +221,7 @@ impl List {
         }
         let name = self.envelope.get(self.name_at..).unwrap_or_default();
         if byte == b':' && !was_in_text && self.depth == 1 && name.starts_with(b"items\"") {
-            self.place = Place::Items;
+            self.place = JsonListPosition::Items;
         }
     }
 
@@ -229,7 +230,7 @@ impl List {
         let was_in_text = self.text != InText::No;
         // A number or a name in the place of an object ends where something else begins.
         if self.depth == 0 && !was_in_text && self.seen > 0 && matches!(byte, b',' | b']') {
-            self.place = Place::Between;
+            self.place = JsonListPosition::Between;
             let object = self.buffer.split_to(self.seen).freeze();
             self.seen = 0;
             return Some(object);
@@ -237,7 +238,7 @@ impl List {
         self.step(byte);
         let ends = !was_in_text && self.depth == 0 && matches!(byte, b'}' | b']');
         ends.then(|| {
-            self.place = Place::Between;
+            self.place = JsonListPosition::Between;
             let object = self.buffer.split_to(self.seen + 1).freeze();
             self.seen = 0;
             object
@@ -257,7 +258,7 @@ impl List {
     }
 
     /// What the list says of itself, once all has been received.
-    pub(super) fn end(self) -> Result<End, String> {
+    pub(super) fn end(self) -> Result<ListEnd, String> {
         #[derive(Deserialize)]
         struct Envelope<'a> {
             #[serde(borrow)]
@@ -275,7 +276,7 @@ impl List {
             #[serde(default, borrow, rename = "continue")]
             next: Option<Cow<'a, str>>,
         }
-        if self.place != Place::Envelope {
+        if self.place != JsonListPosition::Envelope {
             return Err("it ended within its objects".into());
         }
         let envelope: Envelope<'_> =
@@ -284,7 +285,7 @@ impl List {
             return Err("its items are in no known place".into());
         }
         let Metadata { resource_version, next } = envelope.metadata;
-        Ok(End {
+        Ok(ListEnd {
             version: resource_version.into_owned(),
             next: next.filter(|token| !token.is_empty()).map(Cow::into_owned),
         })

@@ -8,14 +8,14 @@ pub(super) struct TooLong;
 
 /// Bytes received and not yet taken as lines.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct LineBuffer {
     buffer: BytesMut,
     /// How many bytes of the buffer are known to hold no line end.
     searched: usize,
     longest: usize,
 }
 
-impl Lines {
+impl LineBuffer {
     /// Lines of at most `longest` bytes, their end not counted.
     pub(super) fn new(longest: usize) -> Self {
         Self { buffer: BytesMut::new(), searched: 0, longest }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     fn lines_of(chunks: &[&str]) -> (Vec<String>, bool) {
-        let mut lines = Lines::new(8);
+        let mut lines = LineBuffer::new(8);
         let mut found = Vec::new();
         for chunk in chunks {
             lines.push(chunk.as_bytes());
@@ -92,12 +92,12 @@ mod tests {
 
     #[test]
     fn a_line_without_an_end_is_cut_at_the_bound() {
-        let mut lines = Lines::new(8);
+        let mut lines = LineBuffer::new(8);
         lines.push(b"12345678");
         assert_eq!(lines.next(), Ok(None));
         lines.push(b"9");
         assert_eq!(lines.next(), Err(TooLong));
-        let mut lines = Lines::new(8);
+        let mut lines = LineBuffer::new(8);
         lines.push(b"123456789\n");
         assert_eq!(lines.next(), Err(TooLong));
     }

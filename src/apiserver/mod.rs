@@ -4,52 +4,67 @@
 //! followed, and where a name leads is checked on the address that is dialled. Knows nothing of
 //! services or the mesh.
 //!
-//! [`Client::read`] is the heart: `watch.rs` moves bytes, `course.rs` decides what to ask next and
-//! when, `backoff.rs` for how long to wait, `served.rs` in which version. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into
-//! objects as they arrive, `object.rs`, `text.rs` and `wire.rs` decode them, `decode.rs` makes one
-//! of both forms, and `gathered.rs` holds a list until all of it has come.
+//! [`ApiClient::read`] reads one kind: `watch.rs` moves bytes, `watch_state.rs` decides what to ask next
+//! and when, `backoff.rs` for how long to wait, `served.rs` in which version, and `pool.rs` over which
+//! connection. `lines.rs`, `json.rs` and `protobuf.rs` cut bytes into objects as they arrive, `object.rs`,
+//! `text.rs` and `wire.rs` decode them, `envelope.rs` says what is cut out of both forms, `decode.rs` makes
+//! one of these, and `list_builder.rs` holds a list until all of it has come.
 
 mod access;
+mod access_error;
 mod account;
 mod address;
 mod backoff;
+mod borrowed_text;
+mod cluster_identity;
 mod connect;
-mod course;
 mod decode;
+mod envelope;
 mod error;
-mod gathered;
+mod event;
+mod heard;
 mod json;
 mod lines;
+mod list_builder;
 mod object;
+mod pool;
 mod probe;
 mod protobuf;
 mod request;
-mod sameness;
 mod served;
 #[cfg(test)]
 mod tests;
 mod text;
+mod transport;
 mod verify;
 mod watch;
+mod watch_state;
 mod wire;
 
-pub use access::{Access, Credential, Loopback, Redacted};
-pub use account::Account;
+pub use access::{Access, ApiCredential, Loopback, Redacted};
+pub use access_error::AccessError;
+pub use account::ServerAccount;
 pub(crate) use backoff::Backoff;
+pub use borrowed_text::BorrowedText;
+pub use cluster_identity::{
+    ClusterIdentityCheck, ClusterIdentityProbe, cluster_uid, identity_check, look,
+};
 pub(crate) use connect::tcp_to_named;
-pub use connect::{Client, ConnectError, Transport, connector, transport_to};
+pub use connect::{ApiClient, connector, transport_to};
 #[cfg(any(test, fuzzing))]
 pub(crate) use decode::read_objects;
-pub use decode::{Encoding, read_list, read_watch};
-pub use error::Error;
+pub use decode::{read_list, read_watch};
+pub use envelope::Encoding;
+pub use error::ApiError;
 pub(crate) use error::one_line;
+pub use event::{ReadLimits, WatchEvent};
 pub use object::{
-    Form, Gather, Identity, Key, Keyed, Kind, Meta, Metadata, Object, Odd, Owner, list,
-    null_as_default,
+    Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,
+    OwnedObject, OwnerReference, list, null_as_default,
 };
 pub use probe::Probed;
 pub use request::Patch;
-pub use sameness::{Look, Sameness, cluster_uid, look, sameness};
-pub use text::{Moment, NumberOrName, Pairs, Raw, Text};
-pub use watch::{Event, Limits, Selection};
-pub use wire::{Malformed, Message, Value};
+pub use text::{Moment, NumberOrName, Pairs, Raw};
+pub use transport::Transport;
+pub use watch::Selection;
+pub use wire::{FieldValue, MalformedMessage, ProtobufMessage};

@@ -13,19 +13,20 @@ use std::sync::Arc;
 use serde::de::{DeserializeOwned, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::text::{ELEMENTS_MAX, Moment, Pairs, Text};
-use super::wire::{Malformed, Message, Value};
+use super::borrowed_text::{BorrowedText, ELEMENTS_MAX};
+use super::text::{Moment, Pairs};
+use super::wire::{FieldValue, MalformedMessage, ProtobufMessage};
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
+pub struct NamespacedName {
     /// The namespace; empty for kinds without.
     pub namespace: Arc<str>,
     /// The name.
     pub name: Arc<str>,
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for NamespacedName {
     /// `namespace/name`, or `name`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.namespace.is_empty() {
@@ -37,18 +38,18 @@ impl fmt::Display for Key {
 
 /// An object that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Odd {
-    /// Which, where that much can be told.
-    pub key: Option<Key>,
+pub struct InvalidField {
+    /// Which, where that much is known.
+    pub key: Option<NamespacedName>,
     /// Why.
     pub reason: String,
 }
 
 /// How the objects of a kind are read: borrowed from the bytes received, as JSON or protobuf, and at
 /// once made into what is kept. So a list costs what is kept of it, and one object in full.
-pub trait Kind: Send + Sync {
+pub trait ObjectKind: Send + Sync {
     /// An object on the wire.
-    type Form<'a>: Form<'a>;
+    type ObjectForm<'a>: Form<'a>;
     /// What is kept of it.
     type Kept: Keyed + Send + 'static;
     /// What is kept of all of a list.
@@ -58,7 +59,7 @@ pub trait Kind: Send + Sync {
     const PROTOBUF: bool;
 
     /// Keeps what is needed.
-    fn keep(&self, form: Self::Form<'_>) -> Self::Kept;
+    fn keep(&self, form: Self::ObjectForm<'_>) -> Self::Kept;
 }
 
 /// The objects of a list while it comes, and then all of them.
@@ -67,11 +68,11 @@ pub trait Gather<T>: Default + Send + 'static {
     fn add(&mut self, object: T);
 
     /// Drops the one of that key, if it is there.
-    fn forget(&mut self, key: &Key);
+    fn forget(&mut self, key: &NamespacedName);
 
     /// Drops those of these keys that are there: they have gone while the list came. For lists in which
     /// one can't be found without looking at all of them, a single pass.
-    fn forget_all(&mut self, gone: &BTreeSet<Key>) {
+    fn forget_all(&mut self, gone: &BTreeSet<NamespacedName>) {
         gone.iter().for_each(|key| self.forget(key));
     }
 
@@ -87,7 +88,7 @@ pub trait Gather<T>: Default + Send + 'static {
 /// What is kept of an object and knows of which.
 pub trait Keyed: Sized {
     /// Which object this was kept of.
-    fn key(&self) -> Key;
+    fn key(&self) -> NamespacedName;
 
     /// About how much memory it takes.
     fn weight(&self) -> usize {
@@ -101,11 +102,11 @@ impl<T: Keyed + Send + 'static> Gather<T> for Vec<T> {
         self.push(object);
     }
 
-    fn forget(&mut self, key: &Key) {
+    fn forget(&mut self, key: &NamespacedName) {
         self.retain(|object| object.key() != *key);
     }
 
-    fn forget_all(&mut self, gone: &BTreeSet<Key>) {
+    fn forget_all(&mut self, gone: &BTreeSet<NamespacedName>) {
         self.retain(|object| !gone.contains(&object.key()));
     }
 
@@ -122,8 +123,8 @@ pub trait Form<'a>: Deserialize<'a> {
     ///
     /// # Errors
     /// It is not this form.
-    fn of_protobuf(_bytes: &'a [u8]) -> Result<Self, Malformed> {
-        Err(Malformed::NO_FORM)
+    fn of_protobuf(_bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
+        Err(MalformedMessage::NO_FORM)
     }
 
     /// Decodes the JSON at the beginning of `json` if it is written just as API servers write this form, and says
@@ -149,8 +150,8 @@ pub struct Identity<'a> {
 
 impl Identity<'_> {
     /// Namespace and name.
-    pub(super) fn key(self) -> Key {
-        Key { namespace: self.namespace.into(), name: self.name.into() }
+    pub(super) fn key(self) -> NamespacedName {
+        NamespacedName { namespace: self.namespace.into(), name: self.name.into() }
     }
 
     /// Whether namespace and name can be those of the kinds read here: they end up in host names,
@@ -172,16 +173,16 @@ fn is_name(text: &str) -> bool {
 pub struct Meta<'a> {
     /// The name.
     #[serde(borrow)]
-    pub name: Text<'a>,
+    pub name: BorrowedText<'a>,
     /// The namespace; empty for kinds without.
     #[serde(borrow)]
-    pub namespace: Text<'a>,
+    pub namespace: BorrowedText<'a>,
     /// Unique over time.
     #[serde(borrow)]
-    pub uid: Text<'a>,
+    pub uid: BorrowedText<'a>,
     /// The version; opaque.
     #[serde(borrow)]
-    pub resource_version: Text<'a>,
+    pub resource_version: BorrowedText<'a>,
     /// Which state of what is wished for; 0 for kinds that count none.
     #[serde(deserialize_with = "null_as_default")]
     pub generation: i64,
@@ -199,19 +200,19 @@ pub struct Meta<'a> {
     pub annotations: Pairs<'a>,
     /// What made it and looks after it.
     #[serde(borrow, rename = "ownerReferences", deserialize_with = "controller")]
-    pub controller: Owner<'a>,
+    pub controller: OwnerReference<'a>,
 }
 
 /// An object that owns another.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Owner<'a> {
+pub struct OwnerReference<'a> {
     /// Its kind; empty where there is none.
     #[serde(borrow)]
-    pub kind: Text<'a>,
+    pub kind: BorrowedText<'a>,
     /// Its name.
     #[serde(borrow)]
-    pub name: Text<'a>,
+    pub name: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     controller: bool,
 }
@@ -228,8 +229,8 @@ impl Meta<'_> {
     }
 }
 
-impl<'a> Message<'a> for Meta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for Meta<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.name = value.text()?,
             3 => self.namespace = value.text()?,
@@ -241,7 +242,7 @@ impl<'a> Message<'a> for Meta<'a> {
             11 => self.labels.take(value)?,
             12 => self.annotations.take_wanted(value, means_something)?,
             13 => {
-                let mut owner = Owner::default();
+                let mut owner = OwnerReference::default();
                 value.message(&mut owner)?;
                 if owner.controller {
                     self.controller = owner;
@@ -253,8 +254,8 @@ impl<'a> Message<'a> for Meta<'a> {
     }
 }
 
-impl<'a> Message<'a> for Owner<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for OwnerReference<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.kind = value.text()?,
             3 => self.name = value.text()?,
@@ -266,8 +267,8 @@ impl<'a> Message<'a> for Owner<'a> {
 }
 
 /// The one of a list of owners that is the controller; API servers take no second one.
-fn controller<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<Owner<'a>, D::Error> {
-    let owners: Option<Vec<Owner<'a>>> = Deserialize::deserialize(json)?;
+fn controller<'de: 'a, 'a, D: Deserializer<'de>>(json: D) -> Result<OwnerReference<'a>, D::Error> {
+    let owners: Option<Vec<OwnerReference<'a>>> = Deserialize::deserialize(json)?;
     let mut owners = owners.unwrap_or_default().into_iter();
     Ok(owners.rfind(|owner| owner.controller).unwrap_or_default())
 }
@@ -284,8 +285,8 @@ pub(super) struct OnlyMeta<'a> {
     pub(super) metadata: Meta<'a>,
 }
 
-impl<'a> Message<'a> for OnlyMeta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for OnlyMeta<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 { value.message(&mut self.metadata) } else { Ok(()) }
     }
 }
@@ -348,10 +349,10 @@ fn means_something(annotation: &[u8]) -> bool {
 /// The annotation of the bookmark that ends a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// The metadata of an [`Object`].
+/// The metadata of an [`OwnedObject`].
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Metadata {
+pub struct ObjectMetadata {
     /// The name; never empty once decoded.
     #[serde(deserialize_with = "null_as_default")]
     pub name: Arc<str>,
@@ -375,10 +376,10 @@ pub struct Metadata {
     pub annotations: BTreeMap<Arc<str>, Arc<str>>,
 }
 
-impl Metadata {
+impl ObjectMetadata {
     /// Namespace and name.
-    pub fn key(&self) -> Key {
-        Key { namespace: Arc::clone(&self.namespace), name: Arc::clone(&self.name) }
+    pub fn key(&self) -> NamespacedName {
+        NamespacedName { namespace: Arc::clone(&self.namespace), name: Arc::clone(&self.name) }
     }
 }
 
@@ -417,23 +418,23 @@ where
 
 /// An object that is decoded into a value of its own and kept as it is: for kinds of which there are
 /// few.
-pub trait Object: DeserializeOwned + Send + 'static {
+pub trait OwnedObject: DeserializeOwned + Send + 'static {
     /// Its metadata.
-    fn metadata(&self) -> &Metadata;
+    fn metadata(&self) -> &ObjectMetadata;
 }
 
-impl<'a, T: Object> Form<'a> for T {
-    fn of_protobuf(_: &'a [u8]) -> Result<Self, Malformed> {
-        Err(Malformed("nobody asked for it"))
+impl<'a, T: OwnedObject> Form<'a> for T {
+    fn of_protobuf(_: &'a [u8]) -> Result<Self, MalformedMessage> {
+        Err(MalformedMessage("nobody asked for it"))
     }
 
     fn identity(&self) -> Identity<'_> {
-        let Metadata { namespace, name, resource_version, .. } = self.metadata();
+        let ObjectMetadata { namespace, name, resource_version, .. } = self.metadata();
         Identity { namespace, name, version: resource_version }
     }
 }
 
-/// The kind of an [`Object`].
+/// The kind of an [`OwnedObject`].
 pub(super) struct AsIs<T>(PhantomData<fn() -> T>);
 
 impl<T> AsIs<T> {
@@ -442,8 +443,8 @@ impl<T> AsIs<T> {
     }
 }
 
-impl<T: Object> Kind for AsIs<T> {
-    type Form<'a> = T;
+impl<T: OwnedObject> ObjectKind for AsIs<T> {
+    type ObjectForm<'a> = T;
     type Kept = T;
     type List = Vec<T>;
 
@@ -454,8 +455,8 @@ impl<T: Object> Kind for AsIs<T> {
     }
 }
 
-impl<T: Object> Keyed for T {
-    fn key(&self) -> Key {
+impl<T: OwnedObject> Keyed for T {
+    fn key(&self) -> NamespacedName {
         self.metadata().key()
     }
 }

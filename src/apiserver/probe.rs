@@ -1,8 +1,9 @@
 //! Whether a server is there at all.
 //!
 //! A watch is quiet both when nothing happens and when the server hangs, and the kernel answers TCP
-//! keepalives for a process that has stopped. So something small is asked now and then. (A dead
-//! connection to a living server is found by those keepalives.)
+//! keepalives for a process that has stopped. So something small is asked now and then of who says nothing:
+//! over the connection that all else uses, where there is one for all, so that a dead one is found as well.
+//! (Else a dead connection to a living server is found by those keepalives.)
 
 use std::time::Duration;
 
@@ -11,48 +12,54 @@ use serde::de::IgnoredAny;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::{Client, Error};
+use super::{ApiClient, ApiError};
 
-/// Between probes while all is well, so that a hung server shows within 15 s.
+/// So long after its last response a server is probed while all is well: a hung one shows within 15 s.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Between probes while it is not.
 const PERIOD_FAILING: Duration = Duration::from_secs(5);
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What a probe found.
+/// What a probe found, or would have.
 #[derive(Debug)]
-pub struct Probed(pub Result<(), Error>);
+pub struct Probed(pub Result<(), ApiError>);
 
-impl Client {
+impl ApiClient {
     /// Asks for something small that everybody may read.
     ///
     /// # Errors
-    /// Every [`Error`] but [`Error::Forbidden`] and [`Error::NotFound`]: those are answers too.
-    pub async fn probe(&self) -> Result<(), Error> {
+    /// Every [`ApiError`] but [`ApiError::Forbidden`] and [`ApiError::NotFound`]: those are answers too.
+    pub async fn probe(&self) -> Result<(), ApiError> {
         let path = "/version";
         match timeout(LIMIT, self.json::<IgnoredAny>(Method::GET, path, None)).await {
-            Ok(Ok(_) | Err(Error::Forbidden(_) | Error::NotFound(_))) => Ok(()),
+            Ok(Ok(_) | Err(ApiError::Forbidden(_) | ApiError::NotFound(_))) => Ok(()),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(Error::Silent { request: format!("GET {path}"), limit: LIMIT }),
+            // Its answer waits behind a long list.
+            Err(_) if self.heard.left_of(LIMIT).is_some() => Ok(()),
+            Err(_) => Err(ApiError::Silent { request: format!("GET {path}"), limit: LIMIT }),
         }
     }
 
-    /// Probes until `sink` is closed, and tells it each result. When the server is back, readers
-    /// that wait after a failure ask again at once, those whose question is open do so if it fails, and
-    /// watches that were open begin again from their last version: nobody can tell whether their
-    /// connections survived. It has a connection of its own, and when nothing is heard on that, no other
-    /// that is idle is used again: where they died silently, each would cost whoever takes it a whole
-    /// time limit.
+    /// Probes until `sink` is closed, and reports each result to it. A server that sends something by itself is not
+    /// probed: that it was heard, and that no reader has failed since, is reported. When the server is back, readers
+    /// that wait after a failure ask again at once, those whose request is open do so if it fails, and watches that
+    /// were open begin again from their last version: nobody knows whether their connections survived. When a probe
+    /// is not answered, nothing more is asked over the connections there are: where they died silently, each would
+    /// cost whoever takes it a whole time limit.
     pub async fn keep_probing<E: From<Probed>>(&self, sink: &mpsc::Sender<E>) {
-        let (mut failing, own) = (false, self.apart());
+        let (mut failing, probing) = (false, self.probing());
         loop {
-            sleep(if failing { PERIOD_FAILING } else { PERIOD }).await;
-            let found = own.probe().await;
+            let pause = self.heard.left_of(PERIOD).unwrap_or(PERIOD);
+            sleep(if failing { PERIOD_FAILING } else { pause }).await;
+            let speaks = !failing && self.heard.left_of(PERIOD).is_some();
+            let found = if speaks { Ok(()) } else { Box::pin(probing.probe()).await };
             // Any other error was an answer: the connection lives.
-            if let Err(Error::Silent { .. } | Error::Broken { .. } | Error::Unreachable(_)) = found
+            if let Err(
+                ApiError::Silent { .. } | ApiError::Broken { .. } | ApiError::Unreachable(_),
+            ) = found
             {
-                self.forget_idle();
+                self.forget_connections();
             }
             self.note(&found, &mut failing);
             if sink.send(Probed(found).into()).await.is_err() {
@@ -62,7 +69,7 @@ impl Client {
     }
 
     /// Says that the server is back, where it was `failing` and this probe succeeded.
-    pub(super) fn note(&self, found: &Result<(), Error>, failing: &mut bool) {
+    pub(super) fn note(&self, found: &Result<(), ApiError>, failing: &mut bool) {
         if std::mem::replace(failing, found.is_err()) && !*failing {
             self.revived.send_modify(|count| *count += 1);
         }

@@ -8,22 +8,22 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use super::decode::{CutError, ENVELOPE_BYTES_MAX, End, Line, keep};
+use super::borrowed_text::BorrowedText;
+use super::envelope::{CutError, ENVELOPE_BYTES_MAX, ListEnd, WatchLine, keep};
 use super::lines::{TooLong, release};
-use super::object::{Form, Kind, Odd, OnlyMeta};
-use super::text::Text;
-use super::wire::{Malformed, Message, Value, key, varint};
+use super::object::{Form, InvalidField, ObjectKind, OnlyMeta};
+use super::wire::{FieldValue, MalformedMessage, ProtobufMessage, key, varint};
 
 /// What every wrapped object begins with.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Decodes an object of a list.
-pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, Odd> {
+pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, InvalidField> {
     F::of_protobuf(bytes).map_err(|error| {
         let mut only = OnlyMeta::default();
         let named = only.merge(bytes).is_ok();
         let identity = only.metadata.identity();
-        Odd {
+        InvalidField {
             key: (named && identity.makes_sense()).then(|| identity.key()),
             reason: error.to_string(),
         }
@@ -31,16 +31,16 @@ pub(super) fn form<'a, F: Form<'a>>(bytes: &'a [u8]) -> Result<F, Odd> {
 }
 
 /// Decodes an event.
-pub(super) fn line<K: Kind>(kind: &K, frame: &[u8]) -> Result<Line<K::Kept>, String> {
-    let mut event = Event::default();
-    let text = |error: Malformed| error.to_string();
+pub(super) fn line<K: ObjectKind>(kind: &K, frame: &[u8]) -> Result<WatchLine<K::Kept>, String> {
+    let mut event = ProtobufEvent::default();
+    let text = |error: MalformedMessage| error.to_string();
     // kube-apiserver wraps no event; where one is wrapped, it can't be taken for a bare one, as no
     // field begins with `k`.
     let bare = if frame.starts_with(MAGIC) { unwrap(frame)?.raw } else { frame };
     event.merge(bare).map_err(text)?;
     let wrapped = unwrap(event.object)?;
     let object = wrapped.raw;
-    Line::of_event(
+    WatchLine::of_event(
         &event.kind,
         || form(object).and_then(|form| keep(kind, form)),
         || {
@@ -49,9 +49,9 @@ pub(super) fn line<K: Kind>(kind: &K, frame: &[u8]) -> Result<Line<K::Kept>, Str
             Ok(only.metadata)
         },
         || {
-            let mut status = Status::default();
+            let mut status = ProtobufStatus::default();
             status.merge(object).map_err(text)?;
-            Ok(Line::of_status(status.code, &status.reason, &status.message))
+            Ok(WatchLine::of_status(status.code, &status.reason, &status.message))
         },
     )
 }
@@ -59,9 +59,9 @@ pub(super) fn line<K: Kind>(kind: &K, frame: &[u8]) -> Result<Line<K::Kept>, Str
 /// What an error answer says.
 pub(super) fn status_message(bytes: &[u8]) -> Option<String> {
     let wrapped = unwrap(bytes).ok()?;
-    let mut status = Status::default();
+    let mut status = ProtobufStatus::default();
     status.merge(wrapped.raw).ok()?;
-    (wrapped.kind.kind == Text::from("Status")).then(|| status.message.to_string())
+    (wrapped.kind.kind == BorrowedText::from("Status")).then(|| status.message.to_string())
 }
 
 /// Takes the wrapper off.
@@ -81,11 +81,11 @@ fn unwrap(bytes: &[u8]) -> Result<Unknown<'_>, String> {
 struct Unknown<'a> {
     kind: TypeMeta<'a>,
     raw: &'a [u8],
-    encoding: Text<'a>,
+    encoding: BorrowedText<'a>,
 }
 
-impl<'a> Message<'a> for Unknown<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for Unknown<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.message(&mut self.kind)?,
             2 => self.raw = value.bytes()?,
@@ -99,11 +99,11 @@ impl<'a> Message<'a> for Unknown<'a> {
 /// `runtime.TypeMeta`.
 #[derive(Default)]
 struct TypeMeta<'a> {
-    kind: Text<'a>,
+    kind: BorrowedText<'a>,
 }
 
-impl<'a> Message<'a> for TypeMeta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for TypeMeta<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 2 {
             self.kind = value.text()?;
         }
@@ -113,13 +113,13 @@ impl<'a> Message<'a> for TypeMeta<'a> {
 
 /// `metav1.WatchEvent`.
 #[derive(Default)]
-struct Event<'a> {
-    kind: Text<'a>,
+struct ProtobufEvent<'a> {
+    kind: BorrowedText<'a>,
     object: &'a [u8],
 }
 
-impl<'a> Message<'a> for Event<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ProtobufEvent<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.kind = value.text()?,
             2 => {
@@ -137,8 +137,8 @@ impl<'a> Message<'a> for Event<'a> {
 #[derive(Default)]
 struct RawExtension<'a>(&'a [u8]);
 
-impl<'a> Message<'a> for RawExtension<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for RawExtension<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 {
             self.0 = value.bytes()?;
         }
@@ -148,14 +148,14 @@ impl<'a> Message<'a> for RawExtension<'a> {
 
 /// `metav1.Status`.
 #[derive(Default)]
-struct Status<'a> {
-    message: Text<'a>,
-    reason: Text<'a>,
+struct ProtobufStatus<'a> {
+    message: BorrowedText<'a>,
+    reason: BorrowedText<'a>,
     code: i64,
 }
 
-impl<'a> Message<'a> for Status<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ProtobufStatus<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             3 => self.message = value.text()?,
             4 => self.reason = value.text()?,
@@ -169,12 +169,12 @@ impl<'a> Message<'a> for Status<'a> {
 /// `metav1.ListMeta`.
 #[derive(Default)]
 struct ListMeta<'a> {
-    version: Text<'a>,
-    next: Text<'a>,
+    version: BorrowedText<'a>,
+    next: BorrowedText<'a>,
 }
 
-impl<'a> Message<'a> for ListMeta<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ListMeta<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             2 => self.version = value.text()?,
             3 => self.next = value.text()?,
@@ -231,18 +231,18 @@ impl Frames {
 }
 
 /// Cuts a list into its objects as it arrives.
-pub(super) struct List {
+pub(super) struct ProtobufList {
     longest: usize,
     buffer: BytesMut,
-    place: Place,
+    place: ListPosition,
     /// Whether it says that it is a list.
     is_list: bool,
-    end: Option<End>,
+    end: Option<ListEnd>,
 }
 
 /// Where in a list we are.
 #[derive(Clone, Copy)]
-enum Place {
+enum ListPosition {
     /// Before the wrapper.
     Magic,
     /// In the wrapper.
@@ -251,10 +251,10 @@ enum Place {
     List { left: u64 },
 }
 
-impl List {
+impl ProtobufList {
     /// A list whose objects are at most `longest` bytes long.
     pub(super) fn new(longest: usize) -> Self {
-        let place = Place::Magic;
+        let place = ListPosition::Magic;
         Self { longest, buffer: BytesMut::new(), place, is_list: false, end: None }
     }
 
@@ -271,32 +271,32 @@ impl List {
     /// Takes the next whole object; `None` until there is one.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, CutError> {
         loop {
-            if let Place::Magic = self.place {
+            if let ListPosition::Magic = self.place {
                 let Some(magic) = self.buffer.first_chunk::<4>() else { return Ok(None) };
                 if magic != MAGIC {
                     return malformed("it does not begin as Kubernetes' protobuf");
                 }
                 self.buffer.advance(MAGIC.len());
-                self.place = Place::Wrapper;
+                self.place = ListPosition::Wrapper;
             }
-            if let Place::List { left: 0 } = self.place {
-                self.place = Place::Wrapper;
+            if let ListPosition::List { left: 0 } = self.place {
+                self.place = ListPosition::Wrapper;
             }
             let Some(head) = head(&self.buffer)? else { return Ok(None) };
             // The list itself is gone through, not waited for.
-            if let (Place::Wrapper, 2) = (self.place, head.number) {
+            if let (ListPosition::Wrapper, 2) = (self.place, head.number) {
                 self.buffer.advance(head.length);
-                self.place = Place::List { left: head.value };
-                self.end.get_or_insert(End { version: String::new(), next: None });
+                self.place = ListPosition::List { left: head.value };
+                self.end.get_or_insert(ListEnd { version: String::new(), next: None });
                 continue;
             }
-            let is_object = matches!((self.place, head.number), (Place::List { .. }, 2));
+            let is_object = matches!((self.place, head.number), (ListPosition::List { .. }, 2));
             let longest = if is_object { self.longest } else { ENVELOPE_BYTES_MAX };
             let value = usize::try_from(head.value).unwrap_or(usize::MAX);
             if value > longest {
                 return Err(CutError::TooLong);
             }
-            if let Place::List { left } = &mut self.place {
+            if let ListPosition::List { left } = &mut self.place {
                 // Below the bounds above, so this adds up.
                 let whole = u64::try_from(head.length + value).unwrap_or(u64::MAX);
                 match left.checked_sub(whole) {
@@ -314,29 +314,29 @@ impl List {
                 return Ok(Some(bytes));
             }
             self.take(head.number, &bytes)
-                .map_err(|Malformed(fact)| CutError::Malformed(fact.into()))?;
+                .map_err(|MalformedMessage(fact)| CutError::Malformed(fact.into()))?;
         }
     }
 
     /// Takes what the wrapper and the list say of themselves.
-    fn take(&mut self, number: u32, bytes: &[u8]) -> Result<(), Malformed> {
-        let value = Value::Bytes(bytes);
+    fn take(&mut self, number: u32, bytes: &[u8]) -> Result<(), MalformedMessage> {
+        let value = FieldValue::Bytes(bytes);
         match (self.place, number) {
-            (Place::List { .. }, 1) => {
+            (ListPosition::List { .. }, 1) => {
                 let mut metadata = ListMeta::default();
                 value.message(&mut metadata)?;
-                self.end = Some(End {
+                self.end = Some(ListEnd {
                     version: metadata.version.to_string(),
                     next: metadata.next.given().map(str::to_owned),
                 });
             }
-            (Place::Wrapper, 1) => {
+            (ListPosition::Wrapper, 1) => {
                 let mut kind = TypeMeta::default();
                 value.message(&mut kind)?;
                 self.is_list = kind.kind.ends_with("List");
             }
-            (Place::Wrapper, 3) if !bytes.is_empty() => {
-                return Err(Malformed("it has an encoding, which nobody asked for"));
+            (ListPosition::Wrapper, 3) if !bytes.is_empty() => {
+                return Err(MalformedMessage("it has an encoding, which nobody asked for"));
             }
             _ => {}
         }
@@ -344,11 +344,11 @@ impl List {
     }
 
     /// What the list says of itself, once all has been received.
-    pub(super) fn end(self) -> Result<End, String> {
+    pub(super) fn end(self) -> Result<ListEnd, String> {
         if !self.is_list {
             return Err("it is no list".into());
         }
-        let whole = matches!(self.place, Place::Wrapper | Place::List { left: 0 });
+        let whole = matches!(self.place, ListPosition::Wrapper | ListPosition::List { left: 0 });
         if !whole || !self.buffer.is_empty() {
             return Err("it ended within its objects".into());
         }
@@ -358,7 +358,7 @@ impl List {
 }
 
 /// How a field begins.
-struct Head {
+struct FieldHead {
     number: u32,
     /// How long the beginning is.
     length: usize,
@@ -368,15 +368,15 @@ struct Head {
 
 /// The head of the field at the beginning of `bytes`; `None` where it is not all there. Numbers
 /// between objects mean nothing: their value is part of the head.
-fn head(bytes: &[u8]) -> Result<Option<Head>, CutError> {
-    let fact = |Malformed(fact)| CutError::Malformed(fact.into());
+fn head(bytes: &[u8]) -> Result<Option<FieldHead>, CutError> {
+    let fact = |MalformedMessage(fact)| CutError::Malformed(fact.into());
     let Some((tag, first)) = varint(bytes).map_err(fact)? else { return Ok(None) };
     let (number, kind) = key(tag).map_err(fact)?;
     let rest = bytes.get(first..).unwrap_or_default();
     let Some((value, second)) = varint(rest).map_err(fact)? else { return Ok(None) };
     match kind {
-        2 => Ok(Some(Head { number, length: first + second, value })),
-        0 if number > 2 => Ok(Some(Head { number, length: first + second, value: 0 })),
+        2 => Ok(Some(FieldHead { number, length: first + second, value })),
+        0 if number > 2 => Ok(Some(FieldHead { number, length: first + second, value: 0 })),
         _ => malformed("a field of a type that no list has"),
     }
 }

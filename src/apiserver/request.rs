@@ -12,8 +12,9 @@ use serde::Serialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 
-use super::decode::Encoding;
-use super::{Client, Error, protobuf};
+use super::envelope::Encoding;
+use super::pool::Place;
+use super::{ApiClient, ApiError, protobuf};
 
 /// How long the head of an answer, and each further piece of it, may take. Not the whole answer:
 /// a slow server is read to the end, a silent one is left.
@@ -26,6 +27,8 @@ const ERROR_LIMIT: Duration = Duration::from_secs(5);
 
 /// The content types of the two forms an answer may have.
 const JSON: &str = "application/json";
+/// JSON as well, of an API server's own keys.
+const KEY_SET: &str = "application/jwk-set+json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Protobuf where the server has it; proxies and extension servers often have JSON only.
 const EITHER: HeaderValue =
@@ -40,37 +43,37 @@ pub enum Patch {
     Apply(&'static str),
 }
 
-impl Client {
+impl ApiClient {
     /// Reads the JSON at `path`, such as `/api/v1/namespaces/kube-system`.
     ///
     /// # Errors
-    /// Every [`Error`].
-    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Error> {
+    /// Every [`ApiError`].
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         self.json(Method::GET, path, None).await
     }
 
     /// Creates `object` below `path`, also for requests that are objects, such as a TokenRequest.
     ///
     /// # Errors
-    /// Every [`Error`]; an object that exists is [`Error::Rejected`] with 409.
+    /// Every [`ApiError`]; an object that exists is [`ApiError::Rejected`] with 409.
     pub async fn create<T: DeserializeOwned>(
         &self,
         path: &str,
         object: &impl Serialize,
-    ) -> Result<T, Error> {
+    ) -> Result<T, ApiError> {
         self.json(Method::POST, path, Some(("application/json", encode(object)?))).await
     }
 
     /// Changes the object at `path`.
     ///
     /// # Errors
-    /// Every [`Error`].
+    /// Every [`ApiError`].
     pub async fn patch<T: DeserializeOwned>(
         &self,
         path: &str,
         patch: Patch,
         change: &impl Serialize,
-    ) -> Result<T, Error> {
+    ) -> Result<T, ApiError> {
         let (content_type, path) = match patch {
             Patch::Merge => ("application/merge-patch+json", path.to_owned()),
             Patch::Apply(manager) => (
@@ -81,11 +84,23 @@ impl Client {
         self.json(Method::PATCH, &path, Some((content_type, encode(change)?))).await
     }
 
+    /// Puts `object` in the place of that at `path`, where that still is in the version that `object` names.
+    ///
+    /// # Errors
+    /// Every [`ApiError`]; one that has changed meanwhile is [`ApiError::Rejected`] with 409.
+    pub async fn replace<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        object: &impl Serialize,
+    ) -> Result<T, ApiError> {
+        self.json(Method::PUT, path, Some(("application/json", encode(object)?))).await
+    }
+
     /// Deletes the object at `path`.
     ///
     /// # Errors
-    /// Every [`Error`]; where there is none, [`Error::NotFound`].
-    pub async fn delete(&self, path: &str) -> Result<(), Error> {
+    /// Every [`ApiError`]; where there is none, [`ApiError::NotFound`].
+    pub async fn delete(&self, path: &str) -> Result<(), ApiError> {
         self.json::<IgnoredAny>(Method::DELETE, path, None).await.map(drop)
     }
 
@@ -94,11 +109,11 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<(&'static str, Bytes)>,
-    ) -> Result<T, Error> {
+    ) -> Result<T, ApiError> {
         let mut answer = self.ask(method, path, body, Encoding::Json).await?;
         let bytes = answer.whole(ANSWER_BYTES_MAX).await?;
         serde_json::from_slice(&bytes)
-            .map_err(|error| Error::Broken { request: answer.request, fact: error.to_string() })
+            .map_err(|error| ApiError::Broken { request: answer.request, fact: error.to_string() })
     }
 
     /// Sends a request and waits for the head of a good answer: in JSON, or also in `best`.
@@ -108,7 +123,7 @@ impl Client {
         path: &str,
         body: Option<(&'static str, Bytes)>,
         best: Encoding,
-    ) -> Result<Answer, Error> {
+    ) -> Result<OpenResponse, ApiError> {
         let (plain_path, _) = path.split_once('?').unwrap_or((path, ""));
         let description = format!("{method} {plain_path}");
         let mut request = Request::builder().method(method);
@@ -125,67 +140,74 @@ impl Client {
         let request = self
             .uri(path)
             .and_then(|uri| request.uri(uri).body(Full::new(bytes)))
-            .map_err(|error| Error::Misbehaving(format!("{plain_path} is no path: {error}")))?;
+            .map_err(|error| ApiError::Misbehaving(format!("{plain_path} is no path: {error}")))?;
 
-        let response = match timeout(SILENCE_LIMIT, self.exchange(request)).await {
-            Ok(Ok(response)) => response,
+        // Apart, so that a watch doesn't hold what asking takes for as long as it lasts.
+        let exchange = Box::pin(self.exchange(request));
+        let (response, place) = match timeout(SILENCE_LIMIT, exchange).await {
+            Ok(Ok(answered)) => answered,
             Ok(Err(error)) => {
-                return Err(match Error::of_exchange(&description, error.as_ref()) {
-                    Error::Unreachable(fact) => {
+                return Err(match ApiError::of_exchange(&description, error.as_ref()) {
+                    ApiError::Unreachable(fact) => {
                         let server = self.server().authority().map_or("", Authority::as_str);
-                        Error::Unreachable(format!("{server}: {fact}"))
+                        ApiError::Unreachable(format!("{server}: {fact}"))
                     }
                     other => other,
                 });
             }
-            Err(_) => return Err(Error::Silent { request: description, limit: SILENCE_LIMIT }),
+            Err(_) => return Err(ApiError::Silent { request: description, limit: SILENCE_LIMIT }),
         };
-        Answer::begin(description, response, best).await
+        OpenResponse::begin(description, response, place, best).await
     }
 }
 
 /// An answer whose head was good and whose body is still to come.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct OpenResponse {
     /// What was asked, for messages.
     pub(super) request: String,
     /// The form it is written in.
     pub(super) encoding: Encoding,
     body: Incoming,
+    _place: Option<Place>,
 }
 
-impl Answer {
+impl OpenResponse {
     async fn begin(
         request: String,
         response: Response<Incoming>,
+        place: Option<Place>,
         best: Encoding,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, ApiError> {
         let (head, body) = response.into_parts();
         let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
         let encoding = match content_type {
-            given if given.starts_with(JSON.as_bytes()) => Some(Encoding::Json),
+            given if [JSON, KEY_SET].iter().any(|json| given.starts_with(json.as_bytes())) => {
+                Some(Encoding::Json)
+            }
             given if given.starts_with(PROTOBUF.as_bytes()) => Some(Encoding::Protobuf),
             _ => None,
         };
-        let mut answer = Self { request, encoding: encoding.unwrap_or(Encoding::Json), body };
+        let mut answer =
+            Self { request, encoding: encoding.unwrap_or(Encoding::Json), body, _place: place };
         // Nothing compressed is asked for, and nothing is unpacked: what it would unpack to has no bound.
         if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|one| **one != "identity") {
             let coding = super::error::one_line(&String::from_utf8_lossy(coding.as_bytes()));
-            return Err(Error::Misbehaving(format!(
+            return Err(ApiError::Misbehaving(format!(
                 "the answer to {} is compressed ({coding}), which was not asked for",
                 answer.request
             )));
         }
         if !head.status.is_success() {
             let retry_after = head.headers.get(RETRY_AFTER).and_then(seconds);
-            let message = answer.message(head.status).await;
-            return Err(Error::of_status(head.status.as_u16(), &message, retry_after));
+            let message = Box::pin(answer.message(head.status)).await;
+            return Err(ApiError::of_status(head.status.as_u16(), &message, retry_after));
         }
         // A captive portal or a load balancer answers 200 with a page: that is not an empty list.
         // Nor is protobuf an answer to who didn't ask for it.
         if encoding.is_none_or(|encoding| encoding != Encoding::Json && encoding != best) {
             let content_type = super::error::one_line(&String::from_utf8_lossy(content_type));
-            return Err(Error::Misbehaving(format!(
+            return Err(ApiError::Misbehaving(format!(
                 "the answer to {} is {content_type:?} in place of {JSON}",
                 answer.request
             )));
@@ -194,14 +216,14 @@ impl Answer {
     }
 
     /// The next piece of the body; `None` at its end.
-    pub(super) async fn piece(&mut self, silence: Duration) -> Result<Option<Bytes>, Error> {
+    pub(super) async fn piece(&mut self, silence: Duration) -> Result<Option<Bytes>, ApiError> {
         loop {
             match timeout(silence, self.body.frame()).await {
                 Err(_) => {
-                    return Err(Error::Silent { request: self.request.clone(), limit: silence });
+                    return Err(ApiError::Silent { request: self.request.clone(), limit: silence });
                 }
                 Ok(None) => return Ok(None),
-                Ok(Some(Err(error))) => return Err(Error::of_exchange(&self.request, &error)),
+                Ok(Some(Err(error))) => return Err(ApiError::of_exchange(&self.request, &error)),
                 Ok(Some(Ok(frame))) => {
                     // Trailers carry nothing for us.
                     if let Ok(bytes) = frame.into_data() {
@@ -213,11 +235,11 @@ impl Answer {
     }
 
     /// The whole body, at most `bytes_max` of it.
-    pub(super) async fn whole(&mut self, bytes_max: usize) -> Result<Vec<u8>, Error> {
+    pub(super) async fn whole(&mut self, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
         let mut whole = Vec::new();
         while let Some(piece) = self.piece(SILENCE_LIMIT).await? {
             if whole.len() + piece.len() > bytes_max {
-                return Err(Error::Misbehaving(format!(
+                return Err(ApiError::Misbehaving(format!(
                     "the answer to {} is longer than {} MiB",
                     self.request,
                     bytes_max >> 20
@@ -228,7 +250,7 @@ impl Answer {
         Ok(whole)
     }
 
-    /// What an error answer says, as far as it can be told.
+    /// The message of an error answer, as far as it can be read.
     async fn message(&mut self, status: StatusCode) -> String {
         #[derive(serde::Deserialize)]
         struct Status {
@@ -246,11 +268,11 @@ impl Answer {
     }
 }
 
-fn encode(object: &impl Serialize) -> Result<Bytes, Error> {
+fn encode(object: &impl Serialize) -> Result<Bytes, ApiError> {
     // Only a map with keys that are no strings fails, which no Kubernetes object has.
     serde_json::to_vec(object)
         .map(Bytes::from)
-        .map_err(|error| Error::Misbehaving(format!("the object can't be sent: {error}")))
+        .map_err(|error| ApiError::Misbehaving(format!("the object can't be sent: {error}")))
 }
 
 fn seconds(value: &HeaderValue) -> Option<Duration> {

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::{Client, Error};
+use super::{ApiClient, ApiError};
 
 /// What a server says of an API group.
 #[derive(Debug, Deserialize)]
@@ -27,22 +27,22 @@ struct ApiResource {
     name: String,
 }
 
-impl Client {
+impl ApiClient {
     /// The first of `versions` in which the server has `plural` of `group`. Who may not ask which there are
     /// is given the last: the oldest, which servers have had for the longest.
     ///
     /// # Errors
-    /// Those of asking; [`Error::NotFound`] where the server has none of them.
+    /// Those of asking; [`ApiError::NotFound`] where the server has none of them.
     pub async fn served(
         &self,
         group: &str,
         versions: &'static [&'static str],
         plural: &str,
-    ) -> Result<&'static str, Error> {
+    ) -> Result<&'static str, ApiError> {
         let found = match self.get::<ApiGroup>(&format!("/apis/{group}")).await {
             Ok(found) => found,
-            Err(Error::Forbidden(message)) => {
-                return versions.last().copied().ok_or(Error::Forbidden(message));
+            Err(ApiError::Forbidden(message)) => {
+                return versions.last().copied().ok_or(ApiError::Forbidden(message));
             }
             Err(error) => return Err(error),
         };
@@ -52,8 +52,8 @@ impl Client {
                     return Ok(version);
                 }
                 // Other kinds of the group are in that version, or were a moment ago.
-                Ok(_) | Err(Error::NotFound(_)) => {}
-                Err(Error::Forbidden(_)) => return Ok(version),
+                Ok(_) | Err(ApiError::NotFound(_)) => {}
+                Err(ApiError::Forbidden(_)) => return Ok(version),
                 Err(error) => return Err(error),
             }
         }
@@ -63,7 +63,7 @@ impl Client {
             versions.join(", "),
             served.join(", ")
         );
-        Err(Error::of_status(404, &message, None))
+        Err(ApiError::of_status(404, &message, None))
     }
 }
 

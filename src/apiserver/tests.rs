@@ -1,10 +1,12 @@
 //! The client against a simulated API server, as other modules use it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use strait_sim::{Family, Fault, Options, Refusal, SimCluster, objects};
@@ -19,32 +21,37 @@ const SECRETS: &str = "/api/v1/namespaces/strait-system/secrets";
 
 #[derive(Debug, Deserialize)]
 struct Secret {
-    metadata: Metadata,
+    metadata: ObjectMetadata,
     #[serde(default, deserialize_with = "null_as_default")]
     data: BTreeMap<String, String>,
 }
 
-impl Object for Secret {
-    fn metadata(&self) -> &Metadata {
+impl OwnedObject for Secret {
+    fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
 
-async fn start() -> (SimCluster, Client) {
-    let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
-    for name in ["strait-system", "elsewhere"] {
-        sim.store().apply(objects::namespace(name)).expect("a namespace");
-    }
+async fn start() -> (SimCluster, ApiClient) {
+    let sim = start_with(Options::default()).await;
     let client = client_at(&sim, &sim.url());
     (sim, client)
 }
 
-fn client_at(sim: &SimCluster, url: &str) -> Client {
-    let client = Client::new(&Access {
+async fn start_with(options: Options) -> SimCluster {
+    let sim = SimCluster::start("config", options).await.expect("a free port");
+    for name in ["strait-system", "elsewhere"] {
+        sim.store().apply(objects::namespace(name)).expect("a namespace");
+    }
+    sim
+}
+
+fn client_at(sim: &SimCluster, url: &str) -> ApiClient {
+    let client = ApiClient::new(&Access {
         server: url.parse().expect("a URI"),
         ca_pem: Some(sim.certificate_authority().into()),
         tls_server_name: None,
-        credential: Credential::Token(Redacted::new(sim.token())),
+        credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
     });
     client.expect("usable")
@@ -58,19 +65,21 @@ fn secret(namespace: &str, name: &str, labels: Value) -> Value {
     })
 }
 
-async fn told(events: &mut mpsc::Receiver<Event<Secret>>) -> String {
+async fn told(events: &mut mpsc::Receiver<WatchEvent<Secret>>) -> String {
     let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
     match event.expect("in time").expect("the watch goes on") {
-        Event::Restarted { objects, odd } => {
-            assert!(odd.is_empty());
+        WatchEvent::Restarted { objects, invalid } => {
+            assert!(invalid.is_empty());
             let names: Vec<_> = objects.iter().map(|one| one.metadata.name.to_string()).collect();
             format!("restarted {}", names.join(" "))
         }
-        Event::Applied(object) => format!("applied {} {:?}", object.metadata.name, object.data),
-        Event::Deleted(key) => format!("deleted {key}"),
-        Event::Odd(odd) => format!("odd {odd:?}"),
-        Event::Answered => "answered".into(),
-        Event::Failed(error) => format!("failed {error}"),
+        WatchEvent::Applied(object) => {
+            format!("applied {} {:?}", object.metadata.name, object.data)
+        }
+        WatchEvent::Deleted(key) => format!("deleted {key}"),
+        WatchEvent::Invalid(invalid) => format!("odd {invalid:?}"),
+        WatchEvent::Answered => "answered".into(),
+        WatchEvent::Failed(error) => format!("failed {error}"),
     }
 }
 
@@ -93,7 +102,7 @@ async fn a_selection_is_told_whole_and_then_change_by_change() {
             labels: Some("istio/multiCluster=true".into()),
             ..Selection::all("", "v1", "secrets")
         };
-        client.watch::<Secret, _>(selection, Limits::default(), &sink).await;
+        client.watch::<Secret, _>(selection, ReadLimits::default(), &sink).await;
     });
     assert_eq!(told(&mut events).await, "answered");
     assert_eq!(told(&mut events).await, "restarted a");
@@ -112,7 +121,7 @@ async fn objects_are_created_read_changed_and_deleted() {
     let created: Secret = client.create(SECRETS, &new).await.expect("created");
     assert_eq!(&*created.metadata.name, "a");
     let again = client.create::<Value>(SECRETS, &new).await;
-    assert!(matches!(again, Err(Error::Rejected(status)) if status.code == 409));
+    assert!(matches!(again, Err(ApiError::Rejected(status)) if status.code == 409));
 
     let path = format!("{SECRETS}/a");
     let change = json!({"data": {"west": "eQ=="}});
@@ -121,16 +130,14 @@ async fn objects_are_created_read_changed_and_deleted() {
     let read: Secret = client.get(&path).await.expect("read");
     assert_eq!(read.data, patched.data);
     client.delete(&path).await.expect("deleted");
-    assert!(matches!(client.get::<Value>(&path).await, Err(Error::NotFound(_))));
+    assert!(matches!(client.get::<Value>(&path).await, Err(ApiError::NotFound(_))));
     client.probe().await.expect("it answers");
 }
 
-#[tokio::test]
-async fn a_probe_has_its_own_connection_and_idle_ones_are_used_again_until_forgotten() {
-    let (sim, _) = start().await;
-    let (listener, client) = in_front_of(&sim).await;
-    let (made, tasks, target) = (Arc::new(AtomicUsize::new(0)), Supervisor::new(), sim.address());
-    let (counted, connections) = (Arc::clone(&made), tasks.clone());
+/// A relay to the server, which counts the connections that are made to it.
+fn counting(tasks: &Supervisor, listener: TcpListener, target: SocketAddr) -> Arc<AtomicUsize> {
+    let (made, connections) = (Arc::new(AtomicUsize::new(0)), tasks.clone());
+    let counted = Arc::clone(&made);
     tasks.spawn("relay", async move {
         while let Ok((mut near, _)) = listener.accept().await {
             counted.fetch_add(1, Ordering::Relaxed);
@@ -140,20 +147,68 @@ async fn a_probe_has_its_own_connection_and_idle_ones_are_used_again_until_forgo
             });
         }
     });
-    let made = || made.load(Ordering::Relaxed);
-    let own = client.apart();
-    for round in 1..=2 {
-        for _ in 0..3 {
-            client.get::<Value>("/version").await.expect("it answers");
-            own.probe().await.expect("it answers");
+    made
+}
+
+#[tokio::test]
+async fn all_questions_share_a_connection_over_http2_and_have_one_each_over_http1() {
+    for (http2, expected) in [(true, [1, 2]), (false, [5, 10])] {
+        let sim = start_with(Options { http2, ..Options::default() }).await;
+        let (listener, client) = in_front_of(&sim).await;
+        let tasks = Supervisor::new();
+        let made = counting(&tasks, listener, sim.address());
+        for expected in expected {
+            let mut watches: Vec<_> = (0..3).map(|_| watch_secrets(&tasks, &client, 16)).collect();
+            for events in &mut watches {
+                assert_eq!(told(events).await, "answered");
+            }
+            for _ in 0..3 {
+                client.get::<Value>("/version").await.expect("it answers");
+                client.probing().probe().await.expect("it answers");
+            }
+            assert_eq!(made.load(Ordering::Relaxed), expected, "HTTP/2: {http2}");
+            client.forget_connections();
         }
-        assert_eq!(made(), 1 + round, "one of the probe, and one for each time all were forgotten");
-        client.forget_idle();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_permits_few_streams_is_given_more_connections() {
+    let sim = start_with(Options { streams: 2, ..Options::default() }).await;
+    let (listener, client) = in_front_of(&sim).await;
+    let tasks = Supervisor::new();
+    let made = counting(&tasks, listener, sim.address());
+    client.probe().await.expect("it answers");
+    let mut watches: Vec<_> = (0..5).map(|_| watch_secrets(&tasks, &client, 16)).collect();
+    for events in &mut watches {
+        while told(events).await != "restarted " {}
+    }
+    client.probe().await.expect("it answers");
+    assert_eq!(made.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_stream_that_nobody_reads_stops_no_other() {
+    let (sim, client) = start().await;
+    // More than a stream may send ahead.
+    for number in 0..12 {
+        let mut large = secret("elsewhere", &format!("large-{number}"), json!({}));
+        large["data"]["east"] = json!("eA==".repeat(100 << 10));
+        sim.store().apply(large).expect("a secret");
+    }
+    let path = "/api/v1/secrets";
+    let mut unread = Vec::new();
+    for _ in 0..15 {
+        unread.push(client.ask(Method::GET, path, None, Encoding::Json).await.expect("an answer"));
+    }
+    client.probe().await.expect("it answers");
+    for answer in &mut unread {
+        assert!(answer.whole(16 << 20).await.expect("all of it").len() > 4 << 20);
     }
 }
 
 /// A listener for `client`, which the server is behind if anybody connects it.
-async fn in_front_of(sim: &SimCluster) -> (TcpListener, Client) {
+async fn in_front_of(sim: &SimCluster) -> (TcpListener, ApiClient) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let client = client_at(sim, &format!("https://{}", listener.local_addr().expect("bound")));
     (listener, client)
@@ -161,24 +216,24 @@ async fn in_front_of(sim: &SimCluster) -> (TcpListener, Client) {
 
 fn watch_secrets(
     tasks: &Supervisor,
-    client: &Client,
+    client: &ApiClient,
     room: usize,
-) -> mpsc::Receiver<Event<Secret>> {
+) -> mpsc::Receiver<WatchEvent<Secret>> {
     let (sink, events) = mpsc::channel(room);
     let client = client.clone();
     tasks.spawn("watch", async move {
-        client.watch(Selection::all("", "v1", "secrets"), Limits::default(), &sink).await;
+        client.watch(Selection::all("", "v1", "secrets"), ReadLimits::default(), &sink).await;
     });
     events
 }
 
 /// A probe succeeds after one that failed.
-fn comes_back(client: &Client) {
+fn comes_back(client: &ApiClient) {
     client.note(&Ok(()), &mut true);
 }
 
 /// The next that is told is what changes now.
-async fn reads_on(sim: &SimCluster, events: &mut mpsc::Receiver<Event<Secret>>) {
+async fn reads_on(sim: &SimCluster, events: &mut mpsc::Receiver<WatchEvent<Secret>>) {
     sim.store().apply(secret("elsewhere", "a", json!({}))).expect("a secret");
     assert_eq!(told(events).await, r#"applied a {"east": "eA=="}"#);
 }
@@ -193,7 +248,7 @@ async fn only_a_probe_that_succeeds_after_one_that_failed_wakes_readers() {
         revived.mark_unchanged();
         woken
     };
-    let away = || Err(Error::Unreachable("connection refused".into()));
+    let away = || Err(ApiError::Unreachable("connection refused".into()));
     let found = [Ok(()), Ok(()), away(), away(), Ok(()), Ok(())].map(&mut wakes);
     assert_eq!(found, [false, false, false, false, true, false]);
 }
@@ -258,7 +313,7 @@ async fn a_server_that_is_away_is_named() {
     let (sim, client) = start().await;
     sim.stop().await;
     let error = client.probe().await.expect_err("it is away");
-    let Error::Unreachable(fact) = error else { panic!("{error:?}") };
+    let ApiError::Unreachable(fact) = error else { panic!("{error:?}") };
     assert!(fact.starts_with(&sim.address().to_string()), "{fact}");
 }
 
@@ -266,7 +321,7 @@ async fn a_server_that_is_away_is_named() {
 struct Names;
 
 impl<'a> Form<'a> for OnlyMeta<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -276,8 +331,8 @@ impl<'a> Form<'a> for OnlyMeta<'a> {
     }
 }
 
-impl Kind for Names {
-    type Form<'a> = OnlyMeta<'a>;
+impl ObjectKind for Names {
+    type ObjectForm<'a> = OnlyMeta<'a>;
     type Kept = String;
     type List = Vec<String>;
 
@@ -289,8 +344,8 @@ impl Kind for Names {
 }
 
 impl Keyed for String {
-    fn key(&self) -> Key {
-        Key { namespace: "".into(), name: self.as_str().into() }
+    fn key(&self) -> NamespacedName {
+        NamespacedName { namespace: "".into(), name: self.as_str().into() }
     }
 }
 
@@ -299,22 +354,24 @@ impl Keyed for String {
 async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
     let (sim, client) = start().await;
     faults.iter().for_each(|fault| sim.fault(fault.clone()));
-    let (sink, mut events) = mpsc::channel::<Event<String>>(16);
+    let (sink, mut events) = mpsc::channel::<WatchEvent<String>>(16);
     let tasks = Supervisor::new();
     tasks.spawn("watch", async move {
-        client.read(Names, Selection::all("", "v1", "namespaces"), Limits::default(), &sink).await;
+        client
+            .read(Names, Selection::all("", "v1", "namespaces"), ReadLimits::default(), &sink)
+            .await;
     });
     let mut told = Vec::new();
     while told.last().is_none_or(|name| name != "late") {
         let event = tokio::time::timeout(Duration::from_secs(30), events.recv()).await;
         match event.expect("in time").expect("the watch goes on") {
-            Event::Restarted { objects, .. } => {
+            WatchEvent::Restarted { objects, .. } => {
                 told.extend(objects);
                 sim.store().apply(objects::namespace("late")).expect("a namespace");
             }
-            Event::Applied(name) => told.push(name),
+            WatchEvent::Applied(name) => told.push(name),
             // That a server without streaming lists is asked again is another test's.
-            Event::Answered | Event::Failed(_) => {}
+            WatchEvent::Answered | WatchEvent::Failed(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -350,17 +407,17 @@ fn only(version: &str) -> Fault {
 async fn the_best_version_that_a_server_has_is_told() {
     let (sim, client) = start().await;
     let served = async |plural| client.served(ISTIO_GROUP, ISTIO, plural).await;
-    assert!(matches!(served("serviceentries").await, Err(Error::NotFound(_))));
+    assert!(matches!(served("serviceentries").await, Err(ApiError::NotFound(_))));
     sim.enable(Family::Istio);
     assert_eq!(served("serviceentries").await, Ok("v1"));
     let unknown = served("unheardofs").await;
-    assert!(matches!(unknown, Err(Error::NotFound(_))), "{unknown:?}");
+    assert!(matches!(unknown, Err(ApiError::NotFound(_))), "{unknown:?}");
     for version in ISTIO {
         sim.fault(only(version));
         assert_eq!(served("serviceentries").await, Ok(*version));
     }
     sim.fault(only("v2"));
-    let Err(Error::NotFound(fact)) = served("serviceentries").await else { panic!("none fits") };
+    let Err(ApiError::NotFound(fact)) = served("serviceentries").await else { panic!("none fits") };
     assert!(fact.contains("served in none of v1, v1beta1, v1alpha3"), "{fact}");
 }
 
@@ -371,7 +428,7 @@ async fn a_kind_is_read_as_soon_as_it_is_there_and_in_whatever_version_it_is_the
     let tasks = Supervisor::new();
     tasks.spawn("watch", async move {
         let selection = Selection::in_best(ISTIO_GROUP, ISTIO, "serviceentries");
-        client.watch::<Secret, _>(selection, Limits::default(), &sink).await;
+        client.watch::<Secret, _>(selection, ReadLimits::default(), &sink).await;
     });
     assert!(told(&mut events).await.starts_with("failed"));
     sim.fault(only("v1alpha3"));

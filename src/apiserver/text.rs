@@ -7,70 +7,9 @@ use std::ops::Deref;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::wire::{Malformed, Message, Value};
-
-/// The most elements of a list within an object, and entries of a map: three bytes each may become a hundred
-/// when they are decoded, so that an object within its bound would cost a multiple of it.
-pub(super) const ELEMENTS_MAX: usize = 10_000;
-
-/// Text in the bytes it came in; a copy only where JSON has escapes in it. Text that is missing or
-/// null is empty: no field read here means something else by that.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Text<'a>(Cow<'a, str>);
-
-impl Text<'_> {
-    /// The text, `None` where it is empty.
-    pub fn given(&self) -> Option<&str> {
-        Some(&**self).filter(|text| !text.is_empty())
-    }
-}
-
-impl<'a> From<&'a str> for Text<'a> {
-    fn from(text: &'a str) -> Self {
-        Self(Cow::Borrowed(text))
-    }
-}
-
-impl Deref for Text<'_> {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Borrowed;
-        impl<'de> Visitor<'de> for Borrowed {
-            type Value = Text<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("text")
-            }
-
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-
-            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-
-            fn visit_unit<E>(self) -> Result<Self::Value, E> {
-                Ok(Text::default())
-            }
-        }
-        // What it is decides how it is read: text or null.
-        deserializer.deserialize_any(Borrowed)
-    }
-}
+use super::borrowed_text::BorrowedText;
+use super::borrowed_text::ELEMENTS_MAX;
+use super::wire::{FieldValue, MalformedMessage, ProtobufMessage};
 
 /// Text that is compared or looked up rather than read, so that nobody needs to know whether it is in
 /// UTF-8: an EndpointSlice is little else.
@@ -120,7 +59,7 @@ impl fmt::Debug for Raw<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self(match Text::deserialize(deserializer)?.0 {
+        Ok(Self(match BorrowedText::deserialize(deserializer)?.0 {
             Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
             Cow::Owned(text) => Cow::Owned(text.into_bytes()),
         }))
@@ -129,7 +68,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
 
 /// A map of text, in the order it came in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pairs<'a>(Vec<(Text<'a>, Text<'a>)>);
+pub struct Pairs<'a>(Vec<(BorrowedText<'a>, BorrowedText<'a>)>);
 
 impl<'a> Pairs<'a> {
     /// The value of `name`.
@@ -145,7 +84,7 @@ impl<'a> Pairs<'a> {
     }
 
     /// By name, each name once.
-    pub fn sorted(mut self) -> Vec<(Text<'a>, Text<'a>)> {
+    pub fn sorted(mut self) -> Vec<(BorrowedText<'a>, BorrowedText<'a>)> {
         self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
         // The last one counts; `dedup` keeps the first.
         self.0.reverse();
@@ -158,27 +97,27 @@ impl<'a> Pairs<'a> {
     ///
     /// # Errors
     /// It is none.
-    pub fn take(&mut self, value: Value<'a>) -> Result<(), Malformed> {
+    pub fn take(&mut self, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         self.take_wanted(value, |_| true)
     }
 
     /// Takes an entry of a protobuf map if its name is `wanted`.
     pub(super) fn take_wanted(
         &mut self,
-        value: Value<'a>,
+        value: FieldValue<'a>,
         wanted: impl Fn(&[u8]) -> bool,
-    ) -> Result<(), Malformed> {
-        let mut entry = Entry::default();
+    ) -> Result<(), MalformedMessage> {
+        let mut entry = TextEntry::default();
         value.message(&mut entry)?;
         // Nobody needs to know of any other whether it is text.
         if !wanted(entry.name) {
             return Ok(());
         }
-        let text = |bytes| Value::Bytes(bytes).text();
+        let text = |bytes| FieldValue::Bytes(bytes).text();
         // A name that is no text is nobody's; its value is not looked at.
         let Ok(name) = text(entry.name) else { return Ok(()) };
         if self.0.len() == ELEMENTS_MAX {
-            return Err(Malformed::TOO_MANY);
+            return Err(MalformedMessage::TOO_MANY);
         }
         if self.0.capacity() == 0 {
             // Most objects have more labels than a vector begins with, and few have more than these.
@@ -207,12 +146,12 @@ impl<'a> Pairs<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut kept = Vec::new();
-                while let Some(name) = map.next_key::<Text<'de>>()? {
+                while let Some(name) = map.next_key::<BorrowedText<'de>>()? {
                     if kept.len() == ELEMENTS_MAX {
                         return Err(A::Error::custom("a map of more than 10,000 entries"));
                     }
                     if self.0(name.as_bytes()) {
-                        kept.push((name, map.next_value::<Text<'de>>()?));
+                        kept.push((name, map.next_value::<BorrowedText<'de>>()?));
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
@@ -232,13 +171,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
 
 /// An entry of a map: a message of name and value.
 #[derive(Default)]
-struct Entry<'a> {
+struct TextEntry<'a> {
     name: &'a [u8],
     value: &'a [u8],
 }
 
-impl<'a> Message<'a> for Entry<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for TextEntry<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.name = value.bytes()?,
             2 => self.value = value.bytes()?,
@@ -253,7 +192,7 @@ impl<'a> Message<'a> for Entry<'a> {
 pub struct NumberOrName<'a> {
     by_name: bool,
     number: i64,
-    name: Text<'a>,
+    name: BorrowedText<'a>,
 }
 
 impl NumberOrName<'_> {
@@ -268,8 +207,8 @@ impl NumberOrName<'_> {
     }
 }
 
-impl<'a> Message<'a> for NumberOrName<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for NumberOrName<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.by_name = value.flag()?,
             2 => self.number = value.number()?,
@@ -299,12 +238,12 @@ impl<'de: 'a, 'a> Deserialize<'de> for NumberOrName<'a> {
             }
 
             fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-                let name = Text::from(name);
+                let name = BorrowedText::from(name);
                 Ok(NumberOrName { by_name: true, name, ..NumberOrName::default() })
             }
 
             fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-                let name = Text(Cow::Owned(name.to_owned()));
+                let name = BorrowedText(Cow::Owned(name.to_owned()));
                 Ok(NumberOrName { by_name: true, name, ..NumberOrName::default() })
             }
 
@@ -319,7 +258,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for NumberOrName<'a> {
 /// When an object was made: RFC 3339 in JSON, seconds in protobuf.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moment<'a> {
-    text: Text<'a>,
+    text: BorrowedText<'a>,
     seconds: i64,
 }
 
@@ -333,8 +272,8 @@ impl Moment<'_> {
     }
 }
 
-impl<'a> Message<'a> for Moment<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for Moment<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 {
             self.seconds = value.number()?;
         }
@@ -344,7 +283,7 @@ impl<'a> Message<'a> for Moment<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Moment<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Text::deserialize(deserializer)?;
+        let text = BorrowedText::deserialize(deserializer)?;
         // Bounds what is parsed later.
         if text.len() > 64 {
             return Err(D::Error::custom("a time is longer than any"));

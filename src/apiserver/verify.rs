@@ -14,7 +14,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::ConnectError;
+use super::access_error::AccessError;
 
 /// Believes the roots given, both as issuers and as themselves.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ pub(super) struct GivenRoots {
 
 impl GivenRoots {
     /// The verifier for `roots`, DER.
-    pub(super) fn new(roots: &[Vec<u8>]) -> Result<Arc<Self>, ConnectError> {
+    pub(super) fn new(roots: &[Vec<u8>]) -> Result<Arc<Self>, AccessError> {
         let roots: Vec<_> = roots.iter().cloned().map(CertificateDer::from).collect();
         let mut store = RootCertStore::empty();
         for root in &roots {
-            store.add(root.clone()).map_err(|_| ConnectError::Ca)?;
+            store.add(root.clone()).map_err(|_| AccessError::Ca)?;
         }
         let issuers = WebPkiServerVerifier::builder(store.into()).build();
-        Ok(Arc::new(Self { issuers: issuers.map_err(|_| ConnectError::Ca)?, roots }))
+        Ok(Arc::new(Self { issuers: issuers.map_err(|_| AccessError::Ca)?, roots }))
     }
 }
 

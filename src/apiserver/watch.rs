@@ -1,6 +1,6 @@
 //! Lists a kind and watches it, for as long as somebody wants to know.
 //!
-//! Moves bytes and keeps bounds; [`Course`] decides. An object is decoded when its last byte is there,
+//! Moves bytes and keeps bounds; [`WatchState`] decides. An object is decoded when its last byte is there,
 //! and what is kept of it is all that a list costs. Data is only ever replaced as a whole: what was
 //! gathered of a list that breaks off is dropped, and readers keep what they had.
 
@@ -14,13 +14,16 @@ use tokio::sync::{mpsc, watch};
 use tracing::debug;
 
 use super::account::Share;
-use super::course::{Ask, Course};
-use super::decode::{self, CutError, Encoding, Events, Line, List};
-use super::gathered::Gathered;
+use super::decode::{self, Events, ListDecoder};
+use super::envelope::{CutError, Encoding, WatchLine};
+use super::event::KindEvent;
+use super::event::{ReadLimits, WatchEvent};
 use super::lines::TooLong;
-use super::object::{AsIs, Keyed as _, Kind};
-use super::request::{Answer, SILENCE_LIMIT, percent_encode};
-use super::{Client, Error, Key, Object, Odd};
+use super::list_builder::ListBuilder;
+use super::object::{AsIs, Keyed as _, ObjectKind};
+use super::request::{OpenResponse, SILENCE_LIMIT, percent_encode};
+use super::watch_state::{NextRequest, WatchState};
+use super::{ApiClient, ApiError, InvalidField, OwnedObject};
 use crate::mass_deletion::ASK_AGAIN;
 
 /// What noting that an object is gone, or makes no sense, takes.
@@ -60,7 +63,7 @@ impl Selection {
         Self { group, version, versions: &[], plural, namespace, labels, fields, is_optional }
     }
 
-    /// All objects of a kind, in the first of `versions` that the server has ([`Client::served`]).
+    /// All objects of a kind, in the first of `versions` that the server has ([`ApiClient::served`]).
     pub const fn in_best(
         group: &'static str,
         versions: &'static [&'static str],
@@ -88,95 +91,46 @@ impl Selection {
     }
 }
 
-/// What a reader of a kind is told.
-#[derive(Debug)]
-pub enum Event<T, L = Vec<T>> {
-    /// These are all there are: everything told before is replaced.
-    Restarted {
-        /// The objects; of two with one key the later counts.
-        objects: L,
-        /// Those that make no sense and were left out.
-        odd: Vec<Odd>,
-    },
-    /// This object is so now.
-    Applied(T),
-    /// There is no such object any more, or never was.
-    Deleted(Key),
-    /// This object makes no sense now; it counts as gone, as a fresh list would leave it out.
-    Odd(Odd),
-    /// The server answered as it should.
-    Answered,
-    /// It did not. What was told before still stands; it will be asked again.
-    Failed(Error),
-}
-
-/// What a reader of a kind is told.
-pub(super) type Told<K> = Event<<K as Kind>::Kept, <K as Kind>::List>;
-
-/// The most that one reader takes from one server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of one object, in a list or in an event.
-    pub object_bytes: usize,
-    /// Bytes of one page of a list.
-    pub page_bytes: usize,
-    /// Objects of one kind.
-    pub objects: usize,
-    /// Pages of one list, however little is on them.
-    pub pages: usize,
-    /// Bytes of memory that all of a server takes, of all its kinds: what has come in part, lists that are not
-    /// complete yet, and what is kept.
-    pub memory_bytes: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            object_bytes: 4 << 20,
-            page_bytes: 256 << 20,
-            objects: 500_000,
-            pages: 4_000,
-            memory_bytes: 64 << 20,
-        }
-    }
-}
-
-impl Client {
-    /// Tells `sink` all there is of `selection` and then what changes, until `sink` is closed.
-    /// Errors are told and survived. A full `sink` makes this reader wait, and in the end the
+impl ApiClient {
+    /// Sends `sink` all there is of `selection` and then what changes, until `sink` is closed.
+    /// Errors are reported and survived. A full `sink` makes this reader wait, and in the end the
     /// server: it never costs memory.
-    pub async fn watch<T, E>(&self, selection: Selection, limits: Limits, sink: &mpsc::Sender<E>)
-    where
-        T: Object,
-        E: From<Event<T>>,
+    pub async fn watch<T, E>(
+        &self,
+        selection: Selection,
+        limits: ReadLimits,
+        sink: &mpsc::Sender<E>,
+    ) where
+        T: OwnedObject,
+        E: From<WatchEvent<T>>,
     {
         self.read(AsIs::<T>::new(), selection, limits, sink).await;
     }
 
-    /// As [`Client::watch`], for a kind of which little is kept and which may be read from protobuf.
+    /// As [`ApiClient::watch`], for a kind of which little is kept and which may be read from protobuf.
     pub async fn read<K, E>(
         &self,
         kind: K,
         selection: Selection,
-        limits: Limits,
+        limits: ReadLimits,
         sink: &mpsc::Sender<E>,
     ) where
-        K: Kind,
-        E: From<Told<K>>,
+        K: ObjectKind,
+        E: From<KindEvent<K>>,
     {
         let again = Again::new(self.again.subscribe(), selection.plural);
         let is_optional = selection.is_optional;
-        let mut reader = Reader {
+        let mut reader = KindReader {
             client: self,
             kind,
             best: if K::PROTOBUF { Encoding::Protobuf } else { Encoding::Json },
             selection,
             limits,
             sink: Sink { sender: sink, answering: false, told: PhantomData },
-            course: if is_optional { Course::of_optional() } else { Course::new() },
+            state: if is_optional { WatchState::of_optional() } else { WatchState::new() },
             again,
             revived: self.revived.subscribe(),
-            gathered: Gathered::new(),
+            list: ListBuilder::new(),
             share: Share::of(&self.account),
         };
         tokio::select! {
@@ -192,12 +146,12 @@ struct Closed;
 
 /// Why a question ended before its end.
 enum Stop {
-    Failed(Error),
+    Failed(ApiError),
     Closed,
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
+impl From<ApiError> for Stop {
+    fn from(error: ApiError) -> Self {
         Self::Failed(error)
     }
 }
@@ -208,20 +162,20 @@ impl From<Closed> for Stop {
     }
 }
 
-struct Reader<'a, K: Kind, E> {
-    client: &'a Client,
+struct KindReader<'a, K: ObjectKind, E> {
+    client: &'a ApiClient,
     kind: K,
     /// The form that is asked for besides JSON.
     best: Encoding,
     selection: Selection,
-    limits: Limits,
+    limits: ReadLimits,
     sink: Sink<'a, K, E>,
-    course: Course,
+    state: WatchState,
     again: Again,
     /// Changes when the server is back. What has been seen of it is no reason to ask again: that was
     /// before this question, or before its answer.
     revived: watch::Receiver<u64>,
-    gathered: Gathered<K>,
+    list: ListBuilder<K>,
     /// What of the server's account is this reader's.
     share: Share,
 }
@@ -269,28 +223,32 @@ enum Begin {
     Changes,
 }
 
-impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
+impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
     async fn run(&mut self) -> Result<(), Closed> {
         loop {
             let began = Instant::now();
             let mut hurries = true;
             self.revived.mark_unchanged();
-            let question = self.course.ask(began, random());
+            let question = self.state.ask(began, random());
             let pause = match self.put(question).await {
                 Ok(pause) => pause,
                 Err(Stop::Closed) => return Err(Closed),
                 Err(Stop::Failed(error)) => {
-                    self.gathered = Gathered::new();
-                    self.share.give_back();
-                    if matches!(error, Error::NotFound(_)) && !self.selection.versions.is_empty() {
-                        // The kind may be there in another version.
-                        self.course.start_over();
+                    if !matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_)) {
+                        self.client.heard.forget();
                     }
-                    let pause = self.course.failed(&error, began.elapsed(), random());
+                    self.list = ListBuilder::new();
+                    self.share.give_back();
+                    if matches!(error, ApiError::NotFound(_)) && !self.selection.versions.is_empty()
+                    {
+                        // The kind may be there in another version.
+                        self.state.start_over();
+                    }
+                    let pause = self.state.failed(&error, began.elapsed(), random());
                     debug!(kind = self.selection.plural, %error, ?pause, "to be asked again");
                     // That its probe is answered again says nothing of how much there is.
-                    hurries = !matches!(error, Error::OverBudget(_));
-                    if matches!(error, Error::OverBudget(_) | Error::Misbehaving(_)) {
+                    hurries = !matches!(error, ApiError::OverBudget(_));
+                    if matches!(error, ApiError::OverBudget(_) | ApiError::Misbehaving(_)) {
                         self.client.account.asks(self.selection.plural, Some(pause));
                     }
                     self.sink.failed(error).await?;
@@ -306,23 +264,23 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
         }
     }
 
-    /// Asks, and tells what comes. Returns the pause before the next question.
-    async fn put(&mut self, question: Ask) -> Result<Duration, Stop> {
-        if matches!(question, Ask::InitialEvents | Ask::Page { token: None }) {
+    /// Asks, and passes on what comes. Returns the pause before the next request.
+    async fn put(&mut self, question: NextRequest) -> Result<Duration, Stop> {
+        if matches!(question, NextRequest::InitialEvents | NextRequest::Page { token: None }) {
             self.choose_version().await?;
         }
         let path = self.selection.path();
         match question {
-            Ask::Page { token } => {
+            NextRequest::Page { token } => {
                 let mut path = format!("{path}limit={PAGE_OBJECTS}");
                 if let Some(token) = &token {
                     let _ = write!(path, "&continue={}", percent_encode(token));
                 }
-                self.page(&path).await?;
+                Box::pin(self.page(&path)).await?;
                 Ok(Duration::ZERO)
             }
             // An empty version asks for the newest state; only the bookmarks say where it ends.
-            Ask::InitialEvents => {
+            NextRequest::InitialEvents => {
                 let path = format!(
                     "{path}watch=1&allowWatchBookmarks=true&sendInitialEvents=true\
                      &resourceVersionMatch=NotOlderThan&resourceVersion=&timeoutSeconds={}",
@@ -332,16 +290,16 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
             }
             // A version that the server has not seen is "too large" for a list. One object is enough,
             // and of it the head of the answer.
-            Ask::Check { version } => {
+            NextRequest::Check { version } => {
                 let path = format!(
                     "{path}limit=1&resourceVersion={}&resourceVersionMatch=NotOlderThan",
                     percent_encode(&version)
                 );
                 self.ask(&path).await?;
-                self.course.checked();
+                self.state.checked();
                 Ok(Duration::ZERO)
             }
-            Ask::Watch { version, lifetime } => {
+            NextRequest::Watch { version, lifetime } => {
                 let path = format!(
                     "{path}watch=1&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={}",
                     percent_encode(&version),
@@ -353,18 +311,19 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     }
 
     /// Asks, and waits for a good answer to begin.
-    async fn ask(&mut self, path: &str) -> Result<Answer, Error> {
-        let answer = self.client.ask(Method::GET, path, None, self.best).await?;
-        // If the server came back meanwhile, this is its word and that connection is alive.
+    async fn ask(&mut self, path: &str) -> Result<OpenResponse, ApiError> {
+        let answer = Box::pin(self.client.ask(Method::GET, path, None, self.best)).await?;
+        // If the server came back meanwhile, this is its answer and that connection is alive.
         self.revived.mark_unchanged();
         Ok(answer)
     }
 
     /// Whenever everything is read anew: what a server has can change.
-    async fn choose_version(&mut self) -> Result<(), Error> {
+    async fn choose_version(&mut self) -> Result<(), ApiError> {
         let Selection { group, versions, plural, .. } = self.selection;
         if !versions.is_empty() {
-            self.selection.version = self.client.served(group, versions, plural).await?;
+            let served = Box::pin(self.client.served(group, versions, plural));
+            self.selection.version = served.await?;
         }
         Ok(())
     }
@@ -372,18 +331,19 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     /// Reads a page. Of what is received no more than one object is held.
     async fn page(&mut self, path: &str) -> Result<(), Stop> {
         let mut answer = self.ask(path).await?;
-        let mut list = List::new(answer.encoding, self.limits.object_bytes);
+        let mut list = ListDecoder::new(answer.encoding, self.limits.object_bytes);
         let mut received = 0;
         while let Some(piece) = answer.piece(SILENCE_LIMIT).await? {
             received += piece.len();
             if received > self.limits.page_bytes {
                 return Err(self.page_too_long().into());
             }
+            self.client.heard.now();
             list.push(&piece);
             while let Some(object) = list.next().map_err(|error| self.uncut(&answer, error))? {
                 match decode::object(&self.kind, answer.encoding, &object) {
                     Ok(object) => self.add(object),
-                    Err(odd) => self.add_odd(odd),
+                    Err(invalid) => self.add_invalid(invalid),
                 }
                 self.check_budget()?;
             }
@@ -393,10 +353,10 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
         self.share.buffers(0);
         let end = list.end().map_err(|fact| self.unread(&answer, &fact))?;
         self.sink.answered().await?;
-        self.gathered.pages += 1;
+        self.list.pages += 1;
         self.check_budget()?;
         match end.next {
-            Some(token) => self.course.page_read(token),
+            Some(token) => self.state.page_read(token),
             None => self.listed(end.version).await?,
         }
         Ok(())
@@ -429,15 +389,16 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
                     Err(self.broken("the server was away meanwhile"))
                 }
                 () = self.again.wanted(), if !initial => {
-                    self.course.start_over();
+                    self.state.start_over();
                     return Ok(ASK_AGAIN);
                 }
             };
             let piece = match piece {
-                Err(Error::Silent { .. }) if !initial => break,
+                Err(ApiError::Silent { .. }) if !initial => break,
                 piece => piece?,
             };
             let Some(piece) = piece else { break };
+            self.client.heard.now();
             events.push(&piece);
             while let Some(event) = events.next().map_err(|TooLong| self.too_long())? {
                 let line = decode::line(&self.kind, answer.encoding, &event)
@@ -459,40 +420,40 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
         if events.has_rest() {
             return Err(self.broken("it ended within an event").into());
         }
-        Ok(self.course.watch_ended(began.elapsed(), told, random()))
+        Ok(self.state.watch_ended(began.elapsed(), told, random()))
     }
 
     /// Takes one of the initial events. Returns whether it was the last.
-    async fn gather(&mut self, line: Line<K::Kept>) -> Result<bool, Stop> {
+    async fn gather(&mut self, line: WatchLine<K::Kept>) -> Result<bool, Stop> {
         match line {
-            Line::Applied { object, .. } => {
+            WatchLine::Applied { object, .. } => {
                 self.add(object);
                 self.check_budget()?;
             }
-            // What changes while the initial events are sent: the last word counts.
-            Line::Deleted { key, .. } => {
+            // What changes while the initial events are sent: the last event counts.
+            WatchLine::Deleted { key, .. } => {
                 self.share.gathers(GONE_BYTES);
-                self.gathered.forget(key);
+                self.list.forget(key);
                 self.check_budget()?;
             }
-            Line::Odd { odd, .. } => {
-                if let Some(key) = &odd.key {
-                    self.gathered.forget(key.clone());
+            WatchLine::Invalid { invalid, .. } => {
+                if let Some(key) = &invalid.key {
+                    self.list.forget(key.clone());
                 }
-                self.add_odd(odd);
+                self.add_invalid(invalid);
                 self.check_budget()?;
             }
-            Line::Bookmark { version, initial_events_end: true } => {
+            WatchLine::Bookmark { version, initial_events_end: true } => {
                 self.sink.answered().await?;
                 self.listed(version).await?;
                 return Ok(true);
             }
             // A server that doesn't know initial events sends a plain watch, whose first part never
             // ends, and its bookmarks.
-            Line::Bookmark { .. } => {
+            WatchLine::Bookmark { .. } => {
                 return Err(self.broken("a bookmark came before the initial events ended").into());
             }
-            Line::Error(error) => return Err(error.into()),
+            WatchLine::Error(error) => return Err(error.into()),
         }
         Ok(false)
     }
@@ -500,85 +461,88 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     /// Takes one more object of a list.
     fn add(&mut self, object: K::Kept) {
         self.share.gathers(object.weight());
-        self.gathered.add(object);
+        self.list.add(object);
     }
 
-    fn add_odd(&mut self, odd: Odd) {
-        self.share.gathers(GONE_BYTES + odd.reason.len());
-        self.gathered.odd.push(odd);
+    fn add_invalid(&mut self, invalid: InvalidField) {
+        self.share.gathers(GONE_BYTES + invalid.reason.len());
+        self.list.invalid.push(invalid);
     }
 
     async fn listed(&mut self, version: String) -> Result<(), Stop> {
-        let (objects, odd) = std::mem::replace(&mut self.gathered, Gathered::new()).finish();
-        self.sink.send(Event::Restarted { objects, odd }).await?;
-        // From here on whoever was told holds it.
+        let (objects, invalid) = std::mem::replace(&mut self.list, ListBuilder::new()).finish();
+        self.sink.send(WatchEvent::Restarted { objects, invalid }).await?;
+        // From here on the receiver holds it.
         self.share.give_back();
-        self.course.listed(version, Instant::now(), random());
+        self.state.listed(version, Instant::now(), random());
         Ok(())
     }
 
-    async fn tell(&mut self, line: Line<K::Kept>) -> Result<(), Stop> {
+    async fn tell(&mut self, line: WatchLine<K::Kept>) -> Result<(), Stop> {
         let version = match line {
-            Line::Applied { object, version } => {
-                self.sink.send(Event::Applied(object)).await?;
+            WatchLine::Applied { object, version } => {
+                self.sink.send(WatchEvent::Applied(object)).await?;
                 version
             }
-            Line::Deleted { key, version } => {
-                self.sink.send(Event::Deleted(key)).await?;
+            WatchLine::Deleted { key, version } => {
+                self.sink.send(WatchEvent::Deleted(key)).await?;
                 version
             }
-            Line::Odd { odd, version } => {
-                self.sink.send(Event::Odd(odd)).await?;
+            WatchLine::Invalid { invalid, version } => {
+                self.sink.send(WatchEvent::Invalid(invalid)).await?;
                 version
             }
-            Line::Bookmark { version, .. } => version,
-            Line::Error(error) => return Err(error.into()),
+            WatchLine::Bookmark { version, .. } => version,
+            WatchLine::Error(error) => return Err(error.into()),
         };
-        self.course.advanced(version);
+        self.state.advanced(version);
         Ok(())
     }
 
-    fn broken(&self, fact: &str) -> Error {
+    fn broken(&self, fact: &str) -> ApiError {
         let path = self.selection.path();
-        Error::Broken { request: format!("GET {}", path.trim_end_matches('?')), fact: fact.into() }
+        ApiError::Broken {
+            request: format!("GET {}", path.trim_end_matches('?')),
+            fact: fact.into(),
+        }
     }
 
     /// An answer that can't be read. Something between us and the server may not be able to carry
     /// protobuf: from then on it is JSON.
-    fn unread(&mut self, answer: &Answer, fact: &str) -> Error {
+    fn unread(&mut self, answer: &OpenResponse, fact: &str) -> ApiError {
         if answer.encoding == Encoding::Protobuf {
             self.best = Encoding::Json;
         }
         self.broken(fact)
     }
 
-    fn uncut(&mut self, answer: &Answer, error: CutError) -> Error {
+    fn uncut(&mut self, answer: &OpenResponse, error: CutError) -> ApiError {
         match error {
             CutError::TooLong => self.too_long(),
             CutError::Malformed(fact) => self.unread(answer, &fact),
         }
     }
 
-    fn check_budget(&self) -> Result<(), Error> {
+    fn check_budget(&self) -> Result<(), ApiError> {
         if self.share.exceeds(self.limits.memory_bytes) {
             return Err(over_memory(self.limits.memory_bytes, self.selection.plural));
         }
-        let Some((limit, what)) = self.gathered.excess(&self.limits) else { return Ok(()) };
-        Err(Error::OverBudget(format!(
+        let Some((limit, what)) = self.list.excess(&self.limits) else { return Ok(()) };
+        Err(ApiError::OverBudget(format!(
             "its list of {} has more than {limit} {what}, the most that is read",
             self.selection.plural
         )))
     }
 
-    fn too_long(&self) -> Error {
-        Error::OverBudget(format!(
+    fn too_long(&self) -> ApiError {
+        ApiError::OverBudget(format!(
             "one of its {} is longer than {} bytes",
             self.selection.plural, self.limits.object_bytes
         ))
     }
 
-    fn page_too_long(&self) -> Error {
-        Error::OverBudget(format!(
+    fn page_too_long(&self) -> ApiError {
+        ApiError::OverBudget(format!(
             "a page of its {} is longer than {} MiB",
             self.selection.plural,
             self.limits.page_bytes >> 20
@@ -586,35 +550,35 @@ impl<K: Kind, E: From<Told<K>>> Reader<'_, K, E> {
     }
 }
 
-/// Where events go, and what was last said of the server.
+/// Where events go, and what was last reported of the server.
 struct Sink<'a, K, E> {
     sender: &'a mpsc::Sender<E>,
     answering: bool,
     told: PhantomData<fn(K)>,
 }
 
-impl<K: Kind, E: From<Told<K>>> Sink<'_, K, E> {
-    async fn send(&self, event: Told<K>) -> Result<(), Closed> {
+impl<K: ObjectKind, E: From<KindEvent<K>>> Sink<'_, K, E> {
+    async fn send(&self, event: KindEvent<K>) -> Result<(), Closed> {
         self.sender.send(event.into()).await.map_err(|_| Closed)
     }
 
     /// Says so once, not with every answer.
     async fn answered(&mut self) -> Result<(), Closed> {
         if !std::mem::replace(&mut self.answering, true) {
-            self.send(Event::Answered).await?;
+            self.send(WatchEvent::Answered).await?;
         }
         Ok(())
     }
 
-    async fn failed(&mut self, error: Error) -> Result<(), Closed> {
+    async fn failed(&mut self, error: ApiError) -> Result<(), Closed> {
         self.answering = false;
-        self.send(Event::Failed(error)).await
+        self.send(WatchEvent::Failed(error)).await
     }
 }
 
 /// All kinds together take too much.
-fn over_memory(limit: usize, plural: &str) -> Error {
-    Error::OverBudget(format!(
+fn over_memory(limit: usize, plural: &str) -> ApiError {
+    ApiError::OverBudget(format!(
         "all that is held of it, with what has come of its {plural}, takes more than {limit} bytes, the most that it may"
     ))
 }

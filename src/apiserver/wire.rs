@@ -1,16 +1,16 @@
 //! Protobuf field by field, as a visitor wants it: no schema, no allocation, nothing kept.
 //!
-//! A [`Message`] is told of each field and takes those it knows; all others are stepped over by their
-//! length, however deep they go. So hostile bytes cost what they are long, and never recursion.
+//! A [`ProtobufMessage`] is given each field and takes those it knows; all others are stepped over by their length,
+//! however deep they go. So hostile bytes cost what they are long, and never recursion.
 
-use super::text::{ELEMENTS_MAX, Text};
+use super::borrowed_text::{BorrowedText, ELEMENTS_MAX};
 
 /// Bytes that are no protobuf, or not of the message expected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed protobuf: {0}")]
-pub struct Malformed(pub(super) &'static str);
+pub struct MalformedMessage(pub(super) &'static str);
 
-impl Malformed {
+impl MalformedMessage {
     /// Of a kind that is never written in this way.
     pub const NO_FORM: Self = Self("no object of this kind is written in protobuf");
     /// Of a list within an object.
@@ -19,7 +19,7 @@ impl Malformed {
 
 /// What a field holds.
 #[derive(Debug, Clone, Copy)]
-pub enum Value<'a> {
+pub enum FieldValue<'a> {
     /// A varint.
     Number(u64),
     /// Text, bytes or a message.
@@ -30,18 +30,18 @@ pub enum Value<'a> {
 
 /// A message that takes its fields one by one. Of a field that comes twice the last one counts, and
 /// messages are merged, as protobuf has it.
-pub trait Message<'a> {
+pub trait ProtobufMessage<'a> {
     /// Takes a field; one it doesn't know is nothing to it.
     ///
     /// # Errors
     /// The field is not of the type it should be.
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed>;
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage>;
 
     /// Takes all fields of `bytes`.
     ///
     /// # Errors
     /// Bytes that are no protobuf, or a field that is not of its type.
-    fn merge(&mut self, bytes: &'a [u8]) -> Result<(), Malformed> {
+    fn merge(&mut self, bytes: &'a [u8]) -> Result<(), MalformedMessage> {
         let mut rest = bytes;
         while !rest.is_empty() {
             // Nearly all fields are short.
@@ -58,17 +58,17 @@ pub trait Message<'a> {
     }
 }
 
-impl<'a> Value<'a> {
+impl<'a> FieldValue<'a> {
     /// An `int32`, `int64` or enum.
     ///
     /// # Errors
     /// It is none.
     #[inline]
-    pub fn number(self) -> Result<i64, Malformed> {
+    pub fn number(self) -> Result<i64, MalformedMessage> {
         match self {
             // Two's complement, as protobuf writes negative numbers.
             Self::Number(number) => Ok(number.cast_signed()),
-            _ => Err(Malformed("a field that should be a number is none")),
+            _ => Err(MalformedMessage("a field that should be a number is none")),
         }
     }
 
@@ -77,7 +77,7 @@ impl<'a> Value<'a> {
     /// # Errors
     /// It is none.
     #[inline]
-    pub fn flag(self) -> Result<bool, Malformed> {
+    pub fn flag(self) -> Result<bool, MalformedMessage> {
         self.number().map(|number| number != 0)
     }
 
@@ -86,10 +86,10 @@ impl<'a> Value<'a> {
     /// # Errors
     /// It is none.
     #[inline]
-    pub fn bytes(self) -> Result<&'a [u8], Malformed> {
+    pub fn bytes(self) -> Result<&'a [u8], MalformedMessage> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed("a field that should have a length has none")),
+            _ => Err(MalformedMessage("a field that should have a length has none")),
         }
     }
 
@@ -98,9 +98,9 @@ impl<'a> Value<'a> {
     /// # Errors
     /// It is none, or not in UTF-8.
     #[inline]
-    pub fn text(self) -> Result<Text<'a>, Malformed> {
+    pub fn text(self) -> Result<BorrowedText<'a>, MalformedMessage> {
         let text = std::str::from_utf8(self.bytes()?);
-        text.map(Text::from).map_err(|_| Malformed("text that is not UTF-8"))
+        text.map(BorrowedText::from).map_err(|_| MalformedMessage("text that is not UTF-8"))
     }
 
     /// A message, merged into what is known of it.
@@ -108,7 +108,7 @@ impl<'a> Value<'a> {
     /// # Errors
     /// It is none.
     #[inline]
-    pub fn message(self, message: &mut impl Message<'a>) -> Result<(), Malformed> {
+    pub fn message(self, message: &mut impl ProtobufMessage<'a>) -> Result<(), MalformedMessage> {
         message.merge(self.bytes()?)
     }
 
@@ -117,10 +117,13 @@ impl<'a> Value<'a> {
     /// # Errors
     /// It is none.
     #[inline]
-    pub fn push<M: Message<'a> + Default>(self, messages: &mut Vec<M>) -> Result<(), Malformed> {
+    pub fn push<M: ProtobufMessage<'a> + Default>(
+        self,
+        messages: &mut Vec<M>,
+    ) -> Result<(), MalformedMessage> {
         let bytes = self.bytes()?;
         if messages.len() == ELEMENTS_MAX {
-            return Err(Malformed::TOO_MANY);
+            return Err(MalformedMessage::TOO_MANY);
         }
         messages.push(M::default());
         // Filled where it stays.
@@ -128,14 +131,14 @@ impl<'a> Value<'a> {
     }
 }
 
-impl<'a> Value<'a> {
+impl<'a> FieldValue<'a> {
     /// A text, added to others.
     ///
     /// # Errors
     /// It is none, or one too many.
-    pub fn push_text(self, texts: &mut Vec<Text<'a>>) -> Result<(), Malformed> {
+    pub fn push_text(self, texts: &mut Vec<BorrowedText<'a>>) -> Result<(), MalformedMessage> {
         if texts.len() == ELEMENTS_MAX {
-            return Err(Malformed::TOO_MANY);
+            return Err(MalformedMessage::TOO_MANY);
         }
         texts.push(self.text()?);
         Ok(())
@@ -145,16 +148,16 @@ impl<'a> Value<'a> {
 /// The field at the beginning of `bytes` and what follows, where its key, and its length or value, are two bytes
 /// each at most.
 #[inline(always)]
-fn take_short(bytes: &[u8]) -> Option<(u32, Value<'_>, &[u8])> {
+fn take_short(bytes: &[u8]) -> Option<(u32, FieldValue<'_>, &[u8])> {
     let (key, rest) = short_varint(bytes)?;
     let (number, kind) = (key >> 3, key & 7);
     let (second, after) = short_varint(rest)?;
     match kind {
         _ if number == 0 => None,
-        0 => Some((number, Value::Number(u64::from(second)), after)),
+        0 => Some((number, FieldValue::Number(u64::from(second)), after)),
         2 => {
             let (value, after) = after.split_at_checked(usize::try_from(second).ok()?)?;
-            Some((number, Value::Bytes(value), after))
+            Some((number, FieldValue::Bytes(value), after))
         }
         _ => None,
     }
@@ -174,48 +177,48 @@ fn short_varint(bytes: &[u8]) -> Option<(u32, &[u8])> {
 
 /// Takes the next field off `rest`, whatever it is.
 #[inline(never)]
-fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, Value<'a>), Malformed> {
+fn take_field<'a>(rest: &mut &'a [u8]) -> Result<(u32, FieldValue<'a>), MalformedMessage> {
     let (number, kind) = key(take_varint(rest)?)?;
     let value = match kind {
-        0 => Value::Number(take_varint(rest)?),
-        1 => take(rest, 8).map(|_| Value::Fixed)?,
+        0 => FieldValue::Number(take_varint(rest)?),
+        1 => take(rest, 8).map(|_| FieldValue::Fixed)?,
         2 => {
             let length = take_varint(rest)?;
-            Value::Bytes(take(rest, usize::try_from(length).unwrap_or(usize::MAX))?)
+            FieldValue::Bytes(take(rest, usize::try_from(length).unwrap_or(usize::MAX))?)
         }
-        5 => take(rest, 4).map(|_| Value::Fixed)?,
+        5 => take(rest, 4).map(|_| FieldValue::Fixed)?,
         // Groups are older than Kubernetes.
-        _ => return Err(Malformed("a field of no known type")),
+        _ => return Err(MalformedMessage("a field of no known type")),
     };
     Ok((number, value))
 }
 
 /// The number and the wire type that a field begins with.
-pub(super) fn key(key: u64) -> Result<(u32, u8), Malformed> {
+pub(super) fn key(key: u64) -> Result<(u32, u8), MalformedMessage> {
     let number = u32::try_from(key >> 3).ok().filter(|number| *number > 0);
     // Three bits.
     let kind = u8::try_from(key & 7).unwrap_or_default();
-    Ok((number.ok_or(Malformed("a field without a number"))?, kind))
+    Ok((number.ok_or(MalformedMessage("a field without a number"))?, kind))
 }
 
-fn take_varint(rest: &mut &[u8]) -> Result<u64, Malformed> {
+fn take_varint(rest: &mut &[u8]) -> Result<u64, MalformedMessage> {
     // Nearly all are one byte long.
     if let [first @ 0..0x80, after @ ..] = *rest {
         *rest = after;
         return Ok(u64::from(*first));
     }
-    let (number, length) = varint(rest)?.ok_or(Malformed("a number is cut off"))?;
+    let (number, length) = varint(rest)?.ok_or(MalformedMessage("a number is cut off"))?;
     *rest = rest.get(length..).unwrap_or_default();
     Ok(number)
 }
 
 /// The varint at the beginning of `bytes` and how long it is; `None` where it goes on after them.
-pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
+pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, MalformedMessage> {
     let mut number = 0;
     for (at, byte) in bytes.iter().take(10).enumerate() {
         // The tenth byte has room for one bit.
         if at == 9 && *byte > 1 {
-            return Err(Malformed("a number is too long"));
+            return Err(MalformedMessage("a number is too long"));
         }
         number |= u64::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
@@ -225,9 +228,10 @@ pub(super) fn varint(bytes: &[u8]) -> Result<Option<(u64, usize)>, Malformed> {
     Ok(None)
 }
 
-fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], Malformed> {
-    let (taken, after) =
-        rest.split_at_checked(length).ok_or(Malformed("a field is longer than its message"))?;
+fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], MalformedMessage> {
+    let (taken, after) = rest
+        .split_at_checked(length)
+        .ok_or(MalformedMessage("a field is longer than its message"))?;
     *rest = after;
     Ok(taken)
 }
@@ -236,22 +240,22 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Result<&'a [u8], Malformed> {
 mod tests {
     use super::*;
 
-    /// Says what it is told.
+    /// Records what it is given.
     #[derive(Default)]
     struct Told(Vec<String>);
 
-    impl<'a> Message<'a> for Told {
-        fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+    impl<'a> ProtobufMessage<'a> for Told {
+        fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
             self.0.push(match value {
-                Value::Number(value) => format!("{number}={value}"),
-                Value::Bytes(bytes) => format!("{number}:{}", bytes.escape_ascii()),
-                Value::Fixed => format!("{number}!"),
+                FieldValue::Number(value) => format!("{number}={value}"),
+                FieldValue::Bytes(bytes) => format!("{number}:{}", bytes.escape_ascii()),
+                FieldValue::Fixed => format!("{number}!"),
             });
             Ok(())
         }
     }
 
-    fn told(bytes: &[u8]) -> Result<String, Malformed> {
+    fn told(bytes: &[u8]) -> Result<String, MalformedMessage> {
         let mut told = Told::default();
         told.merge(bytes).map(|()| told.0.join(" "))
     }
@@ -267,7 +271,7 @@ mod tests {
         assert_eq!(told(&long), Ok(format!("1:{} 2=1", "a".repeat(200))));
         let most = b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
         assert_eq!(told(most).as_deref(), Ok("1=18446744073709551615"));
-        assert_eq!(Value::Number(u64::MAX).number(), Ok(-1));
+        assert_eq!(FieldValue::Number(u64::MAX).number(), Ok(-1));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
 use serde_json::json;
 
-use super::failure::{EXIT_CODES, Exit, Failure, Outcome};
+use super::failure::{CommandFailure, CommandResult, EXIT_CODES, Exit};
 use super::output;
 use crate::codes;
 
@@ -23,7 +23,7 @@ enum VersionFormat {
 }
 
 /// Runs `strait version`.
-pub(crate) fn version(args: &VersionArgs) -> Outcome {
+pub(crate) fn version(args: &VersionArgs) -> CommandResult {
     let version = env!("CARGO_PKG_VERSION");
     let whole = json!({
         "version": version,
@@ -39,7 +39,7 @@ pub(crate) fn version(args: &VersionArgs) -> Outcome {
 }
 
 /// Runs `strait completion`.
-pub(crate) fn completion(shell: Shell, mut command: Command) -> Outcome {
+pub(crate) fn completion(shell: Shell, mut command: Command) -> CommandResult {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "strait", &mut script);
     output::print(&String::from_utf8_lossy(&script))?;
@@ -47,16 +47,16 @@ pub(crate) fn completion(shell: Shell, mut command: Command) -> Outcome {
 }
 
 /// Runs `strait help`: of a code, a topic, or a command.
-pub(crate) fn help(what: &[String], mut command: Command) -> Outcome {
+pub(crate) fn help(what: &[String], mut command: Command) -> CommandResult {
     let text = match what {
         [topic] if topic == "exit-codes" => EXIT_CODES.to_owned(),
         [topic] if topic == "codes" => {
             let line = |code: &&codes::Code| format!("{}  {}\n", code.id, code.title);
-            codes::ALL.iter().map(line).collect()
+            codes::all().iter().map(line).collect()
         }
         [id] if id.get(..3).is_some_and(|head| head.eq_ignore_ascii_case("STR")) => {
             let page = codes::find(id).ok_or_else(|| {
-                Failure::usage(format!("there is no code {id}")).next("strait help codes")
+                CommandFailure::usage(format!("there is no code {id}")).next("strait help codes")
             })?;
             page.help()
         }
@@ -65,7 +65,7 @@ pub(crate) fn help(what: &[String], mut command: Command) -> Outcome {
             let mut found = &mut command;
             for name in path {
                 found = found.find_subcommand_mut(name).ok_or_else(|| {
-                    Failure::usage(format!("there is no command or topic {:?}", path.join(" ")))
+                    CommandFailure::usage(format!("there is no command or topic {:?}", path.join(" ")))
                         .next("strait help, strait help exit-codes, strait help codes, strait help STRnnnn")
                 })?;
             }

@@ -1,17 +1,23 @@
 //! `strait proxy bootstrap`: the configuration an unmodified Envoy starts with.
 //!
 //! Says who the proxy is, where its control plane is, and where its certificate lies; everything else
-//! comes from the control plane. A pure function of its flags: it opens no file and asks nobody.
+//! comes from the control plane. Writes two small files that name the certificate's, for Envoy reads anew only
+//! what such files of secrets (SDS) name; else a pure function of its flags, which asks nobody. The form is `strait-bootstrap`'s.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
+use strait_bootstrap::{
+    Bootstrap, Discovery, PemFiles, ProxyNode, SecretSource, folder_of, is_host,
+};
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 use super::output::{self, Format};
-use crate::model::{ClusterId, ProxyType};
+use crate::durable::{self, PUBLIC};
+use crate::model::{ClusterId, ProxyType, SdsFiles};
 
 /// `strait proxy bootstrap`.
 #[derive(Debug, Args)]
@@ -41,9 +47,9 @@ pub(crate) struct BootstrapArgs {
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
     /// Where the control plane serves ADS; its certificate must name HOST
-    #[arg(long, value_name = "HOST:PORT", value_parser = discovery)]
+    #[arg(long, value_name = "HOST:PORT")]
     discovery: Discovery,
-    /// Certificate chain, PEM; Envoy reads it, the key and the roots when it starts, and not again
+    /// Certificate chain, PEM
     #[arg(long, value_name = "F")]
     cert: PathBuf,
     /// Its key, PEM
@@ -52,6 +58,13 @@ pub(crate) struct BootstrapArgs {
     /// Roots that the control plane and other workloads must chain to, PEM
     #[arg(long, value_name = "F")]
     root_ca: PathBuf,
+    /// Folder for sds-cert.yaml and sds-roots.yaml, by which Envoy sees that the certificate is renewed [default: that
+    /// of the certificate, if it can be written]
+    #[arg(long, value_name = "DIR")]
+    sds_dir: Option<PathBuf>,
+    /// Write it to this file instead of printing it
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// Which form of ADS
     #[arg(long, value_enum, default_value_t)]
     protocol: Wire,
@@ -75,12 +88,6 @@ enum Wire {
     Sotw,
 }
 
-#[derive(Debug, Clone)]
-struct Discovery {
-    host: String,
-    port: u16,
-}
-
 fn proxy_type(text: &str) -> Result<ProxyType, String> {
     [ProxyType::Sidecar, ProxyType::Router]
         .into_iter()
@@ -95,40 +102,90 @@ fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-fn discovery(text: &str) -> Result<Discovery, String> {
-    let wrong = || "expected HOST:PORT, an IPv6 address in brackets".to_owned();
-    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
-    let port = port.parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(wrong)?;
-    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-    let host = match bare {
-        Some(inner) => inner.parse::<std::net::Ipv6Addr>().map_err(|_| wrong())?.to_string(),
-        None if is_host(host) => host.to_ascii_lowercase(),
-        None => return Err(wrong()),
-    };
-    Ok(Discovery { host, port })
-}
-
-fn is_host(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.')
-}
-
-/// The bootstrap as text.
+/// Prints the bootstrap, or writes it to `--file`, once the files are there that it names.
 ///
 /// # Errors
-/// What can't be part of a node id, or of a certificate's identity.
-pub(crate) fn render(args: &BootstrapArgs) -> Result<String, Failure> {
-    let bootstrap = bootstrap(args)?;
-    match args.output {
-        Format::Json => Ok(format!("{bootstrap:#}\n")),
-        Format::Yaml => Ok(output::yaml(&bootstrap)),
-        _ => Err(Failure::usage("a bootstrap is printed as -o yaml or -o json")),
+/// What can't be part of a node id, or of a certificate's identity; a folder or file that was named and can't be written.
+pub(crate) fn run(args: &BootstrapArgs) -> Result<(), CommandFailure> {
+    let text = text(args)?;
+    let Some(path) = &args.file else { return output::print(&text) };
+    durable::replace(path, text.as_bytes(), PUBLIC).map_err(|error| {
+        CommandFailure::usage(format!("--file: {} can't be written ({error})", path.display()))
+    })
+}
+
+/// The bootstrap as text, once the files are there that it names.
+///
+/// # Errors
+/// As [`run`], but for `--file`, which it passes over.
+pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
+    let files = sds_files(args);
+    let text = render(args, files.as_ref().ok())?;
+    let written = files.and_then(|files| write_secrets(args, &files));
+    let Err(fact) = written else { return Ok(text) };
+    if args.sds_dir.is_some() {
+        return Err(CommandFailure::usage(format!("--sds-dir: {fact}")));
+    }
+    eprintln!(
+        "warning: {fact}; so Envoy reads its certificate when it starts, and not again\n\
+         next: name a folder that Envoy can read: --sds-dir DIR"
+    );
+    render(args, None)
+}
+
+/// Where the files of secrets are to be, or why they can't be there.
+fn sds_files(args: &BootstrapArgs) -> Result<SdsFiles, String> {
+    let folder = args.sds_dir.as_deref().unwrap_or_else(|| folder_of(&args.cert));
+    let path = |name: &str| {
+        let path = std::path::absolute(folder.join(name)).map_err(|error| error.to_string())?;
+        let text = path.to_str().filter(|text| SdsFiles::is_path(text));
+        text.map(Arc::from).ok_or_else(|| format!("{} is no usable path", path.display()))
+    };
+    Ok(SdsFiles { certificate: path("sds-cert.yaml")?, roots: path("sds-roots.yaml")? })
+}
+
+fn write_secrets(args: &BootstrapArgs, files: &SdsFiles) -> Result<(), String> {
+    let [certificate, roots] =
+        absolute(args).as_files().sds_files().map(|response| output::yaml(&response));
+    let wanted = [(&files.certificate, &certificate), (&files.roots, &roots)];
+    let wanted = wanted.map(|(path, text)| (PathBuf::from(&**path), text.as_bytes(), PUBLIC));
+    let failed =
+        |error: std::io::Error| format!("{} can't be written ({error})", files.certificate);
+    durable::replace_all(&wanted).map_err(failed)
+}
+
+/// The files that were named, wherever Envoy is started.
+struct AbsoluteFiles([PathBuf; 3]);
+
+fn absolute(args: &BootstrapArgs) -> AbsoluteFiles {
+    let absolute = |file: &PathBuf| std::path::absolute(file).unwrap_or_else(|_| file.clone());
+    AbsoluteFiles([&args.cert, &args.key, &args.root_ca].map(absolute))
+}
+
+impl AbsoluteFiles {
+    fn as_files(&self) -> PemFiles<'_> {
+        let Self([chain, key, roots]) = self;
+        PemFiles { chain, key, roots }
     }
 }
 
-fn bootstrap(args: &BootstrapArgs) -> Result<Value, Failure> {
-    let Some(address) = args.ips.first() else {
-        return Err(Failure::usage("--ip is missing"));
-    };
+/// The bootstrap as text, with secrets from these files, else static ones.
+///
+/// # Errors
+/// What can't be part of a node id, or of a certificate's identity.
+pub(crate) fn render(
+    args: &BootstrapArgs,
+    sds: Option<&SdsFiles>,
+) -> Result<String, CommandFailure> {
+    let bootstrap = bootstrap(args, sds)?;
+    match args.output {
+        Format::Json => Ok(format!("{bootstrap:#}\n")),
+        Format::Yaml => Ok(output::yaml(&bootstrap)),
+        _ => Err(CommandFailure::usage("a bootstrap is printed as -o yaml or -o json")),
+    }
+}
+
+fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, CommandFailure> {
     for (flag, text) in [
         ("--name", &args.name),
         ("--namespace", &args.namespace),
@@ -136,151 +193,38 @@ fn bootstrap(args: &BootstrapArgs) -> Result<Value, Failure> {
         ("--domain", &args.domain),
     ] {
         if !is_host(text) {
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{flag} {text:?} is not a name: letters, digits, '-' and '.' only"
             )));
         }
     }
     // The last dot of the node id divides name and namespace.
     if args.namespace.contains('.') {
-        return Err(Failure::usage(format!("--namespace {:?} holds a dot", args.namespace)));
+        return Err(CommandFailure::usage(format!("--namespace {:?} holds a dot", args.namespace)));
     }
     ClusterId::parse(&args.cluster)
-        .map_err(|error| Failure::usage(format!("--cluster {:?}: {error}", args.cluster)))?;
-    let Node { id, metadata } = node(args, address);
-    Ok(json!({
-        "node": { "id": id, "cluster": format!("{}.{}", args.name, args.namespace), "metadata": metadata },
-        "admin": { "address": socket(&args.admin_address.ip().to_string(), args.admin_address.port()) },
-        "dynamic_resources": {
-            "ads_config": {
-                "api_type": match args.protocol { Wire::Delta => "DELTA_GRPC", Wire::Sotw => "GRPC" },
-                "transport_api_version": "V3",
-                "set_node_on_first_message_only": true,
-                "grpc_services": [{ "envoy_grpc": { "cluster_name": CONTROL_PLANE } }],
-            },
-            "cds_config": { "ads": {}, "resource_api_version": "V3" },
-            "lds_config": { "ads": {}, "resource_api_version": "V3" },
+        .map_err(|error| CommandFailure::usage(format!("--cluster {:?}: {error}", args.cluster)))?;
+    let files = absolute(args);
+    let bootstrap = Bootstrap {
+        node: ProxyNode {
+            kind: args.kind.as_str(),
+            name: &args.name,
+            namespace: &args.namespace,
+            service_account: &args.service_account,
+            cluster: &args.cluster,
+            network: args.network.as_deref(),
+            addresses: &args.ips,
+            node_name: None,
+            labels: &args.labels,
+            domain: &args.domain,
         },
-        "static_resources": {
-            "clusters": [control_plane(args)],
-            "secrets": secrets(args),
+        discovery: std::slice::from_ref(&args.discovery),
+        delta: args.protocol == Wire::Delta,
+        admin: args.admin_address,
+        secrets: match sds {
+            Some(SdsFiles { certificate, roots }) => SecretSource::Sds { certificate, roots },
+            None => SecretSource::Static(files.as_files()),
         },
-    }))
-}
-
-/// The upstream cluster by which the bootstrap names the control plane.
-const CONTROL_PLANE: &str = "strait";
-
-struct Node {
-    id: String,
-    metadata: Value,
-}
-
-fn node(args: &BootstrapArgs, address: &IpAddr) -> Node {
-    let BootstrapArgs { kind, name, namespace, domain, .. } = args;
-    let addresses: Vec<String> = args.ips.iter().map(IpAddr::to_string).collect();
-    let labels: Map<String, Value> =
-        args.labels.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
-    let mut metadata = json!({
-        "CLUSTER_ID": args.cluster,
-        "NAMESPACE": namespace,
-        "SERVICE_ACCOUNT": args.service_account,
-        "INSTANCE_IPS": addresses.join(","),
-        "LABELS": labels,
-    });
-    if let Some(network) = &args.network {
-        metadata["NETWORK"] = json!(network);
-    }
-    Node {
-        id: format!("{}~{address}~{name}.{namespace}~{namespace}.svc.{domain}", kind.as_str()),
-        metadata,
-    }
-}
-
-fn control_plane(args: &BootstrapArgs) -> Value {
-    let Discovery { host, port } = &args.discovery;
-    let is_address = host.parse::<IpAddr>().is_ok();
-    let san = |kind: &str, name: &str| json!({ "san_type": kind, "matcher": { "exact": name } });
-    let names = if is_address {
-        vec![san("IP_ADDRESS", host)]
-    } else {
-        // The certificate holds a Service's short form.
-        let short = host.strip_suffix(&format!(".{}", args.domain));
-        let short = short.filter(|short| short.ends_with(".svc"));
-        std::iter::once(host.as_str()).chain(short).map(|name| san("DNS", name)).collect()
     };
-    let mut tls = json!({
-        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-        "common_tls_context": {
-            "alpn_protocols": ["h2"],
-            "tls_params": {
-                "tls_minimum_protocol_version": "TLSv1_3",
-                "tls_maximum_protocol_version": "TLSv1_3",
-            },
-            "tls_certificate_sds_secret_configs": [{ "name": "default" }],
-            "combined_validation_context": {
-                "default_validation_context": { "match_typed_subject_alt_names": names },
-                "validation_context_sds_secret_config": { "name": "ROOTCA" },
-            },
-        },
-    });
-    if !is_address {
-        tls["sni"] = json!(host);
-    }
-    json!({
-        "name": CONTROL_PLANE,
-        "type": if is_address { "STATIC" } else { "STRICT_DNS" },
-        // Else Envoy tries only the IPv6 addresses of a name that has some, localhost among them.
-        "dns_lookup_family": "ALL",
-        "connect_timeout": "5s",
-        "load_assignment": {
-            "cluster_name": CONTROL_PLANE,
-            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": socket(host, *port) } }] }],
-        },
-        "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
-                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
-                "explicit_http_config": {
-                    "http2_protocol_options": {
-                        // A control plane that vanished without a word is noticed within 40 s.
-                        "connection_keepalive": { "interval": "30s", "timeout": "10s" },
-                    },
-                },
-            },
-        },
-        "transport_socket": { "name": "envoy.transport_sockets.tls", "typed_config": tls },
-    })
-}
-
-/// The secrets that the control plane's TLS contexts name too.
-///
-/// Envoy (1.40 tried) accepts `watched_directory` here and does not act on it: it follows files only of
-/// secrets that come by SDS, and by a name alone only a static secret is found. So a renewed certificate
-/// counts from the proxy's next start; a hot restart keeps its connections.
-fn secrets(args: &BootstrapArgs) -> Value {
-    let watched = |file: &Path| {
-        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-        json!({ "path": folder.unwrap_or(Path::new(".")) })
-    };
-    json!([
-        {
-            "name": "default",
-            "tls_certificate": {
-                "certificate_chain": { "filename": args.cert },
-                "private_key": { "filename": args.key },
-                "watched_directory": watched(&args.cert),
-            },
-        },
-        {
-            "name": "ROOTCA",
-            "validation_context": {
-                "trusted_ca": { "filename": args.root_ca },
-                "watched_directory": watched(&args.root_ca),
-            },
-        },
-    ])
-}
-
-fn socket(host: &str, port: u16) -> Value {
-    json!({ "socket_address": { "address": host, "port_value": port } })
+    Ok(bootstrap.to_json())
 }

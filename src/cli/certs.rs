@@ -57,10 +57,10 @@ struct IssueArgs {
 
 /// Why a command of `strait certs` failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum CertsError {
     /// The certificate part.
     #[error(transparent)]
-    Identity(#[from] identity::Error),
+    Identity(#[from] identity::IdentityError),
     /// What was asked for can't be in a certificate.
     #[error("{0}")]
     Usage(String),
@@ -72,7 +72,7 @@ pub enum Error {
     Print(#[from] io::Error),
 }
 
-impl Error {
+impl CertsError {
     /// The code under which `strait help` explains it.
     pub fn code(&self) -> &'static str {
         match self {
@@ -83,15 +83,15 @@ impl Error {
     }
 }
 
-/// Does it, and tells on `out` what was written and what comes next.
-pub fn run(args: &CertsArgs, out: &mut dyn Write) -> Result<(), Error> {
+/// Does it, and reports on `out` what was written and what comes next.
+pub fn run(args: &CertsArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     match &args.command {
         CertsCommand::Init(args) => init(args, out),
         CertsCommand::Issue(args) => issue(args, out),
     }
 }
 
-fn init(InitArgs { directory }: &InitArgs, out: &mut dyn Write) -> Result<(), Error> {
+fn init(InitArgs { directory }: &InitArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     let now = SystemTime::now();
     let files = AuthorityPem::generate(now)?;
     let not_after = Authority::new(&files, "the new CA", now)?.not_after();
@@ -108,14 +108,14 @@ fn init(InitArgs { directory }: &InitArgs, out: &mut dyn Write) -> Result<(), Er
     Ok(())
 }
 
-fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), Error> {
+fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     if args.out.join("ca-key.pem").exists() {
-        return Err(Error::OutIsAuthority(args.out.clone()));
+        return Err(CertsError::OutIsAuthority(args.out.clone()));
     }
     let now = SystemTime::now();
     let id = SpiffeId::new(&args.trust_domain, &args.namespace, &args.service_account).map_err(
         |error| {
-            Error::Usage(format!(
+            CertsError::Usage(format!(
                 "--trust-domain {:?}, --namespace {:?} and --service-account {:?} make no identity: {error}",
                 args.trust_domain, args.namespace, args.service_account
             ))
@@ -123,7 +123,7 @@ fn issue(args: &IssueArgs, out: &mut dyn Write) -> Result<(), Error> {
     )?;
     if args.ttl.0 > authority::LIFETIME_MAX || args.ttl.0 < Duration::from_secs(1) {
         let most = HumanDuration(authority::LIFETIME_MAX);
-        return Err(Error::Usage(format!("--ttl {} is not from 1s to {most}", args.ttl)));
+        return Err(CertsError::Usage(format!("--ttl {} is not from 1s to {most}", args.ttl)));
     }
     let files = AuthorityPem::read(&args.ca_dir)?;
     let authority = Authority::new(&files, &args.ca_dir.display().to_string(), now)?;

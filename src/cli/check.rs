@@ -3,16 +3,19 @@
 //! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
 //! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
 
+mod injection;
 mod roots;
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::client::Client;
+use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, yielded};
-use super::failure::{Exit, Failure, Outcome};
-use super::list::{Ask, WaitFor};
-use super::output::{self, Cell, Column, Format, Listing, Look, Show, items, speakers, text};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::{QueryArgs, WaitFor};
+use super::output::{
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, speakers, text,
+};
 use super::proxy;
 use crate::apiserver::Loopback;
 use crate::clusters::kubeconfig;
@@ -21,11 +24,11 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust
+    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust, injection
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
-    /// Look into the config cluster's Secrets: those that look like members' and are none, and whether members
-    /// trust the same roots
+    /// Look into the config cluster's Secrets: those that look like members' and are none, whether members trust the
+    /// same roots, and what their API servers do while the webhook doesn't answer
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -33,19 +36,28 @@ pub(crate) struct CheckArgs {
     #[command(flatten)]
     hub: api::Hub,
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
 }
 
 const CATEGORIES: &[&str] = &[
-    "clusters", "sources", "networks", "services", "mesh", "policy", "proxies", "process",
-    "secrets", "trust",
+    "clusters",
+    "sources",
+    "networks",
+    "services",
+    "mesh",
+    "policy",
+    "proxies",
+    "process",
+    "secrets",
+    "trust",
+    "injection",
 ];
-/// What was so many seconds ago is still worth a word.
+/// What happened so many seconds ago is still worth a mention.
 const RECENTLY: u64 = 600;
 /// Those for which the config cluster is asked.
-const OF_SECRETS: &[&str] = &["secrets", "trust"];
+const OF_SECRETS: &[&str] = &["secrets", "trust", "injection"];
 
-const PROBLEMS: Listing = Listing {
+const PROBLEMS: TableLayout = TableLayout {
     kind: "problem",
     name: |row| format!("{}/{}", text(&row["code"]), text(&row["object"])),
     columns: &[
@@ -62,7 +74,7 @@ const PROBLEMS: Listing = Listing {
 
 /// What the control plane answers.
 #[derive(Default)]
-pub(super) struct Answers {
+pub(super) struct CheckInputs {
     pub(super) clusters: Value,
     pub(super) sources: Value,
     pub(super) networks: Value,
@@ -76,10 +88,10 @@ pub(super) struct Answers {
     pub(super) waits: Option<String>,
 }
 
-impl Answers {
+impl CheckInputs {
     /// Asks for everything.
-    pub(super) async fn of(client: &Client) -> Result<Self, Failure> {
-        let get = async |path: &str| Ok::<_, Failure>(client.get(path, &[]).await?.value);
+    pub(super) async fn of(client: &AdminClient) -> Result<Self, CommandFailure> {
+        let get = async |path: &str| Ok::<_, CommandFailure>(client.get(path, &[]).await?.value);
         let mut answers = Self {
             clusters: get("/debug/clusters").await?,
             sources: get("/debug/sources").await?,
@@ -110,19 +122,21 @@ impl Answers {
 const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &codes::NOT_SEEN];
 
 /// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
-pub(crate) async fn run(args: &CheckArgs) -> Outcome {
+pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     if let Some(strange) = args.categories.iter().find(|one| !CATEGORIES.contains(&one.as_str())) {
         let known = CATEGORIES.join(", ");
-        return Err(Failure::usage(format!("{strange:?} is no category; there are {known}")));
+        return Err(CommandFailure::usage(format!(
+            "{strange:?} is no category; there are {known}"
+        )));
     }
-    let client = Client::new(&args.ask.connect)?;
+    let client = AdminClient::new(&args.ask.connect)?;
     let of_hub = args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
     let is_wanted = |category: &str| {
         args.categories.is_empty() || args.categories.iter().any(|one| one == category)
     };
     let deadline = args.wait.deadline();
     let (answers, found) = loop {
-        let answers = Answers::of(&client).await?;
+        let answers = CheckInputs::of(&client).await?;
         let mut found = problems(&answers);
         if of_hub {
             let hub = args.hub.open().await?;
@@ -130,6 +144,8 @@ pub(crate) async fn run(args: &CheckArgs) -> Outcome {
             let all = hub.get(&path).await?.unwrap_or_default();
             found.extend(strays(&all));
             found.extend(roots::differences(&roots::gather(&hub, &args.hub.namespace).await?));
+            let (told, published) = injection::gather(&hub, &args.hub.namespace).await?;
+            found.extend(injection::findings(&told, published.as_deref()));
         }
         found.retain(|row| row["category"].as_str().is_some_and(is_wanted));
         if !found.iter().any(is_problem) || !deadline.pause().await {
@@ -140,17 +156,23 @@ pub(crate) async fn run(args: &CheckArgs) -> Outcome {
     let looked_at = CATEGORIES.iter().filter(|one| of_hub || !OF_SECRETS.contains(*one));
     let looked_at: Vec<&str> = looked_at.copied().filter(|one| is_wanted(one)).collect();
     let answer = Value::Array(found);
-    output::print(&render(&answers, &answer, &looked_at, &args.ask.show, &Look::of_stdout()))?;
+    output::print(&render(
+        &answers,
+        &answer,
+        &looked_at,
+        &args.ask.show,
+        &OutputStyle::of_stdout(),
+    ))?;
     Ok(exit)
 }
 
 /// What was found, and what of each category there is beside it.
 fn render(
-    answers: &Answers,
+    answers: &CheckInputs,
     found: &Value,
     looked_at: &[&str],
     show: &Show,
-    look: &Look,
+    look: &OutputStyle,
 ) -> String {
     let raw = format!("{found:#}\n");
     if !show.output.is_for_people() {
@@ -185,7 +207,7 @@ fn render(
 }
 
 /// What of a category was looked at.
-fn looked(answers: &Answers, category: &str) -> Option<String> {
+fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
     let count = |value: &Value, one: &str| match items(value).len() {
         1 => format!("1 {one}"),
         count => format!("{count} {one}s"),
@@ -225,6 +247,34 @@ fn looked(answers: &Answers, category: &str) -> Option<String> {
     }
 }
 
+/// What there is to say of the roots that a cluster's workloads are given.
+fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
+    let count = |field: &str| roots[field].as_u64().unwrap_or_default();
+    let mut found = Vec::new();
+    if let Some(denied) = roots["denied"].as_str() {
+        let (lack, all) = (count("namespaces") - count("current"), count("namespaces"));
+        let fact = format!(
+            "the roots can't be written into its namespaces ({lack} of {all} are not known to have them): {denied}"
+        );
+        found.push(note("clusters", &codes::ROOTS_DENIED, object.to_owned(), fact));
+    }
+    if count("foreign") > 0 {
+        let mut first: Vec<String> = items(&roots["foreignFirst"]).iter().map(text).collect();
+        if (first.len() as u64) < count("foreign") {
+            first.push("…".to_owned());
+        }
+        let fact = format!(
+            "{} of its {} namespaces hold another writer's roots, and not ours ({}); ours are beside them in {}",
+            count("foreign"),
+            count("namespaces"),
+            first.join(", "),
+            count("beside")
+        );
+        found.push(problem("clusters", &codes::ROOTS_FOREIGN, object.to_owned(), fact));
+    }
+    found
+}
+
 /// Whether a finding needs somebody; notes are only worth knowing.
 pub(super) fn is_problem(row: &Value) -> bool {
     row["severity"] != "note"
@@ -244,7 +294,7 @@ fn note(category: &str, code: &Code, object: String, fact: impl Into<String>) ->
 }
 
 /// What is not as it should be, in a stable order.
-pub(super) fn problems(answers: &Answers) -> Vec<Value> {
+pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     let mut found = Vec::new();
     if let Some(waits) = &answers.waits {
         found.push(problem("clusters", &codes::MESH_INCOMPLETE, "mesh".into(), waits.clone()));
@@ -272,6 +322,7 @@ pub(super) fn problems(answers: &Answers) -> Vec<Value> {
                 format!("its token ends at {}{by_itself}", text(&row["credential"]["expires"]));
             found.push(problem("clusters", &codes::CREDENTIAL_ENDS, object.clone(), fact));
         }
+        found.extend(of_roots(&row["roots"], &object));
         for claim in items(&row["ignoredClaims"]) {
             let fact = format!(
                 "{} says {}, without effect",
@@ -360,6 +411,7 @@ pub(super) fn problems(answers: &Answers) -> Vec<Value> {
         }
     }
     found.extend(of_process(&answers.push));
+    found.extend(items(&answers.push["roots"]).iter().filter_map(of_root));
     found
 }
 
@@ -389,6 +441,18 @@ fn of_process(push: &Value) -> Vec<Value> {
     found
 }
 
+/// What there is to say of the end of a root of the CA.
+fn of_root(root: &Value) -> Option<Value> {
+    let line = match root["stage"].as_str()? {
+        "fifth" => note,
+        "month" | "week" | "ended" => problem,
+        _ => return None,
+    };
+    let (subject, ends) = (text(&root["subject"]), text(&root["ends"]));
+    let fact = format!("root {subject} of the CA ends at {ends}");
+    Some(line("process", &codes::ROOT_ENDS, "ca".into(), fact))
+}
+
 /// What of the mesh's settings is not in force.
 fn of_mesh(mesh: &Value) -> Vec<Value> {
     let of = |row: &Value| {
@@ -403,7 +467,7 @@ fn of_sources(sources: &Value) -> Vec<Value> {
     items(sources).iter().flat_map(of_source).collect()
 }
 
-/// What is wrong with a source that is no member cluster: with all of it, and with what it said.
+/// What is wrong with a source that is no member cluster: with all of it, and with what it reported.
 fn of_source(row: &Value) -> Vec<Value> {
     let mut found = Vec::new();
     let object = format!("source/{}", text(&row["name"]));
@@ -428,7 +492,7 @@ fn of_source(row: &Value) -> Vec<Value> {
     };
     for warning in items(&row["warnings"]).iter().filter_map(Value::as_str) {
         let code = codes::named(warning).unwrap_or(usual);
-        // What follows from being out of contact has been said.
+        // What follows from being out of contact has been reported.
         if own == Some(code) {
             continue;
         }
@@ -484,7 +548,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_problem_is_found_with_its_code() {
-        let answers = Answers {
+        let answers = CheckInputs {
             clusters: json!([
                 { "id": "ok", "state": "live", "credential": { "endsSoon": false },
                   "sameAddresses": [{ "network": "", "cluster": "c", "addresses": 2, "first": "10.0.0.1", "holder": "ok" }] },
@@ -504,6 +568,8 @@ mod tests {
                 { "id": "i", "state": "draining", "reason": "its Secret has gone" },
                 { "id": "j", "state": "restored", "reason": "from disk; STR0304: 401" },
                 { "id": "k", "state": "restored", "reason": "from disk, last heard of 9 s ago" },
+                { "id": "l", "state": "live", "roots": { "namespaces": 9, "current": 8, "foreign": 1, "foreignFirst": ["shop"], "beside": 1 } },
+                { "id": "m", "state": "live", "roots": { "namespaces": 9, "current": 0, "foreign": 0, "beside": 0, "denied": "not permitted" } },
             ]),
             sources: json!([
                 { "name": "consul", "kind": "consul", "state": "stale", "code": "STR0320", "reason": "500",
@@ -557,6 +623,8 @@ mod tests {
                 "~STR0301 cluster/h",
                 "STR0304 cluster/j",
                 "~STR0302 cluster/k",
+                "STR0720 cluster/l",
+                "~STR0721 cluster/m",
                 "STR0320 source/consul",
                 "STR0323 source/consul",
                 "STR0221 source/entries",
@@ -583,10 +651,10 @@ mod tests {
         assert_eq!(
             passed,
             "No problem found.\n\n\
-             ✓   clusters   7 of 15 clusters live\n\
+             ✓   clusters   9 of 17 clusters live\n\
              ✓   networks   4 networks with 1 gateway addresses in use\n"
         );
-        assert!(problems(&Answers::default()).is_empty());
+        assert!(problems(&CheckInputs::default()).is_empty());
         let held = |more: Value| {
             let mut held = json!({ "limit": 96, "open": 20, "neededByMembers": 74 });
             held.as_object_mut()
@@ -599,10 +667,19 @@ mod tests {
         assert_eq!(held(json!({ "exhaustedSecondsAgo": 3 })), 1);
         assert_eq!(held(json!({ "neededByMembers": 164 })), 1);
         assert_eq!(held(json!({ "limit": null, "open": 9000 })), 0);
-        let waits = Answers { waits: Some("waiting for west".into()), ..Answers::default() };
+        let told = ["fine", "fifth", "month", "week", "ended"].map(|stage| {
+            let root = json!({ "subject": "CN=a", "ends": "2027-01-01T00:00:00Z", "stage": stage });
+            of_root(&root).map(|row| text(&row["severity"]))
+        });
+        assert_eq!(
+            told.map(Option::unwrap_or_default),
+            ["", "note", "problem", "problem", "problem"]
+        );
+        let waits =
+            CheckInputs { waits: Some("waiting for west".into()), ..CheckInputs::default() };
         assert_eq!(problems(&waits)[0]["code"], "STR0317");
         let single = json!([{ "network": "", "clusters": ["a"], "gateways": [] }]);
-        let flat = Answers { networks: single, ..Answers::default() };
+        let flat = CheckInputs { networks: single, ..CheckInputs::default() };
         assert!(problems(&flat).is_empty(), "one network needs no gateway");
     }
 

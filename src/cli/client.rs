@@ -13,12 +13,12 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
 use super::duration::HumanDuration;
-use super::failure::{Exit, Failure};
+use super::failure::{CommandFailure, Exit};
 use super::output::clean;
 
 /// The most bytes of an answer; a configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;
-/// Where `strait serve` keeps its token unless told otherwise.
+/// Where `strait serve` keeps its token unless configured otherwise.
 const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
 /// Where a token is found.
@@ -68,7 +68,7 @@ impl Connect {
 
 /// An answer, as it came and as a value.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct AdminResponse {
     /// The bytes as text.
     pub(crate) raw: String,
     /// What they say.
@@ -76,32 +76,32 @@ pub(crate) struct Answer {
 }
 
 /// Asks one control plane.
-pub(crate) struct Client {
+pub(crate) struct AdminClient {
     http: HttpClient<HttpConnector, Empty<Bytes>>,
     server: String,
     token: Option<String>,
     timeout: HumanDuration,
 }
 
-impl Client {
+impl AdminClient {
     /// Reads the token; connects to nothing yet.
     ///
     /// # Errors
     /// When the URL is none of ours, or the token file that was named can't be read.
-    pub(crate) fn new(connect: &Connect) -> Result<Self, Failure> {
+    pub(crate) fn new(connect: &Connect) -> Result<Self, CommandFailure> {
         let server = connect.at.server.trim_end_matches('/').to_owned();
         let plain = server.parse::<Uri>().is_ok_and(|uri| {
             uri.scheme_str() == Some("http") && uri.host().is_some() && uri.path() == "/"
         });
         if !plain {
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "--server {server:?} is not http://HOST:PORT: the admin API speaks plain HTTP on a private address"
             ))
             .next("kubectl -n strait-system port-forward deploy/strait 15014\nthe URL of a member's API server is named by --api-server"));
         }
         let token = match &connect.at.token_file {
             Some(file) => Some(read_token(file).map_err(|error| {
-                Failure::new(
+                CommandFailure::new(
                     Exit::NoRights,
                     format!("the token file {} can't be read: {error}", file.display()),
                 )
@@ -113,30 +113,40 @@ impl Client {
         Ok(Self { http, server, token, timeout: connect.timeout })
     }
 
+    /// Its URL, without a slash at the end.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
+    }
+
     /// The answer to `GET path?query`.
     ///
     /// # Errors
     /// Whatever is not 200, each with its exit code and next step.
-    pub(crate) async fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Failure> {
+    pub(crate) async fn get(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<AdminResponse, CommandFailure> {
         let asked = tokio::time::timeout(self.timeout.0, self.ask(path, query)).await;
         let (status, raw) = asked.map_err(|_| {
             let text = format!("{} did not answer within {}", self.server, self.timeout);
-            Failure::new(Exit::TimedOut, text).next("try a longer --timeout, or see its logs")
+            CommandFailure::new(Exit::TimedOut, text)
+                .next("try a longer --timeout, or see its logs")
         })??;
         let value = serde_json::from_str::<Value>(&raw);
-        // The server's own words, where it has any.
+        // The server's own message, where it has any.
         let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
         match (status, value) {
-            (StatusCode::OK, Ok(value)) => Ok(Answer { raw, value }),
+            (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),
             (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _) if said.is_some() => {
-                Err(Failure::failed(said.unwrap_or_default()))
+                Err(CommandFailure::failed(said.unwrap_or_default()))
             }
             (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {
-                Err(Failure::new(Exit::Unhealthy, said.unwrap_or_default())
+                Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default())
                     .next("wait for it: curl '".to_owned() + &self.server + "/readyz?verbose'"))
             }
-            (status, _) => Err(Failure::failed(format!(
+            (status, _) => Err(CommandFailure::failed(format!(
                 "{}{path} answered {status}, which a control plane of ours does not",
                 self.server
             ))
@@ -148,7 +158,7 @@ impl Client {
         &self,
         path: &str,
         query: &[(&str, &str)],
-    ) -> Result<(StatusCode, String), Failure> {
+    ) -> Result<(StatusCode, String), CommandFailure> {
         let mut url = format!("{}{path}", self.server);
         for (at, (name, value)) in query.iter().enumerate() {
             url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encode(value));
@@ -157,9 +167,9 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request
-            .body(Empty::new())
-            .map_err(|_| Failure::usage("the token file holds characters that no token has"))?;
+        let request = request.body(Empty::new()).map_err(|_| {
+            CommandFailure::usage("the token file holds characters that no token has")
+        })?;
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
@@ -167,25 +177,25 @@ impl Client {
         Ok((status, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    fn away(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+    fn away(&self, error: &(dyn std::error::Error + 'static)) -> CommandFailure {
         let text = format!(
             "the control plane at {} can't be reached: {}; proxies keep what they have",
             self.server,
             root_cause(error)
         );
-        Failure::new(Exit::Unreachable, text).next(
+        CommandFailure::new(Exit::Unreachable, text).next(
             "give its admin address by --server or STRAIT_SERVER; for one that runs in a cluster:\n\
              kubectl -n strait-system port-forward deploy/strait 15014",
         )
     }
 
-    fn refused(&self) -> Failure {
+    fn refused(&self) -> CommandFailure {
         let fact = match self.token {
             Some(_) => "does not accept the token",
             None => "wants a token, and none was found",
         };
         let text = format!("the control plane at {} {fact}", self.server);
-        Failure::new(Exit::NoRights, text).next(TOKEN_NEXT)
+        CommandFailure::new(Exit::NoRights, text).next(TOKEN_NEXT)
     }
 }
 

@@ -19,11 +19,11 @@ use std::time::Instant;
 
 use clap::Args;
 
-use self::mesh::{Mesh, Settled};
+use self::mesh::{DemoMesh, SettledProxy};
 use self::traffic::{Part, Ran};
 use self::world::{NETWORKS, World};
-use super::failure::{Exit, Failure, Outcome};
-use super::output::{Look, print};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::output::{OutputStyle, print};
 use crate::server::signalled;
 
 /// See it all on one machine, with nothing installed
@@ -44,7 +44,7 @@ const VICTIM: &str = "west";
 const POD: &str = "web-2";
 
 /// Runs the demo until its end, or, without `--once`, until Ctrl-C.
-pub(super) async fn run(args: &DemoArgs) -> Outcome {
+pub(super) async fn run(args: &DemoArgs) -> CommandResult {
     if let Some(part) = &args.part {
         return traffic::part(part).await;
     }
@@ -60,10 +60,10 @@ pub(super) async fn run(args: &DemoArgs) -> Outcome {
     Ok(Exit::Fine)
 }
 
-async fn demo(args: &DemoArgs) -> Result<Mesh, Failure> {
-    let look = Look::of_stdout();
+async fn demo(args: &DemoArgs) -> Result<DemoMesh, CommandFailure> {
+    let look = OutputStyle::of_stdout();
     let began = Instant::now();
-    let mut mesh = Mesh::start(World::new(args.clusters), Ipv4Addr::LOCALHOST.into()).await?;
+    let mut mesh = DemoMesh::start(World::new(args.clusters), Ipv4Addr::LOCALHOST.into()).await?;
     mesh.connect_proxies().await?;
     introduce(&mesh, &look)?;
     let steps = story(&mut mesh, &look).await?;
@@ -84,8 +84,8 @@ async fn demo(args: &DemoArgs) -> Result<Mesh, Failure> {
     Ok(mesh)
 }
 
-fn introduce(mesh: &Mesh, look: &Look) -> Result<(), Failure> {
-    let url = |cluster: &world::Cluster| mesh.api_server(&cluster.id).url();
+fn introduce(mesh: &DemoMesh, look: &OutputStyle) -> Result<(), CommandFailure> {
+    let url = |cluster: &world::DemoCluster| mesh.api_server(&cluster.id).url();
     print(&format!(
         "{} simulated clusters on networks {}. Both networks use the same pod addresses:\n\
          10.1.0.11 is one pod in east and another in west.\n\n{}\n\
@@ -98,7 +98,7 @@ fn introduce(mesh: &Mesh, look: &Look) -> Result<(), Failure> {
 }
 
 /// All steps; how many there were.
-async fn story(mesh: &mut Mesh, look: &Look) -> Result<usize, Failure> {
+async fn story(mesh: &mut DemoMesh, look: &OutputStyle) -> Result<usize, CommandFailure> {
     let first = mesh.settle(Instant::now()).await?;
     heading(1, "What each proxy holds, and why")?;
     let mut shown = Vec::new();
@@ -133,7 +133,7 @@ async fn story(mesh: &mut Mesh, look: &Look) -> Result<usize, Failure> {
     mesh.wait_for_state(VICTIM, "stale").await?;
     let third = mesh.settle(Instant::now()).await?;
     // Ages count up to now, not to when we began.
-    let look_now = Look::of_stdout();
+    let look_now = OutputStyle::of_stdout();
     print(&format!("{}\n", show::states(&mesh.clusters().await?, &look_now)))?;
     print(&kept(&second, &third)?)?;
 
@@ -148,7 +148,7 @@ async fn story(mesh: &mut Mesh, look: &Look) -> Result<usize, Failure> {
 }
 
 /// A cluster out of reach must not cost anybody anything: nothing may even have been sent.
-fn kept(before: &[Settled], after: &[Settled]) -> Result<String, Failure> {
+fn kept(before: &[SettledProxy], after: &[SettledProxy]) -> Result<String, CommandFailure> {
     let disturbed: Vec<_> = before
         .iter()
         .zip(after)
@@ -158,27 +158,27 @@ fn kept(before: &[Settled], after: &[Settled]) -> Result<String, Failure> {
     if disturbed.is_empty() {
         return Ok("No proxy lost anything; nothing was sent to any.\n".into());
     }
-    Err(Failure::failed(format!(
+    Err(CommandFailure::failed(format!(
         "an API server that is away made the control plane send to {}",
         disturbed.join(", ")
     )))
 }
 
 /// Each service once, whichever clusters have it.
-fn services(world: &World) -> impl Iterator<Item = &world::Service> {
+fn services(world: &World) -> impl Iterator<Item = &world::DemoService> {
     let mut seen = std::collections::BTreeSet::new();
     let all = world.clusters.iter().flat_map(|cluster| &cluster.services);
     all.filter(move |service| seen.insert(service.name))
 }
 
-fn heading(number: usize, text: &str) -> Result<(), Failure> {
+fn heading(number: usize, text: &str) -> Result<(), CommandFailure> {
     print(&format!("\n{number}. {text}\n\n"))
 }
 
-fn invitation(mesh: &Mesh) -> String {
+fn invitation(mesh: &DemoMesh) -> String {
     format!(
         "\nEverything stays up. In another shell:\n\n{}\n  \
-         strait status\n  strait explain client.shop@east db.shop\n\nCtrl-C ends it.\n",
+         strait status\n  strait explain client.shop@east db.shop\n  strait ui\n\nCtrl-C ends it.\n",
         mesh.exports()
     )
 }

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use clap::Args;
 use serde_json::Value;
 
-use super::failure::{Exit, Failure, Outcome};
-use super::list::Ask;
-use super::output::{self, Cell, Format, Look, Show, clean, items, text};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::{Follow, LastShown, QueryArgs, watch_pause};
+use super::output::{self, Cell, Format, OutputStyle, Show, clean, items, text};
 use super::proxy;
 
 /// `strait explain`.
@@ -24,35 +24,67 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "A")]
     address: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    follow: Follow,
+    #[command(flatten)]
+    ask: QueryArgs,
 }
 
-/// Runs `strait explain`.
-pub(crate) async fn run(args: &ExplainArgs) -> Outcome {
+/// Runs `strait explain`: at once, until it is well, or again and again.
+pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
     let (hostname, port) = match args.service.split_once(':') {
         None => (args.service.as_str(), None),
         Some((hostname, port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => {
             (hostname, Some(port))
         }
         Some((_, port)) => {
-            return Err(Failure::usage(format!("{port:?} is not a port from 1 to 65535")));
+            return Err(CommandFailure::usage(format!("{port:?} is not a port from 1 to 65535")));
         }
     };
-    let proxy = proxy::one(&args.ask, &args.proxy).await?;
-    let key = proxy::key(&proxy);
-    let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
-    query.extend(port.map(|port| ("port", port)));
-    query.extend(args.address.as_deref().map(|address| ("address", address)));
-    let answer = args.ask.ask("/debug/explain", &query).await;
-    let answer =
-        answer.map_err(|failure| failure.or_next("strait proxy list, strait service list"))?;
-    let asked = args.address.as_deref();
-    output::print(&match args.ask.show.output {
-        Format::Json => answer.raw,
-        Format::Yaml => output::yaml(&answer.value),
-        _ => render(&answer.value, &proxy, asked, &args.ask.show, &Look::of_stdout()),
-    })?;
-    Ok(verdict(&answer.value, asked))
+    let deadline = args.follow.wait.deadline();
+    let mut shown = LastShown::default();
+    loop {
+        let explained = args.explained(hostname, port).await;
+        // The proxy and the service may be still to come.
+        let is_to_come = match &explained {
+            Ok((verdict, _)) => *verdict != Exit::Fine,
+            Err(failure) => matches!(failure.exit, Exit::Failed | Exit::Unhealthy),
+        };
+        if is_to_come && deadline.pause().await {
+            continue;
+        }
+        let (verdict, printed) = explained?;
+        shown.text(&printed)?;
+        if !args.follow.watch {
+            return Ok(verdict);
+        }
+        watch_pause().await;
+    }
+}
+
+impl ExplainArgs {
+    /// The explanation as it is now: whether all is well, and what is printed.
+    async fn explained(
+        &self,
+        hostname: &str,
+        port: Option<&str>,
+    ) -> Result<(Exit, String), CommandFailure> {
+        let proxy = proxy::one(&self.ask, &self.proxy).await?;
+        let key = proxy::key(&proxy);
+        let asked = self.address.as_deref();
+        let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];
+        query.extend(port.map(|port| ("port", port)));
+        query.extend(asked.map(|address| ("address", address)));
+        let answer = self.ask.ask("/debug/explain", &query).await;
+        let answer =
+            answer.map_err(|failure| failure.or_next("strait proxy list, strait service list"))?;
+        let verdict = verdict(&answer.value, asked);
+        let printed = match self.ask.show.output {
+            Format::Json => answer.raw,
+            Format::Yaml => output::yaml(&answer.value),
+            _ => render(&answer.value, &proxy, asked, &self.ask.show, &OutputStyle::of_stdout()),
+        };
+        Ok((verdict, printed))
+    }
 }
 
 /// Not healthy: an endpoint withheld though it is ready, or nothing to send a request to. Whoever asks
@@ -67,7 +99,7 @@ pub(super) fn verdict(answer: &Value, asked: Option<&str>) -> Exit {
         None => endpoints.iter().filter(withheld).any(|endpoint| ready(&endpoint)),
     };
     let sent = endpoints.iter().any(|endpoint| !withheld(&endpoint));
-    // Where the proxy finds endpoints by itself there may be none to tell of.
+    // Where the proxy finds endpoints by itself there may be none to show.
     let finds = asked.is_none() && endpoints.is_empty() && answer["found"].is_string();
     if troubled || !(sent || finds) { Exit::Unhealthy } else { Exit::Fine }
 }
@@ -82,7 +114,7 @@ pub(super) fn render(
     of: &Value,
     asked: Option<&str>,
     show: &Show,
-    look: &Look,
+    look: &OutputStyle,
 ) -> String {
     let endpoints = items(&answer["endpoints"]);
     if show.output == Format::Name {
@@ -184,7 +216,7 @@ fn cluster(row: &Value, by_itself: bool) -> Vec<Cell> {
 }
 
 /// The decisions about one endpoint, down to the first "no".
-fn ladder(endpoint: &Value, look: &Look) -> String {
+fn ladder(endpoint: &Value, look: &OutputStyle) -> String {
     let [address, port, cluster, network, verdict] =
         ["address", "port", "cluster", "network", "verdict"].map(|part| text(&endpoint[part]));
     let verdict = match items(&endpoint["via"]) {

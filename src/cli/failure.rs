@@ -1,4 +1,4 @@
-//! How a command ends: an exit code that scripts can tell apart, and one paragraph for people.
+//! How a command ends: an exit code that scripts can distinguish, and one paragraph for people.
 
 use std::{fmt, io};
 
@@ -50,11 +50,11 @@ Exit codes
 ";
 
 /// What every command returns.
-pub(crate) type Outcome = Result<Exit, Failure>;
+pub(crate) type CommandResult = Result<Exit, CommandFailure>;
 
 /// Why a command failed: what failed, the fact, what still works, the next step.
 #[derive(Debug, Clone)]
-pub(crate) struct Failure {
+pub(crate) struct CommandFailure {
     /// For scripts.
     pub(crate) exit: Exit,
     code: Option<&'static str>,
@@ -64,7 +64,7 @@ pub(crate) struct Failure {
     next: Option<String>,
 }
 
-impl Failure {
+impl CommandFailure {
     /// A failure without a code.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, code: None, denied: false, message: message.into(), next: None }
@@ -93,8 +93,8 @@ impl Failure {
 
     /// Trouble with certificates and keys. Wrong usage is what names a file that isn't there, or what no
     /// certificate can say; a file that is there and can't be used is a plain failure.
-    pub(crate) fn identity(what: &str, error: &identity::Error) -> Self {
-        use identity::Error as E;
+    pub(crate) fn identity(what: &str, error: &identity::IdentityError) -> Self {
+        use identity::IdentityError as E;
         let absent = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
         let (exit, cause) = match error {
             E::Read { source, .. } if absent(source) => (Exit::Usage, Some(source)),
@@ -113,7 +113,7 @@ impl Failure {
                  or keep the CA on disk: --state-dir DIR, or --ca-dir DIR made by 'strait certs init DIR'",
             ),
             (E::NotEmpty { .. }, _) => failure.next("name a folder that is absent or empty"),
-            // What is only a wrong word on the command line is told by the message.
+            // A mere wrong argument on the command line is explained by the message.
             (E::Lifetime { .. } | E::Identity(_), _) | (_, None) => failure,
             (_, Some(code)) => failure.next(code.next),
         }
@@ -145,7 +145,7 @@ impl Failure {
         self
     }
 
-    /// What to do now, where an answer says "there is none" and nothing else is said yet.
+    /// What to do now, where an answer says "there is none" and no other advice is given yet.
     #[must_use]
     pub(crate) fn or_next(self, next: &str) -> Self {
         if self.exit == Exit::Failed && self.next.is_none() { self.next(next) } else { self }
@@ -159,7 +159,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CommandFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("error")?;
         if let Some(code) = self.code {

@@ -7,14 +7,14 @@ use clap::Args;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::client::{Answer, Client, Connect};
+use super::client::{AdminClient, AdminResponse, Connect};
 use super::duration::HumanDuration;
-use super::failure::{Exit, Failure, Outcome};
-use super::output::{self, Format, Listing, Look, Show, items};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::output::{self, Format, OutputStyle, Show, TableLayout, items};
 
 /// What every command that shows objects takes: whom to ask, and how to show the answer.
 #[derive(Debug, Args)]
-pub(crate) struct Ask {
+pub(crate) struct QueryArgs {
     #[command(flatten)]
     pub(super) connect: Connect,
     #[command(flatten)]
@@ -68,16 +68,21 @@ pub(super) async fn watch_pause() {
     sleep(2 * PACE).await;
 }
 
+/// The pause between two looks at what is followed.
+pub(super) async fn follow_pause() {
+    sleep(PACE).await;
+}
+
 /// What was shown last of what is watched: the same is not shown again.
 #[derive(Debug, Default)]
-pub(super) struct Shown {
+pub(super) struct LastShown {
     whole: Option<Value>,
     rows: BTreeMap<String, Value>,
 }
 
-impl Shown {
+impl LastShown {
     /// Prints `text`, which shows `value`, unless that has been shown.
-    pub(super) fn whole(&mut self, value: &Value, text: &str) -> Result<(), Failure> {
+    pub(super) fn whole(&mut self, value: &Value, text: &str) -> Result<(), CommandFailure> {
         let lasting = lasting(value);
         if self.whole.as_ref() == Some(&lasting) {
             return Ok(());
@@ -87,13 +92,18 @@ impl Shown {
         output::print(&format!("{gap}{text}"))
     }
 
+    /// Prints `text`, which holds nothing that moves on by itself, unless that has been shown.
+    pub(super) fn text(&mut self, text: &str) -> Result<(), CommandFailure> {
+        self.whole(&Value::from(text), text)
+    }
+
     /// Those of `rows` that are new, or not what they were.
     fn changed(&mut self, rows: &[Value], name: fn(&Value) -> String) -> Vec<Value> {
         let mut changed = Vec::new();
         let mut now = BTreeMap::new();
         for row in rows {
             let lasting = lasting(row);
-            // Entries of one name, such as a standby's, are told apart by their Secrets.
+            // Entries of one name, such as a standby's, are distinguished by their Secrets.
             let key = format!("{} {}", name(row), row["secret"]);
             if self.rows.get(&key) != Some(&lasting) {
                 changed.push(row.clone());
@@ -119,31 +129,35 @@ fn lasting(value: &Value) -> Value {
 }
 
 /// A kind of object of which one can be shown.
-pub(crate) struct Kind {
+pub(crate) struct ListedKind {
     /// Where the admin API lists them.
     pub(crate) path: &'static str,
     /// How they are listed.
-    pub(crate) listing: Listing,
+    pub(crate) listing: TableLayout,
     /// The object that a name means; a name that fits several is an error.
-    pub(crate) find: for<'a> fn(&'a [Value], &str) -> Result<Option<&'a Value>, Failure>,
+    pub(crate) find: for<'a> fn(&'a [Value], &str) -> Result<Option<&'a Value>, CommandFailure>,
     /// What no object of that name does: "is connected".
     pub(crate) does: &'static str,
     /// What to do when there is no object of a name.
     pub(crate) next: &'static str,
     /// One of them for people.
-    pub(crate) describe: fn(&Value, &Show, &Look) -> String,
+    pub(crate) describe: fn(&Value, &Show, &OutputStyle) -> String,
 }
 
-impl Ask {
+impl QueryArgs {
     /// One question to the control plane.
-    pub(crate) async fn ask(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Failure> {
-        Client::new(&self.connect)?.get(path, query).await
+    pub(crate) async fn ask(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<AdminResponse, CommandFailure> {
+        AdminClient::new(&self.connect)?.get(path, query).await
     }
 
     /// Prints the objects at `path`.
-    async fn list(&self, path: &str, listing: &Listing) -> Outcome {
+    async fn list(&self, path: &str, listing: &TableLayout) -> CommandResult {
         let answer = self.ask(path, &[]).await?;
-        let look = Look::of_stdout();
+        let look = OutputStyle::of_stdout();
         output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
         if items(&answer.value).is_empty() && self.show.output.is_for_people() {
             eprintln!("There is no {} yet.", listing.kind);
@@ -152,8 +166,8 @@ impl Ask {
     }
 
     /// The same, and then what changes, until somebody ends it.
-    async fn watch_list(&self, path: &str, listing: &Listing) -> Outcome {
-        let mut shown = Shown::default();
+    async fn watch_list(&self, path: &str, listing: &TableLayout) -> CommandResult {
+        let mut shown = LastShown::default();
         let mut show = self.show.clone();
         loop {
             let answer = self.ask(path, &[]).await?;
@@ -161,7 +175,7 @@ impl Ask {
             if !changed.is_empty() {
                 let changed = Value::Array(changed);
                 let raw = format!("{changed:#}\n");
-                output::print(&listing.render(&raw, &changed, &show, &Look::of_stdout()))?;
+                output::print(&listing.render(&raw, &changed, &show, &OutputStyle::of_stdout()))?;
                 show.no_headers = true;
             }
             watch_pause().await;
@@ -176,12 +190,12 @@ pub(crate) struct ListArgs {
     #[arg(long, short)]
     watch: bool,
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
 }
 
 impl ListArgs {
     /// Prints the objects at `path`, and what changes of them where that is asked for.
-    pub(crate) async fn run(&self, path: &str, listing: &Listing) -> Outcome {
+    pub(crate) async fn run(&self, path: &str, listing: &TableLayout) -> CommandResult {
         match self.watch {
             true => self.ask.watch_list(path, listing).await,
             false => self.ask.list(path, listing).await,
@@ -195,7 +209,7 @@ pub(crate) struct GetOne {
     #[command(flatten)]
     follow: Follow,
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
 }
 
 impl GetOne {
@@ -205,12 +219,12 @@ impl GetOne {
     /// Where there is none of that name, or it is waited for in vain.
     pub(crate) async fn run(
         &self,
-        kind: &Kind,
+        kind: &ListedKind,
         name: &str,
         is_well: fn(&Value) -> bool,
-    ) -> Result<Value, Failure> {
+    ) -> Result<Value, CommandFailure> {
         let deadline = self.follow.wait.deadline();
-        let mut shown = Shown::default();
+        let mut shown = LastShown::default();
         loop {
             let answer = self.ask.ask(kind.path, &[]).await?;
             let row = kind.named(items(&answer.value), name);
@@ -219,7 +233,7 @@ impl GetOne {
                 continue;
             }
             let row = row?;
-            shown.whole(row, &kind.one(row, &self.ask.show, &Look::of_stdout()))?;
+            shown.whole(row, &kind.one(row, &self.ask.show, &OutputStyle::of_stdout()))?;
             if !self.follow.watch {
                 return match deadline.0 {
                     Some(_) if !is_well(row) => Err(self.in_vain(kind, name)),
@@ -230,24 +244,28 @@ impl GetOne {
         }
     }
 
-    fn in_vain(&self, kind: &Kind, name: &str) -> Failure {
+    fn in_vain(&self, kind: &ListedKind, name: &str) -> CommandFailure {
         let limit = self.follow.wait.wait.map(|wait| wait.to_string()).unwrap_or_default();
         let fact = format!("{} {name:?} is not as it should be after {limit}", kind.listing.kind);
-        Failure::new(Exit::TimedOut, fact)
+        CommandFailure::new(Exit::TimedOut, fact)
     }
 }
 
-impl Kind {
+impl ListedKind {
     /// The one object of that name.
-    pub(crate) fn named<'a>(&self, rows: &'a [Value], name: &str) -> Result<&'a Value, Failure> {
+    pub(crate) fn named<'a>(
+        &self,
+        rows: &'a [Value],
+        name: &str,
+    ) -> Result<&'a Value, CommandFailure> {
         (self.find)(rows, name)?.ok_or_else(|| {
-            Failure::failed(format!("no {} {name:?} {}", self.listing.kind, self.does))
+            CommandFailure::failed(format!("no {} {name:?} {}", self.listing.kind, self.does))
                 .next(self.next)
         })
     }
 
     /// One object, in the format asked for.
-    pub(crate) fn one(&self, row: &Value, show: &Show, look: &Look) -> String {
+    pub(crate) fn one(&self, row: &Value, show: &Show, look: &OutputStyle) -> String {
         match show.output {
             Format::Table | Format::Wide => (self.describe)(row, show, look),
             Format::Json => format!("{row:#}\n"),

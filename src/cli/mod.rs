@@ -11,8 +11,10 @@ mod client;
 mod cluster;
 mod demo;
 pub mod duration;
+mod events;
 mod explain;
 mod failure;
+mod inject;
 mod list;
 mod network;
 mod network_join;
@@ -22,6 +24,7 @@ mod proxy;
 mod serve;
 mod service;
 mod status;
+mod ui;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -29,7 +32,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 
-use self::failure::{Exit, Failure, Outcome};
+use self::failure::{CommandFailure, CommandResult, Exit};
 use crate::config::ServeArgs;
 
 /// One control plane for Envoy proxies in many Kubernetes clusters
@@ -55,8 +58,12 @@ enum Command {
     Status(status::StatusArgs),
     /// Find what is not as it should be, each with a code; exit code 2 if there is anything
     Check(check::CheckArgs),
+    /// Open the page that shows all of it in a browser
+    Ui(ui::UiArgs),
     /// Say why a proxy has, or has not, the endpoints of a service
     Explain(explain::ExplainArgs),
+    /// Show what changed lately, which object caused it, and which proxies followed
+    Events(events::EventsArgs),
     /// Add, show and remove member clusters
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -102,7 +109,9 @@ pub fn main(args: std::env::ArgsOs) -> ExitCode {
     };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return end(Err(Failure::failed(format!("no threads can be had: {error}")))),
+        Err(error) => {
+            return end(Err(CommandFailure::failed(format!("no threads can be had: {error}"))));
+        }
     };
     let ended = end(runtime.block_on(run(cli.command)));
     // A name being resolved, or a prompt that nobody answered, must not hold us up.
@@ -126,7 +135,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }
 
-async fn run(command: Command) -> Outcome {
+async fn run(command: Command) -> CommandResult {
     // Ctrl-C drains what serves; every other command it just ends.
     if matches!(command, Command::Serve(_) | Command::Demo(_)) {
         return dispatch(command).await;
@@ -137,23 +146,27 @@ async fn run(command: Command) -> Outcome {
     }
 }
 
-async fn dispatch(command: Command) -> Outcome {
+async fn dispatch(command: Command) -> CommandResult {
     match command {
         Command::Serve(args) => serve::run(&args).await,
         Command::Demo(args) => demo::run(&args).await,
         Command::Status(args) => status::run(&args).await,
         Command::Check(args) => Box::pin(check::run(&args)).await,
         Command::Policy(command) => Box::pin(policy::run(&command)).await,
+        Command::Ui(args) => ui::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
+        Command::Events(args) => events::run(&args).await,
         Command::Cluster(command) => cluster::run(command).await,
         Command::Network(command) => network::run(&command).await,
         Command::Service(command) => service::run(&command).await,
         Command::Proxy(command) => proxy::run(&command).await,
         Command::Certs(args) => match certs::run(&args, &mut std::io::stdout()) {
             Ok(()) => Ok(Exit::Fine),
-            Err(certs::Error::Identity(error)) => Err(Failure::identity("", &error)),
-            Err(error @ certs::Error::Print(_)) => Err(Failure::failed(error.to_string())),
-            Err(error) => Err(Failure::usage(error.to_string()).code(error.code())),
+            Err(certs::CertsError::Identity(error)) => Err(CommandFailure::identity("", &error)),
+            Err(error @ certs::CertsError::Print(_)) => {
+                Err(CommandFailure::failed(error.to_string()))
+            }
+            Err(error) => Err(CommandFailure::usage(error.to_string()).code(error.code())),
         },
         Command::Version(args) => about::version(&args),
         Command::Completion { shell } => about::completion(shell, Cli::command()),
@@ -161,7 +174,7 @@ async fn dispatch(command: Command) -> Outcome {
     }
 }
 
-fn end(outcome: Outcome) -> ExitCode {
+fn end(outcome: CommandResult) -> ExitCode {
     match outcome {
         Ok(code) => exit(code),
         Err(failure) => {

@@ -3,10 +3,12 @@
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::failure::{Exit, Outcome};
-use super::list::{GetOne, Kind, ListArgs};
+use super::failure::{CommandResult, Exit};
+use super::list::{GetOne, ListArgs, ListedKind};
 use super::network_join::JoinArgs;
-use super::output::{self, Cell, Column, Format, Listing, Look, Render, Show, items, text};
+use super::output::{
+    self, Cell, Column, Format, OutputStyle, Render, Show, TableLayout, items, text,
+};
 
 /// Networks and their gateways.
 #[derive(Debug, Subcommand)]
@@ -14,13 +16,13 @@ pub(crate) enum NetworkCommand {
     /// List networks
     List(ListArgs),
     /// Show one network and its gateways
-    Get(GetArgs),
+    Get(NetworkGetArgs),
     /// Say which network a cluster is in, and which Service leads into it
     Join(JoinArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct GetArgs {
+pub(crate) struct NetworkGetArgs {
     /// The network's name; '' for the one without a name
     name: String,
     #[command(flatten)]
@@ -28,7 +30,7 @@ pub(crate) struct GetArgs {
 }
 
 /// Networks, as the admin API lists them.
-pub(crate) const NETWORKS: Kind = Kind {
+pub(crate) const NETWORKS: ListedKind = ListedKind {
     path: "/debug/networks",
     does: "is known",
     next: "strait network list",
@@ -38,7 +40,7 @@ pub(crate) const NETWORKS: Kind = Kind {
         Ok(rows.iter().find(|row| row["network"] == name))
     },
     describe,
-    listing: Listing {
+    listing: TableLayout {
         kind: "network",
         name: |row| text(&row["network"]),
         columns: &[
@@ -49,7 +51,7 @@ pub(crate) const NETWORKS: Kind = Kind {
     },
 };
 
-const GATEWAYS: Listing = Listing {
+const GATEWAYS: TableLayout = TableLayout {
     kind: "gateway",
     name: socket,
     columns: &[
@@ -70,17 +72,17 @@ const GATEWAYS: Listing = Listing {
 };
 
 /// Runs `strait network`.
-pub(crate) async fn run(command: &NetworkCommand) -> Outcome {
+pub(crate) async fn run(command: &NetworkCommand) -> CommandResult {
     match command {
         NetworkCommand::List(list) => list.run(NETWORKS.path, &NETWORKS.listing).await,
-        NetworkCommand::Get(GetArgs { name, one }) => {
+        NetworkCommand::Get(NetworkGetArgs { name, one }) => {
             one.run(&NETWORKS, name, can_be_entered).await.map(|_| Exit::Fine)
         }
         NetworkCommand::Join(args) => Box::pin(super::network_join::run(args)).await,
     }
 }
 
-fn describe(row: &Value, show: &Show, look: &Look) -> String {
+fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     let head = vec![
         ("Network", text(&row["network"]).into()),
         ("Clusters", text(&row["clusters"]).into()),

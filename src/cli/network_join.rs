@@ -6,10 +6,10 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::client::{Client, Connect, ServerFlags};
-use super::cluster::api::{Cluster, full_name, kubeconfigs};
-use super::cluster::{Change, done};
-use super::failure::{Exit, Failure, Outcome};
+use super::client::{AdminClient, Connect, ServerFlags};
+use super::cluster::api::{ClusterApi, full_name, kubeconfigs};
+use super::cluster::{ClusterChange, done};
+use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, items, text};
 use crate::apiserver::{Access, Loopback};
 use crate::clusters::kubeconfig;
@@ -32,13 +32,13 @@ pub(crate) struct JoinArgs {
     #[arg(long, short, value_enum)]
     output: Option<super::cluster::Manifests>,
     #[command(flatten)]
-    change: Change,
+    change: ClusterChange,
     #[command(flatten)]
     server: ServerFlags,
 }
 
 /// Runs `strait network join`.
-pub(crate) async fn run(args: &JoinArgs) -> Outcome {
+pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
     super::cluster::check_network(Some(&args.network))?;
     let remote = args.change.hub.remote(&args.remote).await?;
     let ns = &args.change.hub.namespace;
@@ -114,7 +114,7 @@ fn told(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit
 
 /// By what the network is entered already: Services of this cluster with its label, and what the control plane
 /// knows of, where it can be asked.
-async fn entered_by(args: &JoinArgs, remote: &Cluster) -> Vec<String> {
+async fn entered_by(args: &JoinArgs, remote: &ClusterApi) -> Vec<String> {
     let label = NETWORK_LABEL.replace('/', "%2F");
     let path = format!("/api/v1/services?labelSelector={label}%3D{}", args.network);
     let services = remote.get(&path).await.ok().flatten().unwrap_or_default();
@@ -123,8 +123,8 @@ async fn entered_by(args: &JoinArgs, remote: &Cluster) -> Vec<String> {
         .map(|service| format!("service {}", full_name(service)))
         .collect();
     let known = async {
-        let client = Client::new(&Connect::beside(&args.server))?;
-        Ok::<_, Failure>(client.get("/debug/networks", &[]).await?.value)
+        let client = AdminClient::new(&Connect::beside(&args.server))?;
+        Ok::<_, CommandFailure>(client.get("/debug/networks", &[]).await?.value)
     };
     let known = known.await.unwrap_or_default();
     for network in items(&known).iter().filter(|row| row["network"] == args.network) {
@@ -138,9 +138,9 @@ async fn entered_by(args: &JoinArgs, remote: &Cluster) -> Vec<String> {
     found
 }
 
-/// Refuses labels that would change nothing: a Secret that fixes the network goes before them. Who can't
-/// read the Secrets is told so, and may know better.
-async fn not_overruled(args: &JoinArgs, remote: &Cluster) -> Result<(), Failure> {
+/// Refuses labels that would change nothing: a Secret that fixes the network goes before them. Whoever can't read the
+/// Secrets is notified of that, and may know better.
+async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), CommandFailure> {
     let ns = &args.change.hub.namespace;
     let secrets = match args.change.hub.open().await {
         Ok(hub) => hub.member_secrets(ns).await,
@@ -160,7 +160,7 @@ async fn not_overruled(args: &JoinArgs, remote: &Cluster) -> Result<(), Failure>
                 continue;
             }
             let name = full_name(secret);
-            return Err(Failure::coded(
+            return Err(CommandFailure::coded(
                 &codes::CLAIM_IGNORED,
                 format!(
                     "secret {name} fixes network {fixed} for cluster {id} ({NETWORK_ANNOTATION}), whatever labels say; nothing was changed"
@@ -183,7 +183,7 @@ fn fixed_network(secret: &Value) -> Option<&str> {
 }
 
 /// Whether that leads to the same cluster, by another address.
-async fn is_same(remote: &Cluster, access: &Access) -> bool {
+async fn is_same(remote: &ClusterApi, access: &Access) -> bool {
     let Ok(member) = remote.with_access(access) else { return false };
     match (member.uid().await, remote.uid().await) {
         (Ok(member), Ok(remote)) => member == remote,
@@ -191,13 +191,13 @@ async fn is_same(remote: &Cluster, access: &Access) -> bool {
     }
 }
 
-async fn found(remote: &Cluster, name: &str) -> Result<Value, Failure> {
+async fn found(remote: &ClusterApi, name: &str) -> Result<Value, CommandFailure> {
     let Some((namespace, service)) = name.split_once('/') else {
-        return Err(Failure::usage(format!("--gateway {name:?} is not NAMESPACE/NAME")));
+        return Err(CommandFailure::usage(format!("--gateway {name:?} is not NAMESPACE/NAME")));
     };
     let path = format!("/api/v1/namespaces/{namespace}/services/{service}");
     remote.get(&path).await?.ok_or_else(|| {
-        Failure::failed(format!("{} has no service {namespace}/{service}", remote.context))
+        CommandFailure::failed(format!("{} has no service {namespace}/{service}", remote.context))
             .next("make the Service and the gateway behind it first: docs/guide/networks.md says what it takes, deploy/examples/east-west-gateway.yaml is one")
     })
 }

@@ -1,7 +1,7 @@
 //! What commands print: tables as kubectl prints them, JSON as the server sent it, YAML.
 //!
-//! Text from outside passes [`clean`], so that no name can move a terminal's cursor. Colour never says
-//! what words don't.
+//! Text from outside passes [`clean`], so that no name can move a terminal's cursor. Colour never shows what the text
+//! doesn't say.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::failure::CommandFailure;
 
 /// How objects are shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -47,7 +47,7 @@ pub(crate) struct Show {
 
 /// What rendering depends on beside the data.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct OutputStyle {
     /// Ages are counted up to here.
     pub(crate) now: Timestamp,
     /// Whether to colour.
@@ -56,7 +56,7 @@ pub(crate) struct Look {
     pub(crate) unicode: bool,
 }
 
-impl Look {
+impl OutputStyle {
     /// As this process's standard output and environment have it.
     pub(crate) fn of_stdout() -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
@@ -124,7 +124,7 @@ impl Cell {
     }
 
     /// The text, coloured where `look` says so.
-    pub(crate) fn paint(&self, look: &Look) -> String {
+    pub(crate) fn paint(&self, look: &OutputStyle) -> String {
         let colour = match self.tone {
             Tone::Good => "32",
             Tone::Doubtful => "33",
@@ -149,23 +149,23 @@ impl<T: Into<String>> From<T> for Cell {
 pub(crate) struct Column {
     header: &'static str,
     wide: bool,
-    cell: fn(&Value, &Look) -> Cell,
+    cell: fn(&Value, &OutputStyle) -> Cell,
 }
 
 impl Column {
     /// A column that is always shown.
-    pub(crate) const fn new(header: &'static str, cell: fn(&Value, &Look) -> Cell) -> Self {
+    pub(crate) const fn new(header: &'static str, cell: fn(&Value, &OutputStyle) -> Cell) -> Self {
         Self { header, wide: false, cell }
     }
 
     /// A column of `-o wide`.
-    pub(crate) const fn wide(header: &'static str, cell: fn(&Value, &Look) -> Cell) -> Self {
+    pub(crate) const fn wide(header: &'static str, cell: fn(&Value, &OutputStyle) -> Cell) -> Self {
         Self { header, wide: true, cell }
     }
 }
 
 /// How a kind of object is listed.
-pub(crate) struct Listing {
+pub(crate) struct TableLayout {
     /// What `-o name` puts before the slash.
     pub(crate) kind: &'static str,
     /// An object's name.
@@ -174,9 +174,15 @@ pub(crate) struct Listing {
     pub(crate) columns: &'static [Column],
 }
 
-impl Listing {
+impl TableLayout {
     /// The objects of `answer`, in the format asked for. `raw` is the answer as it came.
-    pub(crate) fn render(&self, raw: &str, answer: &Value, show: &Show, look: &Look) -> String {
+    pub(crate) fn render(
+        &self,
+        raw: &str,
+        answer: &Value,
+        show: &Show,
+        look: &OutputStyle,
+    ) -> String {
         let rows = items(answer);
         match show.output {
             Format::Json => raw.to_owned(),
@@ -199,7 +205,7 @@ impl Listing {
         let columns: Vec<&Column> =
             self.columns.iter().filter(|column| wide || !column.wide).collect();
         let rows: Vec<&Value> = rows.into_iter().collect();
-        move |headers: bool, look: &Look| {
+        move |headers: bool, look: &OutputStyle| {
             let cells = rows
                 .iter()
                 .map(|row| columns.iter().map(|column| (column.cell)(row, look)).collect())
@@ -213,17 +219,17 @@ impl Listing {
 /// Something that becomes text once it is known how it should look.
 pub(crate) trait Render {
     /// The text, with headers or without.
-    fn render(&self, headers: bool, look: &Look) -> String;
+    fn render(&self, headers: bool, look: &OutputStyle) -> String;
 }
 
-impl<F: Fn(bool, &Look) -> String> Render for F {
-    fn render(&self, headers: bool, look: &Look) -> String {
+impl<F: Fn(bool, &OutputStyle) -> String> Render for F {
+    fn render(&self, headers: bool, look: &OutputStyle) -> String {
         self(headers, look)
     }
 }
 
 /// Columns as wide as their widest field, three spaces apart; no headers where there are none.
-pub(crate) fn table(headers: &[&str], rows: Vec<Vec<Cell>>, look: &Look) -> String {
+pub(crate) fn table(headers: &[&str], rows: Vec<Vec<Cell>>, look: &OutputStyle) -> String {
     let first = headers.iter().map(|header| Cell::from(*header)).collect::<Vec<_>>();
     let lines: Vec<Vec<Cell>> =
         std::iter::once(first).filter(|line| !line.is_empty()).chain(rows).collect();
@@ -246,7 +252,7 @@ pub(crate) fn table(headers: &[&str], rows: Vec<Vec<Cell>>, look: &Look) -> Stri
 }
 
 /// `Name:  value` lines, the values below each other.
-pub(crate) fn describe(fields: Vec<(&str, Cell)>, look: &Look) -> String {
+pub(crate) fn describe(fields: Vec<(&str, Cell)>, look: &OutputStyle) -> String {
     let rows = fields.into_iter().map(|(name, cell)| vec![format!("{name}:").into(), cell]);
     table(&[], rows.collect(), look)
 }
@@ -290,7 +296,7 @@ pub(crate) fn clean(text: &str) -> String {
 }
 
 /// How long ago an RFC 3339 time was: `3m12s`, `5d`; `<none>` for no time.
-pub(crate) fn age(time: &Value, look: &Look) -> String {
+pub(crate) fn age(time: &Value, look: &OutputStyle) -> String {
     let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
         return text(time);
     };
@@ -298,7 +304,7 @@ pub(crate) fn age(time: &Value, look: &Look) -> String {
 }
 
 /// In how long an RFC 3339 time is: `3m12s`; `0s` for one that has passed, `<none>` for no time.
-pub(crate) fn until(time: &Value, look: &Look) -> String {
+pub(crate) fn until(time: &Value, look: &OutputStyle) -> String {
     let Some(then) = time.as_str().and_then(|text| text.parse::<Timestamp>().ok()) else {
         return text(time);
     };
@@ -324,11 +330,11 @@ pub(crate) fn yaml(value: &Value) -> String {
 }
 
 /// Writes to standard output. A reader that went away (`| head`) has had enough: that is no failure.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("standard output can't be written: {error}")))
+            Err(CommandFailure::failed(format!("standard output can't be written: {error}")))
         }
         _ => Ok(()),
     }
@@ -340,8 +346,8 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in crate::cli) const LOOK: Look =
-        Look { now: Timestamp::UNIX_EPOCH, colour: false, unicode: true };
+    pub(in crate::cli) const LOOK: OutputStyle =
+        OutputStyle { now: Timestamp::UNIX_EPOCH, colour: false, unicode: true };
 
     #[test]
     fn columns_are_three_spaces_apart_and_end_without_spaces() {
@@ -355,7 +361,7 @@ pub(super) mod tests {
 
     #[test]
     fn colour_does_not_move_columns() {
-        let colour = Look { colour: true, ..LOOK };
+        let colour = OutputStyle { colour: true, ..LOOK };
         let drawn = table(&["A", "B"], vec![vec![Cell::good("x"), "y".into()]], &colour);
         assert_eq!(drawn, "A   B\n\u{1b}[32mx\u{1b}[0m   y\n");
     }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::failure::{Exit, Failure, Outcome};
-use super::list::Ask;
-use super::output::{self, Column, Format, Listing, Look, items, text};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::QueryArgs;
+use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text};
 use crate::codes;
 use crate::model::{ClusterId, NetworkId};
-use crate::policy::{Policy, Refused};
+use crate::policy::{Policy, PolicyRefusal};
 
 /// Policy files.
 #[derive(Debug, Subcommand)]
@@ -45,11 +45,11 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "A", requires = "cluster")]
     address: Option<IpAddr>,
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
 }
 
 /// What a policy would refuse.
-const REFUSALS: Listing = Listing {
+const REFUSALS: TableLayout = TableLayout {
     kind: "refusal",
     name: |row| format!("{}/{}", text(&row["cluster"]), text(&row["what"])),
     columns: &[
@@ -62,7 +62,7 @@ const REFUSALS: Listing = Listing {
 };
 
 /// Runs `strait policy`. Exit code 2: something is refused.
-pub(crate) async fn run(command: &PolicyCommand) -> Outcome {
+pub(crate) async fn run(command: &PolicyCommand) -> CommandResult {
     match command {
         PolicyCommand::Check { file } => {
             let policy = read(file)?;
@@ -80,14 +80,15 @@ pub(crate) async fn run(command: &PolicyCommand) -> Outcome {
     }
 }
 
-fn read(file: &Path) -> Result<Policy, Failure> {
+fn read(file: &Path) -> Result<Policy, CommandFailure> {
     let text = std::fs::read_to_string(file)
-        .map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    Policy::parse(&text)
-        .map_err(|invalid| Failure::coded(&codes::POLICY, format!("{}: {invalid}", file.display())))
+        .map_err(|error| CommandFailure::usage(format!("{}: {error}", file.display())))?;
+    Policy::parse(&text).map_err(|invalid| {
+        CommandFailure::coded(&codes::POLICY, format!("{}: {invalid}", file.display()))
+    })
 }
 
-async fn test(args: &TestArgs) -> Outcome {
+async fn test(args: &TestArgs) -> CommandResult {
     let policy = read(&args.file)?;
     let refusals = match &args.cluster {
         Some(cluster) => {
@@ -113,13 +114,13 @@ async fn test(args: &TestArgs) -> Outcome {
     if show.output.is_for_people() && exit == Exit::Fine && show.output != Format::Name {
         output::print("Nothing is refused.\n")?;
     } else {
-        output::print(&REFUSALS.render(&raw, &answer, show, &Look::of_stdout()))?;
+        output::print(&REFUSALS.render(&raw, &answer, show, &OutputStyle::of_stdout()))?;
     }
     Ok(exit)
 }
 
-/// Refuses a cluster that neither the policy names nor the mesh has: whatever is said of it says nothing.
-async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Failure> {
+/// Refuses a cluster that neither the policy names nor the mesh has: an answer about it would mean nothing.
+async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), CommandFailure> {
     if policy.clusters_named().iter().any(|(named, _)| named.as_str() == cluster) {
         return Ok(());
     }
@@ -127,8 +128,8 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Fa
     let next = "check the ID: strait cluster list; of a cluster that is still to join, let the policy name it first";
     match args.ask.ask("/debug/clusters", &[]).await {
         Ok(members) if items(&members.value).iter().any(|row| row["id"] == cluster) => Ok(()),
-        Ok(_) => Err(Failure::failed(format!("{nobody}, and it is no member")).next(next)),
-        Err(failure) => Err(Failure::new(
+        Ok(_) => Err(CommandFailure::failed(format!("{nobody}, and it is no member")).next(next)),
+        Err(failure) => Err(CommandFailure::new(
             failure.exit,
             format!("{nobody}, and whether it is a member can't be seen: {}", failure.message()),
         )
@@ -136,13 +137,17 @@ async fn known(policy: &Policy, cluster: &str, args: &TestArgs) -> Result<(), Fa
     }
 }
 
-fn line(cluster: &str, what: String, code: &codes::Code, refused: &Refused) -> Value {
-    let Refused { rule, fact } = refused;
+fn line(cluster: &str, what: String, code: &codes::Code, refused: &PolicyRefusal) -> Value {
+    let PolicyRefusal { rule, fact } = refused;
     json!({ "cluster": cluster, "what": what, "code": code.id, "rule": rule, "fact": fact })
 }
 
 /// What is refused of the claims on the command line.
-fn claims(policy: &Policy, cluster: &ClusterId, args: &TestArgs) -> Result<Vec<Value>, Failure> {
+fn claims(
+    policy: &Policy,
+    cluster: &ClusterId,
+    args: &TestArgs,
+) -> Result<Vec<Value>, CommandFailure> {
     let mut found = Vec::new();
     let id = cluster.as_str();
     if let Some(host) = &args.host {
@@ -169,7 +174,7 @@ fn claims(policy: &Policy, cluster: &ClusterId, args: &TestArgs) -> Result<Vec<V
     }
     let asked = [&args.host, &args.network, &args.trust_domain];
     if asked.iter().all(|one| one.is_none()) && args.address.is_none() {
-        return Err(Failure::usage("--cluster asks for nothing yet")
+        return Err(CommandFailure::usage("--cluster asks for nothing yet")
             .next("add --host, --network, --trust-domain or --address"));
     }
     Ok(found)

@@ -1,4 +1,4 @@
-//! `strait proxy`: who is connected, what each was sent, and what it said to that.
+//! `strait proxy`: who is connected, what each was sent, and how it answered.
 //!
 //! Every command that takes a proxy's name finds it by [`find`]: a name that fits several proxies is an
 //! error, for an answer about another pod of that name in another cluster looks just like the right one.
@@ -9,9 +9,12 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::bootstrap::{self, BootstrapArgs};
-use super::failure::{Exit, Failure, Outcome};
-use super::list::{Ask, GetOne, Kind, ListArgs};
-use super::output::{self, Cell, Column, Format, Listing, Look, Show, age, clean, items, text};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::inject::{self, InjectArgs};
+use super::list::{GetOne, ListArgs, ListedKind, QueryArgs};
+use super::output::{
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, age, clean, items, text,
+};
 
 /// Connected proxies.
 #[derive(Debug, Subcommand)]
@@ -19,15 +22,17 @@ pub(crate) enum ProxyCommand {
     /// List connected proxies and whether each has taken what it was sent
     List(ListArgs),
     /// Show one proxy: last sent, accepted and rejected, by type
-    Get(GetArgs),
+    Get(ProxyGetArgs),
     /// Show what one proxy was last sent
     Config(ConfigArgs),
     /// Print an Envoy bootstrap
     Bootstrap(Box<BootstrapArgs>),
+    /// Put sidecars into the pods of manifests, and print these
+    Inject(Box<InjectArgs>),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct GetArgs {
+pub(crate) struct ProxyGetArgs {
     /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
     proxy: String,
     #[command(flatten)]
@@ -42,17 +47,17 @@ pub(crate) struct ConfigArgs {
     #[arg(value_name = "TYPE")]
     kind: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
 }
 
 /// Connected proxies, as the admin API lists them.
-pub(super) const PROXIES: Kind = Kind {
+pub(super) const PROXIES: ListedKind = ListedKind {
     path: "/debug/proxies",
     does: "is connected",
     next: "strait proxy list; one that was refused is not there, and its own log says why",
     find,
     describe,
-    listing: Listing {
+    listing: TableLayout {
         kind: "proxy",
         name,
         columns: &[
@@ -75,10 +80,10 @@ pub(super) const PROXIES: Kind = Kind {
 };
 
 /// Runs `strait proxy`.
-pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
+pub(crate) async fn run(command: &ProxyCommand) -> CommandResult {
     match command {
         ProxyCommand::List(list) => return list.run(PROXIES.path, &PROXIES.listing).await,
-        ProxyCommand::Get(GetArgs { proxy, one }) => {
+        ProxyCommand::Get(ProxyGetArgs { proxy, one }) => {
             one.run(&PROXIES, proxy, is_in_sync).await?;
         }
         ProxyCommand::Config(ConfigArgs { proxy, kind, ask }) => {
@@ -91,16 +96,17 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
                     let part = answer.value.get(kind).cloned().ok_or_else(|| {
                         let has = answer.value.as_object().into_iter().flat_map(|map| map.keys());
                         let has = has.map(String::as_str).collect::<Vec<_>>().join(", ");
-                        Failure::failed(format!("{proxy} was sent no {kind:?}; there is {has}"))
+                        CommandFailure::failed(format!(
+                            "{proxy} was sent no {kind:?}; there is {has}"
+                        ))
                     })?;
                     (format!("{part:#}\n"), serde_json::json!({ kind: part }))
                 }
             };
-            output::print(&config(&raw, &value, &row, &ask.show, &Look::of_stdout()))?;
+            output::print(&config(&raw, &value, &row, &ask.show, &OutputStyle::of_stdout()))?;
         }
-        ProxyCommand::Bootstrap(args) => {
-            output::print(&bootstrap::render(args)?)?;
-        }
+        ProxyCommand::Bootstrap(args) => bootstrap::run(args)?,
+        ProxyCommand::Inject(args) => return inject::run(args),
     }
     Ok(Exit::Fine)
 }
@@ -109,7 +115,7 @@ pub(crate) async fn run(command: &ProxyCommand) -> Outcome {
 ///
 /// # Errors
 /// Where none is connected, or several fit the name.
-pub(super) async fn one(ask: &Ask, wanted: &str) -> Result<Value, Failure> {
+pub(super) async fn one(ask: &QueryArgs, wanted: &str) -> Result<Value, CommandFailure> {
     let answer = ask.ask(PROXIES.path, &[]).await?;
     PROXIES.named(items(&answer.value), wanted).cloned()
 }
@@ -119,29 +125,32 @@ pub(super) fn key(row: &Value) -> String {
     row["key"].as_str().unwrap_or_default().to_owned()
 }
 
-fn describe(row: &Value, show: &Show, look: &Look) -> String {
+fn describe(row: &Value, show: &Show, look: &OutputStyle) -> String {
     let verified = match row["verified"].as_bool() {
         Some(true) => Cell::good("yes"),
         _ => Cell::doubtful("no: its cluster has not shown the pod"),
     };
-    let mut out = output::describe(
-        vec![
-            ("Name", name(row).into()),
-            ("Node", text(&row["id"]).into()),
-            ("Type", text(&row["type"]).into()),
-            ("Cluster", text(&row["cluster"]).into()),
-            ("Network", text(&row["network"]).into()),
-            ("Identity", text(&row["identity"]).into()),
-            ("Verified", verified),
-            ("Version", text(&row["version"]).into()),
-            (
-                "Connected",
-                format!("{} ago, {}", age(&row["connectedAt"], look), text(&row["protocol"]))
-                    .into(),
-            ),
-        ],
-        look,
-    );
+    let mut lines: Vec<(&str, Cell)> = vec![
+        ("Name", name(row).into()),
+        ("Node", text(&row["id"]).into()),
+        ("Type", text(&row["type"]).into()),
+        ("Cluster", text(&row["cluster"]).into()),
+        ("Network", text(&row["network"]).into()),
+        ("Identity", text(&row["identity"]).into()),
+    ];
+    if let Some(by) = row["knownBy"].as_str() {
+        lines.push((
+            "Known by",
+            format!("{}, until {}", clean(by), text(&row["knownUntil"])).into(),
+        ));
+    }
+    let connected = format!("{} ago, {}", age(&row["connectedAt"], look), text(&row["protocol"]));
+    lines.extend([
+        ("Verified", verified),
+        ("Version", text(&row["version"]).into()),
+        ("Connected", connected.into()),
+    ]);
+    let mut out = output::describe(lines, look);
     let types: Vec<_> = row["types"].as_object().into_iter().flatten().collect();
     let rows = types
         .iter()
@@ -167,7 +176,10 @@ fn describe(row: &Value, show: &Show, look: &Look) -> String {
                 "\n{} rejected: {}\n  resources: {}\n  it keeps what it accepted before, version {}\n",
                 clean(&kind.to_uppercase()),
                 text(&nack["error"]),
-                text(&nack["resources"]),
+                match items(&nack["resources"]) {
+                    [] => "it names none, so any of the response may be at fault".to_owned(),
+                    _ => text(&nack["resources"]),
+                },
                 text(&entry["acked"]),
             );
         }
@@ -176,7 +188,13 @@ fn describe(row: &Value, show: &Show, look: &Look) -> String {
 }
 
 /// The names of what was sent, by type; in JSON and YAML all of it.
-pub(super) fn config(raw: &str, value: &Value, of: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn config(
+    raw: &str,
+    value: &Value,
+    of: &Value,
+    show: &Show,
+    look: &OutputStyle,
+) -> String {
     match show.output {
         Format::Json => return raw.to_owned(),
         Format::Yaml => return output::yaml(value),
@@ -212,7 +230,7 @@ pub(super) fn name(row: &Value) -> String {
     clean(id.split('~').nth(2).unwrap_or(id))
 }
 
-/// The proxy as people tell it from others of its name: `client.shop in cluster east, network n1`.
+/// The proxy as people distinguish it from others of its name: `client.shop in cluster east, network n1`.
 pub(super) fn placed(row: &Value) -> String {
     let [cluster, network] = ["cluster", "network"].map(|part| text(&row[part]));
     format!("{} in cluster {cluster}, network {network}", name(row))
@@ -223,7 +241,10 @@ pub(super) fn placed(row: &Value) -> String {
 ///
 /// # Errors
 /// Where the name fits several proxies.
-pub(super) fn find<'a>(rows: &'a [Value], wanted: &str) -> Result<Option<&'a Value>, Failure> {
+pub(super) fn find<'a>(
+    rows: &'a [Value],
+    wanted: &str,
+) -> Result<Option<&'a Value>, CommandFailure> {
     if let Some(stream) = rows.iter().find(|row| row["key"] == wanted) {
         return Ok(Some(stream));
     }
@@ -251,7 +272,7 @@ pub(super) fn find<'a>(rows: &'a [Value], wanted: &str) -> Result<Option<&'a Val
 }
 
 /// The failure that a name is which fits several proxies: each with a name that fits it alone.
-fn ambiguous(wanted: &str, proxies: &[&Value]) -> Failure {
+fn ambiguous(wanted: &str, proxies: &[&Value]) -> CommandFailure {
     let in_its_cluster = |row: &Value| {
         let same = proxies.iter().filter(|one| one["cluster"] == row["cluster"]);
         same.count() == 1
@@ -268,9 +289,9 @@ fn ambiguous(wanted: &str, proxies: &[&Value]) -> Failure {
             text(&row["id"]).into(),
         ]
     };
-    let plain = Look { colour: false, ..Look::of_stdout() };
+    let plain = OutputStyle { colour: false, ..OutputStyle::of_stdout() };
     let list = output::table(&[], proxies.iter().map(line).collect(), &plain);
-    Failure::usage(format!(
+    CommandFailure::usage(format!(
         "{} fits {} proxies; name one of them:\n{}",
         clean(wanted),
         proxies.len(),
@@ -285,7 +306,7 @@ fn is_in_sync(row: &Value) -> bool {
 }
 
 /// What a proxy did with what it was last sent of one type.
-pub(super) fn state(entry: &Value, look: &Look) -> Cell {
+pub(super) fn state(entry: &Value, look: &OutputStyle) -> Cell {
     if !entry["nack"].is_null() {
         return Cell::bad(format!("NACK {}", age(&entry["lastSent"], look)));
     }

@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use super::failure::{Exit, Failure, Outcome};
+use super::failure::{CommandFailure, CommandResult, Exit};
 use crate::admin::TokenError;
 use crate::codes;
 use crate::config::{LogFormat, ServeArgs};
@@ -17,10 +17,10 @@ use crate::process;
 use crate::server::{self, ServeError};
 use crate::store::own_cluster::OwnClusterError;
 
-pub(super) async fn run(args: &ServeArgs) -> Outcome {
+pub(super) async fn run(args: &ServeArgs) -> CommandResult {
     if args.mcs_auto_export && args.mcs == Mcs::Off {
         let text = "--mcs-auto-export does nothing while --mcs is off";
-        return Err(Failure::usage(text).next("say what exports mean: --mcs exports"));
+        return Err(CommandFailure::usage(text).next("say what exports mean: --mcs exports"));
     }
     start_logging(args)?;
     raise_descriptors();
@@ -52,12 +52,12 @@ fn raise_descriptors() {
 /// | 1 | everything else: what is named is there and can't be used, a port is taken |
 ///
 /// Later nothing ends it: a config cluster that is away, too, is waited for.
-fn failure(error: &ServeError) -> Failure {
+fn failure(error: &ServeError) -> CommandFailure {
     let absent = |error: &std::io::Error| {
         matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
     };
     let exit = match error {
-        ServeError::Identity(error) => return Failure::identity("strait serve: ", error),
+        ServeError::Identity(error) => return CommandFailure::identity("strait serve: ", error),
         ServeError::Policy(PolicyError::Missing { .. }) => Exit::Usage,
         ServeError::ClusterId { .. }
         | ServeError::ConfigCluster(
@@ -72,7 +72,7 @@ fn failure(error: &ServeError) -> Failure {
         ServeError::ConfigCluster(OwnClusterError::Credential { .. }) => Exit::NoRights,
         _ => Exit::Failed,
     };
-    let failure = Failure::new(exit, format!("strait serve: {error}"));
+    let failure = CommandFailure::new(exit, format!("strait serve: {error}"));
     match error {
         ServeError::StateDir { .. } | ServeError::Token(TokenError::Write { .. }) => {
             failure.documented(&codes::UNWRITABLE)
@@ -84,9 +84,9 @@ fn failure(error: &ServeError) -> Failure {
 }
 
 /// Log lines go to standard error: standard output carries the one line that says where we listen.
-fn start_logging(args: &ServeArgs) -> Result<(), Failure> {
+fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let filter = EnvFilter::try_new(&args.log_level).map_err(|error| {
-        Failure::usage(format!(
+        CommandFailure::usage(format!(
             "--log-level {:?}: {error}; give a level such as info, or directives such as info,strait::xds=debug",
             args.log_level
         ))
@@ -105,5 +105,5 @@ fn start_logging(args: &ServeArgs) -> Result<(), Failure> {
         LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),
         LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
     };
-    started.map_err(|error| Failure::failed(format!("logging can't start: {error}")))
+    started.map_err(|error| CommandFailure::failed(format!("logging can't start: {error}")))
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::client::Answer;
-use super::failure::{Exit, Failure, Outcome};
-use super::list::{Ask, ListArgs};
-use super::output::{self, Cell, Column, Listing, Look, Show, items, speakers, text};
+use super::client::AdminResponse;
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::{LastShown, ListArgs, QueryArgs, watch_pause};
+use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, speakers, text};
 
 /// Services, merged over all clusters.
 #[derive(Debug, Subcommand)]
@@ -16,21 +16,24 @@ pub(crate) enum ServiceCommand {
     /// List services
     List(ListArgs),
     /// Show one service by cluster and network
-    Get(GetArgs),
+    Get(ServiceGetArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct GetArgs {
+pub(crate) struct ServiceGetArgs {
     /// NAME.NAMESPACE, or the full host name
     name: String,
     /// List its endpoints instead
     #[arg(long)]
     endpoints: bool,
+    /// Go on, and show what changes
+    #[arg(long, short)]
+    watch: bool,
     #[command(flatten)]
-    ask: Ask,
+    ask: QueryArgs,
 }
 
-pub(super) const SERVICES: Listing = Listing {
+pub(super) const SERVICES: TableLayout = TableLayout {
     kind: "service",
     name: |row| text(&row["hostname"]),
     columns: &[
@@ -50,7 +53,7 @@ pub(super) const SERVICES: Listing = Listing {
     ],
 };
 
-pub(super) const ENDPOINTS: Listing = Listing {
+pub(super) const ENDPOINTS: TableLayout = TableLayout {
     kind: "endpoint",
     name: |row| format!("{}:{}", text(&row["address"]), text(&row["port"])),
     columns: &[
@@ -73,36 +76,51 @@ pub(super) const ENDPOINTS: Listing = Listing {
 };
 
 /// Runs `strait service`.
-pub(crate) async fn run(command: &ServiceCommand) -> Outcome {
+pub(crate) async fn run(command: &ServiceCommand) -> CommandResult {
     match command {
         ServiceCommand::List(list) => list.run("/debug/services", &SERVICES).await,
-        ServiceCommand::Get(GetArgs { name, endpoints, ask }) => {
-            let look = Look::of_stdout();
-            let query = [("hostname", name.as_str())];
-            let found = ask.ask("/debug/endpoints", &query).await;
-            let found = found.map_err(|failure| failure.or_next("strait service list"))?;
-            output::print(&if *endpoints {
-                ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look)
-            } else {
-                let service = ask.ask("/debug/services", &query).await?;
-                get(&service, &found.value, &ask.show, &look)?
-            })?;
-            Ok(Exit::Fine)
+        ServiceCommand::Get(get) => get.run().await,
+    }
+}
+
+impl ServiceGetArgs {
+    /// Prints the service, and what changes of it where that is asked for.
+    async fn run(&self) -> CommandResult {
+        let mut shown = LastShown::default();
+        loop {
+            shown.text(&self.printed().await?)?;
+            if !self.watch {
+                return Ok(Exit::Fine);
+            }
+            watch_pause().await;
         }
+    }
+
+    async fn printed(&self) -> Result<String, CommandFailure> {
+        let Self { name, endpoints, ask, .. } = self;
+        let look = OutputStyle::of_stdout();
+        let query = [("hostname", name.as_str())];
+        let found = ask.ask("/debug/endpoints", &query).await;
+        let found = found.map_err(|failure| failure.or_next("strait service list"))?;
+        if *endpoints {
+            return Ok(ENDPOINTS.render(&found.raw, &found.value, &ask.show, &look));
+        }
+        let service = ask.ask("/debug/services", &query).await?;
+        get(&service, &found.value, &ask.show, &look)
     }
 }
 
 pub(super) fn get(
-    service: &Answer,
+    service: &AdminResponse,
     endpoints: &Value,
     show: &Show,
-    look: &Look,
-) -> Result<String, Failure> {
+    look: &OutputStyle,
+) -> Result<String, CommandFailure> {
     if !show.output.is_for_people() {
         return Ok(SERVICES.render(&service.raw, &service.value, show, look));
     }
     let Some(row) = items(&service.value).first() else {
-        return Err(Failure::failed("the service is gone").next("strait service list"));
+        return Err(CommandFailure::failed("the service is gone").next("strait service list"));
     };
     let mut fields: Vec<(&str, Cell)> = vec![
         ("Hostname", text(&row["hostname"]).into()),

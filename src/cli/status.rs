@@ -3,13 +3,16 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::check::{Answers, is_problem, problems};
-use super::client::{Client, Connect};
+use super::check::{CheckInputs, is_problem, problems};
+use super::client::{AdminClient, Connect};
 use super::cluster::CLUSTERS;
-use super::failure::{Exit, Outcome};
-use super::list::{Follow, Shown, watch_pause};
+use super::failure::{CommandResult, Exit};
+use super::list::{Follow, LastShown, watch_pause};
 use super::network::NETWORKS;
-use super::output::{self, Cell, Format, Look, Render, Show, items, text};
+use super::output::{self, Cell, Format, OutputStyle, Render, Show, items, text};
+
+/// How many services are named that clusters disagree on; a mesh may have thousands.
+const CONFLICTS_SHOWN: usize = 8;
 
 /// `strait status`.
 #[derive(Debug, Args)]
@@ -23,19 +26,19 @@ pub(crate) struct StatusArgs {
 }
 
 /// Runs `strait status`.
-pub(crate) async fn run(args: &StatusArgs) -> Outcome {
-    let client = Client::new(&args.connect)?;
+pub(crate) async fn run(args: &StatusArgs) -> CommandResult {
+    let client = AdminClient::new(&args.connect)?;
     let deadline = args.follow.wait.deadline();
-    let mut shown = Shown::default();
+    let mut shown = LastShown::default();
     loop {
-        let answers = Answers::of(&client).await?;
+        let answers = CheckInputs::of(&client).await?;
         let found = problems(&answers);
         let bad = found.iter().any(is_problem);
         if bad && deadline.pause().await {
             continue;
         }
         let whole = whole(answers, &found);
-        let look = Look::of_stdout();
+        let look = OutputStyle::of_stdout();
         let printed = match args.show.output {
             Format::Json => format!("{whole:#}\n"),
             Format::Yaml => output::yaml(&whole),
@@ -50,13 +53,17 @@ pub(crate) async fn run(args: &StatusArgs) -> Outcome {
 }
 
 /// What is shown, as one object.
-pub(super) fn whole(answers: Answers, found: &[Value]) -> Value {
+pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
     let problems: Vec<String> = found.iter().filter(|row| is_problem(row)).map(line).collect();
-    let notes = found.iter().filter(|row| !is_problem(row)).count();
-    let Answers { clusters, networks, proxies, .. } = answers;
+    let notes = || found.iter().filter(|row| !is_problem(row));
+    // That a cluster has a service otherwise is no fault of anybody's, and yet nobody looks for it.
+    let conflicts: Vec<String> =
+        notes().filter(|row| row["category"] == "services").map(line).collect();
+    let notes = notes().count();
+    let CheckInputs { clusters, networks, proxies, .. } = answers;
     json!({
         "clusters": clusters, "networks": networks, "proxies": proxies,
-        "problems": problems, "notes": notes,
+        "problems": problems, "conflicts": conflicts, "notes": notes,
     })
 }
 
@@ -70,7 +77,7 @@ fn line(row: &Value) -> String {
     }
 }
 
-pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {
+pub(super) fn render(whole: &Value, show: &Show, look: &OutputStyle) -> String {
     let wide = show.output == Format::Wide;
     let headers = !show.no_headers;
     let mut out = CLUSTERS.listing.table(items(&whole["clusters"]), wide).render(headers, look);
@@ -87,27 +94,35 @@ pub(super) fn render(whole: &Value, show: &Show, look: &Look) -> String {
     };
     let rejecting = count(|entry| !entry["nack"].is_null());
     let behind = count(|entry| !entry["nack"].is_null() || entry["sent"] != entry["acked"]);
-    let problems = items(&whole["problems"]);
+    let [problems, conflicts] = ["problems", "conflicts"].map(|part| items(&whole[part]));
     let or_bad =
         |count: usize, text: String| if count == 0 { text.into() } else { Cell::bad(text) };
     out.push('\n');
-    out += &output::table(
-        &[],
+    let mut rows = vec![
         vec![
-            vec![
-                "PROXIES".into(),
-                format!("{} connected", proxies.len()).into(),
-                format!("{} in sync", proxies.len() - behind).into(),
-                or_bad(rejecting, format!("{rejecting} rejecting")),
-                format!("{} waiting", behind - rejecting).into(),
-            ],
-            vec!["NOTES".into(), format!("{} (strait check)", text(&whole["notes"])).into()],
-            vec!["PROBLEMS".into(), or_bad(problems.len(), problems.len().to_string())],
+            "PROXIES".into(),
+            format!("{} connected", proxies.len()).into(),
+            format!("{} in sync", proxies.len() - behind).into(),
+            or_bad(rejecting, format!("{rejecting} rejecting")),
+            format!("{} waiting", behind - rejecting).into(),
         ],
-        look,
-    );
-    out.extend(
-        problems.iter().map(|problem| format!("  {}\n", problem.as_str().unwrap_or_default())),
-    );
+        vec!["NOTES".into(), format!("{} (strait check)", text(&whole["notes"])).into()],
+        vec!["PROBLEMS".into(), or_bad(problems.len(), problems.len().to_string())],
+    ];
+    if !conflicts.is_empty() {
+        rows.insert(2, vec!["CONFLICTS".into(), Cell::doubtful(conflicts.len().to_string())]);
+    }
+    out += &output::table(&[], rows, look);
+    let lines = |of: &[Value]| -> String {
+        of.iter().map(|one| format!("  {}\n", one.as_str().unwrap_or_default())).collect()
+    };
+    out += &lines(problems);
+    out += &lines(&conflicts[..conflicts.len().min(CONFLICTS_SHOWN)]);
+    if conflicts.len() > CONFLICTS_SHOWN {
+        out += &format!(
+            "  and {} more conflicts (strait check services)\n",
+            conflicts.len() - CONFLICTS_SHOWN
+        );
+    }
     out
 }

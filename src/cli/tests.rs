@@ -8,23 +8,24 @@ use clap::Parser;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::check::{Answers, problems};
-use super::client::Answer;
-use super::output::{Format, Look, Show};
+use super::check::{CheckInputs, problems};
+use super::client::AdminResponse;
+use super::output::{Format, OutputStyle, Show};
 use super::{Cli, Command, bootstrap, cluster, explain, network, proxy, service, status};
+use crate::model::SdsFiles;
 
-const LOOK: Look =
-    Look { now: Timestamp::constant(1_795_242_600, 0), colour: false, unicode: true };
+const LOOK: OutputStyle =
+    OutputStyle { now: Timestamp::constant(1_795_242_600, 0), colour: false, unicode: true };
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli")
 }
 
 /// An answer of the admin API.
-fn answer(name: &str) -> Answer {
+fn answer(name: &str) -> AdminResponse {
     let raw = std::fs::read_to_string(folder().join(format!("{name}.json"))).expect("an answer");
     let value = serde_json::from_str(&raw).expect("JSON");
-    Answer { raw, value }
+    AdminResponse { raw, value }
 }
 
 fn show(output: Format) -> Show {
@@ -52,7 +53,7 @@ fn lists_are_tables() {
         ("proxy-list", "proxies", &proxy::PROXIES.listing),
     ];
     for (name, input, listing) in lists {
-        let Answer { raw, value } = answer(input);
+        let AdminResponse { raw, value } = answer(input);
         for (suffix, format) in
             [("", Format::Table), ("-wide", Format::Wide), ("-name", Format::Name)]
         {
@@ -100,7 +101,7 @@ fn explanations_end_at_the_first_no() {
     let answer = answer("explain").value;
     check("explain.txt", &explain::render(&answer, of, None, &show(Format::Table), &LOOK));
     check("explain-wide.txt", &explain::render(&answer, of, None, &show(Format::Wide), &LOOK));
-    let ascii = Look { unicode: false, ..LOOK };
+    let ascii = OutputStyle { unicode: false, ..LOOK };
     let mut one = answer;
     one["endpoints"] = Value::Array(vec![one["endpoints"][3].clone()]);
     check(
@@ -143,7 +144,7 @@ fn a_name_that_fits_several_proxies_names_none_of_them() {
 fn status_names_every_problem() {
     let [clusters, networks, proxies] =
         ["clusters", "networks", "proxies"].map(|name| answer(name).value);
-    let answers = Answers { clusters, networks, proxies, ..Answers::default() };
+    let answers = CheckInputs { clusters, networks, proxies, ..CheckInputs::default() };
     let found = problems(&answers);
     let whole = status::whole(answers, &found);
     check("status.txt", &status::render(&whole, &show(Format::Table), &LOOK));
@@ -190,7 +191,7 @@ fn status_names_what_is_wrong_beside_clusters_and_counts_what_is_only_worth_know
         { "name": "xds://a", "kind": "mcp", "state": "restored", "warnings": [] },
     ]);
     let mesh = serde_json::json!({ "problems": [{ "code": "STR0110", "text": "line 3" }] });
-    let answers = Answers { sources, mesh, ..Answers::default() };
+    let answers = CheckInputs { sources, mesh, ..CheckInputs::default() };
     let found = problems(&answers);
     let whole = status::whole(answers, &found);
     assert_eq!(
@@ -202,6 +203,26 @@ fn status_names_what_is_wrong_beside_clusters_and_counts_what_is_only_worth_know
         ])
     );
     assert_eq!(whole["notes"], 1);
+}
+
+#[test]
+fn status_names_the_first_services_that_clusters_disagree_on() {
+    let service = |number: usize| {
+        serde_json::json!({
+            "hostname": format!("s{number}.shop"),
+            "conflicts": [{ "field": "ports", "winner": "east", "losers": ["west"] }],
+        })
+    };
+    let services = (0..10).map(service).collect();
+    let answers = CheckInputs { services, ..CheckInputs::default() };
+    let found = problems(&answers);
+    let whole = status::whole(answers, &found);
+    assert_eq!(whole["conflicts"].as_array().map(Vec::len), Some(10), "scripts have them all");
+    let shown = status::render(&whole, &show(Format::Table), &LOOK);
+    let first = "  service s0.shop: STR0430: ports: east decides where one differs, and all are served, west say otherwise\n";
+    assert!(shown.contains(first) && shown.contains("CONFLICTS   10\n"), "{shown}");
+    assert!(shown.contains("s7.shop") && !shown.contains("s8.shop"), "{shown}");
+    assert!(shown.ends_with("  and 2 more conflicts (strait check services)\n"), "{shown}");
 }
 
 #[test]
@@ -232,14 +253,19 @@ fn values_that_can_not_work_are_refused_by_the_command_line() {
     }
 }
 
-/// Runs the flags of `strait proxy bootstrap` to what it prints.
+/// Runs the flags of `strait proxy bootstrap` to what it prints where it can write no files.
 fn bootstrap(flags: &str) -> Result<String, String> {
+    bootstrap_with(flags, None)
+}
+
+/// The same where there are these files of secrets.
+fn bootstrap_with(flags: &str, sds: Option<&SdsFiles>) -> Result<String, String> {
     let line = format!("strait proxy bootstrap {flags}");
     let cli = Cli::try_parse_from(line.split_whitespace()).map_err(|error| error.to_string())?;
     let Command::Proxy(proxy::ProxyCommand::Bootstrap(args)) = cli.command else {
         return Err("another command".into());
     };
-    bootstrap::render(&args).map_err(|failure| failure.to_string())
+    bootstrap::render(&args, sds).map_err(|failure| failure.to_string())
 }
 
 const WHO: &str = "--type sidecar --name web-0 --namespace shop --service-account web --cluster east \
@@ -248,7 +274,10 @@ const WHO: &str = "--type sidecar --name web-0 --namespace shop --service-accoun
 #[test]
 fn bootstraps_say_who_and_where() {
     let sidecar = "--network n1 --ip 10.0.0.5 --ip fd00::5 --label app=web --label version=1.0 --discovery strait.strait-system.svc.cluster.local:15012";
-    check("bootstrap-sidecar.yaml", &bootstrap(&format!("{WHO} {sidecar}")).expect("printed"));
+    let files =
+        SdsFiles { certificate: "/c/sds-cert.yaml".into(), roots: "/c/sds-roots.yaml".into() };
+    let printed = bootstrap_with(&format!("{WHO} {sidecar}"), Some(&files));
+    check("bootstrap-sidecar.yaml", &printed.expect("printed"));
     let address =
         "--ip 10.0.0.5 --discovery [::1]:15012 --protocol sotw --admin-address 127.0.0.1:0";
     check("bootstrap-address.yaml", &bootstrap(&format!("{WHO} {address}")).expect("printed"));

@@ -18,11 +18,11 @@ use tokio::time::sleep;
 use tracing::debug;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::status::{ClusterStatus, State};
-use crate::apiserver::{Access, Client, Error, Patch};
+use super::status::{ClusterState, ClusterStatus};
+use crate::apiserver::{Access, ApiClient, ApiError, Patch};
 use crate::codes;
 
-/// The least time between two looks at what there is to tell: a state that passes sooner is no news.
+/// The least time between two looks at what there is to report: a state that passes sooner is not reported.
 const PACE: Duration = Duration::from_secs(1);
 /// How long nothing is written where it may not be.
 const REST: Duration = Duration::from_secs(600);
@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_secs(30);
 const COMPONENT: &str = "strait";
 
 /// A cluster and the Secret that names it; none for the config cluster.
-type Key = (Option<String>, String);
+type EventKey = (Option<String>, String);
 
 /// What news is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,26 +41,31 @@ enum Topic {
     Token,
 }
 
-/// Tells what becomes of the clusters, for as long as there are statuses.
+/// Tells what becomes of the clusters, for as long as there are statuses, where this process is the one that writes.
 pub async fn run(
     access: watch::Receiver<Access>,
     namespace: String,
+    is_writer: watch::Receiver<bool>,
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
 ) {
-    let mut told = Told::default();
+    let mut told = EventHistory::default();
     loop {
         told.look(&statuses.borrow_and_update().clone());
         let mut rest = PACE;
+        if !*is_writer.borrow() {
+            // Whoever writes reports it.
+            told.due.clear();
+        }
         while let Some((key, news)) = told.due.pop_first() {
             let event = event(&namespace, &key.0, &news, Timestamp::now());
             match write(&access, &namespace, &event).await {
                 Ok(()) => {}
-                Err(error @ (Error::Forbidden(_) | Error::Unauthorized(_))) => {
+                Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
                     debug!(%error, "events may not be written");
                     rest = REST;
                 }
                 // It is not taken as it is.
-                Err(error @ (Error::NotFound(_) | Error::Rejected(_))) => {
+                Err(error @ (ApiError::NotFound(_) | ApiError::Rejected(_))) => {
                     debug!(%error, cluster = key.0.1, "an event was not written");
                 }
                 Err(error) => {
@@ -84,28 +89,29 @@ async fn write(
     access: &watch::Receiver<Access>,
     namespace: &str,
     event: &Value,
-) -> Result<(), Error> {
+) -> Result<(), ApiError> {
     let access = access.borrow().clone();
-    let client = Client::new(&access).map_err(|error| Error::Unreachable(error.to_string()))?;
+    let client =
+        ApiClient::new(&access).map_err(|error| ApiError::Unreachable(error.to_string()))?;
     let name = event["metadata"]["name"].as_str().unwrap_or_default();
     let path = format!("/api/v1/namespaces/{namespace}/events/{name}");
     client.patch::<IgnoredAny>(&path, Patch::Apply(COMPONENT), event).await.map(drop)
 }
 
-/// What was told, and what is to be.
+/// What was reported, and what is to be.
 #[derive(Debug, Default)]
-struct Told {
-    last: BTreeMap<Key, Summary>,
+struct EventHistory {
+    last: BTreeMap<EventKey, Summary>,
     /// The end of each token that is near.
-    ending: BTreeMap<Key, Timestamp>,
+    ending: BTreeMap<EventKey, Timestamp>,
     /// The latest news of each cluster.
-    due: BTreeMap<(Key, Topic), News>,
+    due: BTreeMap<(EventKey, Topic), News>,
 }
 
 /// What makes a status news: its state and the code of the reason, not ages and counts.
-type Summary = (State, Option<String>);
+type Summary = (ClusterState, Option<String>);
 
-/// One thing to tell.
+/// One event to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct News {
     /// The event's reason, but for its first letter: a state, or what happened.
@@ -114,13 +120,13 @@ struct News {
     message: String,
 }
 
-impl Told {
+impl EventHistory {
     fn look(&mut self, statuses: &[ClusterStatus]) {
         let key = |status: &ClusterStatus| (status.secret.clone(), status.id.clone());
-        // Whatever comes of the first lists, or stands in their way, is told when it is known.
+        // Whatever comes of the first lists, or stands in their way, is reported when it is known.
         let passing = |status: &&ClusterStatus| match status.state {
-            State::Syncing => true,
-            State::Restored => status.reason.as_deref().and_then(code).is_none(),
+            ClusterState::Syncing => true,
+            ClusterState::Restored => status.reason.as_deref().and_then(code).is_none(),
             _ => false,
         };
         for status in statuses.iter().filter(|status| !passing(status)) {
@@ -130,7 +136,10 @@ impl Told {
                 continue;
             }
             self.last.insert(key(status), summary);
-            let meant = matches!(status.state, State::Live | State::Draining | State::Paused);
+            let meant = matches!(
+                status.state,
+                ClusterState::Live | ClusterState::Draining | ClusterState::Paused
+            );
             let reason = status.reason.as_ref().map(|reason| format!(": {reason}"));
             let next = code.map(|code| format!(" ({})", code.next_for(Some(&status.id))));
             let message = format!(
@@ -145,8 +154,8 @@ impl Told {
             self.due.insert((key(status), Topic::State), news);
         }
         self.look_at_tokens(statuses);
-        let there: Vec<Key> = statuses.iter().map(key).collect();
-        let gone: Vec<Key> =
+        let there: Vec<EventKey> = statuses.iter().map(key).collect();
+        let gone: Vec<EventKey> =
             self.last.keys().filter(|key| !there.contains(*key)).cloned().collect();
         for gone in gone {
             self.last.remove(&gone);
@@ -156,7 +165,7 @@ impl Told {
         }
     }
 
-    /// Each token whose end is near is told of once.
+    /// Each token whose end is near is reported once.
     fn look_at_tokens(&mut self, statuses: &[ClusterStatus]) {
         let before = std::mem::take(&mut self.ending);
         for status in statuses {
@@ -183,7 +192,7 @@ fn code(reason: &str) -> Option<&'static codes::Code> {
     codes::find(reason.split(':').next()?)
 }
 
-fn event(namespace: &str, (secret, id): &Key, news: &News, now: Timestamp) -> Value {
+fn event(namespace: &str, (secret, id): &EventKey, news: &News, now: Timestamp) -> Value {
     let state = news.reason;
     let mut letters = state.chars();
     let first = letters.next().map(|first| first.to_ascii_uppercase());
@@ -195,7 +204,7 @@ fn event(namespace: &str, (secret, id): &Key, news: &News, now: Timestamp) -> Va
             json!({ "apiVersion": "v1", "kind": "Namespace", "namespace": namespace, "name": namespace })
         }
     };
-    // The same news is the same event, whichever replica tells it, and after a restart.
+    // The same report is the same event, whichever replica sends it, and after a restart.
     let name = xxh3_64(format!("{secret:?} {id:?} {state}").as_bytes());
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     json!({

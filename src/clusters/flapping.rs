@@ -27,13 +27,13 @@ const PROBATION: Duration = Duration::from_secs(120);
 /// How often contact was lost of late, and what follows from it.
 #[derive(Debug, Default)]
 pub(super) struct Flapping {
-    contact: Contact,
+    contact: ContactChange,
     losses: VecDeque<Instant>,
     quarantine: Option<Quarantine>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Contact {
+enum ContactChange {
     /// There is none, and that has been counted.
     #[default]
     None,
@@ -96,11 +96,11 @@ impl Flapping {
     fn has_lost(&mut self, in_contact: bool, reconnect: Duration, now: Instant) -> bool {
         let for_long = |since| now.duration_since(since) >= reconnect;
         let (contact, lost) = match (self.contact, in_contact) {
-            (Contact::Out(since), _) if for_long(since) => (Contact::None, true),
-            (Contact::Good, false) => (Contact::Out(now), false),
+            (ContactChange::Out(since), _) if for_long(since) => (ContactChange::None, true),
+            (ContactChange::Good, false) => (ContactChange::Out(now), false),
             (contact, _) => (contact, false),
         };
-        self.contact = if in_contact { Contact::Good } else { contact };
+        self.contact = if in_contact { ContactChange::Good } else { contact };
         lost
     }
 
@@ -121,7 +121,7 @@ mod tests {
     struct Course(Flapping, Instant);
 
     impl Course {
-        /// Contact as said for so many seconds, looked at each second.
+        /// Contact as reported for so many seconds, looked at each second.
         fn then(&mut self, in_contact: bool, seconds: u64) -> Option<Stage> {
             self.0.observe(in_contact, STALE_AFTER, self.1);
             for _ in 0..seconds {

@@ -1,8 +1,8 @@
 //! Holds back the loss of many endpoints at once, until it is confirmed.
 //!
-//! A list without most of what the one before had is more often a fault (a backup restored, a right
-//! lost) than a wish. Pure: words in, words out, no clock. What a run says waits here with all that it says
-//! later, until most of it is back or the time is over; then it goes on as one word.
+//! A list without most of what the one before had is more often a fault (a backup restored, a right lost) than a wish.
+//! Pure: updates in, updates out, no clock. What a run reports waits here with all that it reports later, until most of
+//! it is back or the time is over; then it goes on as one update.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use crate::model::{Health, Hostname};
 use crate::policy::MassWithdrawal;
-use crate::registry::{Change, Contents};
+use crate::registry::{Contents, ShardChange};
 
-/// How many ready endpoints each service of a member has, as passed on. All runs of the member share
-/// it: a new run's first word is held against what the last one said.
+/// How many ready endpoints each service of a member has, as passed on. All runs of the member share it: a new run's
+/// first update is compared with what the last one reported.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Passed(Arc<Mutex<Counts>>);
 
@@ -27,18 +27,18 @@ struct Counts {
 #[derive(Debug)]
 pub(super) struct Guard {
     passed: Passed,
-    held: Option<Held>,
+    held: Option<HeldLoss>,
 }
 
 #[derive(Debug)]
-struct Held {
-    change: Change,
-    shown: Holding,
+struct HeldLoss {
+    change: ShardChange,
+    shown: LossNotice,
 }
 
 /// That a loss is held back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Holding {
+pub(super) struct LossNotice {
     /// So many ready endpoints have gone.
     pub(super) lost: usize,
     /// Of so many.
@@ -47,7 +47,7 @@ pub(super) struct Holding {
     pub(super) until: Instant,
 }
 
-impl Holding {
+impl LossNotice {
     /// What there is to say of it.
     pub(super) fn seen_at(&self, now: Instant) -> String {
         let Self { lost, of, until } = self;
@@ -80,15 +80,15 @@ impl Counts {
         }
     }
 
-    /// How many ready endpoints a word takes away, those that it adds elsewhere not counted.
-    fn lost(&self, change: &Change) -> usize {
+    /// How many ready endpoints an update takes away, those that it adds elsewhere not counted.
+    fn lost(&self, change: &ShardChange) -> usize {
         let before = |host: &Hostname| self.by_host.get(host).copied().unwrap_or_default();
         match change {
-            Change::Removed => self.total,
-            Change::Update(contents) => {
+            ShardChange::Removed => self.total,
+            ShardChange::Update(contents) => {
                 counted(contents).map(|(host, now)| before(host).saturating_sub(now)).sum()
             }
-            Change::Reset(contents) => {
+            ShardChange::Reset(contents) => {
                 let kept: usize = counted(contents).map(|(host, now)| before(host).min(now)).sum();
                 self.total - kept
             }
@@ -109,19 +109,19 @@ impl Guard {
         Self { passed, held: None }
     }
 
-    /// Takes a word. Returns what is to be passed on now. `rule` holds for whatever is said; without one only a
-    /// fresh list is held back, by the usual rule.
+    /// Takes an update. Returns what is to be passed on now. `rule` holds for every update; without one only a fresh
+    /// list is held back, by the usual rule.
     pub(super) fn offer(
         &mut self,
-        change: Change,
+        change: ShardChange,
         rule: Option<MassWithdrawal>,
         now: Instant,
-    ) -> Option<Change> {
+    ) -> Option<ShardChange> {
         let (change, since) = match self.held.take() {
-            Some(Held { change: before, shown }) => (joined(before, change), Some(shown.until)),
+            Some(HeldLoss { change: before, shown }) => (joined(before, change), Some(shown.until)),
             None => (change, None),
         };
-        let is_list = matches!(change, Change::Reset(_));
+        let is_list = matches!(change, ShardChange::Reset(_));
         let rule = rule.or((is_list || since.is_some()).then(MassWithdrawal::default));
         let (lost, of) = self.passed.with(|counts| (counts.lost(&change), counts.total));
         let doubtful = rule.is_some_and(|rule| {
@@ -132,29 +132,29 @@ impl Guard {
         let hold = rule.map_or(Duration::ZERO, |rule| rule.hold);
         let until = since.unwrap_or(now + hold);
         if doubtful && until > now {
-            self.held = Some(Held { change, shown: Holding { lost, of, until } });
+            self.held = Some(HeldLoss { change, shown: LossNotice { lost, of, until } });
             return None;
         }
         Some(self.pass(change))
     }
 
     /// What was held back, where its time is over.
-    pub(super) fn release(&mut self, now: Instant) -> Option<Change> {
+    pub(super) fn release(&mut self, now: Instant) -> Option<ShardChange> {
         let held = self.held.take_if(|held| held.shown.until <= now)?;
         Some(self.pass(held.change))
     }
 
     /// What is held back now.
-    pub(super) fn holding(&self) -> Option<Holding> {
+    pub(super) fn holding(&self) -> Option<LossNotice> {
         self.held.as_ref().map(|held| held.shown)
     }
 
-    fn pass(&self, change: Change) -> Change {
+    fn pass(&self, change: ShardChange) -> ShardChange {
         self.passed.with(|counts| {
-            if !matches!(change, Change::Update(_)) {
+            if !matches!(change, ShardChange::Update(_)) {
                 *counts = Counts::default();
             }
-            if let Change::Reset(contents) | Change::Update(contents) = &change {
+            if let ShardChange::Reset(contents) | ShardChange::Update(contents) = &change {
                 counts.set(contents);
             }
         });
@@ -162,11 +162,11 @@ impl Guard {
     }
 }
 
-/// Two words as one.
-fn joined(before: Change, after: Change) -> Change {
+/// Two updates as one.
+fn joined(before: ShardChange, after: ShardChange) -> ShardChange {
     let (mut contents, is_list, news) = match (before, after) {
-        (Change::Reset(before), Change::Update(after)) => (before, true, after),
-        (Change::Update(before), Change::Update(after)) => (before, false, after),
+        (ShardChange::Reset(before), ShardChange::Update(after)) => (before, true, after),
+        (ShardChange::Update(before), ShardChange::Update(after)) => (before, false, after),
         (_, after) => return after,
     };
     for (host, record) in news.services {
@@ -178,7 +178,7 @@ fn joined(before: Change, after: Change) -> Change {
     }
     contents.workloads = news.workloads.or(contents.workloads);
     contents.network_label = news.network_label.or(contents.network_label);
-    if is_list { Change::Reset(contents) } else { Change::Update(contents) }
+    if is_list { ShardChange::Reset(contents) } else { ShardChange::Update(contents) }
 }
 
 #[cfg(test)]
@@ -189,8 +189,8 @@ mod tests {
     const RULE: Option<MassWithdrawal> =
         Some(MassWithdrawal { percent: 50, at_least: 4, hold: Duration::from_secs(30) });
 
-    /// A word with so many ready endpoints for each service.
-    fn word(counts: &[(&str, u8)], list: bool) -> Change {
+    /// An update with so many ready endpoints for each service.
+    fn word(counts: &[(&str, u8)], list: bool) -> ShardChange {
         let mut word = shard("east", 1);
         for (name, count) in counts {
             let endpoints = (0..*count).map(|last| endpoint(&format!("10.0.0.{last}")));
@@ -200,8 +200,10 @@ mod tests {
         word.said().change
     }
 
-    fn sizes(change: &Change) -> Vec<(String, Option<usize>)> {
-        let (Change::Reset(contents) | Change::Update(contents)) = change else { panic!("an end") };
+    fn sizes(change: &ShardChange) -> Vec<(String, Option<usize>)> {
+        let (ShardChange::Reset(contents) | ShardChange::Update(contents)) = change else {
+            panic!("an end")
+        };
         let size = |record: &Option<crate::registry::ServiceRecord>| {
             record.as_ref().map(|record| record.endpoints.len())
         };
@@ -220,7 +222,7 @@ mod tests {
         let (mut guard, now) = filled();
         assert!(guard.offer(word(&[("a.ns", 1)], false), RULE, now).is_some(), "5 of 10");
         assert!(guard.offer(word(&[("b.ns", 0)], false), RULE, now).is_none(), "4 of 5");
-        let Some(Holding { lost, of, until }) = guard.holding() else { panic!("held") };
+        let Some(LossNotice { lost, of, until }) = guard.holding() else { panic!("held") };
         assert_eq!((lost, of, until - now), (4, 5, Duration::from_secs(30)));
         assert!(guard.release(now + Duration::from_secs(29)).is_none());
         let confirmed = guard.release(until).expect("the time is over");
@@ -238,7 +240,7 @@ mod tests {
         assert!(guard.offer(word(&[("a.ns", 1)], false), RULE, now).is_none(), "still most of it");
         let back = guard.offer(word(&[("a.ns", 2), ("b.ns", 4)], false), RULE, now);
         let back = back.expect("6 of 10");
-        assert!(matches!(back, Change::Reset(_)));
+        assert!(matches!(back, ShardChange::Reset(_)));
         let expected = [(host("a.ns").to_string(), Some(2)), (host("b.ns").to_string(), Some(4))];
         assert_eq!(sizes(&back), expected);
     }

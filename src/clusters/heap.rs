@@ -70,41 +70,17 @@ async fn other_than(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use tokio::sync::mpsc;
 
-    use super::super::status::State;
     use super::*;
 
     /// Clusters by these names, of which those in capitals have been read.
     fn statuses(ids: &[&str]) -> Arc<Vec<ClusterStatus>> {
         let status = |id: &&str| ClusterStatus {
-            id: (*id).to_owned(),
-            secret: None,
-            state: State::Live,
-            reason: None,
-            since: None,
-            network: None,
-            trust_domain: String::new(),
-            last_contact: Default::default(),
-            services: 0,
-            endpoints: 0,
-            withheld: 0,
-            withheld_by: BTreeMap::new(),
-            objects: 0,
-            relists: 0,
-            doubts: 0,
-            errors: 0,
             sync_took: id.chars().all(char::is_uppercase).then_some(QUIET),
-            ignored_claims: Vec::new(),
-            memory_bytes: 0,
-            next_attempt: None,
-            mode: None,
-            credential: None,
-            same_addresses: Vec::new(),
-            kept: None,
+            ..ClusterStatus::live(id)
         };
         Arc::new(ids.iter().map(status).collect())
     }

@@ -1,9 +1,8 @@
 //! A kubeconfig as data: the inline credentials of one context, and nothing else.
 //!
-//! The bytes come from a Secret, so from whoever may write one. They become an [`Access`], a type in
-//! which running a program, reading a file, skipping verification or impersonating can't be said;
-//! whatever says it anyway is a [`Refusal`]. Fields are allowed by name. Opens no file, resolves no
-//! name, connects to nothing.
+//! The bytes come from a Secret, so from whoever may write one. They become an [`Access`], a type in which running a
+//! program, reading a file, skipping verification or impersonating can't be expressed; a text that asks for it anyway
+//! is a [`KubeconfigRefusal`]. Fields are allowed by name. Opens no file, resolves no name, connects to nothing.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,8 +13,8 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use serde_json::{Map, Value};
 
-use crate::address::{Kind, special};
-use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use crate::address::{ReservedAddress, special};
+use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
 use crate::codes::{self, Code};
 use crate::model::ClusterId;
 
@@ -32,7 +31,7 @@ const NODES_MAX: usize = 2_500;
 
 /// Why a kubeconfig, or a cluster in a Secret, is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct KubeconfigRefusal {
     /// The kind of trouble.
     pub code: &'static Code,
     /// Where it is, such as `users[0].user.exec`; empty where it is the whole.
@@ -41,7 +40,7 @@ pub struct Refusal {
     pub fact: String,
 }
 
-impl Refusal {
+impl KubeconfigRefusal {
     pub(crate) fn new(
         code: &'static Code,
         field: impl Into<String>,
@@ -68,7 +67,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for KubeconfigRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.code)?;
         if !self.field.is_empty() {
@@ -78,18 +77,26 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for KubeconfigRefusal {}
 
 /// Reads the context named `context`, else that of `current-context`, else the only one.
-pub fn parse(bytes: &[u8], context: Option<&str>, loopback: Loopback) -> Result<Access, Refusal> {
+pub fn parse(
+    bytes: &[u8],
+    context: Option<&str>,
+    loopback: Loopback,
+) -> Result<Access, KubeconfigRefusal> {
     let text = text_of(bytes)?;
     let tree = tree_of(text)?;
-    let file = File::read(&tree)?;
+    let file = KubeconfigFile::read(&tree)?;
     let (cluster, user) = file.choose(context)?;
     let server = cluster.server()?;
     check_server(&server, loopback, &cluster.path)?;
     let uri = server.url.parse().map_err(|_| {
-        Refusal::new(&codes::SERVER_URL, cluster.field("server"), "is not a URL we can use")
+        KubeconfigRefusal::new(
+            &codes::SERVER_URL,
+            cluster.field("server"),
+            "is not a URL we can use",
+        )
     })?;
     Ok(Access {
         server: uri,
@@ -97,7 +104,7 @@ pub fn parse(bytes: &[u8], context: Option<&str>, loopback: Loopback) -> Result<
         tls_server_name: cluster.tls_server_name()?,
         credential: match user {
             Some(user) => user.credential()?,
-            None => Credential::None,
+            None => ApiCredential::None,
         },
         loopback,
     })
@@ -129,17 +136,17 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
     };
     let token = |token: &Redacted<String>| format!("    token: {}\n", quoted(token.reveal()));
     out += &match &access.credential {
-        Credential::None => "  user: {}\n".to_owned(),
-        Credential::Token(t) => format!("  user:\n{}", token(t)),
-        Credential::Basic { username, password } => format!(
+        ApiCredential::None => "  user: {}\n".to_owned(),
+        ApiCredential::Token(t) => format!("  user:\n{}", token(t)),
+        ApiCredential::Basic { username, password } => format!(
             "  user:\n    username: {}\n    password: {}\n",
             quoted(username),
             quoted(password.reveal())
         ),
-        Credential::Certificate { certificate_pem, key_pem } => {
+        ApiCredential::Certificate { certificate_pem, key_pem } => {
             format!("  user:\n{}", certificate(certificate_pem, key_pem))
         }
-        Credential::CertificateAndToken { certificate_pem, key_pem, token: t } => {
+        ApiCredential::CertificateAndToken { certificate_pem, key_pem, token: t } => {
             format!("  user:\n{}{}", certificate(certificate_pem, key_pem), token(t))
         }
     };
@@ -150,13 +157,13 @@ pub fn write(cluster: &ClusterId, access: &Access) -> String {
 }
 
 /// The text, after everything that can be judged without understanding it.
-fn text_of(bytes: &[u8]) -> Result<&str, Refusal> {
+fn text_of(bytes: &[u8]) -> Result<&str, KubeconfigRefusal> {
     if bytes.len() > BYTES_MAX {
         let fact =
             format!("the kubeconfig has {} bytes, at most {BYTES_MAX} are read", bytes.len());
-        return Err(Refusal::new(&codes::KUBECONFIG_TOO_LARGE, "", fact));
+        return Err(KubeconfigRefusal::new(&codes::KUBECONFIG_TOO_LARGE, "", fact));
     }
-    let unreadable = |fact| Refusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact);
+    let unreadable = |fact| KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact);
     let text = std::str::from_utf8(bytes).map_err(|_| unreadable("the kubeconfig is not UTF-8"))?;
     // Editors on Windows write one; it says nothing in UTF-8.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
@@ -188,13 +195,13 @@ fn text_of(bytes: &[u8]) -> Result<&str, Refusal> {
             _ => continue,
         };
         let fact = format!("line {line} holds {fact}");
-        return Err(Refusal::new(&codes::YAML_TRICK, "", fact));
+        return Err(KubeconfigRefusal::new(&codes::YAML_TRICK, "", fact));
     }
     Ok(text)
 }
 
 /// The tree of plain maps, lists and scalars. JSON is read as the YAML it is.
-fn tree_of(text: &str) -> Result<Value, Refusal> {
+fn tree_of(text: &str) -> Result<Value, KubeconfigRefusal> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_MAX,
@@ -215,14 +222,15 @@ fn tree_of(text: &str) -> Result<Value, Refusal> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| refusal_of(&error))
 }
 
-/// The parser's error in our words: its own may quote the text, which holds credentials.
-fn refusal_of(error: &serde_saphyr::Error) -> Refusal {
+/// The parser's error in our wording: its own may quote the text, which holds credentials.
+fn refusal_of(error: &serde_saphyr::Error) -> KubeconfigRefusal {
     use serde_saphyr::Error as E;
     use serde_saphyr::budget::BudgetBreach as B;
 
     let at = error.location().map(|at| format!("line {}", at.line())).unwrap_or_default();
-    let trick = |fact: &str| Refusal::new(&codes::YAML_TRICK, at.clone(), fact);
-    let large = |fact: String| Refusal::new(&codes::KUBECONFIG_TOO_LARGE, at.clone(), fact);
+    let trick = |fact: &str| KubeconfigRefusal::new(&codes::YAML_TRICK, at.clone(), fact);
+    let large =
+        |fact: String| KubeconfigRefusal::new(&codes::KUBECONFIG_TOO_LARGE, at.clone(), fact);
     match error.without_snippet() {
         E::Budget { breach, .. } => match breach {
             B::Aliases { .. } => trick("holds an alias"),
@@ -242,25 +250,25 @@ fn refusal_of(error: &serde_saphyr::Error) -> Refusal {
         E::MultipleDocuments { .. } => trick("begins another document"),
         E::DuplicateMappingKey { .. } => trick("repeats a key"),
         E::UnsupportedTag { .. } => trick("holds a tag"),
-        _ => Refusal::new(&codes::KUBECONFIG_UNREADABLE, at, "is neither YAML nor JSON"),
+        _ => KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, at, "is neither YAML nor JSON"),
     }
 }
 
 /// What the file says, with every entry checked.
-struct File<'a> {
-    clusters: Vec<Named<Cluster<'a>>>,
-    users: Vec<Named<User<'a>>>,
-    contexts: Vec<Named<Context<'a>>>,
+struct KubeconfigFile<'a> {
+    clusters: Vec<NamedSection<KubeconfigCluster<'a>>>,
+    users: Vec<NamedSection<KubeconfigUser<'a>>>,
+    contexts: Vec<NamedSection<KubeconfigContext<'a>>>,
     current: Option<&'a str>,
 }
 
-struct Named<T> {
+struct NamedSection<T> {
     name: String,
     entry: T,
 }
 
 #[derive(Default)]
-struct Cluster<'a> {
+struct KubeconfigCluster<'a> {
     path: String,
     server: Option<&'a str>,
     authority_data: Option<&'a str>,
@@ -268,7 +276,7 @@ struct Cluster<'a> {
 }
 
 #[derive(Default)]
-struct User<'a> {
+struct KubeconfigUser<'a> {
     path: String,
     token: Option<&'a str>,
     username: Option<&'a str>,
@@ -278,7 +286,7 @@ struct User<'a> {
 }
 
 #[derive(Default)]
-struct Context<'a> {
+struct KubeconfigContext<'a> {
     path: String,
     cluster: Option<&'a str>,
     user: Option<&'a str>,
@@ -286,15 +294,15 @@ struct Context<'a> {
 
 /// Collects what is wrong, so that the gravest of several faults is the one shown.
 #[derive(Default)]
-struct Faults(Vec<Refusal>);
+struct Faults(Vec<KubeconfigRefusal>);
 
 impl Faults {
     fn add(&mut self, code: &'static Code, field: &str, fact: &str) {
-        self.0.push(Refusal::new(code, field, fact));
+        self.0.push(KubeconfigRefusal::new(code, field, fact));
     }
 
     /// The dangerous ones first, else the first in the order of the file.
-    fn gravest(self) -> Option<Refusal> {
+    fn gravest(self) -> Option<KubeconfigRefusal> {
         self.0.into_iter().min_by_key(|fault| !fault.is_dangerous())
     }
 
@@ -359,11 +367,11 @@ impl Faults {
     }
 }
 
-impl<'a> File<'a> {
-    fn read(tree: &'a Value) -> Result<Self, Refusal> {
+impl<'a> KubeconfigFile<'a> {
+    fn read(tree: &'a Value) -> Result<Self, KubeconfigRefusal> {
         let Value::Object(top) = tree else {
             let fact = "the kubeconfig is not a map";
-            return Err(Refusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact));
+            return Err(KubeconfigRefusal::new(&codes::KUBECONFIG_UNREADABLE, "", fact));
         };
         let mut faults = Faults::default();
         let mut file = Self { clusters: vec![], users: vec![], contexts: vec![], current: None };
@@ -390,9 +398,13 @@ impl<'a> File<'a> {
         }
     }
 
-    fn choose(&self, wanted: Option<&str>) -> Result<(&Cluster<'a>, Option<&User<'a>>), Refusal> {
-        let unclear =
-            |field: &str, fact: String| Refusal::new(&codes::CONTEXT_UNCLEAR, field, fact);
+    fn choose(
+        &self,
+        wanted: Option<&str>,
+    ) -> Result<(&KubeconfigCluster<'a>, Option<&KubeconfigUser<'a>>), KubeconfigRefusal> {
+        let unclear = |field: &str, fact: String| {
+            KubeconfigRefusal::new(&codes::CONTEXT_UNCLEAR, field, fact)
+        };
         let context = match (wanted.or(self.current), self.contexts.as_slice()) {
             (Some(name), contexts) => {
                 contexts.iter().find(|context| context.name == name).ok_or_else(|| {
@@ -424,12 +436,12 @@ impl<'a> File<'a> {
 }
 
 /// The named entries of `clusters`, `users` or `contexts`.
-fn entries<'a, T: Entry<'a>>(
+fn entries<'a, T: KubeconfigEntry<'a>>(
     value: &'a Value,
     list: &str,
     inner: &str,
     faults: &mut Faults,
-) -> Vec<Named<T>> {
+) -> Vec<NamedSection<T>> {
     let items = match value {
         Value::Array(items) => items.as_slice(),
         Value::Null => &[],
@@ -443,7 +455,7 @@ fn entries<'a, T: Entry<'a>>(
         faults.add(&codes::KUBECONFIG_TOO_LARGE, list, &fact);
         return Vec::new();
     }
-    let mut found: Vec<Named<T>> = Vec::with_capacity(items.len());
+    let mut found: Vec<NamedSection<T>> = Vec::with_capacity(items.len());
     for (index, item) in items.iter().enumerate() {
         let path = format!("{list}[{index}]");
         let Some(map) = faults.map(item, &path) else { continue };
@@ -467,17 +479,17 @@ fn entries<'a, T: Entry<'a>>(
             let fact = format!("repeats the name {name:?}");
             faults.add(&codes::CONTEXT_UNCLEAR, &format!("{path}.name"), &fact);
         }
-        found.push(Named { name, entry });
+        found.push(NamedSection { name, entry });
     }
     found
 }
 
-trait Entry<'a>: Default {
+trait KubeconfigEntry<'a>: Default {
     fn set_path(&mut self, path: String);
     fn read(&mut self, key: &str, value: &'a Value, field: &str, faults: &mut Faults);
 }
 
-impl<'a> Entry<'a> for Cluster<'a> {
+impl<'a> KubeconfigEntry<'a> for KubeconfigCluster<'a> {
     fn set_path(&mut self, path: String) {
         self.path = path;
     }
@@ -495,7 +507,7 @@ impl<'a> Entry<'a> for Cluster<'a> {
     }
 }
 
-impl<'a> Entry<'a> for User<'a> {
+impl<'a> KubeconfigEntry<'a> for KubeconfigUser<'a> {
     fn set_path(&mut self, path: String) {
         self.path = path;
     }
@@ -514,7 +526,7 @@ impl<'a> Entry<'a> for User<'a> {
     }
 }
 
-impl<'a> Entry<'a> for Context<'a> {
+impl<'a> KubeconfigEntry<'a> for KubeconfigContext<'a> {
     fn set_path(&mut self, path: String) {
         self.path = path;
     }
@@ -529,17 +541,18 @@ impl<'a> Entry<'a> for Context<'a> {
     }
 }
 
-impl Cluster<'_> {
+impl KubeconfigCluster<'_> {
     fn field(&self, name: &str) -> String {
         format!("{}.{name}", self.path)
     }
 
-    fn server(&self) -> Result<Server, Refusal> {
-        let refused = |fact: &str| Refusal::new(&codes::SERVER_URL, self.field("server"), fact);
-        Server::parse(self.server.ok_or_else(|| refused("is missing"))?).map_err(refused)
+    fn server(&self) -> Result<ServerUrl, KubeconfigRefusal> {
+        let refused =
+            |fact: &str| KubeconfigRefusal::new(&codes::SERVER_URL, self.field("server"), fact);
+        ServerUrl::parse(self.server.ok_or_else(|| refused("is missing"))?).map_err(refused)
     }
 
-    fn authority(&self) -> Result<Option<Vec<u8>>, Refusal> {
+    fn authority(&self) -> Result<Option<Vec<u8>>, KubeconfigRefusal> {
         let Some(data) = self.authority_data else { return Ok(None) };
         let field = self.field("certificate-authority-data");
         let pem = decode(data, &field)?;
@@ -547,24 +560,25 @@ impl Cluster<'_> {
         Ok(Some(pem))
     }
 
-    fn tls_server_name(&self) -> Result<Option<String>, Refusal> {
+    fn tls_server_name(&self) -> Result<Option<String>, KubeconfigRefusal> {
         let Some(name) = self.tls_server_name else { return Ok(None) };
         if ServerName::try_from(name).is_err() {
             let field = self.field("tls-server-name");
             let fact = "is neither a DNS name nor an address";
-            return Err(Refusal::new(&codes::SERVER_URL, field, fact));
+            return Err(KubeconfigRefusal::new(&codes::SERVER_URL, field, fact));
         }
         Ok(Some(name.to_owned()))
     }
 }
 
-impl User<'_> {
+impl KubeconfigUser<'_> {
     /// As client-go: a token or a user name with password, not both; a certificate may go with a
     /// token. A certificate beside a password (GKE before 1.19) is used alone.
-    fn credential(&self) -> Result<Credential, Refusal> {
+    fn credential(&self) -> Result<ApiCredential, KubeconfigRefusal> {
         let field = |name: &str| format!("{}.{name}", self.path);
-        let unusable =
-            |name: &str, fact: &str| Refusal::new(&codes::CREDENTIAL_UNUSABLE, field(name), fact);
+        let unusable = |name: &str, fact: &str| {
+            KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field(name), fact)
+        };
         let token = match self.token {
             // RFC 6750 allows fewer characters; what matters is that the header stays one header.
             Some(token) if token.bytes().all(|byte| byte.is_ascii_graphic()) => {
@@ -590,34 +604,34 @@ impl User<'_> {
                 return Err(unusable("username", "is there beside a token: only one can be used"));
             }
             (Some((certificate_pem, key_pem)), Some(token), None) => {
-                Credential::CertificateAndToken { certificate_pem, key_pem, token }
+                ApiCredential::CertificateAndToken { certificate_pem, key_pem, token }
             }
             (Some((certificate_pem, key_pem)), None, _) => {
-                Credential::Certificate { certificate_pem, key_pem }
+                ApiCredential::Certificate { certificate_pem, key_pem }
             }
-            (None, Some(token), None) => Credential::Token(token),
+            (None, Some(token), None) => ApiCredential::Token(token),
             (None, None, Some(name)) => {
                 if name.contains(':') || name.chars().any(char::is_control) {
                     return Err(unusable("username", "holds a character that no user name has"));
                 }
-                Credential::Basic {
+                ApiCredential::Basic {
                     username: name.to_owned(),
                     password: Redacted::new(self.password.unwrap_or_default().to_owned()),
                 }
             }
-            (None, None, None) => Credential::None,
+            (None, None, None) => ApiCredential::None,
         })
     }
 }
 
 /// `https://HOST[:PORT][/PATH]`, taken apart.
-struct Server {
+struct ServerUrl {
     url: String,
     host: String,
     address: Option<IpAddr>,
 }
 
-impl Server {
+impl ServerUrl {
     fn parse(text: &str) -> Result<Self, &'static str> {
         let rest = match text.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => rest,
@@ -691,8 +705,13 @@ impl Server {
 }
 
 /// Addresses that are refused before anybody dials. Where a name leads is checked when it is dialled.
-fn check_server(server: &Server, loopback: Loopback, path: &str) -> Result<(), Refusal> {
-    let refused = |code, fact: String| Err(Refusal::new(code, format!("{path}.server"), fact));
+fn check_server(
+    server: &ServerUrl,
+    loopback: Loopback,
+    path: &str,
+) -> Result<(), KubeconfigRefusal> {
+    let refused =
+        |code, fact: String| Err(KubeconfigRefusal::new(code, format!("{path}.server"), fact));
     let Some(address) = server.address else {
         let name = server.host.trim_end_matches('.');
         if name == "localhost"
@@ -705,7 +724,7 @@ fn check_server(server: &Server, loopback: Loopback, path: &str) -> Result<(), R
         return Ok(());
     };
     let Some(special) = special(address) else { return Ok(()) };
-    if special.kind != Kind::Loopback {
+    if special.kind != ReservedAddress::Loopback {
         return refused(&codes::SERVER_ADDRESS, format!("is {}, {special}", server.url));
     }
     if loopback == Loopback::Refused {
@@ -715,16 +734,19 @@ fn check_server(server: &Server, loopback: Loopback, path: &str) -> Result<(), R
     Ok(())
 }
 
-fn decode(data: &str, field: &str) -> Result<Vec<u8>, Refusal> {
+fn decode(data: &str, field: &str) -> Result<Vec<u8>, KubeconfigRefusal> {
     // Line breaks are what folding leaves behind; Go ignores them too.
     let joined: String = data.chars().filter(|c| !c.is_ascii_whitespace()).collect();
     STANDARD
         .decode(joined)
-        .map_err(|_| Refusal::new(&codes::CREDENTIAL_UNUSABLE, field, "is not base64"))
+        .map_err(|_| KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, "is not base64"))
 }
 
-fn certificates(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>, Refusal> {
-    let unusable = |fact| Refusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact);
+fn certificates(
+    pem: &[u8],
+    field: &str,
+) -> Result<Vec<CertificateDer<'static>>, KubeconfigRefusal> {
+    let unusable = |fact| KubeconfigRefusal::new(&codes::CREDENTIAL_UNUSABLE, field, fact);
     let found: Vec<_> = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<_, _>>()
         .map_err(|_| unusable("is not PEM"))?;

@@ -3,6 +3,7 @@
 //! Owns which clusters there are and their tasks. A cluster that is down, slow, forbidden or nonsense
 //! changes nothing for any other. Never reads a member's objects: that is its registry's work.
 
+pub mod callers;
 pub mod events;
 mod flapping;
 mod guard;
@@ -15,8 +16,9 @@ pub mod renewal;
 pub mod secret;
 pub mod status;
 pub mod token;
+pub mod writer;
 
-pub use remembered::Remembered;
+pub use remembered::RememberedMember;
 
 #[cfg(test)]
 mod tests;

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::kubeconfig::Refusal;
-use super::secret::{Member, MemberSecret, Settings};
+use super::kubeconfig::KubeconfigRefusal;
+use super::secret::{MemberSecret, MemberSettings, MemberSpec};
 use crate::apiserver::Access;
 use crate::codes;
 use crate::model::{ClusterId, Mode, NetworkId};
@@ -23,14 +23,14 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// The clusters that are members because of a Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Running {
+pub struct PlannedMembers {
     /// By ID.
-    pub clusters: BTreeMap<ClusterId, Cluster>,
+    pub clusters: BTreeMap<ClusterId, PlannedCluster>,
 }
 
 /// One of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cluster {
+pub struct PlannedCluster {
     /// The Secret that holds it, or held it last.
     pub secret: ObjectName,
     /// Its network, where the Secret fixes it.
@@ -54,7 +54,7 @@ pub enum Hold {
     /// It does, and says how the API server is reached.
     Held(Access),
     /// One did when the process before this one ended; the Secrets have not been read since.
-    Presumed,
+    Assumed,
     /// None does. The data stays until then; the credential has gone.
     Leaving {
         /// When the grace is over.
@@ -74,7 +74,7 @@ pub enum Action {
         /// When that was made.
         created: Option<i64>,
         /// What is wanted of it.
-        member: Member,
+        member: MemberSpec,
     },
     /// A cluster that was held by another Secret, or by none any more, goes on under this one.
     Adopt {
@@ -85,7 +85,7 @@ pub enum Action {
         /// Since when it counts as a member: the Secret that held its data first says so.
         created: Option<i64>,
         /// What is wanted of it.
-        member: Member,
+        member: MemberSpec,
     },
     /// Its API server is reached in another way: make the new before breaking the old.
     Replace {
@@ -148,7 +148,7 @@ pub struct Idle {
     /// The trust domain of its workloads, where it is usable and names one.
     pub trust_domain: Option<Arc<str>>,
     /// Why it holds none.
-    pub refusal: Refusal,
+    pub refusal: KubeconfigRefusal,
 }
 
 impl Idle {
@@ -158,7 +158,7 @@ impl Idle {
     }
 }
 
-/// What is to be done, and what is to be said.
+/// What is to be done, and what is to be reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
     /// To be done, in this order.
@@ -166,21 +166,21 @@ pub struct Plan {
     /// Keys that hold no cluster, by cluster and age.
     pub idle: Vec<Idle>,
     /// Why the present Secret of a running cluster is not used; the cluster runs on as it was.
-    pub kept: BTreeMap<ClusterId, Refusal>,
+    pub kept: BTreeMap<ClusterId, KubeconfigRefusal>,
     /// When to plan again, whatever happens before.
     pub wake: Option<Instant>,
 }
 
 /// A Secret's claim to a cluster ID.
-struct Claim<'a> {
+struct IdClaim<'a> {
     secret: &'a MemberSecret,
-    member: &'a Result<Member, Refusal>,
+    member: &'a Result<MemberSpec, KubeconfigRefusal>,
 }
 
 /// Plans. `config_cluster` is the ID that no Secret may take; `grace` is how long a cluster's data
 /// outlives its Secret, zero for not at all; `has_data` says whether there is any of a cluster.
 pub fn plan(
-    running: &Running,
+    running: &PlannedMembers,
     secrets: &[MemberSecret],
     config_cluster: Option<&ClusterId>,
     grace: Duration,
@@ -190,7 +190,7 @@ pub fn plan(
     // Where nothing is held there is nothing to keep.
     let grace_of = |id: &ClusterId| if has_data(id) { grace } else { Duration::ZERO };
     let mut plan = Plan::default();
-    let mut claims: BTreeMap<&ClusterId, Vec<Claim<'_>>> = BTreeMap::new();
+    let mut claims: BTreeMap<&ClusterId, Vec<IdClaim<'_>>> = BTreeMap::new();
     for secret in by_age(secrets) {
         for (key, refusal) in &secret.invalid_keys {
             plan.refuse(secret, key, refusal.clone());
@@ -198,10 +198,10 @@ pub fn plan(
         for (id, member) in &secret.clusters {
             if config_cluster == Some(id) {
                 let fact = format!("the ID {id} is the config cluster's");
-                let refusal = Refusal::new(&codes::ID_OF_CONFIG_CLUSTER, "", fact);
+                let refusal = KubeconfigRefusal::new(&codes::ID_OF_CONFIG_CLUSTER, "", fact);
                 plan.refuse(secret, id.as_str(), refusal);
             } else {
-                claims.entry(id).or_default().push(Claim { secret, member });
+                claims.entry(id).or_default().push(IdClaim { secret, member });
             }
         }
     }
@@ -229,7 +229,7 @@ fn by_age(secrets: &[MemberSecret]) -> Vec<&MemberSecret> {
 }
 
 impl Plan {
-    fn refuse(&mut self, secret: &MemberSecret, key: &str, refusal: Refusal) {
+    fn refuse(&mut self, secret: &MemberSecret, key: &str, refusal: KubeconfigRefusal) {
         let (secret, key) = (secret.name.clone(), key.to_owned());
         self.idle.push(Idle { secret, key, network: None, trust_domain: None, refusal });
     }
@@ -239,9 +239,9 @@ impl Plan {
     fn settle(
         &mut self,
         id: &ClusterId,
-        claims: &[Claim<'_>],
+        claims: &[IdClaim<'_>],
         holder: Option<usize>,
-        running: Option<&Cluster>,
+        running: Option<&PlannedCluster>,
         grace: Duration,
         now: Instant,
     ) {
@@ -253,10 +253,10 @@ impl Plan {
         };
         let winning = winner.and_then(|winner| claims.get(winner));
         match winning {
-            Some(Claim { secret, member: Ok(member) }) => {
+            Some(IdClaim { secret, member: Ok(member) }) => {
                 self.hold(id, secret, member, running);
             }
-            Some(Claim { secret, member: Err(refusal) }) => {
+            Some(IdClaim { secret, member: Err(refusal) }) => {
                 self.kept.insert(id.clone(), refusal.clone());
                 // The credential is kept; what an operator asks for beside it counts.
                 if let (Some(cluster), Some(settings)) = (running, &secret.settings) {
@@ -292,8 +292,8 @@ impl Plan {
         &mut self,
         id: &ClusterId,
         secret: &MemberSecret,
-        member: &Member,
-        running: Option<&Cluster>,
+        member: &MemberSpec,
+        running: Option<&PlannedCluster>,
     ) {
         let id = id.clone();
         let made = secret.created.map(|time| time.as_second());
@@ -317,8 +317,8 @@ impl Plan {
     }
 
     /// What its Secret's annotations change.
-    fn set(&mut self, id: &ClusterId, cluster: &Cluster, settings: &Settings) {
-        let Settings { network, mode, uid, trust_domain } = settings.clone();
+    fn set(&mut self, id: &ClusterId, cluster: &PlannedCluster, settings: &MemberSettings) {
+        let MemberSettings { network, mode, uid, trust_domain } = settings.clone();
         if cluster.network != network {
             self.actions.push(Action::SetNetwork { id: id.clone(), network });
         }
@@ -333,13 +333,13 @@ impl Plan {
         }
     }
 
-    fn leave(&mut self, id: &ClusterId, cluster: &Cluster, grace: Duration, now: Instant) {
+    fn leave(&mut self, id: &ClusterId, cluster: &PlannedCluster, grace: Duration, now: Instant) {
         let id = id.clone();
         let until = match cluster.hold {
-            Hold::Held(_) | Hold::Presumed if grace.is_zero() => {
+            Hold::Held(_) | Hold::Assumed if grace.is_zero() => {
                 return self.actions.push(Action::Withdraw { id });
             }
-            Hold::Held(_) | Hold::Presumed => {
+            Hold::Held(_) | Hold::Assumed => {
                 // Beyond what the clock can count is for ever.
                 let until = now.checked_add(grace).unwrap_or(now + FOR_EVER);
                 self.actions.push(Action::StartGrace { id, until });
@@ -355,23 +355,23 @@ impl Plan {
 }
 
 /// The winner is older than any usable claim that lost.
-fn standby(winner: &MemberSecret) -> Refusal {
+fn standby(winner: &MemberSecret) -> KubeconfigRefusal {
     let age = match winner.created {
         Some(created) => format!("older, since {created}"),
         None => "first by name".to_owned(),
     };
     let fact =
         format!("the ID is held by Secret {} ({age}); takes over when that goes", winner.name);
-    Refusal::new(&codes::ID_TAKEN, "", fact)
+    KubeconfigRefusal::new(&codes::ID_TAKEN, "", fact)
 }
 
-impl Running {
+impl PlannedMembers {
     /// Notes that `action` has been begun.
     pub fn apply(&mut self, action: &Action) {
         match action {
             Action::Add { id, secret, created, member }
             | Action::Adopt { id, secret, created, member } => {
-                let cluster = Cluster {
+                let cluster = PlannedCluster {
                     secret: secret.clone(),
                     network: member.network.clone(),
                     mode: member.mode,
@@ -402,7 +402,7 @@ impl Running {
         }
     }
 
-    fn change(&mut self, id: &ClusterId, change: impl FnOnce(&mut Cluster)) {
+    fn change(&mut self, id: &ClusterId, change: impl FnOnce(&mut PlannedCluster)) {
         if let Some(cluster) = self.clusters.get_mut(id) {
             change(cluster);
         }

@@ -1,47 +1,47 @@
 //! The one owner of the member clusters and their tasks.
 //!
-//! Reads the Secrets, plans, and carries the plan out: each cluster's registry is a task of its own, so
-//! that one that hangs or panics is the only one affected. A changed kubeconfig starts a second run
-//! beside the first; the first stops when what the second says has been passed on, and not before. What a
-//! run says passes through a gate here, which stays shut while the run speaks for another cluster than
-//! it should. Never looks into a word of a registry.
+//! Reads the Secrets, plans, and carries the plan out: each cluster's registry is a task of its own, so that one that
+//! hangs or panics is the only one affected. A changed kubeconfig starts a second run beside the first; the first stops
+//! when what the second reports has been passed on, and not before. What a run reports passes through a gate here,
+//! which stays shut while the run speaks for another cluster than it should. Never looks into an update of a registry.
 
-mod course;
+mod assumed;
+mod context;
 mod member;
-mod presumed;
+mod member_run;
 mod publish;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
-use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use self::course::start_run;
-use self::member::{How, Member};
+pub use self::context::{ConfigCluster, MemberClients, MembersSettled, ReconcilerConfig, Runner};
+use self::context::{RESTART_PAUSE, ReconcilerContext, at};
+use self::member::{Member, RunSettings};
+use self::member_run::start_run;
 use super::flapping::Stage;
-use super::plan::{self, Action, Cluster, Hold, Idle, Plan, Running};
-use super::remembered::Remembered;
+use super::plan::{self, Action, Hold, Idle, Plan, PlannedCluster, PlannedMembers};
+use super::remembered::RememberedMember;
 use super::renewal;
 use super::secret::MemberSecret;
-use super::status::{ClusterStatus, Facts, Kept, Restored, State, TokenStatus, judge};
-use super::token::Lifetime;
-use crate::apiserver::{Access, Limits, Loopback};
-use crate::codes;
-use crate::model::{
-    ClusterId, EndpointMetadata, KnownCluster, KnownClusters, Mcs, Mode, NamespaceFilter,
-    NetworkId, SharedServices,
+use super::status::{
+    ClusterIdHolder, ClusterState, ClusterStatus, MemberFacts, RestoredFacts, TokenStatus, judge,
 };
+use super::token::Lifetime;
+use crate::apiserver::{Access, ReadLimits};
+use crate::codes;
+use crate::model::{ClusterId, KnownCluster, KnownClusters, Mode, NetworkId};
 use crate::policy::{Policy, WhenDark};
-use crate::registry::kube::{self, OwnMesh, Status};
-use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::registry::kube::{OwnMesh, RunStatus};
+use crate::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
 use crate::sources::FRESH_WAIT;
-use crate::store::{ObjectName, Objects, Secret};
+use crate::store::{ObjectName, Objects, WatchedSecret};
 use crate::task::Supervisor;
 
 /// Clusters that sync for the first time at once: more would only share the same bandwidth.
@@ -52,95 +52,33 @@ const PACE: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_secs(1);
 /// How often at all members without news: the end of a token draws near.
 const TURN: Duration = Duration::from_secs(60);
-/// How long a registry that ended, or panicked, rests.
-const RESTART_PAUSE: Duration = Duration::from_secs(1);
 /// How long the configuration may take to be read before the members are presumed to be those that are
 /// remembered: its API server may be as dead as theirs.
 pub const CONFIGURATION_WAIT: Duration = Duration::from_secs(1);
 /// How long a stopped task may take to end before its cluster is withdrawn nonetheless.
 const STOP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Runs one cluster's registry until it is dropped: `registry::kube::run`, or a test's double.
-pub type Runner =
-    Arc<dyn Fn(kube::Config) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
-
-/// What the reconciler needs.
-pub struct Config {
-    /// Where the Secrets come from; `None` until they have been read once.
-    pub objects: watch::Receiver<Option<Arc<Objects>>>,
-    /// The config cluster as a member; none with `--config-dir`.
-    pub config_cluster: Option<ConfigCluster>,
-    /// Whether a kubeconfig may name a literal loopback address.
-    pub loopback: Loopback,
-    /// The namespace whose label names a cluster's network.
-    pub system_namespace: String,
-    /// The DNS domain of services.
-    pub domain: String,
-    /// The mesh's trust domain, which is that of workloads whose cluster's Secret names none; `None` until
-    /// that is known, and nothing is read before.
-    pub trust_domain: watch::Receiver<Option<Arc<str>>>,
-    /// Which namespaces belong to the mesh; `None` until that is known.
-    pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
-    /// What proxies are told of endpoints.
-    pub metadata: EndpointMetadata,
-    /// What exports and imports of services mean.
-    pub mcs: Mcs,
-    /// What the mesh makes of them.
-    pub shared: watch::Receiver<Arc<SharedServices>>,
-    /// How long a cluster's data outlives its Secret.
-    pub removal_grace: Duration,
-    /// After this a cluster that never synced no longer holds up readiness.
-    pub sync_timeout: Duration,
-    /// After this long out of reach a cluster is called stale.
-    pub stale_after: Duration,
-    /// What an operator wants of each.
-    pub policy: watch::Receiver<Arc<Policy>>,
-    /// Where what the registries say goes. Bounded by its receiver; a full one makes the registries
-    /// wait, each of which then merges what it has to say.
-    pub updates: mpsc::Sender<RegistryUpdate>,
-    /// The members as they were known before this process started.
-    pub remembered: BTreeMap<ClusterId, Remembered>,
-    /// Runs one registry.
-    pub runner: Runner,
-}
-
-/// The config cluster.
-pub struct ConfigCluster {
-    /// Its ID, which no Secret can take.
-    pub id: ClusterId,
-    /// How it is reached; changes when a mounted token is renewed.
-    pub access: watch::Receiver<Access>,
-}
-
 /// What others see.
 #[derive(Debug, Clone)]
-pub struct Outputs {
+pub struct ReconcilerOutputs {
     /// Every cluster and every Secret's key that holds none: the config cluster first, then by ID.
     pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     /// The clusters held.
     pub known: watch::Receiver<Arc<KnownClusters>>,
     /// Whether the state of the clusters is complete enough to answer from.
-    pub settled: watch::Receiver<Settled>,
-}
-
-/// Whether the state of the clusters is complete enough to answer from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Settled {
-    /// The configuration has not been read once.
-    ConfigurationUnread,
-    /// These have neither synced nor failed for good nor used up their time.
-    Waiting(Vec<ClusterId>),
-    /// It is.
-    All,
+    pub settled: watch::Receiver<MembersSettled>,
+    /// Their API servers.
+    pub clients: watch::Receiver<Arc<MemberClients>>,
 }
 
 /// Starts the reconciler under `tasks`.
-pub fn start(mut config: Config, tasks: &Supervisor) -> Outputs {
+pub fn start(mut config: ReconcilerConfig, tasks: &Supervisor) -> ReconcilerOutputs {
     let remembered = std::mem::take(&mut config.remembered);
     let (statuses, statuses_seen) = watch::channel(Arc::default());
     let (known, known_seen) = watch::channel(Arc::default());
-    let (settled, settled_seen) = watch::channel(Settled::ConfigurationUnread);
-    let context = Arc::new(Context {
+    let (clients, clients_seen) = watch::channel(Arc::default());
+    let (settled, settled_seen) = watch::channel(MembersSettled::ConfigurationUnread);
+    let context = Arc::new(ReconcilerContext {
         config,
         tasks: tasks.clone(),
         epochs: AtomicU64::new(0),
@@ -149,28 +87,34 @@ pub fn start(mut config: Config, tasks: &Supervisor) -> Outputs {
         noted: Mutex::default(),
         statuses,
         known,
+        clients,
         settled,
     });
     let kept = Arc::new(Mutex::new(Some(Reconciler::new(context, remembered))));
     tasks.spawn_restarting("clusters", RESTART_PAUSE, move || {
-        let reconciler = Lent::take(&kept);
+        let reconciler = ReconcilerGuard::take(&kept);
         async move {
             if let Some(mut reconciler) = reconciler {
                 reconciler.run().await;
             }
         }
     });
-    Outputs { statuses: statuses_seen, known: known_seen, settled: settled_seen }
+    ReconcilerOutputs {
+        statuses: statuses_seen,
+        known: known_seen,
+        settled: settled_seen,
+        clients: clients_seen,
+    }
 }
 
 /// The reconciler, lent to the task that runs it. It goes back when the task ends, by a panic too, and
 /// the next one goes on with it: clusters within their grace have no Secret to be found again by.
-struct Lent {
+struct ReconcilerGuard {
     owner: Arc<Mutex<Option<Reconciler>>>,
     lent: Option<Reconciler>,
 }
 
-impl Lent {
+impl ReconcilerGuard {
     /// `None` while another task has it, which can't be: there is one at a time.
     fn take(owner: &Arc<Mutex<Option<Reconciler>>>) -> Option<Self> {
         let lent = owner.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -184,51 +128,15 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for ReconcilerGuard {
     fn drop(&mut self) {
         *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = self.lent.take();
     }
 }
 
-/// What the reconciler shares with the runs.
-struct Context {
-    config: Config,
-    tasks: Supervisor,
-    epochs: AtomicU64,
-    first_syncs: Arc<Semaphore>,
-    /// A run has something new to see.
-    news: Notify,
-    /// Of which members.
-    noted: Mutex<BTreeSet<ClusterId>>,
-    statuses: watch::Sender<Arc<Vec<ClusterStatus>>>,
-    known: watch::Sender<Arc<KnownClusters>>,
-    settled: watch::Sender<Settled>,
-}
-
-impl Context {
-    fn next_epoch(&self) -> Epoch {
-        Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1)
-    }
-
-    /// Says that there is something new to see of a member.
-    fn note(&self, id: &ClusterId) {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        if !noted.contains(id) {
-            noted.insert(id.clone());
-        }
-        drop(noted);
-        self.news.notify_one();
-    }
-
-    /// Of which members there is something new to see since the last time.
-    fn take_noted(&self) -> BTreeSet<ClusterId> {
-        std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
 /// At which members to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum MembersToLookAt {
     /// At those that have news.
     News,
     /// At those, and at those whose state may change by the time alone.
@@ -238,7 +146,7 @@ enum Look {
 }
 
 /// What is shown of a member.
-struct Shown {
+struct MemberView {
     status: ClusterStatus,
     known: KnownCluster,
     /// Whether readiness waits for it.
@@ -246,42 +154,45 @@ struct Shown {
 }
 
 struct Reconciler {
-    context: Arc<Context>,
+    context: Arc<ReconcilerContext>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     config_access: Option<watch::Receiver<Access>>,
     /// What the plan was made for.
     planned_for: Option<Arc<Objects>>,
     /// The Secrets as read, so that only those that changed are read again.
-    read: BTreeMap<ObjectName, (Arc<Secret>, MemberSecret)>,
-    running: Running,
+    read: BTreeMap<ObjectName, (Arc<WatchedSecret>, MemberSecret)>,
+    running: PlannedMembers,
     plan: Plan,
     members: BTreeMap<ClusterId, Member>,
     /// Members as they were known before, until they are members again.
-    remembered: BTreeMap<ClusterId, Remembered>,
+    remembered: BTreeMap<ClusterId, RememberedMember>,
     /// When those are presumed to be members still; none once that is done or needless.
     presume_at: Option<Instant>,
     /// Whether the members are those that are remembered, the Secrets being unread.
-    presumed: bool,
+    assumed: bool,
     /// Until when what is remembered waits for clusters that may yet say what is newer; none once that is over.
     fresh_by: Option<Instant>,
     policy: watch::Receiver<Arc<Policy>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// What is shown of each member.
-    shown: BTreeMap<ClusterId, Shown>,
+    shown: BTreeMap<ClusterId, MemberView>,
     /// What is shown of what is no member.
     idle: Vec<ClusterStatus>,
     /// The states last shown, by cluster and Secret, and since when.
-    states: BTreeMap<(String, Option<String>), (State, Timestamp)>,
+    states: BTreeMap<(String, Option<String>), (ClusterState, Timestamp)>,
     started: SystemTime,
 }
 
 impl Reconciler {
-    fn new(context: Arc<Context>, remembered: BTreeMap<ClusterId, Remembered>) -> Self {
+    fn new(
+        context: Arc<ReconcilerContext>,
+        remembered: BTreeMap<ClusterId, RememberedMember>,
+    ) -> Self {
         let (now, knows) = (Instant::now(), !remembered.is_empty());
         Self {
             remembered,
             presume_at: knows.then(|| now + CONFIGURATION_WAIT),
-            presumed: false,
+            assumed: false,
             fresh_by: knows.then(|| now + FRESH_WAIT),
             policy: context.config.policy.clone(),
             trust_domain: context.config.trust_domain.clone(),
@@ -294,7 +205,7 @@ impl Reconciler {
             context,
             planned_for: None,
             read: BTreeMap::new(),
-            running: Running::default(),
+            running: PlannedMembers::default(),
             plan: Plan::default(),
             members: BTreeMap::new(),
         }
@@ -302,29 +213,29 @@ impl Reconciler {
 
     async fn run(&mut self) {
         let (mut tick, mut turn) = (tokio::time::interval(TICK), tokio::time::interval(TURN));
-        let heart = self.context.tasks.heart("clusters");
-        let mut look = Look::All;
+        let watchdog = self.context.tasks.watchdog("clusters");
+        let mut look = MembersToLookAt::All;
         loop {
-            heart.turned();
+            watchdog.beat();
             self.step(look).await;
             let paced = Instant::now() + PACE;
             look = tokio::select! {
-                () = changed(Some(&mut self.objects)) => Look::All,
-                () = changed(self.config_access.as_mut()) => Look::All,
-                () = self.context.news.notified() => Look::News,
-                () = changed(Some(&mut self.policy)) => Look::All,
-                () = changed(Some(&mut self.trust_domain)) => Look::All,
-                () = at(self.presume_at) => Look::All,
-                () = at(self.fresh_by) => Look::All,
-                _ = turn.tick() => Look::All,
-                _ = tick.tick() => Look::Unsettled,
+                () = changed(Some(&mut self.objects)) => MembersToLookAt::All,
+                () = changed(self.config_access.as_mut()) => MembersToLookAt::All,
+                () = self.context.news.notified() => MembersToLookAt::News,
+                () = changed(Some(&mut self.policy)) => MembersToLookAt::All,
+                () = changed(Some(&mut self.trust_domain)) => MembersToLookAt::All,
+                () = at(self.presume_at) => MembersToLookAt::All,
+                () = at(self.fresh_by) => MembersToLookAt::All,
+                _ = turn.tick() => MembersToLookAt::All,
+                _ = tick.tick() => MembersToLookAt::Unsettled,
             };
             tokio::time::sleep_until(paced).await;
         }
     }
 
     /// Does everything that is to be done now. Doing it again does nothing.
-    async fn step(&mut self, mut look: Look) {
+    async fn step(&mut self, mut look: MembersToLookAt) {
         let now = Instant::now();
         let objects = self.objects.borrow_and_update().clone();
         let news = objects.as_ref().filter(|objects| {
@@ -337,7 +248,7 @@ impl Reconciler {
             }
         }
         if news.is_some() || self.plan.wake.is_some_and(|wake| wake <= now.into_std()) {
-            look = Look::All;
+            look = MembersToLookAt::All;
             self.plan(now).await;
         }
         #[cfg(test)]
@@ -345,12 +256,12 @@ impl Reconciler {
         if objects.is_some() {
             self.presume_at = None;
         } else if self.presume_at.is_some_and(|at| at <= now) {
-            look = Look::All;
+            look = MembersToLookAt::All;
             self.presume();
         }
         self.planned_for = objects;
         if self.fresh_by.take_if(|by| *by <= now).is_some() {
-            look = Look::All;
+            look = MembersToLookAt::All;
         }
         let ids = self.to_look_at(look, now);
         self.tend(&ids, now).await;
@@ -358,12 +269,12 @@ impl Reconciler {
     }
 
     /// The members to look at. The config cluster first: of two IDs for one cluster it is the one that counts.
-    fn to_look_at(&self, look: Look, now: Instant) -> Vec<ClusterId> {
+    fn to_look_at(&self, look: MembersToLookAt, now: Instant) -> Vec<ClusterId> {
         let noted = self.context.take_noted();
         let is_meant = |id: &ClusterId| match look {
-            Look::All => true,
-            Look::News => noted.contains(id),
-            Look::Unsettled => {
+            MembersToLookAt::All => true,
+            MembersToLookAt::News => noted.contains(id),
+            MembersToLookAt::Unsettled => {
                 noted.contains(id) || self.members.get(id).is_none_or(|one| !one.is_settled(now))
             }
         };
@@ -372,7 +283,7 @@ impl Reconciler {
         ids.filter(|id| is_meant(id)).cloned().collect()
     }
 
-    fn read(&mut self, secrets: &[Arc<Secret>]) {
+    fn read(&mut self, secrets: &[Arc<WatchedSecret>]) {
         let mut before = std::mem::take(&mut self.read);
         for secret in secrets {
             let read = match before.remove(&secret.name) {
@@ -411,24 +322,24 @@ impl Reconciler {
         self.remembered.retain(|id, _| named(id));
     }
 
-    /// What follows from an action beyond what [`Self::tend`] sees from [`Running`].
+    /// What follows from an action beyond what [`Self::tend`] sees from [`PlannedMembers`].
     async fn carry_out(&mut self, action: &Action, now: Instant) {
         match action {
             Action::Add { id, secret, .. } => info!(cluster = %id, %secret, "cluster added"),
             Action::Adopt { id, secret, member: wanted, .. } => {
                 info!(cluster = %id, %secret, "cluster goes on under this Secret");
-                let bereft = !self.is_still_there(id);
+                let without_secret = !self.is_still_there(id);
                 // A Secret that was presumed and is there means nothing new.
-                let as_presumed = self.running.clusters.get(id).is_some_and(|cluster| {
-                    cluster.hold == Hold::Presumed && cluster.secret == *secret
+                let as_assumed = self.running.clusters.get(id).is_some_and(|cluster| {
+                    cluster.hold == Hold::Assumed && cluster.secret == *secret
                 });
                 if let Some(member) = self.members.get_mut(id) {
                     // Another Secret may mean another cluster by the same name, unless it leads to the same.
-                    if !as_presumed && !member.reads_from(&wanted.access) {
+                    if !as_assumed && !member.reads_from(&wanted.access) {
                         member.uid = None;
                     }
                     member.since = now;
-                    if bereft {
+                    if without_secret {
                         member.drop_others(&wanted.access);
                     }
                 }
@@ -464,8 +375,8 @@ impl Reconciler {
         secret.is_some_and(|(_, read)| read.clusters.contains_key(id))
     }
 
-    /// Says that the shard has ended, after the last word of its tasks: a new cluster by that ID must
-    /// not be taken down by it.
+    /// Reports that the shard has ended, after the last update of its tasks: a new cluster by that ID must not be taken
+    /// down by it.
     async fn withdraw(&mut self, id: &ClusterId) {
         if let Some(mut member) = self.members.remove(id) {
             member.freeze();
@@ -477,8 +388,8 @@ impl Reconciler {
         }
         let shard = ShardKey::kubernetes(id.clone());
         let epoch = self.context.next_epoch();
-        let removed = RegistryUpdate { shard, epoch, change: Change::Removed };
-        // An error says that there is nobody to tell: the process ends.
+        let removed = RegistryUpdate { shard, epoch, change: ShardChange::Removed };
+        // An error means that there is nobody to notify: the process ends.
         let _ = self.context.config.updates.send(removed).await;
     }
 
@@ -499,7 +410,7 @@ impl Reconciler {
             member.drop_replaced();
             member.is_to_begin = false;
             match (hold, &self.config_access) {
-                (Some(Hold::Leaving { .. } | Hold::Presumed), _) => member.freeze(),
+                (Some(Hold::Leaving { .. } | Hold::Assumed), _) => member.freeze(),
                 _ if frozen => member.freeze(),
                 (Some(Hold::Held(access)), _) => self.align(id, &mut member, access),
                 (None, Some(access)) => {
@@ -510,7 +421,7 @@ impl Reconciler {
             }
             let pinned = cluster.and_then(|cluster| cluster.uid.as_deref());
             let stale_after = self.context.config.stale_after;
-            member.advance(pinned, |uid| self.twin_of(uid), stale_after, now);
+            member.advance(pinned, |uid| self.same_uid_as(uid), stale_after, now);
             self.members.insert(id.clone(), member);
         }
     }
@@ -527,21 +438,21 @@ impl Reconciler {
         if cluster.is_none_or(|cluster| remembered.is_of(&cluster.secret)) {
             member.uid = remembered.uid;
         }
-        member.restored = Some(Restored { remark: remembered.remark });
+        member.restored = Some(RestoredFacts { remark: remembered.remark });
         member.passed.note(&remembered.contents);
         info!(cluster = %id, "cluster restored from disk, until it syncs");
-        // Older than any run, so that the first word of any takes its place.
+        // Older than any run, so that the first update of any takes its place.
         let (shard, epoch) = (ShardKey::kubernetes(id.clone()), Epoch(0));
-        let word = RegistryUpdate { shard, epoch, change: Change::Reset(remembered.contents) };
-        // An error says that there is nobody to tell: the process ends.
+        let word = RegistryUpdate { shard, epoch, change: ShardChange::Reset(remembered.contents) };
+        // An error means that there is nobody to notify: the process ends.
         let _ = self.context.config.updates.send(word).await;
         member
     }
 
     fn align(&self, id: &ClusterId, member: &mut Member, access: &Access) {
         let budget = self.policy.borrow().budget(id);
-        let usual = Limits::default();
-        let limits = Limits {
+        let usual = ReadLimits::default();
+        let limits = ReadLimits {
             object_bytes: budget.object_bytes.unwrap_or(usual.object_bytes),
             page_bytes: budget.page_bytes.unwrap_or(usual.page_bytes),
             objects: budget.objects.unwrap_or(usual.objects),
@@ -568,17 +479,17 @@ impl Reconciler {
                 None => OwnMesh::Counts(mesh),
             },
         };
-        let how = How { access: access.clone(), limits, trust_domain, own_mesh };
+        let how = RunSettings { access: access.clone(), limits, trust_domain, own_mesh };
         let (passed, held) = (member.passed.clone(), member.last.held);
         member.align(&how, || start_run(&self.context, id, &how, &passed, held));
     }
 
-    /// The trust domain of the workloads of a cluster: its Secret's word, else its own where it may name
-    /// that, else the mesh's. Of the config cluster its own is the mesh's.
+    /// The trust domain of the workloads of a cluster: what its Secret states, else its own where it may name that,
+    /// else the mesh's. Of the config cluster its own is the mesh's.
     fn trust_domain_of(
         &self,
         id: &ClusterId,
-        cluster: Option<&Cluster>,
+        cluster: Option<&PlannedCluster>,
         claimed: Option<&Arc<str>>,
     ) -> Option<Arc<str>> {
         let own = cluster.and_then(|cluster| {
@@ -597,9 +508,9 @@ impl Reconciler {
         if let Some(ruled) = self.policy.borrow().may_name(id, domain) {
             return ruled.map_err(|refused| format!("{}: {refused}", codes::TRUST_DOMAIN_REFUSED));
         }
-        let is_named = |other: &ClusterId, cluster: &Cluster| {
+        let is_named = |other: &ClusterId, cluster: &PlannedCluster| {
             other != id
-                && cluster.hold != Hold::Presumed
+                && cluster.hold != Hold::Assumed
                 && cluster.trust_domain.as_deref() == Some(domain)
         };
         match self.running.clusters.iter().find(|(other, cluster)| is_named(other, cluster)) {
@@ -611,8 +522,8 @@ impl Reconciler {
         }
     }
 
-    /// What an operator asks for a cluster, and where: its Secret's word goes before the policy's.
-    fn mode_of(&self, id: &ClusterId, cluster: Option<&Cluster>) -> (Mode, String) {
+    /// What an operator asks for a cluster, and where: what its Secret states goes before the policy.
+    fn mode_of(&self, id: &ClusterId, cluster: Option<&PlannedCluster>) -> (Mode, String) {
         match cluster.map(|cluster| cluster.mode).filter(|mode| *mode != Mode::Normal) {
             Some(mode) => (mode, "strait.dev/mode".to_owned()),
             None => match self.policy.borrow().mode(id) {
@@ -648,9 +559,9 @@ impl Reconciler {
     }
 
     /// Another member that is the cluster with this UID.
-    fn twin_of(&self, uid: &str) -> Option<&ClusterId> {
-        let twin = self.members.iter().find(|(_, member)| member.uid.as_deref() == Some(uid));
-        twin.map(|(id, _)| id)
+    fn same_uid_as(&self, uid: &str) -> Option<&ClusterId> {
+        let duplicate = self.members.iter().find(|(_, member)| member.uid.as_deref() == Some(uid));
+        duplicate.map(|(id, _)| id)
     }
 }
 
@@ -663,14 +574,6 @@ fn report(before: &Plan, now: &Plan) {
         if before.kept.get(id) != Some(refusal) {
             warn!(cluster = %id, reason = %refusal, "Secret not used; the cluster runs on as before");
         }
-    }
-}
-
-/// Waits until then; for ever where there is no such time.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

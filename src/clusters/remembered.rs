@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::plan::{Cluster, Hold};
+use super::plan::{Hold, PlannedCluster};
 use crate::model::{Mode, NetworkId};
 use crate::registry::Contents;
-use crate::registry::kube::{LastContact, ObjectCounts, Status};
+use crate::registry::kube::{LastContact, ObjectCounts, RunStatus};
 use crate::store::ObjectName;
 
-/// A member as it was last known. It counts until the member's API server has told all anew.
+/// A member as it was last known. It counts until the member's API server has been read in full again.
 #[derive(Debug, Clone, Default)]
-pub struct Remembered {
+pub struct RememberedMember {
     /// The Secret that held it, as `namespace/name`; none for the config cluster.
     pub secret: Option<Arc<str>>,
     /// The network that the Secret fixed.
@@ -34,13 +34,13 @@ pub struct Remembered {
     pub contents: Contents,
 }
 
-impl Remembered {
+impl RememberedMember {
     /// The member as it was held, for as long as nobody knows whether it still is.
-    pub(super) fn presumed(&self) -> Option<Cluster> {
+    pub(super) fn assumed(&self) -> Option<PlannedCluster> {
         let (network, mode) = (self.network.clone(), self.mode);
-        let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Presumed);
+        let (uid, trust_domain, hold) = (None, self.trust_domain(), Hold::Assumed);
         let (secret, created) = (self.holder()?, self.created);
-        Some(Cluster { secret, network, mode, uid, trust_domain, created, hold })
+        Some(PlannedCluster { secret, network, mode, uid, trust_domain, created, hold })
     }
 
     /// The trust domain in which it was read: that of any of its pods.
@@ -62,13 +62,13 @@ impl Remembered {
     }
 
     /// What is shown of it until anything newer is known.
-    pub(super) fn status(&self) -> Status {
-        Status {
+    pub(super) fn status(&self) -> RunStatus {
+        RunStatus {
             last_contact: LastContact::at(self.last_contact),
             services: self.services,
             endpoints: self.endpoints,
             held: ObjectCounts::at_least(&self.contents),
-            ..Status::starting()
+            ..RunStatus::starting()
         }
     }
 }
@@ -92,8 +92,8 @@ mod tests {
             });
             let contents = Contents { workloads, ..Contents::default() };
             let secret = Some("strait-system/a".into());
-            let remembered = Remembered { secret, contents, ..Remembered::default() };
-            remembered.presumed().expect("it had a Secret").trust_domain
+            let remembered = RememberedMember { secret, contents, ..RememberedMember::default() };
+            remembered.assumed().expect("it had a Secret").trust_domain
         };
         assert_eq!(in_domain(Some("west.example")).as_deref(), Some("west.example"));
         assert_eq!(in_domain(None), None);

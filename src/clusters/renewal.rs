@@ -1,9 +1,9 @@
 //! New tokens for members whose reader may ask for one itself (`strait cluster add --self-renew`).
 //!
-//! When half of a token's life is over, its own API server is asked for the next one with it, which is tried and
-//! then put into the Secret; whoever watches the Secret takes it from there, as if an operator had rotated it.
-//! Needs `get` and `patch` of Secrets in the system namespace. Of several replicas one writes: the others' patches
-//! name a version that has gone. What fails changes nothing: the old token serves on, and its end is told of.
+//! When half of a token's life is over, its own API server is asked for the next one with it, which is tried and then
+//! put into the Secret; whoever watches the Secret takes it from there, as if an operator had rotated it. Needs `get`
+//! and `patch` of Secrets in the system namespace. Of several replicas one writes: the others' patches name a version
+//! that has gone. What fails changes nothing: the old token serves on, and its end is reported.
 
 #[cfg(test)]
 mod tests;
@@ -24,9 +24,9 @@ use tracing::{info, warn};
 use super::kubeconfig;
 use super::secret::{MemberSecret, SELF_RENEW_ANNOTATION};
 use super::token::{self, Lifetime};
-use crate::apiserver::{Access, Client, Credential, Error, Loopback, Patch, Redacted};
+use crate::apiserver::{Access, ApiClient, ApiCredential, ApiError, Loopback, Patch, Redacted};
 use crate::model::ClusterId;
-use crate::store::{ObjectName, Objects, Secret};
+use crate::store::{ObjectName, Objects, WatchedSecret};
 
 /// The longest sleep: clocks are set, too.
 const TICK: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ const REST: Duration = Duration::from_secs(600);
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Whether a Secret's tokens are to be renewed from here.
-pub fn is_wanted(secret: &Secret) -> bool {
+pub fn is_wanted(secret: &WatchedSecret) -> bool {
     secret.annotations.get(SELF_RENEW_ANNOTATION).is_some_and(|value| value == "true")
 }
 
@@ -52,12 +52,14 @@ struct Renewable {
     lifetime: Lifetime,
 }
 
-/// Why a token was not renewed, in words.
+/// Why a token was not renewed, as text.
 type Fact = String;
 
-/// Renews tokens for as long as there is a configuration. `access` is that of the config cluster.
+/// Renews tokens for as long as there is a configuration, where this process is the one that writes. `access` is that
+/// of the config cluster.
 pub async fn run(
     access: watch::Receiver<Access>,
+    is_writer: watch::Receiver<bool>,
     mut objects: watch::Receiver<Option<Arc<Objects>>>,
     loopback: Loopback,
 ) {
@@ -70,7 +72,7 @@ pub async fn run(
             let key = (one.secret.clone(), one.id.clone());
             let now = Timestamp::now();
             let rests = resting.get(&key).is_some_and(|until| *until > now);
-            if one.lifetime.half() > now || rests {
+            if one.lifetime.half() > now || rests || !*is_writer.borrow() {
                 continue;
             }
             let config = access.borrow().clone();
@@ -99,12 +101,12 @@ pub async fn run(
     }
 }
 
-fn renewable(secrets: &[Arc<Secret>], loopback: Loopback) -> Vec<Renewable> {
+fn renewable(secrets: &[Arc<WatchedSecret>], loopback: Loopback) -> Vec<Renewable> {
     let mut found = Vec::new();
     for secret in secrets.iter().filter(|secret| is_wanted(secret)) {
         for (id, member) in MemberSecret::read(secret, loopback).clusters {
             let Ok(member) = member else { continue };
-            let Credential::Token(held) = &member.access.credential else { continue };
+            let ApiCredential::Token(held) = &member.access.credential else { continue };
             let Some(lifetime) = Lifetime::of_token(held.reveal()) else { continue };
             let Some(bytes) = secret.data.get(id.as_str()) else { continue };
             found.push(Renewable {
@@ -121,8 +123,8 @@ fn renewable(secrets: &[Arc<Secret>], loopback: Loopback) -> Vec<Renewable> {
 }
 
 async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
-    let fact = |what: &'static str| move |error: Error| format!("{what}: {error}");
-    let client = |access: &Access| Client::new(access).map_err(|error| error.to_string());
+    let fact = |what: &'static str| move |error: ApiError| format!("{what}: {error}");
+    let client = |access: &Access| ApiClient::new(access).map_err(|error| error.to_string());
     let (namespace, name) = token::account_of(&one.token)
         .ok_or_else(|| "the token is no service account's".to_owned())?;
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token");
@@ -138,7 +140,7 @@ async fn renew(config: &Access, one: &Renewable) -> Result<Timestamp, Fact> {
     let expires = expires.filter(|expires| *expires > one.lifetime.expires);
     let expires =
         expires.ok_or_else(|| "the new token ends no later than the old one".to_owned())?;
-    let credential = Credential::Token(Redacted::new(token.to_owned()));
+    let credential = ApiCredential::Token(Redacted::new(token.to_owned()));
     let access = Access { credential, ..one.access.clone() };
     let tried = client(&access)?.get::<IgnoredAny>("/api/v1/namespaces?limit=1").await;
     tried.map_err(fact("trying the new one"))?;

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::kubeconfig::{self, Refusal};
+use super::kubeconfig::{self, KubeconfigRefusal};
 use crate::apiserver::{Access, Loopback};
 use crate::codes;
 use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
-use crate::store::{ISTIO_SECRET_LABEL, ObjectName, Secret};
+use crate::store::{ISTIO_SECRET_LABEL, ObjectName, WatchedSecret};
 
 /// Fixes the network of the Secret's clusters.
 pub const NETWORK_ANNOTATION: &str = "strait.dev/network";
@@ -36,16 +36,16 @@ pub struct MemberSecret {
     /// When it was made: the older of two holds an ID.
     pub created: Option<Timestamp>,
     /// Its clusters, each usable or refused.
-    pub clusters: BTreeMap<ClusterId, Result<Member, Refusal>>,
+    pub clusters: BTreeMap<ClusterId, Result<MemberSpec, KubeconfigRefusal>>,
     /// Data keys that can't be cluster IDs.
-    pub invalid_keys: BTreeMap<String, Refusal>,
+    pub invalid_keys: BTreeMap<String, KubeconfigRefusal>,
     /// What its annotations say, where they are sound: that holds for a cluster whose kubeconfig isn't, too.
-    pub settings: Option<Settings>,
+    pub settings: Option<MemberSettings>,
 }
 
 /// What is wanted of one cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Member {
+pub struct MemberSpec {
     /// How its API server is reached.
     pub access: Access,
     /// Its network, where the Secret fixes it.
@@ -60,7 +60,7 @@ pub struct Member {
 
 /// What the annotations of a Secret say.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct MemberSettings {
     /// The network that it fixes.
     pub network: Option<NetworkId>,
     /// What an operator asks for.
@@ -71,17 +71,21 @@ pub struct Settings {
     pub trust_domain: Option<Arc<str>>,
 }
 
-impl Member {
+impl MemberSpec {
     /// What of it annotations say.
-    pub(super) fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> MemberSettings {
         let Self { network, mode, uid, trust_domain, .. } = self.clone();
-        Settings { network, mode, uid, trust_domain }
+        MemberSettings { network, mode, uid, trust_domain }
     }
 }
 
 impl MemberSecret {
     /// One that is thought to be there, and of which no more is known than its clusters.
-    pub(super) fn unread(name: ObjectName, ids: BTreeSet<ClusterId>, refusal: &Refusal) -> Self {
+    pub(super) fn unread(
+        name: ObjectName,
+        ids: BTreeSet<ClusterId>,
+        refusal: &KubeconfigRefusal,
+    ) -> Self {
         Self {
             name,
             created: None,
@@ -92,7 +96,7 @@ impl MemberSecret {
     }
 
     /// Reads `secret`. Loopback addresses in it are judged by `loopback`.
-    pub fn read(secret: &Secret, loopback: Loopback) -> Self {
+    pub fn read(secret: &WatchedSecret, loopback: Loopback) -> Self {
         let settings = settings(&secret.annotations);
         let mut read = Self {
             name: secret.name.clone(),
@@ -106,13 +110,14 @@ impl MemberSecret {
                 Ok(id) => {
                     let member = settings.clone().and_then(|settings| {
                         let access = kubeconfig::parse(value.reveal(), None, loopback)?;
-                        let Settings { network, mode, uid, trust_domain } = settings;
-                        Ok(Member { access, network, mode, uid, trust_domain })
+                        let MemberSettings { network, mode, uid, trust_domain } = settings;
+                        Ok(MemberSpec { access, network, mode, uid, trust_domain })
                     });
                     read.clusters.insert(id, member);
                 }
                 Err(error) => {
-                    let refusal = Refusal::new(&codes::CLUSTER_ID_INVALID, "", error.to_string());
+                    let refusal =
+                        KubeconfigRefusal::new(&codes::CLUSTER_ID_INVALID, "", error.to_string());
                     read.invalid_keys.insert(key.clone(), refusal);
                 }
             }
@@ -121,9 +126,9 @@ impl MemberSecret {
     }
 }
 
-fn settings(annotations: &BTreeMap<String, String>) -> Result<Settings, Refusal> {
+fn settings(annotations: &BTreeMap<String, String>) -> Result<MemberSettings, KubeconfigRefusal> {
     let refused = |annotation: &str, fact: &str| {
-        Refusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
+        KubeconfigRefusal::new(&codes::ANNOTATION_INVALID, format!("annotation {annotation}"), fact)
     };
     let mode = match annotations.get(MODE_ANNOTATION).map(String::as_str) {
         None | Some("") => Mode::Normal,
@@ -147,7 +152,7 @@ fn settings(annotations: &BTreeMap<String, String>) -> Result<Settings, Refusal>
         Some(name) if is_trust_domain(name) => Some(Arc::from(name)),
         Some(_) => return Err(refused(TRUST_DOMAIN_ANNOTATION, "is not a trust domain")),
     };
-    Ok(Settings { network, mode, uid, trust_domain })
+    Ok(MemberSettings { network, mode, uid, trust_domain })
 }
 
 /// Whether `text` can be the value of a Kubernetes label, as networks are named by labels elsewhere.
@@ -161,7 +166,12 @@ fn is_label_value(text: &str) -> bool {
 
 /// The Secret, in YAML, that makes `cluster` a member; [`MemberSecret::read`] gives back what went in. With
 /// `self_renew` its token is to be renewed by the control plane.
-pub fn to_yaml(namespace: &str, cluster: &ClusterId, member: &Member, self_renew: bool) -> String {
+pub fn to_yaml(
+    namespace: &str,
+    cluster: &ClusterId,
+    member: &MemberSpec,
+    self_renew: bool,
+) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let (label, value) = ISTIO_SECRET_LABEL;
     let mut out = format!(
@@ -203,15 +213,15 @@ pub fn name_of(cluster: &ClusterId) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::{Credential, Redacted};
+    use crate::apiserver::{ApiCredential, Redacted};
 
     const KUBECONFIG: &str = "clusters: [{name: a, cluster: {server: 'https://a.example.org'}}]
 users: [{name: a, user: {token: canary}}]
 contexts: [{name: a, context: {cluster: a, user: a}}]";
 
-    fn secret(annotations: &[(&str, &str)], data: &[(&str, &str)]) -> Secret {
+    fn secret(annotations: &[(&str, &str)], data: &[(&str, &str)]) -> WatchedSecret {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        Secret {
+        WatchedSecret {
             name: ObjectName::new("strait-system", "a"),
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
@@ -277,12 +287,12 @@ contexts: [{name: a, context: {cluster: a, user: a}}]";
 
     #[test]
     fn what_is_written_is_what_is_read() {
-        let member = Member {
+        let member = MemberSpec {
             access: Access {
                 server: "https://10.0.0.1:6443".parse().expect("a URL"),
                 ca_pem: None,
                 tls_server_name: Some("kubernetes.default.svc".to_owned()),
-                credential: Credential::Basic {
+                credential: ApiCredential::Basic {
                     username: "a \"quoted\" name".to_owned(),
                     password: Redacted::new("'{{: #".to_owned()),
                 },

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::flapping::Stage;
-use super::kubeconfig::Refusal;
+use super::kubeconfig::KubeconfigRefusal;
 use crate::codes::{self, Code};
 use crate::model::{IgnoredClaim, Mode, NetworkId, SameAddress};
-use crate::registry::kube::{Contact, LastContact, Status};
+use crate::registry::kube::{ApiContact, LastContact, RootsStatus, RunStatus};
 use crate::sources::{KEPT, from_disk};
 
 /// How long an API server may be out of reach before its cluster is called stale: a reconnect is no
@@ -27,10 +27,10 @@ pub struct ClusterStatus {
     /// The Secret, `namespace/name`; none for the config cluster.
     pub secret: Option<String>,
     /// What it is in.
-    pub state: State,
+    pub state: ClusterState,
     /// Why, with a code where there is one.
     pub reason: Option<String>,
-    /// Since when it is in it; left out while that is [`State::Live`].
+    /// Since when it is in it; left out while that is [`ClusterState::Live`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
     /// The network fixed by the Secret; whoever knows the network in force puts it here.
@@ -82,9 +82,46 @@ pub struct ClusterStatus {
     /// where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub same_addresses: Vec<SameAddress>,
+    /// How far the mesh's roots have come in it; left out where none are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roots: Option<RootsStatus>,
     /// Whose data is served, where any is; for whoever keeps it.
     #[serde(skip)]
-    pub kept: Option<Kept>,
+    pub kept: Option<ClusterIdHolder>,
+}
+
+#[cfg(test)]
+impl ClusterStatus {
+    /// A live member of which nothing is reported, for tests to set what matters to them.
+    pub(crate) fn live(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            secret: Some(format!("strait-system/{id}")),
+            state: ClusterState::Live,
+            reason: None,
+            since: None,
+            network: None,
+            trust_domain: "cluster.local".to_owned(),
+            last_contact: Default::default(),
+            services: 0,
+            endpoints: 0,
+            withheld: 0,
+            withheld_by: BTreeMap::new(),
+            objects: 0,
+            relists: 0,
+            doubts: 0,
+            errors: 0,
+            sync_took: None,
+            ignored_claims: Vec::new(),
+            memory_bytes: 0,
+            next_attempt: None,
+            mode: None,
+            credential: None,
+            same_addresses: Vec::new(),
+            roots: None,
+            kept: None,
+        }
+    }
 }
 
 /// The token by which a cluster is read.
@@ -101,7 +138,7 @@ pub struct TokenStatus {
 
 /// Whose data is served under a cluster's ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
+pub struct ClusterIdHolder {
     /// The UID of the namespace `kube-system`, where it is known.
     pub uid: Option<String>,
 }
@@ -109,7 +146,7 @@ pub struct Kept {
 /// The states of docs/reference/interface.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub enum State {
+pub enum ClusterState {
     /// Not all is there yet.
     Syncing,
     /// All is there and kept up to date.
@@ -140,7 +177,7 @@ pub enum State {
     Restored,
 }
 
-impl State {
+impl ClusterState {
     /// All states, in the order of docs/reference/interface.md.
     pub const ALL: &[Self] = &[
         Self::Syncing,
@@ -159,7 +196,7 @@ impl State {
         Self::Restored,
     ];
 
-    /// The word for it.
+    /// The name of the state.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Syncing => "syncing",
@@ -182,19 +219,19 @@ impl State {
 
 /// What is served is from before the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Restored {
+pub(super) struct RestoredFacts {
     /// How it came to be remembered, where that is out of the ordinary.
     pub(super) remark: Option<String>,
 }
 
 /// What is known of a member that a state follows from.
-pub(super) struct Facts<'a> {
+pub(super) struct MemberFacts<'a> {
     /// How the run that serves fares, or fared.
-    pub(super) status: &'a Status,
-    /// Whether anything it said has been passed on.
+    pub(super) status: &'a RunStatus,
+    /// Whether anything it reported has been passed on.
     pub(super) has_data: bool,
     /// Whether that is from before the process started, and what there is to say of it.
-    pub(super) restored: Option<&'a Restored>,
+    pub(super) restored: Option<&'a RestoredFacts>,
     /// How long it was waited for, where that was in vain.
     pub(super) timed_out: Option<Duration>,
     /// How long until it is withdrawn, where no Secret holds it.
@@ -209,28 +246,28 @@ pub(super) struct Facts<'a> {
     /// Why its endpoints leave, where it is out of contact for too long.
     pub(super) withdrawn: Option<&'a str>,
     /// Why the present Secret is not used.
-    pub(super) kept: Option<&'a Refusal>,
+    pub(super) kept: Option<&'a KubeconfigRefusal>,
     /// Whether it never had one in this process: all there is of it is from disk.
-    pub(super) bereft: bool,
+    pub(super) without_secret: bool,
     /// How the run beside it fares, which is to take over.
-    pub(super) successor: Option<&'a Status>,
+    pub(super) successor: Option<&'a RunStatus>,
     /// Why what a run says is not passed on.
-    pub(super) barred: Option<&'a Refusal>,
+    pub(super) barred: Option<&'a KubeconfigRefusal>,
     pub(super) stale_after: Duration,
     pub(super) now: SystemTime,
 }
 
 /// The state and its reason.
-pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
+pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
     let mut reasons = Vec::new();
     let state = state(facts, &mut reasons);
     if let Some(why) = facts.withdrawn {
         reasons.push(format!("{}: its endpoints are withdrawn: {why}", codes::CLUSTER_DARK));
     }
-    if facts.mode == Mode::Drain && state != State::Draining && facts.has_data {
+    if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
     }
-    if let Some(refusal) = facts.kept.filter(|_| state != State::Rejected) {
+    if let Some(refusal) = facts.kept.filter(|_| state != ClusterState::Rejected) {
         reasons.push(format!("the Secret is not used, the cluster runs on as before: {refusal}"));
     }
     if let Some(successor) = facts.successor {
@@ -243,7 +280,7 @@ pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
         };
         reasons.push(format!("the new kubeconfig doesn't serve yet, the old one does: {why}"));
     }
-    if state == State::Live {
+    if state == ClusterState::Live {
         reasons.extend(facts.status.degraded.iter().cloned());
         if let Some(last) = &facts.status.skipped.last {
             let (code, count) = (&codes::OBJECTS_SKIPPED, facts.status.skipped.count);
@@ -253,25 +290,25 @@ pub(super) fn judge(facts: &Facts<'_>) -> (State, Option<String>) {
     (state, (!reasons.is_empty()).then(|| reasons.join("; ")))
 }
 
-fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
+fn state(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     if let Some(left) = facts.leaving_in {
         let seconds = left.as_secs_f64().ceil();
         reasons.push(format!("its Secret has gone; withdrawn in {seconds} s"));
-        return State::Draining;
+        return ClusterState::Draining;
     }
     if facts.mode == Mode::Pause {
         let nothing = if facts.has_data { "" } else { "; nothing is known of it" };
         reasons.push(format!("frozen by {}{nothing}", facts.mode_by));
-        return State::Paused;
+        return ClusterState::Paused;
     }
-    if let Some(refusal) = facts.kept.filter(|_| facts.bereft) {
+    if let Some(refusal) = facts.kept.filter(|_| facts.without_secret) {
         reasons.extend([refusal.to_string(), restored(facts, None)]);
-        return State::Rejected;
+        return ClusterState::Rejected;
     }
     if let Some(refusal) = facts.barred {
         reasons.push(refusal.to_string());
         let changed = refusal.code == &codes::IDENTITY_CHANGED;
-        return if changed { State::IdentityChanged } else { State::Conflict };
+        return if changed { ClusterState::IdentityChanged } else { ClusterState::Conflict };
     }
     if let Some(Stage::Frozen(left)) = facts.flapping {
         let seconds = left.as_secs_f64().ceil();
@@ -279,59 +316,62 @@ fn state(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
             "{}: contact comes and goes; frozen at what was last known, next try in {seconds} s",
             codes::FLAPPING
         ));
-        return State::Quarantined;
+        return ClusterState::Quarantined;
     }
     let state = contact(facts, reasons);
     let held = facts.held.as_ref().or(facts.status.doubted.as_ref());
-    if let Some(held) =
-        held.filter(|_| matches!(state, State::Live | State::Syncing | State::Restored))
-    {
+    if let Some(held) = held.filter(|_| {
+        matches!(state, ClusterState::Live | ClusterState::Syncing | ClusterState::Restored)
+    }) {
         reasons.insert(0, format!("{}: {held}", codes::MASS_WITHDRAWAL));
-        return State::Quarantined;
+        return ClusterState::Quarantined;
     }
-    if facts.flapping == Some(Stage::Trial) && state == State::Live {
+    if facts.flapping == Some(Stage::Trial) && state == ClusterState::Live {
         reasons.push(format!(
             "{}: it came and went; on trial until contact has held",
             codes::FLAPPING
         ));
-        return State::Quarantined;
+        return ClusterState::Quarantined;
     }
-    let is_kept = matches!(state, State::Live | State::Stale | State::Restored | State::Syncing);
+    let is_kept = matches!(
+        state,
+        ClusterState::Live | ClusterState::Stale | ClusterState::Restored | ClusterState::Syncing
+    );
     if facts.mode == Mode::Drain && is_kept && facts.has_data {
         reasons.insert(0, drained(facts));
-        return State::Draining;
+        return ClusterState::Draining;
     }
     state
 }
 
-fn drained(facts: &Facts<'_>) -> String {
+fn drained(facts: &MemberFacts<'_>) -> String {
     format!("drained by {}: no proxy is given its endpoints", facts.mode_by)
 }
 
 /// Whether proxies are given what is known of it.
-fn is_in_use(facts: &Facts<'_>) -> bool {
+fn is_in_use(facts: &MemberFacts<'_>) -> bool {
     facts.mode != Mode::Drain && facts.withdrawn.is_none()
 }
 
-fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
+fn contact(facts: &MemberFacts<'_>, reasons: &mut Vec<String>) -> ClusterState {
     let status = facts.status;
     match trouble(status) {
         // Whoever can't log in, or can't be trusted, won't sync by waiting.
-        Some((state, code, text)) if state != State::Stale => {
+        Some((state, code, text)) if state != ClusterState::Stale => {
             reasons.push(format!("{code}: {text}"));
             return state;
         }
         trouble if facts.restored.is_some() => {
             reasons.push(restored(facts, trouble.map(|(_, code, text)| (code, text))));
-            return State::Restored;
+            return ClusterState::Restored;
         }
         Some((_, code, text)) if !facts.has_data => {
             if facts.timed_out.is_none() {
                 reasons.push(format!("{code}: {text}"));
-                return State::Syncing;
+                return ClusterState::Syncing;
             }
             reasons.push(timeout(facts, Some(text)));
-            return State::Timeout;
+            return ClusterState::Timeout;
         }
         Some((_, code, text)) => {
             let recent = status
@@ -342,26 +382,26 @@ fn contact(facts: &Facts<'_>, reasons: &mut Vec<String>) -> State {
             if !recent {
                 let fate = if is_in_use(facts) { "; what was last known stays in use" } else { "" };
                 reasons.push(format!("{code}: {text}{fate}"));
-                return State::Stale;
+                return ClusterState::Stale;
             }
         }
         None => {}
     }
     if status.synced && facts.has_data {
-        State::Live
+        ClusterState::Live
     } else if facts.timed_out.is_some() && !facts.has_data {
         reasons.push(timeout(facts, None));
-        State::Timeout
+        ClusterState::Timeout
     } else {
         if facts.has_data && is_in_use(facts) {
             reasons.push("what was last known stays in use until it has synced anew".to_owned());
         }
-        State::Syncing
+        ClusterState::Syncing
     }
 }
 
 /// How old what is served is, and why there is nothing newer.
-fn restored(facts: &Facts<'_>, trouble: Option<(&Code, &str)>) -> String {
+fn restored(facts: &MemberFacts<'_>, trouble: Option<(&Code, &str)>) -> String {
     let age = facts.status.last_contact.get().and_then(|last| facts.now.duration_since(last).ok());
     let trouble = trouble.map(|(code, fact)| format!("{code}: {fact}"));
     let remark = facts.restored.and_then(|restored| restored.remark.as_deref());
@@ -369,21 +409,23 @@ fn restored(facts: &Facts<'_>, trouble: Option<(&Code, &str)>) -> String {
     from_disk(age, [fate, trouble.as_deref(), remark].into_iter().flatten())
 }
 
-fn timeout(facts: &Facts<'_>, text: Option<&str>) -> String {
+fn timeout(facts: &MemberFacts<'_>, text: Option<&str>) -> String {
     let limit = facts.timed_out.unwrap_or_default();
     let cause = text.map(|text| format!(": {text}")).unwrap_or_default();
     format!("{}: not synced within {limit:?}{cause}; it joins when it syncs", codes::SYNC_TIMEOUT)
 }
 
 /// What stands between us and an API server, if anything does.
-pub(super) fn trouble(status: &Status) -> Option<(State, &'static Code, &str)> {
+pub(super) fn trouble(status: &RunStatus) -> Option<(ClusterState, &'static Code, &str)> {
     match &status.contact {
-        Contact::Connecting | Contact::Good => None,
-        Contact::Unreachable(text) => Some((State::Stale, &codes::UNREACHABLE, text)),
-        Contact::AuthFailed(text) => Some((State::AuthFailed, &codes::AUTH_FAILED, text)),
-        Contact::Denied(text) => Some((State::AuthFailed, &codes::RIGHTS_REFUSED, text)),
-        Contact::TlsFailed(text) => Some((State::TlsFailed, &codes::TLS_FAILED, text)),
-        Contact::Misbehaving(text) => Some((State::Misbehaving, &codes::MISBEHAVING, text)),
+        ApiContact::Connecting | ApiContact::Good => None,
+        ApiContact::Unreachable(text) => Some((ClusterState::Stale, &codes::UNREACHABLE, text)),
+        ApiContact::AuthFailed(text) => Some((ClusterState::AuthFailed, &codes::AUTH_FAILED, text)),
+        ApiContact::Denied(text) => Some((ClusterState::AuthFailed, &codes::RIGHTS_REFUSED, text)),
+        ApiContact::TlsFailed(text) => Some((ClusterState::TlsFailed, &codes::TLS_FAILED, text)),
+        ApiContact::Misbehaving(text) => {
+            Some((ClusterState::Misbehaving, &codes::MISBEHAVING, text))
+        }
     }
 }
 
@@ -392,7 +434,7 @@ mod tests {
     use super::*;
 
     struct Case {
-        status: Status,
+        status: RunStatus,
         has_data: bool,
         timed_out: bool,
         leaving: bool,
@@ -401,16 +443,16 @@ mod tests {
         flapping: Option<Stage>,
     }
 
-    fn never_synced(contact: Contact) -> Case {
-        let status = Status { contact, ..Status::starting() };
+    fn never_synced(contact: ApiContact) -> Case {
+        let status = RunStatus { contact, ..RunStatus::starting() };
         let (has_data, timed_out, leaving, mode) = (false, false, false, Mode::Normal);
         Case { status, has_data, timed_out, leaving, mode, restored: false, flapping: None }
     }
 
-    fn synced(contact: Contact, seconds_ago: u64) -> Case {
+    fn synced(contact: ApiContact, seconds_ago: u64) -> Case {
         let last_contact = LastContact::at(Some(NOW() - Duration::from_secs(seconds_ago)));
-        let status = Status { contact, synced: true, last_contact, ..Status::starting() };
-        Case { status, has_data: true, ..never_synced(Contact::Good) }
+        let status = RunStatus { contact, synced: true, last_contact, ..RunStatus::starting() };
+        Case { status, has_data: true, ..never_synced(ApiContact::Good) }
     }
 
     fn doubted(mut case: Case) -> Case {
@@ -420,11 +462,11 @@ mod tests {
 
     const NOW: fn() -> SystemTime = || SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
 
-    fn judged(case: &Case) -> (State, String) {
-        let (state, reason) = judge(&Facts {
+    fn judged(case: &Case) -> (ClusterState, String) {
+        let (state, reason) = judge(&MemberFacts {
             status: &case.status,
             has_data: case.has_data,
-            restored: case.restored.then_some(&Restored { remark: None }),
+            restored: case.restored.then_some(&RestoredFacts { remark: None }),
             timed_out: case.timed_out.then_some(Duration::from_secs(30)),
             leaving_in: case.leaving.then_some(Duration::from_millis(24_100)),
             mode: case.mode,
@@ -433,7 +475,7 @@ mod tests {
             held: None,
             withdrawn: None,
             kept: None,
-            bereft: false,
+            without_secret: false,
             successor: None,
             barred: None,
             stale_after: STALE_AFTER,
@@ -444,74 +486,102 @@ mod tests {
 
     #[test]
     fn a_state_follows_from_the_facts() {
-        use Contact::*;
+        use ApiContact::*;
         let unreachable = || Unreachable("connection refused".to_owned());
         let auth = || AuthFailed("401".to_owned());
         let tls = || TlsFailed("expired".to_owned());
         let late = |case: Case| Case { timed_out: true, ..case };
-        let restored = |contact: Contact, seconds_ago| {
+        let restored = |contact: ApiContact, seconds_ago| {
             let case = synced(contact, seconds_ago);
-            let status = Status { synced: false, ..case.status.clone() };
+            let status = RunStatus { synced: false, ..case.status.clone() };
             Case { restored: true, status, ..case }
         };
         for (case, state, reason) in [
-            (restored(Connecting, 119), State::Restored, "last heard of 119 s ago"),
-            (restored(Good, 200_000), State::Restored, "2 d ago"),
-            (late(restored(unreachable(), 0)), State::Restored, "STR0301"),
-            (restored(auth(), 0), State::AuthFailed, "STR0304"),
+            (restored(Connecting, 119), ClusterState::Restored, "last heard of 119 s ago"),
+            (restored(Good, 200_000), ClusterState::Restored, "2 d ago"),
+            (late(restored(unreachable(), 0)), ClusterState::Restored, "STR0301"),
+            (restored(auth(), 0), ClusterState::AuthFailed, "STR0304"),
             (
                 Case { flapping: Some(Stage::Frozen(Duration::from_secs(9))), ..synced(Good, 0) },
-                State::Quarantined,
+                ClusterState::Quarantined,
                 "STR0308: contact comes and goes; frozen at what was last known, next try in 9 s",
             ),
             (
                 Case { flapping: Some(Stage::Trial), ..synced(Good, 0) },
-                State::Quarantined,
+                ClusterState::Quarantined,
                 "on trial",
             ),
             (
                 Case { flapping: Some(Stage::Trial), ..synced(unreachable(), 60) },
-                State::Stale,
+                ClusterState::Stale,
                 "STR0301",
             ),
-            (doubted(synced(Good, 0)), State::Quarantined, "STR0606: the list of pods is empty"),
-            (Case { leaving: true, ..restored(Good, 0) }, State::Draining, "withdrawn in 25 s"),
-            (never_synced(Connecting), State::Syncing, ""),
-            (never_synced(Good), State::Syncing, ""),
-            (never_synced(unreachable()), State::Syncing, "STR0301"),
-            (never_synced(auth()), State::AuthFailed, "STR0304"),
-            (never_synced(Denied("services".to_owned())), State::AuthFailed, "STR0315: services"),
-            (never_synced(tls()), State::TlsFailed, "STR0305"),
-            (never_synced(Misbehaving("html".to_owned())), State::Misbehaving, "STR0307"),
-            (late(never_synced(Good)), State::Timeout, "STR0303: not synced within 30s"),
-            (late(never_synced(unreachable())), State::Timeout, "connection refused"),
-            (late(never_synced(auth())), State::AuthFailed, "401"),
-            (late(never_synced(tls())), State::TlsFailed, "expired"),
-            (synced(Good, 600), State::Live, ""),
-            (synced(unreachable(), 9), State::Live, ""),
-            (synced(unreachable(), 10), State::Stale, "stays in use"),
-            (synced(auth(), 0), State::AuthFailed, "STR0304"),
-            (late(synced(unreachable(), 60)), State::Stale, "STR0301"),
-            (Case { leaving: true, ..synced(Good, 0) }, State::Draining, "withdrawn in 25 s"),
-            (Case { mode: Mode::Drain, ..synced(Good, 0) }, State::Draining, "strait.dev/mode"),
+            (
+                doubted(synced(Good, 0)),
+                ClusterState::Quarantined,
+                "STR0606: the list of pods is empty",
+            ),
+            (
+                Case { leaving: true, ..restored(Good, 0) },
+                ClusterState::Draining,
+                "withdrawn in 25 s",
+            ),
+            (never_synced(Connecting), ClusterState::Syncing, ""),
+            (never_synced(Good), ClusterState::Syncing, ""),
+            (never_synced(unreachable()), ClusterState::Syncing, "STR0301"),
+            (never_synced(auth()), ClusterState::AuthFailed, "STR0304"),
+            (
+                never_synced(Denied("services".to_owned())),
+                ClusterState::AuthFailed,
+                "STR0315: services",
+            ),
+            (never_synced(tls()), ClusterState::TlsFailed, "STR0305"),
+            (never_synced(Misbehaving("html".to_owned())), ClusterState::Misbehaving, "STR0307"),
+            (late(never_synced(Good)), ClusterState::Timeout, "STR0303: not synced within 30s"),
+            (late(never_synced(unreachable())), ClusterState::Timeout, "connection refused"),
+            (late(never_synced(auth())), ClusterState::AuthFailed, "401"),
+            (late(never_synced(tls())), ClusterState::TlsFailed, "expired"),
+            (synced(Good, 600), ClusterState::Live, ""),
+            (synced(unreachable(), 9), ClusterState::Live, ""),
+            (synced(unreachable(), 10), ClusterState::Stale, "stays in use"),
+            (synced(auth(), 0), ClusterState::AuthFailed, "STR0304"),
+            (late(synced(unreachable(), 60)), ClusterState::Stale, "STR0301"),
+            (
+                Case { leaving: true, ..synced(Good, 0) },
+                ClusterState::Draining,
+                "withdrawn in 25 s",
+            ),
+            (
+                Case { mode: Mode::Drain, ..synced(Good, 0) },
+                ClusterState::Draining,
+                "strait.dev/mode",
+            ),
             (
                 Case { mode: Mode::Drain, ..synced(auth(), 0) },
-                State::AuthFailed,
+                ClusterState::AuthFailed,
                 "STR0304: 401; drained by strait.dev/mode",
             ),
             (
                 Case { mode: Mode::Drain, ..synced(unreachable(), 60) },
-                State::Draining,
+                ClusterState::Draining,
                 "drained by strait.dev/mode: no proxy is given its endpoints; STR0301: connection refused",
             ),
             (
                 Case { mode: Mode::Drain, ..restored(Connecting, 119) },
-                State::Draining,
+                ClusterState::Draining,
                 "endpoints; from disk, last heard of 119 s ago",
             ),
-            (Case { mode: Mode::Drain, ..never_synced(Good) }, State::Syncing, ""),
-            (Case { mode: Mode::Pause, ..synced(unreachable(), 60) }, State::Paused, "frozen"),
-            (Case { mode: Mode::Pause, ..never_synced(Good) }, State::Paused, "nothing is known"),
+            (Case { mode: Mode::Drain, ..never_synced(Good) }, ClusterState::Syncing, ""),
+            (
+                Case { mode: Mode::Pause, ..synced(unreachable(), 60) },
+                ClusterState::Paused,
+                "frozen",
+            ),
+            (
+                Case { mode: Mode::Pause, ..never_synced(Good) },
+                ClusterState::Paused,
+                "nothing is known",
+            ),
         ] {
             let (found, why) = judged(&case);
             assert_eq!(found, state, "{:?}", case.status.contact);
@@ -523,7 +593,7 @@ mod tests {
 
     #[test]
     fn states_are_spelled_alike_everywhere() {
-        for state in State::ALL {
+        for state in ClusterState::ALL {
             let json = serde_json::to_value(state).expect("a state serialises");
             assert_eq!(json, state.as_str());
         }

@@ -8,9 +8,9 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use crate::apiserver::{Access, Credential};
+use crate::apiserver::{Access, ApiCredential};
 
-/// A token that ends sooner than this is told of.
+/// A token that ends sooner than this is reported.
 const SOON: SignedDuration = SignedDuration::from_hours(7 * 24);
 
 /// From when to when a token is valid.
@@ -34,10 +34,12 @@ impl Lifetime {
     /// That of the token by which an API server is called, where that is what it takes.
     pub fn of(access: &Access) -> Option<Self> {
         match &access.credential {
-            Credential::Token(token) | Credential::CertificateAndToken { token, .. } => {
+            ApiCredential::Token(token) | ApiCredential::CertificateAndToken { token, .. } => {
                 Self::of_token(token.reveal())
             }
-            Credential::None | Credential::Basic { .. } | Credential::Certificate { .. } => None,
+            ApiCredential::None
+            | ApiCredential::Basic { .. }
+            | ApiCredential::Certificate { .. } => None,
         }
     }
 

@@ -1,15 +1,14 @@
-//! Endpoints that the control plane doesn't send: names that the proxy resolves, sockets on its own host,
-//! whatever address the client asks for. What counts of them is told as the upstream cluster has it
-//! (`xds::generate::cds`).
+//! Endpoints that the control plane doesn't send: names that the proxy resolves, sockets on its own host, whatever
+//! address the client asks for. What counts of them is shown as the upstream cluster has it (`xds::generate::cds`).
 
 use std::net::IpAddr;
 
-use super::{ClusterLine, EndpointLine, StepLine, quoted};
+use super::lines::{ClusterLine, EndpointLine, StepLine, quoted};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{ByName, NamedEndpoint, Port, Resolution, TlsMode};
 use crate::push::PushContext;
-use crate::push::view::{Role, Step, ViewKey};
+use crate::push::view::{Role, ViewKey, WithholdingStep};
 
 /// How a proxy finds the endpoints of `service`, where it does so by itself.
 pub(super) fn how(
@@ -62,7 +61,7 @@ pub(super) fn lines(
     let of =
         service.shards.iter().find(|shard| shard.service.resolution == service.primary.resolution);
     let cluster = of.map(|shard| shard.key.cluster.to_string()).unwrap_or_default();
-    let mut told = Told { view, service, by_name, cluster, taken: false };
+    let mut told = NameTelling { view, service, by_name, cluster, taken: false };
     let endpoints: Vec<_> = by_name
         .endpoints
         .iter()
@@ -98,19 +97,19 @@ pub(super) fn lines(
     (clusters, endpoints.into_iter().filter(wanted).collect())
 }
 
-struct Told<'a> {
+struct NameTelling<'a> {
     view: &'a ViewKey,
     service: &'a MergedService,
     by_name: &'a ByName,
     cluster: String,
-    /// Whether one has been told of, where only the first counts.
+    /// Whether one has been shown, where only the first counts.
     taken: bool,
 }
 
-impl Told<'_> {
+impl NameTelling<'_> {
     fn line(&mut self, one: &NamedEndpoint, port: u16) -> Option<EndpointLine> {
         let mut steps = Vec::new();
-        for step in Step::ALL {
+        for step in WithholdingStep::ALL {
             let found = self.step(step, one);
             let (ok, detail) = match found {
                 Ok(detail) => (true, detail),
@@ -135,19 +134,21 @@ impl Told<'_> {
         })
     }
 
-    fn step(&self, step: Step, one: &NamedEndpoint) -> Result<String, String> {
+    fn step(&self, step: WithholdingStep, one: &NamedEndpoint) -> Result<String, String> {
         let name = &one.address;
         match step {
-            Step::Ready if self.by_name.just_then && self.taken => {
+            WithholdingStep::Ready if self.by_name.just_then && self.taken => {
                 Err("of several names the first alone counts (DNS_ROUND_ROBIN)".into())
             }
-            Step::Ready => Ok("ready".into()),
-            Step::Pod => Ok("no pod: the proxy finds it by itself".into()),
-            Step::Export if !self.service.primary.export_to.visible_to(&self.view.namespace) => {
+            WithholdingStep::Ready => Ok("ready".into()),
+            WithholdingStep::Pod => Ok("no pod: the proxy finds it by itself".into()),
+            WithholdingStep::Export
+                if !self.service.primary.export_to.visible_to(&self.view.namespace) =>
+            {
                 Err(format!("not visible to namespace {}", self.view.namespace))
             }
-            Step::Export => Ok(format!("visible to namespace {}", self.view.namespace)),
-            Step::Network => match &one.network {
+            WithholdingStep::Export => Ok(format!("visible to namespace {}", self.view.namespace)),
+            WithholdingStep::Network => match &one.network {
                 None => Ok("outside the mesh: reached from every network".into()),
                 Some(network) if *network == self.view.network => {
                     Ok(format!("same network as the proxy, {}", quoted(network)))
@@ -158,14 +159,18 @@ impl Told<'_> {
                     quoted(&self.view.network)
                 )),
             },
-            Step::Gateway => Ok("not needed".into()),
-            Step::Family if one.is_socket() => Ok("a socket on the proxy's own host".into()),
-            Step::Family if name.parse::<IpAddr>().is_ok() => Ok("an address as it is".into()),
-            Step::Family if has_sockets(self.by_name) => {
+            WithholdingStep::Gateway => Ok("not needed".into()),
+            WithholdingStep::Family if one.is_socket() => {
+                Ok("a socket on the proxy's own host".into())
+            }
+            WithholdingStep::Family if name.parse::<IpAddr>().is_ok() => {
+                Ok("an address as it is".into())
+            }
+            WithholdingStep::Family if has_sockets(self.by_name) => {
                 Err(format!("beside a socket no names are resolved, so {name} isn't"))
             }
-            Step::Family => Ok(format!("the proxy resolves {name}")),
-            Step::Mtls => Ok(match one.tls_mode {
+            WithholdingStep::Family => Ok(format!("the proxy resolves {name}")),
+            WithholdingStep::Mtls => Ok(match one.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
                 TlsMode::Disabled => "plain text".into(),
             }),

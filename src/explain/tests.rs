@@ -5,22 +5,22 @@ use crate::fixtures::{endpoint, member, service, shard, sidecar};
 use crate::model::{ByName, KnownCluster, KnownClusters, NamedEndpoint};
 use crate::policy::Policy;
 use crate::push::PushContext;
-use crate::push::event_loop::{Event, Mesh};
+use crate::push::event_loop::{MeshEvent, MeshState};
 
 /// East and west with an endpoint of `web.ns` each, in one network.
 fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
-    let mut mesh = Mesh::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(crate::fixtures::settings());
     for (epoch, (cluster, address)) in
         [("east", "10.0.0.1"), ("west", "10.0.0.2")].into_iter().enumerate()
     {
         let epoch = u64::try_from(epoch).expect("few");
         let word = shard(cluster, epoch).with(service("web.ns"), vec![endpoint(address)]);
-        mesh.apply(Event::Registry(word.said()));
+        mesh.apply(MeshEvent::Registry(word.said()));
     }
-    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
     let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");
-    mesh.apply(Event::Policy(Arc::new(Policy::parse(&text).expect("a sound policy"))));
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Policy(Arc::new(Policy::parse(&text).expect("a sound policy"))));
+    mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }
 
@@ -86,10 +86,10 @@ fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
 
 /// What a proxy of network n1 is told of `db.ns`, found as `resolution` says.
 fn found(resolution: Resolution) -> Explanation {
-    let mut mesh = Mesh::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(crate::fixtures::settings());
     let named = service("db.ns").with(|one| one.resolution = resolution);
-    mesh.apply(Event::Registry(shard("east", 0).with(named, vec![]).said()));
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Registry(shard("east", 0).with(named, vec![]).said()));
+    mesh.apply(MeshEvent::Complete);
     let context = mesh.next_version().expect("a first version").0;
     let view = ViewKey::of(&sidecar("client.ns", "west"), "n1".into(), Role::Client);
     explain(&context, "proxy", &view, "DB.ns", None, None).expect("a service")
@@ -149,10 +149,10 @@ fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
     unseen.pod = PodState::Missing;
     let mut unready = endpoint("10.0.0.2");
     unready.health = Health::Unhealthy;
-    let mut mesh = Mesh::new(crate::fixtures::settings());
+    let mut mesh = MeshState::new(crate::fixtures::settings());
     let endpoints = vec![endpoint("10.0.0.1"), unready, unseen];
-    mesh.apply(Event::Registry(shard("east", 0).with(service("web.ns"), endpoints).said()));
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Registry(shard("east", 0).with(service("web.ns"), endpoints).said()));
+    mesh.apply(MeshEvent::Complete);
     let told = told(&mesh.next_version().expect("a first version").0);
     let line = &told.clusters[0];
     let also: Vec<_> = line.also.iter().map(|one| (one.reason.as_str(), one.code)).collect();

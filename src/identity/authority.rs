@@ -1,8 +1,8 @@
 //! The CA: a key, its chain, and the roots it is believed by.
 //!
 //! It issues two kinds of certificates: the control plane's own, and those of workloads. It never decides
-//! who may have one. A CA is four PEM files, wherever they are kept; a built-in one is made once and then
-//! handled as a plugged-in one.
+//! who may have one. A CA is a few PEM files of one of two forms, wherever they are kept; a built-in one is made
+//! once and then handled as a plugged-in one.
 
 use std::fmt;
 use std::future::Future;
@@ -19,19 +19,39 @@ use rustls::SignatureScheme;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+pub use super::error::LIFETIME_MAX;
+use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
-use super::{Error, SpiffeId, StoreTrouble, TrustRoots, csr, files, pem, tls};
+use super::{SpiffeId, TrustRoots, csr, files, pem, tls};
 
 /// How long a certificate lives when nobody says otherwise.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);
-/// The longest a certificate may live; who asks for more is refused.
-pub const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long the root of a built-in CA lives.
 pub const ROOT_LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 /// Validity starts this long before now, for clocks that are behind.
 pub const BACKDATING: Duration = Duration::from_secs(5 * 60);
 
-/// The four files of a CA. `Debug` shows no key.
+/// How the files of a CA are called.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AuthorityForm {
+    /// As Istio has them, in the Secret `cacerts`.
+    #[default]
+    Istio,
+    /// As a Secret of type `kubernetes.io/tls` has them, from cert-manager for instance.
+    Tls,
+}
+
+impl AuthorityForm {
+    /// The names of certificate, key, chain and roots. In the second form the first of the chain is the certificate.
+    pub fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Istio => AuthorityPem::FILES,
+            Self::Tls => ["tls.crt", "tls.key", "tls.crt", "ca.crt"],
+        }
+    }
+}
+
+/// The files of a CA. `Debug` shows no key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AuthorityPem {
     /// `ca-cert.pem`: the certificate that signs.
@@ -42,6 +62,8 @@ pub struct AuthorityPem {
     pub cert_chain: String,
     /// `root-cert.pem`: all roots, old and new ones during a rotation.
     pub root_cert: String,
+    /// How they are called where they come from.
+    pub form: AuthorityForm,
 }
 
 impl AuthorityPem {
@@ -49,7 +71,7 @@ impl AuthorityPem {
     pub const FILES: [&str; 4] = ["ca-cert.pem", "ca-key.pem", "cert-chain.pem", "root-cert.pem"];
 
     /// A new root that signs by itself: P-256, ten years.
-    pub fn generate(now: SystemTime) -> Result<Self, Error> {
+    pub fn generate(now: SystemTime) -> Result<Self, IdentityError> {
         let key = KeyPair::generate().map_err(signing)?;
         let mut params = CertificateParams::default();
         let mut name = DistinguishedName::new();
@@ -68,42 +90,59 @@ impl AuthorityPem {
             ca_key: key.serialize_pem(),
             cert_chain: root.clone(),
             root_cert: root,
+            form: AuthorityForm::Istio,
         })
     }
 
-    /// Reads the four files of `directory`.
+    /// Reads the files of `directory`, of either form.
     ///
     /// # Errors
-    /// Some are missing, which is said of all at once, or can't be read.
-    pub fn read(directory: &Path) -> Result<Self, Error> {
-        Self::from_files(directory, files::read)
+    /// Some are missing, which is reported for all at once, or can't be read.
+    pub fn read(directory: &Path) -> Result<Self, IdentityError> {
+        Self::of_parts(directory, |name| files::read(&directory.join(name)))
     }
 
-    pub(super) fn from_files(
-        directory: &Path,
-        read: impl Fn(&Path) -> io::Result<Vec<u8>>,
-    ) -> Result<Self, Error> {
-        let mut missing = Vec::new();
-        let mut texts = [const { String::new() }; 4];
-        for (name, text) in Self::FILES.into_iter().zip(&mut texts) {
-            let path = directory.join(name);
-            match read(&path) {
-                // PEM is ASCII; anything else fails as PEM a little later, with its file's name.
-                Ok(contents) => *text = String::from_utf8_lossy(&contents).into_owned(),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(name),
-                Err(source) => return Err(Error::Read { path, source }),
+    /// Reads the parts of what is called `origin`, of either form: the second where nothing of the first is there.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn of_parts(
+        origin: &Path,
+        read: impl Fn(&'static str) -> io::Result<Vec<u8>>,
+    ) -> Result<Self, IdentityError> {
+        let text = |name: &'static str| match read(name) {
+            // PEM is ASCII; anything else fails as PEM a little later, with its file's name.
+            Ok(contents) => Ok(Some(String::from_utf8_lossy(&contents).into_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(IdentityError::Read { path: origin.join(name), source }),
+        };
+        let all = |form: AuthorityForm| -> Result<Vec<Option<String>>, IdentityError> {
+            form.names().into_iter().map(text).collect()
+        };
+        let (mut form, mut texts) = (AuthorityForm::Istio, all(AuthorityForm::Istio)?);
+        if texts.iter().all(Option::is_none) {
+            let others = all(AuthorityForm::Tls)?;
+            if others.iter().any(Option::is_some) {
+                (form, texts) = (AuthorityForm::Tls, others);
             }
         }
-        if !missing.is_empty() {
-            return Err(Error::PartialAuthority { path: directory.to_owned(), missing });
-        }
-        let [ca_cert, ca_key, cert_chain, root_cert] = texts;
-        Ok(Self { ca_cert, ca_key, cert_chain, root_cert })
+        let names = form.names().into_iter().zip(&texts);
+        let mut missing: Vec<_> =
+            names.filter(|(_, text)| text.is_none()).map(|(name, _)| name).collect();
+        // In the second form one file is two parts.
+        missing.sort_unstable();
+        missing.dedup();
+        let whole: Option<Vec<String>> = texts.into_iter().collect();
+        let whole = whole.and_then(|whole| <[String; 4]>::try_from(whole).ok());
+        let Some([ca_cert, ca_key, cert_chain, root_cert]) = whole else {
+            return Err(IdentityError::PartialAuthority { path: origin.to_owned(), missing });
+        };
+        Ok(Self { ca_cert, ca_key, cert_chain, root_cert, form })
     }
 
     /// Makes `directory`, which must be absent or empty, with the four files in it; the key for the owner
     /// only.
-    pub fn write(&self, directory: &Path) -> Result<(), Error> {
+    pub fn write(&self, directory: &Path) -> Result<(), IdentityError> {
         let [ca_cert, ca_key, cert_chain, root_cert] = Self::FILES;
         files::create_folder(
             directory,
@@ -126,17 +165,20 @@ impl fmt::Debug for AuthorityPem {
 /// Where a built-in CA is kept.
 pub trait AuthorityStore {
     /// The CA, if one was ever kept.
-    fn load(&self) -> impl Future<Output = Result<Option<AuthorityPem>, Error>> + Send;
+    fn load(&self) -> impl Future<Output = Result<Option<AuthorityPem>, IdentityError>> + Send;
 
     /// Keeps the first CA; `false`, changing nothing, if another replica was faster.
-    fn create(&self, new: &AuthorityPem) -> impl Future<Output = Result<bool, Error>> + Send;
+    fn create(
+        &self,
+        new: &AuthorityPem,
+    ) -> impl Future<Output = Result<bool, IdentityError>> + Send;
 }
 
 /// The CA of `store`; makes one if there is none. Replicas that start at once end up with the same.
 pub async fn load_or_create(
     store: &impl AuthorityStore,
     now: SystemTime,
-) -> Result<AuthorityPem, Error> {
+) -> Result<AuthorityPem, IdentityError> {
     if let Some(kept) = store.load().await? {
         return Ok(kept);
     }
@@ -144,7 +186,7 @@ pub async fn load_or_create(
     if store.create(&new).await? {
         return Ok(new);
     }
-    let gone = || Error::Store {
+    let gone = || IdentityError::Store {
         reason: "another replica's CA came and went".to_owned(),
         trouble: StoreTrouble::Unusable,
     };
@@ -156,20 +198,20 @@ pub async fn load_or_create(
 pub struct DirectoryStore(pub PathBuf);
 
 impl AuthorityStore for DirectoryStore {
-    async fn load(&self) -> Result<Option<AuthorityPem>, Error> {
+    async fn load(&self) -> Result<Option<AuthorityPem>, IdentityError> {
         // An empty folder is one that was made for us; one with part of a CA is an error.
         match std::fs::read_dir(&self.0).map(|mut entries| entries.next().is_none()) {
             Ok(false) => AuthorityPem::read(&self.0).map(Some),
             Ok(true) => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(Error::Read { path: self.0.clone(), source }),
+            Err(source) => Err(IdentityError::Read { path: self.0.clone(), source }),
         }
     }
 
-    async fn create(&self, new: &AuthorityPem) -> Result<bool, Error> {
+    async fn create(&self, new: &AuthorityPem) -> Result<bool, IdentityError> {
         match new.write(&self.0) {
             Ok(()) => Ok(true),
-            Err(Error::NotEmpty { .. }) => Ok(false),
+            Err(IdentityError::NotEmpty { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -186,12 +228,11 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Checks the four files and that what they sign would be believed; `origin` names the folder in
-    /// messages.
-    pub fn new(files: &AuthorityPem, origin: &str, now: SystemTime) -> Result<Self, Error> {
+    /// Checks the files and that what they sign would be believed; `origin` names the folder in messages.
+    pub fn new(files: &AuthorityPem, origin: &str, now: SystemTime) -> Result<Self, IdentityError> {
         let [cert_file, key_file, chain_file, root_file] =
-            AuthorityPem::FILES.map(|name| format!("{origin}/{name}"));
-        let unreadable = |reason: &str| Error::Certificate {
+            files.form.names().map(|name| format!("{origin}/{name}"));
+        let unreadable = |reason: &str| IdentityError::Certificate {
             origin: cert_file.clone(),
             number: 1,
             reason: reason.to_owned(),
@@ -201,12 +242,12 @@ impl Authority {
         let (not_before, not_after) =
             validity(&certificate).ok_or_else(|| unreadable("it can't be parsed"))?;
         if now < not_before || not_after < now {
-            return Err(Error::NotValidNow { origin: cert_file, not_before, not_after });
+            return Err(IdentityError::NotValidNow { origin: cert_file, not_before, not_after });
         }
         let key =
             SigningKey::new(pem::private_key(files.ca_key.as_bytes(), &key_file)?, &key_file)?;
         if !key.belongs_to(&certificate) {
-            return Err(Error::KeyMismatch { certificate: cert_file, key: key_file });
+            return Err(IdentityError::KeyMismatch { certificate: cert_file, key: key_file });
         }
         let issuer = Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| unreadable(&error.to_string()))?;
@@ -237,7 +278,11 @@ impl Authority {
     }
 
     /// A certificate for the control plane itself; `names` are DNS names and IP addresses.
-    pub fn issue_serving(&self, names: &[String], now: SystemTime) -> Result<Issued, Error> {
+    pub fn issue_serving(
+        &self,
+        names: &[String],
+        now: SystemTime,
+    ) -> Result<IssuedCertificate, IdentityError> {
         let mut params = CertificateParams::new(names).map_err(signing)?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.issue(params, LIFETIME_DEFAULT, now)
@@ -249,7 +294,7 @@ impl Authority {
         id: &SpiffeId,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Issued, Error> {
+    ) -> Result<IssuedCertificate, IdentityError> {
         self.issue(workload(id)?, lifetime, now)
     }
 
@@ -261,7 +306,7 @@ impl Authority {
         id: &SpiffeId,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Chain, Error> {
+    ) -> Result<Chain, IdentityError> {
         self.sign(workload(id)?, &csr::public_key(csr_pem)?, lifetime, now)
     }
 
@@ -270,9 +315,9 @@ impl Authority {
         params: CertificateParams,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Issued, Error> {
+    ) -> Result<IssuedCertificate, IdentityError> {
         let key = KeyPair::generate().map_err(signing)?;
-        Ok(Issued { chain: self.sign(params, &key, lifetime, now)?, key })
+        Ok(IssuedCertificate { chain: self.sign(params, &key, lifetime, now)?, key })
     }
 
     fn sign(
@@ -281,9 +326,9 @@ impl Authority {
         key: &impl PublicKeyData,
         lifetime: Duration,
         now: SystemTime,
-    ) -> Result<Chain, Error> {
+    ) -> Result<Chain, IdentityError> {
         if lifetime < Duration::from_secs(1) || lifetime > LIFETIME_MAX {
-            return Err(Error::Lifetime { asked: lifetime });
+            return Err(IdentityError::Lifetime { asked: lifetime });
         }
         // Past the end of its issuer a certificate is worth nothing, so it does not claim to be.
         let not_after = (now + lifetime).min(self.not_after);
@@ -302,10 +347,13 @@ impl Authority {
     }
 
     /// Signs something, to see that it verifies: one check for all that can be wrong between four files.
-    fn prove(&self, origin: &str, now: SystemTime) -> Result<(), Error> {
-        let unrooted =
-            |error: Error| Error::Unrooted { origin: origin.to_owned(), reason: error.to_string() };
-        let nobody = SpiffeId::new("probe.invalid", "probe", "probe").map_err(Error::Identity)?;
+    fn prove(&self, origin: &str, now: SystemTime) -> Result<(), IdentityError> {
+        let unrooted = |error: IdentityError| IdentityError::Unrooted {
+            origin: origin.to_owned(),
+            reason: error.to_string(),
+        };
+        let nobody =
+            SpiffeId::new("probe.invalid", "probe", "probe").map_err(IdentityError::Identity)?;
         let issued = self.issue_workload(&nobody, Duration::from_secs(60), now)?;
         self.roots.authenticate(&issued.chain.certificates, now).map_err(unrooted)?;
         Ok(())
@@ -343,13 +391,13 @@ impl Chain {
 
 /// A chain and its key. `Debug` shows no key.
 #[derive(Debug)]
-pub struct Issued {
+pub struct IssuedCertificate {
     /// The certificates.
     pub chain: Chain,
     key: KeyPair,
 }
 
-impl Issued {
+impl IssuedCertificate {
     /// The key in PKCS#8 form, in PEM.
     pub fn key_pem(&self) -> String {
         self.key.serialize_pem()
@@ -363,9 +411,13 @@ impl Issued {
 
 /// Writes `cert-chain.pem`, `key.pem` and `root-cert.pem` to `directory`, over older ones: all of them or none.
 /// The key is for its owner only.
-pub fn write_workload(directory: &Path, issued: &Issued, roots: &TrustRoots) -> Result<(), Error> {
+pub fn write_workload(
+    directory: &Path,
+    issued: &IssuedCertificate,
+    roots: &TrustRoots,
+) -> Result<(), IdentityError> {
     std::fs::create_dir_all(directory)
-        .map_err(|source| Error::Write { path: directory.to_owned(), source })?;
+        .map_err(|source| IdentityError::Write { path: directory.to_owned(), source })?;
     let (roots, key, chain) = (roots.to_pem(), issued.key_pem(), issued.chain.to_pem());
     let at = |name: &str| directory.join(name);
     // Roots first: they are good with the old certificate too.
@@ -377,7 +429,7 @@ pub fn write_workload(directory: &Path, issued: &Issued, roots: &TrustRoots) -> 
     files::replace_all(directory, &wanted)
 }
 
-fn workload(id: &SpiffeId) -> Result<CertificateParams, Error> {
+fn workload(id: &SpiffeId) -> Result<CertificateParams, IdentityError> {
     let mut params = CertificateParams::default();
     params.subject_alt_names = vec![SanType::URI(id.to_string().try_into().map_err(signing)?)];
     // A workload serves others and calls others.
@@ -393,8 +445,8 @@ fn serial_number() -> SerialNumber {
     SerialNumber::from_slice(&bytes)
 }
 
-fn signing(error: rcgen::Error) -> Error {
-    Error::Signing { reason: error.to_string() }
+fn signing(error: rcgen::Error) -> IdentityError {
+    IdentityError::Signing { reason: error.to_string() }
 }
 
 /// The CA's key. By way of rustls, since rcgen on its own takes PKCS#8 only, and most plugged-in keys were
@@ -406,8 +458,8 @@ struct SigningKey {
 }
 
 impl SigningKey {
-    fn new(key: PrivateKeyDer<'static>, origin: &str) -> Result<Self, Error> {
-        let unusable = || Error::Key { origin: origin.to_owned() };
+    fn new(key: PrivateKeyDer<'static>, origin: &str) -> Result<Self, IdentityError> {
+        let unusable = || IdentityError::Key { origin: origin.to_owned() };
         let key = tls::provider().key_provider.load_private_key(key).map_err(|_| unusable())?;
         let public = key
             .public_key()

@@ -10,7 +10,7 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::public_key::PublicKey;
 
-use super::Error;
+use super::error::IdentityError;
 
 /// The longest request that is looked at, in bytes; one for an 8192 bit RSA key has 3 KiB.
 pub const LENGTH_MAX: usize = 16 * 1024;
@@ -20,28 +20,28 @@ pub const LENGTH_MAX: usize = 16 * 1024;
 /// # Errors
 /// It can't be parsed, its signature is wrong, or the key is none of RSA with 2048 to 8192 bits, P-256,
 /// P-384 and Ed25519.
-pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, Error> {
+pub fn public_key(pem: &str) -> Result<SubjectPublicKeyInfo, IdentityError> {
     if pem.len() > LENGTH_MAX {
-        return Err(Error::Request("it is longer than 16 KiB"));
+        return Err(IdentityError::Request("it is longer than 16 KiB"));
     }
     let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
-        .map_err(|_| Error::Request("it is not a certificate request in PEM form"))?;
+        .map_err(|_| IdentityError::Request("it is not a certificate request in PEM form"))?;
     let (rest, request) = X509CertificationRequest::from_der(&der)
-        .map_err(|_| Error::Request("it is not a PKCS#10 request"))?;
+        .map_err(|_| IdentityError::Request("it is not a PKCS#10 request"))?;
     if !rest.is_empty() {
-        return Err(Error::Request("something follows the request"));
+        return Err(IdentityError::Request("something follows the request"));
     }
     request
         .verify_signature()
-        .map_err(|_| Error::Request("its signature does not match its key"))?;
+        .map_err(|_| IdentityError::Request("its signature does not match its key"))?;
     let key = &request.certification_request_info.subject_pki;
     if let Ok(PublicKey::RSA(rsa)) = key.parsed()
         && !(2048..=8192).contains(&rsa.key_size())
     {
-        return Err(Error::Request("an RSA key must have 2048 to 8192 bits"));
+        return Err(IdentityError::Request("an RSA key must have 2048 to 8192 bits"));
     }
     SubjectPublicKeyInfo::from_der(key.raw)
-        .map_err(|_| Error::Request("its key is not RSA, P-256, P-384 or Ed25519"))
+        .map_err(|_| IdentityError::Request("its key is not RSA, P-256, P-384 or Ed25519"))
 }
 
 #[cfg(test)]
@@ -91,7 +91,7 @@ mod tests {
         let mut der = request(&KeyPair::generate().expect("ring makes it"));
         der.push(0);
         for text in ["", "x", &"x".repeat(LENGTH_MAX + 1), &pem(b"x"), &pem(&der)] {
-            assert!(matches!(public_key(text), Err(Error::Request(_))));
+            assert!(matches!(public_key(text), Err(IdentityError::Request(_))));
         }
     }
 }

@@ -3,25 +3,26 @@
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use super::Error;
-use crate::durable::{self, Wanted};
+use super::error::IdentityError;
+use crate::durable::{self, WantedFile};
 pub(super) use crate::durable::{PUBLIC, SECRET};
 
 /// The most bytes that a file of certificates or keys may have: bundles of all public roots have some 250 KiB.
 const BYTES_MAX: u64 = 4 * 1024 * 1024;
 
 /// Puts files that belong together in the place of older ones, all or none.
-pub(super) fn replace_all(folder: &Path, files: &[Wanted<'_>]) -> Result<(), Error> {
-    durable::replace_all(files).map_err(|source| Error::Write { path: folder.to_owned(), source })
+pub(super) fn replace_all(folder: &Path, files: &[WantedFile<'_>]) -> Result<(), IdentityError> {
+    durable::replace_all(files)
+        .map_err(|source| IdentityError::Write { path: folder.to_owned(), source })
 }
 
 /// Makes the folder `path` with `files` in it, all at once; it must be absent or empty.
-pub(super) fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> Result<(), Error> {
+pub(super) fn create_folder(path: &Path, files: &[(&str, &str, u32)]) -> Result<(), IdentityError> {
     durable::create_folder(path, files).map_err(|source| match source.kind() {
         ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists => {
-            Error::NotEmpty { path: path.to_owned() }
+            IdentityError::NotEmpty { path: path.to_owned() }
         }
-        _ => Error::Write { path: path.to_owned(), source },
+        _ => IdentityError::Write { path: path.to_owned(), source },
     })
 }
 

@@ -17,7 +17,8 @@ static SERVER: LazyLock<Option<Arc<ServerConfig>>> = LazyLock::new(|| {
     let chain = issued.chain.certificates().to_vec();
     let origins = ["certificate", "key"];
     let certified = tls::certified_key(chain, issued.key_der(), origins, now).ok()?;
-    tls::server_config(&Arc::new(certified), authority.roots()).ok()
+    let clients = tls::ClientCertificates::Optional;
+    tls::server_config(&Arc::new(certified), authority.roots(), clients).ok()
 });
 
 /// The first bytes of a connection: whatever name they ask for, the handshake goes on, or ends.

@@ -13,7 +13,8 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::Error;
+use super::error::IdentityError;
+pub use super::error::SpiffeIdError;
 use crate::model::{Namespace, is_trust_domain};
 
 /// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
@@ -22,32 +23,6 @@ pub struct SpiffeId {
     trust_domain: Arc<str>,
     namespace: Namespace,
     service_account: Arc<str>,
-}
-
-/// Why a certificate or a text names no identity of this mesh.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SpiffeIdError {
-    /// The certificate, or its list of names, can't be parsed.
-    #[error("the certificate can't be parsed")]
-    Malformed,
-    /// Not exactly one URI. (SPIFFE X.509-SVID, section 2.)
-    #[error("it has {0} URI names, expected exactly 1")]
-    UriCount(usize),
-    /// More than [`SpiffeId::LENGTH_MAX`] bytes.
-    #[error("the URI is {0} bytes long")]
-    TooLong(usize),
-    /// Not of the form above.
-    #[error("the URI is not spiffe://<trust domain>/ns/<namespace>/sa/<service account>")]
-    Form,
-    /// A trust domain of other characters than `a-z 0-9 . - _`, or none.
-    #[error("the trust domain is not made of lower-case letters, digits, '.', '-' and '_'")]
-    TrustDomain,
-    /// A namespace that Kubernetes would not accept.
-    #[error("the namespace is not a DNS label")]
-    Namespace,
-    /// A service account that Kubernetes would not accept.
-    #[error("the service account is not a DNS subdomain")]
-    ServiceAccount,
 }
 
 impl SpiffeId {
@@ -150,8 +125,8 @@ pub struct PeerIdentity {
 
 impl PeerIdentity {
     /// Reads a chain, leaf first, that has been verified.
-    pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, Error> {
-        let leaf = chain.first().ok_or(Error::NoPeerCertificate)?;
+    pub(super) fn of_verified(chain: &[CertificateDer<'_>]) -> Result<Self, IdentityError> {
+        let leaf = chain.first().ok_or(IdentityError::NoPeerCertificate)?;
         Ok(Self {
             id: SpiffeId::of_certificate(leaf)?,
             not_after: validity(leaf).ok_or(SpiffeIdError::Malformed)?.1,
@@ -177,7 +152,7 @@ impl PeerIdentity {
 
 impl fmt::Debug for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} until {}", self.id, super::time(self.not_after))
+        write!(f, "{} until {}", self.id, super::error::time(self.not_after))
     }
 }
 

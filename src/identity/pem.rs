@@ -5,23 +5,29 @@ use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::Error;
+use super::error::IdentityError;
 
 /// All certificates in `text`, in its order; at least one. Other blocks are passed over.
 pub(super) fn certificates(
     text: &[u8],
     origin: &str,
-) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let none = || Error::Pem { origin: origin.to_owned(), wanted: "certificate in PEM form" };
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let none =
+        || IdentityError::Pem { origin: origin.to_owned(), wanted: "certificate in PEM form" };
     let found: Vec<_> =
         CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|_| none())?;
     if found.is_empty() { Err(none()) } else { Ok(found) }
 }
 
 /// The first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form.
-pub(super) fn private_key(text: &[u8], origin: &str) -> Result<PrivateKeyDer<'static>, Error> {
-    PrivateKeyDer::from_pem_slice(text)
-        .map_err(|_| Error::Pem { origin: origin.to_owned(), wanted: "private key in PEM form" })
+pub(super) fn private_key(
+    text: &[u8],
+    origin: &str,
+) -> Result<PrivateKeyDer<'static>, IdentityError> {
+    PrivateKeyDer::from_pem_slice(text).map_err(|_| IdentityError::Pem {
+        origin: origin.to_owned(),
+        wanted: "private key in PEM form",
+    })
 }
 
 /// A certificate as a PEM block that ends with a newline.

@@ -5,7 +5,7 @@
 //! being written is passed over; it is taken as a whole, or the old one stays and the reason is shown.
 //! Ends no connection itself: it says by `trust_generation` when those should be looked at again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,8 +16,15 @@ use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use super::authority::BACKDATING;
 use super::peer::validity;
-use super::{Authority, AuthorityPem, Error, NamedRoots, PeerIdentity, TrustRoots, pem, time, tls};
+use super::tls::ClientCertificates;
+use super::{
+    Authority, AuthorityForm, AuthorityPem, IdentityError, NamedRoots, PeerIdentity, RootLife,
+    RootStage, StoreTrouble, TrustRoots, error::time, pem, tls,
+};
+use crate::codes;
+use crate::model::RootBundle;
 use crate::task::Supervisor;
 
 /// How often the files are read.
@@ -27,7 +34,7 @@ const FILE_LENGTH_MAX: u64 = 1 << 20;
 
 /// Where certificates come from.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct CertificateSettings {
     /// The certificate the control plane shows.
     pub serving: Serving,
     /// The roots that clients' certificates must chain to; without it those of the CA.
@@ -36,6 +43,8 @@ pub struct Settings {
     pub authority: Option<AuthorityFrom>,
     /// What the mesh config says of roots.
     pub named: watch::Receiver<Arc<NamedRoots>>,
+    /// Whether clients need one.
+    pub clients: ClientCertificates,
 }
 
 /// The certificate the control plane shows.
@@ -58,10 +67,21 @@ pub enum Serving {
 /// The CA.
 #[derive(Debug, Clone)]
 pub enum AuthorityFrom {
-    /// A folder with the four files, watched.
+    /// A folder with its files, watched.
     Directory(PathBuf),
+    /// One that somebody else keeps, and may change: read again whenever it has.
+    Followed(watch::Receiver<Arc<FollowedAuthority>>),
     /// A built-in one, from [`super::authority::load_or_create`].
     Stored(AuthorityPem),
+}
+
+/// A CA that somebody else keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedAuthority {
+    /// Where it is, for messages.
+    pub origin: String,
+    /// As it stands there, or why it can't be used.
+    pub held: Result<AuthorityPem, String>,
 }
 
 /// The names proxies know the control plane by (docs/reference/interface.md, `--tls-san`).
@@ -84,14 +104,16 @@ pub struct ServerIdentity {
     /// When the serving certificate ends.
     pub serving_not_after: SystemTime,
     /// Why something newer is not in force, or will soon not work.
-    pub problem: Option<Problem>,
+    pub problem: Option<CertificateProblem>,
     certificate: Arc<CertifiedKey>,
     renew_at: Option<SystemTime>,
+    /// What workloads are to believe, and since when, as far as this process knows.
+    bundle: Option<(Arc<RootBundle>, SystemTime)>,
 }
 
 /// A fault that an operator should end; what was good before is still in force.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct CertificateProblem {
     /// The code for `strait help`.
     pub code: &'static str,
     /// The fact.
@@ -101,9 +123,41 @@ pub struct Problem {
 }
 
 impl ServerIdentity {
+    /// What workloads are to believe: the CA's roots and all that we believe ourselves. None without a CA: then
+    /// somebody else gives workloads their certificates, and the roots with them.
+    pub fn root_bundle(&self) -> Option<&Arc<RootBundle>> {
+        self.bundle.as_ref().map(|(bundle, _)| bundle)
+    }
+
+    /// How long the roots of the CA live; none without a CA.
+    pub fn root_lives(&self) -> Vec<RootLife> {
+        let roots = self.authority.iter().flat_map(|authority| authority.roots().certificates());
+        roots.filter_map(|der| RootLife::of(der)).collect()
+    }
+
+    /// Whether the bundle may have more than what the chain ended with that `peer` was last given: it has roots that
+    /// no chain ends with, or is younger than the peer's certificate. Of who shows none it is not known.
+    pub fn has_news_for(&self, peer: Option<&PeerIdentity>) -> bool {
+        let (Some(authority), Some((bundle, since))) = (&self.authority, &self.bundle) else {
+            return false;
+        };
+        let leaf = peer.and_then(|peer| peer.chain().first());
+        let issued = leaf.and_then(validity).map(|(begins, _)| begins + BACKDATING);
+        bundle.certificates.len() > authority.roots().len()
+            || issued.is_none_or(|issued| issued <= *since)
+    }
+
     /// Whether a connected peer would be let in again at `now`.
     pub fn still_trusts(&self, peer: &PeerIdentity, now: SystemTime) -> bool {
         self.trust.authenticate(peer.chain(), now).is_ok()
+    }
+
+    /// What the webhook listens with: the serving certificate, for callers that show none.
+    ///
+    /// # Errors
+    /// Never in practice: the certificate serves already.
+    pub fn webhook_config(&self) -> Result<Arc<ServerConfig>, IdentityError> {
+        tls::public_server_config(&self.certificate)
     }
 }
 
@@ -112,11 +166,11 @@ impl ServerIdentity {
 /// # Errors
 /// Whatever is wrong with the first set: there is no older one to keep.
 pub fn start(
-    settings: Settings,
+    settings: CertificateSettings,
     interval: Duration,
     tasks: &Supervisor,
-) -> Result<watch::Receiver<Arc<ServerIdentity>>, Error> {
-    let files = Files::read(&settings);
+) -> Result<watch::Receiver<Arc<ServerIdentity>>, IdentityError> {
+    let files = CertificateFiles::read(&settings);
     let first = build(&settings, &files, None, SystemTime::now())?;
     // A watch holds the latest value only: it can't be full.
     let (sender, receiver) = watch::channel(Arc::new(first));
@@ -129,11 +183,13 @@ pub fn start(
             loop {
                 tokio::time::sleep(interval).await;
                 let read = settings.clone();
-                let Ok(files) = tokio::task::spawn_blocking(move || Files::read(&read)).await
+                let Ok(files) =
+                    tokio::task::spawn_blocking(move || CertificateFiles::read(&read)).await
                 else {
                     continue;
                 };
                 let current = Arc::clone(&sender.borrow());
+                rotation.tell_root_ends(&current, SystemTime::now());
                 if let Some(next) = rotation.apply(&settings, files, &current, SystemTime::now()) {
                     sender.send_replace(Arc::new(next));
                 }
@@ -145,20 +201,38 @@ pub fn start(
 
 /// What was read, and whether it can be believed to be whole.
 struct Rotation {
-    applied: Files,
-    last_read: Files,
+    applied: CertificateFiles,
+    last_read: CertificateFiles,
+    /// How near the end of a root was when that was last told.
+    told: RootStage,
 }
 
 impl Rotation {
-    fn new(applied: Files) -> Self {
-        Self { last_read: applied.clone(), applied }
+    fn new(applied: CertificateFiles) -> Self {
+        Self { last_read: applied.clone(), applied, told: RootStage::Fine }
+    }
+
+    /// Tells of the root whose end is nearest, once at each stage.
+    fn tell_root_ends(&mut self, current: &ServerIdentity, now: SystemTime) {
+        let lives = current.root_lives();
+        let nearest = lives.iter().max_by_key(|life| life.stage(now));
+        let stage = nearest.map_or(RootStage::Fine, |life| life.stage(now));
+        if let Some(life) = nearest.filter(|_| stage > self.told) {
+            warn!(
+                code = codes::ROOT_ENDS.id,
+                root = life.subject,
+                ends = %time(life.ends),
+                "a root of the CA ends; rotate to another in time"
+            );
+        }
+        self.told = stage;
     }
 
     /// Takes what was just read; returns what shall be in force from now on, if that is something new.
     fn apply(
         &mut self,
-        settings: &Settings,
-        files: Files,
+        settings: &CertificateSettings,
+        files: CertificateFiles,
         current: &ServerIdentity,
         now: SystemTime,
     ) -> Option<ServerIdentity> {
@@ -168,7 +242,9 @@ impl Rotation {
 
         let renewed = match renew(settings, current, now).transpose() {
             Ok(renewed) => renewed,
-            Err(fault) => return with_problem(current, Some(Problem::of(&fault, current, now))),
+            Err(fault) => {
+                return with_problem(current, Some(CertificateProblem::of(&fault, current, now)));
+            }
         };
         let base = renewed.as_ref().unwrap_or(current);
         let problem = if changed {
@@ -178,11 +254,11 @@ impl Rotation {
                     report(current, &next);
                     return Some(next);
                 }
-                Err(fault) => Some(Problem::of(&fault, base, now)),
+                Err(fault) => Some(CertificateProblem::of(&fault, base, now)),
             }
         } else if settled {
             // The files are those in force; what can still be wrong is that their time has passed.
-            expired(base, now).map(|fault| Problem::of(&fault, base, now))
+            expired(base, now).map(|fault| CertificateProblem::of(&fault, base, now))
         } else {
             base.problem.clone()
         };
@@ -190,8 +266,8 @@ impl Rotation {
     }
 }
 
-impl Problem {
-    fn of(fault: &Error, current: &ServerIdentity, now: SystemTime) -> Self {
+impl CertificateProblem {
+    fn of(fault: &IdentityError, current: &ServerIdentity, now: SystemTime) -> Self {
         let mut message = fault.to_string();
         if let Some(source) = std::error::Error::source(fault) {
             message = format!("{message}: {source}");
@@ -204,12 +280,15 @@ impl Problem {
 }
 
 /// `current` with this problem, unless that is what it has.
-fn with_problem(current: &ServerIdentity, problem: Option<Problem>) -> Option<ServerIdentity> {
+fn with_problem(
+    current: &ServerIdentity,
+    problem: Option<CertificateProblem>,
+) -> Option<ServerIdentity> {
     if current.problem == problem {
         return None;
     }
     match &problem {
-        Some(Problem { code, message, .. }) => error!(
+        Some(CertificateProblem { code, message, .. }) => error!(
             code,
             %message,
             valid_until = %time(current.serving_not_after),
@@ -220,11 +299,11 @@ fn with_problem(current: &ServerIdentity, problem: Option<Problem>) -> Option<Se
     Some(ServerIdentity { problem, ..current.clone() })
 }
 
-fn expired(current: &ServerIdentity, now: SystemTime) -> Option<Error> {
+fn expired(current: &ServerIdentity, now: SystemTime) -> Option<IdentityError> {
     let leaf = current.certificate.cert.first()?;
     let (not_before, not_after) = validity(leaf)?;
     let origin = "force".to_owned();
-    (not_after < now).then_some(Error::NotValidNow { origin, not_before, not_after })
+    (not_after < now).then_some(IdentityError::NotValidNow { origin, not_before, not_after })
 }
 
 fn report(old: &ServerIdentity, new: &ServerIdentity) {
@@ -246,10 +325,10 @@ fn report(old: &ServerIdentity, new: &ServerIdentity) {
 /// `current` with a fresh certificate of our own, where that is due. By the CA in force: a CA directory
 /// that is broken for a while must not cost us the certificate.
 fn renew(
-    settings: &Settings,
+    settings: &CertificateSettings,
     current: &ServerIdentity,
     now: SystemTime,
-) -> Option<Result<ServerIdentity, Error>> {
+) -> Option<Result<ServerIdentity, IdentityError>> {
     let (Serving::Issued { names }, Some(authority), Some(renew_at)) =
         (&settings.serving, &current.authority, current.renew_at)
     else {
@@ -258,7 +337,7 @@ fn renew(
     (renew_at <= now).then(|| {
         let (certificate, renew_at) = issued(authority, names, Some(current), now)?;
         Ok(ServerIdentity {
-            server_config: tls::server_config(&certificate, &current.trust)?,
+            server_config: tls::server_config(&certificate, &current.trust, settings.clients)?,
             serving_not_after: not_after(&certificate).unwrap_or(now),
             certificate,
             renew_at: Some(renew_at),
@@ -274,16 +353,24 @@ fn not_after(certificate: &CertifiedKey) -> Option<SystemTime> {
 
 /// Makes a whole identity from a whole set of files.
 fn build(
-    settings: &Settings,
-    files: &Files,
+    settings: &CertificateSettings,
+    files: &CertificateFiles,
     current: Option<&ServerIdentity>,
     now: SystemTime,
-) -> Result<ServerIdentity, Error> {
+) -> Result<ServerIdentity, IdentityError> {
     let authority = match &settings.authority {
         Some(AuthorityFrom::Directory(path)) => {
-            let kept =
-                AuthorityPem::from_files(path, |path| files.contents(path).map(<[u8]>::to_vec))?;
+            let read = |name| files.contents(&path.join(name)).map(<[u8]>::to_vec);
+            let kept = AuthorityPem::of_parts(path, read)?;
             Some(Authority::new(&kept, &path.display().to_string(), now)?)
+        }
+        Some(AuthorityFrom::Followed(_)) => {
+            let followed = files.followed.as_ref().ok_or(IdentityError::NoAuthority)?;
+            let kept = followed.held.as_ref().map_err(|reason| IdentityError::Store {
+                reason: reason.clone(),
+                trouble: StoreTrouble::Unusable,
+            })?;
+            Some(Authority::new(kept, &followed.origin, now)?)
         }
         Some(AuthorityFrom::Stored(kept)) => Some(Authority::new(kept, "the built-in CA", now)?),
         None => None,
@@ -295,7 +382,7 @@ fn build(
             TrustRoots::from_pem(files.get(path)?, &path.display().to_string(), now)?
         }
         (None, Some(authority)) => TrustRoots::clone(authority.roots()),
-        (None, None) => return Err(Error::NoAuthority),
+        (None, None) => return Err(IdentityError::NoAuthority),
     };
 
     let (certificate, renew_at) = match (&settings.serving, &authority) {
@@ -310,10 +397,17 @@ fn build(
             let (certificate, renew_at) = issued(authority, names, current, now)?;
             (certificate, Some(renew_at))
         }
-        (Serving::Issued { .. }, None) => return Err(Error::NoAuthority),
+        (Serving::Issued { .. }, None) => return Err(IdentityError::NoAuthority),
     };
 
-    let trust = trust.with_named(&files.1, now);
+    let trust = trust.with_named(&files.named, now);
+    let bundle = authority.as_ref().map(|authority| {
+        let new = bundle(authority.roots(), &trust);
+        match current.and_then(|current| current.bundle.clone()) {
+            Some((held, since)) if *held == new => (held, since),
+            _ => (Arc::new(new), now),
+        }
+    });
     let (trust, trust_generation) = match current {
         Some(current) if *current.trust == trust => {
             (Arc::clone(&current.trust), current.trust_generation)
@@ -322,7 +416,7 @@ fn build(
         None => (Arc::new(trust), 0),
     };
     Ok(ServerIdentity {
-        server_config: tls::server_config(&certificate, &trust)?,
+        server_config: tls::server_config(&certificate, &trust, settings.clients)?,
         trust,
         trust_generation,
         authority,
@@ -330,7 +424,15 @@ fn build(
         problem: None,
         certificate,
         renew_at,
+        bundle,
     })
+}
+
+fn bundle(authority: &TrustRoots, trust: &TrustRoots) -> RootBundle {
+    let certificates: BTreeSet<Vec<u8>> =
+        authority.certificates().chain(trust.certificates()).cloned().collect();
+    let pem: String = certificates.iter().map(|one| pem::encode(&one.as_slice().into())).collect();
+    RootBundle { pem: pem.into(), certificates }
 }
 
 /// The certificate in force for as long as it is young and believed, else a new one.
@@ -342,7 +444,7 @@ fn issued(
     names: &[String],
     current: Option<&ServerIdentity>,
     now: SystemTime,
-) -> Result<(Arc<CertifiedKey>, SystemTime), Error> {
+) -> Result<(Arc<CertifiedKey>, SystemTime), IdentityError> {
     if let Some(current) = current
         && let Some(renew_at) = current.renew_at
         && now < renew_at
@@ -361,31 +463,44 @@ fn issued(
 
 /// The contents of all files in use, or why one has none, and what the mesh config says; compared as a whole.
 #[derive(Clone, Default, PartialEq, Eq)]
-struct Files(BTreeMap<PathBuf, Result<Vec<u8>, std::io::ErrorKind>>, Arc<NamedRoots>);
+struct CertificateFiles {
+    files: BTreeMap<PathBuf, Result<Vec<u8>, std::io::ErrorKind>>,
+    named: Arc<NamedRoots>,
+    followed: Option<Arc<FollowedAuthority>>,
+}
 
-impl Files {
-    fn read(settings: &Settings) -> Self {
+impl CertificateFiles {
+    fn read(settings: &CertificateSettings) -> Self {
         let mut paths = Vec::new();
         if let Serving::Files { certificate, key } = &settings.serving {
             paths.extend([certificate.clone(), key.clone()]);
         }
         paths.extend(settings.client_ca.clone());
         if let Some(AuthorityFrom::Directory(directory)) = &settings.authority {
-            paths.extend(AuthorityPem::FILES.map(|name| directory.join(name)));
+            let names = [AuthorityForm::Istio, AuthorityForm::Tls].map(AuthorityForm::names);
+            paths.extend(names.concat().into_iter().map(|name| directory.join(name)));
         }
+        let followed = match &settings.authority {
+            Some(AuthorityFrom::Followed(held)) => Some(Arc::clone(&held.borrow())),
+            _ => None,
+        };
         let read = |path: PathBuf| {
             let contents = read_bounded(&path).map_err(|error| error.kind());
             (path, contents)
         };
-        Self(paths.into_iter().map(read).collect(), Arc::clone(&settings.named.borrow()))
+        Self {
+            files: paths.into_iter().map(read).collect(),
+            named: Arc::clone(&settings.named.borrow()),
+            followed,
+        }
     }
 
-    fn get(&self, path: &Path) -> Result<&[u8], Error> {
-        self.contents(path).map_err(|source| Error::Read { path: path.to_owned(), source })
+    fn get(&self, path: &Path) -> Result<&[u8], IdentityError> {
+        self.contents(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
     }
 
     fn contents(&self, path: &Path) -> std::io::Result<&[u8]> {
-        match self.0.get(path) {
+        match self.files.get(path) {
             Some(Ok(contents)) => Ok(contents),
             Some(Err(kind)) => Err((*kind).into()),
             None => Err(std::io::ErrorKind::NotFound.into()),

@@ -1,49 +1,77 @@
-//! The certificate service of Istio's agent: renews what the caller already is.
+//! The certificate service of Istio's agent: certifies who the caller is.
 //!
-//! It can be reached over mTLS only. The caller is who its certificate says, which the server that
-//! accepted the connection has put into the request's extensions.
+//! The server that accepted the call has put its [`Caller`] into the request's extensions. One that a token
+//! proves gets a certificate; one that a certificate proves gets another only while its member still runs such a pod.
 
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use strait_proto::envoy::google::protobuf::value::Kind;
 use strait_proto::istio::auth::istio_certificate_service_server::IstioCertificateService;
 use strait_proto::istio::auth::{IstioCertificateRequest, IstioCertificateResponse};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tonic::{Code, Request, Response, Status};
 use tracing::{info, warn};
 
 use super::authority::LIFETIME_DEFAULT;
-use super::{Error, PeerIdentity, ServerIdentity};
+use super::caller::{Caller, CallerProof, CallerRegistry};
+use super::limits::IssueLimits;
+use super::{Authority, IdentityError, PeerIdentity, ServerIdentity};
+use crate::codes;
+use crate::model::ClusterId;
+
+/// Signatures that are made at once: they take a CPU each.
+const SIGNERS: usize = 2;
+
+/// What became of requests for certificates.
+#[derive(Debug, Default)]
+pub struct IssueStats {
+    /// Requests.
+    pub asked: AtomicU64,
+    /// Certificates that were issued.
+    pub issued: AtomicU64,
+    /// Requests that were refused.
+    pub refused: AtomicU64,
+}
 
 /// Signs for a caller's own identity, within one trust domain.
 #[derive(Debug, Clone)]
 pub struct CertificateService {
     identity: watch::Receiver<Arc<ServerIdentity>>,
     trust_domain: watch::Receiver<Option<Arc<str>>>,
+    registry: Arc<dyn CallerRegistry>,
+    stats: Arc<IssueStats>,
+    limits: Arc<Mutex<IssueLimits>>,
+    signers: Arc<Semaphore>,
 }
 
 impl CertificateService {
     /// Signs with the CA that `identity` holds when a request comes, for `trust_domain` only: for nobody
-    /// while that is not known.
+    /// while that is not known. `registry` knows which pods there are.
     pub fn new(
         identity: watch::Receiver<Arc<ServerIdentity>>,
         trust_domain: watch::Receiver<Option<Arc<str>>>,
+        registry: Arc<dyn CallerRegistry>,
+        stats: Arc<IssueStats>,
     ) -> Self {
-        Self { identity, trust_domain }
+        let limits = Arc::new(Mutex::new(IssueLimits::new(Instant::now())));
+        let signers = Arc::new(Semaphore::new(SIGNERS));
+        Self { identity, trust_domain, registry, stats, limits, signers }
     }
 
-    fn sign(
+    /// The CA that signs for this caller, and for how long.
+    fn permit(
         &self,
-        caller: &PeerIdentity,
+        caller: &Caller,
         request: &IstioCertificateRequest,
         now: SystemTime,
-    ) -> Result<IstioCertificateResponse, Status> {
+    ) -> Result<(Arc<Authority>, Duration), Status> {
         // A foreign root may be trusted for its own domain; that is no right to a certificate of ours.
         let trust_domain = self.trust_domain.borrow().clone().ok_or_else(|| {
             Status::unavailable("the mesh config, which names the trust domain, is not read yet")
         })?;
-        if caller.id().trust_domain() != &*trust_domain {
+        if caller.identity().trust_domain() != &*trust_domain {
             return Err(Status::permission_denied(format!(
                 "this CA signs for trust domain {trust_domain:?} only"
             )));
@@ -51,13 +79,20 @@ impl CertificateService {
         if asks_for_another(request) {
             return Err(Status::permission_denied("this CA signs for the caller only"));
         }
+        if let Some(signer) = named_signer(request) {
+            let text = format!("this CA signs itself; there is no CertSigner {signer:?}");
+            return Err(Status::invalid_argument(text));
+        }
         let identity = Arc::clone(&self.identity.borrow());
         // The connection may be older than the roots are: a certificate must not outlive its trust by
         // being exchanged for a new one.
-        if !identity.still_trusts(caller, now) {
-            return Err(Status::unauthenticated(
-                "STR0707: the client certificate has ended or no longer chains to a trusted root",
-            ));
+        if let CallerProof::Certificate(peer, cluster) = caller.proof() {
+            if !identity.still_trusts(peer, now) {
+                return Err(Status::unauthenticated(
+                    "STR0707: the client certificate has ended or no longer chains to a trusted root",
+                ));
+            }
+            self.renews(peer, cluster.as_ref())?;
         }
         let Some(authority) = &identity.authority else {
             return Err(Status::unimplemented("this control plane has no CA"));
@@ -67,13 +102,48 @@ impl CertificateService {
             Ok(seconds) => Duration::from_secs(seconds),
             Err(_) => return Err(Status::invalid_argument("validity_duration is negative")),
         };
-        let chain = authority
-            .sign_request(&request.csr, caller.id(), lifetime, now)
-            .map_err(|error| Status::new(code(&error), error.to_string()))?;
-        // The agent takes the first element for the leaf and the last for the roots, whatever is between.
-        let mut cert_chain = chain.to_pems();
-        cert_chain.push(authority.roots().to_pem());
-        Ok(IstioCertificateResponse { cert_chain })
+        let limits = self.limits.lock();
+        let counted =
+            limits.unwrap_or_else(PoisonError::into_inner).take(caller.identity(), Instant::now());
+        counted.map_err(|wait| {
+            let (code, ms) = (&codes::CERTIFICATE_LIMIT, wait.as_millis() + 1);
+            let text = format!("{code}: {}; ask again in {ms} ms", code.title);
+            Status::resource_exhausted(text)
+        })?;
+        Ok((Arc::clone(authority), lifetime))
+    }
+
+    /// Whether a certificate may be exchanged for another: a pod that has gone must not live on in certificates.
+    fn renews(&self, peer: &PeerIdentity, cluster: Option<&ClusterId>) -> Result<(), Status> {
+        let (code, id) = (&codes::NOT_RENEWED, peer.id());
+        let fact = match cluster {
+            None => "the call names no clusterid".to_owned(),
+            Some(cluster) if self.registry.runs(cluster, id) => return Ok(()),
+            Some(cluster) => format!("cluster {cluster} runs no pod as {id}"),
+        };
+        Err(Status::permission_denied(format!("{code}: {}: {fact}", code.title)))
+    }
+
+    async fn sign(
+        &self,
+        caller: &Caller,
+        request: IstioCertificateRequest,
+        now: SystemTime,
+    ) -> Result<IstioCertificateResponse, Status> {
+        let (authority, lifetime) = self.permit(caller, &request, now)?;
+        let fault = |_| Status::internal("the signer is gone");
+        let turn = Arc::clone(&self.signers).acquire_owned().await;
+        let turn = turn.map_err(|_| Status::unavailable("the server is going away"))?;
+        let id = caller.identity().clone();
+        let signed = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            let chain = authority.sign_request(&request.csr, &id, lifetime, now)?;
+            // The agent takes the first element for the leaf and the last for the roots, whatever is between.
+            let mut cert_chain = chain.to_pems();
+            cert_chain.push(authority.roots().to_pem());
+            Ok::<_, IdentityError>(IstioCertificateResponse { cert_chain })
+        });
+        signed.await.map_err(fault)?.map_err(|error| Status::new(code(&error), error.to_string()))
     }
 }
 
@@ -83,34 +153,51 @@ impl IstioCertificateService for CertificateService {
         &self,
         request: Request<IstioCertificateRequest>,
     ) -> Result<Response<IstioCertificateResponse>, Status> {
-        let Some(caller) = request.extensions().get::<PeerIdentity>().cloned() else {
-            return Err(Status::unauthenticated("no client certificate"));
+        let count = |counter: &AtomicU64| counter.fetch_add(1, Ordering::Relaxed);
+        count(&self.stats.asked);
+        let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+            return Err(Status::unauthenticated("nobody knows who calls"));
         };
-        let answer = self.sign(&caller, request.get_ref(), SystemTime::now());
+        let answer = self.sign(&caller, request.into_inner(), SystemTime::now()).await;
+        let (peer, by_token) = (caller.identity(), caller.token().is_some());
         match &answer {
-            Ok(_) => info!(peer = %caller.id(), "certificate issued"),
+            Ok(_) => {
+                count(&self.stats.issued);
+                info!(%peer, by_token, "certificate issued");
+            }
             Err(status) => {
-                warn!(peer = %caller.id(), reason = status.message(), "certificate refused");
+                count(&self.stats.refused);
+                warn!(%peer, by_token, reason = status.message(), "certificate refused");
             }
         }
         answer.map(Response::new)
     }
 }
 
-fn code(error: &Error) -> Code {
+fn code(error: &IdentityError) -> Code {
     match error {
-        Error::Request(_) | Error::Lifetime { .. } => Code::InvalidArgument,
+        IdentityError::Request(_) | IdentityError::Lifetime { .. } => Code::InvalidArgument,
         _ => Code::Internal,
     }
 }
 
 /// Whether the request wants somebody else's certificate, as a node proxy does for the pods of its node.
 fn asks_for_another(request: &IstioCertificateRequest) -> bool {
-    let named = request.metadata.as_ref().and_then(|all| all.fields.get("ImpersonatedIdentity"));
-    match named.and_then(|value| value.kind.as_ref()) {
-        None | Some(Kind::NullValue(_)) => false,
-        Some(Kind::StringValue(text)) => !text.is_empty(),
-        Some(_) => true,
+    field(request, "ImpersonatedIdentity").is_some()
+}
+
+/// The external signer that the request names. Agents always send the field, mostly empty.
+fn named_signer(request: &IstioCertificateRequest) -> Option<&str> {
+    field(request, "CertSigner")
+}
+
+/// A field of the request's metadata that is not empty.
+fn field<'a>(request: &'a IstioCertificateRequest, name: &str) -> Option<&'a str> {
+    let named = request.metadata.as_ref().and_then(|all| all.fields.get(name));
+    match named?.kind.as_ref()? {
+        Kind::NullValue(_) => None,
+        Kind::StringValue(text) => Some(&**text).filter(|text| !text.is_empty()),
+        _ => Some("no text"),
     }
 }
 

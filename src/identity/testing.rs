@@ -43,7 +43,11 @@ impl Ca {
     }
 
     /// A client's certificate as we would never issue it.
-    pub(crate) fn odd(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Pair {
+    pub(crate) fn invalid(
+        &self,
+        names: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Pair {
         let issuer_key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
         let issuer = Issuer::from_ca_cert_pem(&self.files.ca_cert, issuer_key).expect("a CA");
         let mut params = CertificateParams::default();
@@ -78,7 +82,8 @@ pub(crate) fn server(ca: &Ca, trust: &Arc<TrustRoots>) -> Arc<ServerConfig> {
     let issued = ca.authority.issue_serving(&["localhost".to_owned()], now).expect("it signs");
     let chain = issued.chain.certificates().to_vec();
     let certified = tls::certified_key(chain, issued.key_der(), ["c", "k"], now).expect("a pair");
-    tls::server_config(&Arc::new(certified), trust).expect("a server configuration")
+    tls::server_config(&Arc::new(certified), trust, tls::ClientCertificates::Required)
+        .expect("a server configuration")
 }
 
 /// A client that shows `pair` and believes `trust`.
@@ -99,6 +104,7 @@ pub(crate) async fn handshake(
         stream.shutdown().await.map_err(|error| error.to_string())?;
         let connection = stream.get_ref().1;
         let peer = tls::peer(connection).map_err(|error| error.to_string())?;
+        let peer = peer.ok_or_else(|| "no certificate".to_owned())?;
         Ok::<_, String>((peer, connection.handshake_kind().expect("it is done")))
     };
     let connect = async {

@@ -1,4 +1,4 @@
-//! The TLS we speak: 1.3 only, HTTP/2 only, a certificate from both sides, no resumption.
+//! The TLS we speak: 1.3 only, HTTP/2 only, no resumption; clients may have a certificate, or must.
 //!
 //! No resumption, because a resumed session brings its old identity along without being verified again:
 //! it would outlive a change of roots. The provider is named here and nowhere else, so that no process-wide
@@ -22,8 +22,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, TrustAnchor, UnixTime};
 use tracing::warn;
 use webpki::{EndEntityCert, ExtendedKeyUsageValidator, KeyUsage};
 
+use super::error::IdentityError;
 use super::peer::validity;
-use super::{Error, PeerIdentity, SpiffeId, pem};
+use super::{PeerIdentity, SpiffeId, pem};
 
 /// The only protocol offered or taken.
 pub const ALPN: &[u8] = b"h2";
@@ -65,7 +66,7 @@ impl TrustRoots {
     ///
     /// # Errors
     /// The bundle is empty, a certificate in it can't be parsed, or all of them have ended by `now`.
-    pub fn from_pem(bundle: &[u8], origin: &str, now: SystemTime) -> Result<Self, Error> {
+    pub fn from_pem(bundle: &[u8], origin: &str, now: SystemTime) -> Result<Self, IdentityError> {
         Self::new(pem::certificates(bundle, origin)?, origin, now)
     }
 
@@ -74,11 +75,11 @@ impl TrustRoots {
         certificates: Vec<CertificateDer<'static>>,
         origin: &str,
         now: SystemTime,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, IdentityError> {
         let mut roots = BTreeMap::new();
         let mut ended = None;
         for (index, certificate) in certificates.into_iter().enumerate() {
-            let refused = |reason: String| Error::Certificate {
+            let refused = |reason: String| IdentityError::Certificate {
                 origin: origin.to_owned(),
                 number: index + 1,
                 reason,
@@ -89,8 +90,11 @@ impl TrustRoots {
             let (not_before, not_after) =
                 validity(&certificate).ok_or_else(|| refused("it can't be parsed".to_owned()))?;
             if not_after < now {
-                ended =
-                    Some(Error::NotValidNow { origin: origin.to_owned(), not_before, not_after });
+                ended = Some(IdentityError::NotValidNow {
+                    origin: origin.to_owned(),
+                    not_before,
+                    not_after,
+                });
             }
             roots.insert(certificate.to_vec(), Root { anchor, not_after });
         }
@@ -145,6 +149,11 @@ impl TrustRoots {
         self.roots.keys().map(|root| pem::encode(&root.as_slice().into())).collect()
     }
 
+    /// Each certificate in DER, also those that may sign for their own trust domains only.
+    pub(super) fn certificates(&self) -> impl Iterator<Item = &Vec<u8>> {
+        self.roots.keys().chain(self.held.values().flat_map(BTreeMap::keys))
+    }
+
     /// Whether `certificate` is one of them.
     pub(super) fn contains(&self, certificate: &CertificateDer<'_>) -> bool {
         self.roots.contains_key(certificate.as_ref())
@@ -159,7 +168,7 @@ impl TrustRoots {
         &self,
         chain: &[CertificateDer<'_>],
         now: SystemTime,
-    ) -> Result<PeerIdentity, Error> {
+    ) -> Result<PeerIdentity, IdentityError> {
         let domain = chain.first().and_then(|leaf| SpiffeId::of_certificate(leaf).ok());
         let domain = domain.as_ref().map(SpiffeId::trust_domain);
         let held = domain.and_then(|domain| self.held.get_key_value(domain));
@@ -169,7 +178,7 @@ impl TrustRoots {
             Some((domain, roots)) => verify(roots).map_err(|error| {
                 let mut others = self.held.values().chain([&self.roots]);
                 match others.any(|others| verify(others).is_ok()) {
-                    true => Error::ForeignRoot { trust_domain: domain.clone() },
+                    true => IdentityError::ForeignRoot { trust_domain: domain.clone() },
                     false => error,
                 }
             })?,
@@ -183,7 +192,7 @@ impl TrustRoots {
         chain: &[CertificateDer<'_>],
         now: SystemTime,
         usage: impl ExtendedKeyUsageValidator,
-    ) -> Result<(), Error> {
+    ) -> Result<(), IdentityError> {
         verify(&self.roots, chain, now, usage)
     }
 }
@@ -195,8 +204,8 @@ fn verify(
     chain: &[CertificateDer<'_>],
     now: SystemTime,
     usage: impl ExtendedKeyUsageValidator,
-) -> Result<(), Error> {
-    let (leaf, intermediates) = chain.split_first().ok_or(Error::NoPeerCertificate)?;
+) -> Result<(), IdentityError> {
+    let (leaf, intermediates) = chain.split_first().ok_or(IdentityError::NoPeerCertificate)?;
     // webpki takes an anchor for good: that it has ended is for us to see.
     let anchors: Vec<_> = roots
         .values()
@@ -217,19 +226,44 @@ fn verify(
             )
             .map(|_| ())
         })
-        .map_err(Error::Untrusted)
+        .map_err(IdentityError::Untrusted)
+}
+
+/// Whether a client needs a certificate. One that it shows must be good in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// The handshake ends without.
+    Required,
+    /// Who has none must prove itself with each call.
+    Optional,
 }
 
 /// What the control plane listens with.
 pub fn server_config(
     certificate: &Arc<CertifiedKey>,
     trust: &Arc<TrustRoots>,
-) -> Result<Arc<ServerConfig>, Error> {
+    clients: ClientCertificates,
+) -> Result<Arc<ServerConfig>, IdentityError> {
+    let verifier = ClientVerifier { trust: Arc::clone(trust), clients };
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(Arc::new(ClientVerifier(Arc::clone(trust))))
+        .with_client_cert_verifier(Arc::new(verifier))
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(certificate))));
     config.alpn_protocols = vec![ALPN.to_vec()];
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(Arc::new(config))
+}
+
+/// What a port listens with whose callers prove nothing: API servers that ask the webhook.
+pub(super) fn public_server_config(
+    certificate: &Arc<CertifiedKey>,
+) -> Result<Arc<ServerConfig>, IdentityError> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(certificate))));
+    config.alpn_protocols = vec![ALPN.to_vec(), b"http/1.1".to_vec()];
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Arc::new(config))
@@ -240,7 +274,7 @@ pub fn client_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     trust: &TrustRoots,
-) -> Result<Arc<ClientConfig>, Error> {
+) -> Result<Arc<ClientConfig>, IdentityError> {
     let mut roots = RootCertStore::empty();
     for root in trust.roots.keys() {
         roots.add(CertificateDer::from(root.as_slice()).into_owned())?;
@@ -253,19 +287,19 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
-/// Who is at the other end of a connection whose handshake is done.
+/// Who is at the other end of a connection whose handshake is done; `None` where it showed no certificate.
 ///
 /// # Errors
 /// It is not HTTP/2: rustls lets a client in that offers no ALPN at all.
-pub fn peer(connection: &ServerConnection) -> Result<PeerIdentity, Error> {
+pub fn peer(connection: &ServerConnection) -> Result<Option<PeerIdentity>, IdentityError> {
     if connection.alpn_protocol() != Some(ALPN) {
-        return Err(Error::NotHttp2);
+        return Err(IdentityError::NotHttp2);
     }
-    PeerIdentity::of_verified(connection.peer_certificates().unwrap_or_default())
+    connection.peer_certificates().map(PeerIdentity::of_verified).transpose()
 }
 
-/// Why a handshake failed, in words: what our verifier found, where it was that which refused. A proxy's
-/// own log says nothing of it.
+/// Why a handshake failed, as text: what our verifier found, where it was the one that refused. A proxy's own log
+/// doesn't show it.
 pub fn failure(error: &io::Error) -> String {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match inner {
@@ -283,26 +317,27 @@ pub(super) fn certified_key(
     key: PrivateKeyDer<'static>,
     [certificate_origin, key_origin]: [&str; 2],
     now: SystemTime,
-) -> Result<CertifiedKey, Error> {
+) -> Result<CertifiedKey, IdentityError> {
     let key = provider()
         .key_provider
         .load_private_key(key)
-        .map_err(|_| Error::Key { origin: key_origin.to_owned() })?;
+        .map_err(|_| IdentityError::Key { origin: key_origin.to_owned() })?;
     for (index, certificate) in chain.iter().enumerate() {
-        let (not_before, not_after) = validity(certificate).ok_or_else(|| Error::Certificate {
-            origin: certificate_origin.to_owned(),
-            number: index + 1,
-            reason: "it can't be parsed".to_owned(),
-        })?;
+        let (not_before, not_after) =
+            validity(certificate).ok_or_else(|| IdentityError::Certificate {
+                origin: certificate_origin.to_owned(),
+                number: index + 1,
+                reason: "it can't be parsed".to_owned(),
+            })?;
         if now < not_before || not_after < now {
             let origin = certificate_origin.to_owned();
-            return Err(Error::NotValidNow { origin, not_before, not_after });
+            return Err(IdentityError::NotValidNow { origin, not_before, not_after });
         }
     }
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         Ok(()) => Ok(certified),
-        Err(_) => Err(Error::KeyMismatch {
+        Err(_) => Err(IdentityError::KeyMismatch {
             certificate: certificate_origin.to_owned(),
             key: key_origin.to_owned(),
         }),
@@ -313,11 +348,18 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::ring::default_provider().signature_verification_algorithms
 }
 
-/// Lets in whom [`TrustRoots::authenticate`] knows, and nobody without a certificate.
+/// Lets in whom [`TrustRoots::authenticate`] knows.
 #[derive(Debug)]
-struct ClientVerifier(Arc<TrustRoots>);
+struct ClientVerifier {
+    trust: Arc<TrustRoots>,
+    clients: ClientCertificates,
+}
 
 impl ClientCertVerifier for ClientVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.clients == ClientCertificates::Required
+    }
+
     /// No hints: a proxy has one certificate, and hints could only keep it from showing it.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
@@ -332,13 +374,13 @@ impl ClientCertVerifier for ClientVerifier {
         let mut chain = vec![end_entity.clone()];
         chain.extend_from_slice(intermediates);
         let now = UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        match self.0.authenticate(&chain, now) {
+        match self.trust.authenticate(&chain, now) {
             Ok(_) => Ok(ClientCertVerified::assertion()),
             // The two that have an alert of their own; it is all that the other side learns.
-            Err(Error::Untrusted(webpki::Error::UnknownIssuer)) => {
+            Err(IdentityError::Untrusted(webpki::Error::UnknownIssuer)) => {
                 Err(CertificateError::UnknownIssuer.into())
             }
-            Err(Error::Untrusted(webpki::Error::CertExpired { .. })) => {
+            Err(IdentityError::Untrusted(webpki::Error::CertExpired { .. })) => {
                 Err(CertificateError::Expired.into())
             }
             Err(error) => Err(CertificateError::Other(OtherError(Arc::new(error))).into()),

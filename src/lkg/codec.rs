@@ -2,30 +2,30 @@
 //!
 //! Texts, localities and pod profiles stand once and are named by number after that, so reading them
 //! back shares them as they were shared. Whatever the bytes are, reading ends with a value or with
-//! [`Malformed`], and allocates no more than a small multiple of their number.
+//! [`MalformedValue`], and allocates no more than a small multiple of their number.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::hash::Secret;
+use crate::hash::SecretHasher;
 use crate::model::{Locality, Profile, SortedMap};
 
 /// Bytes that hold no value; the text says of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no sound {0} where one should be")]
-pub struct Malformed(pub &'static str);
+pub struct MalformedValue(pub &'static str);
 
 /// Something that can be kept.
-pub(super) trait Stored: Sized {
+pub(super) trait Encode: Sized {
     /// Appends it.
     fn write<'a>(&'a self, to: &mut Encoder<'a>);
     /// Takes one off the front.
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed>;
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue>;
 }
 
 /// Something that needs no table: a copy of it can be written.
-pub(super) trait Plain: Copy {
+pub(super) trait EncodePlain: Copy {
     /// Appends it.
     fn append(self, bytes: &mut Vec<u8>);
 }
@@ -34,10 +34,10 @@ pub(super) trait Plain: Copy {
 #[derive(Default)]
 pub(super) struct Encoder<'a> {
     pub(super) bytes: Vec<u8>,
-    texts: HashMap<&'a str, u64, Secret>,
-    localities: HashMap<&'a Locality, u64, Secret>,
+    texts: HashMap<&'a str, u64, SecretHasher>,
+    localities: HashMap<&'a Locality, u64, SecretHasher>,
     /// By address: the same value stands once, equal ones need not.
-    profiles: HashMap<*const Profile, u64, Secret>,
+    profiles: HashMap<*const Profile, u64, SecretHasher>,
     last_name: String,
 }
 
@@ -82,12 +82,12 @@ impl<'a> Encoder<'a> {
     }
 
     /// What is not borrowed for as long as the rest.
-    pub(super) fn put(&mut self, value: impl Plain) {
+    pub(super) fn put(&mut self, value: impl EncodePlain) {
         value.append(&mut self.bytes);
     }
 
     /// What may be missing, held by reference.
-    pub(super) fn option<T: Stored>(&mut self, value: Option<&'a T>) {
+    pub(super) fn option<T: Encode>(&mut self, value: Option<&'a T>) {
         self.bytes.push(u8::from(value.is_some()));
         if let Some(value) = value {
             value.write(self);
@@ -96,7 +96,7 @@ impl<'a> Encoder<'a> {
 }
 
 /// Reads.
-pub(super) struct Decoder<'a> {
+pub(super) struct StateDecoder<'a> {
     rest: &'a [u8],
     texts: Vec<Arc<str>>,
     localities: Vec<Arc<Locality>>,
@@ -105,7 +105,7 @@ pub(super) struct Decoder<'a> {
     last_name: String,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> StateDecoder<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: bytes,
@@ -122,17 +122,22 @@ impl<'a> Decoder<'a> {
         self.rest.is_empty()
     }
 
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed("value"))?;
+    /// The next byte, which stays.
+    pub(super) fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
+    pub(super) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], MalformedValue> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(MalformedValue("value"))?;
         self.rest = rest;
         Ok(*bytes)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
+    pub(super) fn byte(&mut self) -> Result<u8, MalformedValue> {
         self.bytes::<1>().map(|[byte]| byte)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
+    pub(super) fn number(&mut self) -> Result<u64, MalformedValue> {
         let mut number = 0;
         for shift in (0..u64::BITS).step_by(7) {
             let byte = self.byte()?;
@@ -145,25 +150,25 @@ impl<'a> Decoder<'a> {
                 return Ok(number);
             }
         }
-        Err(Malformed("number"))
+        Err(MalformedValue("number"))
     }
 
     /// How many values follow: each has a byte at least, so that a nonsense count costs nothing.
-    pub(super) fn count(&mut self) -> Result<usize, Malformed> {
+    pub(super) fn count(&mut self) -> Result<usize, MalformedValue> {
         let count = usize::try_from(self.number()?).ok();
-        count.filter(|count| *count <= self.rest.len()).ok_or(Malformed("count"))
+        count.filter(|count| *count <= self.rest.len()).ok_or(MalformedValue("count"))
     }
 
-    pub(super) fn raw(&mut self) -> Result<&'a str, Malformed> {
+    pub(super) fn raw(&mut self) -> Result<&'a str, MalformedValue> {
         let length = self.count()?;
-        let (text, rest) = self.rest.split_at_checked(length).ok_or(Malformed("text"))?;
+        let (text, rest) = self.rest.split_at_checked(length).ok_or(MalformedValue("text"))?;
         self.rest = rest;
-        str::from_utf8(text).map_err(|_| Malformed("text"))
+        str::from_utf8(text).map_err(|_| MalformedValue("text"))
     }
 
-    pub(super) fn text(&mut self) -> Result<Arc<str>, Malformed> {
+    pub(super) fn text(&mut self) -> Result<Arc<str>, MalformedValue> {
         match self.known(|one| one.texts.len())? {
-            Some(at) => self.texts.get(at).cloned().ok_or(Malformed("text")),
+            Some(at) => self.texts.get(at).cloned().ok_or(MalformedValue("text")),
             None => {
                 let text: Arc<str> = self.raw()?.into();
                 self.texts.push(Arc::clone(&text));
@@ -172,11 +177,11 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    pub(super) fn name(&mut self) -> Result<&str, Malformed> {
+    pub(super) fn name(&mut self) -> Result<&str, MalformedValue> {
         let alike = usize::try_from(self.number()?).unwrap_or(usize::MAX);
         let rest = self.raw()?;
         if !self.last_name.is_char_boundary(alike) {
-            return Err(Malformed("name"));
+            return Err(MalformedValue("name"));
         }
         self.last_name.truncate(alike);
         self.last_name.push_str(rest);
@@ -184,12 +189,12 @@ impl<'a> Decoder<'a> {
     }
 
     /// The place in a table of `held` entries; `None` for the next one, which follows.
-    fn known(&mut self, held: impl Fn(&Self) -> usize) -> Result<Option<usize>, Malformed> {
-        let at = usize::try_from(self.number()?).map_err(|_| Malformed("place"))?;
+    fn known(&mut self, held: impl Fn(&Self) -> usize) -> Result<Option<usize>, MalformedValue> {
+        let at = usize::try_from(self.number()?).map_err(|_| MalformedValue("place"))?;
         match held(self) {
             held if at == held => Ok(None),
             held if at < held => Ok(Some(at)),
-            _ => Err(Malformed("place")),
+            _ => Err(MalformedValue("place")),
         }
     }
 }
@@ -197,14 +202,14 @@ impl<'a> Decoder<'a> {
 /// A struct as its fields, one after the other. Naming all of them makes a new field an error here.
 macro_rules! fields {
     ($type:ty { $($field:ident),* $(,)? }) => {
-        impl Stored for $type {
+        impl Encode for $type {
             fn write<'a>(&'a self, to: &mut Encoder<'a>) {
                 let Self { $($field),* } = self;
                 $($field.write(to);)*
             }
 
-            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-                Ok(Self { $($field: Stored::read(from)?),* })
+            fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+                Ok(Self { $($field: Encode::read(from)?),* })
             }
         }
     };
@@ -213,21 +218,21 @@ macro_rules! fields {
 /// An enum without data as a number. A number once given keeps its meaning.
 macro_rules! numbers {
     ($type:ident { $($number:literal => $variant:ident),* $(,)? }) => {
-        impl Plain for $type {
+        impl EncodePlain for $type {
             fn append(self, bytes: &mut Vec<u8>) {
                 bytes.push(match self { $(Self::$variant => $number),* });
             }
         }
 
-        impl Stored for $type {
+        impl Encode for $type {
             fn write<'a>(&'a self, to: &mut Encoder<'a>) {
                 to.put(*self);
             }
 
-            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+            fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
                 match from.byte()? {
                     $($number => Ok(Self::$variant),)*
-                    _ => Err(Malformed(stringify!($type))),
+                    _ => Err(MalformedValue(stringify!($type))),
                 }
             }
         }
@@ -238,13 +243,13 @@ pub(super) use {fields, numbers};
 
 macro_rules! integers {
     ($($type:ty),*) => {
-        $(impl Stored for $type {
+        $(impl Encode for $type {
             fn write<'a>(&'a self, to: &mut Encoder<'a>) {
                 to.number(u64::from(*self));
             }
 
-            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-                from.number()?.try_into().map_err(|_| Malformed("number"))
+            fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+                from.number()?.try_into().map_err(|_| MalformedValue("number"))
             }
         })*
     };
@@ -252,47 +257,47 @@ macro_rules! integers {
 
 integers!(u16, u32, u64);
 
-impl Stored for i64 {
+impl Encode for i64 {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.bytes.extend_from_slice(&self.to_le_bytes());
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         from.bytes().map(Self::from_le_bytes)
     }
 }
 
-impl Stored for bool {
+impl Encode for bool {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.bytes.push(u8::from(*self));
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(Malformed("flag")),
+            _ => Err(MalformedValue("flag")),
         }
     }
 }
 
-impl<T: Stored> Stored for Option<T> {
+impl<T: Encode> Encode for Option<T> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.option(self.as_ref());
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Ok(if bool::read(from)? { Some(T::read(from)?) } else { None })
     }
 }
 
-impl<T: Stored> Stored for Vec<T> {
+impl<T: Encode> Encode for Vec<T> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
         self.iter().for_each(|one| one.write(to));
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let count = from.count()?;
         (0..count).map(|_| T::read(from)).collect()
     }
@@ -300,7 +305,7 @@ impl<T: Stored> Stored for Vec<T> {
 
 macro_rules! maps {
     ($($map:ident),*) => {
-        $(impl<K: Stored + Ord, V: Stored> Stored for $map<K, V> {
+        $(impl<K: Encode + Ord, V: Encode> Encode for $map<K, V> {
             fn write<'a>(&'a self, to: &mut Encoder<'a>) {
                 to.number(self.len() as u64);
                 for (key, value) in self.iter() {
@@ -309,7 +314,7 @@ macro_rules! maps {
                 }
             }
 
-            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+            fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
                 let count = from.count()?;
                 (0..count).map(|_| Ok((K::read(from)?, V::read(from)?))).collect()
             }
@@ -319,7 +324,7 @@ macro_rules! maps {
 
 maps!(BTreeMap, SortedMap);
 
-impl Plain for IpAddr {
+impl EncodePlain for IpAddr {
     fn append(self, bytes: &mut Vec<u8>) {
         match self {
             Self::V4(address) => {
@@ -334,47 +339,47 @@ impl Plain for IpAddr {
     }
 }
 
-impl Stored for IpAddr {
+impl Encode for IpAddr {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.put(*self);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
             4 => Ok(Ipv4Addr::from(from.bytes::<4>()?).into()),
             6 => Ok(Ipv6Addr::from(from.bytes::<16>()?).into()),
-            _ => Err(Malformed("address")),
+            _ => Err(MalformedValue("address")),
         }
     }
 }
 
-impl Stored for String {
+impl Encode for String {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.raw(self);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         from.raw().map(str::to_owned)
     }
 }
 
-impl Stored for Arc<str> {
+impl Encode for Arc<str> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.text(self);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         from.text()
     }
 }
 
 /// The name of a node: one value for all pods there.
-impl Stored for Arc<Arc<str>> {
+impl Encode for Arc<Arc<str>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.text(self);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let name = from.text()?;
         let shared = from.nodes.entry(name).or_insert_with_key(|name| Self::new(Arc::clone(name)));
         Ok(Self::clone(shared))
@@ -383,7 +388,7 @@ impl Stored for Arc<Arc<str>> {
 
 fields!(Locality { region, zone, subzone });
 
-impl Stored for Arc<Locality> {
+impl Encode for Arc<Locality> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let next = to.localities.len() as u64;
         let at = *to.localities.entry(self).or_insert(next);
@@ -393,9 +398,9 @@ impl Stored for Arc<Locality> {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.known(|one| one.localities.len())? {
-            Some(at) => from.localities.get(at).cloned().ok_or(Malformed("locality")),
+            Some(at) => from.localities.get(at).cloned().ok_or(MalformedValue("locality")),
             None => {
                 let locality = Self::new(Locality::read(from)?);
                 from.localities.push(Self::clone(&locality));
@@ -405,7 +410,7 @@ impl Stored for Arc<Locality> {
     }
 }
 
-impl Stored for Arc<Profile> {
+impl Encode for Arc<Profile> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let next = to.profiles.len() as u64;
         let at = *to.profiles.entry(Self::as_ptr(self)).or_insert(next);
@@ -415,9 +420,9 @@ impl Stored for Arc<Profile> {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.known(|one| one.profiles.len())? {
-            Some(at) => from.profiles.get(at).cloned().ok_or(Malformed("profile")),
+            Some(at) => from.profiles.get(at).cloned().ok_or(MalformedValue("profile")),
             None => {
                 let profile = Self::new(Profile::read(from)?);
                 from.profiles.push(Self::clone(&profile));

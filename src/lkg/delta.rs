@@ -1,5 +1,5 @@
-//! What a cluster or datacentre says otherwise than before: what two versions of the mesh tell of that, and
-//! how it is applied to what was. Pure.
+//! What a cluster or datacentre reports otherwise than before: how two versions of the mesh show that, and how it is
+//! applied to what was. Pure.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use imbl::ordmap::DiffItem;
 use serde_json::Value;
 
-use super::codec::{Decoder, Encoder, Malformed, Stored, fields};
-use super::files::Kept;
-use super::{Datacentre, Shard, StoredObjects};
+use super::codec::{Encode, Encoder, MalformedValue, StateDecoder, fields};
+use super::state::StateKind;
+use super::{DatacentreState, IssuerState, ShardState, StoredObjects};
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterFacts, ClusterId, DeclaredGateway, Endpoints, Hostname, Locality, NetworkId, Workload,
@@ -23,7 +23,7 @@ use crate::registry::{Provider, ServiceRecord, ShardKey};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Delta {
     network_label: Option<Option<NetworkId>>,
-    services: Services,
+    services: ServiceDeltas,
     /// `None` for pods that have gone.
     workloads: BTreeMap<WorkloadKey, Option<Workload>>,
     facts: FactsDelta,
@@ -32,7 +32,7 @@ pub(super) struct Delta {
 /// What clusters and datacentres say otherwise than before.
 pub(super) type Deltas = BTreeMap<ClusterId, Delta>;
 
-type Services = BTreeMap<Hostname, ServiceDelta>;
+type ServiceDeltas = BTreeMap<Hostname, ServiceDelta>;
 
 /// What differs of one service.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,7 +57,7 @@ struct FactsDelta {
 fields!(Delta { network_label, services, workloads, facts });
 fields!(FactsDelta { localities, unready, gateways, entries });
 
-impl Stored for ServiceDelta {
+impl Encode for ServiceDelta {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         match self {
             Self::Gone => to.bytes.push(0),
@@ -72,28 +72,28 @@ impl Stored for ServiceDelta {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
             0 => Ok(Self::Gone),
-            1 => Stored::read(from).map(Self::Endpoints),
-            2 => Stored::read(from).map(Self::Whole),
-            _ => Err(Malformed("change of a service")),
+            1 => Encode::read(from).map(Self::Endpoints),
+            2 => Encode::read(from).map(Self::Whole),
+            _ => Err(MalformedValue("change of a service")),
         }
     }
 }
 
 /// What has no journal.
-impl Stored for Infallible {
+impl Encode for Infallible {
     fn write<'a>(&'a self, _: &mut Encoder<'a>) {
         match *self {}
     }
 
-    fn read(_: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        Err(Malformed("change"))
+    fn read(_: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Err(MalformedValue("change"))
     }
 }
 
-impl Kept for Shard {
+impl StateKind for ShardState {
     const KIND: &'static str = "cluster";
     type Delta = Delta;
 
@@ -128,7 +128,7 @@ impl Kept for Shard {
     }
 }
 
-impl Kept for Datacentre {
+impl StateKind for DatacentreState {
     const KIND: &'static str = "consul";
     type Delta = Delta;
 
@@ -142,7 +142,7 @@ impl Kept for Datacentre {
 }
 
 /// Objects change one at a time and seldom: they are written whole.
-impl Kept for StoredObjects {
+impl StateKind for StoredObjects {
     const KIND: &'static str = "store";
     type Delta = Infallible;
 
@@ -155,7 +155,21 @@ impl Kept for StoredObjects {
     }
 }
 
-fn apply(services: &mut BTreeMap<Hostname, ServiceRecord>, delta: Services) {
+/// Keys change once in months, if at all.
+impl StateKind for IssuerState {
+    const KIND: &'static str = "issuer";
+    type Delta = Infallible;
+
+    fn name(&self) -> &str {
+        self.cluster.as_str()
+    }
+
+    fn apply(&mut self, delta: Infallible) {
+        match delta {}
+    }
+}
+
+fn apply(services: &mut BTreeMap<Hostname, ServiceRecord>, delta: ServiceDeltas) {
     for (host, delta) in delta {
         match delta {
             ServiceDelta::Gone => {
@@ -197,7 +211,7 @@ pub(super) fn deltas(before: &PushContext, now: &PushContext) -> Deltas {
             services.insert(host.clone(), ServiceDelta::Gone);
         }
     }
-    // What a cluster has said nothing about is as if it were empty.
+    // What a cluster has reported nothing about is as if it were empty.
     let (no_pods, no_facts) = (Workloads::default(), ClusterFacts::default());
     for difference in before.workloads.diff(&now.workloads) {
         let (id, old, new) = sides(difference);

@@ -17,15 +17,13 @@ use std::path::{Path, PathBuf};
 use tracing::warn;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::codec::{Decoder, Encoder, Malformed, Stored};
-use super::journal::End;
-use super::{Members, Origin};
+use super::codec::{Encode, Encoder, MalformedValue, StateDecoder};
+use super::flaw::{BYTES_MAX, Flaw, OLDEST, VERSION};
+use super::journal::JournalEnd;
+use super::state::StateKind;
+use super::{MembersState, StateOrigin};
 use crate::durable;
 
-/// The format written here.
-pub(super) const VERSION: u32 = 5;
-/// The oldest format that is read: an upgrade finds the files of the version before.
-pub(super) const OLDEST: u32 = 5;
 /// Files of a name that are kept.
 pub(super) const GENERATIONS: usize = 3;
 const MAGIC: &[u8; 8] = b"straitLK";
@@ -33,8 +31,6 @@ const HEAD: usize = 8 + 4 + 8 + 16;
 const EXTENSION: &str = ".lkg";
 /// What the journal's name ends with where that of its file ends with [`EXTENSION`].
 const JOURNAL: &str = ".journal";
-/// The most bytes that are read of any file: 100,000 endpoints with their pods take 8 MiB.
-pub(super) const BYTES_MAX: u64 = 512 * 1024 * 1024;
 const MEMBERS: &str = "members";
 /// The longest part of a name that stands in a file's name as it is; what is longer ends in its hash.
 const NAME_MAX: usize = 120;
@@ -42,14 +38,14 @@ const NAME_MAX: usize = 120;
 /// Why a file is not used, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {fact}", path.display())]
-pub struct Refused {
+pub struct RefusedFile {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it.
     pub fact: Flaw,
 }
 
-impl Refused {
+impl RefusedFile {
     /// What an operator should know of it, and what is used in its place.
     pub(super) fn remark(&self) -> String {
         let is_journal = self.path.extension().is_some_and(|found| found == "journal");
@@ -59,86 +55,23 @@ impl Refused {
     }
 }
 
-/// What is wrong with a file.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Flaw {
-    /// The system doesn't let us read it.
-    #[error("can't be read: {0}")]
-    Unreadable(String),
-    /// It doesn't begin as these files do.
-    #[error("is not a file of last-known-good state")]
-    Foreign,
-    /// It is shorter or longer than it says.
-    #[error("has {is} bytes, not the {wanted} it should have")]
-    Length {
-        /// What it has.
-        is: u64,
-        /// What it says; the least there can be where it says nothing.
-        wanted: u64,
-    },
-    /// It is larger than any that is written.
-    #[error("has {is} bytes; none is written with more than {BYTES_MAX}")]
-    TooLarge {
-        /// What it has.
-        is: u64,
-    },
-    /// A journal has a record that is not whole, as one has that was being written when the machine stopped.
-    #[error("has no whole record between byte {at} and its end at byte {is}")]
-    Torn {
-        /// Where it begins.
-        at: u64,
-        /// Where the journal ends.
-        is: u64,
-    },
-    /// Another version wrote it.
-    #[error("has format {0}; this version reads formats {OLDEST} to {VERSION}")]
-    Version(u32),
-    /// Something in it is not as it was written.
-    #[error("is damaged: its checksum is wrong")]
-    Damaged,
-    /// It is whole, and makes no sense.
-    #[error("is whole but makes no sense: {0}")]
-    Malformed(#[from] Malformed),
-    /// It was written under another name.
-    #[error("holds {0}")]
-    Other(String),
-    /// It was written with other flags.
-    #[error("was written with another --{0}")]
-    Origin(&'static str),
-}
-
 /// What a good file holds, its generation and where it ends.
-type Found<T> = (T, u64, End);
-
-/// What has files of its own.
-pub(super) trait Kept: Stored {
-    /// What their names begin with.
-    const KIND: &'static str;
-
-    /// What of it is appended to a journal.
-    type Delta: Stored;
-
-    /// Which one of that kind it is.
-    fn name(&self) -> &str;
-
-    /// Takes what is otherwise now.
-    fn apply(&mut self, delta: Self::Delta);
-}
+type LoadedFile<T> = (T, u64, JournalEnd);
 
 /// The directory.
 #[derive(Debug)]
-pub struct Store {
+pub struct StateDirectory {
     directory: PathBuf,
-    origin: Origin,
+    origin: StateOrigin,
     /// The generations there are of each name, oldest first.
     generations: BTreeMap<String, Vec<u64>>,
     /// Where what is known of each name ends, where its newest file and all behind that is good.
-    newest: BTreeMap<String, End>,
+    newest: BTreeMap<String, JournalEnd>,
 }
 
-impl Store {
+impl StateDirectory {
     /// Looks what is in `directory`. It is made when something is first written.
-    pub fn open(directory: &Path, origin: Origin) -> Self {
+    pub fn open(directory: &Path, origin: StateOrigin) -> Self {
         let mut generations: BTreeMap<String, Vec<u64>> = BTreeMap::new();
         let mut journals = Vec::new();
         match fs::read_dir(directory) {
@@ -175,7 +108,7 @@ impl Store {
     }
 
     /// All of a kind, each with the reason why its newest file is not what was read.
-    pub(super) fn read_all<T: Kept>(&mut self) -> Vec<(T, Option<Refused>)> {
+    pub(super) fn read_all<T: StateKind>(&mut self) -> Vec<(T, Option<RefusedFile>)> {
         let files = self.files_of::<T>();
         let read = files.iter().map(|file| self.read_file::<T>(file));
         read.filter_map(|(value, refused)| Some((value?, refused))).collect()
@@ -183,11 +116,11 @@ impl Store {
 
     /// What was last known of one of a kind, and why its newest file is not what was read.
     #[cfg(test)]
-    pub(super) fn read<T: Kept>(&mut self, name: &str) -> (Option<T>, Option<Refused>) {
+    pub(super) fn read<T: StateKind>(&mut self, name: &str) -> (Option<T>, Option<RefusedFile>) {
         self.read_file(&file_name::<T>(name))
     }
 
-    fn read_file<T: Kept>(&mut self, file: &String) -> (Option<T>, Option<Refused>) {
+    fn read_file<T: StateKind>(&mut self, file: &String) -> (Option<T>, Option<RefusedFile>) {
         let check = |value: &T| match value.name() {
             name if file_name::<T>(name) == *file => Ok(()),
             name => Err(Flaw::Other(format!("{} {name}", T::KIND))),
@@ -196,7 +129,7 @@ impl Store {
         let Some((mut value, generation, mut end)) = found else { return (None, refused) };
         let path = self.journal(file, generation);
         let flaw = end.read(&path, |delta| value.apply(delta));
-        let torn = flaw.map(|fact| Refused { path, fact });
+        let torn = flaw.map(|fact| RefusedFile { path, fact });
         if let Some(torn) = &torn {
             warn!(reason = %torn, "last-known-good journal not used whole");
         }
@@ -207,14 +140,14 @@ impl Store {
         (Some(value), refused)
     }
 
-    fn files_of<T: Kept>(&self) -> Vec<String> {
+    fn files_of<T: StateKind>(&self) -> Vec<String> {
         let of_kind =
             |file: &&String| file.strip_prefix(T::KIND).is_some_and(|rest| rest.starts_with('-'));
         self.generations.keys().filter(of_kind).cloned().collect()
     }
 
     /// What was last known of the members, and why the newest file is not what was read.
-    pub fn members(&mut self) -> (Option<Members>, Option<Refused>) {
+    pub fn members(&mut self) -> (Option<MembersState>, Option<RefusedFile>) {
         let (found, refused) = self.newest_good(MEMBERS, |_| Ok(()));
         let members = found.map(|(members, _, end)| {
             if refused.is_none() {
@@ -234,7 +167,7 @@ impl Store {
     ///
     /// # Errors
     /// What the system says; the files there stay good.
-    pub(super) fn put<T: Kept>(&mut self, value: &T) -> io::Result<usize> {
+    pub(super) fn put<T: StateKind>(&mut self, value: &T) -> io::Result<usize> {
         self.put_file(&file_name::<T>(value.name()), value)
     }
 
@@ -243,7 +176,7 @@ impl Store {
     ///
     /// # Errors
     /// What the system says; what was kept before stays good.
-    pub(super) fn append<T: Kept>(
+    pub(super) fn append<T: StateKind>(
         &mut self,
         name: &str,
         delta: &T::Delta,
@@ -262,7 +195,7 @@ impl Store {
     }
 
     /// The one of a kind, of those `named`, whose journal is most in need of being written anew as a file.
-    pub(super) fn longest_journal<'a, T: Kept>(
+    pub(super) fn longest_journal<'a, T: StateKind>(
         &self,
         named: impl Iterator<Item = &'a str>,
     ) -> Option<&'a str> {
@@ -274,7 +207,7 @@ impl Store {
     ///
     /// # Errors
     /// What the system says; the files there stay good.
-    pub fn put_members(&mut self, members: &Members) -> io::Result<usize> {
+    pub fn put_members(&mut self, members: &MembersState) -> io::Result<usize> {
         self.put_file(MEMBERS, members)
     }
 
@@ -282,7 +215,7 @@ impl Store {
     ///
     /// # Errors
     /// What the system says.
-    pub(super) fn forget_others<'a, T: Kept>(
+    pub(super) fn forget_others<'a, T: StateKind>(
         &mut self,
         names: impl Iterator<Item = &'a str>,
     ) -> io::Result<()> {
@@ -300,22 +233,22 @@ impl Store {
     }
 
     /// The newest file of a name that is good, its generation and its end; and why that is not the newest there is.
-    fn newest_good<T: Stored>(
+    fn newest_good<T: Encode>(
         &self,
         name: &str,
         check: impl Fn(&T) -> Result<(), Flaw>,
-    ) -> (Option<Found<T>>, Option<Refused>) {
+    ) -> (Option<LoadedFile<T>>, Option<RefusedFile>) {
         let mut first = None;
         for generation in self.generations.get(name).into_iter().flatten().rev() {
             let path = self.path(name, *generation);
             let read = read(&path).and_then(|bytes| {
                 let (value, checksum) = open_file(&bytes, &self.origin)?;
-                check(&value).map(|()| (value, End::of_file(bytes.len(), checksum)))
+                check(&value).map(|()| (value, JournalEnd::of_file(bytes.len(), checksum)))
             });
             match read {
                 Ok((value, end)) => return (Some((value, *generation, end)), first),
                 Err(fact) => {
-                    let refused = Refused { path, fact };
+                    let refused = RefusedFile { path, fact };
                     warn!(reason = %refused, "last-known-good file refused");
                     first.get_or_insert(refused);
                 }
@@ -324,7 +257,7 @@ impl Store {
         (None, first)
     }
 
-    fn put_file(&mut self, name: &str, value: &impl Stored) -> io::Result<usize> {
+    fn put_file(&mut self, name: &str, value: &impl Encode) -> io::Result<usize> {
         let (bytes, checksum) = to_file(value, &self.origin);
         if self.newest.get(name).is_some_and(|end| end.is_file(checksum)) {
             return Ok(0);
@@ -334,7 +267,7 @@ impl Store {
         let next =
             generations.and_then(|list| list.last()).map_or(1, |last| last.saturating_add(1));
         durable::replace(&self.path(name, next), &bytes, durable::SECRET)?;
-        self.newest.insert(name.to_owned(), End::of_file(bytes.len(), checksum));
+        self.newest.insert(name.to_owned(), JournalEnd::of_file(bytes.len(), checksum));
         self.generations.entry(name.to_owned()).or_default().push(next);
         self.prune(name)?;
         Ok(bytes.len())
@@ -391,7 +324,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// What the files of one of a kind are called, without generation: its name with what is no plain part of
 /// a file's name escaped as in a URL.
-fn file_name<T: Kept>(name: &str) -> String {
+fn file_name<T: StateKind>(name: &str) -> String {
     let mut file = format!("{}-", T::KIND);
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.') {
@@ -414,7 +347,7 @@ fn parse(file: &str, extension: &str) -> Option<(String, u64)> {
 }
 
 /// The bytes of a file, and its checksum.
-pub(super) fn to_file(value: &impl Stored, origin: &Origin) -> (Vec<u8>, u128) {
+pub(super) fn to_file(value: &impl Encode, origin: &StateOrigin) -> (Vec<u8>, u128) {
     let mut encoder = Encoder::default();
     encoder.bytes.resize(HEAD, 0);
     origin.write(&mut encoder);
@@ -452,7 +385,7 @@ fn check_head(bytes: &[u8], is: u64) -> Result<(), Flaw> {
 }
 
 /// What a file holds, and its checksum.
-pub(super) fn open_file<T: Stored>(bytes: &[u8], origin: &Origin) -> Result<(T, u128), Flaw> {
+pub(super) fn open_file<T: Encode>(bytes: &[u8], origin: &StateOrigin) -> Result<(T, u128), Flaw> {
     check_head(bytes, bytes.len() as u64)?;
     let short = || Flaw::Length { is: bytes.len() as u64, wanted: HEAD as u64 };
     let (head, payload) = bytes.split_first_chunk::<HEAD>().ok_or_else(short)?;
@@ -461,8 +394,8 @@ pub(super) fn open_file<T: Stored>(bytes: &[u8], origin: &Origin) -> Result<(T, 
     if checksum.to_le_bytes() != *stated {
         return Err(Flaw::Damaged);
     }
-    let mut decoder = Decoder::new(payload);
-    let theirs = Origin::read(&mut decoder)?;
+    let mut decoder = StateDecoder::new(payload);
+    let theirs = StateOrigin::read(&mut decoder)?;
     for (flag, theirs, ours) in [
         ("domain", &theirs.domain, &origin.domain),
         ("trust-domain", &theirs.trust_domain, &origin.trust_domain),
@@ -474,7 +407,7 @@ pub(super) fn open_file<T: Stored>(bytes: &[u8], origin: &Origin) -> Result<(T, 
     }
     let value = T::read(&mut decoder)?;
     if !decoder.is_done() {
-        return Err(Malformed("end").into());
+        return Err(MalformedValue("end").into());
     }
     Ok((value, checksum))
 }
@@ -489,23 +422,29 @@ fn checksum(start: &[u8], payload: &[u8]) -> u128 {
 /// Takes any bytes as a file of each kind, and what follows its head as what it holds.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
-    use super::{Datacentre, Shard, StoredObjects};
+    use super::{DatacentreState, IssuerState, ShardState, StoredObjects};
 
-    let origin = Origin {
+    let origin = StateOrigin {
         domain: "cluster.local".into(),
         trust_domain: "example.org".into(),
         system_namespace: "strait-system".into(),
     };
-    fn held<T: Stored>(bytes: &[u8], origin: &Origin) -> bool {
-        let mut decoder = Decoder::new(bytes.get(HEAD..).unwrap_or_default());
+    fn held<T: Encode>(bytes: &[u8], origin: &StateOrigin) -> bool {
+        let mut decoder = StateDecoder::new(bytes.get(HEAD..).unwrap_or_default());
         // As if its checksum were right.
-        if Origin::read(&mut decoder).is_ok() {
+        if StateOrigin::read(&mut decoder).is_ok() {
             let _ = T::read(&mut decoder);
         }
         open_file::<T>(bytes, origin).is_ok()
     }
     // Of a record of a journal.
-    let _ = super::delta::Delta::read(&mut Decoder::new(bytes));
-    let read = [held::<Shard>, held::<Datacentre>, held::<StoredObjects>, held::<Members>];
+    let _ = super::delta::Delta::read(&mut StateDecoder::new(bytes));
+    let read = [
+        held::<ShardState>,
+        held::<DatacentreState>,
+        held::<StoredObjects>,
+        held::<IssuerState>,
+        held::<MembersState>,
+    ];
     read.map(|read| read(bytes, &origin)).contains(&true)
 }

@@ -1,31 +1,34 @@
-//! What the files say, field by field. A change to anything here is a new [`super::files::VERSION`]. An upgrade finds
+//! What the files say, field by field. A change to anything here is a new [`super::flaw::VERSION`]. An upgrade finds
 //! the files of the version before, so a reader for these comes with it; `tests/lkg` holds such files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use imbl::OrdSet;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::codec::{Decoder, Encoder, Malformed, Plain, Stored, fields, numbers};
-use super::{Datacentre, Members, Note, Origin, Shard, StoredObjects};
+use super::codec::{Encode, EncodePlain, Encoder, MalformedValue, StateDecoder, fields, numbers};
+use super::{
+    DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredObjects,
+};
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
     Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode,
     NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution, Service,
-    TargetPort, TlsMode, Workload, WorkloadKey, Workloads,
+    TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
 macro_rules! names {
     ($($type:ident),*) => {
-        $(impl Stored for $type {
+        $(impl Encode for $type {
             fn write<'a>(&'a self, to: &mut Encoder<'a>) {
                 to.text(self.as_str());
             }
 
-            fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+            fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
                 from.text().map(Self::new)
             }
         })*
@@ -34,11 +37,12 @@ macro_rules! names {
 
 names!(ClusterId, Hostname, Namespace, NetworkId);
 
-fields!(Origin { domain, trust_domain, system_namespace });
+fields!(StateOrigin { domain, trust_domain, system_namespace });
 fields!(Note { secret, network, mode, last_contact });
-fields!(Shard { cluster, uid, network_label, workloads, facts, services });
-fields!(Datacentre { name, services });
+fields!(ShardState { cluster, uid, network_label, workloads, facts, services });
+fields!(DatacentreState { name, services });
 fields!(StoredObjects { store, objects });
+fields!(IssuerState { cluster, issuer, key_set });
 fields!(ClusterFacts { localities, unready, gateways, entries });
 fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
 fields!(WorkloadKey { namespace, name });
@@ -57,7 +61,7 @@ fields!(Definition {
     export_to,
     node_local,
     prefers,
-    keeps_home,
+    is_cluster_local,
     publish_not_ready,
     affinity_seconds,
     mesh_external,
@@ -99,78 +103,78 @@ numbers!(Protocol {
 });
 
 /// As the store has it: what it means others decide, now as then.
-impl Stored for Arc<Value> {
+impl Encode for Arc<Value> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.raw(&self.to_string());
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let value = serde_json::from_str(from.raw()?);
-        value.map(Self::new).map_err(|_| Malformed("object"))
+        value.map(Self::new).map_err(|_| MalformedValue("object"))
     }
 }
 
-impl Stored for Arc<Vec<Arc<Value>>> {
+impl Encode for Arc<Vec<Arc<Value>>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         Vec::write(self, to);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Vec::read(from).map(Self::new)
     }
 }
 
-impl Stored for Arc<Service> {
+impl Encode for Arc<Service> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         Service::write(self, to);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Service::read(from).map(Self::new)
     }
 }
 
-impl Stored for Arc<Definition> {
+impl Encode for Arc<Definition> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         Definition::write(self, to);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Definition::read(from).map(Self::new)
     }
 }
 
-impl Stored for Arc<BTreeMap<Arc<str>, Arc<Locality>>> {
+impl Encode for Arc<BTreeMap<Arc<str>, Arc<Locality>>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         BTreeMap::write(self, to);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         BTreeMap::read(from).map(Self::new)
     }
 }
 
-impl Stored for Arc<BTreeMap<WorkloadKey, DeclaredGateway>> {
+impl Encode for Arc<BTreeMap<WorkloadKey, DeclaredGateway>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         BTreeMap::write(self, to);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         BTreeMap::read(from).map(Self::new)
     }
 }
 
-impl Stored for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
+impl Encode for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         BTreeMap::write(self, to);
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         BTreeMap::read(from).map(Self::new)
     }
 }
 
-impl Stored for GatewayHost {
+impl Encode for GatewayHost {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         match self {
             Self::Address(address) => {
@@ -184,16 +188,16 @@ impl Stored for GatewayHost {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
-            0 => Stored::read(from).map(Self::Address),
-            1 => Stored::read(from).map(Self::Name),
-            _ => Err(Malformed("gateway")),
+            0 => Encode::read(from).map(Self::Address),
+            1 => Encode::read(from).map(Self::Name),
+            _ => Err(MalformedValue("gateway")),
         }
     }
 }
 
-impl Stored for BTreeSet<(u16, u16)> {
+impl Encode for BTreeSet<(u16, u16)> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
         for (port, hbone_port) in self {
@@ -202,37 +206,37 @@ impl Stored for BTreeSet<(u16, u16)> {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let count = from.count()?;
         (0..count).map(|_| Ok((u16::read(from)?, u16::read(from)?))).collect()
     }
 }
 
-impl Stored for OrdSet<WorkloadKey> {
+impl Encode for OrdSet<WorkloadKey> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
         self.iter().for_each(|one| one.write(to));
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let count = from.count()?;
         (0..count).map(|_| WorkloadKey::read(from)).collect()
     }
 }
 
-impl Stored for IpNet {
+impl Encode for IpNet {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.put(self.addr());
         to.bytes.push(self.prefix_len());
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let address = Stored::read(from)?;
-        Self::new(address, from.byte()?).map_err(|_| Malformed("range"))
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        let address = Encode::read(from)?;
+        Self::new(address, from.byte()?).map_err(|_| MalformedValue("range"))
     }
 }
 
-impl Stored for Resolution {
+impl Encode for Resolution {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         match self {
             Self::ClientSide => to.bytes.push(0),
@@ -249,19 +253,19 @@ impl Stored for Resolution {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
             0 => Ok(Self::ClientSide),
             1 => Ok(Self::Headless),
             2 => Hostname::read(from).map(Self::Alias),
             3 => ByName::read(from).map(Self::ByName),
             4 => Ok(Self::Passthrough),
-            _ => Err(Malformed("resolution")),
+            _ => Err(MalformedValue("resolution")),
         }
     }
 }
 
-impl Stored for ExportTo {
+impl Encode for ExportTo {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         match self {
             Self::Public => to.bytes.push(0),
@@ -272,16 +276,16 @@ impl Stored for ExportTo {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
             0 => Ok(Self::Public),
             1 => Vec::read(from).map(Self::Namespaces),
-            _ => Err(Malformed("visibility")),
+            _ => Err(MalformedValue("visibility")),
         }
     }
 }
 
-impl Stored for TargetPort {
+impl Encode for TargetPort {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         match self {
             Self::Number(number) => {
@@ -295,30 +299,77 @@ impl Stored for TargetPort {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         match from.byte()? {
             0 => u16::read(from).map(Self::Number),
-            1 => Stored::read(from).map(Self::Name),
-            _ => Err(Malformed("target port")),
+            1 => Encode::read(from).map(Self::Name),
+            _ => Err(MalformedValue("target port")),
         }
     }
 }
 
-impl Stored for Addresses {
+impl Encode for Addresses {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
-        to.number(self.iter().count() as u64);
+        let mark = self.mark();
+        to.number(self.iter().count() as u64 + u64::from(mark.is_some()));
+        if let Some(mark) = mark {
+            to.put(mark);
+        }
         for address in self.iter() {
             to.put(address);
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
-        let addresses: Vec<_> = Stored::read(from)?;
-        Ok(addresses.into_iter().collect())
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        let parts: Vec<PodPart> = Encode::read(from)?;
+        let mut mark = None;
+        let addresses = parts.into_iter().filter_map(|part| match part {
+            PodPart::Address(address) => Some(address),
+            PodPart::Mark(found) => {
+                mark = Some(found);
+                None
+            }
+        });
+        let addresses: Addresses = addresses.collect();
+        Ok(addresses.marked(mark))
     }
 }
 
-impl Stored for Workloads {
+/// Format 5 has addresses alone.
+enum PodPart {
+    Address(IpAddr),
+    Mark(UidMark),
+}
+
+/// What no address begins with.
+const MARK: u8 = 1;
+
+impl EncodePlain for UidMark {
+    fn append(self, bytes: &mut Vec<u8>) {
+        bytes.push(MARK);
+        bytes.extend_from_slice(&self.to_bytes());
+    }
+}
+
+impl Encode for PodPart {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        match self {
+            Self::Address(address) => to.put(*address),
+            Self::Mark(mark) => to.put(*mark),
+        }
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        if from.peek() != Some(MARK) {
+            return Encode::read(from).map(Self::Address);
+        }
+        from.byte()?;
+        let mark = UidMark::from_bytes(from.bytes()?);
+        mark.map(Self::Mark).ok_or(MalformedValue("UID"))
+    }
+}
+
+impl Encode for Workloads {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
         let mut name = String::new();
@@ -331,7 +382,7 @@ impl Stored for Workloads {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let mut workloads = Self::default();
         for _ in 0..from.count()? {
             let namespace = from.text()?;
@@ -343,7 +394,7 @@ impl Stored for Workloads {
 }
 
 /// What neighbours mostly have in common stands once for all of them.
-impl Stored for Endpoints {
+impl Encode for Endpoints {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         to.number(self.len() as u64);
         let mut last = None;
@@ -391,38 +442,38 @@ impl Stored for Endpoints {
         }
     }
 
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         let count = from.count()?;
         let mut endpoints: Vec<Endpoint> = Vec::with_capacity(count.min(1 << 16));
         let mut namespace: Option<Namespace> = None;
         for _ in 0..count {
             let (address, port, health, node) = (
-                Stored::read(from)?,
-                Stored::read(from)?,
-                Stored::read(from)?,
-                Stored::read(from)?,
+                Encode::read(from)?,
+                Encode::read(from)?,
+                Encode::read(from)?,
+                Encode::read(from)?,
             );
             let mut endpoint = match (bool::read(from)?, endpoints.last()) {
                 (true, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
-                (true, None) => return Err(Malformed("endpoint")),
+                (true, None) => return Err(MalformedValue("endpoint")),
                 (false, _) => {
                     let endpoint = Endpoint {
                         address,
                         port,
                         health,
                         node,
-                        port_name: Stored::read(from)?,
-                        weight: Stored::read(from)?,
-                        locality: Stored::read(from)?,
-                        network_label: Stored::read(from)?,
-                        tls_mode: Stored::read(from)?,
-                        service_account: Stored::read(from)?,
-                        pod: Stored::read(from)?,
+                        port_name: Encode::read(from)?,
+                        weight: Encode::read(from)?,
+                        locality: Encode::read(from)?,
+                        network_label: Encode::read(from)?,
+                        tls_mode: Encode::read(from)?,
+                        service_account: Encode::read(from)?,
+                        pod: Encode::read(from)?,
                         workload: None,
                         telemetry: None,
                     };
-                    namespace = Stored::read(from)?;
-                    Endpoint { telemetry: Stored::read(from)?, ..endpoint }
+                    namespace = Encode::read(from)?;
+                    Endpoint { telemetry: Encode::read(from)?, ..endpoint }
                 }
             };
             endpoint.workload = match &namespace {
@@ -437,7 +488,7 @@ impl Stored for Endpoints {
     }
 }
 
-impl Stored for Members {
+impl Encode for MembersState {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         let Self { members, sources, mesh, created } = self;
         members.write(to);
@@ -447,12 +498,12 @@ impl Stored for Members {
     }
 
     /// Files of this format may lack the last field.
-    fn read(from: &mut Decoder<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Ok(Self {
-            members: Stored::read(from)?,
-            sources: Stored::read(from)?,
-            mesh: Stored::read(from)?,
-            created: if from.is_done() { BTreeMap::new() } else { Stored::read(from)? },
+            members: Encode::read(from)?,
+            sources: Encode::read(from)?,
+            mesh: Encode::read(from)?,
+            created: if from.is_done() { BTreeMap::new() } else { Encode::read(from)? },
         })
     }
 }

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use super::codec::{Decoder, Encoder, Stored};
-use super::files::{BYTES_MAX, Flaw, OLDEST, VERSION};
+use super::codec::{Encode, Encoder, StateDecoder};
+use super::flaw::{BYTES_MAX, Flaw, OLDEST, VERSION};
 
 const MAGIC: &[u8; 8] = b"straitLJ";
 /// The bytes before the first record.
@@ -33,7 +33,7 @@ const AGE_MAX: Duration = Duration::from_secs(600);
 
 /// Where a journal ends, and what it goes on from.
 #[derive(Debug, Clone)]
-pub(super) struct End {
+pub(super) struct JournalEnd {
     /// The bytes of the file that it goes on from.
     base: u64,
     /// Its own bytes; 0 while there is none.
@@ -44,7 +44,7 @@ pub(super) struct End {
     since: Option<Instant>,
 }
 
-impl End {
+impl JournalEnd {
     /// Of a file of so many bytes with that checksum, to which nothing has been appended.
     pub(super) fn of_file(bytes: usize, checksum: u128) -> Self {
         Self { base: bytes as u64, length: 0, checksum, since: None }
@@ -67,7 +67,7 @@ impl End {
     ///
     /// # Errors
     /// What the system says. Where the journal ends is not known then.
-    pub(super) fn append(&mut self, path: &Path, value: &impl Stored) -> io::Result<Option<usize>> {
+    pub(super) fn append(&mut self, path: &Path, value: &impl Encode) -> io::Result<Option<usize>> {
         let (record, checksum) = record(self.checksum, value);
         let is_new = self.length == 0;
         let head = if is_new { head() } else { Vec::new() };
@@ -95,7 +95,7 @@ impl End {
 
     /// Reads the journal at `path` record by record, each once it is proven whole. Returns what is wrong with
     /// what follows the last of these.
-    pub(super) fn read<T: Stored>(&mut self, path: &Path, mut each: impl FnMut(T)) -> Option<Flaw> {
+    pub(super) fn read<T: Encode>(&mut self, path: &Path, mut each: impl FnMut(T)) -> Option<Flaw> {
         let unreadable = |error: io::Error| Flaw::Unreadable(error.to_string());
         let file = match File::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -142,7 +142,7 @@ impl End {
     }
 
     /// The next record, of which there may be so many bytes; `None` where it is not whole.
-    fn read_record<T: Stored>(
+    fn read_record<T: Encode>(
         &mut self,
         reader: &mut impl Read,
         left: u64,
@@ -166,7 +166,7 @@ impl End {
         if checksum.to_le_bytes() != stated {
             return Ok(None);
         }
-        let mut decoder = Decoder::new(payload);
+        let mut decoder = StateDecoder::new(payload);
         let value = T::read(&mut decoder).ok().filter(|_| decoder.is_done());
         if value.is_some() {
             self.checksum = checksum;
@@ -180,7 +180,7 @@ fn head() -> Vec<u8> {
 }
 
 /// The bytes of a record behind what has that checksum, and its own.
-fn record(before: u128, value: &impl Stored) -> (Vec<u8>, u128) {
+fn record(before: u128, value: &impl Encode) -> (Vec<u8>, u128) {
     let mut encoder = Encoder::default();
     encoder.bytes.resize(RECORD_HEAD, 0);
     value.write(&mut encoder);

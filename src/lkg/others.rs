@@ -9,48 +9,48 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::delta::{Deltas, kept};
-use super::writer::Outcome;
-use super::{Datacentre, Store, StoredObjects};
+use super::outcome::WriteOutcome;
+use super::outcome::WrittenOthers;
+pub use super::outcome::{Issuers, StandIns, StoreStates};
+use super::{DatacentreState, IssuerState, StateDirectory, StoredObjects};
 use crate::model::ClusterId;
 use crate::push::PushContext;
-use crate::sources::{Facts, Lines};
-
-/// What each store of objects holds, by its name.
-pub type Stores = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
-
-/// Objects that make no sense, each with what it was when it last did.
-pub type StandIns = Vec<(Arc<Value>, Arc<Value>)>;
+use crate::sources::{SourceFacts, SourceStatusMap};
 
 /// Where the writer learns of sources that are no member cluster.
 #[derive(Clone)]
 pub struct Others {
     /// How they fare.
-    pub lines: watch::Receiver<Lines>,
+    pub lines: watch::Receiver<SourceStatusMap>,
     /// The objects of the stores that were read, or are known from disk; `None` until it is known which
     /// stores there are.
-    pub stores: watch::Receiver<Option<Arc<Stores>>>,
+    pub stores: watch::Receiver<Option<Arc<StoreStates>>>,
     /// Of an object that makes no sense what it was when it last did is what counts, and what a restart must
     /// find.
     pub stand_ins: watch::Receiver<Arc<StandIns>>,
+    /// By which keys the tokens of clusters are signed.
+    pub issuers: watch::Receiver<Arc<Issuers>>,
 }
 
 impl Others {
     /// What there is now.
-    pub(super) fn now(&mut self) -> Now {
-        Now {
+    pub(super) fn now(&mut self) -> StateToWrite {
+        StateToWrite {
             lines: self.lines.borrow_and_update().clone(),
             stores: self.stores.borrow_and_update().clone(),
             stand_ins: Arc::clone(&self.stand_ins.borrow_and_update()),
+            issuers: Arc::clone(&self.issuers.borrow_and_update()),
         }
     }
 
     /// Waits until there is something new to write.
-    pub(super) async fn news(&mut self, written: &Written) {
+    pub(super) async fn news(&mut self, written: &WrittenOthers) {
         loop {
             tokio::select! {
                 Ok(()) = self.stores.changed() => return,
                 Ok(()) = self.stand_ins.changed() => return,
-                // Most of what lines tell is that a source still answers.
+                Ok(()) = self.issuers.changed() => return,
+                // Most changes of these lines only show that a source still answers.
                 Ok(()) = self.lines.changed() => {
                     if datacentres(&self.lines.borrow_and_update()) != written.datacentres {
                         return;
@@ -63,29 +63,22 @@ impl Others {
 }
 
 /// What there is to write.
-pub(super) struct Now {
-    lines: Lines,
-    stores: Option<Arc<Stores>>,
+pub(super) struct StateToWrite {
+    lines: SourceStatusMap,
+    stores: Option<Arc<StoreStates>>,
     stand_ins: Arc<StandIns>,
+    issuers: Arc<Issuers>,
 }
 
-/// What the files say, as far as this process wrote them.
-#[derive(Clone, Default)]
-pub(super) struct Written {
-    datacentres: BTreeSet<ClusterId>,
-    stores: Stores,
-    stand_ins: Arc<StandIns>,
-}
-
-impl Now {
-    /// Writes what differs from `before`; `deltas` tells what shards say otherwise, and is `None` for all.
+impl StateToWrite {
+    /// Writes what differs from `before`; `deltas` holds what shards report otherwise, and is `None` for all.
     pub(super) fn carry_out(
         self,
-        before: &Written,
+        before: &WrittenOthers,
         context: &PushContext,
         deltas: Option<&Deltas>,
-        store: &mut Store,
-        done: &mut Outcome,
+        store: &mut StateDirectory,
+        done: &mut WriteOutcome,
     ) {
         let names = datacentres(&self.lines);
         for name in &names {
@@ -95,7 +88,7 @@ impl Now {
                 Some(None) => Some(0),
                 // Where that failed all of it is written.
                 Some(Some(delta)) => {
-                    store.append::<Datacentre>(name.as_str(), delta).ok().flatten()
+                    store.append::<DatacentreState>(name.as_str(), delta).ok().flatten()
                 }
                 None => None,
             };
@@ -104,7 +97,7 @@ impl Now {
                 None => {
                     let datacentre = datacentre(context, name);
                     let wanted = self.lines.get(name.as_str()).map_or(0, |facts| facts.services);
-                    // The word of one that has only just been read may not have come through yet.
+                    // The update of one that has only just been read may not have come through yet.
                     if datacentre.services.is_empty() && wanted != 0 {
                         continue;
                     }
@@ -116,11 +109,12 @@ impl Now {
             }
         }
         let names = names.iter().map(ClusterId::as_str);
-        if let Some(name) = store.longest_journal::<Datacentre>(names) {
+        if let Some(name) = store.longest_journal::<DatacentreState>(names) {
             done.note(store.put(&datacentre(context, &name.into())));
         }
         let named = || self.lines.keys().map(|name| &**name);
-        done.note(store.forget_others::<Datacentre>(named()).map(|()| 0));
+        done.note(store.forget_others::<DatacentreState>(named()).map(|()| 0));
+        self.put_issuers(before, store, done);
         let Some(stores) = &self.stores else { return };
         let as_before = Arc::ptr_eq(&self.stand_ins, &before.stand_ins);
         for (name, objects) in &**stores {
@@ -133,6 +127,29 @@ impl Now {
         done.written.others.stand_ins = self.stand_ins;
     }
 
+    fn put_issuers(
+        &self,
+        before: &WrittenOthers,
+        store: &mut StateDirectory,
+        done: &mut WriteOutcome,
+    ) {
+        if Arc::ptr_eq(&self.issuers, &before.issuers) {
+            done.written.others.issuers = Arc::clone(&self.issuers);
+            return;
+        }
+        let mut whole = true;
+        for (cluster, keys) in &*self.issuers {
+            let (cluster, issuer) = (cluster.clone(), Arc::clone(keys.issuer()));
+            let state = IssuerState { cluster, issuer, key_set: keys.to_key_set() };
+            whole &= done.note(store.put(&state));
+        }
+        let named = self.issuers.keys().map(ClusterId::as_str);
+        whole &= done.note(store.forget_others::<IssuerState>(named).map(|()| 0));
+        if whole {
+            done.written.others.issuers = Arc::clone(&self.issuers);
+        }
+    }
+
     fn stored(&self, name: &Arc<str>, objects: &[Arc<Value>]) -> StoredObjects {
         let stand_ins: HashMap<*const Value, &Arc<Value>> =
             self.stand_ins.iter().map(|(now, good)| (Arc::as_ptr(now), good)).collect();
@@ -142,10 +159,10 @@ impl Now {
         StoredObjects { store: Arc::clone(name), objects }
     }
 
-    /// When each had last said something, in milliseconds since the Unix epoch. `config_cluster` is when the
-    /// API server of that name had.
+    /// When each had last reported something, in milliseconds since the Unix epoch. `config_cluster` is when the API
+    /// server of that name had.
     pub(super) fn contacts(&self, config_cluster: Option<SystemTime>) -> BTreeMap<Arc<str>, u64> {
-        let contact = |facts: &Facts| match facts.kind {
+        let contact = |facts: &SourceFacts| match facts.kind {
             "cluster" => config_cluster.max(facts.last_contact),
             _ => facts.last_contact,
         };
@@ -158,17 +175,17 @@ impl Now {
 }
 
 /// The datacentres that were read, or are known from disk. The line of a Consul itself names none.
-fn datacentres(lines: &Lines) -> BTreeSet<ClusterId> {
+fn datacentres(lines: &SourceStatusMap) -> BTreeSet<ClusterId> {
     let known = lines.iter().filter(|(name, facts)| {
         facts.kind == "consul" && name.contains('/') && (facts.synced || facts.restored.is_some())
     });
     known.map(|(name, _)| ClusterId::new(Arc::clone(name))).collect()
 }
 
-fn datacentre(context: &PushContext, name: &ClusterId) -> Datacentre {
+fn datacentre(context: &PushContext, name: &ClusterId) -> DatacentreState {
     let found = context.services.iter().filter_map(|(host, service)| {
         let (_, record) = kept(service).find(|(id, _)| *id == name)?;
         Some((host.clone(), record))
     });
-    Datacentre { name: name.clone(), services: found.collect() }
+    DatacentreState { name: name.clone(), services: found.collect() }
 }

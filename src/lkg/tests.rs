@@ -8,16 +8,17 @@ use rand::seq::IndexedRandom as _;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-use super::files::{Flaw, GENERATIONS, OLDEST, VERSION, open_file, to_file};
+use super::files::{GENERATIONS, open_file, to_file};
+use super::flaw::{Flaw, OLDEST, VERSION};
 use super::*;
 use crate::model::{
-    ByName, ClusterFacts, DeclaredGateway, Definition, Distribution, Endpoint, ExportTo,
-    GatewayHost, Health, Labels, Locality, NamedEndpoint, PodState, Port, Profile, Protocol,
-    Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    Addresses, ByName, ClusterFacts, DeclaredGateway, Definition, Distribution, Endpoint, ExportTo,
+    GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, PodState, Port, Profile, Protocol,
+    Resolution, Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 
-fn origin() -> Origin {
-    Origin {
+fn origin() -> StateOrigin {
+    StateOrigin {
         domain: "cluster.local".into(),
         trust_domain: "example.org".into(),
         system_namespace: "strait-system".into(),
@@ -150,7 +151,7 @@ impl Dice {
             },
             node_local: self.flip(),
             prefers: self.of(&[Distribution::Any, Distribution::SameZone, Distribution::SameNode]),
-            keeps_home: self.flip(),
+            is_cluster_local: self.flip(),
             publish_not_ready: self.flip(),
             affinity_seconds: self.flip().then_some(7),
             mesh_external: self.flip(),
@@ -202,9 +203,11 @@ impl Dice {
             })
         });
         for at in 0..self.upto(150) {
+            let addresses: Addresses = self.some(Self::address);
+            let uid = self.maybe(Self::text).unwrap_or_default();
             let pod = Workload {
                 profile: self.of(&profiles),
-                addresses: self.some(Self::address),
+                addresses: addresses.marked(UidMark::of(&uid)),
                 node: self.maybe(|dice| Arc::new(dice.text())),
             };
             let namespace = self.text();
@@ -213,7 +216,7 @@ impl Dice {
         workloads
     }
 
-    fn shard(&mut self, cluster: &str) -> Shard {
+    fn shard(&mut self, cluster: &str) -> ShardState {
         let mut services = BTreeMap::new();
         for at in 0..self.upto(20) {
             let service = Arc::new(self.service());
@@ -224,7 +227,7 @@ impl Dice {
             let record = ServiceRecord { service, endpoints: endpoints.into() };
             services.insert(Hostname::from(format!("{at}.{}", self.text())), record);
         }
-        Shard {
+        ShardState {
             cluster: cluster.into(),
             uid: self.maybe(Self::text),
             network_label: self.maybe(|dice| dice.text().as_ref().into()),
@@ -240,11 +243,11 @@ fn dice(seed: u64) -> Dice {
 }
 
 /// The shard of `cluster` that differs with `seed`.
-fn shard(cluster: &str, seed: u64) -> Shard {
+fn shard(cluster: &str, seed: u64) -> ShardState {
     dice(seed).shard(cluster)
 }
 
-fn members(seed: u64) -> Members {
+fn members(seed: u64) -> MembersState {
     let mut dice = dice(seed);
     let note = |dice: &mut Dice| Note {
         secret: dice.maybe(Dice::text),
@@ -253,7 +256,7 @@ fn members(seed: u64) -> Members {
         last_contact: dice.maybe(|dice| dice.0.random()),
     };
     let mesh = |dice: &mut Dice| dice.some(|dice| (dice.text().to_string(), "x: y".to_owned()));
-    Members {
+    MembersState {
         members: (0..dice.upto(5)).map(|at| (at.to_string().into(), note(&mut dice))).collect(),
         sources: dice.some(|dice| (dice.text(), dice.0.random())),
         mesh: dice.maybe(mesh),
@@ -262,24 +265,24 @@ fn members(seed: u64) -> Members {
 }
 
 /// What a datacentre held, and what a store did, that differ with `seed`.
-fn others(seed: u64) -> (Datacentre, StoredObjects) {
+fn others(seed: u64) -> (DatacentreState, StoredObjects) {
     let mut dice = dice(seed);
-    let Shard { services, .. } = dice.shard("");
+    let ShardState { services, .. } = dice.shard("");
     let object = |dice: &mut Dice| {
         let spec = serde_json::json!({"hosts": [*dice.text()], "weight": dice.0.random::<u32>()});
         Arc::new(serde_json::json!({"kind": *dice.text(), "spec": spec, "status": null}))
     };
     let objects = Arc::new(dice.some(object));
     let store = format!("xds://[::1]:{seed}/ü").into();
-    (Datacentre { name: "consul/dc_1".into(), services }, StoredObjects { store, objects })
+    (DatacentreState { name: "consul/dc_1".into(), services }, StoredObjects { store, objects })
 }
 
-fn clusters(store: &mut Store) -> Vec<String> {
-    store.read_all::<Shard>().into_iter().map(|(shard, _)| shard.cluster.to_string()).collect()
+fn clusters(store: &mut StateDirectory) -> Vec<String> {
+    store.read_all::<ShardState>().into_iter().map(|(shard, _)| shard.cluster.to_string()).collect()
 }
 
-fn store(directory: &TempDir) -> Store {
-    Store::open(&directory.path().join("lkg"), origin())
+fn store(directory: &TempDir) -> StateDirectory {
+    StateDirectory::open(&directory.path().join("lkg"), origin())
 }
 
 fn files(directory: &TempDir) -> Vec<PathBuf> {
@@ -294,7 +297,7 @@ fn whatever_is_written_is_read_back_and_written_alike_again() {
     for seed in 0..200 {
         let east = shard("east", seed);
         let (bytes, _) = to_file(&east, &origin());
-        let (read, _) = open_file::<Shard>(&bytes, &origin()).expect("sound");
+        let (read, _) = open_file::<ShardState>(&bytes, &origin()).expect("sound");
         assert_eq!(read, east, "seed {seed}");
         let (again, _) = to_file(&read, &origin());
         assert!(bytes == again, "seed {seed}: other bytes for the same value");
@@ -312,11 +315,11 @@ fn whatever_is_written_is_read_back_and_written_alike_again() {
 fn a_file_cut_anywhere_is_refused() {
     let (bytes, _) = to_file(&shard("east", 7), &origin());
     for length in 0..bytes.len() {
-        let flaw = open_file::<Shard>(&bytes[..length], &origin()).expect_err("cut");
+        let flaw = open_file::<ShardState>(&bytes[..length], &origin()).expect_err("cut");
         assert!(matches!(flaw, Flaw::Length { .. }), "{length}: {flaw}");
     }
     let longer = [&bytes[..], b"x"].concat();
-    let flaw = open_file::<Shard>(&longer, &origin()).expect_err("longer");
+    let flaw = open_file::<ShardState>(&longer, &origin()).expect_err("longer");
     assert!(matches!(flaw, Flaw::Length { .. }), "{flaw}");
 }
 
@@ -326,13 +329,13 @@ fn a_file_with_any_bit_flipped_is_refused() {
     for at in 0..bytes.len() * 8 {
         let mut damaged = bytes.clone();
         damaged[at / 8] ^= 1 << (at % 8);
-        assert!(open_file::<Shard>(&damaged, &origin()).is_err(), "bit {at}");
+        assert!(open_file::<ShardState>(&damaged, &origin()).is_err(), "bit {at}");
     }
 }
 
 impl Dice {
     /// A small shard, for tests that go through every bit.
-    fn service_only(&mut self) -> Shard {
+    fn service_only(&mut self) -> ShardState {
         let services = [(
             Hostname::from("a"),
             ServiceRecord {
@@ -340,7 +343,7 @@ impl Dice {
                 endpoints: vec![self.endpoint()].into(),
             },
         )];
-        Shard {
+        ShardState {
             cluster: "east".into(),
             uid: None,
             network_label: None,
@@ -353,7 +356,7 @@ impl Dice {
 
 #[test]
 fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
-    use super::codec::{Decoder, Stored as _};
+    use super::codec::{Encode as _, StateDecoder};
     for seed in 0..20_000 {
         let mut dice = dice(seed);
         let bytes: Vec<u8> = if seed % 2 == 0 {
@@ -365,10 +368,10 @@ fn nonsense_under_a_good_checksum_is_refused_and_costs_little() {
             bytes.split_off(36)
         };
         // Whatever comes of it, it ends and does not panic.
-        let _ = Shard::read(&mut Decoder::new(&bytes));
-        let _ = Members::read(&mut Decoder::new(&bytes));
-        let _ = Datacentre::read(&mut Decoder::new(&bytes));
-        let _ = StoredObjects::read(&mut Decoder::new(&bytes));
+        let _ = ShardState::read(&mut StateDecoder::new(&bytes));
+        let _ = MembersState::read(&mut StateDecoder::new(&bytes));
+        let _ = DatacentreState::read(&mut StateDecoder::new(&bytes));
+        let _ = StoredObjects::read(&mut StateDecoder::new(&bytes));
     }
 }
 
@@ -380,13 +383,13 @@ fn a_file_is_refused_with_the_reason() {
         change(&mut bytes);
         bytes
     };
-    let other_domain = Origin { domain: "other.local".into(), ..origin() };
+    let other_domain = StateOrigin { domain: "other.local".into(), ..origin() };
     let cases: [(&str, Vec<u8>, &str); 5] = [
         ("foreign", b"apiVersion: v1\nkind: List\n".to_vec(), "not a file of last-known-good"),
         (
             "future",
             with(&|bytes| bytes[8] = VERSION as u8 + 1),
-            "has format 6; this version reads formats 5 to 5",
+            "has format 7; this version reads formats 5 to 6",
         ),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
@@ -400,14 +403,14 @@ fn a_file_is_refused_with_the_reason() {
         let newest = files(&directory).pop().expect("two files");
         fs::write(&newest, bytes).expect("written");
         let mut second = store(&directory);
-        let (read, refused) = second.read::<Shard>("east");
+        let (read, refused) = second.read::<ShardState>("east");
         assert_eq!(read, Some(shard("east", 1)), "{name}");
         let refused = refused.expect("a reason").to_string();
         assert!(refused.contains(reason), "{name}: {refused}");
         assert!(refused.contains(&*newest.to_string_lossy()), "{name}: {refused}");
         // The next one goes beyond the bad one, whatever that was.
         second.put(&shard("east", 4)).expect("written");
-        assert_eq!(store(&directory).read::<Shard>("east"), (Some(shard("east", 4)), None));
+        assert_eq!(store(&directory).read::<ShardState>("east"), (Some(shard("east", 4)), None));
     }
 }
 
@@ -424,11 +427,11 @@ fn some_generations_are_kept_and_equal_ones_not_written_again() {
     assert_eq!(files(&directory).len(), 2 * GENERATIONS + 1);
     let mut second = store(&directory);
     assert_eq!(clusters(&mut second), ["a.b", "east"]);
-    assert_eq!(second.read::<Shard>("east"), (Some(shard("east", 9)), None));
+    assert_eq!(second.read::<ShardState>("east"), (Some(shard("east", 9)), None));
     assert_eq!(second.members(), (Some(members(9)), None));
     // Known from what was read, too.
     assert_eq!(second.put(&shard("east", 9)).expect("nothing to do"), 0);
-    second.forget_others::<Shard>(["a.b", "west"].into_iter()).expect("removed");
+    second.forget_others::<ShardState>(["a.b", "west"].into_iter()).expect("removed");
     assert_eq!(clusters(&mut store(&directory)), ["a.b"]);
     assert_eq!(store(&directory).members(), (Some(members(9)), None));
 }
@@ -468,9 +471,9 @@ fn a_write_that_was_cut_short_leaves_the_file_before() {
     let beside = directory.path().join("lkg").join(".cluster-east.new");
     fs::write(beside, &half[..half.len() / 2]).expect("written");
     let mut second = store(&directory);
-    assert_eq!(second.read::<Shard>("east"), (Some(shard("east", 1)), None));
+    assert_eq!(second.read::<ShardState>("east"), (Some(shard("east", 1)), None));
     second.put(&shard("east", 3)).expect("written over it");
-    assert_eq!(store(&directory).read::<Shard>("east"), (Some(shard("east", 3)), None));
+    assert_eq!(store(&directory).read::<ShardState>("east"), (Some(shard("east", 3)), None));
 }
 
 #[test]
@@ -494,14 +497,14 @@ fn a_hundred_thousand_endpoints_stay_small() {
     let bytes = store(&directory).put(&large).expect("written");
     let written = began.elapsed();
     let began = std::time::Instant::now();
-    let (read, _) = store(&directory).read::<Shard>("east");
+    let (read, _) = store(&directory).read::<ShardState>("east");
     let loaded = began.elapsed();
     println!("made {made:?}, {bytes} bytes written in {written:?}, loaded in {loaded:?}");
     assert!(read == Some(large));
     assert!(bytes < 10_000_000, "{bytes} bytes");
 }
 
-fn large(count: u32) -> Shard {
+fn large(count: u32) -> ShardState {
     let mut workloads = Workloads::default();
     let mut services = BTreeMap::new();
     let locality: Arc<Locality> = Arc::new(Locality::parse("r/z/s"));
@@ -553,7 +556,7 @@ fn large(count: u32) -> Shard {
         services.insert(hostname, record);
     }
     let (uid, network_label, facts) = (None, None, ClusterFacts::default());
-    Shard { cluster: "east".into(), uid, network_label, workloads, facts, services }
+    ShardState { cluster: "east".into(), uid, network_label, workloads, facts, services }
 }
 
 /// The folder of state files that an earlier version wrote.
@@ -562,7 +565,7 @@ fn earlier(version: u32) -> PathBuf {
 }
 
 /// What the files in `tests/lkg` hold, each of one cluster, datacentre and store. Every kind of field is there.
-fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
+fn of_earlier_versions() -> (ShardState, DatacentreState, StoredObjects, MembersState) {
     let key = |name: &str| WorkloadKey::new("shop", name);
     let locality = Arc::new(Locality::parse("r/z/s"));
     let account: Arc<str> = "spiffe://cluster.local/ns/shop/sa/cart".into();
@@ -656,7 +659,7 @@ fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
             export_to: ExportTo::Namespaces(vec!["shop".into()]),
             node_local: true,
             prefers: Distribution::SameZone,
-            keeps_home: true,
+            is_cluster_local: true,
             publish_not_ready: true,
             affinity_seconds: Some(7),
             mesh_external: false,
@@ -680,7 +683,7 @@ fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
         record("old", Resolution::Alias("cart.shop.svc.cluster.local".into()), Vec::new()),
     ]
     .into();
-    let shard = Shard {
+    let shard = ShardState {
         cluster: "east".into(),
         uid: Some("8a1f".into()),
         network_label: Some("n2".into()),
@@ -688,7 +691,7 @@ fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
         facts,
         services: services.clone(),
     };
-    let datacentre = Datacentre { name: "consul/dc1".into(), services };
+    let datacentre = DatacentreState { name: "consul/dc1".into(), services };
     let object = serde_json::json!({"kind": "ServiceEntry", "spec": {"hosts": ["a.example"]}});
     let objects = Arc::new(vec![Arc::new(object)]);
     let objects = StoredObjects { store: "config cluster".into(), objects };
@@ -698,7 +701,7 @@ fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
         mode: Mode::Drain,
         last_contact: Some(1_700_000_000_000),
     };
-    let members = Members {
+    let members = MembersState {
         members: [("east".into(), note)].into(),
         sources: [("consul/dc1".into(), 1_700_000_000_001)].into(),
         mesh: Some([("mesh".to_owned(), "connectTimeout: 3s".to_owned())].into()),
@@ -712,10 +715,10 @@ fn of_earlier_versions() -> (Shard, Datacentre, StoredObjects, Members) {
 fn state_of_earlier_versions_is_read() {
     for version in OLDEST..=VERSION {
         let folder = earlier(version);
-        let mut store = Store::open(&folder, origin());
+        let mut store = StateDirectory::open(&folder, origin());
         let (shard, datacentre, objects, members) = of_earlier_versions();
-        assert_eq!(store.read_all::<Shard>(), [(shard, None)], "format {version}");
-        assert_eq!(store.read_all::<Datacentre>(), [(datacentre, None)], "format {version}");
+        assert_eq!(store.read_all::<ShardState>(), [(shard, None)], "format {version}");
+        assert_eq!(store.read_all::<DatacentreState>(), [(datacentre, None)], "format {version}");
         assert_eq!(store.read_all::<StoredObjects>(), [(objects, None)], "format {version}");
         assert_eq!(store.members(), (Some(members), None), "format {version}");
     }

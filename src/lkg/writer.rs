@@ -4,7 +4,6 @@
 //! share, and is appended to the journal of its source; encoding and the disk are a blocking thread's work.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -15,14 +14,17 @@ use tracing::{debug, info, warn};
 
 use super::delta::{Deltas, deltas, kept};
 use super::others::{self, Others};
-use super::{Members, Note, Shard, Store};
-use crate::clusters::status::{ClusterStatus, Kept};
+use super::outcome::ServedClusters;
+use super::outcome::StatusRecord;
+use super::outcome::{WriteOutcome, WrittenClusters};
+use super::{MembersState, Note, ShardState, StateDirectory};
+use crate::clusters::status::{ClusterIdHolder, ClusterStatus};
 use crate::codes;
 use crate::model::ClusterId;
 use crate::push::PushContext;
 
-/// How long what is new may wait for what comes with it. Proxies are told in that time: writing takes a CPU, and
-/// they go first.
+/// How long what is new may wait for what comes with it. Proxies are sent changes in that time: writing takes a CPU,
+/// and they go first.
 const DELAY: Duration = Duration::from_millis(250);
 /// The least time between two writes.
 const PACE: Duration = Duration::from_secs(2);
@@ -38,7 +40,7 @@ const CONTACTS: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct Writer {
     /// Where it writes.
-    pub store: Arc<Mutex<Store>>,
+    pub store: Arc<Mutex<StateDirectory>>,
     /// What it writes.
     pub context: watch::Receiver<Option<Arc<PushContext>>>,
     /// How the members fare.
@@ -69,7 +71,7 @@ pub struct Writes {
 impl Writer {
     /// Writes until the process is to end, and then once more.
     pub async fn run(mut self) {
-        let mut written = Written::default();
+        let mut written = WrittenClusters::default();
         let mut contacts_at = Instant::now();
         let mut trouble: Option<String> = None;
         let drain = self.drain.clone();
@@ -98,7 +100,7 @@ impl Writer {
                 let done = tokio::task::spawn_blocking(move || {
                     work.carry_out(&mut store.lock().unwrap_or_else(PoisonError::into_inner))
                 });
-                let done = done.await.unwrap_or_else(|error| Outcome::failed(&error));
+                let done = done.await.unwrap_or_else(|error| WriteOutcome::failed(&error));
                 written = done.written;
                 match done.trouble {
                     Ok(()) => {
@@ -145,15 +147,15 @@ impl Writer {
         }
     }
 
-    /// Waits until there is something new to write, and proxies have been told.
-    async fn news_settled(&mut self, written: &Written) {
+    /// Waits until there is something new to write, and proxies have been sent it.
+    async fn news_settled(&mut self, written: &WrittenClusters) {
         self.news(written).await;
         tokio::time::sleep(DELAY).await;
     }
 
     /// Waits until there is something new to write: another version, another source whose data is served,
     /// or other objects.
-    async fn news(&mut self, written: &Written) {
+    async fn news(&mut self, written: &WrittenClusters) {
         loop {
             tokio::select! {
                 Ok(()) = self.context.changed() => return,
@@ -169,29 +171,19 @@ impl Writer {
     }
 }
 
-/// The clusters whose data is served.
-type Held = BTreeMap<ClusterId, Holding>;
-
-/// What is written of a cluster's status, but for times.
-#[derive(Clone, PartialEq, Eq)]
-struct Holding {
-    uid: Option<String>,
-    secret: Option<String>,
-}
-
-fn held_by(statuses: &[ClusterStatus]) -> Held {
+fn held_by(statuses: &[ClusterStatus]) -> ServedClusters {
     let kept = |status: &ClusterStatus| {
         let uid = status.kept.as_ref()?.uid.clone();
-        Some((status.id.as_str().into(), Holding { uid, secret: status.secret.clone() }))
+        Some((status.id.as_str().into(), StatusRecord { uid, secret: status.secret.clone() }))
     };
     statuses.iter().filter_map(kept).collect()
 }
 
 /// Whether these are the clusters whose data is served. Statuses have news all the time, of thousands of
 /// clusters: nothing is made for the look.
-fn are_held(held: &Held, statuses: &[ClusterStatus]) -> bool {
+fn are_held(held: &ServedClusters, statuses: &[ClusterStatus]) -> bool {
     let mut kept = statuses.iter().filter_map(|status| Some((status, status.kept.as_ref()?)));
-    let is_held = |(status, kept): (&ClusterStatus, &Kept)| {
+    let is_held = |(status, kept): (&ClusterStatus, &ClusterIdHolder)| {
         let holding = held.get(status.id.as_str());
         holding.is_some_and(|one| one.uid == kept.uid && one.secret == status.secret)
     };
@@ -199,68 +191,23 @@ fn are_held(held: &Held, statuses: &[ClusterStatus]) -> bool {
         && kept.all(is_held)
 }
 
-/// What the files say, as far as this process wrote them.
-#[derive(Clone, Default)]
-pub(super) struct Written {
-    context: Option<Arc<PushContext>>,
-    held: Arc<Held>,
-    pub(super) others: others::Written,
-    mesh: Option<Arc<BTreeMap<String, String>>>,
-    /// Whether the list of members has been written since these are held.
-    members: bool,
-}
-
 /// One write.
 struct Work {
-    before: Written,
+    before: WrittenClusters,
     now: Arc<PushContext>,
     statuses: Arc<Vec<ClusterStatus>>,
-    others: others::Now,
+    others: others::StateToWrite,
     mesh: Option<Arc<BTreeMap<String, String>>>,
     /// Whether times of contact are to be written, and what stands in journals for too long anew.
     thorough: bool,
 }
 
-/// What came of it.
-pub(super) struct Outcome {
-    /// Bytes written.
-    bytes: usize,
-    /// What the files say now.
-    pub(super) written: Written,
-    /// What could not be written: the first of it.
-    trouble: io::Result<()>,
-}
-
-impl Outcome {
-    /// Nobody knows what the files say.
-    fn failed(error: &tokio::task::JoinError) -> Self {
-        Self {
-            bytes: 0,
-            written: Written::default(),
-            trouble: Err(io::Error::other(error.to_string())),
-        }
-    }
-
-    /// Counts what was written; whether it was.
-    pub(super) fn note(&mut self, result: io::Result<usize>) -> bool {
-        match result {
-            Ok(bytes) => self.bytes += bytes,
-            Err(error) => {
-                if self.trouble.is_ok() {
-                    self.trouble = Err(error);
-                }
-                return false;
-            }
-        }
-        true
-    }
-}
-
 impl Work {
     /// Writes what differs. A source that can't be written costs no other: all of it is written another time.
-    fn carry_out(self, store: &mut Store) -> Outcome {
-        let written = Written { context: Some(Arc::clone(&self.now)), ..Written::default() };
-        let mut done = Outcome { bytes: 0, written, trouble: Ok(()) };
+    fn carry_out(self, store: &mut StateDirectory) -> WriteOutcome {
+        let written =
+            WrittenClusters { context: Some(Arc::clone(&self.now)), ..WrittenClusters::default() };
+        let mut done = WriteOutcome { bytes: 0, written, trouble: Ok(()) };
         let deltas = self.before.context.as_ref().map(|before| deltas(before, &self.now));
         self.clusters(deltas.as_ref(), store, &mut done);
         self.members(store, &mut done);
@@ -269,13 +216,18 @@ impl Work {
         done
     }
 
-    fn clusters(&self, deltas: Option<&Deltas>, store: &mut Store, done: &mut Outcome) {
+    fn clusters(
+        &self,
+        deltas: Option<&Deltas>,
+        store: &mut StateDirectory,
+        done: &mut WriteOutcome,
+    ) {
         let mut held = if are_held(&self.before.held, &self.statuses) {
             Arc::clone(&self.before.held)
         } else {
             Arc::new(held_by(&self.statuses))
         };
-        // The word of a cluster that has only just been read may not have come through yet.
+        // The update of a cluster that has only just been read may not have come through yet.
         let is_there = |id: &ClusterId| self.now.network_labels.contains_key(id);
         let labels = self.before.context.as_ref().map(|before| &before.network_labels);
         let as_before = Arc::ptr_eq(&held, &self.before.held)
@@ -293,7 +245,7 @@ impl Work {
         let mut whole = BTreeSet::new();
         for (id, delta) in deltas.into_iter().flatten().filter(|(id, _)| is_known(id)) {
             // Where that failed all of it is written.
-            match store.append::<Shard>(id.as_str(), delta) {
+            match store.append::<ShardState>(id.as_str(), delta) {
                 Ok(Some(bytes)) => done.bytes += bytes,
                 Ok(None) | Err(_) => drop(whole.insert(id.clone())),
             }
@@ -306,7 +258,7 @@ impl Work {
             self.thorough || deltas.is_some_and(|deltas| deltas.contains_key(*id))
         };
         let names = held.keys().filter(looked_at).map(ClusterId::as_str);
-        whole.extend(store.longest_journal::<Shard>(names).map(ClusterId::from));
+        whole.extend(store.longest_journal::<ShardState>(names).map(ClusterId::from));
         let wanted = whole.iter().filter_map(|id| held.get_key_value(id));
         let wanted = wanted.map(|(id, one)| (id, one.uid.as_deref().map(Arc::from)));
         for shard in shards(&self.now, wanted) {
@@ -317,9 +269,9 @@ impl Work {
         done.written.held = held;
     }
 
-    /// The list of members: where another cluster is in it or something is said otherwise of one, and else with
-    /// the times of contact now and then.
-    fn members(&self, store: &mut Store, done: &mut Outcome) {
+    /// The list of members: where another cluster is in it or something else is stated of one, and else with the times
+    /// of contact now and then.
+    fn members(&self, store: &mut StateDirectory, done: &mut WriteOutcome) {
         let (before, held) = (&self.before, &done.written.held);
         let is_same = before.members
             && !self.thorough
@@ -333,7 +285,7 @@ impl Work {
             }
             // A Secret that can't be used just now still names its cluster, and so do standbys.
             let named = self.statuses.iter().map(|status| status.id.as_str());
-            if !done.note(store.forget_others::<Shard>(named).map(|()| 0)) {
+            if !done.note(store.forget_others::<ShardState>(named).map(|()| 0)) {
                 return;
             }
         }
@@ -341,7 +293,7 @@ impl Work {
         done.written.mesh = self.mesh.clone();
     }
 
-    fn list(&self, held: &Held) -> Members {
+    fn list(&self, held: &ServedClusters) -> MembersState {
         let by_id = self.statuses.iter().filter(|status| status.kept.is_some());
         let by_id = by_id.map(|status| (ClusterId::from(status.id.as_str()), status));
         let by_id = by_id.filter(|(id, _)| held.contains_key(id));
@@ -365,7 +317,7 @@ impl Work {
         let sources = self.others.contacts(config);
         let known = self.now.clusters.clusters.iter().filter(|(id, _)| held.contains_key(*id));
         let created = known.filter_map(|(id, known)| Some((id.clone(), known.created?))).collect();
-        Members { members, sources, mesh: self.mesh.as_deref().cloned(), created }
+        MembersState { members, sources, mesh: self.mesh.as_deref().cloned(), created }
     }
 }
 
@@ -373,9 +325,9 @@ impl Work {
 pub(super) fn shards<'a>(
     context: &PushContext,
     clusters: impl Iterator<Item = (&'a ClusterId, Option<Arc<str>>)>,
-) -> Vec<Shard> {
+) -> Vec<ShardState> {
     let empty = |(id, uid): (&ClusterId, Option<Arc<str>>)| {
-        let shard = Shard {
+        let shard = ShardState {
             cluster: id.clone(),
             uid,
             network_label: context.network_labels.get(id).cloned().flatten(),
@@ -400,12 +352,11 @@ pub(super) fn shards<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Origin;
+    use super::super::StateOrigin;
     use super::*;
-    use crate::clusters::status::State;
     use crate::fixtures::{endpoint, service, settings, shard};
-    use crate::push::event_loop::{Event, Mesh};
-    use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
+    use crate::push::event_loop::{MeshEvent, MeshState};
+    use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
     #[test]
     fn what_a_source_says_is_kept_though_it_counts_for_nothing_just_now() {
@@ -416,9 +367,9 @@ mod tests {
             RegistryUpdate { shard: key, ..word }
         };
         let of_consul = |address| said(ShardKey::consul(dc.clone()), "consul", address);
-        let mut mesh = Mesh::new(settings());
-        mesh.apply(Event::Registry(of_consul("10.0.0.1")));
-        mesh.apply(Event::Complete);
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::Registry(of_consul("10.0.0.1")));
+        mesh.apply(MeshEvent::Complete);
         let (alone, _) = mesh.next_version().expect("there is one");
         let kept_of = |context: &PushContext| {
             let service = context.services.values().next().expect("the service");
@@ -430,13 +381,13 @@ mod tests {
         assert_eq!(kept_of(&alone), "10.0.0.1");
 
         // An entry of another namespace has the name now.
-        mesh.apply(Event::Registry(said(ShardKey::service_entries(), "shop", "10.0.0.9")));
+        mesh.apply(MeshEvent::Registry(said(ShardKey::service_entries(), "shop", "10.0.0.9")));
         let (taken, _) = mesh.next_version().expect("there is one");
         assert!(taken.services.values().all(|one| one.by_cluster.get(&dc).is_none()));
         assert_eq!(kept_of(&taken), "10.0.0.1");
         assert_eq!(deltas(&alone, &taken), Deltas::new());
 
-        mesh.apply(Event::Registry(of_consul("10.0.0.2")));
+        mesh.apply(MeshEvent::Registry(of_consul("10.0.0.2")));
         let (moved, _) = mesh.next_version().expect("there is one");
         assert_eq!(kept_of(&moved), "10.0.0.2");
         assert_eq!(
@@ -445,59 +396,34 @@ mod tests {
         );
 
         let shard = ShardKey::service_entries();
-        let change = Change::Reset(Contents::default());
-        mesh.apply(Event::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
+        let change = ShardChange::Reset(Contents::default());
+        mesh.apply(MeshEvent::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
         let (back, _) = mesh.next_version().expect("there is one");
         assert_eq!(kept_of(&back), "10.0.0.2");
     }
 
     fn status(id: &str) -> ClusterStatus {
-        ClusterStatus {
-            id: id.to_owned(),
-            secret: Some(format!("strait-system/{id}")),
-            state: State::Live,
-            reason: None,
-            since: None,
-            network: None,
-            trust_domain: "cluster.local".to_owned(),
-            last_contact: Default::default(),
-            services: 1,
-            endpoints: 1,
-            withheld: 0,
-            withheld_by: BTreeMap::new(),
-            objects: 1,
-            relists: 0,
-            doubts: 0,
-            errors: 0,
-            sync_took: None,
-            ignored_claims: Vec::new(),
-            memory_bytes: 0,
-            next_attempt: None,
-            mode: None,
-            credential: None,
-            same_addresses: Vec::new(),
-            kept: Some(Kept { uid: None }),
-        }
+        ClusterStatus { kept: Some(ClusterIdHolder { uid: None }), ..ClusterStatus::live(id) }
     }
 
-    /// Of two clusters that can't be written for a while, and of the one of which nothing else is wrong, what is
-    /// read is what was said last: not what was appended before, with what was written afterwards.
+    /// Of two clusters that can't be written for a while, and of the one of which nothing else is wrong, what is read
+    /// is what was reported last: not what was appended before, with what was written afterwards.
     #[test]
     fn a_source_that_could_not_be_written_is_written_whole_and_holds_up_no_other() {
-        let origin = Origin {
+        let origin = StateOrigin {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
             system_namespace: "strait-system".into(),
         };
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("lkg");
-        let mut store = Store::open(&path, origin.clone());
-        let mut mesh = Mesh::new(settings());
-        mesh.apply(Event::CompleteWithoutNames);
-        let says = |mesh: &mut Mesh, cluster: &str, name: &str, address: &str, first: bool| {
+        let mut store = StateDirectory::open(&path, origin.clone());
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::CompleteWithoutNames);
+        let says = |mesh: &mut MeshState, cluster: &str, name: &str, address: &str, first: bool| {
             let word = shard(cluster, 1).with(service(name), vec![endpoint(address)]);
             let word = if first { word } else { word.update() };
-            mesh.apply(Event::Registry(word.said()));
+            mesh.apply(MeshEvent::Registry(word.said()));
         };
         for cluster in ["east", "west"] {
             says(&mut mesh, cluster, "web.ns", "10.0.0.1", true);
@@ -505,10 +431,11 @@ mod tests {
         let (_sender, lines) = watch::channel(Default::default());
         let (_stores, stores) = watch::channel(None);
         let (_stand_ins, stand_ins) = watch::channel(Arc::default());
-        let mut others = Others { lines, stores, stand_ins };
+        let (_issuers, issuers) = watch::channel(Arc::default());
+        let mut others = Others { lines, stores, stand_ins, issuers };
         let statuses = Arc::new(vec![status("east"), status("west")]);
-        let mut written = Written::default();
-        let mut write = |mesh: &mut Mesh, store: &mut Store| {
+        let mut written = WrittenClusters::default();
+        let mut write = |mesh: &mut MeshState, store: &mut StateDirectory| {
             let now = mesh.next_version().map(|(now, _)| now);
             let now = now.or_else(|| written.context.clone()).expect("a version");
             let work = Work {
@@ -524,7 +451,7 @@ mod tests {
             (now, done.trouble.is_ok())
         };
         let holds = |now: &PushContext, cluster: &str| {
-            let read = Store::open(&path, origin.clone()).read::<Shard>(cluster).0;
+            let read = StateDirectory::open(&path, origin.clone()).read::<ShardState>(cluster).0;
             let id = ClusterId::from(cluster);
             let wanted = shards(now, [(&id, None)].into_iter()).pop();
             assert_eq!(read, wanted, "{cluster}");

@@ -1,6 +1,6 @@
 //! Mesh config: the settings that hold for every proxy.
 //!
-//! Reads the fields Strait acts on from Istio's `MeshConfig` schema and tells the names of the
+//! Reads the fields Strait acts on from Istio's `MeshConfig` schema and reports the names of the
 //! others, so that nobody believes they have an effect.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::discovery::{self, RawSelector};
-use super::sources::ConfigSource;
-use super::yaml::{Fields, Invalid};
+use super::sources::StoreSource;
+use super::yaml::{InvalidYaml, YamlFields};
 use super::{format_duration, parse_duration};
 use crate::model::{Hostname, NamespaceFilter, is_trust_domain};
 
@@ -42,7 +42,7 @@ pub struct MeshConfig {
     /// `proxyInboundListenPort`: where inbound traffic is caught.
     pub proxy_inbound_listen_port: u16,
     /// `configSources`: where objects of the mesh come from, the first first.
-    pub config_sources: Vec<ConfigSource>,
+    pub config_sources: Vec<StoreSource>,
     /// `discoverySelectors`: the namespaces whose services and pods belong to the mesh.
     pub namespaces: Arc<NamespaceFilter>,
     /// `defaultServiceExportTo`: to whom entries are exported that don't say so; empty for everybody.
@@ -148,8 +148,8 @@ impl MeshConfig {
     ///
     /// # Errors
     /// The first field that has a wrong type or value.
-    pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, Invalid> {
-        let mut fields = Fields::parse(text)?;
+    pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, InvalidYaml> {
+        let mut fields = YamlFields::parse(text)?;
         let base = Self::new(defaults);
         Ok(Self {
             trust_domain: fields
@@ -178,7 +178,7 @@ impl MeshConfig {
                 .take_with("proxyInboundListenPort", listen_port)?
                 .unwrap_or(base.proxy_inbound_listen_port),
             config_sources: fields
-                .take_with("configSources", ConfigSource::read_all)?
+                .take_with("configSources", StoreSource::read_all)?
                 .unwrap_or_default(),
             namespaces: fields
                 .take_with("discoverySelectors", |raw: Vec<RawSelector>| discovery::read(raw))?
@@ -233,7 +233,7 @@ impl MeshConfig {
             .unwrap_or(false)
     }
 
-    /// The effective settings in Istio's words, for `/debug/mesh`.
+    /// The effective settings in Istio's terms, for `/debug/mesh`.
     pub fn to_json(&self) -> Value {
         let policy = match self.outbound_traffic_policy {
             OutboundTrafficPolicy::AllowAny => "ALLOW_ANY",
@@ -257,7 +257,7 @@ impl MeshConfig {
                 "pem": one.pem,
                 "trustDomains": one.trust_domains,
             })).collect::<Vec<_>>(),
-            "configSources": self.config_sources.iter().map(ConfigSource::to_json).collect::<Vec<_>>(),
+            "configSources": self.config_sources.iter().map(StoreSource::to_json).collect::<Vec<_>>(),
             "defaultServiceExportTo": self.default_service_export_to,
             "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
@@ -329,8 +329,8 @@ fn positive_duration(text: String) -> Result<Duration, String> {
 ///
 /// # Errors
 /// The text is no YAML mapping, or what it names is no trust domain.
-pub fn own_trust_domain(text: &str) -> Result<Option<String>, Invalid> {
-    Fields::parse(text)?
+pub fn own_trust_domain(text: &str) -> Result<Option<String>, InvalidYaml> {
+    YamlFields::parse(text)?
         .take_with("trustDomain", |domain: String| {
             match domain.is_empty() || is_trust_domain(&domain) {
                 true => Ok(domain),
@@ -355,8 +355,8 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
         if found == 0 && !one.pem.trim().is_empty() {
             return Err(format!("[{at}].pem holds no certificate"));
         }
-        if let Some(odd) = one.trust_domains.iter().find(|one| !is_trust_domain(one)) {
-            return Err(format!("[{at}].trustDomains: {odd:?} is no trust domain"));
+        if let Some(invalid) = one.trust_domains.iter().find(|one| !is_trust_domain(one)) {
+            return Err(format!("[{at}].trustDomains: {invalid:?} is no trust domain"));
         }
     }
     Ok(raw)

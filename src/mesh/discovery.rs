@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::model::{Condition, LabelSelector, Labels, NamespaceFilter, Test};
+use crate::model::{LabelCondition, LabelSelector, Labels, NamespaceFilter, Test};
 
 /// A selector as it is written.
 #[derive(Deserialize)]
@@ -41,7 +41,7 @@ pub(super) fn read(selectors: Vec<RawSelector>) -> Result<NamespaceFilter, Strin
     Ok(NamespaceFilter { selectors: selectors.collect::<Result<_, String>>()? })
 }
 
-fn condition(raw: RawExpression) -> Result<Condition, String> {
+fn condition(raw: RawExpression) -> Result<LabelCondition, String> {
     let RawExpression { key, operator, values } = raw;
     if key.is_empty() {
         return Err("a label to look at is missing (key)".into());
@@ -61,18 +61,19 @@ fn condition(raw: RawExpression) -> Result<Condition, String> {
             ));
         }
     };
-    Ok(Condition { key, test })
+    Ok(LabelCondition { key, test })
 }
 
-/// The selectors in Istio's words.
+/// The selectors in Istio's terms.
 pub(super) fn to_json(filter: &NamespaceFilter) -> Value {
     let selectors = filter.selectors.iter().map(|selector| {
-        let conditions = selector.conditions.iter().map(|Condition { key, test }| match test {
-            Test::In(values) => json!({"key": key, "operator": "In", "values": values}),
-            Test::NotIn(values) => json!({"key": key, "operator": "NotIn", "values": values}),
-            Test::Exists => json!({"key": key, "operator": "Exists"}),
-            Test::DoesNotExist => json!({"key": key, "operator": "DoesNotExist"}),
-        });
+        let conditions =
+            selector.conditions.iter().map(|LabelCondition { key, test }| match test {
+                Test::In(values) => json!({"key": key, "operator": "In", "values": values}),
+                Test::NotIn(values) => json!({"key": key, "operator": "NotIn", "values": values}),
+                Test::Exists => json!({"key": key, "operator": "Exists"}),
+                Test::DoesNotExist => json!({"key": key, "operator": "DoesNotExist"}),
+            });
         let conditions: Vec<Value> = conditions.collect();
         json!({"matchLabels": selector.labels, "matchExpressions": conditions})
     });

@@ -1,8 +1,8 @@
 //! Mesh networks: which clusters and address ranges belong to which network, and by which gateways
 //! a network is entered.
 //!
-//! A value built whole from one text, so that nothing of an earlier text stays in force. Claims that
-//! contradict each other are settled by a rule and told, never left to chance.
+//! A value built whole from one text, so that nothing of an earlier text stays in force. Claims that contradict each
+//! other are settled by a rule and reported, never left to chance.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_saphyr::Spanned;
 
-use super::yaml::{self, Invalid};
+use super::yaml::{self, InvalidYaml};
 use crate::address::special;
 use crate::model::{ClusterId, GatewayHost, Hostname, NetworkId};
 
@@ -60,13 +60,13 @@ impl MeshNetworks {
     ///
     /// # Errors
     /// The first entry that makes no sense.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
+    pub fn parse(text: &str) -> Result<Self, InvalidYaml> {
         let raw: Option<RawNetworks> = yaml::parse(text)?;
         let mut networks = BTreeMap::new();
         for (name, network) in raw.unwrap_or_default().networks.unwrap_or_default() {
             let read = network.value.unwrap_or_default().read(&format!("networks.{name}"))?;
             if name.is_empty() {
-                return Err(Invalid {
+                return Err(InvalidYaml {
                     line: line(&network.referenced),
                     field: "networks".to_owned(),
                     fact: "a network needs a name".to_owned(),
@@ -194,22 +194,22 @@ struct RawGateway {
 }
 
 /// What one entry says: a cluster or a range.
-enum Members {
+enum NetworkMember {
     Registry(ClusterId),
     Range(IpNet),
 }
 
 impl RawNetwork {
-    fn read(self, path: &str) -> Result<Network, Invalid> {
+    fn read(self, path: &str) -> Result<Network, InvalidYaml> {
         let mut network = Network::default();
         for (index, entry) in self.endpoints.unwrap_or_default().into_iter().enumerate() {
             let line = line(&entry.referenced);
             match entry.value.read() {
-                Ok(Members::Registry(cluster)) => network.registries.push(cluster),
-                Ok(Members::Range(range)) => network.ranges.push(range),
+                Ok(NetworkMember::Registry(cluster)) => network.registries.push(cluster),
+                Ok(NetworkMember::Range(range)) => network.ranges.push(range),
                 Err((field, fact)) => {
                     let field = format!("{path}.endpoints[{index}]{field}");
-                    return Err(Invalid { line, field, fact });
+                    return Err(InvalidYaml { line, field, fact });
                 }
             }
         }
@@ -219,7 +219,7 @@ impl RawNetwork {
                 Ok(gateway) => network.gateways.push(gateway),
                 Err((field, fact)) => {
                     let field = format!("{path}.gateways[{index}]{field}");
-                    return Err(Invalid { line, field, fact });
+                    return Err(InvalidYaml { line, field, fact });
                 }
             }
         }
@@ -233,19 +233,19 @@ impl RawNetwork {
 type Wrong = (&'static str, String);
 
 impl RawEndpoints {
-    fn read(self) -> Result<Members, Wrong> {
+    fn read(self) -> Result<NetworkMember, Wrong> {
         match (self.from_cidr, self.from_registry) {
             (Some(text), None) => text
                 .trim()
                 .parse::<IpNet>()
-                .map(|range| Members::Range(range.trunc()))
+                .map(|range| NetworkMember::Range(range.trunc()))
                 .map_err(|_| {
                     (".fromCidr", format!("expected a range such as 10.0.0.0/8, found {text:?}"))
                 }),
             (None, Some(cluster)) if cluster.is_empty() => {
                 Err((".fromRegistry", "expected a cluster ID, found an empty text".to_owned()))
             }
-            (None, Some(cluster)) => Ok(Members::Registry(cluster.into())),
+            (None, Some(cluster)) => Ok(NetworkMember::Registry(cluster.into())),
             _ => Err(("", "expected either fromCidr or fromRegistry".to_owned())),
         }
     }

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 
 /// One store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigSource {
+pub struct StoreSource {
     /// What it is.
-    pub place: Place,
+    pub place: StoreAddress,
     /// How it is spoken to, where that matters.
     pub tls: Option<SourceTls>,
 }
 
 /// What a store is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum StoreAddress {
     /// `k8s://`: Strait's own, the config cluster or `--config-dir`.
     Own,
     /// `fs:///PATH`: a directory of manifests.
@@ -55,7 +55,7 @@ struct RawTls {
     subject_alt_names: Vec<String>,
 }
 
-impl ConfigSource {
+impl StoreSource {
     /// Reads the list; the same store twice is an error.
     pub(super) fn read_all(sources: Vec<RawSource>) -> Result<Vec<Self>, String> {
         let mut read: Vec<Self> = Vec::with_capacity(sources.len());
@@ -72,9 +72,9 @@ impl ConfigSource {
     /// The address, as it is written.
     pub fn address(&self) -> String {
         match &self.place {
-            Place::Own => "k8s://".to_owned(),
-            Place::Directory(path) => format!("fs://{}", path.display()),
-            Place::Xds(server) => format!("xds://{server}"),
+            StoreAddress::Own => "k8s://".to_owned(),
+            StoreAddress::Directory(path) => format!("fs://{}", path.display()),
+            StoreAddress::Xds(server) => format!("xds://{server}"),
         }
     }
 
@@ -96,25 +96,25 @@ impl ConfigSource {
 }
 
 impl RawSource {
-    fn read(self) -> Result<ConfigSource, String> {
+    fn read(self) -> Result<StoreSource, String> {
         let address = &self.address;
         let wrong = || format!("expected k8s://, fs:///PATH or xds://HOST:PORT, found {address:?}");
         let (scheme, rest) = address.split_once("://").ok_or_else(wrong)?;
         let place = match scheme {
-            "k8s" if rest.trim_end_matches('/').is_empty() => Place::Own,
-            "fs" if rest.starts_with('/') => Place::Directory(PathBuf::from(rest)),
+            "k8s" if rest.trim_end_matches('/').is_empty() => StoreAddress::Own,
+            "fs" if rest.starts_with('/') => StoreAddress::Directory(PathBuf::from(rest)),
             "xds" => {
                 let server = rest.trim_end_matches('/');
                 let authority: http::uri::Authority = server.parse().map_err(|_| wrong())?;
                 if authority.port_u16().is_none() || server.contains('@') {
                     return Err(wrong());
                 }
-                Place::Xds(server.to_owned())
+                StoreAddress::Xds(server.to_owned())
             }
             _ => return Err(wrong()),
         };
         let tls = self.tls_settings.map(RawTls::read).transpose()?.flatten();
-        Ok(ConfigSource { place, tls })
+        Ok(StoreSource { place, tls })
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
     use super::super::{Defaults, MeshConfig};
     use super::*;
 
-    fn parse(text: &str) -> Result<Vec<ConfigSource>, String> {
+    fn parse(text: &str) -> Result<Vec<StoreSource>, String> {
         MeshConfig::parse(text, &Defaults::default())
             .map(|parsed| parsed.config_sources)
             .map_err(|error| error.to_string())
@@ -172,14 +172,14 @@ mod tests {
         let text = "configSources:\n- address: xds://mcp.example:15010\n- address: k8s://\n- address: fs:///etc/mesh\n\
             - {address: 'xds://10.0.0.1:443', tlsSettings: {mode: MUTUAL, caCertificates: /ca, clientCertificate: /c, privateKey: /k, sni: mcp}}\n";
         let sources = parse(text).expect("sound");
-        let addresses: Vec<_> = sources.iter().map(ConfigSource::address).collect();
+        let addresses: Vec<_> = sources.iter().map(StoreSource::address).collect();
         let expected =
             ["xds://mcp.example:15010", "k8s://", "fs:///etc/mesh", "xds://10.0.0.1:443"];
         assert_eq!(addresses, expected);
         let tls = sources[3].tls.clone().expect("TLS");
         assert_eq!(tls.server_name.as_deref(), Some("mcp"));
         assert_eq!(tls.client, Some(("/c".into(), "/k".into())));
-        let json: Vec<_> = sources.iter().map(ConfigSource::to_json).collect();
+        let json: Vec<_> = sources.iter().map(StoreSource::to_json).collect();
         let again = parse(&json!({ "configSources": json }).to_string()).expect("its own words");
         assert_eq!(again, sources);
     }

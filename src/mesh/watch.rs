@@ -1,9 +1,9 @@
 //! The last good mesh config and mesh networks, kept up to date from files or a ConfigMap.
 //!
-//! A bad text never takes effect: what was read before stays (the defaults, if nothing was), and the
-//! [`Problem`] is told until a good text comes. Files are read again on a hint of the file system and
-//! every two seconds, by content, so that renames and the `..data` swap of a mounted ConfigMap are
-//! seen wherever the file lies. Knows nothing of Kubernetes: a ConfigMap's data comes by a channel.
+//! A bad text never takes effect: what was read before stays (the defaults, if nothing was), and the [`SourceProblem`]
+//! is reported until a good text comes. Files are read again on a hint of the file system and every two seconds, by
+//! content, so that renames and the `..data` swap of a mounted ConfigMap are seen wherever the file lies. Knows nothing
+//! of Kubernetes: a ConfigMap's data comes by a channel.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
-use super::{Defaults, Invalid, MeshConfig, MeshNetworks};
+use super::{Defaults, InvalidYaml, MeshConfig, MeshNetworks};
 use crate::folder;
 
 /// The key of mesh config in a ConfigMap.
@@ -37,7 +37,7 @@ pub type ConfigMapData = Option<Arc<BTreeMap<String, String>>>;
 
 /// Where a text comes from.
 #[derive(Debug)]
-pub enum Source {
+pub enum ConfigTextSource {
     /// Nowhere: the defaults hold.
     Defaults,
     /// A file named by a flag.
@@ -53,7 +53,7 @@ pub enum Source {
 
 /// What is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settings {
+pub struct MeshSettings {
     /// The mesh config.
     pub config: Arc<MeshConfig>,
     /// The mesh networks.
@@ -62,7 +62,7 @@ pub struct Settings {
 
 /// Why the last text of a source is not in force, or what of it is doubtful.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct SourceProblem {
     /// The page `strait help` prints.
     pub code: &'static str,
     /// What failed, the fact, what still works, and the next step.
@@ -71,64 +71,64 @@ pub struct Problem {
 
 /// A value, and what was wrong with the last text that should have replaced it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held<T> {
+pub struct LastGood<T> {
     /// The last good value.
     pub value: Arc<T>,
     /// What was wrong with the last text.
-    pub problem: Option<Unusable>,
+    pub problem: Option<UnusableText>,
 }
 
 /// Why a text was not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableText {
     /// It could not be read.
     #[error("{0}")]
     Unreadable(String),
     /// It makes no sense.
     #[error("{0}")]
-    Invalid(#[from] Invalid),
+    Invalid(#[from] InvalidYaml),
 }
 
 /// What holds after a text was read: the text's value; the default where there is no text; what held
 /// before where the text is unusable. An equal value stays the same `Arc`.
 pub fn reload<T: PartialEq>(
-    previous: &Held<T>,
-    text: Result<Option<&str>, Unusable>,
+    previous: &LastGood<T>,
+    text: Result<Option<&str>, UnusableText>,
     default: impl FnOnce() -> T,
-    parse: impl FnOnce(&str) -> Result<T, Invalid>,
-) -> Held<T> {
+    parse: impl FnOnce(&str) -> Result<T, InvalidYaml>,
+) -> LastGood<T> {
     let read = text.and_then(|text| Ok(text.map(parse).transpose()?));
     match read.map(|value| value.unwrap_or_else(default)) {
         Ok(value) if value == *previous.value => {
-            Held { value: Arc::clone(&previous.value), problem: None }
+            LastGood { value: Arc::clone(&previous.value), problem: None }
         }
-        Ok(value) => Held { value: Arc::new(value), problem: None },
-        Err(problem) => Held { value: Arc::clone(&previous.value), problem: Some(problem) },
+        Ok(value) => LastGood { value: Arc::new(value), problem: None },
+        Err(problem) => LastGood { value: Arc::clone(&previous.value), problem: Some(problem) },
     }
 }
 
-/// The task that keeps [`Settings`] up to date.
+/// The task that keeps [`MeshSettings`] up to date.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct MeshWatcher {
     defaults: Defaults,
-    config_source: Source,
-    networks_source: Source,
-    config: Held<MeshConfig>,
-    networks: Held<MeshNetworks>,
-    settings: watch::Sender<Settings>,
-    problems: watch::Sender<Vec<Problem>>,
+    config_source: ConfigTextSource,
+    networks_source: ConfigTextSource,
+    config: LastGood<MeshConfig>,
+    networks: LastGood<MeshNetworks>,
+    settings: watch::Sender<MeshSettings>,
+    problems: watch::Sender<Vec<SourceProblem>>,
 }
 
-impl Watcher {
-    /// Reads both sources once, now. What the receiver holds is in force already; [`Self::run`]
-    /// changes the settings only when they mean something else. What is wrong is told to `problems`.
+impl MeshWatcher {
+    /// Reads both sources once, now. What the receiver holds is in force already; [`Self::run`] changes the settings
+    /// only when they mean something else. What is wrong is reported to `problems`.
     pub fn new(
-        config: Source,
-        networks: Source,
+        config: ConfigTextSource,
+        networks: ConfigTextSource,
         defaults: Defaults,
-        problems: watch::Sender<Vec<Problem>>,
-    ) -> (Self, watch::Receiver<Settings>) {
-        let start = Settings {
+        problems: watch::Sender<Vec<SourceProblem>>,
+    ) -> (Self, watch::Receiver<MeshSettings>) {
+        let start = MeshSettings {
             config: Arc::new(MeshConfig::new(&defaults)),
             networks: Arc::new(MeshNetworks::default()),
         };
@@ -137,8 +137,8 @@ impl Watcher {
             defaults,
             config_source: config,
             networks_source: networks,
-            config: Held { value: start.config, problem: None },
-            networks: Held { value: start.networks, problem: None },
+            config: LastGood { value: start.config, problem: None },
+            networks: LastGood { value: start.networks, problem: None },
             settings,
             problems,
         };
@@ -152,8 +152,8 @@ impl Watcher {
 
     /// Runs until its task is stopped.
     pub async fn run(mut self) {
-        let mut config_input = Input::of(&self.config_source, MESH_KEY);
-        let mut networks_input = Input::of(&self.networks_source, NETWORKS_KEY);
+        let mut config_input = WatchedSource::of(&self.config_source, MESH_KEY);
+        let mut networks_input = WatchedSource::of(&self.networks_source, NETWORKS_KEY);
         loop {
             tokio::select! {
                 text = config_input.changed() => self.take_config(text),
@@ -163,7 +163,7 @@ impl Watcher {
         }
     }
 
-    fn take_config(&mut self, text: Text) {
+    fn take_config(&mut self, text: SourceText) {
         let next = reload(
             &self.config,
             text.as_ref().map(Option::as_deref).map_err(Clone::clone),
@@ -181,7 +181,7 @@ impl Watcher {
         self.config = next;
     }
 
-    fn take_networks(&mut self, text: Text) {
+    fn take_networks(&mut self, text: SourceText) {
         let next = reload(
             &self.networks,
             text.as_ref().map(Option::as_deref).map_err(Clone::clone),
@@ -195,7 +195,7 @@ impl Watcher {
     }
 
     fn publish(&self) {
-        let settings = Settings {
+        let settings = MeshSettings {
             config: Arc::clone(&self.config.value),
             networks: Arc::clone(&self.networks.value),
         };
@@ -209,8 +209,12 @@ impl Watcher {
         });
     }
 
-    fn problems(&self) -> Vec<Problem> {
-        let unusable = |code, what: &str, source: &Source, key, problem: &Unusable| Problem {
+    fn problems(&self) -> Vec<SourceProblem> {
+        let unusable = |code,
+                        what: &str,
+                        source: &ConfigTextSource,
+                        key,
+                        problem: &UnusableText| SourceProblem {
             code,
             text: format!(
                 "{what} from {} is not used: {problem}. What was read before stays in force. \
@@ -232,7 +236,7 @@ impl Watcher {
         if let Some(problem) = &self.networks.problem {
             problems.push(unusable("STR0410", "mesh networks", source, NETWORKS_KEY, problem));
         }
-        problems.extend(self.networks.value.conflicts().iter().map(|fact| Problem {
+        problems.extend(self.networks.value.conflicts().iter().map(|fact| SourceProblem {
             code: "STR0411",
             text: format!(
                 "mesh networks from {}: {fact}. All else in it is in force. Correct that claim.",
@@ -243,11 +247,11 @@ impl Watcher {
     }
 }
 
-/// What a source says: a text, nothing, or why it can't be told.
-type Text = Result<Option<String>, Unusable>;
+/// What a source holds: a text, nothing, or why it can't be read.
+type SourceText = Result<Option<String>, UnusableText>;
 
-impl Source {
-    fn read(&self, key: &str) -> Text {
+impl ConfigTextSource {
+    fn read(&self, key: &str) -> SourceText {
         match self {
             Self::Defaults => Ok(None),
             Self::File(path) => read_file(path),
@@ -268,7 +272,7 @@ fn value_of(data: &ConfigMapData, key: &str) -> Option<String> {
     data.as_ref().and_then(|data| data.get(key)).cloned()
 }
 
-/// Replaces `current` and tells whether that made a difference.
+/// Replaces `current` and returns whether that made a difference.
 fn replace<T: PartialEq>(current: &mut T, next: T) -> bool {
     let differs = *current != next;
     if differs {
@@ -278,23 +282,23 @@ fn replace<T: PartialEq>(current: &mut T, next: T) -> bool {
 }
 
 /// A source while it is being watched.
-enum Input {
+enum WatchedSource {
     Still,
     File(FileInput),
     ConfigMap { data: watch::Receiver<ConfigMapData>, key: &'static str },
 }
 
-impl Input {
-    fn of(source: &Source, key: &'static str) -> Self {
+impl WatchedSource {
+    fn of(source: &ConfigTextSource, key: &'static str) -> Self {
         match source {
-            Source::Defaults => Self::Still,
-            Source::File(path) => Self::File(FileInput::new(path.clone())),
-            Source::ConfigMap { data, .. } => Self::ConfigMap { data: data.clone(), key },
+            ConfigTextSource::Defaults => Self::Still,
+            ConfigTextSource::File(path) => Self::File(FileInput::new(path.clone())),
+            ConfigTextSource::ConfigMap { data, .. } => Self::ConfigMap { data: data.clone(), key },
         }
     }
 
     /// Waits for the next text. May be dropped while it waits.
-    async fn changed(&mut self) -> Text {
+    async fn changed(&mut self) -> SourceText {
         match self {
             Self::Still => std::future::pending().await,
             Self::File(file) => file.changed().await,
@@ -309,8 +313,8 @@ impl Input {
 /// A file, watched by its content.
 struct FileInput {
     path: PathBuf,
-    /// What was told last. `None` at first: the content may have changed since it was first read.
-    told: Option<Text>,
+    /// What was reported last. `None` at first: the content may have changed since it was first read.
+    told: Option<SourceText>,
     /// One place: a hint that waits stands for all that came after it.
     hints: mpsc::Receiver<()>,
     tick: tokio::time::Interval,
@@ -334,7 +338,7 @@ impl FileInput {
         Self { path, told: None, hints, tick, _watcher: watcher.ok() }
     }
 
-    async fn changed(&mut self) -> Text {
+    async fn changed(&mut self) -> SourceText {
         loop {
             tokio::select! {
                 // Without a watcher no hint ever comes, and the tick does it.
@@ -350,7 +354,7 @@ impl FileInput {
     }
 
     /// The content, once it has stayed the same for a moment.
-    async fn settled(&self) -> Text {
+    async fn settled(&self) -> SourceText {
         let mut text = read_file(&self.path);
         for _ in 0..SETTLE_TRIES {
             if self.told.as_ref() == Some(&text) {
@@ -368,11 +372,11 @@ impl FileInput {
 }
 
 /// A small local file; reading it blocks no longer than a page fault.
-fn read_file(path: &Path) -> Text {
-    let unreadable = |error: std::io::Error| Unusable::Unreadable(error.to_string());
+fn read_file(path: &Path) -> SourceText {
+    let unreadable = |error: std::io::Error| UnusableText::Unreadable(error.to_string());
     let size = std::fs::metadata(path).map_err(unreadable)?.len();
     if size > FILE_SIZE_MAX {
-        return Err(Unusable::Unreadable(format!(
+        return Err(UnusableText::Unreadable(format!(
             "it has {size} bytes, more than {FILE_SIZE_MAX}"
         )));
     }
@@ -390,11 +394,11 @@ mod tests {
 
     /// A watcher, what it says is in force, and what it says is wrong.
     fn watcher(
-        config: Source,
-        networks: Source,
-    ) -> (Watcher, watch::Receiver<Settings>, watch::Receiver<Vec<Problem>>) {
+        config: ConfigTextSource,
+        networks: ConfigTextSource,
+    ) -> (MeshWatcher, watch::Receiver<MeshSettings>, watch::Receiver<Vec<SourceProblem>>) {
         let (problems, problems_seen) = watch::channel(Vec::new());
-        let (watcher, settings) = Watcher::new(config, networks, Defaults::default(), problems);
+        let (watcher, settings) = MeshWatcher::new(config, networks, Defaults::default(), problems);
         (watcher, settings, problems_seen)
     }
 
@@ -407,13 +411,13 @@ mod tests {
     #[test]
     fn a_bad_text_keeps_what_held_before() {
         let parse = |text: &str| {
-            text.parse::<u32>().map_err(|_| Invalid {
+            text.parse::<u32>().map_err(|_| InvalidYaml {
                 line: Some(1),
                 field: "x".to_owned(),
                 fact: "no number".to_owned(),
             })
         };
-        let start = Held { value: Arc::new(0), problem: None };
+        let start = LastGood { value: Arc::new(0), problem: None };
         let good = reload(&start, Ok(Some("7")), || 0, parse);
         assert_eq!((*good.value, &good.problem), (7, &None));
         let bad = reload(&good, Ok(Some("seven")), || 0, parse);
@@ -436,7 +440,7 @@ mod tests {
         let path = folder.path().join("mesh.yaml");
         fs::write(&path, "trustDomain: one\n").expect("written");
         let (watcher, mut settings, mut problems) =
-            watcher(Source::File(path.clone()), Source::Defaults);
+            watcher(ConfigTextSource::File(path.clone()), ConfigTextSource::Defaults);
         assert_eq!(settings.borrow_and_update().config.trust_domain, "one");
         let tasks = Supervisor::new();
         tasks.spawn("mesh", watcher.run());
@@ -478,7 +482,7 @@ mod tests {
         version("..1", "networks: {n1: {endpoints: [{fromRegistry: a}]}}");
         std::os::unix::fs::symlink("..data/meshNetworks", at("meshNetworks")).expect("linked");
         let (watcher, mut settings, _problems) =
-            watcher(Source::Defaults, Source::File(at("meshNetworks")));
+            watcher(ConfigTextSource::Defaults, ConfigTextSource::File(at("meshNetworks")));
         assert_eq!(
             settings.borrow_and_update().networks.of_registry(&"a".into()),
             Some(&"n1".into())
@@ -500,9 +504,10 @@ mod tests {
             Some(Arc::new(both.map(|(key, text)| (key.to_owned(), text.to_owned())).into()))
         };
         let (sender, receiver) = watch::channel::<ConfigMapData>(None);
-        let source = || Source::ConfigMap { name: "s/strait".to_owned(), data: receiver.clone() };
+        let source =
+            || ConfigTextSource::ConfigMap { name: "s/strait".to_owned(), data: receiver.clone() };
         let (watcher, mut settings, mut problems) = watcher(source(), source());
-        assert_eq!(*settings.borrow_and_update(), Settings::default());
+        assert_eq!(*settings.borrow_and_update(), MeshSettings::default());
         let tasks = Supervisor::new();
         tasks.spawn("mesh", watcher.run());
 
@@ -513,7 +518,7 @@ mod tests {
         let told = until(&mut problems, |problems| !problems.is_empty()).await;
         assert!(told[0].text.contains("configmap s/strait key mesh"), "{}", told[0].text);
         sender.send_replace(None);
-        until(&mut settings, |settings| *settings == Settings::default()).await;
+        until(&mut settings, |settings| *settings == MeshSettings::default()).await;
         until(&mut problems, Vec::is_empty).await;
         assert!(tasks.shut_down(LIMIT).await);
     }

@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 /// Why a text can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Invalid {
+pub struct InvalidYaml {
     /// The line, from 1, where it is known.
     pub line: Option<u64>,
     /// The field, such as `networks.n1.gateways[0].port`; empty where the text is no YAML at all.
@@ -17,7 +17,7 @@ pub struct Invalid {
     pub fact: String,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidYaml {
     /// `line 3, connectTimeout: expected …`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(line) = self.line {
@@ -32,26 +32,29 @@ impl fmt::Display for Invalid {
 }
 
 /// The fields of a mapping that have not been taken yet.
-pub(super) struct Fields(BTreeMap<String, Spanned<serde_json::Value>>);
+pub(super) struct YamlFields(BTreeMap<String, Spanned<serde_json::Value>>);
 
-impl Fields {
+impl YamlFields {
     /// Reads a text; an empty one has no fields.
-    pub(super) fn parse(text: &str) -> Result<Self, Invalid> {
+    pub(super) fn parse(text: &str) -> Result<Self, InvalidYaml> {
         parse::<Option<BTreeMap<String, Spanned<serde_json::Value>>>>(text)
             .map(|fields| Self(fields.unwrap_or_default()))
     }
 
     /// Takes a field out; `None` where it is not set, or null.
-    pub(super) fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, Invalid> {
+    pub(super) fn take<T: DeserializeOwned>(
+        &mut self,
+        name: &str,
+    ) -> Result<Option<T>, InvalidYaml> {
         self.take_with(name, Ok)
     }
 
-    /// Takes a field out and converts it; the error of `convert` is the fact told.
+    /// Takes a field out and converts it; the error of `convert` is the fact reported.
     pub(super) fn take_with<T: DeserializeOwned, U>(
         &mut self,
         name: &str,
         convert: impl FnOnce(T) -> Result<U, String>,
-    ) -> Result<Option<U>, Invalid> {
+    ) -> Result<Option<U>, InvalidYaml> {
         let Some(Spanned { value, referenced, .. }) = self.0.remove(name) else { return Ok(None) };
         if value.is_null() {
             return Ok(None);
@@ -60,7 +63,11 @@ impl Fields {
             .map_err(|error| error.to_string())
             .and_then(convert)
             .map(Some)
-            .map_err(|fact| Invalid { line: Some(referenced.line()), field: name.to_owned(), fact })
+            .map_err(|fact| InvalidYaml {
+                line: Some(referenced.line()),
+                field: name.to_owned(),
+                fact,
+            })
     }
 
     /// Names of the fields nobody took.
@@ -70,14 +77,14 @@ impl Fields {
 }
 
 /// Reads one YAML document.
-pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Invalid> {
+pub(super) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, InvalidYaml> {
     serde_saphyr::from_str(text).map_err(|error| {
         let line = error.location().map(|location| location.line()).filter(|line| *line > 0);
-        Invalid { line, field: String::new(), fact: fact_of(error.without_snippet()) }
+        InvalidYaml { line, field: String::new(), fact: fact_of(error.without_snippet()) }
     })
 }
 
-/// The message in one line, without the location that [`Invalid`] tells by itself.
+/// The message in one line, without the location that [`InvalidYaml`] states by itself.
 fn fact_of(error: &serde_saphyr::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();

@@ -7,7 +7,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde_json::Value;
 
-/// What tells objects apart, whatever the version of their API.
+/// What identifies an object, whatever the version of its API.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// The kind.

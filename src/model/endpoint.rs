@@ -37,7 +37,7 @@ pub struct Endpoint {
     pub pod: PodState,
     /// The node it runs on.
     pub node: Option<Arc<str>>,
-    /// What telemetry calls it: [`super::telemetry`]; `None` where that is told to nobody.
+    /// What telemetry calls it: [`super::telemetry`]; `None` where that is sent to nobody.
     pub telemetry: Option<Arc<str>>,
 }
 

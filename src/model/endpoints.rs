@@ -1,8 +1,8 @@
 //! The endpoints that one shard gives one service, packed.
 //!
-//! An [`Endpoint`] is the fat word of a source; what is kept is a [`Row`] of 24 bytes, and small
-//! tables of what rows have in common. Rows keep the order in which they came, and tables are filled
-//! in that order, so equal endpoints make equal blocks. docs/fast-path.md draws the layout.
+//! An [`Endpoint`] is the full form in which a source reports it; what is kept is a [`EndpointRow`] of 24 bytes, and
+//! small tables of what rows have in common. Rows keep the order in which they came, and tables are filled in that
+//! order, so equal endpoints make equal blocks. docs/fast-path.md draws the layout.
 //!
 //! Never changed once made: a source that has other endpoints makes a new value.
 
@@ -18,12 +18,12 @@ const LOOK_BACK: usize = 32;
 
 /// Endpoints in the order of their source. A clone shares them.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Endpoints(Arc<Block>);
+pub struct Endpoints(Arc<EndpointBlock>);
 
 #[derive(Default, PartialEq, Eq)]
-struct Block {
-    rows: Box<[Row]>,
-    kinds: Arc<[Kind]>,
+struct EndpointBlock {
+    rows: Box<[EndpointRow]>,
+    kinds: Arc<[EndpointGroup]>,
     localities: Box<[Arc<Locality>]>,
     /// The tails of workload names, one after the other.
     tails: Box<str>,
@@ -39,7 +39,7 @@ struct Rare {
 
 /// What endpoints have to themselves. Numbers without a unit are places in the tables of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Row {
+struct EndpointRow {
     /// The IPv4 address, or where the IPv6 address stands.
     address: u32,
     kind: u32,
@@ -63,7 +63,7 @@ const HEALTHS: [Health; 4] =
 
 /// What endpoints of one set of pods have in common: often there is one for all.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Kind {
+pub struct EndpointGroup {
     /// See [`Endpoint::port_name`].
     pub port_name: Arc<str>,
     /// See [`Endpoint::weight`].
@@ -82,7 +82,7 @@ pub struct Kind {
     workload: Option<(Namespace, Arc<str>)>,
 }
 
-impl Kind {
+impl EndpointGroup {
     /// Whether such an endpoint takes mTLS, or may as soon as its workload, which is known, says so.
     pub fn may_take_mtls(&self) -> bool {
         self.tls_mode == TlsMode::Istio
@@ -125,7 +125,7 @@ impl Endpoints {
     /// Packs endpoints; `share` turns the list of their kinds into the one that others have as well.
     pub fn sharing<'a>(
         endpoints: impl Iterator<Item = EndpointRef<'a>>,
-        share: impl FnOnce(Vec<Kind>) -> Arc<[Kind]>,
+        share: impl FnOnce(Vec<EndpointGroup>) -> Arc<[EndpointGroup]>,
     ) -> Self {
         let count = endpoints.size_hint().0;
         let mut packer = Packer {
@@ -160,22 +160,22 @@ impl Endpoints {
         self.iter().next()
     }
 
-    /// Each endpoint as its source said it.
+    /// Each endpoint as its source reported it.
     pub fn to_vec(&self) -> Vec<Endpoint> {
         self.iter().map(EndpointRef::to_endpoint).collect()
     }
 
     /// The list of kinds, to be shared with endpoints whose kinds are the same.
-    pub fn shared_kinds(&self) -> Arc<[Kind]> {
+    pub fn shared_kinds(&self) -> Arc<[EndpointGroup]> {
         Arc::clone(&self.0.kinds)
     }
 
-    /// What kinds there are. An endpoint's place in this list is [`Packed::kind`].
-    pub fn kinds(&self) -> &[Kind] {
+    /// What kinds there are. An endpoint's place in this list is [`PackedEndpoint::kind`].
+    pub fn kinds(&self) -> &[EndpointGroup] {
         &self.0.kinds
     }
 
-    /// The localities there are. An endpoint's place in this list is [`Packed::locality`].
+    /// The localities there are. An endpoint's place in this list is [`PackedEndpoint::locality`].
     pub fn localities(&self) -> &[Arc<Locality>] {
         &self.0.localities
     }
@@ -183,8 +183,8 @@ impl Endpoints {
     /// Each endpoint as it is kept, for readers that decide by kind rather than by endpoint.
     pub fn packed(
         &self,
-    ) -> impl ExactSizeIterator<Item = Packed<'_>> + DoubleEndedIterator + Clone {
-        self.0.rows.iter().map(|row| Packed { block: &self.0, row })
+    ) -> impl ExactSizeIterator<Item = PackedEndpoint<'_>> + DoubleEndedIterator + Clone {
+        self.0.rows.iter().map(|row| PackedEndpoint { block: &self.0, row })
     }
 
     /// Whether both are the very same value, which is cheap to know.
@@ -195,12 +195,12 @@ impl Endpoints {
 
 /// One endpoint as it is kept.
 #[derive(Clone, Copy)]
-pub struct Packed<'a> {
-    block: &'a Block,
-    row: &'a Row,
+pub struct PackedEndpoint<'a> {
+    block: &'a EndpointBlock,
+    row: &'a EndpointRow,
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedEndpoint<'a> {
     /// Where it listens.
     #[inline] // For each endpoint of each assignment: a call costs a tenth of what encoding it does.
     pub fn address(self) -> IpAddr {
@@ -248,8 +248,8 @@ impl<'a> Packed<'a> {
     }
 }
 
-impl Block {
-    fn endpoint(&self, row: &Row) -> EndpointRef<'_> {
+impl EndpointBlock {
+    fn endpoint(&self, row: &EndpointRow) -> EndpointRef<'_> {
         let kind = &self.kinds[row.kind as usize];
         let tail = row.tail as usize..row.tail as usize + usize::from(row.tail_length);
         EndpointRef {
@@ -274,14 +274,14 @@ impl Block {
     }
 
     #[inline]
-    fn address(&self, row: &Row) -> IpAddr {
+    fn address(&self, row: &EndpointRow) -> IpAddr {
         match &self.rare {
             Some(rare) if row.bits & IPV6 != 0 => rare.ipv6[row.address as usize].into(),
             _ => Ipv4Addr::from_bits(row.address).into(),
         }
     }
 
-    fn node(&self, row: &Row) -> Option<&Arc<str>> {
+    fn node(&self, row: &EndpointRow) -> Option<&Arc<str>> {
         self.rare.as_ref()?.nodes.get((row.node as usize).checked_sub(1)?)
     }
 }
@@ -309,8 +309,8 @@ impl From<Vec<Endpoint>> for Endpoints {
 /// Fills a block, endpoint by endpoint.
 #[derive(Default)]
 struct Packer {
-    rows: Vec<Row>,
-    kinds: Vec<Kind>,
+    rows: Vec<EndpointRow>,
+    kinds: Vec<EndpointGroup>,
     localities: Vec<Arc<Locality>>,
     tails: String,
     rare: Rare,
@@ -319,7 +319,7 @@ struct Packer {
 impl Packer {
     fn push(&mut self, endpoint: EndpointRef<'_>) {
         let tail = endpoint.workload.map_or("", |workload| workload.tail);
-        let row = Row {
+        let row = EndpointRow {
             address: match endpoint.address {
                 IpAddr::V4(address) => address.to_bits(),
                 IpAddr::V6(address) => {
@@ -328,7 +328,7 @@ impl Packer {
                 }
             },
             kind: find(&self.kinds, |kind| kind.is_of(&endpoint)).unwrap_or_else(|| {
-                self.kinds.push(Kind::of(&endpoint));
+                self.kinds.push(EndpointGroup::of(&endpoint));
                 place(self.kinds.len() - 1)
             }),
             locality: intern(&mut self.localities, endpoint.locality),
@@ -342,12 +342,12 @@ impl Packer {
         self.rows.push(row);
     }
 
-    fn finish(self, share: impl FnOnce(Vec<Kind>) -> Arc<[Kind]>) -> Endpoints {
+    fn finish(self, share: impl FnOnce(Vec<EndpointGroup>) -> Arc<[EndpointGroup]>) -> Endpoints {
         let Self { rows, kinds, localities, tails, mut rare } = self;
         rare.ipv6.shrink_to_fit();
         rare.nodes.shrink_to_fit();
         let is_bare = rare.ipv6.is_empty() && rare.nodes.is_empty();
-        Endpoints(Arc::new(Block {
+        Endpoints(Arc::new(EndpointBlock {
             rows: rows.into(),
             kinds: share(kinds),
             localities: localities.into(),
@@ -374,7 +374,7 @@ fn place(at: usize) -> u32 {
     u32::try_from(at).expect("the bounds on what one cluster may send keep tables below 4 GB")
 }
 
-impl Kind {
+impl EndpointGroup {
     /// Whether endpoints of it claim their addresses in this state: see [`EndpointRef::claims_address`].
     pub fn claims_address(&self, health: Health) -> bool {
         claims_address(self.workload.is_some(), self.pod, health)
@@ -493,7 +493,7 @@ impl<'a> EndpointRef<'a> {
         }
     }
 
-    /// The endpoint as its source said it.
+    /// The endpoint as its source reported it.
     pub fn to_endpoint(self) -> Endpoint {
         Endpoint {
             address: self.address,
@@ -603,6 +603,6 @@ mod tests {
 
     #[test]
     fn a_row_is_24_bytes() {
-        assert_eq!(size_of::<Row>(), 24);
+        assert_eq!(size_of::<EndpointRow>(), 24);
     }
 }

@@ -61,7 +61,7 @@ pub enum Seniority {
 /// A claim to another network than the one that the Secret of its cluster fixes. It has no effect.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct IgnoredClaim {
-    /// Who claims, in words.
+    /// Who claims, as text.
     pub claim: String,
     /// The network that is claimed.
     pub network: NetworkId,

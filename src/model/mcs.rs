@@ -24,7 +24,7 @@ pub enum Mcs {
 pub struct SharedServices {
     /// Those that at least one cluster exports, by namespace and name.
     pub services: BTreeMap<WorkloadKey, SharedService>,
-    /// By cluster, those that it is to export without having been told (`--mcs-auto-export`).
+    /// By cluster, those that it is to export without being asked to (`--mcs-auto-export`).
     pub to_export: BTreeMap<ClusterId, BTreeSet<WorkloadKey>>,
 }
 
@@ -45,6 +45,6 @@ pub struct Disagreement {
     /// The reason of the condition `Conflict`, as the multi-cluster services API spells it; of several they
     /// stand side by side with commas between.
     pub reason: String,
-    /// Who decides, and who says otherwise, in words.
+    /// Who decides, and who states otherwise, as text.
     pub message: String,
 }

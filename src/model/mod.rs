@@ -3,6 +3,7 @@
 //! Nothing here does I/O, knows Kubernetes, Envoy or Consul, or uses another module of Strait. Edges
 //! translate into these types and out of them.
 
+mod cause;
 mod collection;
 mod endpoint;
 mod endpoints;
@@ -11,18 +12,22 @@ mod gateway;
 mod ids;
 mod istio;
 mod known_clusters;
+mod labels;
 mod mcs;
 mod namespace_filter;
 mod proxy;
+mod root_bundle;
 mod service;
 mod sorted;
 mod telemetry;
 mod workload;
+mod workload_key;
 mod workloads;
 
+pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectKey};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
-pub use endpoints::{EndpointRef, Endpoints, Kind, Packed, WorkloadRef};
+pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
 pub use facts::ClusterFacts;
 pub use gateway::{
     DeclaredGateway, GATEWAY_PORT, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, NETWORK_LABEL,
@@ -33,14 +38,17 @@ pub use istio::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
 pub use known_clusters::{
     IgnoredClaim, KnownCluster, KnownClusters, Mode, SameAddress, Seniority, is_trust_domain,
 };
+pub use labels::{Labels, labels_match};
 pub use mcs::{Disagreement, Mcs, SharedService, SharedServices};
-pub use namespace_filter::{Condition, LabelSelector, NamespaceFilter, Test};
-pub use proxy::{NodeError, Proxy, ProxyType};
+pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
+pub use proxy::{NodeError, Proxy, ProxyType, SdsFiles};
+pub use root_bundle::RootBundle;
 pub use service::{
-    ByName, Definition, Distribution, ExportTo, Labels, NamedEndpoint, Port, Protocol, Resolution,
-    Service, TargetPort, labels_match,
+    ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
+    TargetPort,
 };
 pub use sorted::{SortedMap, repack};
 pub use telemetry::{EndpointMetadata, telemetry};
-pub use workload::{Addresses, Profile, Workload, WorkloadKey};
-pub use workloads::{Gathered, Near, Workloads};
+pub use workload::{Addresses, Profile, UidMark, Workload};
+pub use workload_key::WorkloadKey;
+pub use workloads::{Near, Workloads, WorkloadsBuilder};

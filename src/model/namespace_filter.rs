@@ -1,4 +1,4 @@
-//! Which namespaces belong to the mesh, told from their labels (mesh config, `discoverySelectors`).
+//! Which namespaces belong to the mesh, by their labels (mesh config, `discoverySelectors`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ pub struct LabelSelector {
     /// Labels with these values.
     pub labels: Labels,
     /// Conditions on labels.
-    pub conditions: Vec<Condition>,
+    pub conditions: Vec<LabelCondition>,
 }
 
 /// A condition on the label `key`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Condition {
+pub struct LabelCondition {
     /// The label.
     pub key: Arc<str>,
     /// What must hold.
@@ -63,7 +63,7 @@ impl LabelSelector {
     }
 }
 
-impl Condition {
+impl LabelCondition {
     fn holds(&self, labels: &Labels) -> bool {
         let value = labels.get(&self.key);
         match &self.test {

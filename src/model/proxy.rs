@@ -15,7 +15,7 @@ pub enum ProxyType {
 }
 
 impl ProxyType {
-    /// The word in a node id.
+    /// The name in a node id.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Sidecar => "sidecar",
@@ -51,16 +51,41 @@ pub struct Proxy {
     pub locality: Locality,
     /// `NODE_NAME`.
     pub node_name: Option<Arc<str>>,
-    /// `DNS_AUTO_ALLOCATE`: it is told of addresses that we gave to hosts which have none.
+    /// `DNS_AUTO_ALLOCATE`: it is sent addresses that we gave to hosts which have none.
     pub takes_given_addresses: bool,
+    /// `STRAIT_SDS`: files on its host that hold its secrets.
+    pub sds: Option<Arc<SdsFiles>>,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
     /// `GENERATOR`.
     pub generator: Option<Arc<str>>,
     /// The build's version, such as `1.40.0`; empty where not given.
     pub envoy_version: Arc<str>,
+    /// Major and minor version, where it calls itself an Envoy and says so.
+    pub envoy_release: Option<(u32, u32)>,
     /// Type URLs of the extensions it declares, sorted.
     pub extensions: Arc<[Arc<str>]>,
+}
+
+/// Files of secrets on a proxy's own host, each in the form of a discovery response: absolute paths.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SdsFiles {
+    /// With its certificate and key, the secret `default`.
+    pub certificate: Arc<str>,
+    /// With the roots it trusts, the secret `ROOTCA`.
+    pub roots: Arc<str>,
+}
+
+impl SdsFiles {
+    /// The most bytes of a path.
+    pub const PATH_BYTES_MAX: usize = 256;
+
+    /// Whether a path may be one of them. It is opened by the proxy alone.
+    pub fn is_path(path: &str) -> bool {
+        path.starts_with('/')
+            && path.len() <= Self::PATH_BYTES_MAX
+            && !path.chars().any(char::is_control)
+    }
 }
 
 impl Proxy {

@@ -6,16 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::{Hostname, Locality, NETWORK_LABEL, Namespace, NetworkId, SortedMap, TlsMode};
-
-/// Labels or a selector, in a stable order.
-pub type Labels = SortedMap<Arc<str>, Arc<str>>;
-
-/// Whether `labels` carry every pair of `selector`. An empty selector selects nothing here, as for
-/// a Kubernetes Service.
-pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
-    !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-}
+use super::{Hostname, Labels, Locality, NETWORK_LABEL, Namespace, NetworkId, SortedMap, TlsMode};
 
 /// One service of one registry: a value that is never changed once sent.
 ///
@@ -64,11 +55,11 @@ pub struct Definition {
     pub prefers: Distribution,
     /// Whether its endpoints in this registry's cluster are for proxies of that cluster only, since it
     /// isn't exported (multi-cluster services).
-    pub keeps_home: bool,
+    pub is_cluster_local: bool,
     /// `publishNotReadyAddresses`; affects name tables only.
     pub publish_not_ready: bool,
-    /// For how many seconds a client keeps its endpoint (`sessionAffinity: ClientIP`); `None` where it doesn't.
-    /// No more than something that clusters can disagree on: proxies are not told.
+    /// For how many seconds a client keeps its endpoint (`sessionAffinity: ClientIP`); `None` where it doesn't. Only
+    /// compared between clusters, which can disagree on it: proxies are not sent it.
     pub affinity_seconds: Option<u32>,
     /// Outside the mesh: no mTLS is expected.
     pub mesh_external: bool,

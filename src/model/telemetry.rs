@@ -1,6 +1,6 @@
 //! What telemetry calls a workload, in the form that Istio's own filters read.
 
-/// What proxies are told of an endpoint beside how to reach it (`--endpoint-metadata`).
+/// What proxies are sent about an endpoint besides how to reach it (`--endpoint-metadata`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EndpointMetadata {
     /// How to speak to it, once for all that are spoken to alike.

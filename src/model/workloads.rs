@@ -187,7 +187,7 @@ impl Workloads {
         if Arc::ptr_eq(&self.chunks, &other.chunks) {
             return differ;
         }
-        let (mut ours, mut theirs) = (Cursor::of(self), Cursor::of(other));
+        let (mut ours, mut theirs) = (WorkloadCursor::of(self), WorkloadCursor::of(other));
         loop {
             while ours.at_shared_chunk(&theirs) {
                 ours.skip_chunk();
@@ -225,21 +225,21 @@ impl Workloads {
     }
 }
 
-/// Pods as a list tells them, which become [`Workloads`] when all have come. Most lists are in order of
-/// namespace and name: then each chunk is full and made once, and nothing else is held of a pod meanwhile.
+/// Pods as a list has them, which become [`Workloads`] when all have come. Most lists are in order of namespace and
+/// name: then each chunk is full and made once, and nothing else is held of a pod meanwhile.
 #[derive(Default)]
-pub struct Gathered {
+pub struct WorkloadsBuilder {
     /// All but those in `open`, before which they stand.
     done: Workloads,
     /// The last ones, in order and of one namespace; its room is used again and again.
-    open: Open,
+    open: OpenChunk,
     /// Whether some came out of order, which leaves chunks half full.
     uneven: bool,
 }
 
 /// A chunk that grows.
 #[derive(Default)]
-struct Open {
+struct OpenChunk {
     namespace: Arc<str>,
     /// One after the other, whole.
     names: String,
@@ -247,7 +247,7 @@ struct Open {
     pods: Vec<Workload>,
 }
 
-impl Gathered {
+impl WorkloadsBuilder {
     /// Takes a pod, in the place of the one of that name if there is one.
     pub fn put(&mut self, namespace: &Arc<str>, name: &str, pod: Workload) {
         if !self.ends_before(namespace, name) {
@@ -315,7 +315,7 @@ impl Gathered {
     }
 }
 
-impl Open {
+impl OpenChunk {
     fn push(&mut self, name: &str, pod: Workload) {
         self.names.push_str(name);
         self.ends.push(self.names.len());
@@ -483,12 +483,12 @@ impl Chunk {
 }
 
 /// Goes through all pods in order, or over a chunk at once.
-struct Cursor<'a> {
+struct WorkloadCursor<'a> {
     chunks: &'a [Arc<Chunk>],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> WorkloadCursor<'a> {
     fn of(workloads: &'a Workloads) -> Self {
         Self { chunks: &workloads.chunks, at: 0 }
     }
@@ -522,7 +522,7 @@ impl PartialEq for Workloads {
     }
 }
 
-impl fmt::Debug for Gathered {
+impl fmt::Debug for WorkloadsBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gathered").field("pods", &self.len()).finish_non_exhaustive()
     }
@@ -647,7 +647,7 @@ mod tests {
 
     #[test]
     fn what_the_names_of_a_set_have_in_common_is_kept_once() {
-        let mut gathered = Gathered::default();
+        let mut gathered = WorkloadsBuilder::default();
         let names = ["a", "a-b", "a-b-c", "a-b-d", "a-c", "a-d", "b-", "b-a"];
         for (number, name) in (0..).zip(names) {
             gathered.put(&"shop".into(), name, pod(IpAddr::from([10, 0, 0, number])));
@@ -663,7 +663,7 @@ mod tests {
     fn what_is_gathered_is_what_was_put_and_packs_well_in_any_order() {
         let mut random = StdRng::seed_from_u64(2);
         for disorder in [0.0, 0.01, 0.5, 1.0] {
-            let (mut gathered, mut map) = (Gathered::default(), Plain::new());
+            let (mut gathered, mut map) = (WorkloadsBuilder::default(), Plain::new());
             for step in 0..5_000_u32 {
                 let number = if random.random_bool(disorder) {
                     random.random_range(0..step + 1)

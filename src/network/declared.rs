@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::gateways::{Found, Inputs, Networks, Pending};
+use super::gateways::{ConfiguredGateway, Inputs, Networks, PendingGateway};
 use crate::model::{ClusterId, DeclaredGateway, GatewaySource, NETWORK_LABEL, WorkloadKey};
 
 impl Networks {
     /// Takes the gateways that clusters declare.
-    pub(super) fn of_declared(&mut self, inputs: Inputs<'_>, found: &mut BTreeSet<Found>) {
+    pub(super) fn of_declared(
+        &mut self,
+        inputs: Inputs<'_>,
+        found: &mut BTreeSet<ConfiguredGateway>,
+    ) {
         for (cluster, facts) in inputs.facts {
             let known = inputs.clusters.clusters.get(*cluster);
             let is_config = known.is_some_and(|known| known.config);
@@ -25,7 +29,7 @@ impl Networks {
         name: &WorkloadKey,
         gateway: &DeclaredGateway,
         inputs: Inputs<'_>,
-        found: &mut BTreeSet<Found>,
+        found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let name = format!("{}/{}", name.namespace, name.name);
         // What is declared of a network elsewhere says nothing of this cluster's own.
@@ -46,7 +50,7 @@ impl Networks {
             None
         };
         if let Some(reason) = reason {
-            self.pend(Pending {
+            self.pend(PendingGateway {
                 network: network.clone(),
                 cluster: of,
                 source,
@@ -55,7 +59,7 @@ impl Networks {
             return;
         }
         for host in &gateway.addresses {
-            found.extend(gateway.entrances.iter().map(|(port, hbone_port)| Found {
+            found.extend(gateway.entrances.iter().map(|(port, hbone_port)| ConfiguredGateway {
                 network: network.clone(),
                 cluster: of.clone(),
                 source: source.clone(),

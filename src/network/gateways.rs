@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::names::ResolvedNames;
 use super::placement::PlacedBy;
-use super::probes::Socket;
+use super::probes::ProbeAddress;
 use crate::address::special;
 use crate::mesh::{GatewayConfig, GatewayTarget, MeshNetworks};
 use crate::model::{
@@ -59,7 +59,7 @@ pub struct ResolvedGateway {
 
 /// A gateway that is configured but can't be dialled yet, and why.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Pending {
+pub struct PendingGateway {
     /// The network it would lead into.
     pub network: NetworkId,
     /// The cluster it stands in.
@@ -76,7 +76,7 @@ pub struct Networks {
     all: Vec<ResolvedGateway>,
     by_network: BTreeMap<NetworkId, Vec<ResolvedGateway>>,
     by_cluster: BTreeMap<(NetworkId, ClusterId), Vec<ResolvedGateway>>,
-    pending: BTreeSet<Pending>,
+    pending: BTreeSet<PendingGateway>,
     names: BTreeSet<Arc<str>>,
     ignored: BTreeSet<(ClusterId, IgnoredClaim)>,
 }
@@ -97,7 +97,7 @@ pub struct Inputs<'a> {
     /// What clusters say of themselves.
     pub facts: &'a [(&'a ClusterId, &'a ClusterFacts)],
     /// Gateways that don't answer.
-    pub dead: &'a BTreeSet<Socket>,
+    pub dead: &'a BTreeSet<ProbeAddress>,
 }
 
 /// The names DNS is asked for on a cluster's behalf.
@@ -105,7 +105,7 @@ type NamesByCluster = BTreeMap<ClusterId, BTreeSet<Arc<str>>>;
 
 /// A gateway before its host is turned into addresses.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Found {
+pub(super) struct ConfiguredGateway {
     pub(super) network: NetworkId,
     pub(super) cluster: Option<ClusterId>,
     pub(super) source: GatewaySource,
@@ -130,7 +130,7 @@ impl Networks {
         networks.of_declared(inputs, &mut found);
         for (network, gateway) in mesh.gateways() {
             if let GatewayTarget::Address(host) = &gateway.target {
-                found.insert(Found {
+                found.insert(ConfiguredGateway {
                     network: network.clone(),
                     cluster: None,
                     source: GatewaySource::MeshNetworks,
@@ -187,7 +187,7 @@ impl Networks {
     }
 
     /// Gateways that can't be dialled yet.
-    pub fn pending(&self) -> &BTreeSet<Pending> {
+    pub fn pending(&self) -> &BTreeSet<PendingGateway> {
         &self.pending
     }
 
@@ -201,7 +201,7 @@ impl Networks {
         &self.ignored
     }
 
-    /// Notes what is said in vain of clusters whose network is fixed.
+    /// Notes what is stated in vain of clusters whose network is fixed.
     fn note_ignored(&mut self, inputs: Inputs<'_>) {
         for (cluster, known) in &inputs.clusters.clusters {
             let Some(fixed) = &known.fixed_network else { continue };
@@ -218,7 +218,7 @@ impl Networks {
     }
 
     /// Notes a gateway that can't be dialled yet.
-    pub(super) fn pend(&mut self, pending: Pending) {
+    pub(super) fn pend(&mut self, pending: PendingGateway) {
         self.pending.insert(pending);
     }
 
@@ -232,7 +232,7 @@ impl Networks {
         cluster: &ClusterId,
         service: &Service,
         inputs: Inputs<'_>,
-        found: &mut BTreeSet<Found>,
+        found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let mesh = inputs.mesh;
         // Nearly all services are no gateways: nothing else is looked up for those.
@@ -276,7 +276,7 @@ impl Networks {
         service: &Service,
         entrance: Entrance,
         policy: &Policy,
-        found: &mut BTreeSet<Found>,
+        found: &mut BTreeSet<ConfiguredGateway>,
     ) {
         let Entrance { network, source, port, hbone_port } = entrance;
         if let Err(refused) = policy.may_claim(cluster, &network) {
@@ -295,10 +295,15 @@ impl Networks {
         };
         if let Some(reason) = reason {
             let cluster = Some(cluster.clone());
-            self.pending.insert(Pending { network, cluster, source, reason: reason.to_owned() });
+            self.pending.insert(PendingGateway {
+                network,
+                cluster,
+                source,
+                reason: reason.to_owned(),
+            });
             return;
         }
-        found.extend(service.external_addresses.iter().map(|address| Found {
+        found.extend(service.external_addresses.iter().map(|address| ConfiguredGateway {
             network: network.clone(),
             cluster: Some(cluster.clone()),
             source: source.clone(),
@@ -308,9 +313,9 @@ impl Networks {
         }));
     }
 
-    /// A `registryServiceName` that leads nowhere is told: a typing error would else look like a
-    /// network without a gateway.
-    fn note_missing_services(&mut self, mesh: &MeshNetworks, found: &BTreeSet<Found>) {
+    /// A `registryServiceName` that leads nowhere is reported: a typing error would else look like
+    /// a network without a gateway.
+    fn note_missing_services(&mut self, mesh: &MeshNetworks, found: &BTreeSet<ConfiguredGateway>) {
         for (network, gateway) in mesh.gateways() {
             let GatewayTarget::Service(hostname) = &gateway.target else { continue };
             let source = GatewaySource::RegistryService(hostname.as_str().into());
@@ -318,7 +323,7 @@ impl Networks {
             let known = found.iter().any(|found| is_it(&found.network, &found.source))
                 || self.pending.iter().any(|pending| is_it(&pending.network, &pending.source));
             if !known {
-                self.pending.insert(Pending {
+                self.pending.insert(PendingGateway {
                     network: network.clone(),
                     cluster: None,
                     source,
@@ -332,12 +337,12 @@ impl Networks {
 
     fn resolve(
         &mut self,
-        found: Found,
+        found: ConfiguredGateway,
         names: &ResolvedNames,
         policy: &Policy,
         asked: &mut NamesByCluster,
     ) {
-        let Found { network, cluster, source, host, port, hbone_port } = found;
+        let ConfiguredGateway { network, cluster, source, host, port, hbone_port } = found;
         let gateway = |address, hostname, ttl| ResolvedGateway {
             address,
             port,
@@ -390,10 +395,10 @@ impl Networks {
                 }
             }
         };
-        self.pending.insert(Pending { network, cluster, source, reason });
+        self.pending.insert(PendingGateway { network, cluster, source, reason });
     }
 
-    fn index(&mut self, dead: &BTreeSet<Socket>) {
+    fn index(&mut self, dead: &BTreeSet<ProbeAddress>) {
         for gateway in &mut self.all {
             gateway.dead = dead.contains(&(gateway.address, gateway.port));
         }
@@ -416,7 +421,7 @@ impl Networks {
 }
 
 /// Adds a gateway to a sorted list unless its address and port are in it: learned twice, it would
-/// take twice the traffic. One that names its cluster tells more than one that doesn't.
+/// take twice the traffic. One that names its cluster states more than one that doesn't.
 fn add_once(list: &mut Vec<ResolvedGateway>, gateway: &ResolvedGateway) {
     match list.last_mut() {
         Some(last) if (last.address, last.port) == (gateway.address, gateway.port) => {

@@ -18,7 +18,7 @@ pub struct ResolvedNames(BTreeMap<Arc<str>, ResolvedName>);
 /// What is known of one name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ResolvedName {
-    /// Sorted, at most [`Limits::addresses_max`].
+    /// Sorted, at most [`DnsLimits::addresses_max`].
     pub addresses: Vec<IpAddr>,
     /// The TTL that came with these addresses, clamped. It stays while they do: caches count theirs
     /// down, and that alone must not look like a change.
@@ -51,7 +51,7 @@ impl FromIterator<(Arc<str>, ResolvedName)> for ResolvedNames {
 
 /// Bounds on what DNS may say. (docs/guide/networks.md, "Gateways with names".)
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct DnsLimits {
     /// The least time between two questions for a name.
     pub ttl_min: Duration,
     /// The most time an answer is believed.
@@ -68,7 +68,7 @@ pub struct Limits {
     pub question_max: Duration,
 }
 
-impl Default for Limits {
+impl Default for DnsLimits {
     fn default() -> Self {
         Self {
             ttl_min: Duration::from_secs(5),
@@ -82,54 +82,59 @@ impl Default for Limits {
     }
 }
 
-/// What DNS said about one address family of a name.
+/// What DNS answered about one address family of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum FamilyAnswer {
     /// These addresses, for so long.
     Addresses { addresses: Vec<IpAddr>, ttl: Duration },
     /// There are none, and why.
     Nothing(String),
-    /// Nobody could tell, and why.
+    /// Nothing is known, and why.
     Failed(String),
 }
 
-/// What DNS said about a name.
+/// What DNS answered about a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answers {
-    pub(super) v4: Answer,
-    pub(super) v6: Answer,
+pub(super) struct NameAnswers {
+    pub(super) v4: FamilyAnswer,
+    pub(super) v6: FamilyAnswer,
 }
 
 /// One moment on both clocks: waiting goes by the one that never jumps, people read the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Now {
+pub(super) struct ClockReading {
     pub(super) instant: Instant,
     pub(super) system: SystemTime,
 }
 
 /// One name over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Course {
+pub(super) struct NameHistory {
     /// What others see.
     pub(super) name: ResolvedName,
     /// When to ask again.
     pub(super) next: Instant,
     /// The first of the unusable answers in a row.
-    trouble_since: Option<Now>,
-    /// The first answer since the last good one that said there is nothing.
-    absent_since: Option<Now>,
+    trouble_since: Option<ClockReading>,
+    /// The first answer since the last good one that there is nothing.
+    absent_since: Option<ClockReading>,
 }
 
-impl Course {
+impl NameHistory {
     /// A name to be asked for at once; `name` is what is held of it from before.
-    pub(super) fn new(name: ResolvedName, now: Now) -> Self {
+    pub(super) fn new(name: ResolvedName, now: ClockReading) -> Self {
         Self { name, next: now.instant, trouble_since: None, absent_since: None }
     }
 
     /// What holds after `answers`.
-    pub(super) fn after(&self, answers: Answers, now: Now, limits: &Limits) -> Self {
+    pub(super) fn after(
+        &self,
+        answers: NameAnswers,
+        now: ClockReading,
+        limits: &DnsLimits,
+    ) -> Self {
         match self.combine(answers, limits) {
-            Combined::Usable { addresses, ttl, problem } => {
+            CombinedAnswer::Usable { addresses, ttl, problem } => {
                 let same = addresses == self.name.addresses && !self.name.ttl.is_zero();
                 let shown_ttl = if same { self.name.ttl } else { ttl };
                 Self {
@@ -145,28 +150,28 @@ impl Course {
                     absent_since: None,
                 }
             }
-            Combined::Nothing(fact) => {
+            CombinedAnswer::Nothing(fact) => {
                 let absent_since = self.absent_since.unwrap_or(now);
                 let absent_for = now.instant.saturating_duration_since(absent_since.instant);
-                let mut course = self.in_trouble(fact, now, limits);
-                course.absent_since = Some(absent_since);
-                course.name.kept_until = None;
+                let mut history = self.in_trouble(fact, now, limits);
+                history.absent_since = Some(absent_since);
+                history.name.kept_until = None;
                 if absent_for >= limits.grace {
-                    course.name.addresses.clear();
-                } else if !course.name.addresses.is_empty() {
-                    course.name.kept_until = absent_since.system.checked_add(limits.grace);
+                    history.name.addresses.clear();
+                } else if !history.name.addresses.is_empty() {
+                    history.name.kept_until = absent_since.system.checked_add(limits.grace);
                     // They go on time, not when the next try happens to be due.
-                    course.next = course.next.min(absent_since.instant + limits.grace);
+                    history.next = history.next.min(absent_since.instant + limits.grace);
                 }
-                course
+                history
             }
-            Combined::Failed(fact) => self.in_trouble(fact, now, limits),
+            CombinedAnswer::Failed(fact) => self.in_trouble(fact, now, limits),
         }
     }
 
     /// The same addresses, with the fact; asked again after as long as the trouble has lasted, so
     /// that the wait doubles from try to try.
-    fn in_trouble(&self, fact: String, now: Now, limits: &Limits) -> Self {
+    fn in_trouble(&self, fact: String, now: ClockReading, limits: &DnsLimits) -> Self {
         let since = self.trouble_since.unwrap_or(now);
         let lasted = now.instant.saturating_duration_since(since.instant);
         Self {
@@ -183,8 +188,8 @@ impl Course {
     }
 
     /// One answer from two. A family that failed while the other answered keeps its addresses.
-    fn combine(&self, answers: Answers, limits: &Limits) -> Combined {
-        use Answer::{Addresses, Failed, Nothing};
+    fn combine(&self, answers: NameAnswers, limits: &DnsLimits) -> CombinedAnswer {
+        use FamilyAnswer::{Addresses, Failed, Nothing};
         let kept =
             |v4: bool| self.name.addresses.iter().copied().filter(move |a| a.is_ipv4() == v4);
         match (answers.v4, answers.v6) {
@@ -202,14 +207,14 @@ impl Course {
                 addresses.extend(kept(true));
                 usable(addresses, ttl, Some(format!("no IPv4 answer: {fact}")), limits)
             }
-            (Failed(fact), _) | (_, Failed(fact)) => Combined::Failed(fact),
-            (Nothing(fact), Nothing(_)) => Combined::Nothing(fact),
+            (Failed(fact), _) | (_, Failed(fact)) => CombinedAnswer::Failed(fact),
+            (Nothing(fact), Nothing(_)) => CombinedAnswer::Nothing(fact),
         }
     }
 }
 
 /// What both families say together.
-enum Combined {
+enum CombinedAnswer {
     Usable { addresses: Vec<IpAddr>, ttl: Duration, problem: Option<String> },
     Nothing(String),
     Failed(String),
@@ -220,8 +225,8 @@ fn usable(
     addresses: Vec<IpAddr>,
     ttl: Duration,
     problem: Option<String>,
-    limits: &Limits,
-) -> Combined {
+    limits: &DnsLimits,
+) -> CombinedAnswer {
     let mut addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
     addresses.sort_unstable();
     addresses.dedup();
@@ -233,13 +238,13 @@ fn usable(
     });
     addresses.retain(|address| special(*address).is_none());
     if addresses.is_empty() {
-        return Combined::Nothing(refused.unwrap_or_else(|| "no addresses".to_owned()));
+        return CombinedAnswer::Nothing(refused.unwrap_or_else(|| "no addresses".to_owned()));
     }
     let too_many = (addresses.len() > limits.addresses_max).then(|| {
         addresses.truncate(limits.addresses_max);
         format!("more than {0} addresses: the first {0} are used", limits.addresses_max)
     });
-    Combined::Usable {
+    CombinedAnswer::Usable {
         addresses,
         ttl: ttl.clamp(limits.ttl_min, limits.ttl_max),
         problem: problem.or(refused).or(too_many),
@@ -252,39 +257,44 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn start() -> Now {
-        Now { instant: Instant::now(), system: SystemTime::UNIX_EPOCH }
+    fn start() -> ClockReading {
+        ClockReading { instant: Instant::now(), system: SystemTime::UNIX_EPOCH }
     }
 
-    fn later(now: Now, by: Duration) -> Now {
-        Now { instant: now.instant + by, system: now.system + by }
+    fn later(now: ClockReading, by: Duration) -> ClockReading {
+        ClockReading { instant: now.instant + by, system: now.system + by }
     }
 
-    fn addresses(list: &[&str], seconds: u64) -> Answer {
+    fn addresses(list: &[&str], seconds: u64) -> FamilyAnswer {
         let addresses = list.iter().map(|text| text.parse().expect("an address")).collect();
-        Answer::Addresses { addresses, ttl: Duration::from_secs(seconds) }
+        FamilyAnswer::Addresses { addresses, ttl: Duration::from_secs(seconds) }
     }
 
-    fn nothing() -> Answer {
-        Answer::Nothing("NXDOMAIN".to_owned())
+    fn nothing() -> FamilyAnswer {
+        FamilyAnswer::Nothing("NXDOMAIN".to_owned())
     }
 
-    fn failed() -> Answer {
-        Answer::Failed("SERVFAIL".to_owned())
+    fn failed() -> FamilyAnswer {
+        FamilyAnswer::Failed("SERVFAIL".to_owned())
     }
 
-    fn step(course: &Course, v4: Answer, v6: Answer, now: Now) -> Course {
-        course.after(Answers { v4, v6 }, now, &Limits::default())
+    fn step(
+        history: &NameHistory,
+        v4: FamilyAnswer,
+        v6: FamilyAnswer,
+        now: ClockReading,
+    ) -> NameHistory {
+        history.after(NameAnswers { v4, v6 }, now, &DnsLimits::default())
     }
 
     /// A name that was resolved to 192.0.2.1 and 2001:db8::1 at `now`.
-    fn resolved(now: Now) -> Course {
-        let new = Course::new(ResolvedName::default(), now);
+    fn resolved(now: ClockReading) -> NameHistory {
+        let new = NameHistory::new(ResolvedName::default(), now);
         step(&new, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now)
     }
 
-    fn shown(course: &Course) -> Vec<String> {
-        course.name.addresses.iter().map(ToString::to_string).collect()
+    fn shown(history: &NameHistory) -> Vec<String> {
+        history.name.addresses.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -292,63 +302,63 @@ mod tests {
         let now = start();
         for (given, expected) in [(0, 5), (1, 5), (5, 5), (60, 60), (600, 600), (315_360_000, 600)]
         {
-            let new = Course::new(ResolvedName::default(), now);
-            let course = step(&new, addresses(&["192.0.2.1"], given), nothing(), now);
-            assert_eq!(course.name.ttl, Duration::from_secs(expected), "{given}");
-            assert_eq!(course.next, now.instant + Duration::from_secs(expected), "{given}");
-            assert_eq!(course.name.problem, None);
+            let new = NameHistory::new(ResolvedName::default(), now);
+            let history = step(&new, addresses(&["192.0.2.1"], given), nothing(), now);
+            assert_eq!(history.name.ttl, Duration::from_secs(expected), "{given}");
+            assert_eq!(history.next, now.instant + Duration::from_secs(expected), "{given}");
+            assert_eq!(history.name.problem, None);
         }
     }
 
     #[test]
     fn a_cache_that_counts_down_changes_nothing() {
         let now = start();
-        let course = resolved(now);
+        let history = resolved(now);
         let now = later(now, MINUTE);
         let again =
-            step(&course, addresses(&["192.0.2.1"], 37), addresses(&["2001:db8::1"], 40), now);
-        assert_eq!(again.name, course.name);
+            step(&history, addresses(&["192.0.2.1"], 37), addresses(&["2001:db8::1"], 40), now);
+        assert_eq!(again.name, history.name);
         assert_eq!(again.next, now.instant + Duration::from_secs(37));
     }
 
     #[test]
     fn failures_keep_the_addresses_for_good_and_are_tried_again_ever_later() {
         let mut now = start();
-        let mut course = resolved(now);
-        let held = shown(&course);
+        let mut history = resolved(now);
+        let held = shown(&history);
         let mut waits = Vec::new();
         for _ in 0..40 {
-            course = step(&course, failed(), failed(), now);
-            waits.push((course.next - now.instant).as_secs());
-            now = later(now, course.next - now.instant);
+            history = step(&history, failed(), failed(), now);
+            waits.push((history.next - now.instant).as_secs());
+            now = later(now, history.next - now.instant);
         }
         assert_eq!(waits[..8], [5, 5, 10, 20, 40, 60, 60, 60]);
-        assert_eq!(shown(&course), held);
-        assert_eq!(course.name.stale_since, Some(SystemTime::UNIX_EPOCH));
-        assert_eq!(course.name.problem.as_deref(), Some("SERVFAIL"));
+        assert_eq!(shown(&history), held);
+        assert_eq!(history.name.stale_since, Some(SystemTime::UNIX_EPOCH));
+        assert_eq!(history.name.problem.as_deref(), Some("SERVFAIL"));
         let good =
-            step(&course, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now);
+            step(&history, addresses(&["192.0.2.1"], 60), addresses(&["2001:db8::1"], 60), now);
         assert_eq!((good.name.stale_since, good.name.problem), (None, None));
     }
 
     #[test]
     fn a_name_that_is_gone_keeps_its_addresses_ten_minutes() {
         let begin = start();
-        let mut course = resolved(begin);
+        let mut history = resolved(begin);
         let mut now = begin;
         loop {
-            course = step(&course, nothing(), nothing(), now);
+            history = step(&history, nothing(), nothing(), now);
             let gone_for = now.instant - begin.instant;
             if gone_for >= 10 * MINUTE {
                 break;
             }
-            assert_eq!(shown(&course).len(), 2, "after {gone_for:?}");
-            assert_eq!(course.name.kept_until, Some(begin.system + 10 * MINUTE));
-            now = later(now, course.next - now.instant);
+            assert_eq!(shown(&history).len(), 2, "after {gone_for:?}");
+            assert_eq!(history.name.kept_until, Some(begin.system + 10 * MINUTE));
+            now = later(now, history.next - now.instant);
         }
         assert_eq!(now.instant - begin.instant, 10 * MINUTE, "asked again when the time is up");
-        assert!(shown(&course).is_empty());
-        assert_eq!(course.name.problem.as_deref(), Some("NXDOMAIN"));
+        assert!(shown(&history).is_empty());
+        assert_eq!(history.name.problem.as_deref(), Some("NXDOMAIN"));
     }
 
     #[test]
@@ -367,12 +377,12 @@ mod tests {
     #[test]
     fn a_family_that_fails_alone_keeps_its_addresses() {
         let now = start();
-        let course = step(&resolved(now), addresses(&["192.0.2.2"], 60), failed(), now);
-        assert_eq!(shown(&course), ["192.0.2.2", "2001:db8::1"]);
-        assert_eq!(course.name.problem.as_deref(), Some("no IPv6 answer: SERVFAIL"));
-        assert_eq!(course.name.stale_since, None);
-        let course = step(&course, addresses(&["192.0.2.2"], 60), nothing(), now);
-        assert_eq!(shown(&course), ["192.0.2.2"]);
+        let history = step(&resolved(now), addresses(&["192.0.2.2"], 60), failed(), now);
+        assert_eq!(shown(&history), ["192.0.2.2", "2001:db8::1"]);
+        assert_eq!(history.name.problem.as_deref(), Some("no IPv6 answer: SERVFAIL"));
+        assert_eq!(history.name.stale_since, None);
+        let history = step(&history, addresses(&["192.0.2.2"], 60), nothing(), now);
+        assert_eq!(shown(&history), ["192.0.2.2"]);
     }
 
     #[test]
@@ -382,17 +392,17 @@ mod tests {
             (0..1000).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
         many.reverse();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        let new = Course::new(ResolvedName::default(), now);
-        let course = step(&new, addresses(&many, 60), nothing(), now);
-        assert_eq!(shown(&course).len(), 32);
-        assert_eq!(shown(&course)[0], "10.0.0.0");
-        assert!(course.name.problem.is_some());
+        let new = NameHistory::new(ResolvedName::default(), now);
+        let history = step(&new, addresses(&many, 60), nothing(), now);
+        assert_eq!(shown(&history).len(), 32);
+        assert_eq!(shown(&history)[0], "10.0.0.0");
+        assert!(history.name.problem.is_some());
     }
 
     #[test]
     fn dns_may_not_lead_to_the_proxys_own_host_or_link() {
         let now = start();
-        let new = Course::new(ResolvedName::default(), now);
+        let new = NameHistory::new(ResolvedName::default(), now);
         let bad = [
             "127.0.0.1",
             "0.0.0.0",

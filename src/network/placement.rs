@@ -36,7 +36,7 @@ impl fmt::Display for PlacedBy {
     }
 }
 
-/// The network of something in `cluster` at `address`, and the rule that said so.
+/// The network of something in `cluster` at `address`, and the rule that decided that.
 ///
 /// `fixed` is the annotation of the cluster's Secret, `workload_label` the pod's own label,
 /// `namespace_label` that of the cluster's system namespace. One that is empty says nothing.

@@ -21,9 +21,9 @@ use tracing::{info, warn};
 use crate::codes;
 
 /// An address and a port.
-pub type Socket = (IpAddr, u16);
+pub type ProbeAddress = (IpAddr, u16);
 /// Gateways to be asked, each with a service behind it, as an SNI; one without is only connected to.
-pub type Wanted = BTreeMap<Socket, Option<String>>;
+pub type ProbeTargets = BTreeMap<ProbeAddress, Option<String>>;
 
 /// How often in a row a gateway must have failed to answer.
 const FAILURES: u32 = 3;
@@ -36,8 +36,8 @@ const AT_ONCE: usize = 32;
 /// the task is stopped. After a restart of the task, those that were dead are asked anew.
 pub async fn run(
     every: Duration,
-    wanted: impl Fn() -> Wanted,
-    dead: watch::Sender<Arc<BTreeSet<Socket>>>,
+    wanted: impl Fn() -> ProbeTargets,
+    dead: watch::Sender<Arc<BTreeSet<ProbeAddress>>>,
 ) {
     let mut judged = Judged::default();
     let config = RootCertStore::empty();
@@ -66,7 +66,7 @@ pub async fn run(
 
 /// Whether a gateway answers.
 async fn ask(
-    socket: Socket,
+    socket: ProbeAddress,
     service: Option<String>,
     config: Arc<ClientConfig>,
 ) -> Result<(), String> {
@@ -88,11 +88,14 @@ async fn ask(
 
 /// How often each has failed in a row.
 #[derive(Default)]
-struct Judged(BTreeMap<Socket, u32>);
+struct Judged(BTreeMap<ProbeAddress, u32>);
 
 impl Judged {
     /// Takes the answers of a round; returns who is dead. Who was not asked is forgotten.
-    fn hear(&mut self, answers: BTreeMap<Socket, Result<(), String>>) -> BTreeSet<Socket> {
+    fn hear(
+        &mut self,
+        answers: BTreeMap<ProbeAddress, Result<(), String>>,
+    ) -> BTreeSet<ProbeAddress> {
         self.0.retain(|socket, _| answers.contains_key(socket));
         for ((address, port), answer) in answers {
             let failures = self.0.entry((address, port)).or_default();
@@ -127,7 +130,7 @@ mod tests {
 
     use super::*;
 
-    fn socket(last: u8) -> Socket {
+    fn socket(last: u8) -> ProbeAddress {
         ([192, 0, 2, last].into(), 15443)
     }
 

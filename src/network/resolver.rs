@@ -23,8 +23,8 @@ use hickory_resolver::proto::op::ResponseCode;
 use tokio::sync::watch;
 use tracing::{debug, info};
 
-pub use super::names::Limits;
-use super::names::{Answer, Answers, Course, Now};
+pub use super::names::DnsLimits;
+use super::names::{ClockReading, FamilyAnswer, NameAnswers, NameHistory};
 use super::{ResolvedName, ResolvedNames};
 
 /// Where questions go. Clones share their connections.
@@ -70,9 +70,9 @@ impl Dns {
     }
 
     /// Asks for both families of `name` at once. The final dot keeps search domains out of it.
-    async fn ask(&self, name: &str, limit: Duration) -> Answers {
+    async fn ask(&self, name: &str, limit: Duration) -> NameAnswers {
         let name = format!("{name}.");
-        let late = || Answer::Failed(format!("no answer within {} s", limit.as_secs()));
+        let late = || FamilyAnswer::Failed(format!("no answer within {} s", limit.as_secs()));
         let v4 = async {
             let asked = tokio::time::timeout(limit, self.0.ipv4_lookup(name.as_str())).await;
             asked.map_or_else(|_| late(), read)
@@ -82,7 +82,7 @@ impl Dns {
             asked.map_or_else(|_| late(), read)
         };
         let (v4, v6) = tokio::join!(v4, v6);
-        Answers { v4, v6 }
+        NameAnswers { v4, v6 }
     }
 }
 
@@ -97,35 +97,35 @@ fn options(mut options: ResolverOpts) -> ResolverOpts {
 /// that a restart loses nothing. Changes are sent only where they matter.
 pub async fn run(
     dns: Dns,
-    limits: Limits,
+    limits: DnsLimits,
     mut wanted: watch::Receiver<BTreeSet<Arc<str>>>,
     resolved: watch::Sender<Arc<ResolvedNames>>,
 ) {
-    let mut courses = Courses::from(&resolved.borrow());
+    let mut histories = NameHistories::from(&resolved.borrow());
     // As many as there are wanted names; `Networks` bounds those.
-    let mut asked: FuturesUnordered<BoxFuture<'static, (Arc<str>, Answers)>> =
+    let mut asked: FuturesUnordered<BoxFuture<'static, (Arc<str>, NameAnswers)>> =
         FuturesUnordered::new();
     loop {
-        courses.want(&wanted.borrow_and_update(), now());
-        courses.publish(&resolved);
-        for name in courses.due(now().instant) {
+        histories.want(&wanted.borrow_and_update(), now());
+        histories.publish(&resolved);
+        for name in histories.due(now().instant) {
             let (dns, limit) = (dns.clone(), limits.question_max);
             asked.push(Box::pin(async move {
                 let answers = dns.ask(&name, limit).await;
                 (name, answers)
             }));
         }
-        let next = courses.next();
+        let next = histories.next();
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
-            Some((name, answers)) = asked.next() => courses.answered(&name, answers, now(), &limits),
+            Some((name, answers)) = asked.next() => histories.answered(&name, answers, now(), &limits),
             () = sleep_until(next) => {}
         }
     }
 }
 
-fn now() -> Now {
-    Now { instant: Instant::now(), system: SystemTime::now() }
+fn now() -> ClockReading {
+    ClockReading { instant: Instant::now(), system: SystemTime::now() }
 }
 
 async fn sleep_until(moment: Option<Instant>) {
@@ -136,20 +136,20 @@ async fn sleep_until(moment: Option<Instant>) {
 }
 
 /// Every wanted name.
-struct Courses(BTreeMap<Arc<str>, Asked>);
+struct NameHistories(BTreeMap<Arc<str>, ResolvedState>);
 
-struct Asked {
-    course: Course,
+struct ResolvedState {
+    history: NameHistory,
     /// Whether a question for it is on its way.
     waiting: bool,
     /// Whether anything is known: from an answer, or from before a restart.
     known: bool,
 }
 
-impl Courses {
+impl NameHistories {
     fn from(names: &ResolvedNames) -> Self {
-        let asked = |name: &ResolvedName| Asked {
-            course: Course::new(name.clone(), now()),
+        let asked = |name: &ResolvedName| ResolvedState {
+            history: NameHistory::new(name.clone(), now()),
             waiting: false,
             known: true,
         };
@@ -157,11 +157,11 @@ impl Courses {
     }
 
     /// Forgets names that are not wanted any more, and takes new ones in.
-    fn want(&mut self, wanted: &BTreeSet<Arc<str>>, now: Now) {
+    fn want(&mut self, wanted: &BTreeSet<Arc<str>>, now: ClockReading) {
         self.0.retain(|name, _| wanted.contains(name));
         for name in wanted {
-            self.0.entry(Arc::clone(name)).or_insert_with(|| Asked {
-                course: Course::new(ResolvedName::default(), now),
+            self.0.entry(Arc::clone(name)).or_insert_with(|| ResolvedState {
+                history: NameHistory::new(ResolvedName::default(), now),
                 waiting: false,
                 known: false,
             });
@@ -170,7 +170,8 @@ impl Courses {
 
     /// The names to ask for now; from here on they are waited for.
     fn due(&mut self, now: Instant) -> Vec<Arc<str>> {
-        let due = self.0.iter_mut().filter(|(_, asked)| !asked.waiting && asked.course.next <= now);
+        let due =
+            self.0.iter_mut().filter(|(_, asked)| !asked.waiting && asked.history.next <= now);
         due.map(|(name, asked)| {
             asked.waiting = true;
             Arc::clone(name)
@@ -180,26 +181,32 @@ impl Courses {
 
     /// When the next name is due.
     fn next(&self) -> Option<Instant> {
-        self.0.values().filter(|asked| !asked.waiting).map(|asked| asked.course.next).min()
+        self.0.values().filter(|asked| !asked.waiting).map(|asked| asked.history.next).min()
     }
 
-    fn answered(&mut self, name: &str, answers: Answers, now: Now, limits: &Limits) {
+    fn answered(
+        &mut self,
+        name: &str,
+        answers: NameAnswers,
+        now: ClockReading,
+        limits: &DnsLimits,
+    ) {
         // A name nobody wants any more.
         let Some(asked) = self.0.get_mut(name) else { return };
-        let course = asked.course.after(answers, now, limits);
-        if course.name.addresses != asked.course.name.addresses {
-            info!(name, addresses = ?course.name.addresses, "gateway name has other addresses");
+        let history = asked.history.after(answers, now, limits);
+        if history.name.addresses != asked.history.name.addresses {
+            info!(name, addresses = ?history.name.addresses, "gateway name has other addresses");
         }
-        if course.name.problem != asked.course.name.problem {
-            debug!(name, problem = ?course.name.problem, "gateway name answered otherwise");
+        if history.name.problem != asked.history.name.problem {
+            debug!(name, problem = ?history.name.problem, "gateway name answered otherwise");
         }
-        *asked = Asked { course, waiting: false, known: true };
+        *asked = ResolvedState { history, waiting: false, known: true };
     }
 
     fn publish(&self, resolved: &watch::Sender<Arc<ResolvedNames>>) {
         let names = self.0.iter().filter(|(_, asked)| asked.known);
         let names: ResolvedNames =
-            names.map(|(key, asked)| (Arc::clone(key), asked.course.name.clone())).collect();
+            names.map(|(key, asked)| (Arc::clone(key), asked.history.name.clone())).collect();
         resolved.send_if_modified(|current| {
             let differs = **current != names;
             if differs {
@@ -211,31 +218,31 @@ impl Courses {
 }
 
 /// What a lookup of one family means. The texts are stable, so that equal troubles are equal.
-fn read(result: Result<Lookup, NetError>) -> Answer {
+fn read(result: Result<Lookup, NetError>) -> FamilyAnswer {
     let lookup = match result {
         Ok(lookup) => lookup,
         Err(NetError::Dns(DnsError::NoRecordsFound(none))) => return refused(none.response_code),
         Err(NetError::Dns(DnsError::ResponseCode(code))) => return refused(code),
-        Err(NetError::Timeout) => return Answer::Failed("no DNS server answered".to_owned()),
-        Err(error) => return Answer::Failed(error.to_string()),
+        Err(NetError::Timeout) => return FamilyAnswer::Failed("no DNS server answered".to_owned()),
+        Err(error) => return FamilyAnswer::Failed(error.to_string()),
     };
     let addresses: Vec<IpAddr> =
         lookup.answers().iter().filter_map(|record| record.data.ip_addr()).collect();
     // Aliases on the way count as well: the shortest-lived record decides.
     let ttl = lookup.answers().iter().map(|record| record.ttl).min().unwrap_or_default();
     if addresses.is_empty() {
-        return Answer::Nothing("no addresses".to_owned());
+        return FamilyAnswer::Nothing("no addresses".to_owned());
     }
-    Answer::Addresses { addresses, ttl: Duration::from_secs(ttl.into()) }
+    FamilyAnswer::Addresses { addresses, ttl: Duration::from_secs(ttl.into()) }
 }
 
-fn refused(code: ResponseCode) -> Answer {
+fn refused(code: ResponseCode) -> FamilyAnswer {
     match code {
-        ResponseCode::NXDomain => Answer::Nothing("NXDOMAIN".to_owned()),
-        ResponseCode::NoError => Answer::Nothing("no addresses".to_owned()),
-        ResponseCode::ServFail => Answer::Failed("SERVFAIL".to_owned()),
-        ResponseCode::Refused => Answer::Failed("REFUSED".to_owned()),
-        other => Answer::Failed(format!("DNS answered {other}")),
+        ResponseCode::NXDomain => FamilyAnswer::Nothing("NXDOMAIN".to_owned()),
+        ResponseCode::NoError => FamilyAnswer::Nothing("no addresses".to_owned()),
+        ResponseCode::ServFail => FamilyAnswer::Failed("SERVFAIL".to_owned()),
+        ResponseCode::Refused => FamilyAnswer::Failed("REFUSED".to_owned()),
+        other => FamilyAnswer::Failed(format!("DNS answered {other}")),
     }
 }
 

@@ -8,8 +8,10 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::Policy;
+use super::names::ServiceNames;
 use super::preference::{Preference, Tier};
-use super::{Budget, MassWithdrawal, Names, Owner, Policy, Rules, WhenDark};
+use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
 use crate::mesh::{parse_duration, plain};
 use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
@@ -21,14 +23,14 @@ const KIND: &str = "Policy";
 
 /// Why a policy can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Invalid {
+pub struct InvalidPolicy {
     /// The field, such as `clusters.east.addresses[0]`; empty where the text is no policy at all.
     pub field: String,
     /// What is wrong with it.
     pub fact: String,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.field.is_empty() {
             write!(f, "{}: ", self.field)?;
@@ -37,13 +39,13 @@ impl fmt::Display for Invalid {
     }
 }
 
-fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> Result<T, Invalid> {
-    Err(Invalid { field: field.into(), fact: fact.into() })
+fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> Result<T, InvalidPolicy> {
+    Err(InvalidPolicy { field: field.into(), fact: fact.into() })
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct File {
+struct PolicyFile {
     api_version: String,
     kind: String,
     #[serde(default)]
@@ -67,6 +69,7 @@ struct RulesText {
     networks: Option<Vec<String>>,
     trust_domains: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
+    identities: Option<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -113,45 +116,51 @@ struct PreferenceText {
     order: Vec<Value>,
 }
 
-pub(super) fn parse(text: &str) -> Result<Policy, Invalid> {
-    if text.len() > BYTES_MAX {
-        return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
-    }
-    let file: File = serde_saphyr::from_str(text).map_err(|error| Invalid {
-        field: String::new(),
-        // What follows the first line is a picture of the text.
-        fact: plain(error.to_string().lines().next().unwrap_or_default()).to_owned(),
-    })?;
-    if file.api_version != API_VERSION {
-        return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));
-    }
-    if file.kind != KIND {
-        return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
-    }
-    let mut policy = Policy { mesh: rules("mesh", file.mesh)?, ..Policy::default() };
-    for (id, text) in file.clusters {
-        let field = format!("clusters.{id}");
-        let id = cluster(&field, &id)?;
-        policy.clusters.insert(id, rules(&field, text)?);
-    }
-    for (at, text) in file.owners.into_iter().enumerate() {
-        let field = format!("owners[{at}]");
-        if text.clusters.is_empty() {
-            return invalid(field, "names no cluster, so that nobody could have what it names");
+impl Policy {
+    /// Reads the text of a policy file.
+    ///
+    /// # Errors
+    /// What is wrong first, with the field and the line where they are known.
+    pub fn parse(text: &str) -> Result<Self, InvalidPolicy> {
+        if text.len() > BYTES_MAX {
+            return invalid("", format!("the file is larger than {} MiB", BYTES_MAX >> 20));
         }
-        let names = NamesText { namespaces: text.namespaces, hosts: text.hosts };
-        policy.owners.push(Owner {
-            names: some_names(&field, names)?,
-            clusters: clusters(&format!("{field}.clusters"), &text.clusters)?,
-        });
+        let file: PolicyFile = serde_saphyr::from_str(text).map_err(|error| InvalidPolicy {
+            field: String::new(),
+            // What follows the first line is a picture of the text.
+            fact: plain(error.to_string().lines().next().unwrap_or_default()).to_owned(),
+        })?;
+        if file.api_version != API_VERSION {
+            return invalid("apiVersion", format!("is {:?}, not {API_VERSION}", file.api_version));
+        }
+        if file.kind != KIND {
+            return invalid("kind", format!("is {:?}, not {KIND}", file.kind));
+        }
+        let mut policy = Policy { mesh: rules("mesh", file.mesh)?, ..Policy::default() };
+        for (id, text) in file.clusters {
+            let field = format!("clusters.{id}");
+            let id = cluster(&field, &id)?;
+            policy.clusters.insert(id, rules(&field, text)?);
+        }
+        for (at, text) in file.owners.into_iter().enumerate() {
+            let field = format!("owners[{at}]");
+            if text.clusters.is_empty() {
+                return invalid(field, "names no cluster, so that nobody could have what it names");
+            }
+            let names = NamesText { namespaces: text.namespaces, hosts: text.hosts };
+            policy.owners.push(OwnedNames {
+                names: some_names(&field, names)?,
+                clusters: clusters(&format!("{field}.clusters"), &text.clusters)?,
+            });
+        }
+        for (at, text) in file.preferences.into_iter().enumerate() {
+            policy.preferences.push(preference(&format!("preferences[{at}]"), text)?);
+        }
+        Ok(policy)
     }
-    for (at, text) in file.preferences.into_iter().enumerate() {
-        policy.preferences.push(preference(&format!("preferences[{at}]"), text)?);
-    }
-    Ok(policy)
 }
 
-fn rules(field: &str, text: RulesText) -> Result<Rules, Invalid> {
+fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
     let of = |name: &str| format!("{field}.{name}");
     Ok(Rules {
         mode: text.mode.map(|text| mode(&of("mode"), &text)).transpose()?,
@@ -174,10 +183,11 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, Invalid> {
             .map(|list| trust_domains(&of("trustDomains"), list))
             .transpose()?,
         addresses: text.addresses.map(|list| ranges(&of("addresses"), &list)).transpose()?,
+        identities: text.identities.map(|list| namespaces(&of("identities"), list)).transpose()?,
     })
 }
 
-fn mode(field: &str, text: &str) -> Result<Mode, Invalid> {
+fn mode(field: &str, text: &str) -> Result<Mode, InvalidPolicy> {
     match text {
         "normal" => Ok(Mode::Normal),
         "drain" => Ok(Mode::Drain),
@@ -186,7 +196,7 @@ fn mode(field: &str, text: &str) -> Result<Mode, Invalid> {
     }
 }
 
-fn when_dark(field: &str, text: &str) -> Result<WhenDark, Invalid> {
+fn when_dark(field: &str, text: &str) -> Result<WhenDark, InvalidPolicy> {
     if text == "keep" {
         return Ok(WhenDark::Keep);
     }
@@ -196,11 +206,11 @@ fn when_dark(field: &str, text: &str) -> Result<WhenDark, Invalid> {
     }
 }
 
-fn duration(field: &str, text: &str) -> Result<Duration, Invalid> {
+fn duration(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
     parse_duration(text.trim()).or_else(|fact| invalid(field, fact))
 }
 
-fn guard(field: &str, text: &GuardText) -> Result<MassWithdrawal, Invalid> {
+fn guard(field: &str, text: &GuardText) -> Result<MassWithdrawal, InvalidPolicy> {
     let usual = MassWithdrawal::default();
     let percent = match &text.above {
         None => usual.percent,
@@ -222,11 +232,11 @@ fn guard(field: &str, text: &GuardText) -> Result<MassWithdrawal, Invalid> {
     Ok(MassWithdrawal { percent, at_least: text.at_least.unwrap_or(usual.at_least), hold })
 }
 
-fn budget(field: &str, text: &BudgetText) -> Result<Budget, Invalid> {
-    let size = |name: &str, value: &Option<Value>| -> Result<Option<usize>, Invalid> {
+fn budget(field: &str, text: &BudgetText) -> Result<ReadBudget, InvalidPolicy> {
+    let size = |name: &str, value: &Option<Value>| -> Result<Option<usize>, InvalidPolicy> {
         value.as_ref().map(|value| bytes(&format!("{field}.{name}"), value)).transpose()
     };
-    let budget = Budget {
+    let budget = ReadBudget {
         objects: text.objects,
         pages: text.pages,
         object_bytes: size("objectBytes", &text.object_bytes)?,
@@ -242,7 +252,7 @@ fn budget(field: &str, text: &BudgetText) -> Result<Budget, Invalid> {
 }
 
 /// `4096`, `64Ki`, `256Mi`, `1Gi`.
-fn bytes(field: &str, value: &Value) -> Result<usize, Invalid> {
+fn bytes(field: &str, value: &Value) -> Result<usize, InvalidPolicy> {
     let text = match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -265,7 +275,7 @@ fn bytes(field: &str, value: &Value) -> Result<usize, Invalid> {
     }
 }
 
-fn ranges(field: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
+fn ranges(field: &str, list: &[String]) -> Result<Vec<IpNet>, InvalidPolicy> {
     let ranges = list.iter().enumerate().map(|(at, text)| {
         let one =
             text.parse::<IpNet>().or_else(|_| text.parse().map(|one: std::net::IpAddr| one.into()));
@@ -277,7 +287,16 @@ fn ranges(field: &str, list: &[String]) -> Result<Vec<IpNet>, Invalid> {
     ranges.collect()
 }
 
-fn trust_domains(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, Invalid> {
+fn namespaces(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, InvalidPolicy> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_name = |name: &str| name == "*" || (!name.is_empty() && name.bytes().all(plain));
+    match list.iter().find(|name| !is_name(name)) {
+        Some(name) => invalid(field, format!("{name:?} is neither a namespace nor \"*\"")),
+        None => Ok(list.into_iter().collect()),
+    }
+}
+
+fn trust_domains(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, InvalidPolicy> {
     match list.iter().position(|name| !is_trust_domain(name)) {
         Some(at) => {
             invalid(format!("{field}[{at}]"), format!("{:?} is no trust domain", list.get(at)))
@@ -286,7 +305,7 @@ fn trust_domains(field: &str, list: Vec<String>) -> Result<BTreeSet<String>, Inv
     }
 }
 
-fn names(field: &str, text: NamesText) -> Result<Names, Invalid> {
+fn names(field: &str, text: NamesText) -> Result<ServiceNames, InvalidPolicy> {
     for (at, host) in text.hosts.iter().enumerate() {
         let rest = host.strip_prefix("*.").unwrap_or(host);
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-._".contains(c);
@@ -302,26 +321,26 @@ fn names(field: &str, text: NamesText) -> Result<Names, Invalid> {
             return invalid(format!("{field}.namespaces[{at}]"), fact);
         }
     }
-    Ok(Names { namespaces: text.namespaces.into_iter().collect(), hosts: text.hosts })
+    Ok(ServiceNames { namespaces: text.namespaces.into_iter().collect(), hosts: text.hosts })
 }
 
-fn some_names(field: &str, text: NamesText) -> Result<Names, Invalid> {
+fn some_names(field: &str, text: NamesText) -> Result<ServiceNames, InvalidPolicy> {
     if text.namespaces.is_empty() && text.hosts.is_empty() {
         return invalid(field, "names neither namespaces nor hosts");
     }
     names(field, text)
 }
 
-fn cluster(field: &str, text: &str) -> Result<ClusterId, Invalid> {
+fn cluster(field: &str, text: &str) -> Result<ClusterId, InvalidPolicy> {
     ClusterId::parse(text)
         .or_else(|error| invalid(field, format!("{text:?} can't be a cluster ID: {error}")))
 }
 
-fn clusters(field: &str, list: &[String]) -> Result<BTreeSet<ClusterId>, Invalid> {
+fn clusters(field: &str, list: &[String]) -> Result<BTreeSet<ClusterId>, InvalidPolicy> {
     list.iter().map(|text| cluster(field, text)).collect()
 }
 
-fn preference(field: &str, text: PreferenceText) -> Result<Preference, Invalid> {
+fn preference(field: &str, text: PreferenceText) -> Result<Preference, InvalidPolicy> {
     let at = |what: &str| format!("{field}.{what}");
     let proxies = text.proxies.map(|list| clusters(&at("proxies"), &list)).transpose()?;
     let mut order = Vec::new();
@@ -340,7 +359,7 @@ fn preference(field: &str, text: PreferenceText) -> Result<Preference, Invalid> 
 }
 
 /// `own cluster`, `own network`, `any other`, a cluster, a list of clusters, or clusters with shares.
-fn tier(field: &str, value: &Value) -> Result<Tier, Invalid> {
+fn tier(field: &str, value: &Value) -> Result<Tier, InvalidPolicy> {
     let one = |text: &str| Ok(Tier::Clusters([(cluster(field, text)?, None)].into()));
     match value {
         Value::String(text) => match text.as_str() {

@@ -1,24 +1,26 @@
 //! What an operator allows clusters to say, and prefers among them: one file, asked by name at a few
 //! places. (docs/guide/policy.md)
 //!
-//! Owns the rules and the words for them; every refusal names the rule that made it. Never looks at the
-//! mesh: who asks brings the facts.
+//! Owns the rules and their wording; every refusal names the rule that made it. Never looks at the mesh: who asks
+//! brings the facts.
 
 mod file;
+mod names;
 mod preference;
+mod rules;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use ipnet::IpNet;
-
-pub use self::file::Invalid;
+pub use self::file::InvalidPolicy;
+pub use self::names::ServiceNames;
 pub use self::preference::{Preference, Rank, Tier};
-pub use self::watch::{PolicyError, Watched, Watcher};
+pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
+use self::rules::{OwnedNames, Rules};
+pub use self::watch::{PolicyError, PolicyWatcher, WatchedPolicy};
 use crate::address::special;
 use crate::model::{ClusterId, Mode, NetworkId};
 
@@ -30,113 +32,34 @@ pub struct Policy {
     /// By cluster.
     clusters: BTreeMap<ClusterId, Rules>,
     /// Names that belong to certain clusters, in the order of the file.
-    owners: Vec<Owner>,
+    owners: Vec<OwnedNames>,
     /// In the order of the file: the first that is about a service and a proxy counts.
     preferences: Vec<Preference>,
 }
 
-/// What holds for a cluster; what is not set is as the mesh has it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Rules {
-    mode: Option<Mode>,
-    when_dark: Option<WhenDark>,
-    mass_withdrawal: Option<MassWithdrawal>,
-    budget: Budget,
-    exports: Option<Names>,
-    networks: Option<BTreeSet<NetworkId>>,
-    trust_domains: Option<BTreeSet<String>>,
-    addresses: Option<Vec<IpNet>>,
-}
-
-/// Names that only some clusters may have endpoints for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Owner {
-    names: Names,
-    clusters: BTreeSet<ClusterId>,
-}
-
-/// Services, by namespace or by host name.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Names {
-    /// Namespaces; `*` is all of them.
-    namespaces: BTreeSet<String>,
-    /// Host names, whole or `*.` and an ending.
-    hosts: Vec<String>,
-}
-
-/// What becomes of the endpoints of a cluster that is out of contact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WhenDark {
-    /// They stay, for as long as it takes.
-    #[default]
-    Keep,
-    /// They are withdrawn once nothing has been heard for so long.
-    WithdrawAfter(Duration),
-}
-
-/// When the loss of many endpoints at once is held back until it is confirmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MassWithdrawal {
-    /// More than so many of a hundred ready endpoints of the cluster.
-    pub percent: u8,
-    /// And at least so many.
-    pub at_least: usize,
-    /// For how long; zero for not at all.
-    pub hold: Duration,
-}
-
-impl Default for MassWithdrawal {
-    fn default() -> Self {
-        Self { percent: 50, at_least: 20, hold: Duration::from_secs(30) }
-    }
-}
-
-/// The most that is read of one cluster; what is not set is as built in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Budget {
-    /// Objects of one kind.
-    pub objects: Option<usize>,
-    /// Pages of one list.
-    pub pages: Option<usize>,
-    /// Bytes of one object.
-    pub object_bytes: Option<usize>,
-    /// Bytes of one page.
-    pub page_bytes: Option<usize>,
-    /// Bytes of memory that all of it takes.
-    pub memory_bytes: Option<usize>,
-}
-
 /// Why something is not taken: the rule, by its place in the file, and the fact.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
+pub struct PolicyRefusal {
     /// Such as `clusters.east.exports`.
     pub rule: String,
     /// Such as `namespace payments belongs to west`.
     pub fact: String,
 }
 
-impl std::fmt::Display for Refused {
+impl std::fmt::Display for PolicyRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (policy {})", self.fact, self.rule)
     }
 }
 
 impl Policy {
-    /// Reads the text of a policy file.
-    ///
-    /// # Errors
-    /// What is wrong first, with the field and the line where they are known.
-    pub fn parse(text: &str) -> Result<Self, Invalid> {
-        file::parse(text)
-    }
-
     /// What an operator asks for a cluster, and by which rule.
     pub fn mode(&self, cluster: &ClusterId) -> Option<(Mode, String)> {
         self.rule(cluster, "mode", |rules| rules.mode)
     }
 
-    /// What becomes of the endpoints of a cluster out of contact, and by which rule; none where they stay
-    /// because nothing else is said.
+    /// What becomes of the endpoints of a cluster out of contact, and by which rule; none where they stay because
+    /// nothing else is set.
     pub fn when_dark(&self, cluster: &ClusterId) -> Option<(WhenDark, String)> {
         self.rule(cluster, "whenDark", |rules| rules.when_dark)
     }
@@ -148,10 +71,10 @@ impl Policy {
     }
 
     /// The most that is read of a cluster.
-    pub fn budget(&self, cluster: &ClusterId) -> Budget {
+    pub fn budget(&self, cluster: &ClusterId) -> ReadBudget {
         let own = self.clusters.get(cluster).map(|rules| rules.budget).unwrap_or_default();
         let mesh = self.mesh.budget;
-        Budget {
+        ReadBudget {
             objects: own.objects.or(mesh.objects),
             pages: own.pages.or(mesh.pages),
             object_bytes: own.object_bytes.or(mesh.object_bytes),
@@ -169,18 +92,18 @@ impl Policy {
         cluster: &ClusterId,
         host: &str,
         namespace: &str,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PolicyRefusal> {
         for (at, owner) in self.owners.iter().enumerate() {
             if owner.names.hold(host, namespace) && !owner.clusters.contains(cluster) {
                 let owners: Vec<_> = owner.clusters.iter().map(ClusterId::as_str).collect();
-                return Err(Refused {
+                return Err(PolicyRefusal {
                     rule: format!("owners[{at}]"),
                     fact: format!("{host} belongs to {}", listed(&owners)),
                 });
             }
         }
         match self.find(cluster, |rules| rules.exports.as_ref()) {
-            Some((names, own)) if !names.hold(host, namespace) => Err(Refused {
+            Some((names, own)) if !names.hold(host, namespace) => Err(PolicyRefusal {
                 rule: place(own, cluster, "exports"),
                 fact: format!("{host} is not among what cluster {cluster} may export"),
             }),
@@ -197,11 +120,11 @@ impl Policy {
     ///
     /// # Errors
     /// The rule that says no.
-    pub fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> Result<(), Refused> {
+    pub fn may_claim(&self, cluster: &ClusterId, network: &NetworkId) -> Result<(), PolicyRefusal> {
         match self.find(cluster, |rules| rules.networks.as_ref()) {
             Some((networks, own)) if !networks.contains(network) => {
                 let named: Vec<_> = networks.iter().map(NetworkId::as_str).collect();
-                Err(Refused {
+                Err(PolicyRefusal {
                     rule: place(own, cluster, "networks"),
                     fact: format!(
                         "cluster {cluster} may claim {}, not network {network:?}",
@@ -217,14 +140,32 @@ impl Policy {
     ///
     /// # Errors
     /// The rule that says no.
-    pub fn may_name(&self, cluster: &ClusterId, domain: &str) -> Option<Result<(), Refused>> {
+    pub fn may_name(&self, cluster: &ClusterId, domain: &str) -> Option<Result<(), PolicyRefusal>> {
         let (domains, own) = self.find(cluster, |rules| rules.trust_domains.as_ref())?;
         if domains.contains(domain) {
             return Some(Ok(()));
         }
         let named: Vec<_> = domains.iter().map(String::as_str).collect();
         let fact = format!("cluster {cluster} may name {}", listed(&named));
-        Some(Err(Refused { rule: place(own, cluster, "trustDomains"), fact }))
+        Some(Err(PolicyRefusal { rule: place(own, cluster, "trustDomains"), fact }))
+    }
+
+    /// Whether a cluster may vouch for accounts of a namespace; `None` where no rule says.
+    ///
+    /// # Errors
+    /// The rule that says no.
+    pub fn may_vouch(
+        &self,
+        cluster: &ClusterId,
+        namespace: &str,
+    ) -> Option<Result<(), PolicyRefusal>> {
+        let (namespaces, own) = self.find(cluster, |rules| rules.identities.as_ref())?;
+        if namespaces.contains("*") || namespaces.contains(namespace) {
+            return Some(Ok(()));
+        }
+        let named: Vec<_> = namespaces.iter().map(String::as_str).collect();
+        let fact = format!("cluster {cluster} may vouch for {}, not {namespace}", listed(&named));
+        Some(Err(PolicyRefusal { rule: place(own, cluster, "identities"), fact }))
     }
 
     /// Whether an endpoint or a gateway of a cluster may have an address. What is the host's own or the
@@ -232,9 +173,9 @@ impl Policy {
     ///
     /// # Errors
     /// The rule that says no.
-    pub fn may_use(&self, cluster: &ClusterId, address: IpAddr) -> Result<(), Refused> {
+    pub fn may_use(&self, cluster: &ClusterId, address: IpAddr) -> Result<(), PolicyRefusal> {
         if let Some(special) = special(address) {
-            return Err(Refused {
+            return Err(PolicyRefusal {
                 rule: "built in".into(),
                 fact: format!("{address} is {special}, which no cluster can speak for"),
             });
@@ -247,7 +188,7 @@ impl Policy {
                 }
                 let fact =
                     format!("{address} is outside the ranges that cluster {cluster} may use");
-                Err(Refused { rule: place(own, cluster, "addresses"), fact })
+                Err(PolicyRefusal { rule: place(own, cluster, "addresses"), fact })
             }
             None => Ok(()),
         }
@@ -319,18 +260,6 @@ impl Policy {
     ) -> Option<(T, bool)> {
         let own = self.clusters.get(cluster).and_then(&pick);
         own.map(|rule| (rule, true)).or_else(|| pick(&self.mesh).map(|rule| (rule, false)))
-    }
-}
-
-impl Names {
-    /// Whether a service is among them.
-    pub fn hold(&self, host: &str, namespace: &str) -> bool {
-        self.namespaces.contains(namespace)
-            || self.namespaces.contains("*")
-            || self.hosts.iter().any(|pattern| match pattern.strip_prefix('*') {
-                Some(ending) => host.len() > ending.len() && host.ends_with(ending),
-                None => pattern == host,
-            })
     }
 }
 

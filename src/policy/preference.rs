@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::Names;
+use super::names::ServiceNames;
 use crate::model::{ClusterId, NetworkId};
 
 /// An order of clusters for some services and some proxies.
@@ -12,7 +12,7 @@ pub struct Preference {
     /// How messages call it.
     pub name: String,
     /// The services it is about.
-    pub(super) services: Names,
+    pub(super) services: ServiceNames,
     /// The clusters of the proxies it is about; none for all.
     pub(super) proxies: Option<BTreeSet<ClusterId>>,
     /// Who comes first, then, and so on.

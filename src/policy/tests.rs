@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";

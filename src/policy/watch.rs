@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::{Invalid, Policy};
+use super::{InvalidPolicy, Policy};
 use crate::codes;
 
 /// How often the file is looked at.
@@ -30,12 +30,12 @@ pub enum PolicyError {
         /// The file.
         path: PathBuf,
         /// What is wrong in it.
-        invalid: Invalid,
+        invalid: InvalidPolicy,
     },
 }
 
 /// Keeps a policy up to date with its file. A bad file keeps the last good policy.
-pub struct Watcher {
+pub struct PolicyWatcher {
     path: PathBuf,
     /// The text that was read last, good or bad, or why it could not be read.
     last: Result<String, String>,
@@ -45,27 +45,27 @@ pub struct Watcher {
 
 /// What others see of a policy.
 #[derive(Debug, Clone)]
-pub struct Watched {
+pub struct WatchedPolicy {
     /// The policy in force.
     pub policy: watch::Receiver<Arc<Policy>>,
     /// Why the present file is not in force, where it isn't.
     pub problem: watch::Receiver<Option<String>>,
 }
 
-impl Watched {
+impl WatchedPolicy {
     /// No policy at all, for ever.
     pub fn none() -> Self {
         Self { policy: watch::Sender::default().subscribe(), problem: watch::channel(None).1 }
     }
 }
 
-impl Watcher {
+impl PolicyWatcher {
     /// Reads the file for the first time.
     ///
     /// # Errors
     /// When it can't be used: at start there is no older policy to go on with, and to serve without
     /// the rules that were asked for would not be safe.
-    pub fn open(path: PathBuf) -> Result<(Self, Watched), PolicyError> {
+    pub fn open(path: PathBuf) -> Result<(Self, WatchedPolicy), PolicyError> {
         let text = match read(&path) {
             Ok(text) => text,
             Err(fact) => return Err(PolicyError::Missing { path, fact }),
@@ -76,7 +76,7 @@ impl Watcher {
         };
         let (policy, seen) = watch::channel(Arc::new(first));
         let (problem, problem_seen) = watch::channel(None);
-        let watched = Watched { policy: seen, problem: problem_seen };
+        let watched = WatchedPolicy { policy: seen, problem: problem_seen };
         Ok((Self { path, last: Ok(text), policy, problem }, watched))
     }
 

@@ -19,7 +19,7 @@ use crate::registry::{Provider, ShardKey};
 
 /// Services in the order in which they claim listeners and domains, each with its addresses.
 #[derive(Debug, Clone, Default)]
-pub struct Addresses {
+pub struct ListenAddresses {
     /// Visible services: those of clusters, then those that only ServiceEntries have, so that an entry
     /// never takes an address or a name from a cluster; of these the oldest first, then by name. The
     /// list is empty for one without an address.
@@ -57,7 +57,7 @@ pub struct DroppedAddress {
     /// The address.
     pub address: IpAddr,
     /// The cluster it was borrowed from.
-    pub lender: ClusterId,
+    pub vip_source: ClusterId,
     /// The service that holds it.
     pub holder: Hostname,
     /// The cluster whose VIP of that service it is.
@@ -71,44 +71,39 @@ pub fn addresses(
     namespace: &Namespace,
     ipv4: bool,
     ipv6: bool,
-) -> Addresses {
+) -> ListenAddresses {
     let speaks = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
     let mut services: Vec<&Arc<MergedService>> = context
         .services_of(namespace)
         .filter(|service| service.primary.export_to.visible_to(namespace))
         .filter(|service| {
-            service.is_at_home_in(cluster)
+            service.is_visible_in(cluster)
                 || !(context.mesh.cluster_local(service.hostname()) || service.is_of_refused_only())
         })
         .collect();
-    services.sort_by(|a, b| {
-        let rank = |service: &MergedService| {
-            (service.shards.first().map(|shard| shard.key.provider), service.primary.created)
-        };
-        (rank(a), a.hostname()).cmp(&(rank(b), b.hostname()))
-    });
+    services.sort_by(|a, b| (a.rank(), a.hostname()).cmp(&(b.rank(), b.hostname())));
 
     let mut holders = Holders::default();
     let mut borrowed = Vec::new();
     let mut vips: Vec<Vec<Vip>> = Vec::with_capacity(services.len());
     for (at, service) in services.iter().enumerate() {
         let own = service.vips_of(cluster);
-        let (lender, addresses) = match lender(service) {
+        let (vip_source, addresses) = match vip_source(service) {
             _ if !own.is_empty() => (None, own),
-            Some((lender, lent)) if !service.by_cluster.contains_key(cluster) => {
-                (Some(lender), lent)
+            Some((vip_source, lent)) if !service.by_cluster.contains_key(cluster) => {
+                (Some(vip_source), lent)
             }
             _ => (None, own),
         };
-        let of = lender.map_or(cluster, |lender| &lender.cluster);
+        let of = vip_source.map_or(cluster, |vip_source| &vip_source.cluster);
         let ports = || service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
         for address in addresses.iter().filter(speaks) {
             for port in ports() {
-                let claim = Claim { service: at, address: *address, port: port.number, of };
-                let of_port = service.lender_of_port(cluster, port);
+                let claim = AddressClaim { service: at, address: *address, port: port.number, of };
+                let of_port = service.vip_source_of_port(cluster, port);
                 // Whoever comes later of those without whom there would be no such claim.
-                let lenders = lender.into_iter().chain(of_port);
-                match lenders.map(|lender| context.precedence(lender)).max() {
+                let vip_sources = vip_source.into_iter().chain(of_port);
+                match vip_sources.map(|vip_source| context.precedence(vip_source)).max() {
                     None => holders.enter(claim),
                     Some(precedence) => borrowed.push((precedence, claim)),
                 }
@@ -131,7 +126,7 @@ pub fn addresses(
             dropped.push(DroppedAddress {
                 hostname,
                 address: lost.address,
-                lender: lost.of.clone(),
+                vip_source: lost.of.clone(),
                 holder: of_holder,
                 of: holder.of.clone(),
             });
@@ -144,12 +139,12 @@ pub fn addresses(
         let ports: Vec<u16> = ports.map(|port| port.number).collect();
         vips.retain(|vip| vip.is_whole() || ports.iter().any(|port| vip.has(*port)));
     }
-    Addresses { services, dropped }
+    ListenAddresses { services, dropped }
 }
 
 /// That a service is reached at an address and a port.
 #[derive(Debug, Clone, Copy)]
-struct Claim<'a> {
+struct AddressClaim<'a> {
     /// The place of the service.
     service: usize,
     address: IpAddr,
@@ -161,13 +156,13 @@ struct Claim<'a> {
 /// Who is reached where: whoever claims a place first.
 #[derive(Debug, Default)]
 struct Holders<'a> {
-    by_place: BTreeMap<(IpAddr, u16), Claim<'a>>,
+    by_place: BTreeMap<(IpAddr, u16), AddressClaim<'a>>,
     /// Claims that came too late, each with the one that holds.
-    lost: Vec<(Claim<'a>, Claim<'a>)>,
+    lost: Vec<(AddressClaim<'a>, AddressClaim<'a>)>,
 }
 
 impl<'a> Holders<'a> {
-    fn enter(&mut self, claim: Claim<'a>) {
+    fn enter(&mut self, claim: AddressClaim<'a>) {
         let holder = *self.by_place.entry((claim.address, claim.port)).or_insert(claim);
         if holder.service != claim.service {
             self.lost.push((claim, holder));
@@ -175,8 +170,8 @@ impl<'a> Holders<'a> {
     }
 }
 
-/// Whether no address tells connections to a service from others: its entry has none, and those that we gave
-/// it are known to a client only if something resolves the name to them.
+/// Whether no address distinguishes connections to a service from others: its entry has none, and a client knows those
+/// that we gave it only if something resolves the name to them.
 pub fn has_no_known_address(service: &MergedService) -> bool {
     let primary = &service.primary;
     let of_entry = |shard: &ShardEndpoints| shard.key.provider == Provider::ServiceEntry;
@@ -186,8 +181,8 @@ pub fn has_no_known_address(service: &MergedService) -> bool {
 }
 
 /// The first source in merging order that has a VIP.
-fn lender(service: &MergedService) -> Option<(&ShardKey, &[IpAddr])> {
+fn vip_source(service: &MergedService) -> Option<(&ShardKey, &[IpAddr])> {
     let all = service.shards.iter().map(|shard| &shard.key);
-    let lenders = all.filter(|key| !service.refused.contains(&key.cluster));
-    lenders.map(|key| (key, service.vips_of(&key.cluster))).find(|(_, vips)| !vips.is_empty())
+    let vip_sources = all.filter(|key| !service.refused.contains(&key.cluster));
+    vip_sources.map(|key| (key, service.vips_of(&key.cluster))).find(|(_, vips)| !vips.is_empty())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use crate::aggregate::{Bar, MergedService, Place, Placed, SameAddresses};
+use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
     ClusterFacts, ClusterId, EndpointMetadata, EndpointRef, Hostname, KnownClusters, Locality,
@@ -16,12 +16,12 @@ use crate::model::{
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
-use crate::registry::service_entry::{Machine, Machines, Selections};
+use crate::registry::service_entry::{Selections, VmWorkload, VmWorkloads};
 use crate::registry::{Provider, ShardKey};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct FixedSettings {
     /// The DNS domain of services.
     pub domain: String,
     /// The trust domain of proxies and workloads.
@@ -32,7 +32,7 @@ pub struct Settings {
     pub config_cluster: Option<ClusterId>,
     /// Whether a network without a gateway is reached directly, as the peer does.
     pub allow_direct_cross_network: bool,
-    /// What proxies are told of endpoints.
+    /// What proxies are sent about endpoints.
     pub metadata: EndpointMetadata,
     /// Other names by which proxies may call a cluster.
     pub cluster_aliases: BTreeMap<ClusterId, ClusterId>,
@@ -45,8 +45,8 @@ pub struct PushContext {
     pub version: u64,
     /// The version that last changed anything but what assignments say, and pods.
     pub definitions: u64,
-    /// See [`Settings`].
-    pub settings: Arc<Settings>,
+    /// See [`FixedSettings`].
+    pub settings: Arc<FixedSettings>,
     /// Mesh settings.
     pub mesh: Arc<MeshConfig>,
     /// The rules by which addresses belong to networks.
@@ -71,11 +71,11 @@ pub struct PushContext {
     pub private: Private,
     /// Namespaces for which some service is there that isn't for all, with the number of these: all other
     /// namespaces see the same.
-    pub apart: OrdMap<Namespace, usize>,
+    pub restricted_namespaces: OrdMap<Namespace, usize>,
     /// What entries select of clusters, and the machines that they describe.
     pub entries: Arc<Selections>,
     /// The machines that clusters describe.
-    pub machines: OrdMap<ClusterId, Arc<Machines>>,
+    pub vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
 }
 
 /// By name and namespace. Nearly always empty.
@@ -108,8 +108,8 @@ impl PushContext {
         self.services.values().chain(private)
     }
 
-    /// The network of something in `cluster` at `address` that carries `label`, and which rule said
-    /// so.
+    /// The network of something in `cluster` at `address` that carries `label`, and which rule
+    /// decided that.
     pub fn place(
         &self,
         cluster: &ClusterId,
@@ -158,8 +158,8 @@ impl PushContext {
         (key.provider, seniority, &key.cluster)
     }
 
-    fn placement(&self) -> Placement<'_> {
-        Placement {
+    fn placement(&self) -> NetworkAssignment<'_> {
+        NetworkAssignment {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
@@ -197,13 +197,13 @@ impl PushContext {
     }
 
     /// The WorkloadEntry of a proxy's name, its cluster's own first, where its cluster has no such pod.
-    pub fn machine_of(&self, proxy: &Proxy) -> Option<&Machine> {
+    pub fn machine_of(&self, proxy: &Proxy) -> Option<&VmWorkload> {
         if self.workload_of(proxy).is_some() {
             return None;
         }
-        let own = self.machines.get(&proxy.cluster);
-        let own = own.and_then(|machines| machines.get(&proxy.workload));
-        own.or_else(|| self.entries.machine(&proxy.workload))
+        let own = self.vms.get(&proxy.cluster);
+        let own = own.and_then(|vms| vms.get(&proxy.workload));
+        own.or_else(|| self.entries.vm(&proxy.workload))
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.
@@ -223,7 +223,7 @@ pub struct Whereabouts {
 }
 
 /// The inputs by which the event loop places endpoints.
-pub(super) struct Placement<'a> {
+pub(super) struct NetworkAssignment<'a> {
     pub(super) clusters: &'a KnownClusters,
     pub(super) mesh_networks: &'a MeshNetworks,
     pub(super) policy: &'a Policy,
@@ -231,7 +231,7 @@ pub(super) struct Placement<'a> {
     pub(super) config_cluster: Option<&'a ClusterId>,
 }
 
-impl Placement<'_> {
+impl NetworkAssignment<'_> {
     /// The cluster by whose network something is placed: its own, else the one where it is written.
     fn home<'a>(&'a self, cluster: &'a ClusterId) -> &'a ClusterId {
         self.config_cluster.filter(|_| cluster.is_empty()).unwrap_or(cluster)
@@ -251,7 +251,7 @@ impl Placement<'_> {
     }
 }
 
-impl Place for Placement<'_> {
+impl AssignNetwork for NetworkAssignment<'_> {
     fn may_export(&self, cluster: &ClusterId, service: &Service) -> bool {
         let (host, namespace) = (service.hostname.as_str(), service.namespace.as_str());
         !self.policy.limits_exports() || self.policy.may_export(cluster, host, namespace).is_ok()
@@ -279,7 +279,7 @@ impl Place for Placement<'_> {
         system_label: Option<&NetworkId>,
         label: Option<&NetworkId>,
         address: IpAddr,
-    ) -> Placed {
+    ) -> AssignedEndpoints {
         let (network, by) = self.place(cluster, system_label, label, address);
         // What no range claims is in no network wherever it is, if there are no ranges.
         let by_address = match by {
@@ -287,6 +287,6 @@ impl Place for Placement<'_> {
             PlacedBy::Nothing => self.mesh_networks.has_ranges(),
             _ => false,
         };
-        Placed { network, at_any_address: !by_address }
+        AssignedEndpoints { network, at_any_address: !by_address }
     }
 }

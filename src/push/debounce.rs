@@ -2,7 +2,8 @@
 //!
 //! Leading edge: the first change after quiet goes at once. While changes keep coming, versions are
 //! spaced by a multiple of what the last one cost, so that the loop spends a bounded share of its
-//! time on them; the spacing has a ceiling, which bounds how long any change waits.
+//! time on them, and an idle one waits for nothing; the spacing has a ceiling, which bounds how long
+//! any change waits. What streams take for a version they space themselves (`xds::pace`).
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,6 @@ use std::time::{Duration, Instant};
 const ENDPOINTS_WAIT_MAX: Duration = Duration::from_millis(50);
 /// How long any other change waits at most.
 const DEFINITIONS_WAIT_MAX: Duration = Duration::from_millis(100);
-/// Other changes come in bursts (a namespace, a rollout): they are gathered for at least this long.
-const DEFINITIONS_SPACING_MIN: Duration = Duration::from_millis(20);
 /// The loop spends at most one part in this many on making versions.
 const SPACING_PER_COST: u32 = 4;
 
@@ -32,12 +31,8 @@ impl Debounce {
     /// endpoints changed.
     pub(super) fn due(&self, since: Instant, definitions: bool) -> Instant {
         let Some(last) = self.last else { return since };
-        let (floor, ceiling) = if definitions {
-            (DEFINITIONS_SPACING_MIN, DEFINITIONS_WAIT_MAX)
-        } else {
-            (Duration::ZERO, ENDPOINTS_WAIT_MAX)
-        };
-        let spacing = (last.cost * SPACING_PER_COST).clamp(floor, ceiling);
+        let ceiling = if definitions { DEFINITIONS_WAIT_MAX } else { ENDPOINTS_WAIT_MAX };
+        let spacing = (last.cost * SPACING_PER_COST).min(ceiling);
         since.max(last.at + spacing)
     }
 
@@ -62,7 +57,7 @@ mod tests {
         let cases = [
             (ms(1), ms(0), false, ms(4)),
             (ms(1), ms(10), false, ms(10)),
-            (ms(1), ms(0), true, ms(20)),
+            (ms(1), ms(0), true, ms(4)),
             (ms(100), ms(0), false, ms(50)),
             (ms(100), ms(0), true, ms(100)),
             (ms(100), ms(200), true, ms(200)),
@@ -71,5 +66,33 @@ mod tests {
             clock.finished(start, cost);
             assert_eq!(clock.due(start + since, definitions), start + due, "{cost:?} {since:?}");
         }
+    }
+
+    /// Of so many changes of definitions in a second, one after the other, of which a version costs so much: how
+    /// many versions they make, and how long the first change of one waits at most.
+    fn second(changes: u32, cost: Duration) -> (u32, Duration) {
+        let (begun, every) = (Instant::now(), Duration::from_secs(1) / changes);
+        let (mut clock, mut free) = (Debounce::default(), begun);
+        let (mut change, mut versions, mut wait_max) = (0, 0, Duration::ZERO);
+        while change < changes {
+            let since = begun + every * change;
+            let start = clock.due(since, true).max(free);
+            free = start + cost;
+            clock.finished(free, cost);
+            wait_max = wait_max.max(start - since);
+            versions += 1;
+            while change < changes && begun + every * change <= start {
+                change += 1;
+            }
+        }
+        (versions, wait_max)
+    }
+
+    #[test]
+    fn an_idle_loop_waits_for_nothing_and_a_busy_one_joins_what_comes() {
+        assert_eq!(second(200, Duration::from_micros(500)), (200, Duration::ZERO));
+        let (versions, wait_max) = second(200, Duration::from_millis(10));
+        assert!((15..25).contains(&versions), "{versions}: a fifth of the time");
+        assert!(wait_max <= Duration::from_millis(50), "{wait_max:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! The one owner of the mesh: takes what happened, makes the next version, tells who cares.
+//! The one owner of the mesh: takes events, makes the next version, notifies those it concerns.
 //!
-//! [`Event`] lists everything that can change the mesh. [`Mesh`] is the state, plain and
+//! [`MeshEvent`] lists everything that can change the mesh. [`MeshState`] is the state, plain and
 //! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
 //! is known to be complete, so that no proxy is ever given half a picture.
 
@@ -12,24 +12,26 @@ use imbl::OrdMap;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use super::context::{Placement, Private, PushContext, Settings};
+use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
 use super::debounce::Debounce;
+use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
-use super::scope::{Seen, Sight, around};
-use super::vantage::unseen;
-use crate::aggregate::{AddressClaims, Aggregate, MergedService, Touched};
+use super::scope::{SeenChanges, Sight, around};
+use super::view_class::unaffected_views;
+use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, ExportTo, Hostname, IgnoredClaim, KnownClusters, Namespace, NetworkId,
-    Resolution, Workloads,
+    Cause, Causes, ClusterFacts, ClusterId, ExportTo, Hostname, IgnoredClaim, KnownClusters,
+    Namespace, NetworkId, Resolution, Workloads,
 };
-use crate::network::probes::Socket;
+use crate::network::probes::ProbeAddress;
 use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::policy::Policy;
-use crate::registry::RegistryUpdate;
 use crate::registry::service_entry::Selections;
-use crate::task::Heart;
+use crate::registry::{RegistryUpdate, ShardChange};
+use crate::task::Watchdog;
+use crate::timeline::{Delivery, Timeline};
 
 /// Of more services than this that change at once everybody hears without a look at who sees a difference: nearly
 /// everybody would.
@@ -37,10 +39,10 @@ const LOOKED_AT_MAX: usize = 32;
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
-pub enum Event {
-    /// A source's word.
+pub enum MeshEvent {
+    /// An update of a source.
     Registry(RegistryUpdate),
-    /// The word of entries, with what they select of clusters, and clusters of them.
+    /// The update of entries, with what they select of clusters, and clusters of them.
     Entries(RegistryUpdate, Arc<Selections>),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
@@ -53,31 +55,33 @@ pub enum Event {
     /// What DNS says of gateways.
     GatewayNames(Arc<ResolvedNames>),
     /// Gateways that don't answer.
-    DeadGateways(Arc<BTreeSet<Socket>>),
-    /// Every source that must be heard has been heard. Versions are published from here on, once DNS
-    /// has said something about every gateway name.
+    DeadGateways(Arc<BTreeSet<ProbeAddress>>),
+    /// Every source that must be heard has reported. Versions are published from here on, once DNS has answered for
+    /// every gateway name.
     Complete,
-    /// Versions are published whatever DNS has said: it has had its time.
+    /// Versions are published whether or not DNS has answered: its time is over.
     CompleteWithoutNames,
 }
 
 /// Where versions go.
-pub struct Outputs {
+pub struct LoopOutputs {
     /// The current version; `None` until the mesh is complete.
     pub context: watch::Sender<Option<Arc<PushContext>>>,
-    /// Who is told.
+    /// Who is notified.
     pub interest: Arc<Interest>,
     /// What they see of a change.
     pub sight: Arc<dyn Sight>,
     /// Gateway names that DNS shall resolve.
     pub names: watch::Sender<BTreeSet<Arc<str>>>,
+    /// What changed, and why.
+    pub timeline: Arc<Timeline>,
     /// Figures for `/debug/push`.
-    pub figures: watch::Sender<Figures>,
+    pub figures: watch::Sender<LoopCounters>,
 }
 
 /// What `/debug/push` shows of the loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
+pub struct LoopCounters {
     /// The current version; 0 before the first.
     pub version: u64,
     /// When it was published.
@@ -94,7 +98,7 @@ pub struct Figures {
     pub woken_total: u64,
 }
 
-impl Figures {
+impl LoopCounters {
     /// Nothing yet.
     pub fn none() -> Self {
         Self {
@@ -110,38 +114,40 @@ impl Figures {
 }
 
 /// The mesh: its inputs, the current version's parts, and what has changed since that version.
-pub struct Mesh {
-    settings: Arc<Settings>,
+pub struct MeshState {
+    settings: Arc<FixedSettings>,
     aggregate: Aggregate,
     config: Arc<MeshConfig>,
     mesh_networks: Arc<MeshNetworks>,
     clusters: Arc<KnownClusters>,
     policy: Arc<Policy>,
     resolved: Arc<ResolvedNames>,
-    dead_gateways: Arc<BTreeSet<Socket>>,
+    dead_gateways: Arc<BTreeSet<ProbeAddress>>,
     networks: Arc<Networks>,
     services: OrdMap<Hostname, Arc<MergedService>>,
     network_labels: OrdMap<ClusterId, Option<NetworkId>>,
     workloads: OrdMap<ClusterId, Workloads>,
     facts: OrdMap<ClusterId, ClusterFacts>,
     private: Private,
-    apart: OrdMap<Namespace, usize>,
+    restricted_namespaces: OrdMap<Namespace, usize>,
     claims: AddressClaims,
     joins: Joins,
     version: u64,
     definitions: u64,
-    touched: Touched,
+    touched: AggregateChanges,
+    /// The objects behind what waits for the next version.
+    causes: Causes,
     everything: bool,
     networks_stale: bool,
     all_hosts_stale: bool,
-    machines_stale: bool,
+    vms_stale: bool,
     heard: bool,
     complete: bool,
 }
 
-impl Mesh {
+impl MeshState {
     /// An empty, incomplete mesh.
-    pub fn new(settings: Arc<Settings>) -> Self {
+    pub fn new(settings: Arc<FixedSettings>) -> Self {
         Self {
             aggregate: Aggregate::new(settings.config_cluster.clone()),
             settings,
@@ -157,30 +163,32 @@ impl Mesh {
             workloads: OrdMap::new(),
             facts: OrdMap::new(),
             private: OrdMap::new(),
-            apart: OrdMap::new(),
+            restricted_namespaces: OrdMap::new(),
             claims: AddressClaims::default(),
             joins: Joins::default(),
             version: 0,
             definitions: 0,
-            touched: Touched::default(),
+            touched: AggregateChanges::default(),
+            causes: Causes::default(),
             everything: false,
             networks_stale: true,
             all_hosts_stale: false,
-            machines_stale: false,
+            vms_stale: false,
             heard: false,
             complete: false,
         }
     }
 
     /// Takes one event. What it changes waits for [`Self::next_version`].
-    pub fn apply(&mut self, event: Event) {
+    pub fn apply(&mut self, event: MeshEvent) {
         match event {
-            Event::Registry(update) => self.hear(update),
-            Event::Entries(update, selections) => {
+            MeshEvent::Registry(update) => self.hear(update),
+            MeshEvent::Entries(update, selections) => {
                 self.hear(update);
-                self.machines_stale |= self.joins.select(selections);
+                self.vms_stale |= self.joins.select(selections);
             }
-            Event::Clusters(clusters) if clusters != self.clusters => {
+            MeshEvent::Clusters(clusters) if clusters != self.clusters => {
+                self.note_clusters(&clusters);
                 // Upstream clusters name the trust domains that may answer, servers those that may call.
                 self.everything |= clusters.trust_domains() != self.clusters.trust_domains();
                 self.aggregate.rank(Arc::clone(&clusters));
@@ -190,40 +198,45 @@ impl Mesh {
                 // A Secret may fix, or free, the network of a cluster, and so of its gateways.
                 self.networks_stale = true;
             }
-            Event::MeshConfig(config) if config != self.config => {
+            MeshEvent::MeshConfig(config) if config != self.config => {
+                self.causes.add(Cause::named(ClusterId::default(), "MeshConfig", ""));
                 self.config = config;
                 self.everything = true;
             }
-            Event::MeshNetworks(networks) if networks != self.mesh_networks => {
+            MeshEvent::MeshNetworks(networks) if networks != self.mesh_networks => {
+                self.causes.add(Cause::named(ClusterId::default(), "MeshNetworks", ""));
                 self.mesh_networks = networks;
                 self.all_hosts_stale = true;
                 self.networks_stale = true;
             }
-            Event::Policy(policy) if policy != self.policy => {
+            MeshEvent::Policy(policy) if policy != self.policy => {
+                self.causes.add(Cause::named(ClusterId::default(), "Policy", ""));
                 self.policy = policy;
                 self.all_hosts_stale = true;
                 self.networks_stale = true;
             }
-            Event::GatewayNames(names) if names != self.resolved => {
+            MeshEvent::GatewayNames(names) if names != self.resolved => {
+                self.causes.add(Cause::named(ClusterId::default(), "GatewayName", ""));
                 self.resolved = names;
                 self.networks_stale = true;
             }
-            Event::DeadGateways(dead) if dead != self.dead_gateways => {
+            MeshEvent::DeadGateways(dead) if dead != self.dead_gateways => {
+                self.causes.add(Cause::named(ClusterId::default(), "GatewayProbe", ""));
                 self.dead_gateways = dead;
                 self.networks_stale = true;
             }
-            Event::Complete => self.heard = true,
-            Event::CompleteWithoutNames => {
+            MeshEvent::Complete => self.heard = true,
+            MeshEvent::CompleteWithoutNames => {
                 self.heard = true;
                 self.complete();
             }
             // The same value again changes nothing.
-            Event::Clusters(_)
-            | Event::MeshConfig(_)
-            | Event::MeshNetworks(_)
-            | Event::Policy(_)
-            | Event::GatewayNames(_)
-            | Event::DeadGateways(_) => {}
+            MeshEvent::Clusters(_)
+            | MeshEvent::MeshConfig(_)
+            | MeshEvent::MeshNetworks(_)
+            | MeshEvent::Policy(_)
+            | MeshEvent::GatewayNames(_)
+            | MeshEvent::DeadGateways(_) => {}
         }
         if self.heard && !self.complete {
             self.refresh_networks();
@@ -234,7 +247,17 @@ impl Mesh {
         }
     }
 
-    fn hear(&mut self, update: RegistryUpdate) {
+    /// Names the clusters that come, go, or are known otherwise than before.
+    fn note_clusters(&mut self, now: &KnownClusters) {
+        let (was, is) = (&self.clusters.clusters, &now.clusters);
+        let ids: BTreeSet<_> = was.keys().chain(is.keys()).collect();
+        for id in ids.into_iter().filter(|id| was.get(*id) != is.get(*id)) {
+            self.causes.add(Cause::named(ClusterId::default(), "Cluster", id.as_str()));
+        }
+    }
+
+    fn hear(&mut self, mut update: RegistryUpdate) {
+        self.causes.merge(causes_of(&mut update));
         let touched = self.aggregate.apply(update);
         self.networks_stale |= touched.gateways
             || !touched.placements.is_empty()
@@ -266,6 +289,11 @@ impl Mesh {
             || !self.touched.objects.is_empty()
     }
 
+    /// The objects behind the version that was just made, or behind what came to nothing.
+    fn take_causes(&mut self) -> Causes {
+        std::mem::take(&mut self.causes)
+    }
+
     /// Makes the next version out of what waits. `None` where nothing came of it, or while the mesh
     /// isn't complete.
     pub fn next_version(&mut self) -> Option<(Arc<PushContext>, Changes)> {
@@ -279,8 +307,7 @@ impl Mesh {
         let mut changes = Changes::default();
         let mesh_changed = std::mem::take(&mut self.everything);
         // Proxies on machines that nothing selects are known by them, too.
-        if std::mem::take(&mut self.machines_stale) || touched.entries || !touched.facts.is_empty()
-        {
+        if std::mem::take(&mut self.vms_stale) || touched.entries || !touched.facts.is_empty() {
             changes.deps.insert(Dep::Machines);
         }
         self.refresh_workloads(&touched);
@@ -314,7 +341,7 @@ impl Mesh {
     }
 
     /// Takes over the pods of the clusters that have others now.
-    fn refresh_workloads(&mut self, touched: &Touched) {
+    fn refresh_workloads(&mut self, touched: &AggregateChanges) {
         let of_pods = touched.workloads.iter().map(|(cluster, _)| cluster);
         let mut last = None;
         for cluster in touched.placements.iter().chain(of_pods) {
@@ -392,7 +419,7 @@ impl Mesh {
     }
 
     fn merge(&mut self, host: &Hostname, changes: &mut Changes) {
-        let placement = Placement {
+        let placement = NetworkAssignment {
             clusters: &self.clusters,
             mesh_networks: &self.mesh_networks,
             policy: &self.policy,
@@ -417,14 +444,16 @@ impl Mesh {
                 if old.is_none_or(|old| !old.same_security(&new)) {
                     changes.deps.insert(Dep::Accounts(host.clone()));
                 }
-                changes.deps.insert(Dep::Endpoints(host.clone()));
-                self.count_apart(old.map(|old| &old.primary.export_to), Some(&new));
+                if old.is_none_or(|old| !old.differs_beside_endpoints(&new)) {
+                    changes.deps.insert(Dep::Endpoints(host.clone()));
+                }
+                self.count_restricted(old.map(|old| &old.primary.export_to), Some(&new));
                 self.services.insert(host.clone(), Arc::new(new));
             }
             (Some(old), None) => {
                 changes.deps.insert(Dep::Definition(host.clone()));
                 changes.deps.insert(Dep::Endpoints(host.clone()));
-                self.count_apart(Some(&old.primary.export_to), None);
+                self.count_restricted(Some(&old.primary.export_to), None);
                 self.services.remove(host);
             }
         }
@@ -440,7 +469,7 @@ impl Mesh {
     }
 
     /// Counts for which namespaces some service is there that isn't for all.
-    fn count_apart(&mut self, old: Option<&ExportTo>, new: Option<&MergedService>) {
+    fn count_restricted(&mut self, old: Option<&ExportTo>, new: Option<&MergedService>) {
         let new = new.map(|new| &new.primary.export_to);
         if old == new {
             return;
@@ -452,18 +481,18 @@ impl Mesh {
             }
         }
         for namespace in named(new) {
-            *self.apart.entry(namespace.clone()).or_default() += 1;
+            *self.restricted_namespaces.entry(namespace.clone()).or_default() += 1;
         }
         for namespace in named(old) {
-            self.leave_apart(namespace);
+            self.drop_restricted(namespace);
         }
     }
 
-    fn leave_apart(&mut self, namespace: &Namespace) {
-        if let Some(count) = self.apart.get_mut(namespace) {
+    fn drop_restricted(&mut self, namespace: &Namespace) {
+        if let Some(count) = self.restricted_namespaces.get_mut(namespace) {
             *count -= 1;
             if *count == 0 {
-                self.apart.remove(namespace);
+                self.restricted_namespaces.remove(namespace);
             }
         }
     }
@@ -481,7 +510,7 @@ impl Mesh {
             (None, None) => return,
             (Some(old), Some(new)) if **old == new => return,
             (None, Some(new)) => {
-                *self.apart.entry(namespace.clone()).or_default() += 1;
+                *self.restricted_namespaces.entry(namespace.clone()).or_default() += 1;
                 private.insert(namespace, Arc::new(new));
             }
             (Some(_), Some(new)) => {
@@ -489,7 +518,7 @@ impl Mesh {
             }
             (Some(_), None) => {
                 private.remove(&namespace);
-                self.leave_apart(&namespace);
+                self.drop_restricted(&namespace);
             }
         }
         if private.is_empty() {
@@ -522,10 +551,10 @@ impl Mesh {
             workloads: self.workloads.clone(),
             facts: self.facts.clone(),
             private: self.private.clone(),
-            apart: self.apart.clone(),
+            restricted_namespaces: self.restricted_namespaces.clone(),
             same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
-            machines: self.joins.machines().clone(),
+            vms: self.joins.vms().clone(),
         }
     }
 }
@@ -534,16 +563,16 @@ impl Mesh {
 ///
 /// `events` is bounded: a full one makes the sources wait, each delaying only itself.
 pub async fn run(
-    mut mesh: Mesh,
-    mut events: mpsc::Receiver<Event>,
-    outputs: Outputs,
-    mut heart: Heart,
+    mut mesh: MeshState,
+    mut events: mpsc::Receiver<MeshEvent>,
+    outputs: LoopOutputs,
+    mut watchdog: Watchdog,
 ) {
     let mut clock = Debounce::default();
     let mut waiting_since: Option<Instant> = None;
-    let mut figures = Figures::none();
+    let mut figures = LoopCounters::none();
     loop {
-        heart.turned();
+        watchdog.beat();
         let due = waiting_since.map(|since| clock.due(since, mesh.definitions_wait()));
         let wait = async {
             match due {
@@ -558,11 +587,13 @@ pub async fn run(
             () = wait => {
                 let since = waiting_since.take();
                 let begun = Instant::now();
-                if let Some((context, changes)) = mesh.next_version() {
+                let next = mesh.next_version();
+                let causes = mesh.take_causes();
+                if let Some((context, changes)) = next {
                     let changes = Changes { since, ..changes };
                     figures.version = context.version;
                     figures.published = Some(std::time::SystemTime::now());
-                    figures.woken = publish(&outputs, context, changes);
+                    figures.woken = publish(&outputs, context, changes, causes);
                     figures.woken_total += figures.woken as u64;
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
@@ -593,22 +624,40 @@ pub async fn run(
                     waiting_since.get_or_insert_with(Instant::now);
                 }
             }
-            () = heart.idle() => {}
+            () = watchdog.idle() => {}
         }
     }
 }
 
-/// Whether more depends on the endpoints of a service than its assignments: which pods a service without a
-/// selector runs on, and so their inbound listeners, is told by its endpoints alone; a headless one has a
-/// listener for each; and pods beside endpoints by name are named in the upstream cluster.
+/// Whether more depends on the endpoints of a service than its assignments: which pods a service without a selector
+/// runs on, and so their inbound listeners, follows from its endpoints alone; a headless one has a listener for each;
+/// and pods beside endpoints by name are named in the upstream cluster.
 fn is_read_beyond_assignments(service: &MergedService) -> bool {
     service.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
         || matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_))
 }
 
-fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -> usize {
+/// The objects behind an update.
+fn causes_of(update: &mut RegistryUpdate) -> Causes {
+    let cluster = update.shard.cluster.clone();
+    match &mut update.change {
+        ShardChange::Update(contents) => std::mem::take(&mut contents.causes),
+        ShardChange::Reset(_) | ShardChange::Removed if cluster.is_empty() => Causes::default(),
+        ShardChange::Reset(_) | ShardChange::Removed => {
+            Cause::named(ClusterId::default(), "Cluster", cluster).into()
+        }
+    }
+}
+
+fn publish(
+    outputs: &LoopOutputs,
+    context: Arc<PushContext>,
+    mut changes: Changes,
+    causes: Causes,
+) -> usize {
     publish_names(outputs, &context.networks);
     let before = outputs.context.borrow().clone();
+    let words = effect(before.as_deref(), &context, &changes);
     if changes.services().len() > LOOKED_AT_MAX {
         changes.deps.insert(Dep::Mesh);
     }
@@ -616,7 +665,7 @@ fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -
         && !changes.is_everything()
         && changes.is_of_services()
     {
-        // Before it is published: whoever is told finds kept what is as it was.
+        // Before it is published: streams that are notified find cached whatever has not changed.
         let hosts = around([before, &context], &changes.services());
         let stands = outputs.interest.stands();
         let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
@@ -624,7 +673,7 @@ fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -
         if changes.deps.contains(&Dep::Machines) {
             for (seen, place) in seen.iter_mut().zip(&places) {
                 if place.moved([before, &context]) {
-                    *seen = Arc::new(Seen { everything: true, ..Seen::default() });
+                    *seen = Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
                 }
             }
         }
@@ -633,13 +682,16 @@ fn publish(outputs: &Outputs, context: Arc<PushContext>, mut changes: Changes) -
     // The context first: a stream that is woken must find what it was woken for.
     outputs.context.send_replace(Some(Arc::clone(&context)));
     if let Some(before) = before {
-        changes.unseen = unseen(&before, &context, &changes, &outputs.interest);
+        changes.unaffected_views = unaffected_views(&before, &context, &changes, &outputs.interest);
     }
     debug!(version = context.version, deps = ?changes.deps, "new version");
-    outputs.interest.mark(&changes)
+    let delivery = Arc::new(Delivery::new(changes.since.unwrap_or_else(Instant::now)));
+    let woken = outputs.interest.mark_followed(&changes, Some(&delivery));
+    outputs.timeline.enter(context.version, causes, words, delivery);
+    woken
 }
 
-fn publish_names(outputs: &Outputs, networks: &Networks) {
+fn publish_names(outputs: &LoopOutputs, networks: &Networks) {
     outputs.names.send_if_modified(|names| {
         let wanted = networks.names_to_resolve();
         let differs = names != wanted;

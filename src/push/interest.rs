@@ -13,9 +13,14 @@ use std::time::Instant;
 use futures::task::AtomicWaker;
 use prost::encoding::{decode_varint, encode_varint};
 
-use super::scope::{Seen, Stand, Wildcards};
+use super::scope::{SeenChanges, Stand, Wildcards};
 use super::view::ViewKey;
 use crate::model::{ClusterId, Hostname, WorkloadKey};
+use crate::timeline::{Delivery, Receipt};
+
+/// How many changes that a stream has yet to look at are followed until its proxy has answered; of older ones nobody
+/// will know.
+const RECEIPTS_MAX: usize = 16;
 
 /// One thing that changed. Everything that can happen to the mesh becomes a set of these, and nothing else
 /// reaches a stream.
@@ -53,6 +58,8 @@ pub struct Dirty {
     pub endpoints: Vec<Arc<str>>,
     /// When the first of it was heard, where that is known.
     pub since: Option<Instant>,
+    /// How many streams hear of the last of it, this one included.
+    pub streams: usize,
 }
 
 impl Dirty {
@@ -65,14 +72,14 @@ impl Dirty {
     }
 }
 
-/// What one version changed, as the event loop tells it.
+/// What one version changed, as the event loop reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Changes {
     /// What it is.
     pub deps: BTreeSet<Dep>,
     /// Of services whose endpoints changed, the vantages from which nothing differs: who stands there need not
     /// hear of it.
-    pub unseen: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
+    pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
     /// What streams see of the rest, by their numbers; who is not among them hears of all of it.
     pub seen: Vec<SeenBy>,
     /// When the first event of it was taken.
@@ -84,7 +91,7 @@ pub struct Changes {
 pub struct SeenBy {
     stream: u32,
     stand: Arc<Stand>,
-    seen: Arc<Seen>,
+    seen: Arc<SeenChanges>,
 }
 
 impl Changes {
@@ -129,13 +136,13 @@ impl Changes {
     }
 
     /// Takes note of what streams see of it.
-    pub fn set_seen(&mut self, stands: Vec<(u32, Arc<Stand>)>, seen: Vec<Arc<Seen>>) {
+    pub fn set_seen(&mut self, stands: Vec<(u32, Arc<Stand>)>, seen: Vec<Arc<SeenChanges>>) {
         let of = |((stream, stand), seen)| SeenBy { stream, stand, seen };
         self.seen = stands.into_iter().zip(seen).map(of).collect();
     }
 
     /// What `stream`, which stands there, sees of it, if that is known.
-    fn seen_by(&self, stream: u32, stand: Option<&Arc<Stand>>) -> Option<&Seen> {
+    fn seen_by(&self, stream: u32, stand: Option<&Arc<Stand>>) -> Option<&SeenChanges> {
         let at = self.seen.binary_search_by_key(&stream, |one| one.stream).ok()?;
         let found = self.seen.get(at)?;
         // Its number may be another's by now.
@@ -152,16 +159,16 @@ impl FromIterator<Dep> for Changes {
 /// The table of who watches what. The lock is held for look-ups only, never across an await.
 #[derive(Debug, Default)]
 pub struct Interest {
-    table: Mutex<Table>,
+    table: Mutex<InterestTable>,
 }
 
 /// Streams and watched names have numbers, so that a name costs a stream few bytes: one to five where it is
 /// watched, four while it is dirty. The number of what has gone is given out again.
 #[derive(Debug, Default)]
-struct Table {
-    streams: Numbered<Listener>,
-    names: Numbered<Watched>,
-    vantages: Numbered<Vantage>,
+struct InterestTable {
+    streams: Numbered<StreamEntry>,
+    names: Numbered<WatchedName>,
+    view_classes: Numbered<ViewClass>,
     by_view: HashMap<Arc<ViewKey>, u32>,
     by_name: HashMap<Arc<str>, u32>,
     by_hostname: HashMap<Hostname, Vec<u32>>,
@@ -172,10 +179,10 @@ struct Table {
 
 /// A stream.
 #[derive(Debug)]
-struct Listener {
-    pending: Arc<Pending>,
+struct StreamEntry {
+    pending: Arc<PendingChanges>,
     /// The number of its vantage, once that is known.
-    vantage: Option<u32>,
+    view_class: Option<u32>,
     /// Where it stands, once that is known.
     stand: Option<Arc<Stand>>,
     /// The types of which it watches all there is.
@@ -186,7 +193,7 @@ struct Listener {
 
 /// Where some stream stands.
 #[derive(Debug)]
-struct Vantage {
+struct ViewClass {
     view: Arc<ViewKey>,
     /// How many do; never 0.
     streams: usize,
@@ -194,7 +201,7 @@ struct Vantage {
 
 /// A name that some stream watches.
 #[derive(Debug)]
-struct Watched {
+struct WatchedName {
     name: Arc<str>,
     /// The service it stands for.
     hostname: Hostname,
@@ -204,7 +211,7 @@ struct Watched {
 
 /// What a stream has yet to look at.
 #[derive(Debug, Default)]
-struct Pending {
+struct PendingChanges {
     dirty: Mutex<Unread>,
     /// Of the one task that serves the stream.
     wake: AtomicWaker,
@@ -219,6 +226,9 @@ struct Unread {
     /// Sorted.
     names: Vec<u32>,
     since: Option<Instant>,
+    streams: u32,
+    /// For the changes that it is of, the last [`RECEIPTS_MAX`].
+    receipts: Vec<Receipt>,
 }
 
 /// One stream's entry in the table; dropping it takes the stream out.
@@ -226,7 +236,7 @@ struct Unread {
 pub struct Subscription {
     interest: Arc<Interest>,
     stream: u32,
-    pending: Arc<Pending>,
+    pending: Arc<PendingChanges>,
     /// The numbers of the names it watches.
     names: SortedNumbers,
     workload: Option<(ClusterId, WorkloadKey)>,
@@ -235,11 +245,11 @@ pub struct Subscription {
 impl Interest {
     /// Enters a stream. Do this before reading the current context, so that no change is missed.
     pub fn subscribe(self: &Arc<Self>, workload: Option<(ClusterId, WorkloadKey)>) -> Subscription {
-        let pending = Arc::<Pending>::default();
+        let pending = Arc::<PendingChanges>::default();
         let mut table = lock(&self.table);
-        let listener = Listener {
+        let listener = StreamEntry {
             pending: Arc::clone(&pending),
-            vantage: None,
+            view_class: None,
             stand: None,
             lists: Wildcards::default(),
             routes: Vec::new(),
@@ -261,16 +271,21 @@ impl Interest {
     /// Marks what changed with every stream that cares, and wakes those. Returns how many. Call it
     /// after the context that holds the change has been published.
     pub fn mark(&self, changes: &Changes) -> usize {
+        self.mark_followed(changes, None)
+    }
+
+    /// The same; the streams say in `delivery` how their proxies have answered.
+    pub fn mark_followed(&self, changes: &Changes, delivery: Option<&Arc<Delivery>>) -> usize {
         let mut table = lock(&self.table);
         let mut marked = Vec::new();
         if changes.is_everything() {
-            for (stream, Listener { pending, .. }) in table.streams.iter() {
+            for (stream, StreamEntry { pending, .. }) in table.streams.iter() {
                 lock(&pending.dirty).everything = true;
                 marked.push(stream);
             }
         } else if changes.is_of_services() {
             let moves = changes.deps.contains(&Dep::Machines);
-            let unknown = Seen { everything: moves, ..Seen::default() };
+            let unknown = SeenChanges { everything: moves, ..SeenChanges::default() };
             let told = table.streams.iter().filter(|(stream, listener)| {
                 let seen = changes.seen_by(*stream, listener.stand.as_ref());
                 let unknown = moves.then_some(&unknown);
@@ -278,16 +293,31 @@ impl Interest {
             });
             marked.extend(told.map(|(stream, _)| stream));
         }
-        for host in changes.endpoints() {
-            let unseen = changes.unseen.get(host).into_iter().flatten();
-            let unseen: Vec<u32> =
-                unseen.filter_map(|view| table.by_view.get(view).copied()).collect();
+        let of_services = changes.services();
+        let of_services = of_services
+            .iter()
+            .filter(|host| !changes.deps.contains(&Dep::Endpoints((*host).clone())));
+        for (host, by_name) in changes
+            .endpoints()
+            .map(|host| (host, true))
+            .chain(of_services.map(|host| (host, false)))
+        {
+            let unaffected_views = changes.unaffected_views.get(host).into_iter().flatten();
+            let unaffected_views: Vec<u32> =
+                unaffected_views.filter_map(|view| table.by_view.get(view).copied()).collect();
             for name in table.by_hostname.get(host).into_iter().flatten() {
                 for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
-                    if let Some(Listener { pending, vantage, .. }) = table.streams.get(*stream)
-                        && vantage.is_none_or(|vantage| !unseen.contains(&vantage))
-                    {
-                        insert(&mut lock(&pending.dirty).names, *name);
+                    let Some(listener) = table.streams.get(*stream) else { continue };
+                    let is_told = if by_name {
+                        listener
+                            .view_class
+                            .is_none_or(|view_class| !unaffected_views.contains(&view_class))
+                    } else {
+                        let seen = changes.seen_by(*stream, listener.stand.as_ref());
+                        seen.is_none_or(|seen| seen.assignments.contains(host))
+                    };
+                    if is_told {
+                        insert(&mut lock(&listener.pending.dirty).names, *name);
                         marked.push(*stream);
                     }
                 }
@@ -299,7 +329,7 @@ impl Interest {
         });
         for workload in workloads {
             for stream in table.workloads.get(&workload).into_iter().flatten() {
-                if let Some(Listener { pending, .. }) = table.streams.get(*stream) {
+                if let Some(StreamEntry { pending, .. }) = table.streams.get(*stream) {
                     lock(&pending.dirty).everything = true;
                     marked.push(*stream);
                 }
@@ -313,12 +343,20 @@ impl Interest {
             let first = table.turn % marked.len();
             marked.rotate_left(first);
         }
+        let streams = u32::try_from(marked.len()).expect("their numbers are 32 bits");
         for stream in &marked {
-            if let Some(Listener { pending, .. }) = table.streams.get(*stream) {
-                if let Some(since) = changes.since {
-                    // Nobody takes it meanwhile: that needs the table.
-                    lock(&pending.dirty).since.get_or_insert(since);
+            if let Some(StreamEntry { pending, .. }) = table.streams.get(*stream) {
+                // Nobody takes it meanwhile: that needs the table.
+                let mut unread = lock(&pending.dirty);
+                unread.since = unread.since.or(changes.since);
+                unread.streams = streams;
+                if let Some(delivery) = delivery {
+                    if unread.receipts.len() == RECEIPTS_MAX {
+                        unread.receipts.remove(0);
+                    }
+                    unread.receipts.push(delivery.receipt());
                 }
+                drop(unread);
                 pending.wake.wake();
             }
         }
@@ -328,38 +366,35 @@ impl Interest {
     /// Where all streams stand whose place is known, by their numbers.
     pub fn stands(&self) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
-        let of = |(number, listener): (u32, &Listener)| Some((number, listener.stand.clone()?));
+        let of = |(number, listener): (u32, &StreamEntry)| Some((number, listener.stand.clone()?));
         table.streams.iter().filter_map(of).collect()
     }
 
     /// Where the streams that watch names of `host` stand; left out is where they watch fewer than `least`.
-    pub fn vantages(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
+    pub fn view_classes(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
         let table = lock(&self.table);
-        let mut counts = vec![0_usize; table.vantages.values.len()];
+        let mut counts = vec![0_usize; table.view_classes.values.len()];
         for name in table.by_hostname.get(host).into_iter().flatten() {
             for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
-                let vantage = table.streams.get(*stream).and_then(|listener| listener.vantage);
-                if let Some(count) = vantage.and_then(|vantage| counts.get_mut(vantage as usize)) {
+                let view_class =
+                    table.streams.get(*stream).and_then(|listener| listener.view_class);
+                if let Some(count) =
+                    view_class.and_then(|view_class| counts.get_mut(view_class as usize))
+                {
                     *count += 1;
                 }
             }
         }
-        let many = |(number, vantage): (u32, &Vantage)| {
-            (counts.get(number as usize)? >= &least).then(|| Arc::clone(&vantage.view))
+        let many = |(number, view_class): (u32, &ViewClass)| {
+            (counts.get(number as usize)? >= &least).then(|| Arc::clone(&view_class.view))
         };
-        table.vantages.iter().filter_map(many).collect()
+        table.view_classes.iter().filter_map(many).collect()
     }
 }
 
 impl Subscription {
-    /// Says where the stream stands from now on, and whether that is new. It hears of what is seen from there;
-    /// what changed before this, and differs only there, it may not have heard of.
-    pub fn stand_at(&self, view: ViewKey) -> bool {
-        let mut table = lock(&self.interest.table);
-        table.stand(self.stream, Some(view))
-    }
-
-    /// The same with all that can matter of its proxy.
+    /// Says where the stream stands from now on, with all that can matter of its proxy, and whether that is new. It
+    /// hears of what is seen from there; what changed before this, and differs only there, it may not have heard of.
     pub fn stand(&self, stand: Stand, view: ViewKey) -> bool {
         let mut table = lock(&self.interest.table);
         let is_new = table.stand(self.stream, Some(view));
@@ -438,11 +473,22 @@ impl Subscription {
         .await;
     }
 
+    /// Takes what is owed for the changes that there are to look at. Do this before [`Self::take`], so that none is of
+    /// a change that was not looked at.
+    pub fn take_receipts(&self) -> Vec<Receipt> {
+        std::mem::take(&mut lock(&self.pending.dirty).receipts)
+    }
+
     /// Takes what there is to look at; read the context after this.
     pub fn take(&self) -> Dirty {
         // The table first, as everywhere: what a number stands for can't change meanwhile.
         let table = lock(&self.interest.table);
-        let unread = std::mem::take(&mut *lock(&self.pending.dirty));
+        let unread = {
+            let mut dirty = lock(&self.pending.dirty);
+            // What is owed for a change that came since is taken with the next.
+            let receipts = std::mem::take(&mut dirty.receipts);
+            std::mem::replace(&mut *dirty, Unread { receipts, ..Unread::default() })
+        };
         let name = |number: &u32| Some(Arc::clone(&table.names.get(*number)?.name));
         Dirty {
             everything: unread.everything,
@@ -450,6 +496,7 @@ impl Subscription {
             routes: unread.routes,
             endpoints: unread.names.iter().filter_map(name).collect(),
             since: unread.since,
+            streams: unread.streams as usize,
         }
     }
 }
@@ -479,11 +526,11 @@ impl Unread {
     }
 }
 
-impl Pending {
+impl PendingChanges {
     /// Notes what its stream sees of a change of services, if that is known, else all that it watches. Returns
     /// whether that is anything.
-    fn add(&self, listener: &Listener, seen: Option<&Seen>) -> bool {
-        let Listener { lists, routes, .. } = listener;
+    fn add(&self, listener: &StreamEntry, seen: Option<&SeenChanges>) -> bool {
+        let StreamEntry { lists, routes, .. } = listener;
         let watched = |name: &&Arc<str>| seen.is_none_or(|seen| seen.routes.contains(*name));
         let routes = match seen {
             Some(seen) if seen.routes.is_empty() => BTreeSet::new(),
@@ -502,35 +549,36 @@ impl Pending {
     }
 }
 
-impl Table {
+impl InterestTable {
     /// Notes where `stream` stands, and whether that is new.
     fn stand(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
         let Some(listener) = self.streams.get_mut(stream) else { return false };
-        let before = listener.vantage;
-        let is_there = |number| self.vantages.get(number).map(|vantage| &*vantage.view);
+        let before = listener.view_class;
+        let is_there = |number| self.view_classes.get(number).map(|view_class| &*view_class.view);
         if before.and_then(is_there) == view.as_ref() {
             return false;
         }
-        listener.vantage = view.map(|view| match self.by_view.get(&view) {
+        listener.view_class = view.map(|view| match self.by_view.get(&view) {
             Some(number) => {
-                if let Some(vantage) = self.vantages.get_mut(*number) {
-                    vantage.streams += 1;
+                if let Some(view_class) = self.view_classes.get_mut(*number) {
+                    view_class.streams += 1;
                 }
                 *number
             }
             None => {
                 let view = Arc::new(view);
-                let number = self.vantages.enter(Vantage { view: Arc::clone(&view), streams: 1 });
+                let number =
+                    self.view_classes.enter(ViewClass { view: Arc::clone(&view), streams: 1 });
                 self.by_view.insert(view, number);
                 number
             }
         });
         if let Some(number) = before
-            && let Some(vantage) = self.vantages.get_mut(number)
+            && let Some(view_class) = self.view_classes.get_mut(number)
         {
-            vantage.streams -= 1;
-            if vantage.streams == 0
-                && let Some(gone) = self.vantages.leave(number)
+            view_class.streams -= 1;
+            if view_class.streams == 0
+                && let Some(gone) = self.view_classes.leave(number)
             {
                 self.by_view.remove(&gone.view);
             }
@@ -546,7 +594,7 @@ impl Table {
         stream: u32,
     ) -> Option<u32> {
         if let Some(number) = self.by_name.get(name) {
-            if let Some(Watched { streams, .. }) = self.names.get_mut(*number) {
+            if let Some(WatchedName { streams, .. }) = self.names.get_mut(*number) {
                 if streams.len() == streams.capacity() {
                     // By an eighth at a time: of these lists there are as many as names.
                     streams.reserve_exact(streams.len() / 8 + 4);
@@ -556,8 +604,11 @@ impl Table {
             return Some(*number);
         }
         let hostname = hostname_of(name)?;
-        let watched =
-            Watched { name: Arc::clone(name), hostname: hostname.clone(), streams: vec![stream] };
+        let watched = WatchedName {
+            name: Arc::clone(name),
+            hostname: hostname.clone(),
+            streams: vec![stream],
+        };
         let number = self.names.enter(watched);
         self.by_name.insert(Arc::clone(name), number);
         self.by_hostname.entry(hostname).or_default().push(number);

@@ -10,28 +10,30 @@ use imbl::OrdMap;
 use serde_json::Value;
 use tracing::warn;
 
-use super::context::Settings;
-use crate::aggregate::{Aggregate, Touched};
+use super::context::FixedSettings;
+use crate::aggregate::{Aggregate, AggregateChanges};
 use crate::model::{ClusterId, Hostname, WorkloadKey};
-use crate::registry::service_entry::{Machines, Selections, machines, workloads_of};
-use crate::registry::{Change, Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardKey};
+use crate::registry::service_entry::{Selections, VmWorkloads, vms, workloads_of};
+use crate::registry::{
+    Contents, Epoch, Provider, RegistryUpdate, ServiceRecord, ShardChange, ShardKey,
+};
 
 /// What is selected, and whether what came of it still holds.
 #[derive(Debug, Default)]
 pub(super) struct Joins {
     selections: Arc<Selections>,
     /// The machines of clusters, with the objects that they were read from.
-    machines: OrdMap<ClusterId, Arc<Machines>>,
+    vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
     read_from: BTreeMap<ClusterId, Arc<BTreeMap<WorkloadKey, Arc<Value>>>>,
     /// The shards that hold anything.
     shards: BTreeSet<ShardKey>,
     pods_stale: bool,
     workloads_stale: bool,
-    machines_stale: bool,
+    vms_stale: bool,
 }
 
 impl Joins {
-    /// Takes other selections. Returns whether they tell anything else of machines or hosts.
+    /// Takes other selections. Returns whether they differ in VMs or hosts.
     pub(super) fn select(&mut self, selections: Arc<Selections>) -> bool {
         if self.selections == selections {
             return false;
@@ -47,23 +49,23 @@ impl Joins {
     }
 
     /// The machines of clusters.
-    pub(super) fn machines(&self) -> &OrdMap<ClusterId, Arc<Machines>> {
-        &self.machines
+    pub(super) fn vms(&self) -> &OrdMap<ClusterId, Arc<VmWorkloads>> {
+        &self.vms
     }
 
     /// Whether something is to be computed again.
     pub(super) fn is_stale(&self) -> bool {
-        self.pods_stale || self.workloads_stale || self.machines_stale
+        self.pods_stale || self.workloads_stale || self.vms_stale
     }
 
     /// Looks at what an update touched.
-    pub(super) fn note(&mut self, touched: &Touched) {
-        let offered = !self.machines.is_empty() || self.selections.offers_workloads();
+    pub(super) fn note(&mut self, touched: &AggregateChanges) {
+        let offered = !self.vms.is_empty() || self.selections.offers_workloads();
         self.workloads_stale |= !touched.objects.is_empty() && offered;
-        self.machines_stale |= touched.entries;
+        self.vms_stale |= touched.entries;
         if self.selections.wants_pods() {
             let mut pods = touched.workloads.iter();
-            // The pods of a cluster that has come or gone are not told one by one.
+            // The pods of a cluster that has come or gone are not reported one by one.
             self.pods_stale |= !touched.facts.is_empty()
                 || !touched.placements.is_empty()
                 || pods.any(|(_, pod)| self.selections.wants_pods_of(&pod.namespace));
@@ -72,8 +74,8 @@ impl Joins {
 
     /// Reads the WorkloadEntries of clusters again, where they changed. Those of the config cluster are among
     /// what belongs to no cluster already.
-    fn read_machines(&mut self, aggregate: &Aggregate, settings: &Settings) {
-        if !std::mem::take(&mut self.machines_stale) {
+    fn read_vms(&mut self, aggregate: &Aggregate, settings: &FixedSettings) {
+        if !std::mem::take(&mut self.vms_stale) {
             return;
         }
         (self.pods_stale, self.workloads_stale) = (true, true);
@@ -83,57 +85,61 @@ impl Joins {
         let now: BTreeMap<_, _> =
             clusters.map(|(id, _, facts)| (id.clone(), Arc::clone(&facts.entries))).collect();
         let gone = self.read_from.keys().filter(|id| !now.contains_key(*id));
-        gone.for_each(|id| drop(self.machines.remove(id)));
+        gone.for_each(|id| drop(self.vms.remove(id)));
         for (id, objects) in &now {
             if self.read_from.get(id) != Some(objects) {
-                let read = machines(objects, &settings.trust_domain, |name, fault| {
+                let read = vms(objects, &settings.trust_domain, |name, fault| {
                     warn!(cluster = %id, entry = %name, %fault, "WorkloadEntry counts for nothing");
                 });
-                self.machines.insert(id.clone(), Arc::new(read));
+                self.vms.insert(id.clone(), Arc::new(read));
             }
         }
         self.read_from = now;
     }
 
     /// Computes again what is stale. Returns what that touched.
-    pub(super) fn refresh(&mut self, aggregate: &mut Aggregate, settings: &Settings) -> Touched {
-        self.read_machines(aggregate, settings);
-        let none = Machines::new();
+    pub(super) fn refresh(
+        &mut self,
+        aggregate: &mut Aggregate,
+        settings: &FixedSettings,
+    ) -> AggregateChanges {
+        self.read_vms(aggregate, settings);
+        let none = VmWorkloads::new();
         let mut found: BTreeMap<ShardKey, BTreeMap<Hostname, ServiceRecord>> = BTreeMap::new();
         let mut providers = Vec::new();
         if std::mem::take(&mut self.pods_stale) {
             providers.push(Provider::ServiceEntry);
             for (cluster, pods, facts) in aggregate.clusters() {
                 let shard = of(Provider::ServiceEntry, cluster.clone());
-                let machines = self.machines.get(cluster).map_or(&none, |machines| &**machines);
-                found.insert(shard, self.selections.pods_of(pods, machines, facts));
+                let vms = self.vms.get(cluster).map_or(&none, |vms| &**vms);
+                found.insert(shard, self.selections.pods_of(pods, vms, facts));
             }
         }
         if std::mem::take(&mut self.workloads_stale) {
             providers.push(Provider::WorkloadEntry);
             let shard = of(Provider::WorkloadEntry, ClusterId::default());
             let all = aggregate.kubernetes_services();
-            found.insert(shard, workloads_of(self.selections.machines(), all));
-            for (cluster, machines) in &self.machines {
+            found.insert(shard, workloads_of(self.selections.vms(), all));
+            for (cluster, vms) in &self.vms {
                 let shard = of(Provider::WorkloadEntry, cluster.clone());
-                found.insert(shard, workloads_of(machines, aggregate.services_in(cluster)));
+                found.insert(shard, workloads_of(vms, aggregate.services_in(cluster)));
             }
         }
         found.retain(|_, services| !services.is_empty());
-        let mut touched = Touched::default();
+        let mut touched = AggregateChanges::default();
         let ended =
             |shard: &ShardKey| providers.contains(&shard.provider) && !found.contains_key(shard);
         let gone: Vec<ShardKey> =
             self.shards.iter().filter(|shard| ended(shard)).cloned().collect();
         for shard in gone {
             self.shards.remove(&shard);
-            touched.merge(aggregate.apply(said(shard, Change::Removed)));
+            touched.merge(aggregate.apply(said(shard, ShardChange::Removed)));
         }
         for (shard, services) in found {
             self.shards.insert(shard.clone());
             let services = services.into_iter().map(|(host, record)| (host, Some(record)));
             let contents = Contents { services: services.collect(), ..Contents::default() };
-            touched.merge(aggregate.apply(said(shard, Change::Reset(contents))));
+            touched.merge(aggregate.apply(said(shard, ShardChange::Reset(contents))));
         }
         touched
     }
@@ -143,7 +149,7 @@ fn of(provider: Provider, cluster: ClusterId) -> ShardKey {
     ShardKey { provider, cluster }
 }
 
-/// All of these words are complete, and there is one speaker.
-fn said(shard: ShardKey, change: Change) -> RegistryUpdate {
+/// All of these updates are complete, and they have one source.
+fn said(shard: ShardKey, change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard, epoch: Epoch(0), change }
 }

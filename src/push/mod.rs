@@ -2,23 +2,26 @@
 //! an immutable context of each version, and wakes the streams that care about what changed.
 
 pub mod addresses;
+mod assignment;
 pub mod context;
 mod debounce;
+mod effect;
 pub mod event_loop;
 pub mod interest;
 mod joins;
-mod near;
-mod origins;
+mod locality_priority;
 pub mod proxy;
 mod reason;
 pub mod scope;
 pub mod shared;
-mod shares;
-mod vantage;
+mod telemetry_origins;
+mod traffic_weights;
 pub mod view;
+mod view_class;
+mod view_key;
 mod weights;
 
 #[cfg(test)]
 mod tests;
 
-pub use context::{PushContext, Settings, Whereabouts};
+pub use context::{FixedSettings, PushContext, Whereabouts};

@@ -12,7 +12,7 @@ use crate::model::{
 };
 
 /// One service port that a proxy's workload serves.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboundTarget<'a> {
     /// The port, as the proxy's own cluster has it.
     pub port: &'a Port,
@@ -33,16 +33,26 @@ pub fn served_in(
     cluster: &ClusterId,
     namespace: &Namespace,
 ) -> Arc<[Arc<Service>]> {
+    let services = context.services_of(namespace);
+    oldest_first(services.flat_map(|merged| served_of(merged, cluster, namespace)).cloned())
+}
+
+/// What of one service workloads of a namespace in a cluster may serve.
+pub fn served_of<'a>(
+    merged: &'a MergedService,
+    cluster: &ClusterId,
+    namespace: &Namespace,
+) -> impl Iterator<Item = &'a Arc<Service>> {
     let nowhere = ClusterId::default();
-    let mut served: Vec<_> = context
-        .services_of(namespace)
-        .flat_map(|merged| [cluster, &nowhere].map(|cluster| merged.by_cluster.get(cluster)))
-        .flatten()
-        .filter(|own| own.namespace == *namespace)
-        .cloned()
-        .collect();
-    served.sort_by(|a, b| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
-    served.into()
+    let own = [cluster, &nowhere].map(|cluster| merged.by_cluster.get(cluster));
+    own.into_iter().flatten().filter(move |own| own.namespace == *namespace)
+}
+
+/// The order in which services claim the ports of a workload.
+pub fn oldest_first(services: impl Iterator<Item = Arc<Service>>) -> Arc<[Arc<Service>]> {
+    let mut services: Vec<_> = services.collect();
+    services.sort_by(|a, b| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
+    services.into()
 }
 
 /// The service ports that the workload of `proxy` serves, one for each target port, oldest service

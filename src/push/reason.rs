@@ -4,7 +4,7 @@ use crate::model::Health;
 
 /// The steps that can withhold an endpoint, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Step {
+pub enum WithholdingStep {
     /// Ready to take traffic.
     Ready,
     /// Its pod is known.
@@ -21,7 +21,7 @@ pub enum Step {
     Mtls,
 }
 
-impl Step {
+impl WithholdingStep {
     /// All, in order.
     pub const ALL: [Self; 7] = [
         Self::Ready,
@@ -49,7 +49,7 @@ impl Step {
 
 /// Why an endpoint is withheld.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
+pub enum WithheldReason {
     /// Not ready, draining or terminating.
     NotReady(Health),
     /// Its cluster is leaving load balancing, as an operator asked.
@@ -97,7 +97,7 @@ pub enum Reason {
     AutoMtlsOff,
 }
 
-impl Reason {
+impl WithheldReason {
     /// Whether it is because the endpoint is in another network than the proxy.
     pub fn is_of_networks(self) -> bool {
         match self {
@@ -127,25 +127,25 @@ impl Reason {
     }
 
     /// The step that failed.
-    pub fn step(self) -> Step {
+    pub fn step(self) -> WithholdingStep {
         match self {
-            Self::NotReady(_) | Self::ClusterDraining | Self::ClusterDark => Step::Ready,
-            Self::PodMissing => Step::Pod,
+            Self::NotReady(_) | Self::ClusterDraining | Self::ClusterDark => WithholdingStep::Ready,
+            Self::PodMissing => WithholdingStep::Pod,
             Self::NotExported
             | Self::ExportRefused
             | Self::NotCarried
             | Self::ClusterLocal
-            | Self::NodeLocal => Step::Export,
+            | Self::NodeLocal => WithholdingStep::Export,
             Self::AddressRefused
             | Self::NetworkRefused
             | Self::SameAddress
             | Self::NotSeen
             | Self::NoAddress
             | Self::OtherNetwork
-            | Self::HeadlessElsewhere => Step::Network,
-            Self::NoGateway | Self::GatewayPending => Step::Gateway,
-            Self::EndpointFamily | Self::GatewayFamily => Step::Family,
-            Self::PlainText | Self::AutoMtlsOff => Step::Mtls,
+            | Self::HeadlessElsewhere => WithholdingStep::Network,
+            Self::NoGateway | Self::GatewayPending => WithholdingStep::Gateway,
+            Self::EndpointFamily | Self::GatewayFamily => WithholdingStep::Family,
+            Self::PlainText | Self::AutoMtlsOff => WithholdingStep::Mtls,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Where a stream's proxy stands, and what of a change can be seen from there.
 //!
-//! A change of services concerns few streams, mostly none. Whom it does is not told from lists of what could
-//! matter: what generates resources is asked for those of the changed services alone, before and after
-//! ([`Sight`]), and only where these differ a stream is told, of that type.
+//! A change of services concerns few streams, mostly none. Which ones is not derived from lists of what could matter:
+//! what generates resources is asked for those of the changed services alone, before and after ([`Sight`]), and only
+//! where these differ a stream is notified, of that type.
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -100,13 +100,16 @@ impl fmt::Debug for Wildcards {
 
 /// What differs for a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenChanges {
     /// It must look at everything, and at where it stands.
     pub everything: bool,
     /// Types of which something differs.
     pub lists: Wildcards,
     /// Names of route configurations that differ.
     pub routes: BTreeSet<Arc<str>>,
+    /// Of services that [differ beside their endpoints](MergedService::differs_beside_endpoints), those of which
+    /// an assignment differs.
+    pub assignments: BTreeSet<Hostname>,
 }
 
 /// Tells what of a change of services is seen from where streams stand.
@@ -119,12 +122,12 @@ pub trait Sight: Send + Sync {
         now: &Arc<PushContext>,
         hosts: &BTreeSet<Hostname>,
         stands: &[Arc<Stand>],
-    ) -> Vec<Arc<Seen>>;
+    ) -> Vec<Arc<SeenChanges>>;
 }
 
-/// The services that must be looked at together to tell what a change of `hosts` comes to, in either version:
-/// these, what aliases among them stand for, whose short name one of them has in full, and who wants the same
-/// addresses as they.
+/// The services that must be looked at together to find out what a change of `hosts` comes to, in either version:
+/// these, what aliases among them stand for, whose short name one of them has in full, and who wants the same addresses
+/// as they.
 pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = with_targets(versions, hosts);
     // Who is called in short what one of them is called in full.
@@ -186,12 +189,12 @@ fn wants(context: &PushContext, host: &Hostname) -> Vec<Wants> {
 struct Wants {
     primary: Service,
     shards: Vec<ShardKey>,
-    vips: Vec<(ClusterId, Vec<IpAddr>, Ports)>,
+    vips: Vec<(ClusterId, Vec<IpAddr>, PortsOfCluster)>,
     refused: BTreeSet<ClusterId>,
 }
 
 /// The ports that a cluster has of a service.
-type Ports = Vec<(u16, Protocol)>;
+type PortsOfCluster = Vec<(u16, Protocol)>;
 
 fn with_targets(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeSet<Hostname> {
     let mut all = hosts.clone();

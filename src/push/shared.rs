@@ -55,7 +55,7 @@ fn exporters(context: &PushContext, service: &MergedService) -> BTreeSet<Cluster
     let in_set = context.services.get(&in_set);
     let exports = |(cluster, own): (&ClusterId, &Arc<Service>)| {
         let in_set = in_set.and_then(|set| set.by_cluster.get(cluster));
-        let exported = !own.keeps_home || in_set.is_some_and(|one| !one.keeps_home);
+        let exported = !own.is_cluster_local || in_set.is_some_and(|one| !one.is_cluster_local);
         exported.then(|| cluster.clone())
     };
     service.by_cluster.iter().filter_map(exports).collect()
@@ -103,7 +103,7 @@ fn disagreement(service: &MergedService, clusters: &[ClusterId]) -> Option<Disag
 mod tests {
     use super::*;
     use crate::fixtures::{port, service, settings, shard};
-    use crate::push::event_loop::{Event, Mesh};
+    use crate::push::event_loop::{MeshEvent, MeshState};
 
     #[test]
     fn exporters_disagree_on_all_that_differs_and_on_nothing_else() {
@@ -114,7 +114,7 @@ mod tests {
         let sticky: Change = |own| own.affinity_seconds = Some(10_800);
         let stickier: Change = |own| own.affinity_seconds = Some(60);
         let hidden: Change = |own| {
-            own.keeps_home = true;
+            own.is_cluster_local = true;
             own.ports = vec![port("http", 81, 8080)];
         };
         for (east, west, expected) in [
@@ -134,12 +134,12 @@ mod tests {
                 Some("PortConflict,SessionAffinityConflict"),
             ),
         ] {
-            let mut mesh = Mesh::new(settings());
+            let mut mesh = MeshState::new(settings());
             for (cluster, change) in [("east", east), ("west", west)] {
                 let word = shard(cluster, 1).with(service("web.ns").with(change), vec![]).said();
-                mesh.apply(Event::Registry(word));
+                mesh.apply(MeshEvent::Registry(word));
             }
-            mesh.apply(Event::Complete);
+            mesh.apply(MeshEvent::Complete);
             let (context, _) = mesh.next_version().expect("there is one");
             let shared = shared_services(&context, false);
             let web = &shared.services[&WorkloadKey::new("ns", "web")];

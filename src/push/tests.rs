@@ -1,14 +1,14 @@
 mod joins;
 mod merging;
 mod policy;
-mod vantage;
+mod view_class;
 
 use std::sync::Arc;
 
-use super::context::{PushContext, Settings};
-use super::event_loop::{Event, Mesh};
+use super::context::{FixedSettings, PushContext};
+use super::event_loop::{MeshEvent, MeshState};
 use super::interest::{Changes, Dep};
-use super::view::{Assignment, Reason, Role, ViewKey, Way, assignment, decide};
+use super::view::{Assignment, Role, ViewKey, Way, WithheldReason, assignment, decide};
 use crate::fixtures::{
     endpoint, host, ip, member, port, removed, service, settings, shard, sidecar,
 };
@@ -17,19 +17,19 @@ use crate::model::{
     Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, Resolution,
     TlsMode,
 };
-use crate::registry::{Change, RegistryUpdate};
+use crate::registry::{RegistryUpdate, ShardChange};
 
 /// A complete mesh that has heard these words.
-fn mesh(words: Vec<RegistryUpdate>) -> Mesh {
+fn mesh(words: Vec<RegistryUpdate>) -> MeshState {
     mesh_of(settings(), words)
 }
 
-fn mesh_of(settings: Arc<Settings>, words: Vec<RegistryUpdate>) -> Mesh {
-    let mut mesh = Mesh::new(settings);
+fn mesh_of(settings: Arc<FixedSettings>, words: Vec<RegistryUpdate>) -> MeshState {
+    let mut mesh = MeshState::new(settings);
     for word in words {
-        mesh.apply(Event::Registry(word));
+        mesh.apply(MeshEvent::Registry(word));
     }
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Complete);
     mesh
 }
 
@@ -72,10 +72,10 @@ fn members(assignment: &Assignment) -> Vec<String> {
 
 #[test]
 fn nothing_is_published_before_the_mesh_is_complete() {
-    let mut mesh = Mesh::new(settings());
-    mesh.apply(Event::Registry(shard("east", 1).with(service("web.ns"), vec![]).said()));
+    let mut mesh = MeshState::new(settings());
+    mesh.apply(MeshEvent::Registry(shard("east", 1).with(service("web.ns"), vec![]).said()));
     assert!(mesh.next_version().is_none());
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Complete);
     assert!(mesh.next_version().is_some());
 }
 
@@ -175,33 +175,33 @@ fn weights_beyond_32_bits_keep_their_proportion() {
 fn each_reason_withholds_at_its_own_step() {
     let plain = || Endpoint { tls_mode: TlsMode::Disabled, ..endpoint("10.0.0.9") };
     // What is decided: the reason, else by how many gateways, none for direct.
-    type Decided = Result<Option<usize>, Reason>;
+    type Decided = Result<Option<usize>, WithheldReason>;
     let cases: Vec<(&str, Endpoint, &str, Decided)> = vec![
         ("local", endpoint("10.0.0.9"), "n2", Ok(None)),
         ("local plain text", plain(), "n2", Ok(None)),
         ("remote", endpoint("10.0.0.9"), "n1", Ok(Some(1))),
-        ("remote plain text", plain(), "n1", Err(Reason::PlainText)),
+        ("remote plain text", plain(), "n1", Err(WithheldReason::PlainText)),
         (
             "unready",
             Endpoint { health: Health::Unhealthy, ..plain() },
             "n1",
-            Err(Reason::NotReady(Health::Unhealthy)),
+            Err(WithheldReason::NotReady(Health::Unhealthy)),
         ),
         (
             "terminating",
             Endpoint { health: Health::Terminating, ..endpoint("10.0.0.9") },
             "n2",
-            Err(Reason::NotReady(Health::Terminating)),
+            Err(WithheldReason::NotReady(Health::Terminating)),
         ),
         (
             "before its pod",
             Endpoint { pod: PodState::Missing, ..plain() },
             "n1",
-            Err(Reason::PodMissing),
+            Err(WithheldReason::PodMissing),
         ),
-        ("other family", endpoint("fd00::1"), "n2", Err(Reason::EndpointFamily)),
+        ("other family", endpoint("fd00::1"), "n2", Err(WithheldReason::EndpointFamily)),
         ("other family behind a gateway", endpoint("fd00::1"), "n1", Ok(Some(1))),
-        ("without an address", endpoint("0.0.0.0"), "n2", Err(Reason::NoAddress)),
+        ("without an address", endpoint("0.0.0.0"), "n2", Err(WithheldReason::NoAddress)),
         ("without an address behind a gateway", endpoint("0.0.0.0"), "n1", Ok(Some(1))),
     ];
     for (case, endpoint, network, expected) in cases {
@@ -228,14 +228,14 @@ fn a_network_without_a_gateway_is_withheld_and_never_direct() {
     let web = &context.services[&host("web.ns")];
     let (shard, endpoint, network) = web.endpoints().next().expect("one endpoint");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
-    assert_eq!(decided, Err(Reason::NoGateway));
+    assert_eq!(decided, Err(WithheldReason::NoGateway));
 }
 
 #[test]
 fn pods_of_a_headless_service_are_reached_in_the_own_network_only() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
     for word in &mut words {
-        let Change::Reset(contents) = &mut word.change else { panic!("the first word") };
+        let ShardChange::Reset(contents) = &mut word.change else { panic!("the first word") };
         let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
         Arc::make_mut(&mut web.expect("in both clusters").service).resolution =
             Resolution::Headless;
@@ -246,7 +246,7 @@ fn pods_of_a_headless_service_are_reached_in_the_own_network_only() {
     let web = &context.services[&host("web.ns")];
     let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
-    assert_eq!(decided, Err(Reason::HeadlessElsewhere));
+    assert_eq!(decided, Err(WithheldReason::HeadlessElsewhere));
     // A gateway balances its own network's for those that do come.
     let gateway = ViewKey { role: Role::Gateway, ..client("n2") };
     assert_eq!(members(&assigned(&context, &gateway)), ["10.0.0.2 1"]);
@@ -274,12 +274,12 @@ fn a_network_that_is_fixed_moves_the_clusters_gateway() {
     mesh.next_version();
     let fixed = member(Some("n9"));
     let clusters = KnownClusters { clusters: [("west".into(), fixed)].into() };
-    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
     let (context, _) = mesh.next_version().expect("a change");
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1", "203.0.113.2 1"]);
     assert_eq!(members(&assigned(&context, &client("n9"))), ["10.0.0.2 1", "203.0.113.1 1"]);
     assert_eq!(context.networks.ignored_claims().len(), 2, "of the namespace and the Service");
-    mesh.apply(Event::Clusters(Arc::default()));
+    mesh.apply(MeshEvent::Clusters(Arc::default()));
     let (context, _) = mesh.next_version().expect("a change");
     assert!(context.networks.ignored_claims().is_empty());
     assert_eq!(context.networks.of_network(&"n2".into()).len(), 1);
@@ -291,7 +291,7 @@ fn a_draining_cluster_leaves_load_balancing() {
     mesh.next_version();
     let draining = KnownCluster { mode: Mode::Drain, ..member(None) };
     let clusters = KnownClusters { clusters: [("west".into(), draining)].into() };
-    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
     let (context, changes) = mesh.next_version().expect("a change");
     assert!(changes.is_everything());
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
@@ -324,7 +324,7 @@ fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
 fn a_service_not_exported_to_everybody_does_not_cross_networks() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
     for word in &mut words {
-        let Change::Reset(contents) = &mut word.change else { panic!("the first word") };
+        let ShardChange::Reset(contents) = &mut word.change else { panic!("the first word") };
         let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
         let web = web.expect("in both clusters");
         Arc::make_mut(&mut web.service).export_to = ExportTo::parse(".", &"ns".into());
@@ -335,7 +335,7 @@ fn a_service_not_exported_to_everybody_does_not_cross_networks() {
     let web = &context.services[&host("web.ns")];
     let (shard, endpoint, network) = web.endpoints().last().expect("two endpoints");
     let decided = decide(&context, &client("n1"), web, shard, endpoint, network);
-    assert_eq!(decided, Err(Reason::NotCarried));
+    assert_eq!(decided, Err(WithheldReason::NotCarried));
 }
 
 #[test]
@@ -344,13 +344,13 @@ fn a_change_is_told_by_what_changed() {
     mesh.next_version();
     let more = vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")];
     let say = |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().said();
-    mesh.apply(Event::Registry(say(more.clone())));
+    mesh.apply(MeshEvent::Registry(say(more.clone())));
     let (_, changes) = mesh.next_version().expect("a change");
     let expected = Changes::of_endpoints([host("web.ns")]);
     assert_eq!(changes, expected);
-    mesh.apply(Event::Registry(say(more)));
+    mesh.apply(MeshEvent::Registry(say(more)));
     assert!(mesh.next_version().is_none(), "the same again");
-    mesh.apply(Event::Registry(
+    mesh.apply(MeshEvent::Registry(
         shard("east", 1).with(service("new.ns").vip("10.1.0.1"), vec![]).update().said(),
     ));
     assert!(!mesh.next_version().expect("a change").1.services().is_empty());
@@ -367,7 +367,7 @@ fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
     let east = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]);
     let mut mesh = mesh(vec![east.said(), by_hand("10.1.0.1").said()]);
     mesh.next_version();
-    mesh.apply(Event::Registry(by_hand("10.1.0.2").update().said()));
+    mesh.apply(MeshEvent::Registry(by_hand("10.1.0.2").update().said()));
     assert!(!mesh.next_version().expect("a change").1.services().is_empty());
 }
 
@@ -375,7 +375,7 @@ fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
 fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]));
     mesh.next_version();
-    mesh.apply(Event::Registry(removed("west", 2)));
+    mesh.apply(MeshEvent::Registry(removed("west", 2)));
     let (context, changes) = mesh.next_version().expect("a change");
     assert!(changes.is_everything());
     assert_eq!(members(&assigned(&context, &client("n1"))), ["10.0.0.1 1"]);
@@ -387,7 +387,7 @@ fn a_version_shares_what_did_not_change_with_the_one_before() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     let (before, _) = mesh.next_version().expect("a first version");
     let word = shard("east", 1).with(service("new.ns"), vec![]).update().said();
-    mesh.apply(Event::Registry(word));
+    mesh.apply(MeshEvent::Registry(word));
     let (after, _) = mesh.next_version().expect("a second version");
     let web = host("web.ns");
     assert!(Arc::ptr_eq(&before.services[&web], &after.services[&web]));
@@ -431,7 +431,7 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
     // Who has neither is given the first lender's, and it isn't said to have it.
     let north = super::addresses::addresses(&context, &"north".into(), &"ns".into(), true, false);
     let [dropped] = north.dropped.as_slice() else { panic!("{:?}", north.dropped) };
-    assert_eq!((dropped.of.as_str(), dropped.lender.as_str()), ("east", "west"));
+    assert_eq!((dropped.of.as_str(), dropped.vip_source.as_str()), ("east", "west"));
 }
 
 #[test]
@@ -444,9 +444,9 @@ fn a_narrowed_view_is_given_what_the_whole_one_is() {
     for network in ["n1", "n2", "", "~", "n4", "n5"] {
         for role in [Role::Client, Role::Gateway] {
             let whole = ViewKey { role, ..client(network) };
-            let narrowed = whole.narrowed(&context, web);
-            assert_eq!(assigned(&context, &narrowed), assigned(&context, &whole), "{whole:?}");
-            shared.insert(narrowed);
+            let projected = whole.projected(&context, web);
+            assert_eq!(assigned(&context, &projected), assigned(&context, &whole), "{whole:?}");
+            shared.insert(projected);
         }
     }
     // Three networks with endpoints, and one key for all the others.
@@ -478,7 +478,7 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
     let other =
         Endpoint { service_account: Some("spiffe://x/ns/y/sa/z".into()), ..endpoint("10.0.0.1") };
     let word = shard("east", 1).with(service("web.ns"), vec![other]).update();
-    mesh.apply(Event::Registry(word.said()));
+    mesh.apply(MeshEvent::Registry(word.said()));
     let (context, changes) = mesh.next_version().expect("a change");
     let web = host("web.ns");
     assert_eq!(changes, [Dep::Accounts(web.clone()), Dep::Endpoints(web)].into_iter().collect());
@@ -489,16 +489,16 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
 fn networks_that_are_taken_back_place_nothing_any_more() {
     let mut mesh =
         mesh(vec![shard("east", 1).with(service("web.ns"), vec![endpoint("10.7.0.1")]).said()]);
-    let network = |mesh: &mut Mesh| {
+    let network = |mesh: &mut MeshState| {
         let (context, _) = mesh.next_version().expect("something else");
         let web = &context.services[&host("web.ns")];
         web.endpoints().map(|(_, _, network)| network.to_string()).collect::<String>()
     };
     let text = "networks:\n  n1: {endpoints: [{fromCidr: 10.0.0.0/8}]}\n";
     let networks = MeshNetworks::parse(text).expect("valid");
-    mesh.apply(Event::MeshNetworks(Arc::new(networks)));
+    mesh.apply(MeshEvent::MeshNetworks(Arc::new(networks)));
     assert_eq!(network(&mut mesh), "n1");
-    mesh.apply(Event::MeshNetworks(Arc::default()));
+    mesh.apply(MeshEvent::MeshNetworks(Arc::default()));
     assert_eq!(network(&mut mesh), "");
 }
 
@@ -512,7 +512,7 @@ fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
     let mut mesh = mesh(vec![shard("east", 1).with(web(), vec![endpoint("10.0.0.1")]).said()]);
     mesh.next_version();
     let step = |endpoints| {
-        mesh.apply(Event::Registry(shard("east", 1).update().with(web(), endpoints).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).update().with(web(), endpoints).said()));
         let (_, changes) = mesh.next_version().expect("endpoints changed");
         let Changes { deps, .. } = changes;
         assert!(deps.iter().all(|dep| matches!(dep, Dep::Accounts(_) | Dep::Endpoints(_))));
@@ -535,4 +535,15 @@ fn accounts_named_on_a_service_outlive_its_pods() {
     assert_eq!(accounts_change(&named, steps()), [false, false]);
     // Nobody knows which account there was (docs/decisions/0017-accounts-at-zero.md).
     assert_eq!(accounts_change(&[], steps()), [true, true]);
+}
+
+#[test]
+fn another_target_port_is_no_other_endpoint() {
+    let web = |target| service("web.ns").with(|it| it.ports = vec![port("http", 80, target)]);
+    let word = |target| shard("east", 1).update().with(web(target), vec![endpoint("10.0.0.1")]);
+    let mut mesh = mesh(vec![shard("east", 1).with(web(8080), vec![endpoint("10.0.0.1")]).said()]);
+    mesh.next_version();
+    mesh.apply(MeshEvent::Registry(word(9090).said()));
+    let (_, changes) = mesh.next_version().expect("a change");
+    assert_eq!(changes, [Dep::Definition(host("web.ns"))].into_iter().collect());
 }

@@ -2,24 +2,27 @@
 //!
 //! The one place where this is decided: EDS encodes what [`assignment`] returns, `explain` prints
 //! what [`decide`] says of each endpoint, so they cannot disagree. Decides one step after the other,
-//! in the order of [`Step`]; the first that fails withholds the endpoint.
+//! in the order of [`WithholdingStep`]; the first that fails withholds the endpoint.
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::context::{PushContext, Whereabouts};
-use super::near;
-pub use super::origins::Origin;
-use super::origins::Origins;
-pub use super::reason::{Reason, Step};
-pub use super::shares::preference;
+pub use super::assignment::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
+use super::assignment::{EndpointSocket, Remote};
+use super::context::PushContext;
+use super::locality_priority;
+pub use super::reason::{WithheldReason, WithholdingStep};
+use super::telemetry_origins::Origins;
+pub use super::view_key::{Role, ViewDependencies, ViewKey, is_by_node};
+
+pub use super::traffic_weights::preference;
 use super::weights::{fit, weigh};
 use crate::aggregate::{Bar, MergedService, ShardEndpoints};
 use crate::model::{
-    ClusterId, Definition, Distribution, EndpointMetadata, EndpointRef, ExportTo, Health, Kind,
-    Locality, Mode, NO_ADDRESS, Namespace, NetworkId, Packed, PodState, Port, Proxy, Resolution,
+    ClusterId, Definition, Distribution, EndpointGroup, EndpointMetadata, EndpointRef, ExportTo,
+    Health, Locality, Mode, NO_ADDRESS, NetworkId, PackedEndpoint, PodState, Port, Resolution,
     TlsMode,
 };
 use crate::network::ResolvedGateway;
@@ -33,151 +36,6 @@ pub enum Way<'a> {
     Direct,
     /// Through any of these; never empty.
     Gateways(Vec<&'a ResolvedGateway>),
-}
-
-/// What a view depends on besides the mesh: equal keys see the same. Proxies that share a key share
-/// encoded assignments.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ViewKey {
-    /// The proxy's cluster.
-    pub cluster: ClusterId,
-    /// The proxy's network.
-    pub network: NetworkId,
-    /// Of named networks, those that it asks for; `None` for all.
-    pub sees: Option<Arc<[NetworkId]>>,
-    /// The proxy's namespace.
-    pub namespace: Namespace,
-    /// Whether it speaks IPv4.
-    pub ipv4: bool,
-    /// Whether it speaks IPv6.
-    pub ipv6: bool,
-    /// The node it runs on, where known.
-    pub node: Option<Arc<str>>,
-    /// Where that is, where known.
-    pub locality: Option<Arc<Locality>>,
-    /// For whom the answer is.
-    pub role: Role,
-}
-
-/// For whom an assignment is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    /// A client that starts connections.
-    Client,
-    /// An east-west gateway that forwards connections into its own network.
-    Gateway,
-}
-
-impl ViewKey {
-    /// The view of a proxy in `network`.
-    pub fn of(proxy: &Proxy, network: NetworkId, role: Role) -> Self {
-        Self {
-            cluster: proxy.cluster.clone(),
-            network,
-            sees: proxy.sees.clone(),
-            namespace: proxy.namespace().clone(),
-            ipv4: proxy.has_ipv4(),
-            ipv6: proxy.has_ipv6(),
-            node: None,
-            locality: None,
-            role,
-        }
-    }
-
-    /// The same, of a proxy that is known to be there.
-    pub fn at(self, Whereabouts { node, locality }: Whereabouts) -> Self {
-        Self { node, locality, ..self }
-    }
-
-    /// The view with all left out that can't matter for the endpoints of `service`, so that more
-    /// proxies share it. It is given what the whole view is given.
-    pub fn narrowed(&self, context: &PushContext, service: &MergedService) -> Self {
-        let matters = Matters::of(context, service);
-        let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
-        Self {
-            cluster: if matters.cluster { self.cluster.clone() } else { ClusterId::default() },
-            network: if by_name || has_endpoints_in(service, &self.network) {
-                self.network.clone()
-            } else {
-                elsewhere(service)
-            },
-            sees: self.sees.clone().filter(|_| {
-                let networks = service.shards.iter().flat_map(|shard| shard.networks());
-                networks.into_iter().any(|network| !self.sees(network))
-            }),
-            namespace: if matters.namespace {
-                self.namespace.clone()
-            } else {
-                Namespace::default()
-            },
-            ipv4: self.ipv4,
-            ipv6: self.ipv6,
-            node: self.node.clone().filter(|_| matters.node),
-            locality: self.locality.clone().filter(|_| matters.locality),
-            role: self.role,
-        }
-    }
-
-    fn sees(&self, network: &NetworkId) -> bool {
-        network.is_empty() || self.sees.as_ref().is_none_or(|seen| seen.contains(network))
-    }
-
-    fn speaks(&self, address: IpAddr) -> bool {
-        if address.is_ipv4() { self.ipv4 } else { self.ipv6 }
-    }
-}
-
-/// What of a proxy's place matters for the endpoints of a service. By default nothing does.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Matters {
-    /// In which cluster it is.
-    pub cluster: bool,
-    /// In which namespace.
-    pub namespace: bool,
-    /// On which node.
-    pub node: bool,
-    /// In which locality.
-    pub locality: bool,
-}
-
-impl Matters {
-    /// What matters for `service`.
-    pub fn of(context: &PushContext, service: &MergedService) -> Self {
-        Self {
-            cluster: is_by_cluster(context, service),
-            namespace: service.primary.export_to != ExportTo::Public,
-            node: is_by_node(service),
-            locality: service.primary.prefers != Distribution::Any,
-        }
-    }
-}
-
-/// Whether it matters for the endpoints of `service` in which cluster a proxy is.
-fn is_by_cluster(context: &PushContext, service: &MergedService) -> bool {
-    let (host, namespace) = (service.hostname(), &service.primary.namespace);
-    context.mesh.cluster_local(host)
-        || service.has_ports_by_cluster()
-        || service.shares_addresses()
-        || is_by_node(service)
-        || context.policy.prefers(host.as_str(), namespace.as_str())
-}
-
-/// Whether it matters for the endpoints of `service` on which node a proxy is.
-pub fn is_by_node(service: &MergedService) -> bool {
-    service.primary.prefers == Distribution::SameNode || service.node_local
-}
-
-fn has_endpoints_in(service: &MergedService, network: &NetworkId) -> bool {
-    service.shards.iter().any(|shard| shard.networks().contains(network))
-}
-
-/// A network in which the service has no endpoints: all of these see the same of it.
-fn elsewhere(service: &MergedService) -> NetworkId {
-    let mut name = NetworkId::default();
-    while has_endpoints_in(service, &name) {
-        name = format!("{name}~").into();
-    }
-    name
 }
 
 /// Whether gateways carry the service to other networks: in the mesh, with endpoints that the control
@@ -201,10 +59,10 @@ pub fn decide<'a>(
     shard: &ShardKey,
     endpoint: EndpointRef<'_>,
     network: &NetworkId,
-) -> Result<Way<'a>, Reason> {
+) -> Result<Way<'a>, WithheldReason> {
     let own = service.shards.iter().find(|one| one.key == *shard);
     let local = context.mesh.cluster_local(service.hostname())
-        || own.is_some_and(|own| own.service.keeps_home);
+        || own.is_some_and(|own| own.service.is_cluster_local);
     let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
     let spot = Spot {
         network,
@@ -231,15 +89,15 @@ struct Spot<'s> {
 /// to decide for each.
 struct Reach<'a, 'v> {
     /// Why the whole cluster leaves load balancing, where it does.
-    left: Option<Reason>,
-    barred: Option<Reason>,
+    left: Option<WithheldReason>,
+    barred: Option<WithheldReason>,
     /// Where policy puts it.
     rank: Rank,
-    exported: Result<(), Reason>,
+    exported: Result<(), WithheldReason>,
     nodes: Nodes<'v>,
     ipv4: bool,
     ipv6: bool,
-    way: Result<Via, Reason>,
+    way: Result<Via, WithheldReason>,
     needs_mtls: bool,
     gateways: Vec<&'a ResolvedGateway>,
 }
@@ -283,7 +141,7 @@ struct Traits<'a> {
 }
 
 impl<'a> Traits<'a> {
-    fn of(endpoint: Packed<'a>, kind: &Kind) -> Self {
+    fn of(endpoint: PackedEndpoint<'a>, kind: &EndpointGroup) -> Self {
         Self {
             health: endpoint.health(),
             pod: kind.pod,
@@ -318,16 +176,18 @@ impl<'a, 'v> Reach<'a, 'v> {
         let cluster = context.clusters.clusters.get(&shard.cluster);
         let mut reach = Self {
             left: cluster.and_then(|cluster| match (cluster.mode, &cluster.withdrawn) {
-                (Mode::Drain, _) => Some(Reason::ClusterDraining),
-                (_, Some(_)) => Some(Reason::ClusterDark),
+                (Mode::Drain, _) => Some(WithheldReason::ClusterDraining),
+                (_, Some(_)) => Some(WithheldReason::ClusterDark),
                 (_, None) => None,
             }),
             barred: bar
                 .map(|bar| match bar {
-                    Bar::Address => Reason::AddressRefused,
-                    Bar::Network => Reason::NetworkRefused,
+                    Bar::Address => WithheldReason::AddressRefused,
+                    Bar::Network => WithheldReason::NetworkRefused,
                 })
-                .or_else(|| is_anothers(claimants?, view, shard).then_some(Reason::SameAddress)),
+                .or_else(|| {
+                    is_anothers(claimants?, view, shard).then_some(WithheldReason::SameAddress)
+                }),
             rank: Rank::default(),
             exported: exported(view, service, local, shard),
             nodes: Nodes::of(view, service, shard),
@@ -338,13 +198,13 @@ impl<'a, 'v> Reach<'a, 'v> {
             gateways: Vec::new(),
         };
         if !view.sees(network) {
-            reach.way = Err(Reason::NotSeen);
+            reach.way = Err(WithheldReason::NotSeen);
         } else if view.role == Role::Client && service.is_everywhere(shard, network) {
             // The way there is the same from everywhere.
         } else if *network == view.network {
             reach.needs_mtls = view.role == Role::Gateway;
         } else if view.role == Role::Gateway {
-            reach.way = Err(Reason::OtherNetwork);
+            reach.way = Err(WithheldReason::OtherNetwork);
         } else {
             let headless = service.primary.resolution == Resolution::Headless;
             reach.across(context, view, (public, headless), &shard.cluster, network);
@@ -379,24 +239,24 @@ impl<'a, 'v> Reach<'a, 'v> {
         self.needs_mtls = true;
         self.way = if !public {
             // The gateway has no filter chain for it: connections would end there.
-            Err(Reason::NotCarried)
+            Err(WithheldReason::NotCarried)
         } else if headless {
-            Err(Reason::HeadlessElsewhere)
+            Err(WithheldReason::HeadlessElsewhere)
         } else if pending {
-            Err(Reason::GatewayPending)
+            Err(WithheldReason::GatewayPending)
         } else if none {
-            Err(Reason::NoGateway)
+            Err(WithheldReason::NoGateway)
         } else if self.gateways.is_empty() {
-            Err(Reason::GatewayFamily)
+            Err(WithheldReason::GatewayFamily)
         } else if !context.mesh.enable_auto_mtls {
-            Err(Reason::AutoMtlsOff)
+            Err(WithheldReason::AutoMtlsOff)
         } else {
             Ok(Via::Gateways)
         };
     }
 
     /// The gateways' addresses, sorted, each once.
-    fn sockets(&self) -> Vec<Socket> {
+    fn sockets(&self) -> Vec<EndpointSocket> {
         let gateways = self.gateways.iter().map(|gateway| (gateway.address, gateway.port));
         let mut sockets: Vec<_> = gateways.collect();
         sockets.sort_unstable();
@@ -405,33 +265,33 @@ impl<'a, 'v> Reach<'a, 'v> {
     }
 
     /// Decides one endpoint.
-    fn decide(&self, endpoint: Traits<'_>) -> Result<Via, Reason> {
+    fn decide(&self, endpoint: Traits<'_>) -> Result<Via, WithheldReason> {
         if endpoint.health != Health::Healthy {
-            return Err(Reason::NotReady(endpoint.health));
+            return Err(WithheldReason::NotReady(endpoint.health));
         }
         if let Some(reason) = self.left {
             return Err(reason);
         }
         if endpoint.pod == PodState::Missing {
-            return Err(Reason::PodMissing);
+            return Err(WithheldReason::PodMissing);
         }
         self.exported?;
         match self.nodes {
             Nodes::Any => {}
             Nodes::Only(node) if endpoint.node == Some(node) => {}
-            Nodes::Only(_) | Nodes::None => return Err(Reason::NodeLocal),
+            Nodes::Only(_) | Nodes::None => return Err(WithheldReason::NodeLocal),
         }
         if let Some(reason) = self.barred {
             return Err(reason);
         }
         let way = self.way?;
         if self.needs_mtls && endpoint.tls_mode != TlsMode::Istio {
-            return Err(Reason::PlainText);
+            return Err(WithheldReason::PlainText);
         }
         match way {
-            Via::Direct if !endpoint.located => Err(Reason::NoAddress),
+            Via::Direct if !endpoint.located => Err(WithheldReason::NoAddress),
             Via::Direct if !(if endpoint.ipv4 { self.ipv4 } else { self.ipv6 }) => {
-                Err(Reason::EndpointFamily)
+                Err(WithheldReason::EndpointFamily)
             }
             way => Ok(way),
         }
@@ -451,64 +311,29 @@ fn exported(
     service: &MergedService,
     local: bool,
     shard: &ShardKey,
-) -> Result<(), Reason> {
+) -> Result<(), WithheldReason> {
     let export_to = &service.primary.export_to;
     let external = service.primary.mesh_external;
     match view.role {
         Role::Gateway if local || external || *export_to != ExportTo::Public => {
-            Err(Reason::NotExported)
+            Err(WithheldReason::NotExported)
         }
-        Role::Gateway if service.refused.contains(&shard.cluster) => Err(Reason::ExportRefused),
+        Role::Gateway if service.refused.contains(&shard.cluster) => {
+            Err(WithheldReason::ExportRefused)
+        }
         Role::Gateway => Ok(()),
-        Role::Client if !export_to.visible_to(&view.namespace) => Err(Reason::NotExported),
-        Role::Client if local && !shard.is_at_home_in(&view.cluster) => Err(Reason::ClusterLocal),
+        Role::Client if !export_to.visible_to(&view.namespace) => Err(WithheldReason::NotExported),
+        Role::Client if local && !shard.is_visible_in(&view.cluster) => {
+            Err(WithheldReason::ClusterLocal)
+        }
         Role::Client
             if shard.cluster != view.cluster && service.refused.contains(&shard.cluster) =>
         {
-            Err(Reason::ExportRefused)
+            Err(WithheldReason::ExportRefused)
         }
         Role::Client => Ok(()),
     }
 }
-
-/// What a proxy is given for one port of a service.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Assignment {
-    /// By priority, then in the order of localities, each once, none without members. Priorities count
-    /// from 0 without a gap.
-    pub localities: Vec<Group>,
-    /// What telemetry calls members, where they are told ([`EndpointMetadata::Full`]).
-    pub origins: Vec<Origin>,
-}
-
-/// The members in one locality.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Group {
-    /// Used once those of all lower ones are not enough.
-    pub priority: u32,
-    /// The locality.
-    pub locality: Arc<Locality>,
-    /// Endpoints by address and port, then gateways likewise.
-    pub members: Vec<Member>,
-}
-
-/// One address in an assignment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Member {
-    /// The address.
-    pub address: IpAddr,
-    /// The port.
-    pub port: u16,
-    /// Its share, at least 1. The sum over an assignment fits into 32 bits (Envoy's limit).
-    pub weight: u32,
-    /// Whether it takes mTLS.
-    pub tls_mode: TlsMode,
-    /// Its place in [`Assignment::origins`], from 1; 0 where it has none there.
-    pub origin: u16,
-}
-
-/// An address and a port.
-pub(super) type Socket = (IpAddr, u16);
 
 /// What a proxy is given for a port of `service`.
 ///
@@ -526,8 +351,8 @@ pub fn assignment(
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
     let preference = preference(context, view, service);
-    let mut found = Found::new(context);
-    let mut shares = super::shares::Shares::default();
+    let mut found = SortedEndpoints::new(context);
+    let mut shares = super::traffic_weights::TrafficWeights::default();
     for (shard, port) in service.shards_of_port(port) {
         let mut reaches = reaches(context, view, service, local, shard);
         if let Some(preference) = preference {
@@ -543,7 +368,7 @@ pub fn assignment(
             shares.end(before, ranks, &found.groups, &found.remote);
         }
     }
-    let Found { mut groups, order, mut remote, origins } = found;
+    let SortedEndpoints { mut groups, order, mut remote, origins } = found;
     let Origins { all: origins, gateways } = origins.unwrap_or_default();
     shares.apply(&mut groups, &mut remote);
     for group in &mut groups {
@@ -560,7 +385,7 @@ pub fn assignment(
         fit(&mut groups, weighed, &gateways);
         let take = |at: usize| Some((std::mem::take(groups.get_mut(at)?), *direct.get(at)?));
         let groups = order.into_iter().filter_map(take).collect();
-        let localities = near::by_distance(view, service, port, groups);
+        let localities = locality_priority::by_distance(view, service, port, groups);
         return Assignment { localities, origins };
     }
     fit(&mut groups, weighed, &gateways);
@@ -580,7 +405,7 @@ pub fn assignment(
 
 /// What each of the shards by these keys brings to an [`assignment`], before it is weighed together with what
 /// others bring: where two bring one address, the first counts. The service is one without a [preference].
-pub(super) fn brought<'a>(
+pub(super) fn contribution<'a>(
     context: &PushContext,
     view: &ViewKey,
     service: &'a MergedService,
@@ -590,7 +415,7 @@ pub(super) fn brought<'a>(
     let local = context.mesh.cluster_local(service.hostname());
     let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
     let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
-        let mut found = Found::new(context);
+        let mut found = SortedEndpoints::new(context);
         found.collect(&reaches(context, view, service, local, shard), shard, port);
         (&shard.key, found)
     };
@@ -606,7 +431,7 @@ fn reaches<'a, 'v>(
     local: bool,
     shard: &ShardEndpoints,
 ) -> Vec<Reach<'a, 'v>> {
-    let local = local || shard.service.keeps_home;
+    let local = local || shard.service.is_cluster_local;
     let spots = shard.networks().iter().enumerate().map(|(at, network)| Spot {
         network,
         bar: shard.bar(at),
@@ -615,8 +440,8 @@ fn reaches<'a, 'v>(
     spots.map(|spot| Reach::new(context, view, service, local, &shard.key, spot)).collect()
 }
 
-/// By address and port, as [`Socket`]s are ordered.
-fn order_of(a: &Member, b: &Member) -> Ordering {
+/// By address and port, as [`EndpointSocket`]s are ordered.
+fn order_of(a: &AssignmentMember, b: &AssignmentMember) -> Ordering {
     let addresses = match (a.address, b.address) {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.to_bits().cmp(&b.to_bits()),
         (a, b) => a.cmp(&b),
@@ -626,9 +451,9 @@ fn order_of(a: &Member, b: &Member) -> Ordering {
 
 /// Endpoints sorted by what becomes of them.
 #[derive(Default, PartialEq)]
-struct Found {
+struct SortedEndpoints {
     /// One for each locality, in the order in which they were found.
-    groups: Vec<Group>,
+    groups: Vec<AssignmentGroup>,
     /// The groups by place and locality.
     order: Vec<usize>,
     remote: Vec<Remote>,
@@ -636,16 +461,7 @@ struct Found {
     origins: Option<Origins>,
 }
 
-/// What endpoints of one locality that are reached through the same gateways weigh together.
-#[derive(PartialEq)]
-pub(super) struct Remote {
-    pub(super) group: usize,
-    pub(super) weight: u64,
-    /// Sorted, each once.
-    pub(super) gateways: Vec<Socket>,
-}
-
-impl Found {
+impl SortedEndpoints {
     fn new(context: &PushContext) -> Self {
         let full = context.settings.metadata == EndpointMetadata::Full;
         Self { origins: full.then(Origins::default), ..Self::default() }
@@ -655,9 +471,11 @@ impl Found {
     fn collect(&mut self, reaches: &[Reach<'_, '_>], shard: &ShardEndpoints, port: &Port) {
         let endpoints = &shard.endpoints;
         let cluster = &shard.key.cluster;
-        let mut origin = |kind: &Kind| match &mut self.origins {
-            Some(origins) => origins
-                .place(Origin { telemetry: kind.telemetry.clone(), cluster: cluster.clone() }),
+        let mut origin = |kind: &EndpointGroup| match &mut self.origins {
+            Some(origins) => origins.place(TelemetryOrigin {
+                telemetry: kind.telemetry.clone(),
+                cluster: cluster.clone(),
+            }),
             None => 0,
         };
         let kinds: Vec<_> = (endpoints.kinds().iter())
@@ -694,7 +512,7 @@ impl Found {
                 Ok(Via::Direct) => {
                     let group = groups.get(place);
                     if let Some(group) = group.and_then(|at| self.groups.get_mut(*at)) {
-                        group.members.push(Member {
+                        group.members.push(AssignmentMember {
                             address: endpoint.address(),
                             port: endpoint.port(),
                             weight,
@@ -736,10 +554,10 @@ impl Found {
             Ok(rank) => self.order.get(rank).copied().unwrap_or_default(),
             Err(rank) => {
                 let at = self.groups.len();
-                self.groups.push(Group {
+                self.groups.push(AssignmentGroup {
                     priority: tier,
                     locality: Arc::clone(locality),
-                    ..Group::default()
+                    ..AssignmentGroup::default()
                 });
                 self.order.insert(rank, at);
                 at

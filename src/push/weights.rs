@@ -4,26 +4,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::view::{Group, Member, Remote, Socket};
+use super::assignment::{AssignmentGroup, AssignmentMember, EndpointSocket, Remote};
 use crate::model::{Locality, TlsMode};
 
 /// A priority and a locality.
-type Place<'a> = (u32, &'a Arc<Locality>);
+type PriorityAndLocality<'a> = (u32, &'a Arc<Locality>);
 
 /// Gateways with their weights, each in the group where it stands.
-pub(super) struct Weighed {
-    gateways: BTreeMap<Socket, (usize, u64)>,
+pub(super) struct WeightedGateways {
+    gateways: BTreeMap<EndpointSocket, (usize, u64)>,
     /// Weights are counted in units of 1/scale, so that splitting them is exact.
     scale: u64,
 }
 
 /// What each gateway weighs, by what stands behind it.
-pub(super) fn weigh(groups: &[Group], remote: &[Remote]) -> Weighed {
+pub(super) fn weigh(groups: &[AssignmentGroup], remote: &[Remote]) -> WeightedGateways {
     let scale = remote.iter().fold(1, |scale, one| lcm(scale, one.gateways.len() as u64));
-    let mut through: BTreeMap<Socket, BTreeMap<Place<'_>, (usize, u64)>> = BTreeMap::new();
+    let mut through: BTreeMap<EndpointSocket, BTreeMap<PriorityAndLocality<'_>, (usize, u64)>> =
+        BTreeMap::new();
     for Remote { group, weight, gateways } in remote {
         let share = weight.saturating_mul(scale) / gateways.len() as u64;
-        let Some(Group { priority, locality, .. }) = groups.get(*group) else { continue };
+        let Some(AssignmentGroup { priority, locality, .. }) = groups.get(*group) else { continue };
         for gateway in gateways {
             let by_locality = through.entry(*gateway).or_default();
             let (_, sum) = by_locality.entry((*priority, locality)).or_insert((*group, 0));
@@ -41,7 +42,7 @@ pub(super) fn weigh(groups: &[Group], remote: &[Remote]) -> Weighed {
             .reduce(|best, next| if next.1 > best.1 { next } else { best })?;
         Some((socket, (home, rounded(sum))))
     });
-    Weighed { gateways: gateways.collect(), scale }
+    WeightedGateways { gateways: gateways.collect(), scale }
 }
 
 /// A weight with all but its seven leading binary digits rounded away: exact up to 128.
@@ -62,11 +63,11 @@ fn rounded(weight: u64) -> u64 {
 /// even, else in the largest unit that fits all; then scales them down, never below 1, so that their
 /// sum fits into 32 bits.
 ///
-/// `origins` says what each gateway's [`Member::origin`] is.
+/// `origins` says what each gateway's [`AssignmentMember::origin`] is.
 pub(super) fn fit(
-    groups: &mut [Group],
-    Weighed { gateways, scale }: Weighed,
-    origins: &BTreeMap<Socket, u16>,
+    groups: &mut [AssignmentGroup],
+    WeightedGateways { gateways, scale }: WeightedGateways,
+    origins: &BTreeMap<EndpointSocket, u16>,
 ) {
     // A direct weight counted in units is a multiple of the scale.
     let common = gateways.values().fold(scale, |common, (_, weight)| gcd(common, *weight)).max(1);
@@ -92,7 +93,13 @@ pub(super) fn fit(
         let weight = fitted(u128::from(weight / common));
         if let Some(group) = groups.get_mut(home) {
             let origin = origins.get(&(address, port)).copied().unwrap_or_default();
-            group.members.push(Member { address, port, weight, tls_mode: TlsMode::Istio, origin });
+            group.members.push(AssignmentMember {
+                address,
+                port,
+                weight,
+                tls_mode: TlsMode::Istio,
+                origin,
+            });
         }
     }
 }

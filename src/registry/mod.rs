@@ -13,7 +13,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::model::{ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads};
+use crate::model::{
+    Causes, ClusterFacts, ClusterId, Endpoints, Hostname, NetworkId, Service, Workloads,
+};
 
 /// The kind of source a shard comes from. The order is the order in which sources are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,7 +72,7 @@ impl ShardKey {
         Self { provider: Provider::ServiceEntry, cluster: ClusterId::default() }
     }
 
-    /// Whether a member cluster says it, be it what an entry selects there: an operator's own word belongs to no
+    /// Whether a member cluster claims it, be it what an entry selects there: what an operator writes belongs to no
     /// cluster, and Consul is none.
     pub fn is_claimed(&self) -> bool {
         let of_cluster = self.provider == Provider::Kubernetes || self.is_joined();
@@ -78,13 +80,13 @@ impl ShardKey {
     }
 
     /// Whether a proxy of `cluster` finds this at home, as it does what belongs to no cluster.
-    pub fn is_at_home_in(&self, cluster: &ClusterId) -> bool {
+    pub fn is_visible_in(&self, cluster: &ClusterId) -> bool {
         self.cluster.is_empty() || self.cluster == *cluster
     }
 }
 
 impl ShardKey {
-    /// Whether it holds what came of one source selecting of another, rather than a source's own word.
+    /// Whether it holds what came of one source selecting of another, rather than a source's own update.
     pub fn is_joined(&self) -> bool {
         match self.provider {
             Provider::ServiceEntry => !self.cluster.is_empty(),
@@ -100,25 +102,26 @@ impl fmt::Display for ShardKey {
     }
 }
 
-/// Which run of a source speaks. A later run of the same shard has a greater epoch; its first word
-/// is a [`Change::Reset`], and from then on the words of earlier runs change nothing.
+/// Which run of a source an update is of. A later run of the same shard has a greater epoch; its
+/// first update is a [`ShardChange::Reset`], and from then on the updates of earlier runs change
+/// nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One word of a source.
+/// One update of a source.
 #[derive(Debug, Clone)]
 pub struct RegistryUpdate {
-    /// Whose word it is.
+    /// Whose update it is.
     pub shard: ShardKey,
     /// Which run of it.
     pub epoch: Epoch,
     /// What it says.
-    pub change: Change,
+    pub change: ShardChange,
 }
 
 /// What a source says about its shard.
 #[derive(Debug, Clone)]
-pub enum Change {
+pub enum ShardChange {
     /// This is all there is: what is not in it has gone.
     Reset(Contents),
     /// These parts have these values now.
@@ -127,19 +130,21 @@ pub enum Change {
     Removed,
 }
 
-/// Full values of the parts a word is about.
+/// Full values of the parts an update is about.
 #[derive(Debug, Clone, Default)]
 pub struct Contents {
     /// Services by hostname; `None` where the service has gone.
     pub services: BTreeMap<Hostname, Option<ServiceRecord>>,
-    /// All pods of the shard, where the word is about them. What is not in it has gone; what differs
-    /// from an earlier value is cheap to find ([`Workloads::differences`]).
+    /// All pods of the shard, where the update is about them. What is not in it has gone; what differs from an earlier
+    /// value is cheap to find ([`Workloads::differences`]).
     pub workloads: Option<Workloads>,
-    /// The network named by the label of the cluster's system namespace, where the word is about
-    /// it: `Some(None)` says there is no label.
+    /// The network named by the label of the cluster's system namespace, where the update is about
+    /// it: `Some(None)` means there is no label.
     pub network_label: Option<Option<NetworkId>>,
-    /// What else the cluster says of itself, where the word is about it.
+    /// What else the cluster reports of itself, where the update is about it.
     pub facts: Option<ClusterFacts>,
+    /// Which objects of the source made it so, as far as the source knows.
+    pub causes: Causes,
 }
 
 /// A service with all the endpoints that its shard gives it, in a stable order.

@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::apiserver::{Access, Client, Error as ApiError};
-use crate::identity::{AuthorityPem, AuthorityStore, Error, StoreTrouble};
+use crate::apiserver::{Access, ApiClient, ApiError};
+use crate::identity::{AuthorityForm, AuthorityPem, AuthorityStore, IdentityError, StoreTrouble};
 
 /// The Secret's name, in the system namespace.
 const NAME: &str = "strait-ca";
@@ -20,7 +20,7 @@ pub(super) struct SecretStore {
 }
 
 #[derive(Deserialize)]
-struct Secret {
+struct AuthoritySecret {
     #[serde(default)]
     data: BTreeMap<String, String>,
 }
@@ -30,38 +30,48 @@ impl SecretStore {
         Self { access, namespace }
     }
 
-    fn client(&self) -> Result<Client, Error> {
-        Client::new(&self.access).map_err(|error| Error::Store {
+    fn client(&self) -> Result<ApiClient, IdentityError> {
+        ApiClient::new(&self.access).map_err(|error| IdentityError::Store {
             reason: error.to_string(),
             trouble: StoreTrouble::Unusable,
         })
     }
 
-    fn failed(&self, error: &ApiError) -> Error {
-        let trouble = match error {
-            ApiError::Unauthorized(_) | ApiError::Forbidden(_) => StoreTrouble::NoRights,
-            ApiError::Unreachable(_)
-            | ApiError::Tls(_)
-            | ApiError::Silent { .. }
-            | ApiError::Broken { .. } => StoreTrouble::Unreachable,
-            _ => StoreTrouble::Unusable,
-        };
-        let (namespace, server) = (&self.namespace, &self.access.server);
-        let reason = format!("Secret {namespace}/{NAME} of the config cluster ({server}): {error}");
-        Error::Store { reason, trouble }
+    fn failed(&self, error: &ApiError) -> IdentityError {
+        failed(&self.access, &self.namespace, NAME, error)
     }
 }
 
+/// The error that a Secret of a CA stands for that can't be read or written.
+pub(super) fn failed(
+    access: &Access,
+    namespace: &str,
+    name: &str,
+    error: &ApiError,
+) -> IdentityError {
+    let trouble = match error {
+        ApiError::Unauthorized(_) | ApiError::Forbidden(_) => StoreTrouble::NoRights,
+        ApiError::Unreachable(_)
+        | ApiError::Tls(_)
+        | ApiError::Silent { .. }
+        | ApiError::Broken { .. } => StoreTrouble::Unreachable,
+        _ => StoreTrouble::Unusable,
+    };
+    let server = &access.server;
+    let reason = format!("Secret {namespace}/{name} of the config cluster ({server}): {error}");
+    IdentityError::Store { reason, trouble }
+}
+
 impl AuthorityStore for SecretStore {
-    async fn load(&self) -> Result<Option<AuthorityPem>, Error> {
+    async fn load(&self) -> Result<Option<AuthorityPem>, IdentityError> {
         let path = format!("/api/v1/namespaces/{}/secrets/{NAME}", self.namespace);
-        let secret: Secret = match self.client()?.get(&path).await {
+        let secret: AuthoritySecret = match self.client()?.get(&path).await {
             Ok(secret) => secret,
             Err(ApiError::NotFound(_)) => return Ok(None),
             Err(error) => return Err(self.failed(&error)),
         };
-        let text = |key: &str| -> Result<String, Error> {
-            let lacks = || Error::Store {
+        let text = |key: &str| -> Result<String, IdentityError> {
+            let lacks = || IdentityError::Store {
                 reason: format!("Secret {}/{NAME} has no usable key {key}", self.namespace),
                 trouble: StoreTrouble::Unusable,
             };
@@ -74,10 +84,11 @@ impl AuthorityStore for SecretStore {
             ca_key: text(ca_key)?,
             cert_chain: text(cert_chain)?,
             root_cert: text(root_cert)?,
+            form: AuthorityForm::Istio,
         }))
     }
 
-    async fn create(&self, new: &AuthorityPem) -> Result<bool, Error> {
+    async fn create(&self, new: &AuthorityPem) -> Result<bool, IdentityError> {
         let texts = [&new.ca_cert, &new.ca_key, &new.cert_chain, &new.root_cert];
         let data: BTreeMap<&str, String> = AuthorityPem::FILES
             .into_iter()

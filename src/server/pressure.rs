@@ -1,7 +1,7 @@
 //! Sheds load before memory ends, and with it the process.
 //!
-//! From 80 % of the limit on, whoever has nothing yet is told to come again. From 90 % on, the streams of the
-//! identity that takes most are ended, one identity after the other, each time with a look at what that gave back.
+//! From 80 % of the limit on, whoever has nothing yet is asked to come again. From 90 % on, the streams of the identity
+//! that takes most are ended, one identity after the other, each time with a look at what that gave back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use crate::codes;
-use crate::memory::Memory;
+use crate::memory::MemoryLimit;
 use crate::xds::budgets::Pressure;
 use crate::xds::connections::Connections;
 
@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Looks for as long as the process runs. `give_back` may take some milliseconds.
 pub(super) async fn run(
-    memory: Memory,
+    memory: MemoryLimit,
     connections: Arc<Connections>,
     give_back: impl Fn() + Clone + Send + 'static,
 ) {
@@ -33,7 +33,7 @@ pub(super) async fn run(
     }
 }
 
-fn look(memory: &Memory, connections: &Connections) {
+fn look(memory: &MemoryLimit, connections: &Connections) {
     let Some(used) = memory.used() else { return };
     let limit = memory.limit();
     let budgets = connections.budgets();

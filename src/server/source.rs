@@ -1,6 +1,6 @@
 //! Where configuration comes from: a directory, or the config cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -9,16 +9,18 @@ use tracing::warn;
 
 use super::ServeError;
 use super::authority_secret::SecretStore;
+use super::estate_ca;
 use crate::apiserver::{Access, Loopback};
-use crate::clusters::Remembered;
+use crate::clusters::RememberedMember;
 use crate::clusters::reconciler::{self, CONFIGURATION_WAIT};
 use crate::config::ServeArgs;
-use crate::identity::{AuthorityPem, authority::load_or_create};
+use crate::identity::authority::load_or_create;
+use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, DirectoryStore};
 use crate::lkg;
-use crate::mesh::watch::{ConfigMapData, Problem, Source, Watcher};
-use crate::mesh::{self, ConfigSource as Listed, Defaults, Place};
+use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
+use crate::mesh::{self, Defaults, StoreAddress, StoreSource as Listed};
 use crate::model::{ClusterId, NamespaceFilter};
-use crate::sources::{Board, Facts, RememberedStores};
+use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
@@ -26,12 +28,12 @@ use crate::store::{self, CONFIG_MAPS, ObjectName, Objects};
 use crate::task::Supervisor;
 
 /// Where configuration comes from.
-pub(super) enum ConfigSource {
+pub(super) enum ConfigOrigin {
     Directory(PathBuf),
     Cluster { id: ClusterId, access: watch::Receiver<Access>, in_pod: bool },
 }
 
-impl ConfigSource {
+impl ConfigOrigin {
     pub(super) async fn of(args: &ServeArgs, tasks: &Supervisor) -> Result<Self, ServeError> {
         if let Some(path) = &args.config_dir {
             let read = std::fs::read_dir(path);
@@ -48,21 +50,21 @@ impl ConfigSource {
     pub(super) fn objects(
         &self,
         args: &ServeArgs,
-        restored: &lkg::Restored,
+        restored: &lkg::RestoredState,
         tasks: &Supervisor,
-    ) -> store::kube::Watched {
+    ) -> store::kube::ConfigClusterState {
         let entries = restored.stores.get(&combined::own_name(combined::OWN_CLUSTER));
         let names = CONFIG_MAPS.map(|name| ObjectName::new(&args.namespace, name));
-        let known = store::Known {
-            secrets: restored.clusters.values().filter_map(Remembered::holder).collect(),
+        let known = store::RememberedStore {
+            secrets: restored.clusters.values().filter_map(RememberedMember::holder).collect(),
             config_maps: restored.mesh.iter().flat_map(|_| names.clone()).collect(),
             entries: entries.iter().flat_map(|known| known.held.iter().cloned()).collect(),
         };
         match self {
-            Self::Directory(path) => store::kube::Watched {
+            Self::Directory(path) => store::kube::ConfigClusterState {
                 objects: store::files::watch(path.clone(), args.namespace.clone(), known, tasks),
                 unread: watch::channel(None).1,
-                contact: watch::channel(Facts::starting(combined::OWN_CLUSTER, "")).1,
+                contact: watch::channel(SourceFacts::starting(combined::OWN_CLUSTER, "")).1,
             },
             Self::Cluster { access, .. } => {
                 store::kube::watch(access.clone(), args.namespace.clone(), known, tasks)
@@ -91,39 +93,71 @@ impl ConfigSource {
         }
     }
 
-    /// A CA for a process that has no disk: kept in a Secret, where there is a config cluster.
-    pub(super) async fn authority(&self, args: &ServeArgs) -> Result<AuthorityPem, ServeError> {
-        match self {
-            Self::Directory(_) => {
+    /// Whether the built-in CA is kept in this folder of the state directory. A pod has further ones beside it, now or
+    /// later, each with a directory of its own: they share one in a Secret. A CA that is on disk already stays the one.
+    fn keeps_authority_in(&self, folder: &Path) -> bool {
+        !matches!(self, Self::Cluster { in_pod: true, .. }) || folder.exists()
+    }
+
+    /// The CA of a process that is given none: its own, where it has made one before; else that of the Istio estate
+    /// in the config cluster; else a new one, in the state directory or, without one, in a Secret.
+    pub(super) async fn authority(
+        &self,
+        args: &ServeArgs,
+        state_dir: Option<&Path>,
+        tasks: &Supervisor,
+    ) -> Result<AuthorityFrom, ServeError> {
+        let now = SystemTime::now();
+        let on_disk = state_dir.map(|state| state.join("ca"));
+        let on_disk = on_disk.filter(|folder| self.keeps_authority_in(folder)).map(DirectoryStore);
+        let in_cluster = match self {
+            Self::Directory(_) => None,
+            Self::Cluster { access, .. } => {
+                let current = access.borrow().clone();
+                let secret = SecretStore::new(current, args.namespace.clone());
+                let kept = match &on_disk {
+                    Some(store) => store.load().await?,
+                    None => secret.load().await?,
+                };
+                if let Some(kept) = kept {
+                    return Ok(AuthorityFrom::Stored(kept));
+                }
+                let (access, namespace) = (access.clone(), args.namespace.clone());
+                if let Some(followed) = estate_ca::follow(access, namespace, tasks).await? {
+                    return Ok(AuthorityFrom::Followed(followed));
+                }
+                Some(secret)
+            }
+        };
+        let kept = match (on_disk, in_cluster) {
+            (Some(store), _) => load_or_create(&store, now).await?,
+            (None, Some(secret)) => load_or_create(&secret, now).await?,
+            (None, None) => {
                 warn!(
                     "the built-in CA lives as long as this process: proxies must be given new certificates after a restart; pass --state-dir or --ca-dir to keep it"
                 );
-                Ok(AuthorityPem::generate(SystemTime::now())?)
+                AuthorityPem::generate(now)?
             }
-            Self::Cluster { access, .. } => {
-                let access = access.borrow().clone();
-                let store = SecretStore::new(access, args.namespace.clone());
-                Ok(load_or_create(&store, SystemTime::now()).await?)
-            }
-        }
+        };
+        Ok(AuthorityFrom::Stored(kept))
     }
 }
 
 /// The stores that objects of the mesh come from.
-pub(super) struct Stores {
-    config: combined::Config,
-    node: mcp::Node,
+pub(super) struct ObjectStores {
+    config: combined::StoresConfig,
+    node: mcp::McpNode,
     listed: watch::Sender<Vec<Store>>,
     namespaces: watch::Sender<Arc<NamespaceFilter>>,
     tasks: Supervisor,
 }
 
-impl Stores {
+impl ObjectStores {
     pub(super) fn of(
         args: &ServeArgs,
-        (own, own_contact): (watch::Receiver<Option<Arc<Objects>>>, watch::Receiver<Facts>),
+        (own, own_contact): (watch::Receiver<Option<Arc<Objects>>>, watch::Receiver<SourceFacts>),
         remembered: RememberedStores,
-        board: Board,
+        source_statuses: SourceStatusTable,
         tasks: &Supervisor,
     ) -> Self {
         let listed = watch::Sender::new(Vec::new());
@@ -132,30 +166,30 @@ impl Stores {
             Some(path) => ("directory", path.display().to_string()),
             None => (combined::OWN_CLUSTER, args.cluster_id.clone()),
         };
-        let config = combined::Config {
+        let config = combined::StoresConfig {
             own,
             own_contact,
             own_kind,
             stores: listed.subscribe(),
             namespaces: namespaces.subscribe(),
             system_namespace: args.namespace.clone(),
-            board,
+            source_statuses,
             remembered,
             held: watch::Sender::new(None),
         };
-        let node = mcp::Node { namespace: args.namespace.clone(), domain: args.domain.clone() };
+        let node = mcp::McpNode { namespace: args.namespace.clone(), domain: args.domain.clone() };
         Self { config, node, listed, namespaces, tasks: tasks.clone() }
     }
 
     /// What each store holds that is to be remembered.
-    pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::Held>>> {
+    pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::StoreContents>>> {
         self.config.held.subscribe()
     }
 
     /// Reads those that the mesh config lists, as it changes, beside Strait's own.
     pub(super) async fn watch(
         self,
-        settings: watch::Receiver<mesh::Settings>,
+        settings: watch::Receiver<mesh::MeshSettings>,
     ) -> watch::Receiver<Option<Arc<Objects>>> {
         let Self { config, node, listed, namespaces, tasks } = self;
         let is_read =
@@ -173,8 +207,8 @@ impl Stores {
 }
 
 async fn follow_list(
-    mut settings: watch::Receiver<mesh::Settings>,
-    node: mcp::Node,
+    mut settings: watch::Receiver<mesh::MeshSettings>,
+    node: mcp::McpNode,
     listed: watch::Sender<Vec<Store>>,
     namespaces: watch::Sender<Arc<NamespaceFilter>>,
 ) {
@@ -194,13 +228,13 @@ fn replace<T: PartialEq>(to: &watch::Sender<T>, new: T) {
     });
 }
 
-fn stores(sources: &[Listed], node: &mcp::Node) -> Vec<Store> {
+fn stores(sources: &[Listed], node: &mcp::McpNode) -> Vec<Store> {
     let store = |source: &Listed| match &source.place {
-        Place::Own => Store::Own,
-        Place::Directory(path) => Store::Directory(path.clone()),
-        Place::Xds(address) => Store::Mcp(mcp::Server {
+        StoreAddress::Own => Store::Own,
+        StoreAddress::Directory(path) => Store::Directory(path.clone()),
+        StoreAddress::Xds(address) => Store::Mcp(mcp::McpServer {
             address: address.clone(),
-            tls: source.tls.as_ref().map(|tls| mcp::Tls {
+            tls: source.tls.as_ref().map(|tls| mcp::McpTls {
                 ca: tls.ca_certificates.clone(),
                 client: tls.client.clone(),
                 server_name: tls.server_name.clone(),
@@ -221,10 +255,10 @@ pub(super) struct MeshSource {
     objects: watch::Receiver<Option<Arc<Objects>>>,
     data: watch::Sender<ConfigMapData>,
     /// What of them is not in force.
-    problems: watch::Sender<Vec<Problem>>,
+    problems: watch::Sender<Vec<SourceProblem>>,
     /// How long to wait for the configuration: for ever, unless a state from before is there to go on
     /// with.
-    patience: Option<Duration>,
+    contact_timeout: Option<Duration>,
     tasks: Supervisor,
 }
 
@@ -246,7 +280,7 @@ impl MeshSource {
             },
             namespace: args.namespace.clone(),
             objects,
-            patience: remembered.is_some().then_some(CONFIGURATION_WAIT),
+            contact_timeout: remembered.is_some().then_some(CONFIGURATION_WAIT),
             data: watch::Sender::new(remembered.flatten()),
             problems: watch::Sender::new(Vec::new()),
             tasks: tasks.clone(),
@@ -259,16 +293,16 @@ impl MeshSource {
     }
 
     /// What is wrong with the settings that were read last.
-    pub(super) fn problems(&self) -> watch::Receiver<Vec<Problem>> {
+    pub(super) fn problems(&self) -> watch::Receiver<Vec<SourceProblem>> {
         self.problems.subscribe()
     }
 
     /// Waits until the configuration has been read once, so that what is returned holds its settings
     /// from the start, and keeps them up to date from then on.
-    pub(super) async fn watch(mut self) -> watch::Receiver<mesh::Settings> {
+    pub(super) async fn watch(mut self) -> watch::Receiver<mesh::MeshSettings> {
         let read = self.objects.wait_for(Option::is_some);
-        let read = match self.patience {
-            Some(patience) => tokio::time::timeout(patience, read).await.ok(),
+        let read = match self.contact_timeout {
+            Some(contact_timeout) => tokio::time::timeout(contact_timeout, read).await.ok(),
             None => Some(read.await),
         };
         let read = read.and_then(Result::ok).and_then(|objects| objects.clone());
@@ -277,14 +311,14 @@ impl MeshSource {
         }
         let seen = self.data.subscribe();
         let source = |file: Option<PathBuf>| match file {
-            Some(file) => Source::File(file),
-            None => Source::ConfigMap {
+            Some(file) => ConfigTextSource::File(file),
+            None => ConfigTextSource::ConfigMap {
                 name: format!("{}/{}", self.namespace, CONFIG_MAPS.join(" or ")),
                 data: seen.clone(),
             },
         };
         let (config, networks) = (source(self.config), source(self.networks));
-        let (watcher, settings) = Watcher::new(config, networks, self.defaults, self.problems);
+        let (watcher, settings) = MeshWatcher::new(config, networks, self.defaults, self.problems);
         self.tasks.spawn("mesh settings", watcher.run());
         self.tasks.spawn("mesh ConfigMap", follow(self.objects, self.namespace, self.data));
         settings
@@ -314,4 +348,32 @@ fn data_of(objects: &Objects, namespace: &str) -> ConfigMapData {
             .find(|map| &*map.name.namespace == namespace && &*map.name.name == name)
     };
     CONFIG_MAPS.into_iter().find_map(named).map(|map| Arc::new(map.data.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apiserver::ApiCredential;
+
+    #[test]
+    fn pods_share_a_ca_unless_one_is_on_disk_already() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (there, not_there) = (directory.path(), directory.path().join("ca"));
+        let access = Access {
+            server: "https://10.96.0.1".parse().expect("a URI"),
+            ca_pem: None,
+            tls_server_name: None,
+            credential: ApiCredential::None,
+            loopback: Loopback::Refused,
+        };
+        let origin = |in_pod| ConfigOrigin::Cluster {
+            id: ClusterId::parse("config").expect("an ID"),
+            access: watch::channel(access.clone()).1,
+            in_pod,
+        };
+        assert!(!origin(true).keeps_authority_in(&not_there), "shared");
+        assert!(origin(true).keeps_authority_in(there), "proxies have certificates of it");
+        assert!(origin(false).keeps_authority_in(&not_there), "one process, one directory");
+        assert!(ConfigOrigin::Directory(there.to_owned()).keeps_authority_in(&not_there));
+    }
 }

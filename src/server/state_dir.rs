@@ -1,4 +1,4 @@
-//! The state directory: found, held by one process, and told of where it can't be written.
+//! The state directory: found, held by one process, and reported where it can't be written.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -11,9 +11,9 @@ use tracing::warn;
 use super::ServeError;
 use crate::codes;
 use crate::lkg::Writes;
-use crate::sources::{Board, Facts, STATE_DIRECTORY};
+use crate::sources::{STATE_DIRECTORY, SourceFacts, SourceStatusTable};
 
-/// Where state is kept when nothing else is said.
+/// Where state is kept when nothing else is set.
 const USUAL: &str = "/var/lib/strait";
 /// The file in it that says whose it is.
 const LOCK: &str = "lock";
@@ -22,7 +22,7 @@ const LOCK: &str = "lock";
 pub(super) struct StateDir {
     path: PathBuf,
     /// The system takes the lock away when this is closed, by the end of the process too.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 impl StateDir {
@@ -51,23 +51,32 @@ impl StateDir {
         let file = path.join(LOCK);
         let lock = match lock(&file) {
             Ok(lock) => Some(lock),
-            Err(Refusal::Held(holder)) => {
+            Err(LockRefusal::Held(holder)) => {
                 return Err(ServeError::StateInUse { path: path.to_owned(), holder });
             }
             // What is there may be all that is needed: who can't go on without writing says so.
-            Err(Refusal::Unable(error)) => {
+            Err(LockRefusal::Unable(error)) => {
                 let code = &codes::UNWRITABLE;
                 let path = file.display();
                 warn!(%path, %error, %code, "the state directory can't be locked. {}", code.next);
                 None
             }
         };
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(Self { path: path.to_owned(), lock })
+    }
+}
+
+impl Drop for StateDir {
+    /// Closing the file is not enough: a program that is being started holds it as well, until it runs.
+    fn drop(&mut self) {
+        if let Some(lock) = &self.lock {
+            let _ = lock.unlock();
+        }
     }
 }
 
 /// Why there is no lock.
-enum Refusal {
+enum LockRefusal {
     /// Somebody has it.
     Held(String),
     /// The system gives none.
@@ -75,21 +84,21 @@ enum Refusal {
 }
 
 /// A lock of the system's, not the file, says whether somebody is there: it can't be left behind.
-fn lock(path: &Path) -> Result<File, Refusal> {
+fn lock(path: &Path) -> Result<File, LockRefusal> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut file = options.open(path).map_err(Refusal::Unable)?;
+    let mut file = options.open(path).map_err(LockRefusal::Unable)?;
     match file.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
             let _ = (&mut file).take(64).read_to_string(&mut holder);
-            return Err(Refusal::Held(match holder.trim() {
+            return Err(LockRefusal::Held(match holder.trim() {
                 "" => "another process".to_owned(),
                 id => format!("process {id}"),
             }));
         }
-        Err(TryLockError::Error(error)) => return Err(Refusal::Unable(error)),
+        Err(TryLockError::Error(error)) => return Err(LockRefusal::Unable(error)),
     }
     // For people only: on a full disk it is not there.
     let id = format!("{}\n", std::process::id());
@@ -104,7 +113,11 @@ fn is_writable(path: &Path) -> bool {
 }
 
 /// Says on the board why the state can't be written, for as long as it can't.
-pub(super) async fn tell(path: PathBuf, mut writes: watch::Receiver<Writes>, board: Board) {
+pub(super) async fn tell(
+    path: PathBuf,
+    mut writes: watch::Receiver<Writes>,
+    source_statuses: SourceStatusTable,
+) {
     let name = STATE_DIRECTORY.into();
     let mut told = None;
     loop {
@@ -117,10 +130,13 @@ pub(super) async fn tell(path: PathBuf, mut writes: watch::Receiver<Writes>, boa
                         "{code}: {}: {fact}; a restart would find the state from before",
                         path.display()
                     );
-                    let facts = Facts::starting("state", path.display().to_string());
-                    board.tell(&name, &Facts { synced: true, warnings: vec![warning], ..facts });
+                    let facts = SourceFacts::starting("state", path.display().to_string());
+                    source_statuses.tell(
+                        &name,
+                        &SourceFacts { synced: true, warnings: vec![warning], ..facts },
+                    );
                 }
-                None => board.forget(&name),
+                None => source_statuses.forget(&name),
             }
             told = failing;
         }

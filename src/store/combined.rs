@@ -14,9 +14,9 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Known, Objects, Warning, files, mcp};
+use super::{Objects, RememberedStore, Warning, files, mcp};
 use crate::model::{Collection, Labels, NamespaceFilter};
-use crate::sources::{Board, Facts, RememberedStores, WARNINGS_MAX};
+use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
 use crate::task::Supervisor;
 
 /// The kind of Strait's own store where that is an API server; a directory is there at any start.
@@ -30,7 +30,7 @@ pub enum Store {
     /// A directory of manifests, of which the objects of the mesh count.
     Directory(PathBuf),
     /// A server of MCP over xDS.
-    Mcp(mcp::Server),
+    Mcp(mcp::McpServer),
 }
 
 impl Store {
@@ -46,11 +46,11 @@ impl Store {
 
 /// What the stores need.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct StoresConfig {
     /// Strait's own store.
     pub own: watch::Receiver<Option<Arc<Objects>>>,
     /// How its API server is reached; of a directory it says nothing.
-    pub own_contact: watch::Receiver<Facts>,
+    pub own_contact: watch::Receiver<SourceFacts>,
     /// What it is: `directory` or `cluster`, and where.
     pub own_kind: (&'static str, String),
     /// All stores in order; may change.
@@ -61,29 +61,29 @@ pub struct Config {
     /// The namespace of objects in directories that name none.
     pub system_namespace: String,
     /// Where stores say how they fare.
-    pub board: Board,
+    pub source_statuses: SourceStatusTable,
     /// What each store held before this process started.
     pub remembered: RememberedStores,
     /// Told what each store holds that is to be remembered; `None` until that is known.
-    pub held: watch::Sender<Option<Arc<Held>>>,
+    pub held: watch::Sender<Option<Arc<StoreContents>>>,
 }
 
-impl Config {
+impl StoresConfig {
     /// The name of Strait's own store on the board.
     pub fn own_name(&self) -> Arc<str> {
         own_name(self.own_kind.0)
     }
 
     /// How a store fares of which nothing has been heard.
-    fn facts(&self, store: &Store, name: &Arc<str>) -> Facts {
+    fn facts(&self, store: &Store, name: &Arc<str>) -> SourceFacts {
         let (kind, address) = match store {
             Store::Own => (self.own_kind.0, self.own_kind.1.clone()),
             Store::Directory(path) => ("directory", path.display().to_string()),
             Store::Mcp(_) => ("mcp", name.to_string()),
         };
-        let facts = Facts::starting(kind, address);
+        let facts = SourceFacts::starting(kind, address);
         match self.remembered.get(name) {
-            Some(known) => Facts { objects: known.held.len(), ..facts.with(known) },
+            Some(known) => SourceFacts { objects: known.held.len(), ..facts.with(known) },
             None => facts,
         }
     }
@@ -95,14 +95,14 @@ pub fn own_name(kind: &str) -> Arc<str> {
 }
 
 /// What each store holds that is to be remembered, by name.
-pub type Held = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+pub type StoreContents = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
 
 /// What each store holds, by name. A store writes its own line.
-type Stored = BTreeMap<Arc<str>, Collection>;
+type ContentsByStore = BTreeMap<Arc<str>, Collection>;
 
 /// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
 /// add to it.
-pub fn watch(config: Config, tasks: &Supervisor) -> watch::Receiver<Option<Arc<Objects>>> {
+pub fn watch(config: StoresConfig, tasks: &Supervisor) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
     let further = tasks.clone();
     // Before anybody looks whether all sources have been read.
@@ -113,34 +113,38 @@ pub fn watch(config: Config, tasks: &Supervisor) -> watch::Receiver<Option<Arc<O
     receiver
 }
 
-fn announce(config: &Config) {
+fn announce(config: &StoresConfig) {
     let own = config.own_name();
     for store in config.stores.borrow().iter() {
         // Others say whether our own has been read.
         if *store != Store::Own {
             let name = store.name(&own);
-            config.board.tell(&name, &config.facts(store, &name));
+            config.source_statuses.tell(&name, &config.facts(store, &name));
         }
     }
     if config.remembered.contains_key(&own) {
-        config.board.tell(&own, &config.facts(&Store::Own, &own));
+        config.source_statuses.tell(&own, &config.facts(&Store::Own, &own));
     }
 }
 
 /// A store that is read; it ends when this is dropped.
-struct Reading(Supervisor);
+struct StoreTask(Supervisor);
 
-impl Drop for Reading {
+impl Drop for StoreTask {
     fn drop(&mut self) {
         self.0.stop();
     }
 }
 
-async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, tasks: Supervisor) {
+async fn run(
+    mut config: StoresConfig,
+    objects: watch::Sender<Option<Arc<Objects>>>,
+    tasks: Supervisor,
+) {
     let own_name = config.own_name();
-    let held = Arc::new(watch::Sender::new(Stored::new()));
+    let held = Arc::new(watch::Sender::new(ContentsByStore::new()));
     let mut held_seen = held.subscribe();
-    let mut reading: Vec<(Store, Reading)> = Vec::new();
+    let mut reading: Vec<(Store, StoreTask)> = Vec::new();
     let mut own_facts = config.facts(&Store::Own, &own_name);
     let mut remembering = Remembering::default();
     loop {
@@ -149,14 +153,14 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             let name = store.name(&own_name);
             held.send_modify(|held| drop(held.remove(&name)));
             config.remembered.remove(&name);
-            config.board.forget(&name);
+            config.source_statuses.forget(&name);
         }
         for store in &stores {
             let known = reading.iter().any(|(one, _)| one == store);
             if *store != Store::Own && !known {
                 let tasks = tasks.child();
                 read(store, &own_name, &config, &held, &tasks);
-                reading.push((store.clone(), Reading(tasks)));
+                reading.push((store.clone(), StoreTask(tasks)));
             }
         }
         let own = config.own.borrow_and_update().clone();
@@ -185,7 +189,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
             }
             own_facts.objects = own_objects.others.len();
             own_facts.warnings = lines(&own_objects.warnings);
-            tell_shadowed(&config.board, &own_name, &mut own_facts, &merged.shadowed);
+            tell_shadowed(&config.source_statuses, &own_name, &mut own_facts, &merged.shadowed);
             objects.send_if_modified(|held| {
                 let modified = held.as_deref() != Some(&merged.objects);
                 if modified {
@@ -193,8 +197,8 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
                 }
                 modified
             });
-            // Only now: who is told that a source has been read must find what it said.
-            further.keys().for_each(|name| config.board.synced(name));
+            // Only now: whoever is notified that a source has been read must find what it reported.
+            further.keys().for_each(|name| config.source_statuses.synced(name));
         }
         remembering.keep(&config.held, all);
         let changed = tokio::select! {
@@ -212,7 +216,7 @@ async fn run(mut config: Config, objects: watch::Sender<Option<Arc<Objects>>>, t
 }
 
 /// Waits for a change; for ever where there can't be one any more.
-async fn changed(facts: &mut watch::Receiver<Facts>) {
+async fn changed(facts: &mut watch::Receiver<SourceFacts>) {
     if facts.changed().await.is_err() {
         std::future::pending::<()>().await;
     }
@@ -224,7 +228,7 @@ fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
     if filter.admits_all() {
         return own;
     }
-    let labels = |namespace: &super::Namespace| -> Labels {
+    let labels = |namespace: &super::WatchedNamespace| -> Labels {
         let labels = namespace.labels.iter();
         labels.map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
     };
@@ -242,15 +246,15 @@ fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
     Arc::new(Objects { others, ..Objects::clone(&own) })
 }
 
-/// What each store holds: what it said, else what is remembered of it. Our own is among them where a
-/// restart may find it dead.
+/// What each store holds: what it reported, else what is remembered of it. Our own is among them where a restart may
+/// find it dead.
 fn with_remembered(
-    config: &Config,
+    config: &StoresConfig,
     own_name: &Arc<str>,
     stores: &[Store],
     own: Option<&Objects>,
-    further: &Stored,
-) -> Stored {
+    further: &ContentsByStore,
+) -> ContentsByStore {
     let mut all = further.clone();
     if let Some(own) = own.filter(|_| config.own_kind.0 == OWN_CLUSTER) {
         all.insert(Arc::clone(own_name), own.others.clone());
@@ -266,19 +270,19 @@ fn with_remembered(
 /// What stores hold, for whoever remembers it.
 #[derive(Default)]
 struct Remembering {
-    all: BTreeMap<Arc<str>, (Collection, List)>,
+    all: BTreeMap<Arc<str>, (Collection, ObjectList)>,
 }
 
 /// Objects as whoever remembers them takes them.
-type List = Arc<Vec<Arc<Value>>>;
+type ObjectList = Arc<Vec<Arc<Value>>>;
 
 impl Remembering {
-    fn keep(&mut self, to: &watch::Sender<Option<Arc<Held>>>, all: Stored) {
+    fn keep(&mut self, to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
         let is_first = to.borrow().is_none();
         let mut before = std::mem::take(&mut self.all);
         let mut differs = false;
         for (name, objects) in all {
-            // The same value tells the writer that there is nothing to write.
+            // The same value shows the writer that there is nothing to write.
             let held = before.remove(&name).filter(|(held, _)| *held == objects);
             differs |= held.is_none();
             let held = held.unwrap_or_else(|| {
@@ -299,18 +303,22 @@ impl Remembering {
 fn read(
     store: &Store,
     own: &Arc<str>,
-    config: &Config,
-    held: &Arc<watch::Sender<Stored>>,
+    config: &StoresConfig,
+    held: &Arc<watch::Sender<ContentsByStore>>,
     tasks: &Supervisor,
 ) {
     let name = store.name(own);
-    let line = Line { name, held: Arc::clone(held), board: config.board.clone() };
+    let line = StoreReporter {
+        name,
+        held: Arc::clone(held),
+        source_statuses: config.source_statuses.clone(),
+    };
     match store {
         Store::Own => {}
         Store::Directory(path) => {
             let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
             let entries = known.iter().flat_map(|known| known.iter().cloned()).collect();
-            let known = Known { entries, ..Known::default() };
+            let known = RememberedStore { entries, ..RememberedStore::default() };
             let objects = files::watch(path.clone(), config.system_namespace.clone(), known, tasks);
             let address = path.display().to_string();
             let follow = move || follow(objects.clone(), line.clone(), address.clone());
@@ -328,13 +336,13 @@ fn read(
 
 /// Where one store writes what it holds, and how it fares.
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct StoreReporter {
     name: Arc<str>,
-    held: Arc<watch::Sender<Stored>>,
-    board: Board,
+    held: Arc<watch::Sender<ContentsByStore>>,
+    source_statuses: SourceStatusTable,
 }
 
-impl Line {
+impl StoreReporter {
     /// What it holds now.
     pub(super) fn hold(&self, objects: Collection) {
         self.held.send_if_modified(|held| {
@@ -347,13 +355,17 @@ impl Line {
     }
 
     /// How it fares.
-    pub(super) fn tell(&self, facts: &Facts) {
-        self.board.tell(&self.name, facts);
+    pub(super) fn tell(&self, facts: &SourceFacts) {
+        self.source_statuses.tell(&self.name, facts);
     }
 }
 
-async fn follow(mut objects: watch::Receiver<Option<Arc<Objects>>>, line: Line, address: String) {
-    let mut facts = Facts::starting("directory", address);
+async fn follow(
+    mut objects: watch::Receiver<Option<Arc<Objects>>>,
+    line: StoreReporter,
+    address: String,
+) {
+    let mut facts = SourceFacts::starting("directory", address);
     loop {
         let now = objects.borrow_and_update().clone();
         if let Some(now) = now {
@@ -374,9 +386,14 @@ fn lines(warnings: &[Warning]) -> Vec<String> {
 }
 
 /// Says on the own store's line what of all stores is shadowed: there is one place to look.
-fn tell_shadowed(board: &Board, name: &Arc<str>, facts: &mut Facts, shadowed: &[Shadowed]) {
+fn tell_shadowed(
+    source_statuses: &SourceStatusTable,
+    name: &Arc<str>,
+    facts: &mut SourceFacts,
+    shadowed: &[Shadowed],
+) {
     facts.warnings.extend(shadowed.iter().take(WARNINGS_MAX).map(Shadowed::to_string));
-    board.tell(name, facts);
+    source_statuses.tell(name, facts);
 }
 
 /// An object that counts for nothing, since a store before has it.
@@ -401,13 +418,18 @@ impl std::fmt::Display for Shadowed {
 }
 
 #[derive(Debug)]
-struct Combined {
+struct CombinedContents {
     objects: Objects,
     shadowed: Vec<Shadowed>,
 }
 
 /// The objects of all stores. Pure.
-fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Stored) -> Combined {
+fn combine(
+    own: &Objects,
+    own_name: &Arc<str>,
+    stores: &[Store],
+    further: &ContentsByStore,
+) -> CombinedContents {
     let own_first = (!stores.contains(&Store::Own)).then_some(&Store::Own);
     let order = own_first.into_iter().chain(stores).filter_map(|store| {
         let name = store.name(own_name);
@@ -440,7 +462,7 @@ fn combine(own: &Objects, own_name: &Arc<str>, stores: &[Store], further: &Store
     shadowed.sort();
     let told = shadowed.iter().filter(|one| !one.hosts.is_empty());
     let told = told.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
-    Combined { objects: Objects { others, shadowed: told, ..own.clone() }, shadowed }
+    CombinedContents { objects: Objects { others, shadowed: told, ..own.clone() }, shadowed }
 }
 
 /// The hosts that an object names.
@@ -474,12 +496,16 @@ mod tests {
     }
 
     fn server(address: &str) -> Store {
-        let node = mcp::Node { namespace: "s".into(), domain: "d".into() };
-        Store::Mcp(mcp::Server { address: address.into(), tls: None, node })
+        let node = mcp::McpNode { namespace: "s".into(), domain: "d".into() };
+        Store::Mcp(mcp::McpServer { address: address.into(), tls: None, node })
     }
 
     /// The hosts that count, and who shadows whom.
-    fn result(own: &Objects, stores: &[Store], further: &Stored) -> (Vec<String>, Vec<String>) {
+    fn result(
+        own: &Objects,
+        stores: &[Store],
+        further: &ContentsByStore,
+    ) -> (Vec<String>, Vec<String>) {
         let combined = combine(own, &"own".into(), stores, further);
         let hosts = combined.objects.others.values().map(|one| one["spec"]["hosts"][0].to_string());
         let shadowed =
@@ -491,7 +517,7 @@ mod tests {
     fn the_first_store_of_the_list_counts_and_its_end_uncovers_the_next() {
         let own = own(&[entry("v1", "db", "own")]);
         let (a, b) = (server("a:1"), server("b:1"));
-        let mut further: Stored = [
+        let mut further: ContentsByStore = [
             ("xds://a:1".into(), held(&[entry("v1alpha3", "db", "a")])),
             ("xds://b:1".into(), held(&[entry("v1", "db", "b"), entry("v1", "mq", "mq")])),
         ]
@@ -527,7 +553,7 @@ mod tests {
         use crate::model::LabelSelector;
         let namespace = |name: &str, labels: &[(&str, &str)]| {
             let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-            Arc::new(crate::store::Namespace { name: name.into(), labels: labels.collect() })
+            Arc::new(crate::store::WatchedNamespace { name: name.into(), labels: labels.collect() })
         };
         let mut own = own(&[entry("v1", "db", "own")]);
         own.namespaces = vec![namespace("shop", &[("mesh", "on")]), namespace("bank", &[])];

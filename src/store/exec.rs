@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::apiserver::{Credential, Redacted};
+use crate::apiserver::{ApiCredential, Redacted};
 
 /// How long a program may take. Those of clouds ask their API, and may be slow once.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,20 +37,20 @@ struct Variable {
 }
 
 /// What a program gave.
-pub(super) struct Issued {
-    pub(super) credential: Credential,
+pub(super) struct ExecToken {
+    pub(super) credential: ApiCredential,
     /// Until when it says that this is good.
     pub(super) ends: Option<Timestamp>,
 }
 
 #[derive(Deserialize)]
-struct Answer {
-    status: Option<Status>,
+struct ExecCredential {
+    status: Option<ExecCredentialStatus>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct ExecCredentialStatus {
     expiration_timestamp: Option<String>,
     token: Option<String>,
     client_certificate_data: Option<String>,
@@ -66,8 +66,8 @@ impl Program {
         self
     }
 
-    /// Runs it once. `cluster` is told to it where it asks for that.
-    pub(super) async fn run(&self, cluster: Option<&Value>) -> Result<Issued, String> {
+    /// Runs it once. `cluster` is passed to it where it asks for that.
+    pub(super) async fn run(&self, cluster: Option<&Value>) -> Result<ExecToken, String> {
         let Self { command, .. } = self;
         if self.interactive_mode.as_deref() == Some("Always") {
             return Err(format!("{command} wants a terminal, which a server has not"));
@@ -103,27 +103,27 @@ impl Program {
 }
 
 /// The credential that a program printed.
-fn issued(printed: &[u8]) -> Option<Issued> {
-    let answer: Answer = serde_saphyr::from_slice(printed).ok()?;
+fn issued(printed: &[u8]) -> Option<ExecToken> {
+    let answer: ExecCredential = serde_saphyr::from_slice(printed).ok()?;
     let status = answer.status?;
     let token = status.token.filter(|token| !token.is_empty()).map(Redacted::new);
     let pair = status.client_certificate_data.zip(status.client_key_data);
     let pair = pair.map(|(chain, key)| (chain.into_bytes(), Redacted::new(key.into_bytes())));
     let credential = match (pair, token) {
         (Some((certificate_pem, key_pem)), Some(token)) => {
-            Credential::CertificateAndToken { certificate_pem, key_pem, token }
+            ApiCredential::CertificateAndToken { certificate_pem, key_pem, token }
         }
         (Some((certificate_pem, key_pem)), None) => {
-            Credential::Certificate { certificate_pem, key_pem }
+            ApiCredential::Certificate { certificate_pem, key_pem }
         }
-        (None, Some(token)) => Credential::Token(token),
+        (None, Some(token)) => ApiCredential::Token(token),
         (None, None) => return None,
     };
     let ends = match status.expiration_timestamp {
         Some(text) => Some(text.parse().ok()?),
         None => None,
     };
-    Some(Issued { credential, ends })
+    Some(ExecToken { credential, ends })
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
         let script = r#"case "$KUBERNETES_EXEC_INFO" in *'"server":"https://a"'*) ;; *) exit 3;; esac
             printf '{"status":{"token":"%s","expirationTimestamp":"2030-01-01T00:00:00Z"}}' "$WHO""#;
         let issued = program(script).run(Some(&json!({"server": "https://a"}))).await.expect("it");
-        assert_eq!(issued.credential, Credential::Token(Redacted::new("me".into())));
+        assert_eq!(issued.credential, ApiCredential::Token(Redacted::new("me".into())));
         assert_eq!(issued.ends, Some("2030-01-01T00:00:00Z".parse().expect("a time")));
     }
 

@@ -20,8 +20,8 @@ use serde_saphyr::Spanned;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
-use super::object::{self, Key, Object, Unusable};
-use super::{Known, Objects, Warning};
+use super::object::{self, ObjectId, StoreObject, UnusableObject};
+use super::{Objects, RememberedStore, Warning};
 use crate::codes;
 use crate::folder;
 use crate::mass_deletion::MassDeletionGuard;
@@ -29,9 +29,9 @@ use crate::task::Supervisor;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
-/// How often the directory is looked at where nobody tells us of changes.
+/// How often the directory is looked at where nobody notifies us of changes.
 const POLL: Duration = Duration::from_secs(2);
-/// How often where somebody does: what is written elsewhere, as on a network volume or behind a link, isn't told.
+/// How often where somebody does: what is written elsewhere, as on a network volume or behind a link, isn't notified.
 const POLL_TOLD: Duration = Duration::from_secs(10);
 /// How long a burst of changes may go on before we look; a writer that doesn't rename gets to finish.
 const SETTLE: Duration = Duration::from_millis(100);
@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 pub fn watch(
     directory: PathBuf,
     system_namespace: String,
-    known: Known,
+    known: RememberedStore,
     tasks: &Supervisor,
 ) -> watch::Receiver<Option<Arc<Objects>>> {
     let (sender, receiver) = watch::channel(None);
@@ -53,20 +53,20 @@ pub fn watch(
 
 /// What `directory` holds now; one that can't be read holds nothing but the warning.
 pub fn read_once(directory: &Path, system_namespace: &str) -> Objects {
-    let mut files = Files::new(system_namespace.to_owned());
+    let mut files = DirectoryFiles::new(system_namespace.to_owned());
     files.look(directory, Instant::now()).unwrap_or_else(|| files.objects())
 }
 
 async fn run(
     directory: PathBuf,
     system_namespace: String,
-    known: Known,
+    known: RememberedStore,
     objects: watch::Sender<Option<Arc<Objects>>>,
 ) {
     // One place: a full channel means that a look is due already.
     let (poke, mut poked) = mpsc::channel(1);
     let watcher = watcher(&directory, poke);
-    let mut files = Files::new(system_namespace);
+    let mut files = DirectoryFiles::new(system_namespace);
     files.expect(&known);
     loop {
         let looked = {
@@ -124,11 +124,11 @@ fn report(before: Option<&Objects>, now: &Objects) {
 }
 
 /// What is known of the files of a directory.
-struct Files {
+struct DirectoryFiles {
     system_namespace: String,
-    files: BTreeMap<String, Arc<File>>,
+    files: BTreeMap<String, Arc<ConfigFile>>,
     /// What was there before this process started, until it is looked for.
-    expected: BTreeSet<Key>,
+    expected: BTreeSet<ObjectId>,
     guard: MassDeletionGuard<()>,
     /// Why the directory itself can't be read.
     failure: Option<Warning>,
@@ -137,13 +137,13 @@ struct Files {
 
 /// One file.
 #[derive(Default, Clone, PartialEq)]
-struct File {
+struct ConfigFile {
     /// Changes whenever the content may have.
     stamp: Option<Stamp>,
     /// Whether all of it has been good once.
     was_good: bool,
     /// The last good content; before there was any, what is good of the present one.
-    objects: Vec<(Key, Object)>,
+    objects: Vec<(ObjectId, StoreObject)>,
     /// About the present content.
     warnings: Vec<Warning>,
 }
@@ -169,7 +169,7 @@ impl Stamp {
     }
 }
 
-impl Files {
+impl DirectoryFiles {
     fn new(system_namespace: String) -> Self {
         Self {
             system_namespace,
@@ -182,9 +182,9 @@ impl Files {
     }
 
     /// Takes what was known of the directory before it is looked at.
-    fn expect(&mut self, known: &Known) {
-        let entries = known.entries.iter().map(|(key, _)| Key::of(key));
-        self.expected = known.secrets.iter().map(Key::secret).chain(entries).collect();
+    fn expect(&mut self, known: &RememberedStore) {
+        let entries = known.entries.iter().map(|(key, _)| ObjectId::of(key));
+        self.expected = known.secrets.iter().map(ObjectId::secret).chain(entries).collect();
     }
 
     /// Reads what has changed; `None` when nothing has.
@@ -237,8 +237,8 @@ impl Files {
     }
 
     /// Whether these files count; else they are to be looked at again.
-    fn admits(&mut self, found: &BTreeMap<String, Arc<File>>, now: Instant) -> bool {
-        let keys = |files: &BTreeMap<String, Arc<File>>| -> BTreeSet<Key> {
+    fn admits(&mut self, found: &BTreeMap<String, Arc<ConfigFile>>, now: Instant) -> bool {
+        let keys = |files: &BTreeMap<String, Arc<ConfigFile>>| -> BTreeSet<ObjectId> {
             files.values().flat_map(|file| &file.objects).map(|(key, _)| key.clone()).collect()
         };
         let there = keys(found);
@@ -254,7 +254,7 @@ impl Files {
     }
 
     /// Reads one file; `None` where it has gone.
-    fn look_at(&self, directory: &Path, name: &str) -> Option<Arc<File>> {
+    fn look_at(&self, directory: &Path, name: &str) -> Option<Arc<ConfigFile>> {
         let before = self.files.get(name);
         let read = match read(&directory.join(name)) {
             // Gone between listing and opening.
@@ -262,16 +262,16 @@ impl Files {
             Ok((stamp, bytes)) => (Some(stamp), parse(name, &bytes, &self.system_namespace)),
             Err(error) => {
                 let wrong = warning(name, None, &format!("can't be read ({error})"));
-                (None, Err(Bad { wrong, good: Vec::new() }))
+                (None, Err(FileFault { wrong, good: Vec::new() }))
             }
         };
-        let mut file = before.map(|file| File::clone(file)).unwrap_or_default();
+        let mut file = before.map(|file| ConfigFile::clone(file)).unwrap_or_default();
         file.stamp = read.0;
         match read.1 {
             Ok((objects, warnings)) => {
                 (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
             }
-            Err(Bad { mut wrong, good }) => {
+            Err(FileFault { mut wrong, good }) => {
                 let fate = if file.was_good {
                     format!("its last good objects ({}) are kept", file.objects.len())
                 } else {
@@ -291,7 +291,7 @@ impl Files {
 
     /// All objects; of two with the same name the one in the first file (by name) counts.
     fn objects(&self) -> Objects {
-        let mut all: BTreeMap<&Key, (&str, &Object)> = BTreeMap::new();
+        let mut all: BTreeMap<&ObjectId, (&str, &StoreObject)> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
         warnings.extend(self.guard.waiting().map(|((), doubt)| Warning {
             source: "the directory".to_owned(),
@@ -319,8 +319,8 @@ impl Files {
         let (mut objects, mut others) = (Objects::default(), Vec::new());
         for (name, object) in all.values() {
             match object {
-                Object::Secret(secret) if !secret.describes_clusters() => {}
-                Object::Secret(secret)
+                StoreObject::Secret(secret) if !secret.describes_clusters() => {}
+                StoreObject::Secret(secret)
                     if secret.name.namespace.as_ref() != self.system_namespace.as_str() =>
                 {
                     let text = format!(
@@ -330,10 +330,12 @@ impl Files {
                     let source = (*name).to_owned();
                     warnings.push(Warning { source, document: None, line: None, text });
                 }
-                Object::Secret(secret) => objects.secrets.push(Arc::clone(secret)),
-                Object::ConfigMap(config_map) => objects.config_maps.push(Arc::clone(config_map)),
-                Object::Namespace(namespace) => objects.namespaces.push(Arc::clone(namespace)),
-                Object::Other(other) => others.push(Arc::clone(other)),
+                StoreObject::Secret(secret) => objects.secrets.push(Arc::clone(secret)),
+                StoreObject::ConfigMap(config_map) => {
+                    objects.config_maps.push(Arc::clone(config_map));
+                }
+                StoreObject::Namespace(namespace) => objects.namespaces.push(Arc::clone(namespace)),
+                StoreObject::Other(other) => others.push(Arc::clone(other)),
             }
         }
         objects.others = others.into_iter().collect();
@@ -378,23 +380,23 @@ fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
     Ok((stamp, bytes))
 }
 
-type Parsed = (Vec<(Key, Object)>, Vec<Warning>);
+type Parsed = (Vec<(ObjectId, StoreObject)>, Vec<Warning>);
 
 /// The first thing that is wrong in a file, and what of it is good.
-struct Bad {
+struct FileFault {
     wrong: Warning,
-    good: Vec<(Key, Object)>,
+    good: Vec<(ObjectId, StoreObject)>,
 }
 
 /// The objects of one file.
-fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<Parsed, Bad> {
+fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<Parsed, FileFault> {
     let Ok(text) = std::str::from_utf8(bytes) else {
-        return Err(Bad { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
+        return Err(FileFault { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
     };
     parse_text(name, text, system_namespace).map_err(|wrong| {
         let each = documents(text).into_iter();
         let good = each.filter_map(|one| parse_text(name, one, system_namespace).ok());
-        Bad { wrong, good: good.flat_map(|(objects, _)| objects).collect() }
+        FileFault { wrong, good: good.flat_map(|(objects, _)| objects).collect() }
     })
 }
 
@@ -430,7 +432,7 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<Parsed, 
     let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| {
             let at = error.location().map(|at| (document_at(text, at.line()), at.line()));
-            // The parser's own words may quote the text, which may be a Secret.
+            // The parser's own message may quote the text, which may be a Secret.
             warning(name, at, "is neither YAML nor JSON there")
         })?;
     let mut objects = Vec::new();
@@ -441,8 +443,8 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<Parsed, 
         for object in object::read(document.value, system_namespace) {
             match object {
                 Ok(object) => objects.push(object),
-                Err(Unusable::Ignored(fact)) => warnings.push(warning(name, at, &fact)),
-                Err(Unusable::Invalid(fact)) => return Err(warning(name, at, &fact)),
+                Err(UnusableObject::Ignored(fact)) => warnings.push(warning(name, at, &fact)),
+                Err(UnusableObject::Invalid(fact)) => return Err(warning(name, at, &fact)),
             }
         }
     }

@@ -6,12 +6,12 @@ use std::cmp::Ordering;
 use prost::DecodeError;
 use serde_json::Value;
 
-use super::mcp::convert;
+use super::spec;
 use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ObjectKey};
 
 /// A kind of objects that are kept as they are stored. What they mean others decide.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kind {
+pub(super) struct StoreKind {
     /// The API group.
     pub(super) group: &'static str,
     /// The versions that servers may have, the best first. What an object says is the same in all.
@@ -27,26 +27,26 @@ pub(super) struct Kind {
 }
 
 /// All of them. API servers need not have any.
-pub(super) const ALL: &[Kind] = &[
-    Kind {
+pub(super) const ALL: &[StoreKind] = &[
+    StoreKind {
         group: ISTIO_NETWORKING,
         versions: ISTIO_NETWORKING_VERSIONS,
         plural: "serviceentries",
         kind: "ServiceEntry",
         namespaced: true,
-        spec: convert::service_entry,
+        spec: spec::service_entry,
     },
-    Kind {
+    StoreKind {
         group: ISTIO_NETWORKING,
         versions: ISTIO_NETWORKING_VERSIONS,
         plural: "workloadentries",
         kind: "WorkloadEntry",
         namespaced: true,
-        spec: convert::workload_entry,
+        spec: spec::workload_entry,
     },
 ];
 
-impl Kind {
+impl StoreKind {
     /// The row of an object.
     pub(super) fn of(key: &ObjectKey) -> Option<&'static Self> {
         ALL.iter().find(|one| one.holds(key))
@@ -75,21 +75,21 @@ impl Kind {
     }
 }
 
-impl PartialEq for Kind {
+impl PartialEq for StoreKind {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Kind {}
+impl Eq for StoreKind {}
 
-impl PartialOrd for Kind {
+impl PartialOrd for StoreKind {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Kind {
+impl Ord for StoreKind {
     fn cmp(&self, other: &Self) -> Ordering {
         (self.group, self.kind).cmp(&(other.group, other.kind))
     }

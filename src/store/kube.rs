@@ -19,21 +19,22 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
+use self::input::{ReadObject, StoreInput, StoreReader};
 use super::combined::OWN_CLUSTER;
-use super::kinds::{self, Kind};
-use super::object::{self, Unusable};
+use super::kinds::{self, StoreKind};
+use super::object::{self, UnusableObject};
 use super::{
-    CONFIG_MAPS, ConfigMap, ISTIO_SECRET_LABEL, Known, Namespace, ObjectName, Objects,
-    SECRET_LABEL, Secret, Warning,
+    CONFIG_MAPS, ISTIO_SECRET_LABEL, ObjectName, Objects, RememberedStore, SECRET_LABEL, Warning,
+    WatchedConfigMap, WatchedNamespace, WatchedSecret,
 };
 use crate::apiserver::{
-    Access, Client, Error, Event, Key, Limits, Metadata, Object, Selection, cluster_uid, look,
-    null_as_default, sameness,
+    Access, ApiClient, ApiError, NamespacedName, ObjectMetadata, OwnedObject, ReadLimits,
+    Selection, WatchEvent, cluster_uid, identity_check, look, null_as_default,
 };
 use crate::codes;
 use crate::mass_deletion::{Doubt, MassDeletionGuard};
 use crate::model::{Collection, ObjectKey};
-use crate::sources::Facts;
+use crate::sources::SourceFacts;
 use crate::task::Supervisor;
 
 /// Events that wait to be applied. A full channel makes the readers wait.
@@ -45,15 +46,15 @@ const ENTRIES_MAX: usize = 200_000;
 /// The pause between two looks whether the cluster that is meant answers again.
 const BACK_PAUSE: Duration = Duration::from_secs(2);
 
-/// What is told of the config cluster.
+/// What is reported of the config cluster.
 #[derive(Debug, Clone)]
-pub struct Watched {
+pub struct ConfigClusterState {
     /// Its objects; `None` until all have been read once.
     pub objects: watch::Receiver<Option<Arc<Objects>>>,
-    /// What keeps them from being read the first time, and from where, in words.
+    /// What keeps them from being read the first time, and from where, as text.
     pub unread: watch::Receiver<Option<String>>,
     /// When contact was lost, and that it is back.
-    pub contact: watch::Receiver<Facts>,
+    pub contact: watch::Receiver<SourceFacts>,
 }
 
 /// Watches the config cluster. A new `access` (a mounted token that was renewed) is taken up without
@@ -61,38 +62,38 @@ pub struct Watched {
 pub fn watch(
     access: watch::Receiver<Access>,
     system_namespace: String,
-    known: Known,
+    known: RememberedStore,
     tasks: &Supervisor,
-) -> Watched {
+) -> ConfigClusterState {
     let (objects, objects_seen) = watch::channel(None);
     let (unread, unread_seen) = watch::channel(None);
-    let (contact, contact_seen) = watch::channel(Facts::starting(OWN_CLUSTER, ""));
-    let told = Told { objects, unread, contact };
+    let (contact, contact_seen) = watch::channel(SourceFacts::starting(OWN_CLUSTER, ""));
+    let told = StorePublisher { objects, unread, contact };
     tasks.spawn_restarting("config-cluster", Duration::from_secs(1), move || {
         run(access.clone(), system_namespace.clone(), known.clone(), told.clone())
     });
-    Watched { objects: objects_seen, unread: unread_seen, contact: contact_seen }
+    ConfigClusterState { objects: objects_seen, unread: unread_seen, contact: contact_seen }
 }
 
 #[derive(Clone)]
-struct Told {
+struct StorePublisher {
     objects: watch::Sender<Option<Arc<Objects>>>,
     unread: watch::Sender<Option<String>>,
-    contact: watch::Sender<Facts>,
+    contact: watch::Sender<SourceFacts>,
 }
 
 async fn run(
     mut access: watch::Receiver<Access>,
     system_namespace: String,
-    known: Known,
-    told: Told,
+    known: RememberedStore,
+    told: StorePublisher,
 ) {
-    let mut index = Index::knowing(&told.last().unwrap_or(known));
+    let mut index = StoreIndex::knowing(&told.last().unwrap_or(known));
     // The cluster that was read first, where that may be known.
     let mut uid: Option<String> = None;
     loop {
         let current = access.borrow_and_update().clone();
-        let client = match Client::new(&current) {
+        let client = match ApiClient::new(&current) {
             Ok(client) => client,
             Err(error) => {
                 warn!(%error, "the config cluster can't be reached with this kubeconfig");
@@ -106,7 +107,7 @@ async fn run(
             }
         };
         let (sink, mut inputs) = mpsc::channel(EVENTS_MAX);
-        let (mut same, doubts) = sameness();
+        let (mut same, doubts) = identity_check();
         same.expect(uid.as_deref());
         same.doubt();
         let serve = async {
@@ -118,7 +119,7 @@ async fn run(
                     input = inputs.recv() => {
                         let input = input?;
                         contact::note(&told.contact, &input);
-                        if matches!(input.event, Event::Answered | Event::Restarted { .. }) {
+                        if matches!(input.event, WatchEvent::Answered | WatchEvent::Restarted { .. }) {
                             same.doubt();
                         }
                         news = index.apply(input, Instant::now()).or(news);
@@ -171,20 +172,20 @@ async fn run(
             () = until_back(&client, &uid) => {}
             () = renewed(&mut access) => {}
         }
-        // What the other one said is forgotten.
-        index = told.last().map_or_else(Index::default, |known| Index::knowing(&known));
+        // What the other one reported is forgotten.
+        index = told.last().map_or_else(StoreIndex::default, |known| StoreIndex::knowing(&known));
     }
 }
 
-impl Told {
-    /// What was told last.
-    fn last(&self) -> Option<Known> {
-        self.objects.borrow().as_deref().map(Known::of)
+impl StorePublisher {
+    /// What was last sent.
+    fn last(&self) -> Option<RememberedStore> {
+        self.objects.borrow().as_deref().map(RememberedStore::of)
     }
 }
 
 /// Waits until the cluster of this UID answers.
-async fn until_back(client: &Client, uid: &Option<String>) {
+async fn until_back(client: &ApiClient, uid: &Option<String>) {
     while cluster_uid(client).await != *uid {
         tokio::time::sleep(BACK_PAUSE).await;
     }
@@ -197,7 +198,7 @@ async fn renewed(access: &mut watch::Receiver<Access>) {
     }
 }
 
-async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
+async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInput>) {
     let secrets = |(key, value): (&str, &str)| Selection {
         namespace: Some(namespace.to_owned()),
         labels: Some(format!("{key}={value}")),
@@ -210,137 +211,75 @@ async fn read(client: &Client, namespace: &str, sink: &mpsc::Sender<Input>) {
     };
     let kept = kinds::ALL.iter().map(|kind| {
         let selection = Selection::in_best(kind.group, kind.versions, kind.plural);
-        pass_on::<KeptObject>(client, selection, Reader::Kept(kind), sink)
+        pass_on::<KeptObject>(client, selection, StoreReader::Kept(kind), sink)
     });
     let namespaces = Selection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
-        pass_on::<SecretObject>(client, secrets(ISTIO_SECRET_LABEL), Reader::IstioSecrets, sink),
-        pass_on::<SecretObject>(client, secrets(SECRET_LABEL), Reader::Secrets, sink),
-        pass_on::<ConfigMapObject>(client, config_map(ours), Reader::ConfigMap, sink),
-        pass_on::<ConfigMapObject>(client, config_map(istios), Reader::IstioConfigMap, sink),
+        pass_on::<SecretObject>(
+            client,
+            secrets(ISTIO_SECRET_LABEL),
+            StoreReader::IstioSecrets,
+            sink
+        ),
+        pass_on::<SecretObject>(client, secrets(SECRET_LABEL), StoreReader::Secrets, sink),
+        pass_on::<ConfigMapObject>(client, config_map(ours), StoreReader::ConfigMap, sink),
+        pass_on::<ConfigMapObject>(client, config_map(istios), StoreReader::IstioConfigMap, sink),
         join_all(kept),
-        pass_on::<NamespaceObject>(client, namespaces, Reader::Namespaces, sink),
+        pass_on::<NamespaceObject>(client, namespaces, StoreReader::Namespaces, sink),
     );
 }
 
 /// Watches one selection, and says with each event whose it is.
 async fn pass_on<T>(
-    client: &Client,
+    client: &ApiClient,
     selection: Selection,
-    reader: Reader,
-    sink: &mpsc::Sender<Input>,
+    reader: StoreReader,
+    sink: &mpsc::Sender<StoreInput>,
 ) where
-    T: Object,
-    Found: From<T>,
+    T: OwnedObject,
+    ReadObject: From<T>,
 {
     // One place: waiting is done in `sink`.
-    let (events, mut told) = mpsc::channel::<Event<T>>(1);
+    let (events, mut told) = mpsc::channel::<WatchEvent<T>>(1);
     let forward = async {
         while let Some(event) = told.recv().await {
-            if sink.send(Input { reader, event: convert(event) }).await.is_err() {
+            if sink.send(StoreInput { reader, event: convert(event) }).await.is_err() {
                 return;
             }
         }
     };
-    let many = matches!(reader, Reader::Kept(_) | Reader::Namespaces);
+    let many = matches!(reader, StoreReader::Kept(_) | StoreReader::Namespaces);
     let objects = if many { ENTRIES_MAX } else { OBJECTS_MAX };
-    let limits = Limits { objects, ..Limits::default() };
+    let limits = ReadLimits { objects, ..ReadLimits::default() };
     tokio::select! {
-        () = client.watch::<T, Event<T>>(selection, limits, &events) => {}
+        () = client.watch::<T, WatchEvent<T>>(selection, limits, &events) => {}
         () = forward => {}
     }
 }
 
-fn convert<T>(event: Event<T>) -> Event<Found>
+fn convert<T>(event: WatchEvent<T>) -> WatchEvent<ReadObject>
 where
-    Found: From<T>,
+    ReadObject: From<T>,
 {
     match event {
-        Event::Restarted { objects, odd } => {
-            Event::Restarted { objects: objects.into_iter().map(Found::from).collect(), odd }
-        }
-        Event::Applied(object) => Event::Applied(object.into()),
-        Event::Deleted(key) => Event::Deleted(key),
-        Event::Odd(odd) => Event::Odd(odd),
-        Event::Answered => Event::Answered,
-        Event::Failed(error) => Event::Failed(error),
+        WatchEvent::Restarted { objects, invalid } => WatchEvent::Restarted {
+            objects: objects.into_iter().map(ReadObject::from).collect(),
+            invalid,
+        },
+        WatchEvent::Applied(object) => WatchEvent::Applied(object.into()),
+        WatchEvent::Deleted(key) => WatchEvent::Deleted(key),
+        WatchEvent::Invalid(invalid) => WatchEvent::Invalid(invalid),
+        WatchEvent::Answered => WatchEvent::Answered,
+        WatchEvent::Failed(error) => WatchEvent::Failed(error),
     }
-}
-
-/// What is read. A Secret that carries both labels is found by two of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reader {
-    IstioSecrets,
-    Secrets,
-    ConfigMap,
-    IstioConfigMap,
-    Kept(&'static Kind),
-    Namespaces,
-}
-
-impl Reader {
-    const OF_CORE: [Self; 5] = [
-        Self::IstioSecrets,
-        Self::Secrets,
-        Self::ConfigMap,
-        Self::IstioConfigMap,
-        Self::Namespaces,
-    ];
-
-    fn every() -> impl Iterator<Item = Self> {
-        Self::OF_CORE.into_iter().chain(kinds::ALL.iter().map(Self::Kept))
-    }
-
-    /// Whether the mesh can do without it.
-    fn is_optional(self) -> bool {
-        !matches!(self, Self::IstioSecrets | Self::Secrets)
-    }
-
-    fn plural(self) -> &'static str {
-        match self {
-            Self::IstioSecrets | Self::Secrets => "secrets",
-            Self::ConfigMap | Self::IstioConfigMap => "configmaps",
-            Self::Kept(kind) => kind.plural,
-            Self::Namespaces => "namespaces",
-        }
-    }
-
-    /// Whose lists together are all there is of something.
-    fn group(self) -> [Self; 2] {
-        match self {
-            Self::IstioSecrets | Self::Secrets => [Self::IstioSecrets, Self::Secrets],
-            Self::ConfigMap | Self::IstioConfigMap => [Self::ConfigMap, Self::IstioConfigMap],
-            Self::Kept(_) | Self::Namespaces => [self, self],
-        }
-    }
-
-    /// All that it reads, in words.
-    fn all(self) -> String {
-        format!("{} of the config cluster", self.plural())
-    }
-}
-
-struct Input {
-    reader: Reader,
-    event: Event<Found>,
-}
-
-/// An object, or why it is none that can be used.
-enum Found {
-    Secret(Secret),
-    ConfigMap(ConfigMap),
-    Namespace(ObjectName, Namespace),
-    /// An object that is kept as it is, but for its kind, which a list doesn't say.
-    Kept(ObjectName, Value),
-    Unusable(ObjectName, String),
 }
 
 /// Data is left untyped, so that an error never quotes it.
 #[derive(Deserialize)]
 struct SecretObject {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ObjectMetadata,
     #[serde(default)]
     data: Value,
 }
@@ -348,7 +287,7 @@ struct SecretObject {
 #[derive(Deserialize)]
 struct ConfigMapObject {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ObjectMetadata,
     #[serde(default, deserialize_with = "null_as_default")]
     data: BTreeMap<String, String>,
 }
@@ -357,20 +296,20 @@ struct ConfigMapObject {
 #[derive(Deserialize)]
 struct NamespaceObject {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ObjectMetadata,
 }
 
-impl Object for NamespaceObject {
-    fn metadata(&self) -> &Metadata {
+impl OwnedObject for NamespaceObject {
+    fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
 
-impl From<NamespaceObject> for Found {
+impl From<NamespaceObject> for ReadObject {
     fn from(NamespaceObject { metadata }: NamespaceObject) -> Self {
         let name = name_of(&metadata.key());
         let labels = owned(metadata.labels);
-        let namespace = Namespace { name: Arc::clone(&name.name), labels };
+        let namespace = WatchedNamespace { name: Arc::clone(&name.name), labels };
         Self::Namespace(name, namespace)
     }
 }
@@ -380,20 +319,20 @@ impl From<NamespaceObject> for Found {
 #[derive(Deserialize)]
 struct KeptObject {
     #[serde(default)]
-    metadata: Metadata,
+    metadata: ObjectMetadata,
     #[serde(default)]
     spec: Value,
     #[serde(default)]
     status: Value,
 }
 
-impl Object for KeptObject {
-    fn metadata(&self) -> &Metadata {
+impl OwnedObject for KeptObject {
+    fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
 
-impl From<KeptObject> for Found {
+impl From<KeptObject> for ReadObject {
     /// Leaves out what changes without meaning: versions, and who manages which field.
     fn from(KeptObject { metadata, spec, status }: KeptObject) -> Self {
         let name = name_of(&metadata.key());
@@ -408,37 +347,39 @@ impl From<KeptObject> for Found {
     }
 }
 
-impl Object for SecretObject {
-    fn metadata(&self) -> &Metadata {
+impl OwnedObject for SecretObject {
+    fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
 
-impl Object for ConfigMapObject {
-    fn metadata(&self) -> &Metadata {
+impl OwnedObject for ConfigMapObject {
+    fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
 
-impl From<SecretObject> for Found {
+impl From<SecretObject> for ReadObject {
     fn from(SecretObject { metadata, data }: SecretObject) -> Self {
         let name = name_of(&metadata.key());
         match object::secret_data(Some(&data), None) {
-            Ok(data) => Self::Secret(Secret {
+            Ok(data) => Self::Secret(WatchedSecret {
                 name,
                 created: metadata.creation_timestamp.parse().ok(),
                 labels: owned(metadata.labels),
                 annotations: owned(metadata.annotations),
                 data,
             }),
-            Err(Unusable::Invalid(fact) | Unusable::Ignored(fact)) => Self::Unusable(name, fact),
+            Err(UnusableObject::Invalid(fact) | UnusableObject::Ignored(fact)) => {
+                Self::Unusable(name, fact)
+            }
         }
     }
 }
 
-impl From<ConfigMapObject> for Found {
+impl From<ConfigMapObject> for ReadObject {
     fn from(ConfigMapObject { metadata, data }: ConfigMapObject) -> Self {
-        Self::ConfigMap(ConfigMap { name: name_of(&metadata.key()), data })
+        Self::ConfigMap(WatchedConfigMap { name: name_of(&metadata.key()), data })
     }
 }
 
@@ -446,7 +387,7 @@ fn owned(map: BTreeMap<Arc<str>, Arc<str>>) -> BTreeMap<String, String> {
     map.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-fn name_of(key: &Key) -> ObjectName {
+fn name_of(key: &NamespacedName) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
@@ -456,116 +397,117 @@ fn name_of_key(key: &ObjectKey) -> ObjectName {
 
 /// What is known, by reader. Pure.
 #[derive(Default)]
-struct Index {
-    secrets: BTreeMap<(Reader, ObjectName), Arc<Secret>>,
-    config_maps: BTreeMap<(Reader, ObjectName), Arc<ConfigMap>>,
+struct StoreIndex {
+    secrets: BTreeMap<(StoreReader, ObjectName), Arc<WatchedSecret>>,
+    config_maps: BTreeMap<(StoreReader, ObjectName), Arc<WatchedConfigMap>>,
     kept: Collection,
-    namespaces: BTreeMap<ObjectName, Arc<Namespace>>,
+    namespaces: BTreeMap<ObjectName, Arc<WatchedNamespace>>,
     /// Readers that have listed once, or that may not and needn't.
-    read: BTreeMap<Reader, ()>,
+    read: BTreeMap<StoreReader, ()>,
     /// About one object, or about all that a reader reads.
-    warnings: BTreeMap<(Reader, Option<ObjectName>), Warning>,
+    warnings: BTreeMap<(StoreReader, Option<ObjectName>), Warning>,
     /// Readers that can't read, and why.
-    failing: BTreeMap<Reader, (&'static str, String)>,
+    failing: BTreeMap<StoreReader, (&'static str, String)>,
     /// What was known of before anything was read, and who has not found most of it yet: by the first reader of
     /// a group. A first list is held against it.
-    expected: BTreeMap<Reader, BTreeSet<ObjectName>>,
+    expected: BTreeMap<StoreReader, BTreeSet<ObjectName>>,
     /// Lists that were hard to believe.
-    guard: MassDeletionGuard<Reader>,
+    guard: MassDeletionGuard<StoreReader>,
     /// The kinds that are to be listed again, by plural.
     again: BTreeSet<&'static str>,
 }
 
-impl Index {
+impl StoreIndex {
     /// An index of a cluster that is known to have held this, and has not been read since. The entries count.
-    fn knowing(known: &Known) -> Self {
+    fn knowing(known: &RememberedStore) -> Self {
         let kept: Collection = (known.entries.iter())
-            .filter(|(key, _)| Kind::of(key).is_some())
+            .filter(|(key, _)| StoreKind::of(key).is_some())
             .map(|(key, object)| (key.clone(), Arc::clone(object)))
             .collect();
         let namespaces = kept.iter().map(|(key, _)| &key.namespace);
         let namespaces = namespaces.map(|name| ObjectName::new("", name)).collect();
         let expected = [
-            (Reader::IstioSecrets, known.secrets.clone()),
-            (Reader::ConfigMap, known.config_maps.clone()),
-            (Reader::Namespaces, namespaces),
+            (StoreReader::IstioSecrets, known.secrets.clone()),
+            (StoreReader::ConfigMap, known.config_maps.clone()),
+            (StoreReader::Namespaces, namespaces),
         ];
         Self { kept, expected: expected.into(), ..Self::default() }
     }
 
     /// Takes an event in. Returns all objects if they may have changed and have all been read once.
-    fn apply(&mut self, Input { reader, event }: Input, now: Instant) -> Option<Objects> {
-        if matches!(event, Event::Failed(Error::Gone(_) | Error::VersionAhead(_))) {
+    fn apply(&mut self, StoreInput { reader, event }: StoreInput, now: Instant) -> Option<Objects> {
+        if matches!(event, WatchEvent::Failed(ApiError::Gone(_) | ApiError::VersionAhead(_))) {
             // Versions grow old; it is listed anew.
             return None;
         }
-        if !matches!(event, Event::Failed(_)) && self.failing.remove(&reader).is_none() {
+        if !matches!(event, WatchEvent::Failed(_)) && self.failing.remove(&reader).is_none() {
             // Nothing is new by that alone.
-            if matches!(event, Event::Answered) {
+            if matches!(event, WatchEvent::Answered) {
                 return None;
             }
         }
         match event {
-            Event::Answered => {}
-            Event::Restarted { objects, odd } => {
-                let odd_names = odd.iter().filter_map(|odd| odd.key.as_ref()).map(name_of);
+            WatchEvent::Answered => {}
+            WatchEvent::Restarted { objects, invalid } => {
+                let invalid_names =
+                    invalid.iter().filter_map(|invalid| invalid.key.as_ref()).map(name_of);
                 let names: BTreeSet<_> =
-                    objects.iter().map(Found::name).cloned().chain(odd_names).collect();
+                    objects.iter().map(ReadObject::name).cloned().chain(invalid_names).collect();
                 if !self.admits(reader, &names, now) {
                     return self.complete();
                 }
                 self.secrets.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.config_maps.retain(|(of, name), _| *of != reader || names.contains(name));
                 self.forget_kept(reader, |key| !names.contains(&name_of_key(key)));
-                if reader == Reader::Namespaces {
+                if reader == StoreReader::Namespaces {
                     self.namespaces.retain(|name, _| names.contains(name));
                 }
                 self.warnings.retain(|(of, _), _| *of != reader);
                 for object in objects {
                     self.take(reader, object);
                 }
-                for odd in odd {
-                    self.odd(reader, odd);
+                for invalid in invalid {
+                    self.invalid(reader, invalid);
                 }
                 self.read.insert(reader, ());
                 self.find_expected(reader, now);
             }
-            Event::Applied(object) => self.take(reader, object),
-            Event::Deleted(key) => {
+            WatchEvent::Applied(object) => self.take(reader, object),
+            WatchEvent::Deleted(key) => {
                 let name = name_of(&key);
                 self.secrets.remove(&(reader, name.clone()));
                 self.config_maps.remove(&(reader, name.clone()));
-                if let Reader::Kept(kind) = reader {
+                if let StoreReader::Kept(kind) = reader {
                     self.kept.remove(&kind.key(&name.namespace, &name.name));
                 }
-                if reader == Reader::Namespaces {
+                if reader == StoreReader::Namespaces {
                     self.namespaces.remove(&name);
                 }
                 self.warnings.remove(&(reader, Some(name)));
             }
-            Event::Odd(odd) => self.odd(reader, odd),
-            Event::Failed(error) => self.failed(reader, &error),
+            WatchEvent::Invalid(invalid) => self.invalid(reader, invalid),
+            WatchEvent::Failed(error) => self.failed(reader, &error),
         }
         self.complete()
     }
 
     /// All objects, once all have been read.
     fn complete(&self) -> Option<Objects> {
-        Reader::every().all(|reader| self.read.contains_key(&reader)).then(|| self.objects())
+        StoreReader::every().all(|reader| self.read.contains_key(&reader)).then(|| self.objects())
     }
 
     /// What a reader has found.
-    fn held_by(&self, reader: Reader) -> impl Iterator<Item = ObjectName> {
+    fn held_by(&self, reader: StoreReader) -> impl Iterator<Item = ObjectName> {
         fn of<T>(
-            map: &BTreeMap<(Reader, ObjectName), T>,
-            reader: Reader,
+            map: &BTreeMap<(StoreReader, ObjectName), T>,
+            reader: StoreReader,
         ) -> impl Iterator<Item = &ObjectName> {
             map.keys().filter(move |(of, _)| *of == reader).map(|(_, name)| name)
         }
         let is_kept =
-            move |key: &&ObjectKey| matches!(reader, Reader::Kept(kind) if kind.holds(key));
+            move |key: &&ObjectKey| matches!(reader, StoreReader::Kept(kind) if kind.holds(key));
         let kept = self.kept.iter().map(|(key, _)| key).filter(is_kept).map(name_of_key);
-        let namespaces = self.namespaces.keys().filter(move |_| reader == Reader::Namespaces);
+        let namespaces = self.namespaces.keys().filter(move |_| reader == StoreReader::Namespaces);
         of(&self.secrets, reader)
             .chain(of(&self.config_maps, reader))
             .chain(namespaces)
@@ -574,7 +516,7 @@ impl Index {
     }
 
     /// Whether a list of these counts; else it is to be asked for again.
-    fn admits(&mut self, reader: Reader, names: &BTreeSet<ObjectName>, now: Instant) -> bool {
+    fn admits(&mut self, reader: StoreReader, names: &BTreeSet<ObjectName>, now: Instant) -> bool {
         let (mut known, mut found) = (0, 0);
         for name in self.held_by(reader) {
             known += 1;
@@ -589,7 +531,7 @@ impl Index {
 
     /// Looks whether what was known before is among the first lists of all that read such things; if not, all of
     /// them are to be asked for again before they count as read.
-    fn find_expected(&mut self, reader: Reader, now: Instant) {
+    fn find_expected(&mut self, reader: StoreReader, now: Instant) {
         let group = reader.group();
         let [first, _] = group;
         if !group.iter().all(|one| self.read.contains_key(one)) {
@@ -604,7 +546,7 @@ impl Index {
         }
     }
 
-    fn guarded(&mut self, reader: Reader, known: usize, found: usize, now: Instant) -> bool {
+    fn guarded(&mut self, reader: StoreReader, known: usize, found: usize, now: Instant) -> bool {
         let before = self.guard.doubted();
         let admitted = self.guard.admits(reader, known, found, now);
         if !admitted {
@@ -620,8 +562,8 @@ impl Index {
     }
 
     /// Drops what a reader has found, as far as it has gone.
-    fn forget_kept(&mut self, reader: Reader, has_gone: impl Fn(&ObjectKey) -> bool) {
-        let Reader::Kept(kind) = reader else { return };
+    fn forget_kept(&mut self, reader: StoreReader, has_gone: impl Fn(&ObjectKey) -> bool) {
+        let StoreReader::Kept(kind) = reader else { return };
         let of_kind = self.kept.iter().map(|(key, _)| key).filter(|key| kind.holds(key));
         let gone: Vec<_> = of_kind.filter(|key| has_gone(key)).cloned().collect();
         gone.iter().for_each(|key| drop(self.kept.remove(key)));
@@ -632,52 +574,52 @@ impl Index {
         std::mem::take(&mut self.again).into_iter()
     }
 
-    fn take(&mut self, reader: Reader, object: Found) {
+    fn take(&mut self, reader: StoreReader, object: ReadObject) {
         self.warnings.remove(&(reader, Some(object.name().clone())));
         match object {
-            Found::Secret(secret) => {
+            ReadObject::Secret(secret) => {
                 self.secrets.insert((reader, secret.name.clone()), Arc::new(secret));
             }
-            Found::ConfigMap(config_map) => {
+            ReadObject::ConfigMap(config_map) => {
                 self.config_maps.insert((reader, config_map.name.clone()), Arc::new(config_map));
             }
-            Found::Namespace(name, namespace) => {
+            ReadObject::Namespace(name, namespace) => {
                 self.namespaces.insert(name, Arc::new(namespace));
             }
-            Found::Kept(name, mut object) => {
-                if let Reader::Kept(kind) = reader {
+            ReadObject::Kept(name, mut object) => {
+                if let StoreReader::Kept(kind) = reader {
                     kind.stamp(&mut object);
                     self.kept.insert(kind.key(&name.namespace, &name.name), Arc::new(object));
                 }
             }
             // What it was before stays.
-            Found::Unusable(name, fact) => self.warn(reader, Some(name), fact),
+            ReadObject::Unusable(name, fact) => self.warn(reader, Some(name), fact),
         }
     }
 
     /// What it was before stays, whatever it is now.
-    fn odd(&mut self, reader: Reader, odd: crate::apiserver::Odd) {
-        let name = odd.key.as_ref().map(name_of);
-        self.warn(reader, name, odd.reason);
+    fn invalid(&mut self, reader: StoreReader, invalid: crate::apiserver::InvalidField) {
+        let name = invalid.key.as_ref().map(name_of);
+        self.warn(reader, name, invalid.reason);
     }
 
-    fn failed(&mut self, reader: Reader, error: &Error) {
-        let refused = matches!(error, Error::Forbidden(_) | Error::NotFound(_));
+    fn failed(&mut self, reader: StoreReader, error: &ApiError) {
+        let refused = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_));
         if refused && reader.is_optional() {
             // Nobody can look for it.
             reader.group().iter().for_each(|one| drop(self.expected.remove(one)));
             let first = self.read.insert(reader, ()).is_none();
-            if first && matches!(error, Error::NotFound(_)) {
+            if first && matches!(error, ApiError::NotFound(_)) {
                 // What was known from before was of a kind that is there no more.
                 self.forget_kept(reader, |_| true);
             }
         }
-        if matches!((reader, error), (Reader::Kept(_), Error::NotFound(_))) {
+        if matches!((reader, error), (StoreReader::Kept(_), ApiError::NotFound(_))) {
             // Such objects are not installed there. We go on asking.
             return;
         }
         let code = match error {
-            Error::Forbidden(_) if reader.is_optional() => &codes::RIGHT_MISSING,
+            ApiError::Forbidden(_) if reader.is_optional() => &codes::RIGHT_MISSING,
             error => contact::code(error),
         };
         let trouble = (code.id, format!("can't be read ({error})"));
@@ -687,7 +629,7 @@ impl Index {
         }
     }
 
-    fn warn(&mut self, reader: Reader, name: Option<ObjectName>, text: String) {
+    fn warn(&mut self, reader: StoreReader, name: Option<ObjectName>, text: String) {
         let source = match &name {
             Some(name) => format!("{} {name}", reader.plural()),
             None => reader.all(),
@@ -728,18 +670,18 @@ impl Index {
     }
 }
 
-fn doubted(reader: Reader, doubt: &Doubt) -> Warning {
+fn doubted(reader: StoreReader, doubt: &Doubt) -> Warning {
     let text =
         format!("{}: its list {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL);
     Warning { source: reader.all(), document: None, line: None, text }
 }
 
-fn failure(reader: Reader, (code, fact): &(&str, String)) -> Warning {
+fn failure(reader: StoreReader, (code, fact): &(&str, String)) -> Warning {
     let text = format!("{code}: {fact}; what was read before is kept");
     Warning { source: reader.all(), document: None, line: None, text }
 }
 
-impl Found {
+impl ReadObject {
     fn name(&self) -> &ObjectName {
         match self {
             Self::Secret(secret) => &secret.name,
@@ -749,5 +691,6 @@ impl Found {
     }
 }
 
+mod input;
 #[cfg(test)]
 mod tests;

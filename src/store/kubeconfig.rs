@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::exec::{Issued, Program};
-use super::own_cluster::OwnClusterError;
-use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use super::exec::{ExecToken, Program};
+use super::own_cluster_error::OwnClusterError;
+use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
 
 /// The files that kubectl would read: those of `KUBECONFIG`, else `~/.kube/config`.
 pub fn usual_files() -> Vec<PathBuf> {
@@ -34,20 +34,20 @@ pub fn usual_files() -> Vec<PathBuf> {
 #[serde(rename_all = "kebab-case", default)]
 struct Kubeconfig {
     current_context: Option<String>,
-    contexts: Vec<Named<Context>>,
-    clusters: Vec<Named<Cluster>>,
-    users: Vec<Named<User>>,
+    contexts: Vec<NamedEntry<UserContext>>,
+    clusters: Vec<NamedEntry<UserCluster>>,
+    users: Vec<NamedEntry<UserEntry>>,
 }
 
 #[derive(Deserialize)]
-struct Named<T> {
+struct NamedEntry<T> {
     name: String,
     #[serde(alias = "context", alias = "cluster", alias = "user")]
     value: T,
 }
 
 #[derive(Deserialize)]
-struct Context {
+struct UserContext {
     cluster: String,
     #[serde(default)]
     user: String,
@@ -55,7 +55,7 @@ struct Context {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
-struct Cluster {
+struct UserCluster {
     server: String,
     certificate_authority: Option<PathBuf>,
     certificate_authority_data: Option<String>,
@@ -66,7 +66,7 @@ struct Cluster {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "kebab-case")]
-struct User {
+struct UserEntry {
     token: Option<String>,
     #[serde(rename = "tokenFile")]
     token_file: Option<PathBuf>,
@@ -81,14 +81,17 @@ struct User {
 }
 
 /// One context: a cluster, and how to log in to it.
-pub(super) struct Chosen {
+pub(super) struct ChosenContext {
     pub(super) name: String,
-    cluster: Cluster,
-    user: User,
+    cluster: UserCluster,
+    user: UserEntry,
 }
 
 /// Reads `files`, those that are there, and chooses a context: `context`, else the current one.
-pub(super) fn choose(files: &[PathBuf], context: Option<&str>) -> Result<Chosen, OwnClusterError> {
+pub(super) fn choose(
+    files: &[PathBuf],
+    context: Option<&str>,
+) -> Result<ChosenContext, OwnClusterError> {
     let mut merged = Kubeconfig::default();
     for path in files {
         match read(path) {
@@ -122,17 +125,17 @@ pub(super) fn choose(files: &[PathBuf], context: Option<&str>) -> Result<Chosen,
     let cluster = take(&mut merged.clusters, &wanted.cluster)
         .ok_or_else(|| lacks("cluster", &wanted.cluster))?;
     let user = match wanted.user.as_str() {
-        "" => User::default(),
+        "" => UserEntry::default(),
         user => take(&mut merged.users, user).ok_or_else(|| lacks("user", user))?,
     };
-    let chosen = Chosen { name, cluster, user };
+    let chosen = ChosenContext { name, cluster, user };
     chosen
         .check()
         .map_err(|reason| OwnClusterError::Kubeconfig { path: shown().into(), reason })?;
     Ok(chosen)
 }
 
-fn take<T>(list: &mut Vec<Named<T>>, name: &str) -> Option<T> {
+fn take<T>(list: &mut Vec<NamedEntry<T>>, name: &str) -> Option<T> {
     let at = list.iter().position(|one| one.name == name)?;
     Some(list.swap_remove(at).value)
 }
@@ -155,10 +158,10 @@ fn read(path: &Path) -> Result<Option<Kubeconfig>, String> {
     let absolute = |file: &mut Option<PathBuf>| {
         *file = file.take().filter(|file| !file.as_os_str().is_empty()).map(|f| folder.join(f));
     };
-    for Named { value, .. } in &mut config.clusters {
+    for NamedEntry { value, .. } in &mut config.clusters {
         absolute(&mut value.certificate_authority);
     }
-    for Named { value, .. } in &mut config.users {
+    for NamedEntry { value, .. } in &mut config.users {
         absolute(&mut value.token_file);
         absolute(&mut value.client_certificate);
         absolute(&mut value.client_key);
@@ -169,7 +172,7 @@ fn read(path: &Path) -> Result<Option<Kubeconfig>, String> {
 
 impl Kubeconfig {
     fn add(&mut self, next: Self) {
-        fn new<T>(list: &mut Vec<Named<T>>, more: Vec<Named<T>>) {
+        fn new<T>(list: &mut Vec<NamedEntry<T>>, more: Vec<NamedEntry<T>>) {
             for one in more {
                 if !list.iter().any(|known| known.name == one.name) {
                     list.push(one);
@@ -183,7 +186,7 @@ impl Kubeconfig {
     }
 }
 
-impl Chosen {
+impl ChosenContext {
     /// What can't work, whatever files hold and programs print.
     fn check(&self) -> Result<(), String> {
         if self.cluster.insecure_skip_tls_verify {
@@ -212,12 +215,12 @@ impl Chosen {
             cluster.certificate_authority_data.as_ref(),
             cluster.certificate_authority.as_ref(),
         )?;
-        let Issued { credential, ends } = match &self.user.exec {
+        let ExecToken { credential, ends } = match &self.user.exec {
             Some(program) => {
                 let told = program.provide_cluster_info.then(|| self.told(ca_pem.as_deref()));
                 program.run(told.as_ref()).await?
             }
-            None => Issued { credential: self.user.credential()?, ends: None },
+            None => ExecToken { credential: self.user.credential()?, ends: None },
         };
         let access = Access {
             server: self.server()?,
@@ -229,7 +232,7 @@ impl Chosen {
         Ok((access, ends))
     }
 
-    /// What a program is told of the cluster (client.authentication.k8s.io/v1, `Cluster`).
+    /// What a program is passed about the cluster (client.authentication.k8s.io/v1, `Cluster`).
     fn told(&self, ca_pem: Option<&[u8]>) -> Value {
         let mut told = json!({ "server": self.cluster.server });
         if let Some(name) = &self.cluster.tls_server_name {
@@ -256,9 +259,9 @@ fn bytes(data: Option<&String>, file: Option<&PathBuf>) -> Result<Option<Vec<u8>
     }
 }
 
-impl User {
+impl UserEntry {
     /// The credential that it holds, or that is in its files.
-    fn credential(&self) -> Result<Credential, String> {
+    fn credential(&self) -> Result<ApiCredential, String> {
         let token = match (self.token.as_ref().filter(|token| !token.is_empty()), &self.token_file)
         {
             (Some(token), _) => Some(token.clone()),
@@ -270,13 +273,13 @@ impl User {
         let chain = bytes(self.client_certificate_data.as_ref(), self.client_certificate.as_ref())?;
         let key = bytes(self.client_key_data.as_ref(), self.client_key.as_ref())?;
         Ok(match (chain, key, token.map(Redacted::new)) {
-            (Some(certificate_pem), Some(key), Some(token)) => Credential::CertificateAndToken {
+            (Some(certificate_pem), Some(key), Some(token)) => ApiCredential::CertificateAndToken {
                 certificate_pem,
                 key_pem: Redacted::new(key),
                 token,
             },
             (Some(certificate_pem), Some(key), None) => {
-                Credential::Certificate { certificate_pem, key_pem: Redacted::new(key) }
+                ApiCredential::Certificate { certificate_pem, key_pem: Redacted::new(key) }
             }
             (Some(_), None, _) | (None, Some(_), _) => {
                 return Err(
@@ -284,13 +287,13 @@ impl User {
                         .to_owned(),
                 );
             }
-            (None, None, Some(token)) => Credential::Token(token),
+            (None, None, Some(token)) => ApiCredential::Token(token),
             (None, None, None) => match (&self.username, &self.password) {
-                (Some(username), Some(password)) => Credential::Basic {
+                (Some(username), Some(password)) => ApiCredential::Basic {
                     username: username.clone(),
                     password: Redacted::new(password.clone()),
                 },
-                _ => Credential::None,
+                _ => ApiCredential::None,
             },
         })
     }
@@ -333,7 +336,7 @@ mod tests {
             ("{exec: {command: ./login}}", "from-program"),
         ] {
             let access = access(&[&config(user)], None).await.expect(user);
-            assert_eq!(access.credential, Credential::Token(Redacted::new(token.into())));
+            assert_eq!(access.credential, ApiCredential::Token(Redacted::new(token.into())));
         }
     }
 
@@ -344,7 +347,7 @@ mod tests {
         for (context, user) in [(None, true), (Some("a"), true), (Some("b"), false)] {
             let access = access(&files, context).await.expect("usable");
             assert_eq!(access.server, "https://127.0.0.1:6443/", "{context:?}");
-            assert_eq!(access.credential != Credential::None, user, "{context:?}");
+            assert_eq!(access.credential != ApiCredential::None, user, "{context:?}");
         }
     }
 

@@ -13,6 +13,8 @@ pub mod kubeconfig;
 pub mod mcp;
 mod object;
 pub mod own_cluster;
+mod own_cluster_error;
+mod spec;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -35,26 +37,26 @@ pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Objects {
     /// Secrets of the system namespace that carry one of the two labels, by name.
-    pub secrets: Vec<Arc<Secret>>,
+    pub secrets: Vec<Arc<WatchedSecret>>,
     /// ConfigMaps, by namespace and name.
-    pub config_maps: Vec<Arc<ConfigMap>>,
+    pub config_maps: Vec<Arc<WatchedConfigMap>>,
     /// Namespaces, by name.
-    pub namespaces: Vec<Arc<Namespace>>,
+    pub namespaces: Vec<Arc<WatchedNamespace>>,
     /// Objects of all other kinds as they are.
     pub others: Collection,
     /// What could not be read and is replaced by what it was before, or left out.
     pub warnings: Vec<Warning>,
-    /// Where there may be more objects than these: a file that could not be read, or not all of it, and of
-    /// which nobody knows what it said before.
+    /// Where there may be more objects than these: a file that could not be read, or not all of it, and of which nobody
+    /// knows what it held before.
     pub partial: Option<Arc<str>>,
-    /// What of several stores counts for nothing, since a store before has it: each with the hosts that it
-    /// names, in words.
+    /// What of several stores counts for nothing, since a store before has it: each with the hosts that it names, as
+    /// text.
     pub shadowed: Vec<(Vec<Arc<str>>, String)>,
 }
 
 /// What a store was known to hold before it is read. Of it first answers must have most, or be repeated.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct RememberedStore {
     /// The Secrets that held members.
     pub secrets: BTreeSet<ObjectName>,
     /// The ConfigMaps of the mesh, one of which was there.
@@ -63,7 +65,7 @@ pub struct Known {
     pub entries: Collection,
 }
 
-impl Known {
+impl RememberedStore {
     /// All that was read.
     fn of(objects: &Objects) -> Self {
         Self {
@@ -98,7 +100,7 @@ impl fmt::Display for ObjectName {
 
 /// A Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Secret {
+pub struct WatchedSecret {
     /// Its name.
     pub name: ObjectName,
     /// Its labels.
@@ -111,7 +113,7 @@ pub struct Secret {
     pub data: BTreeMap<String, Redacted<Vec<u8>>>,
 }
 
-impl Secret {
+impl WatchedSecret {
     /// Whether it carries a label that makes it describe member clusters.
     pub fn describes_clusters(&self) -> bool {
         [ISTIO_SECRET_LABEL, SECRET_LABEL]
@@ -122,7 +124,7 @@ impl Secret {
 
 /// A ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConfigMap {
+pub struct WatchedConfigMap {
     /// Its name.
     pub name: ObjectName,
     /// Its text data.
@@ -131,7 +133,7 @@ pub struct ConfigMap {
 
 /// A Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Namespace {
+pub struct WatchedNamespace {
     /// Its name.
     pub name: Arc<str>,
     /// Its labels.
@@ -164,7 +166,7 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What the store is told: see [`crate::fuzz`].
+/// What the store is sent: see [`crate::fuzz`].
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz {
     /// A file of manifests.

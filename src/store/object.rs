@@ -8,28 +8,28 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::kinds;
-use super::{ConfigMap, Namespace, ObjectName, Secret};
+use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
 use crate::apiserver::Redacted;
 use crate::model::ObjectKey;
 
 /// One object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Object {
-    Secret(Arc<Secret>),
-    ConfigMap(Arc<ConfigMap>),
-    Namespace(Arc<Namespace>),
+pub(super) enum StoreObject {
+    Secret(Arc<WatchedSecret>),
+    ConfigMap(Arc<WatchedConfigMap>),
+    Namespace(Arc<WatchedNamespace>),
     Other(Arc<Value>),
 }
 
-/// What tells objects apart.
+/// What identifies an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct ObjectId {
     pub(super) group: String,
     pub(super) kind: String,
     pub(super) name: ObjectName,
 }
 
-impl Key {
+impl ObjectId {
     /// Of a Secret.
     pub(super) fn secret(name: &ObjectName) -> Self {
         Self { group: String::new(), kind: "Secret".to_owned(), name: name.clone() }
@@ -44,7 +44,7 @@ impl Key {
 
 /// Why a document is no object that can be used.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unusable {
+pub(super) enum UnusableObject {
     /// The file is wrong.
     Invalid(String),
     /// It is fine, and means nothing here.
@@ -58,7 +58,7 @@ const WITHOUT_NAMESPACE: &[&str] = &["Namespace", "Node", "GatewayClass"];
 pub(super) fn read(
     document: Value,
     system_namespace: &str,
-) -> Vec<Result<(Key, Object), Unusable>> {
+) -> Vec<Result<(ObjectId, StoreObject), UnusableObject>> {
     let kind = document.get("kind").and_then(Value::as_str).unwrap_or_default();
     if kind.ends_with("List")
         && let Some(Value::Array(items)) = document.get("items")
@@ -85,8 +85,11 @@ pub(super) fn read(
     vec![one(document, system_namespace)]
 }
 
-fn one(mut document: Value, system_namespace: &str) -> Result<(Key, Object), Unusable> {
-    let invalid = |fact: &str| Unusable::Invalid(fact.to_owned());
+fn one(
+    mut document: Value,
+    system_namespace: &str,
+) -> Result<(ObjectId, StoreObject), UnusableObject> {
+    let invalid = |fact: &str| UnusableObject::Invalid(fact.to_owned());
     if !document.is_object() {
         return Err(invalid("is not an object"));
     }
@@ -109,18 +112,18 @@ fn one(mut document: Value, system_namespace: &str) -> Result<(Key, Object), Unu
     };
     let name = ObjectName::new(namespace, &name);
     let object = match (group.as_str(), kind.as_str()) {
-        ("", "Secret") => Object::Secret(Arc::new(secret(&document, name.clone())?)),
-        ("", "ConfigMap") => Object::ConfigMap(Arc::new(ConfigMap {
+        ("", "Secret") => StoreObject::Secret(Arc::new(secret(&document, name.clone())?)),
+        ("", "ConfigMap") => StoreObject::ConfigMap(Arc::new(WatchedConfigMap {
             name: name.clone(),
             data: strings(document.get("data"), "data")?,
         })),
-        ("", "Namespace") => Object::Namespace(Arc::new(Namespace {
+        ("", "Namespace") => StoreObject::Namespace(Arc::new(WatchedNamespace {
             name: Arc::clone(&name.name),
             labels: strings(metadata.get("labels"), "metadata.labels")?,
         })),
         ("", "Service" | "Pod") => {
             let fact = format!("{kind} {name} is ignored: services come from member clusters");
-            return Err(Unusable::Ignored(fact));
+            return Err(UnusableObject::Ignored(fact));
         }
         _ => {
             if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut)
@@ -128,16 +131,16 @@ fn one(mut document: Value, system_namespace: &str) -> Result<(Key, Object), Unu
             {
                 metadata.insert("namespace".to_owned(), name.namespace.as_ref().into());
             }
-            Object::Other(Arc::new(document))
+            StoreObject::Other(Arc::new(document))
         }
     };
-    Ok((Key { group, kind, name }, object))
+    Ok((ObjectId { group, kind, name }, object))
 }
 
-fn secret(document: &Value, name: ObjectName) -> Result<Secret, Unusable> {
+fn secret(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableObject> {
     let metadata = document.get("metadata").unwrap_or(&Value::Null);
     let created = metadata.get("creationTimestamp").and_then(Value::as_str);
-    Ok(Secret {
+    Ok(WatchedSecret {
         name,
         labels: strings(metadata.get("labels"), "metadata.labels")?,
         annotations: strings(metadata.get("annotations"), "metadata.annotations")?,
@@ -150,13 +153,13 @@ fn secret(document: &Value, name: ObjectName) -> Result<Secret, Unusable> {
 pub(super) fn secret_data(
     data: Option<&Value>,
     string_data: Option<&Value>,
-) -> Result<BTreeMap<String, Redacted<Vec<u8>>>, Unusable> {
+) -> Result<BTreeMap<String, Redacted<Vec<u8>>>, UnusableObject> {
     let mut decoded = BTreeMap::new();
     for (key, value) in strings(data, "data")? {
         let joined: String = value.split_ascii_whitespace().collect();
-        let bytes = STANDARD
-            .decode(joined)
-            .map_err(|_| Unusable::Invalid(format!("data.{} is not base64", key.escape_debug())))?;
+        let bytes = STANDARD.decode(joined).map_err(|_| {
+            UnusableObject::Invalid(format!("data.{} is not base64", key.escape_debug()))
+        })?;
         decoded.insert(key, Redacted::new(bytes));
     }
     for (key, value) in strings(string_data, "stringData")? {
@@ -169,16 +172,19 @@ pub(super) fn secret_data(
 pub(super) fn strings(
     value: Option<&Value>,
     field: &str,
-) -> Result<BTreeMap<String, String>, Unusable> {
+) -> Result<BTreeMap<String, String>, UnusableObject> {
     let map = match value {
         None | Some(Value::Null) => return Ok(BTreeMap::new()),
         Some(Value::Object(map)) => map,
-        Some(_) => return Err(Unusable::Invalid(format!("{field} is not a map"))),
+        Some(_) => return Err(UnusableObject::Invalid(format!("{field} is not a map"))),
     };
     map.iter()
         .map(|(key, value)| match value {
             Value::String(text) => Ok((key.clone(), text.clone())),
-            _ => Err(Unusable::Invalid(format!("{field}.{} is not a string", key.escape_debug()))),
+            _ => Err(UnusableObject::Invalid(format!(
+                "{field}.{} is not a string",
+                key.escape_debug()
+            ))),
         })
         .collect()
 }

@@ -4,15 +4,16 @@
 //! Owns the task that renews what ends: a mounted token, files beside a kubeconfig, the credential of a
 //! program. While it can't be renewed, the last one stays in use.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tracing::warn;
 
-use super::kubeconfig::{self, Chosen};
-use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use super::kubeconfig::{self, ChosenContext};
+pub use super::own_cluster_error::OwnClusterError;
+use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
 use crate::task::Supervisor;
 
 /// Where a pod finds its account (Kubernetes, "Accessing the API from within a Pod").
@@ -33,43 +34,6 @@ pub struct OwnCluster {
     pub in_pod: bool,
 }
 
-/// Why the config cluster can't be reached.
-#[derive(Debug, thiserror::Error)]
-pub enum OwnClusterError {
-    /// Neither in a pod, nor is there a kubeconfig.
-    #[error(
-        "no config cluster: this is not a pod, and there is no kubeconfig at {}; pass --kubeconfig FILE, or --config-dir DIR to do without a cluster", .0.display()
-    )]
-    Nowhere(PathBuf),
-    /// The file that was named is not there.
-    #[error("--kubeconfig {}: there is no such file", .0.display())]
-    Missing(PathBuf),
-    /// The context is not there, or not clear.
-    #[error("{0}")]
-    Context(String),
-    /// The kubeconfig can't be used.
-    #[error("kubeconfig {}: {reason}", path.display())]
-    Kubeconfig {
-        /// The file, or the list of them.
-        path: PathBuf,
-        /// The fact.
-        reason: String,
-    },
-    /// There is no credential for the context.
-    #[error(
-        "no credential for context {context:?}: {reason}; check it: kubectl --context {context} auth whoami"
-    )]
-    Credential {
-        /// The context.
-        context: String,
-        /// The fact.
-        reason: String,
-    },
-    /// The pod's account can't be read.
-    #[error("the pod's service account can't be read: {0}")]
-    Account(String),
-}
-
 /// Finds the config cluster: `kubeconfig` if given, else the pod's account, else as kubectl does.
 ///
 /// # Errors
@@ -81,13 +45,13 @@ pub async fn own_cluster(
 ) -> Result<OwnCluster, OwnClusterError> {
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some();
     let source = if kubeconfig.is_none() && context.is_none() && in_pod {
-        Source::Account
+        ClusterAccessSource::Account
     } else {
-        Source::Kubeconfig(Box::new(chosen(kubeconfig, context)?))
+        ClusterAccessSource::Kubeconfig(Box::new(chosen(kubeconfig, context)?))
     };
     let (first, ends) = source.access().await.map_err(|reason| match &source {
-        Source::Account => OwnClusterError::Account(reason),
-        Source::Kubeconfig(chosen) => {
+        ClusterAccessSource::Account => OwnClusterError::Account(reason),
+        ClusterAccessSource::Kubeconfig(chosen) => {
             OwnClusterError::Credential { context: chosen.name.clone(), reason }
         }
     })?;
@@ -96,7 +60,10 @@ pub async fn own_cluster(
     Ok(OwnCluster { access, in_pod })
 }
 
-fn chosen(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Chosen, OwnClusterError> {
+fn chosen(
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<ChosenContext, OwnClusterError> {
     if let Some(named) = kubeconfig {
         if !named.exists() {
             return Err(OwnClusterError::Missing(named.to_owned()));
@@ -113,12 +80,12 @@ fn chosen(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Chosen, Ow
 }
 
 /// What says how the cluster is reached.
-enum Source {
+enum ClusterAccessSource {
     Account,
-    Kubeconfig(Box<Chosen>),
+    Kubeconfig(Box<ChosenContext>),
 }
 
-impl Source {
+impl ClusterAccessSource {
     /// How it is reached now, and until when where that is known.
     async fn access(&self) -> Result<(Access, Option<Timestamp>), String> {
         match self {
@@ -177,7 +144,7 @@ fn pod_access() -> Result<Access, String> {
         server: format!("https://{host}:{port}").parse().map_err(|_| "the address is no URL")?,
         ca_pem: Some(read("ca.crt")?),
         tls_server_name: None,
-        credential: Credential::Token(Redacted::new(token.trim().to_owned())),
+        credential: ApiCredential::Token(Redacted::new(token.trim().to_owned())),
         loopback: Loopback::Allowed,
     })
 }

@@ -1,16 +1,17 @@
 //! Whether a proxy is who it claims to be. Pure.
 //!
-//! The certificate is the truth; everything in the node is a claim. (docs/reference/interface.md, "Proxies".)
+//! What the caller has proven is the truth; everything in the node is a claim. (docs/reference/interface.md, "Proxies".)
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use crate::codes::{self, Code};
 use crate::identity::SpiffeId;
+use crate::identity::caller::TokenProof;
 use crate::model::{NETWORK_LABEL, NetworkId, Proxy, Workload};
 use crate::network::PlacedBy;
 use crate::push::{PushContext, Whereabouts};
-use crate::registry::service_entry::Machine;
+use crate::registry::service_entry::VmWorkload;
 
 /// What a proxy is let in as.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,29 +26,29 @@ pub struct Admitted {
 
 /// A claim that doesn't hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct AdmissionRefusal {
     /// The code.
     pub code: &'static Code,
     /// The claim and the fact.
     pub fact: String,
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for AdmissionRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}. {}", self.code, self.fact, self.code.next)
     }
 }
 
-/// Lets `proxy` in, which showed a certificate for `identity`.
+/// Lets `proxy` in, whose certificate or token is of `identity`.
 ///
 /// # Errors
-/// The first claim that contradicts the certificate or what is known of its cluster.
+/// The first claim that contradicts it, or what is known of its cluster.
 pub fn admit(
     context: &PushContext,
     proxy: &Proxy,
     identity: &SpiffeId,
-) -> Result<Admitted, Refusal> {
-    let refuse = |code: &'static Code, fact: String| Err(Refusal { code, fact });
+) -> Result<Admitted, AdmissionRefusal> {
+    let refuse = |code: &'static Code, fact: String| Err(AdmissionRefusal { code, fact });
     if let Some(trust_domain) = foreign_to(context, proxy, identity) {
         let of = match context.clusters.contains(&proxy.cluster) {
             true => format!("cluster {}", proxy.cluster),
@@ -62,7 +63,7 @@ pub fn admit(
         return refuse(
             &codes::CLAIM_IDENTITY,
             format!(
-                "node {} claims namespace {}, its certificate is {identity}",
+                "node {} claims namespace {}, it proved to be {identity}",
                 proxy.id,
                 proxy.namespace()
             ),
@@ -74,7 +75,7 @@ pub fn admit(
         return refuse(
             &codes::CLAIM_IDENTITY,
             format!(
-                "node {} claims service account {account:?}, its certificate is {identity}",
+                "node {} claims service account {account:?}, it proved to be {identity}",
                 proxy.id
             ),
         );
@@ -93,9 +94,9 @@ pub fn admit(
     if let Some(workload) = workload {
         matches_pod(proxy, identity, workload)?;
     }
-    let machine = context.machine_of(proxy);
-    if let Some(machine) = machine {
-        matches_machine(proxy, identity, machine)?;
+    let vm = context.machine_of(proxy);
+    if let Some(vm) = vm {
+        matches_machine(proxy, identity, vm)?;
     }
     let (derived, by) = derive(context, proxy, workload);
     // The annotation speaks of every proxy of the cluster, whatever else only of a pod that is known: a
@@ -104,7 +105,7 @@ pub fn admit(
     let known = match by {
         PlacedBy::SecretAnnotation => true,
         PlacedBy::Nothing => false,
-        _ => workload.is_some() || machine.is_some_and(|machine| machine.network().is_some()),
+        _ => workload.is_some() || vm.is_some_and(|vm| vm.network().is_some()),
     };
     match &proxy.network {
         Some(claimed) if known && *claimed != derived => refuse(
@@ -135,16 +136,16 @@ pub fn readmit(
     proxy: &Proxy,
     identity: &SpiffeId,
     before: NetworkId,
-) -> Result<Admitted, Refusal> {
-    // Its Secret and what it said leave one after the other.
+) -> Result<Admitted, AdmissionRefusal> {
+    // Its Secret and what it reported leave one after the other.
     let belongs = context.clusters.contains(&proxy.cluster)
         && context.network_labels.contains_key(&proxy.cluster);
     let workload = context.workload_of(proxy);
     if let Some(workload) = workload {
         matches_pod(proxy, identity, workload)?;
     }
-    if let Some(machine) = context.machine_of(proxy) {
-        matches_machine(proxy, identity, machine)?;
+    if let Some(vm) = context.machine_of(proxy) {
+        matches_machine(proxy, identity, vm)?;
     }
     let trusted = foreign_to(context, proxy, identity).is_none();
     Ok(Admitted {
@@ -152,6 +153,49 @@ pub fn readmit(
         verified: trusted && (workload.is_some() || stands_on_machine(context, proxy, identity)),
         whereabouts: context.whereabouts(proxy),
     })
+}
+
+/// Whether a proxy is of the cluster and the pod that its token names; a certificate names neither.
+///
+/// # Errors
+/// What it claims instead.
+pub fn fits_token(proxy: &Proxy, token: &TokenProof) -> Result<(), AdmissionRefusal> {
+    let id = &proxy.id;
+    if proxy.cluster != token.cluster {
+        let (claimed, named) = (proxy.cluster.as_str(), &token.cluster);
+        let fact = format!("node {id} claims cluster {claimed:?}, its token is of {named}");
+        return Err(AdmissionRefusal { code: &codes::CLAIM_CLUSTER, fact });
+    }
+    match &token.pod {
+        Some(pod) if pod.name != proxy.workload.name => Err(AdmissionRefusal {
+            code: &codes::CLAIM_POD,
+            fact: format!("node {id} claims another pod than that of its token, {}", pod.name),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the pod of a token may still be there. One that nobody has seen yet may; so may each of a cluster of which
+/// nothing is known any more.
+///
+/// # Errors
+/// It was there, and has gone; or another has its name.
+pub fn outlives_token_pod(
+    context: &PushContext,
+    proxy: &Proxy,
+    token: &TokenProof,
+    was_there: bool,
+) -> Result<(), AdmissionRefusal> {
+    let Some(pod) = &token.pod else { return Ok(()) };
+    let gone = match context.workload_of(proxy) {
+        Some(workload) => workload.has_uid(&pod.uid) == Some(false),
+        None => was_there && context.workloads.contains_key(&proxy.cluster),
+    };
+    if !gone {
+        return Ok(());
+    }
+    let fact = format!("pod {} of cluster {} has gone", proxy.workload, proxy.cluster);
+    Err(AdmissionRefusal { code: &codes::TOKEN_POD, fact })
 }
 
 /// The trust domain that the proxies of its cluster are in, where the certificate is of none that means
@@ -188,14 +232,18 @@ fn derive(
     context.place(&proxy.cluster, label.as_ref(), address)
 }
 
-fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Result<(), Refusal> {
+fn matches_pod(
+    proxy: &Proxy,
+    identity: &SpiffeId,
+    workload: &Workload,
+) -> Result<(), AdmissionRefusal> {
     let pod = &proxy.workload;
     let cluster = &proxy.cluster;
     if *workload.service_account != *identity.service_account() {
-        return Err(Refusal {
+        return Err(AdmissionRefusal {
             code: &codes::CLAIM_POD,
             fact: format!(
-                "pod {pod} of cluster {cluster} runs as service account {:?}, the certificate is {identity}",
+                "pod {pod} of cluster {cluster} runs as service account {:?}, the proxy proved to be {identity}",
                 workload.service_account
             ),
         });
@@ -210,7 +258,7 @@ fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Resul
         let claimed: BTreeSet<IpAddr> = of_id.into_iter().chain(proxy.addresses.clone()).collect();
         let claimed: Vec<_> = claimed.iter().map(ToString::to_string).collect();
         let known: Vec<_> = known.iter().map(|address| address.to_string()).collect();
-        return Err(Refusal {
+        return Err(AdmissionRefusal {
             code: &codes::CLAIM_POD,
             fact: format!(
                 "pod {pod} of cluster {cluster} is at {}, node {} claims {}",
@@ -224,17 +272,21 @@ fn matches_pod(proxy: &Proxy, identity: &SpiffeId, workload: &Workload) -> Resul
 }
 
 /// A WorkloadEntry of the proxy's own name says who and where it is, as far as it says anything.
-fn matches_machine(proxy: &Proxy, identity: &SpiffeId, machine: &Machine) -> Result<(), Refusal> {
+fn matches_machine(
+    proxy: &Proxy,
+    identity: &SpiffeId,
+    vm: &VmWorkload,
+) -> Result<(), AdmissionRefusal> {
     let name = &proxy.workload;
-    let refuse = |fact| Err(Refusal { code: &codes::CLAIM_POD, fact });
-    if let Some(account) = machine.account()
+    let refuse = |fact| Err(AdmissionRefusal { code: &codes::CLAIM_POD, fact });
+    if let Some(account) = vm.account()
         && account != identity.service_account()
     {
         return refuse(format!(
-            "WorkloadEntry {name} runs as service account {account:?}, the certificate is {identity}"
+            "WorkloadEntry {name} runs as service account {account:?}, the proxy proved to be {identity}"
         ));
     }
-    match machine.address() {
+    match vm.address() {
         Some(address) if !proxy.addresses.contains(&address) => {
             let claimed: Vec<_> = proxy.addresses.iter().map(ToString::to_string).collect();
             refuse(format!(
@@ -251,16 +303,16 @@ fn matches_machine(proxy: &Proxy, identity: &SpiffeId, machine: &Machine) -> Res
 /// entry of its name, else any at its address, since a machine's proxy may be called otherwise. What is at
 /// an address proves nothing against anybody: another network may have it, too.
 fn stands_on_machine(context: &PushContext, proxy: &Proxy, identity: &SpiffeId) -> bool {
-    let runs_as = |machine: &Machine| machine.account() == Some(identity.service_account());
-    if let Some(machine) = context.machine_of(proxy) {
-        return runs_as(machine) && matches_machine(proxy, identity, machine).is_ok();
+    let runs_as = |vm: &VmWorkload| vm.account() == Some(identity.service_account());
+    if let Some(vm) = context.machine_of(proxy) {
+        return runs_as(vm) && matches_machine(proxy, identity, vm).is_ok();
     }
-    let at = |address| context.entries.machines_at(proxy.namespace(), address);
-    proxy.addresses.iter().flat_map(|address| at(*address)).any(|machine| {
-        let elsewhere = machine.network().is_some_and(|network| {
+    let at = |address| context.entries.vms_at(proxy.namespace(), address);
+    proxy.addresses.iter().flat_map(|address| at(*address)).any(|vm| {
+        let elsewhere = vm.network().is_some_and(|network| {
             proxy.network.as_ref().is_some_and(|claimed| claimed != network)
         });
-        runs_as(machine) && !elsewhere
+        runs_as(vm) && !elsewhere
     })
 }
 
@@ -272,7 +324,7 @@ mod tests {
     use crate::fixtures::{member, service, shard, sidecar, workload};
     use crate::mesh::{MeshConfig, MeshNetworks};
     use crate::model::{ClusterId, KnownCluster, KnownClusters, Labels};
-    use crate::push::event_loop::{Event, Mesh};
+    use crate::push::event_loop::{MeshEvent, MeshState};
 
     /// Cluster `east`, whose Secret may fix a network and whose system namespace names `by-namespace`,
     /// with pod `web.ns` of account `app` at 10.0.0.1 that may name another.
@@ -287,9 +339,9 @@ mod tests {
         namespace_label: Option<&str>,
         networks: &str,
     ) -> Arc<PushContext> {
-        let mut mesh = Mesh::new(crate::fixtures::settings());
+        let mut mesh = MeshState::new(crate::fixtures::settings());
         let clusters = [(ClusterId::from("east"), member(fixed))].into();
-        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let mut pod = workload("web.ns", "10.0.0.1", &[]);
         Arc::make_mut(&mut pod.1.profile).network_label = network_label.map(NetworkId::from);
         let mut word = shard("east", 1).pod(pod);
@@ -297,24 +349,24 @@ mod tests {
             word = word.network(label);
         }
         let networks = MeshNetworks::parse(networks).expect("valid");
-        mesh.apply(Event::MeshNetworks(Arc::new(networks)));
-        mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
-        mesh.apply(Event::Complete);
+        mesh.apply(MeshEvent::MeshNetworks(Arc::new(networks)));
+        mesh.apply(MeshEvent::Registry(word.with(service("web.ns"), vec![]).said()));
+        mesh.apply(MeshEvent::Complete);
         mesh.next_version().expect("a version").0
     }
 
     /// Where the mesh is called `cluster.local` and `old.example`, cluster `east` is in `domain`.
     fn context_in(domain: &str) -> Arc<PushContext> {
-        let mut mesh = Mesh::new(Arc::clone(&context(None, None).settings));
+        let mut mesh = MeshState::new(Arc::clone(&context(None, None).settings));
         let aliases = "trustDomainAliases: [old.example]";
         let config = MeshConfig::parse(aliases, &Default::default()).expect("valid");
-        mesh.apply(Event::MeshConfig(Arc::new(config)));
+        mesh.apply(MeshEvent::MeshConfig(Arc::new(config)));
         let east = KnownCluster { trust_domain: domain.into(), ..member(None) };
         let clusters = [(ClusterId::from("east"), east)].into();
-        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let pod = workload("web.ns", "10.0.0.1", &[]);
-        mesh.apply(Event::Registry(shard("east", 1).pod(pod).said()));
-        mesh.apply(Event::Complete);
+        mesh.apply(MeshEvent::Registry(shard("east", 1).pod(pod).said()));
+        mesh.apply(MeshEvent::Complete);
         mesh.next_version().expect("a version").0
     }
 
@@ -424,7 +476,7 @@ mod tests {
                 false,
             ),
             ("nothing", "web.ns", nothing(), "n1", true),
-            // A machine outside Kubernetes, or a pod not seen yet: its own word is all there is.
+            // A machine outside Kubernetes, or a pod not seen yet: its own claim is all there is.
             ("the system namespace, of others", "vm.ns", namespace(), "by-namespace", true),
             ("the Secret, of everybody", "vm.ns", context(Some("n1"), None), "n1", false),
         ];
@@ -473,10 +525,10 @@ mod tests {
     }
 
     /// The same as [`context`] with these WorkloadEntries: name, and spec.
-    fn with_machines(machines: &[(&str, serde_json::Value)]) -> Arc<PushContext> {
-        use crate::registry::service_entry::Index;
+    fn with_vms(vms: &[(&str, serde_json::Value)]) -> Arc<PushContext> {
+        use crate::registry::service_entry::EntryIndex;
         use crate::registry::{Epoch, RegistryUpdate, ShardKey};
-        let objects = machines
+        let objects = vms
             .iter()
             .map(|(name, spec)| {
                 Arc::new(serde_json::json!({
@@ -487,17 +539,17 @@ mod tests {
                 }))
             })
             .collect();
-        let mut index = Index::new("cluster.local");
+        let mut index = EntryIndex::new("cluster.local");
         let change = index.apply(&objects).expect("news");
-        let mut mesh = Mesh::new(Arc::clone(&context(None, None).settings));
+        let mut mesh = MeshState::new(Arc::clone(&context(None, None).settings));
         let clusters = [(ClusterId::from("east"), member(None))].into();
-        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let word = shard("east", 1).pod(workload("web.ns", "10.0.0.1", &[]));
-        mesh.apply(Event::Registry(word.with(service("web.ns"), vec![]).said()));
+        mesh.apply(MeshEvent::Registry(word.with(service("web.ns"), vec![]).said()));
         let shard = ShardKey::service_entries();
         let update = RegistryUpdate { shard, epoch: Epoch(0), change };
-        mesh.apply(Event::Entries(update, Arc::clone(index.selections())));
-        mesh.apply(Event::Complete);
+        mesh.apply(MeshEvent::Entries(update, Arc::clone(index.selections())));
+        mesh.apply(MeshEvent::Complete);
         mesh.next_version().expect("a version").0
     }
 
@@ -521,7 +573,7 @@ mod tests {
             ("one at a name", "other", &named, Ok(false)),
         ];
         for (case, name, spec, expected) in cases {
-            let context = with_machines(&[(name, spec.clone())]);
+            let context = with_vms(&[(name, spec.clone())]);
             // Its pods are called web: this is none.
             let proxy = sidecar("vm.ns", "east");
             let found = admit(&context, &proxy, &self::own());
@@ -531,14 +583,14 @@ mod tests {
             let again = again.map(|admitted| admitted.verified);
             assert_eq!(again.map_err(|refusal| refusal.code.id), expected, "{case}");
         }
-        let context = with_machines(&[("vm", own.clone())]);
+        let context = with_vms(&[("vm", own.clone())]);
         let vm = sidecar("vm.ns", "east");
         assert_eq!(admit(&context, &vm, &self::own()).expect("let in").network.as_str(), "n1");
         let claims = Proxy { network: Some("n2".into()), ..vm };
         let refusal = admit(&context, &claims, &self::own()).expect_err("elsewhere");
         assert_eq!(refusal.code.id, "STR0513");
         // A pod of that name goes before an entry.
-        let context = with_machines(&[("web", db)]);
+        let context = with_vms(&[("web", db)]);
         assert!(
             admit(&context, &sidecar("web.ns", "east"), &self::own()).expect("let in").verified
         );

@@ -16,12 +16,26 @@ const ERROR_LENGTH_MAX: usize = 2048;
 const ERROR_SEARCH_MAX: usize = 16 << 10;
 
 /// A response that the client refused, until it accepts later ones for the same resources.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Nack {
     /// The client's text, without control characters and cut to a bounded length.
     pub error: String,
-    /// The resources its text names, else all of the response.
+    /// The resources that its text names, or that were alone in their response.
     pub resources: BTreeSet<Arc<str>>,
+    /// Those of responses of whose resources the text names none: one of them is at fault, and it is unknown which.
+    pub suspects: BTreeSet<Arc<str>>,
+}
+
+impl Nack {
+    /// Forgets a resource that the client has accepted, or doesn't hold any more.
+    fn forget(&mut self, name: &str) {
+        self.resources.remove(name);
+        self.suspects.remove(name);
+    }
+
+    fn is_over(&self) -> bool {
+        self.resources.is_empty() && self.suspects.is_empty()
+    }
 }
 
 /// How far a client has followed. A version here is a digest of all the client holds of the type.
@@ -41,7 +55,7 @@ pub struct Progress {
 
 /// Responses of one type, until they are answered, and what came of those before.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct PendingResponses {
     outstanding: VecDeque<Outstanding>,
     progress: Progress,
 }
@@ -67,7 +81,7 @@ impl SentNames {
     }
 }
 
-impl Answers {
+impl PendingResponses {
     /// How far the client has followed.
     pub(super) fn progress(&self) -> &Progress {
         &self.progress
@@ -83,7 +97,12 @@ impl Answers {
         self.progress.last_sent = Some(now);
     }
 
-    /// Takes the client's word that it holds `state`, from before this stream.
+    /// Whether the answer to a response up to that nonce is awaited: they come in order.
+    pub(super) fn awaits(&self, nonce: u64) -> bool {
+        self.outstanding.front().is_some_and(|sent| sent.nonce <= nonce)
+    }
+
+    /// Believes the client that it holds `state`, from before this stream.
     pub(super) fn listed(&mut self, state: Version) {
         self.progress.sent = Some(state);
         self.progress.acked = Some(state);
@@ -92,9 +111,9 @@ impl Answers {
     /// Forgets that a resource was refused: the client doesn't hold it any more.
     pub(super) fn forget(&mut self, name: &str) {
         if let Some(nack) = &mut self.progress.nack {
-            nack.resources.remove(name);
+            nack.forget(name);
         }
-        self.progress.nack.take_if(|nack| nack.resources.is_empty());
+        self.progress.nack.take_if(|nack| nack.is_over());
     }
 
     /// Takes the client's answer to a response, a refusal if there is an `error`. Returns whether an
@@ -115,21 +134,25 @@ impl Answers {
                 progress.acked = Some(answered.state);
                 progress.last_acked = Some(now);
                 if let Some(nack) = &mut progress.nack {
-                    of_response().for_each(|name| _ = nack.resources.remove(name));
+                    of_response().for_each(|name| nack.forget(name));
                 }
-                progress.nack.take_if(|nack| nack.resources.is_empty());
+                progress.nack.take_if(|nack| nack.is_over());
             }
             Some(error) => {
                 let searched = beginning(error, ERROR_SEARCH_MAX);
-                let named = of_response().filter(|name| mentions(searched, name));
-                let mut resources: BTreeSet<_> = named.cloned().collect();
-                if resources.is_empty() {
-                    resources = of_response().cloned().collect();
+                let is_alone = of_response().count() == 1;
+                let mut named = of_response().filter(|name| is_alone || mentions(searched, name));
+                let mut nack = progress.nack.take().unwrap_or_default();
+                nack.error = printable(error);
+                match named.next() {
+                    None => nack.suspects.extend(of_response().cloned()),
+                    Some(first) => {
+                        // Whoever names some has nothing against the others.
+                        of_response().for_each(|name| nack.forget(name));
+                        nack.resources.extend(std::iter::once(first).chain(named).cloned());
+                    }
                 }
-                if let Some(before) = progress.nack.take() {
-                    resources.extend(before.resources);
-                }
-                progress.nack = Some(Nack { error: printable(error), resources });
+                progress.nack = Some(nack);
             }
         }
         true

@@ -3,17 +3,20 @@
 //! A certificate proves an account, and nothing but the registries proves a pod: whoever holds one can invent
 //! pods, and names to watch. So what is not vouched for is charged to the identity of the certificate: streams
 //! whose pod nobody knows, with what they watch, and names that stand for no service, which count double.
-//! What a known pod watches of known services is shown, but not charged. The lock is held for look-ups only.
+//! What a known pod watches of known services is shown, but not charged. Large requests of one identity are read a few at
+//! a time, for what they take is charged when they have been read. Locks are held for look-ups only.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::hash::Secret;
+use super::grpc::REQUEST_BYTES_MAX;
+use crate::hash::SecretHasher;
 use crate::identity::SpiffeId;
-use crate::memory::Memory;
+use crate::memory::MemoryLimit;
 
 /// What a stream takes of its own: its task, buffers and tables.
 const STREAM_BYTES: u64 = 64 << 10;
@@ -41,7 +44,12 @@ impl Charge {
     /// What it counts against the budget, in bytes.
     fn charged(self) -> u64 {
         let of_stream = if self.verified { 0 } else { STREAM_BYTES + self.names * NAME_BYTES };
-        of_stream + 2 * (self.made_up * MADE_UP_BYTES + self.made_up_text)
+        of_stream + self.invented()
+    }
+
+    /// What of that is for names that stand for no service.
+    fn invented(self) -> u64 {
+        2 * (self.made_up * MADE_UP_BYTES + self.made_up_text)
     }
 
     /// What it takes, more or less.
@@ -52,7 +60,7 @@ impl Charge {
 
 /// What the streams of one identity come to.
 #[derive(Debug, Clone, Default)]
-pub struct Usage {
+pub struct IdentityUsage {
     /// Its streams.
     pub streams: u64,
     /// Of these, those whose pod nobody knows.
@@ -82,6 +90,15 @@ pub(super) struct OverBudget {
     made_up: u64,
 }
 
+/// Why something can't be charged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It is more than the identity may cost.
+    Budget(OverBudget),
+    /// Memory would be nearly all taken with it.
+    Memory,
+}
+
 /// How short memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pressure {
@@ -103,7 +120,7 @@ impl Pressure {
         }
     }
 
-    /// The word in `/debug/push`.
+    /// The name in `/debug/push`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -115,7 +132,7 @@ impl Pressure {
 
 /// What became of budgets so far, for `/debug/push` and `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
+pub struct BudgetCounters {
     /// How short memory is.
     pub pressure: Pressure,
     /// The most that the process may take, in bytes.
@@ -124,7 +141,7 @@ pub struct Figures {
     pub used: u64,
     /// How often an identity asked for more than its budget.
     pub over_budget: u64,
-    /// Streams that were refused, and told to come again.
+    /// Streams that were refused, and asked to come again.
     pub deferred: u64,
     /// Identities whose streams were ended.
     pub shed: u64,
@@ -138,21 +155,26 @@ pub struct Budgets {
     /// The most that may be charged to an identity, in bytes.
     limit: u64,
     state: Mutex<(Pressure, u64)>,
+    /// What names of no service were charged since memory was last looked at, in bytes: it may fill up before the
+    /// next look.
+    invented: AtomicU64,
     over_budget: AtomicU64,
     deferred: AtomicU64,
     shed: AtomicU64,
-    table: Mutex<HashMap<SpiffeId, Usage, Secret>>,
+    table: Mutex<HashMap<SpiffeId, IdentityUsage, SecretHasher>>,
+    /// Where large requests are read.
+    rooms: Mutex<HashMap<SpiffeId, Arc<Semaphore>, SecretHasher>>,
 }
 
 impl Default for Budgets {
     fn default() -> Self {
-        Self::of_memory(Memory::of_process().limit())
+        Self::of_memory(MemoryLimit::of_process().limit())
     }
 }
 
 /// A stream's entry; dropping it gives back what was charged.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct StreamAccount {
     budgets: Arc<Budgets>,
     identity: SpiffeId,
     charge: Charge,
@@ -166,18 +188,20 @@ impl Budgets {
             memory,
             limit: memory / 4,
             state: Mutex::new((Pressure::Low, 0)),
+            invented: AtomicU64::new(0),
             over_budget: AtomicU64::new(0),
             deferred: AtomicU64::new(0),
             shed: AtomicU64::new(0),
             table: Mutex::default(),
+            rooms: Mutex::default(),
         }
     }
 
     /// What became of them so far.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> BudgetCounters {
         let (pressure, used) = *lock(&self.state);
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        Figures {
+        BudgetCounters {
             pressure,
             limit: self.memory,
             used,
@@ -189,10 +213,20 @@ impl Budgets {
 
     /// Notes how short memory is, and what is used of it; returns how short it was before.
     pub fn press(&self, pressure: Pressure, used: u64) -> Pressure {
+        self.invented.store(0, Ordering::Relaxed);
         std::mem::replace(&mut *lock(&self.state), (pressure, used)).0
     }
 
-    /// Whether somebody who has nothing yet is told to come again, which is counted.
+    /// Whether memory would be nearly all taken with so many bytes more for names of no service. What of them is
+    /// charged counts until the next look.
+    fn is_full_with(&self, invented: u64) -> bool {
+        let used = lock(&self.state).1;
+        let more = self.invented.load(Ordering::Relaxed) + invented;
+        // Nothing bounds the process where its memory use is unknown.
+        used > 0 && more > 0 && Pressure::of(used + more, self.memory) == Pressure::High
+    }
+
+    /// Whether a stream that has nothing yet is asked to come again, which is counted.
     pub(super) fn defers(&self) -> bool {
         let defers = lock(&self.state).0 > Pressure::Low;
         self.deferred.fetch_add(u64::from(defers), Ordering::Relaxed);
@@ -204,19 +238,37 @@ impl Budgets {
         self.limit
     }
 
+    /// Room for large requests of `identity` that are read at once, in KiB: a thirty-second part of memory, and
+    /// for one of the largest in any case.
+    pub(super) fn room(&self, identity: &SpiffeId) -> Arc<Semaphore> {
+        let mut rooms = lock(&self.rooms);
+        if let Some(room) = rooms.get(identity) {
+            return Arc::clone(room);
+        }
+        // Before the table grows: who has no stream any more needs none.
+        if rooms.len() == rooms.capacity() {
+            rooms.retain(|_, room| Arc::strong_count(room) > 1);
+        }
+        let kilobytes = (self.memory / 32).max(REQUEST_BYTES_MAX as u64) >> 10;
+        let most = usize::try_from(kilobytes).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let room = Arc::new(Semaphore::new(most));
+        rooms.insert(identity.clone(), Arc::clone(&room));
+        room
+    }
+
     /// Enters a stream of `identity`.
     pub(super) fn open(
         self: &Arc<Self>,
         identity: &SpiffeId,
         verified: bool,
-    ) -> Result<Account, OverBudget> {
+    ) -> Result<StreamAccount, OverBudget> {
         let charge = Charge { verified, ..Charge::default() };
         let mut table = self.table();
         let usage = table.entry(identity.clone()).or_default();
         let ended = usage.ended.clone();
         usage.add(charge);
         let account =
-            Account { budgets: Arc::clone(self), identity: identity.clone(), charge, ended };
+            StreamAccount { budgets: Arc::clone(self), identity: identity.clone(), charge, ended };
         let outcome = self.checked(identity, usage);
         // Before the account is given back, which needs it.
         drop(table);
@@ -224,7 +276,7 @@ impl Budgets {
     }
 
     /// The identities that take most, each with what it takes, at most `count`.
-    pub fn costliest(&self, count: usize) -> Vec<(SpiffeId, Usage)> {
+    pub fn costliest(&self, count: usize) -> Vec<(SpiffeId, IdentityUsage)> {
         let table = self.table();
         let mut all: Vec<_> = table.iter().map(|(id, usage)| (usage.taken, id)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
@@ -235,9 +287,9 @@ impl Budgets {
 
     /// Has the streams end of the identity that takes most, and says which. `None` where none takes `least`
     /// bytes: then it is not for them that memory is short.
-    pub fn end_costliest(&self, least: u64) -> Option<(SpiffeId, Usage)> {
+    pub fn end_costliest(&self, least: u64) -> Option<(SpiffeId, IdentityUsage)> {
         let table = self.table();
-        let large = |usage: &Usage| usage.taken >= least && !usage.ended.is_cancelled();
+        let large = |usage: &IdentityUsage| usage.taken >= least && !usage.ended.is_cancelled();
         let alive = table.iter().filter(|(_, usage)| large(usage));
         let (identity, usage) = alive.max_by_key(|(identity, usage)| (usage.taken, *identity))?;
         usage.ended.cancel();
@@ -245,7 +297,7 @@ impl Budgets {
         Some((identity.clone(), usage.clone()))
     }
 
-    fn checked(&self, identity: &SpiffeId, usage: &Usage) -> Result<(), OverBudget> {
+    fn checked(&self, identity: &SpiffeId, usage: &IdentityUsage) -> Result<(), OverBudget> {
         if usage.charged <= self.limit {
             return Ok(());
         }
@@ -259,7 +311,7 @@ impl Budgets {
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<SpiffeId, Usage, Secret>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<SpiffeId, IdentityUsage, SecretHasher>> {
         lock(&self.table)
     }
 }
@@ -269,7 +321,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Account {
+impl StreamAccount {
     /// What is charged for the stream.
     pub(super) fn charge(&self) -> Charge {
         self.charge
@@ -281,7 +333,7 @@ impl Account {
     }
 
     /// Charges this from now on, whether there is enough for it or not: the stream must end otherwise.
-    pub(super) fn set(&mut self, charge: Charge) -> Result<(), OverBudget> {
+    pub(super) fn set(&mut self, charge: Charge) -> Result<(), Refused> {
         if charge == self.charge {
             return Ok(());
         }
@@ -290,9 +342,41 @@ impl Account {
         usage.subtract(self.charge);
         usage.add(charge);
         let grows = charge.charged() > self.charge.charged();
+        let invented = charge.invented().saturating_sub(self.charge.invented());
+        self.budgets.invented.fetch_add(invented, Ordering::Relaxed);
         self.charge = charge;
         // What another stream took is no reason to end one that asks for nothing.
-        if grows { self.budgets.checked(&self.identity, usage) } else { Ok(()) }
+        if !grows {
+            return Ok(());
+        }
+        self.budgets.checked(&self.identity, usage).map_err(Refused::Budget)?;
+        if invented > 0 { self.room_for(0) } else { Ok(()) }
+    }
+
+    fn room_for(&self, invented: u64) -> Result<(), Refused> {
+        if !self.budgets.is_full_with(invented) {
+            return Ok(());
+        }
+        self.budgets.deferred.fetch_add(1, Ordering::Relaxed);
+        Err(Refused::Memory)
+    }
+
+    /// Whether this could be charged beside what others of the identity take; a refusal is counted.
+    pub(super) fn bears(&self, charge: Charge) -> Result<(), Refused> {
+        let table = self.budgets.table();
+        let Some(usage) = table.get(&self.identity) else { return Ok(()) };
+        let more = charge.charged().saturating_sub(self.charge.charged());
+        if more == 0 {
+            return Ok(());
+        }
+        let wanted = IdentityUsage {
+            charged: usage.charged + more,
+            made_up: usage.made_up + charge.made_up.saturating_sub(self.charge.made_up),
+            ..usage.clone()
+        };
+        self.budgets.checked(&self.identity, &wanted).map_err(Refused::Budget)?;
+        drop(table);
+        self.room_for(charge.invented().saturating_sub(self.charge.invented()))
     }
 
     /// Waits until the streams of this identity must end, since memory is short.
@@ -301,7 +385,7 @@ impl Account {
     }
 }
 
-impl Drop for Account {
+impl Drop for StreamAccount {
     fn drop(&mut self) {
         let mut table = self.budgets.table();
         if let Some(usage) = table.get_mut(&self.identity) {
@@ -313,7 +397,7 @@ impl Drop for Account {
     }
 }
 
-impl Usage {
+impl IdentityUsage {
     fn add(&mut self, charge: Charge) {
         self.streams += 1;
         self.unverified += u64::from(!charge.verified);
@@ -343,6 +427,55 @@ mod tests {
 
     fn budgets() -> Arc<Budgets> {
         Arc::new(Budgets::of_memory(200 << 20))
+    }
+
+    #[test]
+    fn large_requests_of_one_identity_share_room_and_others_have_their_own() {
+        let budgets = budgets();
+        let room = budgets.room(&id("thief"));
+        assert_eq!(room.available_permits(), (200 << 10) / 32);
+        let _held = room.try_acquire_many(6000).expect("there is room");
+        assert!(budgets.room(&id("thief")).try_acquire_many(1000).is_err());
+        assert!(budgets.room(&id("honest")).try_acquire_many(4096).is_ok());
+        let small = Budgets::of_memory(1 << 20);
+        let largest = REQUEST_BYTES_MAX as u32 >> 10;
+        assert!(small.room(&id("honest")).try_acquire_many(largest).is_ok(), "one in any case");
+        (0..1000).for_each(|n| drop(budgets.room(&id(&format!("gone-{n}")))));
+        assert!(lock(&budgets.rooms).len() < 50, "who is gone needs none");
+    }
+
+    #[test]
+    fn invented_names_are_refused_before_memory_is_full_of_them() {
+        let budgets = budgets();
+        budgets.press(Pressure::Low, 100 << 20);
+        let mut kept = Vec::new();
+        let mut refused = None;
+        // Each is within its budget; a look comes too late for all of them together.
+        for number in 0..8 {
+            let mut account = budgets.open(&id(&format!("thief-{number}")), false).expect("room");
+            if let Err(why) = account.bears(made_up(60_000)) {
+                refused = Some((number, why));
+                break;
+            }
+            account.set(made_up(60_000)).expect("it was said so");
+            kept.push(account);
+        }
+        assert_eq!(refused, Some((2, Refused::Memory)));
+        let mut honest = budgets.open(&id("honest"), true).expect("room");
+        let watches = Charge { verified: true, names: 10_000, ..Charge::default() };
+        honest.set(watches).expect("it is not for these");
+        budgets.press(Pressure::Low, 120 << 20);
+        let late = budgets.open(&id("late"), false).expect("room");
+        late.bears(made_up(60_000)).expect("what has been looked at counts once");
+    }
+
+    #[test]
+    fn what_can_not_be_charged_is_told_before_it_is_taken() {
+        let budgets = budgets();
+        let account = budgets.open(&id("thief"), false).expect("there is room");
+        assert!(account.bears(made_up(10_000)).is_ok());
+        assert!(account.bears(made_up(94_000)).is_err());
+        assert_eq!(budgets.costliest(1)[0].1.made_up, 0, "nothing is charged");
     }
 
     /// As many names of 60 bytes.
@@ -429,7 +562,7 @@ mod tests {
         }
         let ended = || budgets.end_costliest(1).map(|(id, _)| id.service_account().to_owned());
         assert_eq!(ended().as_deref(), Some("larger"));
-        let is_over = |(_, account): &&(&str, Account)| account.ended.is_cancelled();
+        let is_over = |(_, account): &&(&str, StreamAccount)| account.ended.is_cancelled();
         assert!(open.iter().filter(is_over).all(|(name, _)| *name == "larger"));
         assert_eq!(open.iter().filter(is_over).count(), 5);
         assert_eq!(ended().as_deref(), Some("large"));

@@ -40,7 +40,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 use super::resource::ResourceType;
-use super::session::Form;
+use super::session::ProtocolForm;
 use crate::task::Supervisor;
 
 /// Requests that may wait to be sent. A full queue makes the reader wait, and with it the server.
@@ -50,7 +50,7 @@ const INVALID_ARGUMENT: i32 = 3;
 
 /// What can go wrong before there is a stream.
 #[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
+pub enum XdsConnectError {
     /// The name the server should prove is none.
     #[error("{0:?} is no server name")]
     ServerName(String),
@@ -69,7 +69,7 @@ pub enum ConnectError {
 
 /// What a client holds by now.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Held {
+pub struct ClientContents {
     bodies: BTreeMap<ResourceType, BTreeMap<String, Vec<u8>>>,
     /// What was asked for by name and has not come.
     awaited: BTreeSet<(ResourceType, String)>,
@@ -87,7 +87,7 @@ pub struct Held {
     pub ended: Option<String>,
 }
 
-impl Held {
+impl ClientContents {
     /// Whether everything that was asked for has come at least once.
     pub fn is_complete(&self) -> bool {
         let all_of = [ResourceType::Cluster, ResourceType::Listener];
@@ -144,32 +144,32 @@ impl Held {
 /// The stream has ended; nothing more will change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the stream ended: {0}")]
-pub struct Ended(pub String);
+pub struct StreamEnded(pub String);
 
 /// How a client behaves.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The form of the protocol.
-    pub form: Form,
+    pub form: ProtocolForm,
     /// What it holds from a stream before, and says that it has.
-    pub held: Held,
+    pub held: ClientContents,
     /// A type of which it rejects everything.
     pub rejects: Option<ResourceType>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { form: Form::Delta, held: Held::default(), rejects: None }
+        Self { form: ProtocolForm::Delta, held: ClientContents::default(), rejects: None }
     }
 }
 
 /// One connected client. Dropping it ends the stream.
 #[derive(Debug)]
-pub struct Client {
-    held: watch::Receiver<Held>,
+pub struct XdsClient {
+    held: watch::Receiver<ClientContents>,
 }
 
-impl Client {
+impl XdsClient {
     /// Connects to `address`, which must prove to be `server_name`, and begins to record in the Delta
     /// form. The task ends with the stream, with `tasks`, or soon after the client is dropped.
     ///
@@ -181,7 +181,7 @@ impl Client {
         tls: Arc<ClientConfig>,
         node: Node,
         tasks: &Supervisor,
-    ) -> Result<Self, ConnectError> {
+    ) -> Result<Self, XdsConnectError> {
         let channel = channel(address, server_name, tls).await?;
         Self::open(channel, node, Options::default(), tasks).await
     }
@@ -195,10 +195,17 @@ impl Client {
         node: Node,
         options: Options,
         tasks: &Supervisor,
-    ) -> Result<Self, ConnectError> {
+    ) -> Result<Self, XdsConnectError> {
         let Options { form, held, rejects } = options;
         let awaited = BTreeSet::new();
-        let held = Held { awaited, responses: 0, resources: 0, rejected: 0, ended: None, ..held };
+        let held = ClientContents {
+            awaited,
+            responses: 0,
+            resources: 0,
+            rejected: 0,
+            ended: None,
+            ..held
+        };
         let name = format!("xds client {}", node.id);
         let (requests, taken) = mpsc::channel(REQUESTS);
         let recorder = Recorder::new(&held, rejects);
@@ -208,14 +215,14 @@ impl Client {
         }
         let responses = responses(channel, form, ReceiverStream::new(taken))
             .await
-            .map_err(|status| ConnectError::Refused(Box::new(status)))?;
+            .map_err(|status| XdsConnectError::Refused(Box::new(status)))?;
         let (sender, held) = watch::channel(held);
         tasks.spawn(name, record(recorder, responses, requests, sender));
         Ok(Self { held })
     }
 
     /// What is held now.
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> ClientContents {
         self.held.borrow().clone()
     }
 
@@ -223,7 +230,10 @@ impl Client {
     ///
     /// # Errors
     /// When the stream ends before.
-    pub async fn wait_for(&mut self, mut test: impl FnMut(&Held) -> bool) -> Result<Held, Ended> {
+    pub async fn wait_for(
+        &mut self,
+        mut test: impl FnMut(&ClientContents) -> bool,
+    ) -> Result<ClientContents, StreamEnded> {
         match self
             .held
             .wait_for(|held| held.ended.is_some() || test(held))
@@ -231,10 +241,10 @@ impl Client {
             .map(|held| held.clone())
         {
             Ok(held) => match &held.ended {
-                Some(reason) if !test(&held) => Err(Ended(reason.clone())),
+                Some(reason) if !test(&held) => Err(StreamEnded(reason.clone())),
                 _ => Ok(held),
             },
-            Err(_) => Err(Ended("the client was stopped".to_owned())),
+            Err(_) => Err(StreamEnded("the client was stopped".to_owned())),
         }
     }
 }
@@ -248,9 +258,9 @@ pub async fn channel(
     address: SocketAddr,
     server_name: &str,
     tls: Arc<ClientConfig>,
-) -> Result<Channel, ConnectError> {
+) -> Result<Channel, XdsConnectError> {
     let server_name = ServerName::try_from(server_name.to_owned())
-        .map_err(|_| ConnectError::ServerName(server_name.to_owned()))?;
+        .map_err(|_| XdsConnectError::ServerName(server_name.to_owned()))?;
     let connector = tower::service_fn(move |_: http::Uri| {
         let (tls, server_name) = (TlsConnector::from(Arc::clone(&tls)), server_name.clone());
         async move {
@@ -260,27 +270,27 @@ pub async fn channel(
         }
     });
     // The scheme is that of what the connector returns: its TLS is done already.
-    let transport = |source| ConnectError::Transport { address, source };
+    let transport = |source| XdsConnectError::Transport { address, source };
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(transport)?;
     endpoint.connect_with_connector(connector).await.map_err(transport)
 }
 
-type Responses = Pin<Box<dyn Stream<Item = Result<Received, Status>> + Send>>;
+type ResponseReceiver = Pin<Box<dyn Stream<Item = Result<Received, Status>> + Send>>;
 
 async fn responses(
     channel: Channel,
-    form: Form,
-    requests: ReceiverStream<Request>,
-) -> Result<Responses, Status> {
+    form: ProtocolForm,
+    requests: ReceiverStream<ClientRequest>,
+) -> Result<ResponseReceiver, Status> {
     let mut client =
         AggregatedDiscoveryServiceClient::new(channel).max_decoding_message_size(usize::MAX);
     Ok(match form {
-        Form::Delta => {
+        ProtocolForm::Delta => {
             let requests = requests.map(DeltaDiscoveryRequest::from);
             let responses = client.delta_aggregated_resources(requests).await?.into_inner();
             Box::pin(responses.map(|response| response.map(Received::from)))
         }
-        Form::Sotw => {
+        ProtocolForm::Sotw => {
             let requests = requests.map(DiscoveryRequest::from);
             let responses = client.stream_aggregated_resources(requests).await?.into_inner();
             Box::pin(responses.map(|response| response.map(Received::from)))
@@ -290,9 +300,9 @@ async fn responses(
 
 async fn record(
     mut recorder: Recorder,
-    mut responses: Responses,
-    requests: mpsc::Sender<Request>,
-    held: watch::Sender<Held>,
+    mut responses: ResponseReceiver,
+    requests: mpsc::Sender<ClientRequest>,
+    held: watch::Sender<ClientContents>,
 ) {
     let ended = loop {
         let response = tokio::select! {
@@ -365,7 +375,7 @@ impl From<DiscoveryResponse> for Received {
 
 /// A request of either form.
 #[derive(Debug, Default)]
-struct Request {
+struct ClientRequest {
     node: Option<Node>,
     type_url: String,
     /// The nonce of the last response of the type (SotW repeats it).
@@ -382,8 +392,8 @@ struct Request {
     listed: BTreeMap<String, String>,
 }
 
-impl From<Request> for DeltaDiscoveryRequest {
-    fn from(request: Request) -> Self {
+impl From<ClientRequest> for DeltaDiscoveryRequest {
+    fn from(request: ClientRequest) -> Self {
         Self {
             node: request.node,
             type_url: request.type_url,
@@ -397,8 +407,8 @@ impl From<Request> for DeltaDiscoveryRequest {
     }
 }
 
-impl From<Request> for DiscoveryRequest {
-    fn from(request: Request) -> Self {
+impl From<ClientRequest> for DiscoveryRequest {
+    fn from(request: ClientRequest) -> Self {
         Self {
             node: request.node,
             type_url: request.type_url,
@@ -411,7 +421,7 @@ impl From<Request> for DiscoveryRequest {
     }
 }
 
-/// The protocol's state: what was asked for by name, and what was last said of each type.
+/// The protocol's state: what was asked for by name, and what was last answered for each type.
 #[derive(Debug, Default)]
 struct Recorder {
     subscribed: BTreeMap<ResourceType, BTreeSet<String>>,
@@ -421,7 +431,7 @@ struct Recorder {
 
 impl Recorder {
     /// Goes on from what is held.
-    fn new(held: &Held, rejects: Option<ResourceType>) -> Self {
+    fn new(held: &ClientContents, rejects: Option<ResourceType>) -> Self {
         let named = held.bodies.iter().filter(|(kind, _)| !kind.is_wildcard());
         let subscribed = named.map(|(kind, bodies)| (*kind, bodies.keys().cloned().collect()));
         Self { subscribed: subscribed.collect(), nonces: BTreeMap::new(), rejects }
@@ -429,7 +439,7 @@ impl Recorder {
 
     /// The requests that open a stream: everything of the two types that name the others, and what
     /// was watched of those; and the table of names, as the agent asks for it.
-    fn first(&self, node: Node, held: &Held) -> Vec<Request> {
+    fn first(&self, node: Node, held: &ClientContents) -> Vec<ClientRequest> {
         let names = captures_dns(&node);
         let mut node = Some(node);
         let kinds = ResourceType::ALL.into_iter();
@@ -437,7 +447,7 @@ impl Recorder {
             ResourceType::NameTable => names,
             _ => kind.is_wildcard() || self.subscribed.contains_key(kind),
         });
-        let request = |kind: ResourceType| Request {
+        let request = |kind: ResourceType| ClientRequest {
             node: node.take(),
             subscribe: self.subscribed.get(&kind).into_iter().flatten().cloned().collect(),
             listed: held.versions(kind),
@@ -447,28 +457,28 @@ impl Recorder {
     }
 
     /// What every request of a type says.
-    fn request(&self, kind: ResourceType, held: &Held) -> Request {
-        Request {
+    fn request(&self, kind: ResourceType, held: &ClientContents) -> ClientRequest {
+        ClientRequest {
             type_url: kind.url().into(),
             last_nonce: self.nonces.get(&kind).cloned().unwrap_or_default(),
             version: held.type_versions.get(&kind).cloned().unwrap_or_default(),
             names: self.subscribed.get(&kind).cloned().unwrap_or_default(),
-            ..Request::default()
+            ..ClientRequest::default()
         }
     }
 
     /// Takes a response in. The answer to it comes first, then what it makes us ask for.
-    fn apply(&mut self, held: &mut Held, mut response: Received) -> Vec<Request> {
+    fn apply(&mut self, held: &mut ClientContents, mut response: Received) -> Vec<ClientRequest> {
         held.responses += 1;
         held.resources += response.resources.len() as u64;
         let Some(kind) = ResourceType::of_url(&response.type_url) else {
             held.rejected += 1;
-            return vec![Request {
+            return vec![ClientRequest {
                 type_url: response.type_url,
                 last_nonce: response.nonce,
                 answers: true,
                 error: Some(rejection("a type that was not asked for".to_owned())),
-                ..Request::default()
+                ..ClientRequest::default()
             }];
         };
         self.nonces.insert(kind, response.nonce);
@@ -486,7 +496,7 @@ impl Recorder {
             Some(_) => held.rejected += 1,
             None => drop(held.type_versions.insert(kind, response.version)),
         }
-        let answer = Request { answers: true, error, ..self.request(kind, held) };
+        let answer = ClientRequest { answers: true, error, ..self.request(kind, held) };
         let bodies = held.bodies.get(&kind).into_iter().flatten();
         let wanted: BTreeSet<String> = bodies.flat_map(|(_, body)| names_in(kind, body)).collect();
         let follow = match kind {
@@ -500,13 +510,13 @@ impl Recorder {
     /// Subscribes to what is wanted newly, and lets go of what no longer is.
     fn follow(
         &mut self,
-        held: &mut Held,
+        held: &mut ClientContents,
         kind: ResourceType,
         wanted: BTreeSet<String>,
-    ) -> Option<Request> {
+    ) -> Option<ClientRequest> {
         let before = std::mem::replace(self.subscribed.entry(kind).or_default(), wanted);
         let now = &self.subscribed[&kind];
-        let request = Request {
+        let request = ClientRequest {
             subscribe: now.difference(&before).cloned().collect(),
             unsubscribe: before.difference(now).cloned().collect(),
             ..self.request(kind, held)
@@ -524,7 +534,7 @@ impl Recorder {
 /// Puts what a response says into what is held; returns what is wrong with it.
 fn take(
     kind: ResourceType,
-    held: &mut Held,
+    held: &mut ClientContents,
     resources: Vec<(String, Vec<u8>, Option<String>)>,
     removed: &[String],
     is_whole: bool,
@@ -678,7 +688,7 @@ mod tests {
 
     #[test]
     fn an_upstream_cluster_brings_its_assignment_and_takes_it_along() {
-        let (mut recorder, mut held) = (Recorder::default(), Held::default());
+        let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         let requests =
             recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let [ack, follow] = &requests[..] else { panic!("{requests:?}") };
@@ -706,7 +716,7 @@ mod tests {
 
     #[test]
     fn what_can_not_be_decoded_is_rejected_by_name_and_the_old_is_kept() {
-        let (mut recorder, mut held) = (Recorder::default(), Held::default());
+        let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let requests =
             recorder.apply(&mut held, response(ResourceType::Cluster, "a", vec![0xff; 3]));
@@ -717,7 +727,7 @@ mod tests {
 
     #[test]
     fn a_whole_response_leaves_what_it_does_not_hold() {
-        let (mut recorder, mut held) = (Recorder::default(), Held::default());
+        let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         let whole = |names: &[&str], nonce: &str| {
             let any = |name: &&str| Any { value: eds_cluster(name), ..Default::default() };
             Received::from(DiscoveryResponse {
@@ -731,7 +741,7 @@ mod tests {
         recorder.apply(&mut held, whole(&["a", "b"], "1"));
         let requests = recorder.apply(&mut held, whole(&["b"], "2"));
         assert_eq!(held.names(ResourceType::Cluster).collect::<Vec<_>>(), ["b"]);
-        let [ack, follow] = <[Request; 2]>::try_from(requests).expect("an answer, and names");
+        let [ack, follow] = <[ClientRequest; 2]>::try_from(requests).expect("an answer, and names");
         let ack = DiscoveryRequest::from(ack);
         assert_eq!((&*ack.response_nonce, &*ack.version_info), ("2", "version of 2"));
         assert_eq!(DiscoveryRequest::from(follow).resource_names, ["b"]);
@@ -739,7 +749,7 @@ mod tests {
 
     #[test]
     fn a_client_that_comes_back_says_what_it_has() {
-        let (mut recorder, mut held) = (Recorder::default(), Held::default());
+        let (mut recorder, mut held) = (Recorder::default(), ClientContents::default());
         recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let empty = ClusterLoadAssignment::default().encode_to_vec();
         recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));

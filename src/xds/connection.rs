@@ -29,25 +29,28 @@ use tonic::service::Routes;
 use tower::Service;
 use tracing::{debug, warn};
 
-use super::grpc::{self, Requests, Responses, SendError};
-use super::handshakes::Place;
-use super::http2::{self, Answer, End, Gone};
-use super::lane::{TURN_MAX, Turn};
-use super::rope::Rope;
-use super::server::{Leaving, Line, Shared};
-use super::session::Form;
-use super::stream::{Ended, Stream, contained};
+use super::grpc::{self, Requests, ResponseSender, SendError};
+use super::handshakes::HandshakePermit;
+use super::session::ProtocolForm;
+use super::shared::{ConnectionShared, Leaving, ServerShared};
+use super::stream::{Stream, StreamEnd, contained};
+use super::sync_limiter::{SyncPermit, TURN_MAX};
 use crate::codes;
 use crate::descriptors::Seat;
-use crate::identity::{PeerIdentity, tls};
+use crate::identity::caller::brings_token;
+use crate::identity::{Caller, SpiffeId, tls};
+use strait_http2::Rope;
+use strait_http2::{self as http2, CallOver, CallResponse, ConnectionEnd};
 
 /// A connection waits this long for the turn of its handshake.
 const TURN_LIMIT: Duration = Duration::from_secs(30);
 /// A handshake must be over by then, and once more that of HTTP/2.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Connections are told to reconnect after this long, give or take a fifth, so that load spreads.
+/// Who shows no certificate must have made a call by then that is known to be somebody's.
+const STRANGER_LIMIT: Duration = Duration::from_secs(10);
+/// Connections are asked to reconnect after this long, give or take a fifth, so that load spreads.
 const AGE_MAX: Duration = Duration::from_secs(30 * 60);
-/// How long a connection that was told so may linger.
+/// How long a connection may linger after it was asked to.
 const AGE_GRACE: Duration = Duration::from_secs(30);
 /// A peer is asked this often whether it is there, and must answer within the limit.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
@@ -67,8 +70,8 @@ const SOTW_PATH: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 /// An accepted connection.
-pub(super) struct Connection {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct AcceptedConnection {
+    pub(super) shared: Arc<ServerShared>,
     pub(super) address: SocketAddr,
     pub(super) routes: Routes,
     /// Its share of how many there may be, for as long as it lasts.
@@ -82,18 +85,20 @@ enum After {
     Close,
 }
 
-type Call = Pin<Box<dyn Future<Output = After> + Send>>;
+type CallFuture = Pin<Box<dyn Future<Output = After> + Send>>;
 
 /// Boxed, since futures hold it in several places while it passes through them.
 type Secured = Box<TlsStream<TcpStream>>;
 
-/// What a connection waits for beside its peer's word. Each is woken alone.
+/// What a connection waits for besides messages of its peer. Each is woken alone.
 type Watch = Pin<Box<dyn Future<Output = Notice> + Send>>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Notice {
     /// HTTP/2 should have begun by now.
     Begun,
+    /// By now somebody should have made a call whom we know.
+    Strange,
     /// The peer answers no ping.
     Deaf,
     /// It takes no new calls.
@@ -105,14 +110,14 @@ enum Notice {
 /// Why nobody serves a connection any more.
 #[derive(Debug)]
 enum Done {
-    /// Its peer is told.
-    Ended(End),
-    /// Everything is said.
+    /// Its peer is sent the reason.
+    Ended(ConnectionEnd),
+    /// Everything has been sent.
     Over,
 }
 
-impl Connection {
-    pub(super) async fn run(self, socket: TcpStream, mut place: Place) {
+impl AcceptedConnection {
+    pub(super) async fn run(self, socket: TcpStream, mut place: HandshakePermit) {
         let stats = &self.shared.stats;
         if tokio::time::timeout(TURN_LIMIT, place.turn()).await.is_err() {
             stats.handshake_failed("no turn");
@@ -136,7 +141,7 @@ impl Connection {
         }
     }
 
-    async fn handshake(&self, socket: TcpStream) -> Result<(Secured, Line), String> {
+    async fn handshake(&self, socket: TcpStream) -> Result<(Secured, ConnectionShared), String> {
         let _ = socket.set_nodelay(true);
         let (config, believed) = {
             let identity = self.shared.identity.borrow();
@@ -148,12 +153,16 @@ impl Connection {
             .map_err(|error: io::Error| tls::failure(&error))?;
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let peer = tls::peer(stream.get_ref().1).map_err(|error| error.to_string())?;
-        Ok((Box::new(stream), Line::new(Arc::new(peer), believed)))
+        let line = ConnectionShared::new(self.address, peer.map(Arc::new), believed);
+        Ok((Box::new(stream), line))
     }
 
-    async fn serve(self, stream: Secured, line: Arc<Line>) {
-        let mut http = http2::Connection::new(stream);
-        let mut calls = Vec::<Call>::new();
+    async fn serve(self, stream: Secured, line: Arc<ConnectionShared>) {
+        let mut http = match &line.peer {
+            Some(_) => http2::Http2Connection::new(stream),
+            None => http2::Http2Connection::narrow(stream),
+        };
+        let mut calls = Vec::<CallFuture>::new();
         let mut watches = self.watches(&http.shared(), &line);
         let done =
             poll_fn(|context| self.turn(context, &line, &mut http, &mut calls, &mut watches));
@@ -162,19 +171,27 @@ impl Connection {
         debug!(peer = %self.address, ?done, "connection ends");
         let end = match done {
             Done::Ended(end) => end,
-            Done::Over => End::Closed,
+            Done::Over => ConnectionEnd::Closed,
         };
         let _ = tokio::time::timeout(GOODBYE_LIMIT, http.close(&end)).await;
     }
 
-    fn watches(&self, http: &http2::Shared, line: &Arc<Line>) -> FuturesUnordered<Watch> {
+    fn watches(
+        &self,
+        http: &http2::ConnectionHandle,
+        line: &Arc<ConnectionShared>,
+    ) -> FuturesUnordered<Watch> {
         let age = AGE_MAX.mul_f64(0.8 + 0.4 * rand::random::<f64>());
-        let left = Arc::clone(&self.shared).left(Arc::clone(&line.peer), line.believed, age);
+        let left = Arc::clone(&self.shared).left(line.peer.clone(), line.believed, age);
         let begun = tokio::time::sleep(HANDSHAKE_LIMIT).map(|()| Notice::Begun);
         let watches = FuturesUnordered::<Watch>::new();
         watches.push(Box::pin(begun));
         watches.push(Box::pin(keep_alive(http.clone())));
         watches.push(Box::pin(left.map(Notice::Leaving)));
+        if line.peer.is_none() {
+            let strange = tokio::time::sleep(STRANGER_LIMIT).map(|()| Notice::Strange);
+            watches.push(Box::pin(strange));
+        }
         watches
     }
 
@@ -182,22 +199,27 @@ impl Connection {
     fn turn(
         &self,
         context: &mut Context<'_>,
-        line: &Arc<Line>,
-        http: &mut http2::Connection<Secured>,
-        calls: &mut Vec<Call>,
+        line: &Arc<ConnectionShared>,
+        http: &mut http2::Http2Connection<Secured>,
+        calls: &mut Vec<CallFuture>,
         watches: &mut FuturesUnordered<Watch>,
     ) -> Poll<Done> {
         for _ in 0..ROUNDS_MAX {
             while let Poll::Ready(Some(notice)) = watches.poll_next_unpin(context) {
                 match notice {
                     Notice::Begun if http.shared().has_begun() => {}
+                    Notice::Strange if line.identity().is_some() => {}
+                    Notice::Strange => {
+                        self.shared.stats.closed("stranger");
+                        return Poll::Ready(Done::Over);
+                    }
                     Notice::Begun | Notice::Over => return Poll::Ready(Done::Over),
                     Notice::Deaf => {
                         self.shared.stats.closed("deaf");
                         line.note_cut("silent");
-                        let (identity, peer) = (line.peer.id(), self.address);
+                        let (identity, peer) = (line.identity().map(display), self.address);
                         warn!(
-                            %identity,
+                            identity,
                             %peer,
                             "nothing is heard of the proxy for 10 s; its connection is closed"
                         );
@@ -232,9 +254,12 @@ impl Connection {
             if close {
                 return Poll::Ready(Done::Over);
             }
+            if line.peer.is_none() && line.identity().is_some() {
+                http.shared().widen();
+            }
             let freed = match http.poll_transmit(context) {
                 Ok(freed) => freed,
-                Err(error) => return Poll::Ready(Done::Ended(End::Io(error))),
+                Err(error) => return Poll::Ready(Done::Ended(ConnectionEnd::Io(error))),
             };
             if http.shared().is_over() {
                 return Poll::Ready(Done::Over);
@@ -250,25 +275,63 @@ impl Connection {
 
     fn answer(
         &self,
-        line: &Arc<Line>,
-        mut request: HttpRequest<http2::Body>,
-        call: Answer,
-    ) -> Call {
-        let shared = Arc::clone(&self.shared);
-        // The path is compared as it came: nothing before this may have judged another one.
-        match request.uri().path() {
-            DELTA_PATH => Box::pin(ads(Form::Delta, shared, Arc::clone(line), request, call)),
-            SOTW_PATH => Box::pin(ads(Form::Sotw, shared, Arc::clone(line), request, call)),
-            _ => {
-                request.extensions_mut().insert(PeerIdentity::clone(&line.peer));
-                Box::pin(other(self.routes.clone(), request, call).map(|()| After::GoOn))
-            }
+        line: &Arc<ConnectionShared>,
+        request: HttpRequest<http2::Body>,
+        call: CallResponse,
+    ) -> CallFuture {
+        let (shared, line, routes) =
+            (Arc::clone(&self.shared), Arc::clone(line), self.routes.clone());
+        // The certificate says at once: then nothing is kept of the asking.
+        if line.peer.is_some()
+            && !brings_token(request.headers())
+            && let Some(found) = shared.identify(&line, request.headers()).now_or_never()
+        {
+            return served(found, shared, line, routes, request, call);
         }
+        Box::pin(async move {
+            let found = shared.identify(&line, request.headers()).await;
+            served(found, shared, line, routes, request, call).await
+        })
     }
 }
 
+fn display(identity: &SpiffeId) -> tracing::field::DisplayValue<&SpiffeId> {
+    tracing::field::display(identity)
+}
+
+/// Serves a call of whoever makes it, or refuses it.
+fn served(
+    found: Result<Caller, Status>,
+    shared: Arc<ServerShared>,
+    line: Arc<ConnectionShared>,
+    routes: Routes,
+    mut request: HttpRequest<http2::Body>,
+    call: CallResponse,
+) -> CallFuture {
+    let caller = match found {
+        Ok(caller) => caller,
+        Err(status) => {
+            ResponseSender::refuse(call, status);
+            let close = line.identity().is_none() && line.note_stranger();
+            let after = if close { After::Close } else { After::GoOn };
+            return Box::pin(std::future::ready(after));
+        }
+    };
+    line.note_caller(&caller);
+    // The path is compared as it came: nothing before this may have judged another one.
+    let form = match request.uri().path() {
+        DELTA_PATH => ProtocolForm::Delta,
+        SOTW_PATH => ProtocolForm::Sotw,
+        _ => {
+            request.extensions_mut().insert(caller);
+            return Box::pin(other(routes, request, call).map(|()| After::GoOn));
+        }
+    };
+    Box::pin(ads(form, shared, line, caller, request, call))
+}
+
 /// Ends when the peer is no longer there.
-async fn keep_alive(http: http2::Shared) -> Notice {
+async fn keep_alive(http: http2::ConnectionHandle) -> Notice {
     loop {
         tokio::time::sleep(PING_INTERVAL - PING_LIMIT).await;
         http.ping();
@@ -280,7 +343,7 @@ async fn keep_alive(http: http2::Shared) -> Notice {
 }
 
 /// Ends when a connection that takes no new streams has lingered long enough.
-async fn linger(leaving: Leaving, line: Arc<Line>) -> Notice {
+async fn linger(leaving: Leaving, line: Arc<ConnectionShared>) -> Notice {
     if let Leaving::Ends(ending, after) = leaving {
         tokio::time::sleep(after).await;
         line.end(ending);
@@ -291,11 +354,12 @@ async fn linger(leaving: Leaving, line: Arc<Line>) -> Notice {
 
 /// Serves one ADS stream.
 async fn ads(
-    form: Form,
-    shared: Arc<Shared>,
-    line: Arc<Line>,
+    form: ProtocolForm,
+    shared: Arc<ServerShared>,
+    line: Arc<ConnectionShared>,
+    caller: Caller,
     request: HttpRequest<http2::Body>,
-    mut call: Answer,
+    mut call: CallResponse,
 ) -> After {
     if let Some(refusal) = grpc::refusal(&request) {
         let _ = call.send_head(&refusal, true);
@@ -303,16 +367,17 @@ async fn ads(
     }
     if shared.context().is_none() {
         let text = "the mesh is not known completely yet; try again";
-        Responses::refuse(call, Status::unavailable(text));
+        ResponseSender::refuse(call, Status::unavailable(text));
         return After::GoOn;
     }
-    let Ok(mut responses) = Responses::begin(call) else { return After::GoOn };
-    let mut requests = Requests::new(request.into_body());
-    let mut stream = Stream::new(Arc::clone(&shared), Arc::clone(&line), form);
+    let Ok(mut responses) = ResponseSender::begin(call) else { return After::GoOn };
+    let room = shared.connections.budgets().room(caller.identity());
+    let mut requests = Requests::new(request.into_body(), room);
+    let mut stream = Stream::new(Arc::clone(&shared), Arc::clone(&line), caller, form);
     loop {
         match step(&mut stream, &mut requests, &mut responses).await {
             Ok(Ok(())) => {}
-            Ok(Err(Ended { reason, status })) => {
+            Ok(Err(StreamEnd { reason, status })) => {
                 shared.stats.closed(reason);
                 stream.ends(reason);
                 let status = status.unwrap_or_else(|| Status::ok(""));
@@ -327,7 +392,7 @@ async fn ads(
             Err(SendError::Stalled) => {
                 shared.stats.closed("stalled");
                 stream.ends("stalled");
-                let identity = line.peer.id();
+                let identity = stream.identity();
                 warn!(%identity, "the proxy reads nothing; its connection is closed");
                 return After::Close;
             }
@@ -339,8 +404,8 @@ async fn ads(
 async fn step(
     stream: &mut Stream,
     requests: &mut Requests,
-    responses: &mut Responses,
-) -> Result<Result<(), Ended>, SendError> {
+    responses: &mut ResponseSender,
+) -> Result<Result<(), StreamEnd>, SendError> {
     if let Err(ended) = contained(stream.until_due(requests)).await {
         return Ok(Err(ended));
     }
@@ -358,9 +423,9 @@ async fn step(
 
 /// Sends until the turn is over, and the rest without it.
 async fn send_in_turn(
-    mut turn: Turn,
+    mut turn: SyncPermit,
     messages: Rope,
-    responses: &mut Responses,
+    responses: &mut ResponseSender,
 ) -> Result<(), SendError> {
     turn.needs(messages.len());
     let mut sending = pin!(responses.send(messages));
@@ -374,18 +439,18 @@ async fn send_in_turn(
 }
 
 /// Serves one call of any other service.
-async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: Answer) {
+async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: CallResponse) {
     let answer = routes.call(request.map(|body| Body::new(Incoming(body))));
     let answer = tokio::time::timeout(ANSWER_LIMIT, AssertUnwindSafe(answer).catch_unwind());
     let response = match answer.await {
         Ok(Ok(Ok(response))) => response,
         Ok(Err(_)) => {
             let text = format!("{}: {}", codes::STREAM_FAULT, codes::STREAM_FAULT.title);
-            return Responses::refuse(call, Status::internal(text));
+            return ResponseSender::refuse(call, Status::internal(text));
         }
         Err(_) => {
             let text = "no whole request within 30 s";
-            return Responses::refuse(call, Status::deadline_exceeded(text));
+            return ResponseSender::refuse(call, Status::deadline_exceeded(text));
         }
     };
     let (head, mut body) = response.into_parts();
@@ -395,7 +460,7 @@ async fn other(mut routes: Routes, request: HttpRequest<http2::Body>, mut call: 
         let _ = call.send_head(&head, true);
         return;
     }
-    let Ok(mut responses) = Responses::begin_with(call, &head) else { return };
+    let Ok(mut responses) = ResponseSender::begin_with(call, &head) else { return };
     loop {
         let frame = tokio::select! {
             frame = body.frame() => frame,
@@ -433,7 +498,7 @@ impl hyper::body::Body for Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         self.0.poll_data().map(|data| match data {
             Ok(data) => data.map(|data| Ok(Frame::data(data.into()))),
-            Err(Gone) => Some(Err(io::ErrorKind::ConnectionReset.into())),
+            Err(CallOver) => Some(Err(io::ErrorKind::ConnectionReset.into())),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Who is connected, for the admin API. Each stream adds and removes itself; where it stands is read out
 //! of its session when somebody asks, so that a stream does nothing for being seen.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -11,10 +12,10 @@ use serde_json::{Map, Value, json};
 use super::admission::Admitted;
 use super::answers::Progress;
 use super::budgets::Budgets;
+use super::held_version::HeldVersion;
 use super::resource::{ResourceType, Version};
-use super::session::{Form, Session, joined};
-use super::subscription::Held;
-use crate::identity::SpiffeId;
+use super::session::{ProtocolForm, Session, joined};
+use crate::identity::{Caller, CallerProof, SpiffeId};
 use crate::model::{NetworkId, Proxy};
 use crate::push::Whereabouts;
 
@@ -26,7 +27,7 @@ const PER_NODE_MAX: usize = 4;
 #[derive(Debug, Default)]
 pub struct Connections {
     next: AtomicU64,
-    streams: DashMap<u64, Arc<Connection>>,
+    streams: DashMap<u64, Arc<OpenStream>>,
     per_node: DashMap<NodeKey, usize>,
     budgets: Arc<Budgets>,
     /// Pieces of memory that streams left behind.
@@ -36,13 +37,34 @@ pub struct Connections {
 /// Who claims to be which node.
 type NodeKey = (SpiffeId, Arc<str>);
 
+/// How it is known whose stream it is.
+#[derive(Debug, Clone)]
+struct KnownBy {
+    /// `certificate`, or `token`.
+    proof: &'static str,
+    /// When that ends.
+    until: SystemTime,
+}
+
+impl KnownBy {
+    fn of(caller: &Caller) -> Self {
+        match caller.proof() {
+            CallerProof::Certificate(peer, _) => {
+                Self { proof: "certificate", until: peer.not_after() }
+            }
+            CallerProof::Token(token) => Self { proof: "token", until: token.expires },
+        }
+    }
+}
+
 /// One open stream.
 #[derive(Debug)]
-pub struct Connection {
+pub struct OpenStream {
     number: u64,
     proxy: Arc<Proxy>,
     identity: SpiffeId,
-    form: Form,
+    known_by: KnownBy,
+    form: ProtocolForm,
     connected_at: SystemTime,
     admitted: Mutex<Admitted>,
     /// Its stream's, which alone changes it; read when somebody asks.
@@ -51,9 +73,9 @@ pub struct Connection {
 
 /// A stream's own entry; dropping it takes the entry out.
 #[derive(Debug)]
-pub struct Entry {
+pub struct ConnectionEntry {
     connections: Arc<Connections>,
-    connection: Arc<Connection>,
+    connection: Arc<OpenStream>,
 }
 
 impl Connections {
@@ -66,10 +88,12 @@ impl Connections {
     pub(super) fn enter(
         self: &Arc<Self>,
         proxy: Arc<Proxy>,
-        identity: SpiffeId,
+        caller: &Caller,
         session: Arc<Mutex<Session>>,
         admitted: Admitted,
-    ) -> Option<Entry> {
+    ) -> Option<ConnectionEntry> {
+        let identity = caller.identity().clone();
+        let known_by = KnownBy::of(caller);
         {
             let key = (identity.clone(), Arc::clone(&proxy.id));
             let mut count = self.per_node.entry(key).or_insert(0);
@@ -80,21 +104,22 @@ impl Connections {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let form = lock(&session).form();
-        let connection = Arc::new(Connection {
+        let connection = Arc::new(OpenStream {
             number,
             proxy,
             identity,
+            known_by,
             form,
             connected_at: SystemTime::now(),
             admitted: Mutex::new(admitted),
             session,
         });
         self.streams.insert(number, Arc::clone(&connection));
-        Some(Entry { connections: Arc::clone(self), connection })
+        Some(ConnectionEntry { connections: Arc::clone(self), connection })
     }
 
     /// All streams, oldest first.
-    pub fn list(&self) -> Vec<Arc<Connection>> {
+    pub fn list(&self) -> Vec<Arc<OpenStream>> {
         let mut list: Vec<_> = self.streams.iter().map(|one| Arc::clone(one.value())).collect();
         list.sort_by_key(|one| one.number);
         list
@@ -117,7 +142,7 @@ impl Connections {
 
     /// How many streams have come so far, and how many have gone, together; one that leaves much behind counts
     /// as many.
-    pub fn turnover(&self) -> u64 {
+    pub fn churn(&self) -> u64 {
         let come = self.next.load(Ordering::Relaxed);
         let open = u64::try_from(self.len()).unwrap_or(u64::MAX);
         come + come.saturating_sub(open) + self.left.load(Ordering::Relaxed)
@@ -129,12 +154,12 @@ impl Connections {
     }
 
     /// The stream named by a node id, a key, or `name.namespace[@cluster]`; of several the newest.
-    pub fn find(&self, name: &str) -> Option<Arc<Connection>> {
+    pub fn find(&self, name: &str) -> Option<Arc<OpenStream>> {
         self.list().into_iter().rev().find(|one| one.is_named(name))
     }
 }
 
-impl Connection {
+impl OpenStream {
     /// What the proxy says of itself, checked.
     pub fn proxy(&self) -> &Proxy {
         &self.proxy
@@ -156,7 +181,23 @@ impl Connection {
         format!("{}-{}", self.proxy.workload, self.number)
     }
 
-    fn is_named(&self, name: &str) -> bool {
+    /// Who it has proved to be.
+    pub(super) fn identity(&self) -> &SpiffeId {
+        &self.identity
+    }
+
+    /// How far it has followed, by type.
+    pub(super) fn progress(&self) -> BTreeMap<ResourceType, Progress> {
+        lock(&self.session).progress()
+    }
+
+    /// What it holds, by type and name.
+    pub(super) fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, HeldVersion>> {
+        lock(&self.session).held()
+    }
+
+    /// Whether it is meant by a node id, a key, or `name.namespace[@cluster]`.
+    pub(super) fn is_named(&self, name: &str) -> bool {
         if *name == *self.proxy.id || name == self.key() {
             return true;
         }
@@ -171,7 +212,7 @@ impl Connection {
     /// Its entry in `/debug/proxies`.
     pub fn summary(&self) -> Value {
         let admitted = lock(&self.admitted).clone();
-        let progress = lock(&self.session).progress();
+        let progress = self.progress();
         let types: Map<String, Value> = progress
             .iter()
             .map(|(kind, progress)| (kind.short().to_owned(), progress_json(progress)))
@@ -184,6 +225,8 @@ impl Connection {
             "network": admitted.network,
             "namespace": self.proxy.namespace(),
             "identity": self.identity.to_string(),
+            "knownBy": self.known_by.proof,
+            "knownUntil": rfc3339(self.known_by.until),
             "verified": admitted.verified,
             "version": self.proxy.envoy_version,
             "connectedAt": rfc3339(self.connected_at),
@@ -195,10 +238,10 @@ impl Connection {
     /// What it was last sent, by type and name, in Envoy's JSON form.
     pub fn config_dump(&self) -> Value {
         // Copied, so that the stream goes on while the rest is decoded.
-        let held = lock(&self.session).held();
+        let held = self.held();
         let clusters = held.get(&ResourceType::Cluster);
         let shown = |kind, name: &str, version| match (self.form, kind) {
-            (Form::Delta, ResourceType::Endpoint) => {
+            (ProtocolForm::Delta, ResourceType::Endpoint) => {
                 let cluster = clusters.and_then(|clusters| clusters.get(name)?.version());
                 joined(version, cluster)
             }
@@ -210,13 +253,13 @@ impl Connection {
                 .into_iter()
                 .flatten()
                 .map(|(name, held)| match held {
-                    Held::Sent(resource) => json!({
+                    HeldVersion::Sent(resource) => json!({
                         "name": name,
                         "version": shown(kind, name, resource.version).to_string(),
-                        "resource": decoded(kind, &resource.body),
+                        "resource": decoded(kind, &resource.body.to_bytes()),
                     }),
-                    // The proxy said it had this version when it connected; the bytes were not needed.
-                    Held::Listed(version) => json!({
+                    // The proxy stated that it had this version when it connected; the bytes were not needed.
+                    HeldVersion::Listed(version) => json!({
                         "name": name,
                         "version": version.map(|version| shown(kind, name, version).to_string()),
                     }),
@@ -228,8 +271,8 @@ impl Connection {
     }
 }
 
-impl Entry {
-    pub(super) fn connection(&self) -> &Connection {
+impl ConnectionEntry {
+    pub(super) fn connection(&self) -> &OpenStream {
         &self.connection
     }
 
@@ -239,7 +282,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for ConnectionEntry {
     fn drop(&mut self) {
         let connection = &self.connection;
         self.connections.streams.remove(&connection.number);

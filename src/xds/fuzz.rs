@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::grpc;
-use super::http2;
-use super::list::List;
-use super::request::Request;
+use super::list::SharedList;
+use super::request::AdsRequest;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
-use super::session::{Form, Session};
+use super::session::{ProtocolForm, Session};
 use crate::push::interest::Dirty;
+use strait_http2 as http2;
 
 /// Frames: the first byte says in pieces of which length they arrive.
 pub(crate) fn http2(bytes: &[u8]) -> bool {
@@ -20,7 +20,7 @@ pub(crate) fn http2(bytes: &[u8]) -> bool {
 pub(crate) fn hpack(bytes: &[u8]) -> bool {
     let Some((first, bytes)) = bytes.split_first() else { return false };
     let (one, other) = bytes.split_at(usize::from(*first).min(bytes.len()));
-    let mut decoder = http2::hpack::Decoder::default();
+    let mut decoder = http2::hpack::HeaderDecoder::default();
     for block in [one, other] {
         let mut size = 0;
         let read = decoder.decode(block, |(name, value)| size += name.len() + value.len());
@@ -38,29 +38,29 @@ pub(crate) fn grpc(bytes: &[u8]) -> bool {
     grpc::fuzz(bytes)
 }
 
-/// A stream of the Delta form: requests as they come in a body, with what is said to them.
+/// A stream of the Delta form: requests as they come in a body, with the responses to them.
 pub(crate) fn discovery_delta(bytes: &[u8]) -> bool {
-    converse(Form::Delta, bytes)
+    converse(ProtocolForm::Delta, bytes)
 }
 
 /// A stream of the state-of-the-world form.
 pub(crate) fn discovery_sotw(bytes: &[u8]) -> bool {
-    converse(Form::Sotw, bytes)
+    converse(ProtocolForm::Sotw, bytes)
 }
 
-fn converse(form: Form, bytes: &[u8]) -> bool {
+fn converse(form: ProtocolForm, bytes: &[u8]) -> bool {
     let mut answered = false;
     let mut session = Session::new(form);
     let mut mesh = Few::default();
     let now = SystemTime::UNIX_EPOCH;
     for (turn, content) in grpc::messages(bytes).into_iter().enumerate() {
-        let Ok(request) = Request::read(form, &content) else { return answered };
+        let Ok(request) = AdsRequest::read(form, &content) else { return answered };
         // As when the mesh is complete, and as when it isn't yet.
         let source = (turn % 4 != 3).then_some(&mut mesh as &mut dyn ResourceSource);
         if session.on_request(request, source, now).is_err() {
             return answered;
         }
-        session.rewatched();
+        session.subscription_delta();
         if turn % 3 == 2 {
             mesh.change();
             session.on_change(&Dirty { everything: true, ..Dirty::default() });
@@ -72,7 +72,7 @@ fn converse(form: Form, bytes: &[u8]) -> bool {
             assert!(answers < 10_000, "it never ends");
             answered = true;
         }
-        while let Some(nothing) = session.next_nothing() {
+        while let Some(nothing) = session.next_aside() {
             drop(nothing);
         }
     }
@@ -97,7 +97,7 @@ impl Few {
 impl ResourceSource for Few {
     fn all(&mut self, kind: ResourceType) -> All {
         let shared = ["outbound|80||a", "outbound|80||b"].map(|name| self.resource(name));
-        All { shared: List::new(kind, shared.into(), 32), own: vec![self.resource("own")] }
+        All { shared: SharedList::new(kind, shared.into(), 32), own: vec![self.resource("own")] }
     }
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {

@@ -5,16 +5,24 @@
 //! peer that makes no room for too long is given up. Knows nothing of xDS.
 
 use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use super::http2::{Answer, Body, Gone};
-use super::rope::Rope;
+use strait_http2::Rope;
+use strait_http2::{Body, CallOver, CallResponse};
 
 /// The largest request.
-const REQUEST_BYTES_MAX: usize = 4 << 20;
+pub(super) const REQUEST_BYTES_MAX: usize = 4 << 20;
+/// From so many bytes on a request is read only where there is room for it. Others are as large as what HTTP/2 takes in
+/// of a stream that nobody reads.
+const LARGE: usize = 256 << 10;
+/// How long a large request may take from when there is room for it.
+const LARGE_LIMIT: Duration = Duration::from_secs(30);
 /// A peer that takes nothing of what it is sent for this long is given up.
 pub(super) const STALL_LIMIT: Duration = Duration::from_secs(30);
 /// Flag and length before each message.
@@ -30,8 +38,8 @@ pub(super) enum SendError {
     Stalled,
 }
 
-impl From<Gone> for SendError {
-    fn from(_: Gone) -> Self {
+impl From<CallOver> for SendError {
+    fn from(_: CallOver) -> Self {
         Self::Gone
     }
 }
@@ -41,60 +49,121 @@ pub(super) struct Requests {
     body: Body,
     /// The beginning of a message; empty, and without memory, between messages.
     buffer: Vec<u8>,
+    /// Room for large messages, in KiB, shared with other streams.
+    room: Arc<Semaphore>,
+    large: Large,
+}
+
+/// Whether there is room for a large message.
+#[derive(Default)]
+enum Large {
+    /// None has begun.
+    #[default]
+    None,
+    /// It is waited for.
+    Waits(Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>),
+    /// It is read, and must be there by then.
+    Reads(OwnedSemaphorePermit, tokio::time::Instant),
 }
 
 /// One message, as it came.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Message(Vec<u8>);
+#[derive(Debug)]
+pub(super) struct GrpcMessage {
+    bytes: Vec<u8>,
+    /// Its room, for as long as it is there.
+    _room: Option<OwnedSemaphorePermit>,
+}
 
-impl Message {
+impl GrpcMessage {
     /// What it says.
     pub(super) fn content(&self) -> &[u8] {
-        self.0.get(PREFIX..).unwrap_or_default()
+        self.bytes.get(PREFIX..).unwrap_or_default()
     }
 }
 
 impl Requests {
-    pub(super) fn new(body: Body) -> Self {
-        Self { body, buffer: Vec::new() }
+    /// Those of a body. Large ones are read while there is `room` (in KiB) for them: what waits stays with the
+    /// peer, but for what HTTP/2 takes in of a stream.
+    pub(super) fn new(body: Body, room: Arc<Semaphore>) -> Self {
+        Self { body, buffer: Vec::new(), room, large: Large::None }
     }
 
     /// The next message; `None` where the peer has ended its side. Nothing is lost if it is dropped
     /// unfinished.
-    pub(super) async fn message(&mut self) -> Result<Option<Message>, Status> {
+    pub(super) async fn message(&mut self) -> Result<Option<GrpcMessage>, Status> {
         loop {
-            if let Some(message) = next(&mut self.buffer)? {
-                return Ok(Some(message));
+            if let Some(bytes) = next(&mut self.buffer)? {
+                let room = match std::mem::take(&mut self.large) {
+                    Large::Reads(room, _) => Some(room),
+                    _ => None,
+                };
+                return Ok(Some(GrpcMessage { bytes, _room: room }));
             }
-            match poll_fn(|_| self.body.poll_data()).await {
+            self.has_room().await;
+            match self.data().await? {
                 Ok(Some(data)) if self.buffer.is_empty() => self.buffer = data,
                 Ok(Some(data)) => self.buffer.extend_from_slice(&data),
                 Ok(None) if self.buffer.is_empty() => return Ok(None),
                 Ok(None) => return Err(Status::internal("the stream ended within a message")),
-                Err(Gone) => return Err(Status::cancelled("the peer has reset the stream")),
+                Err(CallOver) => return Err(Status::cancelled("the peer has reset the stream")),
+            }
+        }
+    }
+
+    /// What comes next, in time.
+    async fn data(&mut self) -> Result<Result<Option<Vec<u8>>, CallOver>, Status> {
+        let data = poll_fn(|_| self.body.poll_data());
+        match self.large {
+            Large::Reads(_, limit) => tokio::time::timeout_at(limit, data).await.map_err(|_| {
+                let seconds = LARGE_LIMIT.as_secs();
+                Status::deadline_exceeded(format!("no whole request within {seconds} s"))
+            }),
+            _ => Ok(data.await),
+        }
+    }
+
+    /// Waits until there is room for the message that has begun, if it is large. Its place among those that wait
+    /// is kept where this is dropped unfinished.
+    async fn has_room(&mut self) {
+        if let Large::None = self.large
+            && let Some(length) = length(&self.buffer).filter(|length| *length > LARGE)
+        {
+            let kilobytes = u32::try_from(length.div_ceil(1 << 10)).unwrap_or(u32::MAX);
+            let room = Arc::clone(&self.room).acquire_many_owned(kilobytes);
+            self.large = Large::Waits(Box::pin(async { room.await.ok() }));
+        }
+        if let Large::Waits(room) = &mut self.large {
+            // Nobody closes it.
+            let Some(room) = room.await else { return };
+            self.large = Large::Reads(room, tokio::time::Instant::now() + LARGE_LIMIT);
+            if let Some(length) = length(&self.buffer) {
+                self.buffer.reserve_exact((PREFIX + length).saturating_sub(self.buffer.len()));
             }
         }
     }
 }
 
+/// The length of the message that begins there, without what stands before it, once that is known.
+fn length(buffer: &[u8]) -> Option<usize> {
+    let (&[_, ref length @ ..], _) = buffer.split_first_chunk::<PREFIX>()?;
+    Some(u32::from_be_bytes(*length) as usize)
+}
+
 /// Takes the first message, if it is all there.
-fn next(buffer: &mut Vec<u8>) -> Result<Option<Message>, Status> {
-    let Some((&[compressed, ref length @ ..], content)) = buffer.split_first_chunk::<PREFIX>()
-    else {
-        return Ok(None);
-    };
+fn next(buffer: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Status> {
+    let Some(length) = length(buffer) else { return Ok(None) };
+    let (compressed, content) = (buffer[0], &buffer[PREFIX..]);
     if compressed != 0 {
         return Err(Status::unimplemented("compressed messages are not taken here"));
     }
-    let length = u32::from_be_bytes(*length) as usize;
     if length > REQUEST_BYTES_MAX {
         let text = format!("STR0502: a request of {length} bytes is larger than 4 MiB");
         return Err(Status::resource_exhausted(text));
     }
     Ok(match content.len().checked_sub(length) {
         None => None,
-        Some(0) => Some(Message(std::mem::take(buffer))),
-        Some(_) => Some(Message(buffer.drain(..PREFIX + length).collect())),
+        Some(0) => Some(std::mem::take(buffer)),
+        Some(_) => Some(buffer.drain(..PREFIX + length).collect()),
     })
 }
 
@@ -104,7 +173,7 @@ pub(super) fn messages(body: &[u8]) -> Vec<Vec<u8>> {
     let mut buffer = body.to_vec();
     let mut found = Vec::new();
     while let Ok(Some(message)) = next(&mut buffer) {
-        found.push(message.content().to_vec());
+        found.push(message[PREFIX..].to_vec());
     }
     found
 }
@@ -118,7 +187,7 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
         buffer.extend_from_slice(piece);
         loop {
             match next(&mut buffer) {
-                Ok(Some(message)) => found.push(message.content().to_vec()),
+                Ok(Some(message)) => found.push(message[PREFIX..].to_vec()),
                 Ok(None) => break,
                 Err(_) => break 'pieces,
             }
@@ -143,28 +212,31 @@ pub(super) fn refusal<B>(request: &Request<B>) -> Option<Response<()>> {
 }
 
 /// The other direction of a call.
-pub(super) struct Responses {
-    answer: Answer,
+pub(super) struct ResponseSender {
+    answer: CallResponse,
     /// [`STALL_LIMIT`], except in tests.
-    patience: Duration,
+    send_timeout: Duration,
 }
 
-impl Responses {
+impl ResponseSender {
     /// Begins to answer a call.
-    pub(super) fn begin(answer: Answer) -> Result<Self, SendError> {
+    pub(super) fn begin(answer: CallResponse) -> Result<Self, SendError> {
         let mut head = Response::new(());
         head.headers_mut().insert(header::CONTENT_TYPE, CONTENT_TYPE);
         Self::begin_with(answer, &head)
     }
 
     /// Begins to answer a call with a head made by somebody else.
-    pub(super) fn begin_with(mut answer: Answer, head: &Response<()>) -> Result<Self, SendError> {
+    pub(super) fn begin_with(
+        mut answer: CallResponse,
+        head: &Response<()>,
+    ) -> Result<Self, SendError> {
         answer.send_head(head, false)?;
-        Ok(Self { answer, patience: STALL_LIMIT })
+        Ok(Self { answer, send_timeout: STALL_LIMIT })
     }
 
     /// Refuses a call.
-    pub(super) fn refuse(mut answer: Answer, status: Status) {
+    pub(super) fn refuse(mut answer: CallResponse, status: Status) {
         let _ = answer.send_head(&status.into_http(), true);
     }
 
@@ -203,7 +275,7 @@ impl Responses {
     /// How much of `wanted` bytes the peer has room for now, once it has for any.
     async fn room_for(&mut self, wanted: usize) -> Result<usize, SendError> {
         let room = poll_fn(|_| self.answer.poll_room());
-        match tokio::time::timeout(self.patience, room).await {
+        match tokio::time::timeout(self.send_timeout, room).await {
             Ok(room) => Ok(room?.min(wanted)),
             Err(_) => Err(SendError::Stalled),
         }
@@ -215,35 +287,47 @@ mod tests {
     use std::task::{Poll, ready};
 
     use bytes::Bytes;
+    use futures::FutureExt;
 
     use super::*;
-    use crate::xds::http2::Connection;
+    use strait_http2::Http2Connection;
 
-    /// The two ends of one call; the client's window is as large as this. What the future is given is
-    /// done beside it.
-    async fn call(window: u32) -> (Responses, h2::client::ResponseFuture) {
+    /// The two ends of one call; the client's window is as large as this.
+    async fn call(window: u32) -> (ResponseSender, h2::client::ResponseFuture) {
+        let (_, call, answer) = question(window, Bytes::new()).await;
+        (ResponseSender::begin(call).unwrap_or_else(|_| panic!("it can be answered")), answer)
+    }
+
+    /// The same before it is answered, with what is asked. What the future is given is done beside it.
+    async fn question(
+        window: u32,
+        text: Bytes,
+    ) -> (Body, CallResponse, h2::client::ResponseFuture) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         let tasks = crate::task::Supervisor::new();
         let mut limits = h2::client::Builder::new();
         let client = limits.initial_window_size(window).handshake::<_, Bytes>(theirs);
         let (mut requests, connection) = client.await.expect("a connection");
-        let (answer, body) = requests.send_request(request(), false).expect("a call");
+        let (answer, mut body) = requests.send_request(request(), false).expect("a call");
+        if !text.is_empty() {
+            body.send_data(text, false).expect("it takes all of it");
+        }
         tasks.spawn("client", async move {
             let _open = (requests, body);
             let _ = connection.await;
         });
-        let mut served = Connection::new(ours);
+        let mut served = Http2Connection::new(ours);
         let call = poll_fn(|context| {
             loop {
                 let received = served.poll_receive(context);
                 served.poll_transmit(context).expect("sent");
-                if let Some((_, call)) = served.accept() {
-                    return Poll::Ready(call);
+                if let Some((question, call)) = served.accept() {
+                    return Poll::Ready((question.into_body(), call));
                 }
                 ready!(received).expect("received");
             }
         });
-        let call = call.await;
+        let (body, call) = call.await;
         // Driven beside the call, which it can't wake: it turns all the time.
         tasks.spawn("server", async move {
             loop {
@@ -257,7 +341,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         });
-        (Responses::begin(call).unwrap_or_else(|_| panic!("it can be answered")), answer)
+        (body, call, answer)
     }
 
     fn request() -> Request<()> {
@@ -285,10 +369,35 @@ mod tests {
         let shared = Bytes::from(vec![7; 8 << 10]);
         // The first fits into its window, whether it reads it or not.
         let (mut responses, _answer) = call(8 << 10).await;
-        responses.patience = Duration::from_millis(50);
+        responses.send_timeout = Duration::from_millis(50);
         responses.room().await.expect("room");
         responses.send(rope(&shared)).await.expect("sent");
         assert_eq!(awake(responses.room()).await, Err(SendError::Stalled));
+    }
+
+    #[tokio::test]
+    async fn a_large_request_is_read_only_where_there_is_room_for_it() {
+        let length: u32 = 1 << 20;
+        let text = [&[0], &length.to_be_bytes()[..], &vec![7; length as usize]].concat();
+        let (body, _call, _answer) = question(1000, text.into()).await;
+        let room = Arc::new(Semaphore::new(1024));
+        let of_others = Arc::clone(&room).try_acquire_owned().expect("there is room");
+        let mut requests = Requests::new(body, Arc::clone(&room));
+        while !matches!(requests.large, Large::Waits(_)) {
+            assert!(requests.message().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        for _ in 0..100 {
+            assert!(requests.message().now_or_never().is_none());
+            tokio::task::yield_now().await;
+        }
+        assert!(requests.buffer.len() <= LARGE, "the rest stays with the peer");
+        drop(of_others);
+        let message = awake(requests.message()).await.expect("sound").expect("a message");
+        assert_eq!(message.content().len(), length as usize);
+        assert_eq!(room.available_permits(), 0, "for as long as it is there");
+        drop(message);
+        assert_eq!(room.available_permits(), 1024);
     }
 
     #[tokio::test]
@@ -316,12 +425,12 @@ mod tests {
     fn messages_are_read_whatever_pieces_they_come_in() {
         let bytes = [&[0, 0, 0, 0, 9], &b"a message"[..]].concat();
         let twice = [bytes.clone(), bytes].concat();
-        let (mut buffer, mut read) = (Vec::new(), Vec::<Message>::new());
+        let (mut buffer, mut read) = (Vec::new(), Vec::<Vec<u8>>::new());
         for byte in twice {
             buffer.extend_from_slice(&[byte]);
             read.extend(next(&mut buffer).expect("sound"));
         }
-        let read: Vec<_> = read.iter().map(Message::content).collect();
+        let read: Vec<_> = read.iter().map(|message| &message[PREFIX..]).collect();
         assert_eq!(read, [b"a message"; 2]);
         assert_eq!(buffer.capacity(), 0, "an idle stream has no buffer");
     }

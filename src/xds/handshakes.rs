@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use crate::codes;
+use crate::codes::Code;
 
 use crate::descriptors;
 
@@ -26,7 +26,7 @@ pub(super) const UNFINISHED_PER_SOURCE_MAX: usize = 4096;
 /// The handshakes of one server.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    table: Mutex<Table>,
+    table: Mutex<HandshakeTable>,
     /// How many of one source may be unfinished.
     unfinished_max: usize,
 }
@@ -38,15 +38,15 @@ impl Default for Handshakes {
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct HandshakeTable {
     turns: usize,
-    sources: BTreeMap<IpAddr, Source>,
+    sources: BTreeMap<IpAddr, HandshakeSource>,
     /// The sources of which somebody waits; the first is the next to be given a turn.
     waiting: VecDeque<IpAddr>,
 }
 
 #[derive(Debug, Default)]
-struct Source {
+struct HandshakeSource {
     turns: usize,
     unfinished: usize,
     queue: VecDeque<oneshot::Sender<()>>,
@@ -54,7 +54,7 @@ struct Source {
 
 /// The right to an unfinished handshake; dropping it is the end of that handshake.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct HandshakePermit {
     handshakes: Arc<Handshakes>,
     source: IpAddr,
     turn: Option<oneshot::Receiver<()>>,
@@ -68,7 +68,7 @@ impl Handshakes {
     }
 
     /// Enters a handshake. `None` where its source has too many unfinished ones.
-    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+    pub(super) fn enter(self: &Arc<Self>, address: IpAddr) -> Option<HandshakePermit> {
         let source = source(address);
         let (sender, turn) = oneshot::channel();
         let mut table = self.table();
@@ -83,15 +83,15 @@ impl Handshakes {
         }
         table.give_turns();
         drop(table);
-        Some(Place { handshakes: Arc::clone(self), source, turn: Some(turn) })
+        Some(HandshakePermit { handshakes: Arc::clone(self), source, turn: Some(turn) })
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, HandshakeTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
+impl HandshakePermit {
     /// Waits for the turn.
     pub(super) async fn turn(&mut self) {
         if let Some(turn) = &mut self.turn {
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut table = self.handshakes.table();
         // Sent or not is decided under the lock: nobody can give the turn after this.
@@ -114,7 +114,7 @@ impl Drop for Place {
     }
 }
 
-impl Table {
+impl HandshakeTable {
     fn leave(&mut self, source: IpAddr, had_turn: bool) {
         if let Some(entry) = self.sources.get_mut(&source) {
             entry.unfinished -= 1;
@@ -172,10 +172,14 @@ fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Reasons told of one by one; there are hardly more, but a peer may have a part in their words.
+/// Reasons reported one by one; there are hardly more, but a peer may have a part in their text.
 const REASONS_MAX: usize = 8;
 
-/// Handshakes that failed since it was last told of: a line for each would be a log that strangers write.
+/// How much is told of a reason, in characters.
+const REASON_LENGTH_MAX: usize = 300;
+
+/// What strangers failed in since the last report, handshakes or calls: a line for each would be a log that strangers
+/// write.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     since: Mutex<BTreeMap<String, Failed>>,
@@ -192,16 +196,20 @@ struct Failed {
 impl Failures {
     /// Notes one.
     pub(super) fn note(&self, peer: SocketAddr, reason: &str) {
+        let reason = match reason.char_indices().nth(REASON_LENGTH_MAX) {
+            Some((end, _)) => &reason[..end],
+            None => reason,
+        };
         let mut since = self.since();
         let known = since.contains_key(reason) || since.len() < REASONS_MAX;
         let reason = if known { reason } else { "other reasons" };
         since.entry(reason.to_owned()).or_insert(Failed { count: 0, peer }).count += 1;
     }
 
-    /// Tells of those that failed since it was last called, if any, in one line.
-    pub(super) fn tell(&self) {
+    /// Tells of those that failed since it was last called, if any, in one line that begins with `what` failed.
+    pub(super) fn tell(&self, code: &Code, what: &str) {
         if let Some((count, text)) = self.take() {
-            warn!(code = codes::PEER_CERTIFICATE.id, count, "TLS handshakes failed: {text}");
+            warn!(code = code.id, count, "{what}: {text}");
         }
     }
 
@@ -248,13 +256,13 @@ mod tests {
         [192, 0, 2, last].into()
     }
 
-    fn enter(handshakes: &Arc<Handshakes>, from: u8, count: usize) -> Vec<Place> {
+    fn enter(handshakes: &Arc<Handshakes>, from: u8, count: usize) -> Vec<HandshakePermit> {
         (0..count).map(|_| handshakes.enter(address(from)).expect("room")).collect()
     }
 
     /// Which of these have their turn.
-    fn turns(places: &mut [Place]) -> usize {
-        let has_turn = |place: &mut Place| {
+    fn turns(places: &mut [HandshakePermit]) -> usize {
+        let has_turn = |place: &mut HandshakePermit| {
             let turn = place.turn.as_mut().expect("not taken");
             turn.is_terminated() || turn.try_recv().is_ok()
         };

@@ -34,7 +34,7 @@ impl HealthService {
         if ready { ServingStatus::Serving } else { ServingStatus::NotServing }
     }
 
-    /// Waits until the status is another one than `told`.
+    /// Waits until the status differs from `told`, the one last sent.
     async fn changed(&mut self, told: Option<ServingStatus>) -> ServingStatus {
         while Some(self.status()) == told {
             tokio::select! {

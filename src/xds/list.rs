@@ -10,35 +10,35 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::form::ProtocolForm;
 use super::resource::{Resource, ResourceType, Version};
-use super::rope::Rope;
-use super::session::Form;
-use super::{delta, sotw};
-use crate::hash::Secret;
+use super::resource_wire::{delta, sotw};
+use crate::hash::SecretHasher;
+use strait_http2::Rope;
 
 /// Resources sorted by name, each name once, cut into pieces for responses.
 #[derive(Debug)]
-pub struct List {
+pub struct SharedList {
     resources: Arc<[Arc<Resource>]>,
-    pieces: Box<[Arc<Piece>]>,
+    pieces: Box<[Arc<ListPiece>]>,
     /// Where each name is, made when first asked for: by clients that come back and list what they hold.
-    places: OnceLock<HashMap<Arc<str>, usize, Secret>>,
+    places: OnceLock<HashMap<Arc<str>, usize, SecretHasher>>,
 }
 
-/// A part of a [`List`], as it is sent.
+/// A part of a [`SharedList`], as it is sent.
 #[derive(Debug)]
-pub struct Piece {
+pub struct ListPiece {
     kind: ResourceType,
     list: Arc<[Arc<Resource>]>,
     /// Which of the list.
     range: Range<usize>,
     names: Arc<[Arc<str>]>,
     digest: u64,
-    /// Its bytes in each form, made when first sent.
+    /// Its bytes in each form, made when first sent; of one resource never.
     encoded: [OnceLock<Bytes>; 2],
 }
 
-impl List {
+impl SharedList {
     /// A list of `kind`, in pieces of about `piece_bytes`. The resources are sorted by name, each
     /// name once.
     pub fn new(
@@ -51,7 +51,7 @@ impl List {
         for (at, resource) in resources.iter().enumerate() {
             bytes += resource.len();
             if bytes >= piece_bytes || at + 1 == resources.len() {
-                pieces.push(Arc::new(Piece::new(kind, &resources, start..at + 1)));
+                pieces.push(Arc::new(ListPiece::new(kind, &resources, start..at + 1)));
                 (start, bytes) = (at + 1, 0);
             }
         }
@@ -73,7 +73,7 @@ impl List {
     }
 
     /// All of it.
-    pub(super) fn pieces(&self) -> &[Arc<Piece>] {
+    pub(super) fn pieces(&self) -> &[Arc<ListPiece>] {
         &self.pieces
     }
 
@@ -85,15 +85,15 @@ impl List {
     }
 }
 
-impl PartialEq for List {
+impl PartialEq for SharedList {
     fn eq(&self, other: &Self) -> bool {
         self.pieces == other.pieces
     }
 }
 
-impl Eq for List {}
+impl Eq for SharedList {}
 
-impl Piece {
+impl ListPiece {
     fn new(kind: ResourceType, list: &Arc<[Arc<Resource>]>, range: Range<usize>) -> Self {
         let resources = list.get(range.clone()).unwrap_or_default();
         let digests = resources.iter().map(|one| digest(&one.name, Some(one.version)));
@@ -122,32 +122,52 @@ impl Piece {
         self.digest
     }
 
-    /// The fields of a response that hold them.
-    pub(super) fn fields(&self, form: Form) -> &Bytes {
+    /// Writes the fields of a response that hold them.
+    pub(super) fn put(&self, form: ProtocolForm, out: &mut Rope) {
+        match self.resources() {
+            // Put together for one stream, it is shared as it is.
+            [one] => self.put_one(one, form, out),
+            _ => out.put_shared(self.fields(form)),
+        }
+    }
+
+    /// The length of what [`Self::put`] writes.
+    pub(super) fn encoded_len(&self, form: ProtocolForm) -> usize {
+        match (self.resources(), form) {
+            ([one], ProtocolForm::Delta) => delta::resource_field_len(self.kind, one),
+            ([one], ProtocolForm::Sotw) => sotw::resource_field_len(self.kind, one),
+            _ => self.fields(form).len(),
+        }
+    }
+
+    fn put_one(&self, one: &Resource, form: ProtocolForm, out: &mut Rope) {
+        match form {
+            ProtocolForm::Delta => delta::put_resource(self.kind, one, one.version, out),
+            ProtocolForm::Sotw => sotw::put_resource(self.kind, one, out),
+        }
+    }
+
+    fn fields(&self, form: ProtocolForm) -> &Bytes {
         let [as_delta, as_sotw] = &self.encoded;
-        let put: fn(ResourceType, &Resource, &mut Rope) = match form {
-            Form::Delta => |kind, one, out| delta::put_resource(kind, one, one.version, out),
-            Form::Sotw => sotw::put_resource,
-        };
         let encoded = match form {
-            Form::Delta => as_delta,
-            Form::Sotw => as_sotw,
+            ProtocolForm::Delta => as_delta,
+            ProtocolForm::Sotw => as_sotw,
         };
         encoded.get_or_init(|| {
             let mut out = Rope::default();
-            self.resources().iter().for_each(|one| put(self.kind, one, &mut out));
+            self.resources().iter().for_each(|one| self.put_one(one, form, &mut out));
             out.into_bytes()
         })
     }
 }
 
-impl PartialEq for Piece {
+impl PartialEq for ListPiece {
     fn eq(&self, other: &Self) -> bool {
         self.kind == other.kind && self.resources() == other.resources()
     }
 }
 
-impl Eq for Piece {}
+impl Eq for ListPiece {}
 
 /// What a name with its version adds to the digest of all that a client holds: a sum of these is the
 /// same for the same contents however they were reached.

@@ -8,7 +8,7 @@ use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
-use crate::model::{ClusterId, Labels, Locality, NetworkId, NodeError, Proxy};
+use crate::model::{ClusterId, Labels, Locality, NetworkId, NodeError, Proxy, SdsFiles};
 
 /// The most bytes of metadata a node may carry.
 const METADATA_BYTES_MAX: usize = 64 << 10;
@@ -26,7 +26,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
             reason: format!("longer than {ID_BYTES_MAX} bytes, or with control characters"),
         });
     }
-    let metadata = Metadata::of(node)?;
+    let metadata = NodeMetadata::of(node)?;
     let (kind, address, workload, dns_domain) = Proxy::parse_id(&node.id)?;
     let listed = metadata.text("INSTANCE_IPS").map(|list| {
         list.split(',').map(|one| one.trim().parse::<IpAddr>()).collect::<Result<Vec<_>, _>>()
@@ -76,9 +76,11 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         },
         node_name: optional("NODE_NAME"),
         takes_given_addresses: metadata.text("DNS_AUTO_ALLOCATE") == Some("true"),
+        sds: metadata.sds_files("STRAIT_SDS")?,
         istio_version: optional("ISTIO_VERSION"),
         generator: optional("GENERATOR"),
         envoy_version: version(node).into(),
+        envoy_release: release(node),
         extensions: extensions.into(),
     })
 }
@@ -96,9 +98,19 @@ fn version(node: &core::Node) -> String {
     }
 }
 
-struct Metadata<'a>(Option<&'a Struct>);
+/// The release of an Envoy. Others that speak xDS, such as gRPC's library, count their versions otherwise.
+fn release(node: &core::Node) -> Option<(u32, u32)> {
+    if node.user_agent_name != "envoy" {
+        return None;
+    }
+    let version = version(node);
+    let mut numbers = version.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
 
-impl<'a> Metadata<'a> {
+struct NodeMetadata<'a>(Option<&'a Struct>);
+
+impl<'a> NodeMetadata<'a> {
     fn of(node: &'a core::Node) -> Result<Self, NodeError> {
         let size = node.metadata.as_ref().map_or(0, Message::encoded_len);
         if size > METADATA_BYTES_MAX {
@@ -118,6 +130,26 @@ impl<'a> Metadata<'a> {
         match self.value(key)? {
             Kind::StringValue(text) => Some(text),
             _ => None,
+        }
+    }
+
+    fn sds_files(&self, key: &'static str) -> Result<Option<Arc<SdsFiles>>, NodeError> {
+        let wrong = || NodeError::Metadata {
+            key,
+            reason: format!(
+                "expected cert and roots, each an absolute path of at most {} bytes",
+                SdsFiles::PATH_BYTES_MAX
+            ),
+        };
+        let files = match self.value(key) {
+            None | Some(Kind::NullValue(_)) => return Ok(None),
+            Some(Kind::StructValue(files)) => NodeMetadata(Some(files)),
+            Some(_) => return Err(wrong()),
+        };
+        let path = |key| files.text(key).filter(|path| SdsFiles::is_path(path)).map(Arc::from);
+        match (path("cert"), path("roots")) {
+            (Some(certificate), Some(roots)) => Ok(Some(Arc::new(SdsFiles { certificate, roots }))),
+            _ => Err(wrong()),
         }
     }
 
@@ -178,9 +210,51 @@ mod tests {
     }
 
     #[test]
+    fn only_an_envoy_has_a_release() {
+        use super::core::node::UserAgentVersionType::{UserAgentBuildVersion, UserAgentVersion};
+        use strait_proto::envoy::envoy::r#type::v3::SemanticVersion;
+        let built = |major_number, minor_number| {
+            let version = SemanticVersion { major_number, minor_number, patch: 1 };
+            UserAgentBuildVersion(core::BuildVersion { version: Some(version), metadata: None })
+        };
+        for (name, version, release) in [
+            ("envoy", Some(built(1, 36)), Some((1, 36))),
+            ("envoy", Some(UserAgentVersion("1.40.0-dev".into())), Some((1, 40))),
+            ("envoy", Some(UserAgentVersion("next".into())), None),
+            ("envoy", None, None),
+            ("gRPC C-core linux", Some(UserAgentVersion("1.85.1".into())), None),
+        ] {
+            let said = core::Node {
+                user_agent_name: name.into(),
+                user_agent_version_type: version,
+                ..node(ID, vec![])
+            };
+            assert_eq!(read(&said).expect("readable").envoy_release, release, "{said:?}");
+        }
+    }
+
+    #[test]
     fn an_address_list_with_an_invalid_one_leaves_the_ids() {
         let proxy = read(&node(ID, vec![("INSTANCE_IPS", text("10.9.9.9,x"))])).expect("readable");
         assert_eq!(proxy.addresses, ["10.0.0.1".parse::<IpAddr>().expect("an address")]);
+    }
+
+    #[test]
+    fn files_of_secrets_are_absolute_paths() {
+        let files = |cert: &str, roots: &str| {
+            let pairs =
+                [("cert", cert), ("roots", roots)].map(|(key, path)| (key.into(), text(path)));
+            let files = Struct { fields: pairs.into_iter().collect() };
+            let value = Value { kind: Some(Kind::StructValue(files)) };
+            read(&node(ID, vec![("STRAIT_SDS", value)])).map(|proxy| proxy.sds)
+        };
+        let found = files("/c/sds-cert.yaml", "/c/sds-roots.yaml").expect("readable");
+        assert_eq!(found.as_ref().map(|found| &*found.roots), Some("/c/sds-roots.yaml"));
+        let long = format!("/{}", "x".repeat(SdsFiles::PATH_BYTES_MAX));
+        for wrong in ["", "sds-cert.yaml", "/a\nb", &long] {
+            assert!(files(wrong, "/c/sds-roots.yaml").is_err(), "{wrong}");
+        }
+        assert!(read(&node(ID, vec![("STRAIT_SDS", text("/c"))])).is_err());
     }
 
     #[test]

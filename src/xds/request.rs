@@ -15,11 +15,11 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::ResourceLocator;
 use strait_proto::envoy::google::rpc::Status;
 
-use super::session::Form;
+use super::form::ProtocolForm;
 
 /// A request of either form.
 #[derive(Debug, Default)]
-pub struct Request<'a> {
+pub struct AdsRequest<'a> {
     /// Who sends it; many say so in their first request only.
     pub node: Option<Box<Node>>,
     /// The type it is about.
@@ -39,7 +39,7 @@ pub struct Request<'a> {
 
 /// Why some bytes are no request.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnreadableRequest {
     /// Its fields are not what protobuf has.
     #[error(transparent)]
     Field(#[from] DecodeError),
@@ -53,7 +53,7 @@ pub enum Unreadable {
 
 /// The fields of both forms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Field {
+enum RequestField {
     Node,
     TypeUrl,
     Names,
@@ -67,51 +67,51 @@ enum Field {
     Locator,
 }
 
-impl Field {
+impl RequestField {
     /// By the numbers of `DeltaDiscoveryRequest` and `DiscoveryRequest`.
-    fn of(form: Form, number: u32) -> Option<Self> {
+    fn of(form: ProtocolForm, number: u32) -> Option<Self> {
         Some(match (form, number) {
-            (Form::Delta, 1) | (Form::Sotw, 2) => Self::Node,
-            (Form::Delta, 2) | (Form::Sotw, 4) => Self::TypeUrl,
+            (ProtocolForm::Delta, 1) | (ProtocolForm::Sotw, 2) => Self::Node,
+            (ProtocolForm::Delta, 2) | (ProtocolForm::Sotw, 4) => Self::TypeUrl,
             (_, 3) => Self::Names,
-            (Form::Delta, 4) => Self::Dropped,
-            (Form::Delta, 5) => Self::Listed,
-            (Form::Delta, 6) | (Form::Sotw, 5) => Self::Nonce,
-            (Form::Delta, 7) | (Form::Sotw, 6) => Self::Error,
-            (Form::Delta, 8 | 9) | (Form::Sotw, 7) => Self::Locator,
-            (Form::Sotw, 1) => Self::Version,
+            (ProtocolForm::Delta, 4) => Self::Dropped,
+            (ProtocolForm::Delta, 5) => Self::Listed,
+            (ProtocolForm::Delta, 6) | (ProtocolForm::Sotw, 5) => Self::Nonce,
+            (ProtocolForm::Delta, 7) | (ProtocolForm::Sotw, 6) => Self::Error,
+            (ProtocolForm::Delta, 8 | 9) | (ProtocolForm::Sotw, 7) => Self::Locator,
+            (ProtocolForm::Sotw, 1) => Self::Version,
             _ => return None,
         })
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> AdsRequest<'a> {
     /// Reads a request of a form.
     ///
     /// # Errors
     /// It is none.
-    pub fn read(form: Form, mut input: &'a [u8]) -> Result<Self, Unreadable> {
+    pub fn read(form: ProtocolForm, mut input: &'a [u8]) -> Result<Self, UnreadableRequest> {
         let mut request = Self::default();
         while !input.is_empty() {
             let (number, wire) = decode_key(&mut input)?;
-            let Some(field) = Field::of(form, number) else {
+            let Some(field) = RequestField::of(form, number) else {
                 skip_field(wire, number, &mut input, DecodeContext::default())?;
                 continue;
             };
             // Of a map prost looks at no wire type.
-            let wire = if field == Field::Listed { WireType::LengthDelimited } else { wire };
+            let wire = if field == RequestField::Listed { WireType::LengthDelimited } else { wire };
             let content = content(wire, &mut input)?;
             match field {
                 // A message that comes in several pieces is all of them.
-                Field::Node => request.node.get_or_insert_default().merge(content)?,
-                Field::Error => request.error.get_or_insert_default().merge(content)?,
-                Field::TypeUrl => request.type_url = str::from_utf8(content)?,
-                Field::Names => request.names.push(str::from_utf8(content)?),
-                Field::Dropped => request.dropped.push(str::from_utf8(content)?),
-                Field::Listed => request.listed.push(entry(content)?),
-                Field::Nonce => request.nonce = str::from_utf8(content)?,
-                Field::Version => _ = str::from_utf8(content)?,
-                Field::Locator => _ = ResourceLocator::decode(content)?,
+                RequestField::Node => request.node.get_or_insert_default().merge(content)?,
+                RequestField::Error => request.error.get_or_insert_default().merge(content)?,
+                RequestField::TypeUrl => request.type_url = str::from_utf8(content)?,
+                RequestField::Names => request.names.push(str::from_utf8(content)?),
+                RequestField::Dropped => request.dropped.push(str::from_utf8(content)?),
+                RequestField::Listed => request.listed.push(entry(content)?),
+                RequestField::Nonce => request.nonce = str::from_utf8(content)?,
+                RequestField::Version => _ = str::from_utf8(content)?,
+                RequestField::Locator => _ = ResourceLocator::decode(content)?,
             }
         }
         Ok(request)
@@ -119,7 +119,7 @@ impl<'a> Request<'a> {
 }
 
 /// An entry of a map of texts.
-fn entry(mut input: &[u8]) -> Result<(&str, &str), Unreadable> {
+fn entry(mut input: &[u8]) -> Result<(&str, &str), UnreadableRequest> {
     let (mut key, mut value) = ("", "");
     while !input.is_empty() {
         let (number, wire) = decode_key(&mut input)?;
@@ -133,10 +133,10 @@ fn entry(mut input: &[u8]) -> Result<(&str, &str), Unreadable> {
 }
 
 /// The content of a field that has a length.
-fn content<'a>(wire: WireType, input: &mut &'a [u8]) -> Result<&'a [u8], Unreadable> {
+fn content<'a>(wire: WireType, input: &mut &'a [u8]) -> Result<&'a [u8], UnreadableRequest> {
     check_wire_type(WireType::LengthDelimited, wire)?;
-    let length = usize::try_from(decode_varint(input)?).map_err(|_| Unreadable::CutOff)?;
-    let (content, rest) = input.split_at_checked(length).ok_or(Unreadable::CutOff)?;
+    let length = usize::try_from(decode_varint(input)?).map_err(|_| UnreadableRequest::CutOff)?;
+    let (content, rest) = input.split_at_checked(length).ok_or(UnreadableRequest::CutOff)?;
     *input = rest;
     Ok(content)
 }
@@ -165,7 +165,7 @@ mod tests {
         error: Option<Status>,
     }
 
-    fn by_prost(form: Form, bytes: &[u8]) -> Option<Said> {
+    fn by_prost(form: ProtocolForm, bytes: &[u8]) -> Option<Said> {
         let of_delta = |request: DeltaDiscoveryRequest| Said {
             node: request.node,
             type_url: request.type_url,
@@ -185,14 +185,14 @@ mod tests {
             error: request.error_detail,
         };
         match form {
-            Form::Delta => DeltaDiscoveryRequest::decode(bytes).ok().map(of_delta),
-            Form::Sotw => DiscoveryRequest::decode(bytes).ok().map(of_sotw),
+            ProtocolForm::Delta => DeltaDiscoveryRequest::decode(bytes).ok().map(of_delta),
+            ProtocolForm::Sotw => DiscoveryRequest::decode(bytes).ok().map(of_sotw),
         }
     }
 
-    fn in_place(form: Form, bytes: &[u8]) -> Option<Said> {
+    fn in_place(form: ProtocolForm, bytes: &[u8]) -> Option<Said> {
         let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
-        let request = Request::read(form, bytes).ok()?;
+        let request = AdsRequest::read(form, bytes).ok()?;
         Some(Said {
             node: request.node.map(|node| *node),
             type_url: request.type_url.to_owned(),
@@ -249,7 +249,7 @@ mod tests {
                 let at = random.random_range(0..bytes.len());
                 bytes[at] = random.random();
             }
-            for form in [Form::Delta, Form::Sotw] {
+            for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
                 let expected = by_prost(form, &bytes);
                 sound += usize::from(expected.is_some());
                 assert_eq!(in_place(form, &bytes), expected, "{round}: {form:?} {bytes:?}");
@@ -262,8 +262,8 @@ mod tests {
     fn of_equal_names_the_last_counts_and_what_is_missing_is_empty() {
         // initial_resource_versions: a=1, a=2, no name, no version.
         let bytes = b"\x2a\x06\x0a\x01a\x12\x011\x2a\x06\x0a\x01a\x12\x012\x2a\x03\x12\x013\x2a\x03\x0a\x01b";
-        let request = Request::read(Form::Delta, bytes).expect("sound");
+        let request = AdsRequest::read(ProtocolForm::Delta, bytes).expect("sound");
         assert_eq!(request.listed, [("a", "1"), ("a", "2"), ("", "3"), ("b", "")]);
-        assert_eq!(in_place(Form::Delta, bytes), by_prost(Form::Delta, bytes));
+        assert_eq!(in_place(ProtocolForm::Delta, bytes), by_prost(ProtocolForm::Delta, bytes));
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::list::List;
+pub use super::body::ResourceBody;
+pub use super::source::{All, ResourceSource};
 use crate::push::scope::Wildcard;
 
 /// The types Strait serves, in the order in which they are sent: make before break.
@@ -72,7 +73,7 @@ impl ResourceType {
     }
 }
 
-/// A hash of a resource's bytes: equal on all replicas and over restarts.
+/// A hash of what a resource's bytes are: equal on all replicas and over restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -113,40 +114,32 @@ impl fmt::Display for Version {
 pub struct Resource {
     /// Its name.
     pub name: Arc<str>,
-    /// The hash of its bytes.
+    /// The hash of its bytes, or of the hashes of its parts.
     pub version: Version,
     /// The encoded message, the value of an `Any`.
-    pub body: Bytes,
+    pub body: ResourceBody,
 }
 
 impl Resource {
     /// Takes an encoded message.
     pub fn new(name: impl Into<Arc<str>>, body: impl Into<Bytes>) -> Self {
         let body = body.into();
-        Self { name: name.into(), version: Version(xxh3_64(&body)), body }
+        Self { name: name.into(), version: Version(xxh3_64(&body)), body: body.into() }
+    }
+
+    /// Takes an encoded message and the hashes of the parts that it is always made of.
+    pub(super) fn of_parts(
+        name: impl Into<Arc<str>>,
+        digests: impl Iterator<Item = u64>,
+        body: ResourceBody,
+    ) -> Self {
+        let mut all = Vec::new();
+        digests.for_each(|digest| all.extend_from_slice(&digest.to_le_bytes()));
+        Self { name: name.into(), version: Version(xxh3_64(&all)), body }
     }
 
     /// About how many bytes it takes in a response.
     pub(super) fn len(&self) -> usize {
         self.name.len() + self.body.len()
     }
-}
-
-/// All resources of a wildcard type that a proxy shall hold.
-#[derive(Debug, Clone)]
-pub struct All {
-    /// Those that many proxies hold.
-    pub shared: Arc<List>,
-    /// Its own, sorted by name; none has a name that is in `shared`.
-    pub own: Vec<Arc<Resource>>,
-}
-
-/// Where a session gets what its proxy shall hold: one proxy's picture at one version of the mesh.
-pub trait ResourceSource {
-    /// All resources of a wildcard type.
-    fn all(&mut self, kind: ResourceType) -> All;
-
-    /// The resource of this name: a named type (EDS, RDS) always has an answer, an empty one for an unknown
-    /// name. `None` of a wildcard type, whose resources are found in [`Self::all`].
-    fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
 }

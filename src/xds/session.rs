@@ -6,150 +6,36 @@
 //! much a response holds; what a client ends up with is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
+use super::agent_roots::AgentRoots;
 use super::answers::{Progress, SentNames};
-use super::list::Piece;
-use super::request::Request;
-use super::resource::{Resource, ResourceSource, ResourceType, Version};
-use super::rope::Rope;
-use super::subscription::{Batch, Gone, Held, Subscription};
-use super::unserved::{HEALTH_REPORT, Nothing, TYPES_MAX, Unserved};
-use super::{delta, sotw};
+pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
+pub use super::form::ProtocolForm;
+use super::held_version::HeldVersion;
+use super::order::Order;
+use super::request::AdsRequest;
+use super::resource::{ResourceSource, ResourceType, Version};
+pub use super::response::{Response, Versioned};
+use super::subscription::{Batch, GoneAction, TypeSubscription};
+use super::unknown_types::{HEALTH_REPORT, PROXY_CONFIG, SideResponse, UnknownTypes};
+use crate::model::RootBundle;
 use crate::push::interest::Dirty;
 use crate::push::scope::Wildcards;
 
-/// The most names a client may watch of one type.
-pub const NAMES_MAX: usize = 100_000;
 /// A response of the Delta form is cut at about this size, so that one first sync holds up nobody.
 pub const RESPONSE_BYTES: usize = 512 << 10;
-/// The longest name a client may watch, in bytes.
-pub const NAME_LENGTH_MAX: usize = 512;
 
-/// The two forms of the xDS protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Form {
-    /// Each response says what changed and what went.
-    Delta,
-    /// State of the world: each response of a wildcard type is the whole type.
-    Sotw,
-}
-
-impl Form {
-    /// The word in `/debug/proxies`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delta => "delta",
-            Self::Sotw => "sotw",
-        }
-    }
-}
-
-/// A response, ready to be encoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Response {
-    /// The form to encode it in.
-    pub form: Form,
-    /// Of what.
-    pub kind: ResourceType,
-    /// A digest of all the client holds of the type once it has this.
-    pub version: Version,
-    /// What the client will answer with.
-    pub nonce: String,
-    /// Parts of lists that many clients are sent.
-    pub pieces: Vec<Arc<Piece>>,
-    /// The other resources, sorted by name.
-    pub resources: Vec<Stamped>,
-    /// Names that are gone (Delta only).
-    pub removed: Vec<Arc<str>>,
-}
-
-/// A resource, and the version to send it under.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamped {
-    /// What is sent.
-    pub resource: Arc<Resource>,
-    /// That of the resource; of an assignment in Delta, joined with that of its upstream cluster.
-    ///
-    /// A changed cluster waits for its assignment even if that is the same as before. Should the
-    /// stream break between the two, the client comes back and lists both: by this version it shows
-    /// that the cluster still waits.
-    pub version: Version,
-}
-
-impl Deref for Stamped {
-    type Target = Resource;
-
-    fn deref(&self) -> &Resource {
-        &self.resource
-    }
-}
-
-impl Response {
-    /// How many resources it holds.
-    pub fn count(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.resources().len()).sum::<usize>()
-            + self.resources.len()
-    }
-
-    /// All its resources, each with the version it is sent under, in no order.
-    pub fn all(&self) -> impl Iterator<Item = (&Arc<Resource>, Version)> {
-        let in_pieces = self.pieces.iter().flat_map(|piece| piece.resources());
-        let others = self.resources.iter().map(|one| (&one.resource, one.version));
-        in_pieces.map(|one| (one, one.version)).chain(others)
-    }
-
-    /// Writes it as a message of its form.
-    pub(super) fn encode(&self, out: &mut Rope) {
-        match self.form {
-            Form::Delta => delta::encode(self, out),
-            Form::Sotw => sotw::encode(self, out),
-        }
-    }
-
-    /// The message of its form in one piece.
-    pub fn to_bytes(&self) -> Bytes {
-        let mut rope = Rope::default();
-        self.encode(&mut rope);
-        rope.into_bytes()
-    }
-
-    /// Writes it as a gRPC message.
-    pub(super) fn encode_message(&self, out: &mut Rope) {
-        let length = u32::try_from(self.encoded_len()).expect("less than 4 GiB fit into memory");
-        out.put_slice(&[0]);
-        out.put_slice(&length.to_be_bytes());
-        self.encode(out);
-    }
-
-    /// The length of what `encode` writes, in bytes.
-    pub fn encoded_len(&self) -> usize {
-        match self.form {
-            Form::Delta => delta::encoded_len(self),
-            Form::Sotw => sotw::encoded_len(self),
-        }
-    }
-}
-
-/// What became of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Handled {
-    /// It answered a response whose answer was awaited, whatever else it said.
-    Answer,
-    /// The same, and it was a refusal.
-    Refusal,
-    /// It came by itself.
-    Request,
-}
+/// The types that lead to upstream clusters.
+const LEADING: [ResourceType; 3] =
+    [ResourceType::Listener, ResourceType::Route, ResourceType::NameTable];
 
 /// What one request changed of which assignments and route configurations are watched.
 #[derive(Debug, Default)]
-pub struct Rewatched {
+pub struct SubscriptionDelta {
     /// Of assignments.
     pub assignments: Rewatch,
     /// Of route configurations.
@@ -169,7 +55,7 @@ pub struct Rewatch {
     pub new: Vec<Arc<str>>,
 }
 
-impl Rewatched {
+impl SubscriptionDelta {
     fn of(&mut self, kind: ResourceType) -> Option<&mut Rewatch> {
         match kind {
             ResourceType::Endpoint => Some(&mut self.assignments),
@@ -177,44 +63,6 @@ impl Rewatched {
             ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
         }
     }
-}
-
-/// A request that ends the stream.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
-    /// The first request doesn't say who sends it.
-    #[error("STR0502: the first request on a stream must carry the node")]
-    NoNode,
-    /// A later request comes from somebody else.
-    #[error("STR0502: the node of a stream can't change, from {was:?} to {now:?}")]
-    NodeChanged {
-        /// Who opened the stream.
-        was: String,
-        /// Who sends now.
-        now: String,
-    },
-    /// A request without a type.
-    #[error("STR0502: a request must name a resource type")]
-    NoType,
-    /// More than 32 types of which there is nothing here.
-    #[error(
-        "STR0502: a stream may ask for {TYPES_MAX} types that are not served here, and no more"
-    )]
-    TooManyTypes,
-    /// A type of a longer name than [`NAME_LENGTH_MAX`] bytes.
-    #[error("STR0502: the name of a resource type is {0} bytes long, more than {NAME_LENGTH_MAX}")]
-    TypeTooLong(usize),
-    /// A diagnostic type of the peer's, which has an HTTP counterpart here.
-    #[error(
-        "STR0502: {0:?} is not served over xDS; use the admin address, /debug/proxies and others"
-    )]
-    DebugType(String),
-    /// More than [`NAMES_MAX`] names.
-    #[error("STR0502: {0} names of one type are more than the {NAMES_MAX} a stream may watch")]
-    TooManyNames(usize),
-    /// A name of more than [`NAME_LENGTH_MAX`] bytes.
-    #[error("STR0502: a resource name of {0} bytes is longer than {NAME_LENGTH_MAX}")]
-    NameTooLong(usize),
 }
 
 /// Upstream clusters that went out before anybody asked for their assignments.
@@ -246,35 +94,39 @@ impl EarlyClusters {
 /// The state of one stream.
 #[derive(Debug)]
 pub struct Session {
-    form: Form,
+    form: ProtocolForm,
     complete_answers: bool,
     node: Option<String>,
     /// Boxed: a map's node has room for eleven, and there are four at most.
-    watches: BTreeMap<ResourceType, Box<Subscription>>,
-    unserved: Unserved,
+    watches: BTreeMap<ResourceType, Box<TypeSubscription>>,
+    unknown_types: UnknownTypes,
+    agent_roots: AgentRoots,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: EarlyClusters,
-    rewatched: Rewatched,
+    order: Order,
+    subscription_delta: SubscriptionDelta,
     last_nonce: u64,
 }
 
 impl Session {
-    /// A stream on which nothing was said yet.
-    pub fn new(form: Form) -> Self {
+    /// A stream on which nothing was sent yet.
+    pub fn new(form: ProtocolForm) -> Self {
         Self {
             form,
             complete_answers: false,
             node: None,
             watches: BTreeMap::new(),
-            unserved: Unserved::default(),
+            unknown_types: UnknownTypes::default(),
+            agent_roots: AgentRoots::default(),
             clusters_before_endpoints: EarlyClusters::default(),
-            rewatched: Rewatched::default(),
+            order: Order::default(),
+            subscription_delta: SubscriptionDelta::default(),
             last_nonce: 0,
         }
     }
 
     /// The form it speaks.
-    pub fn form(&self) -> Form {
+    pub fn form(&self) -> ProtocolForm {
         self.form
     }
 
@@ -292,16 +144,19 @@ impl Session {
     /// The request ends the stream.
     pub fn on_request(
         &mut self,
-        request: Request<'_>,
+        request: AdsRequest<'_>,
         source: Option<&mut dyn ResourceSource>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
         let Some(kind) = self.open_request(request.node.as_deref(), request.type_url)? else {
-            return self.unserved.on_request(self.form, request);
+            return match request.type_url {
+                PROXY_CONFIG => Ok(self.agent_roots.on_request(&request)),
+                _ => self.unknown_types.on_request(self.form, request),
+            };
         };
         match self.form {
-            Form::Delta => self.on_delta_request(kind, request, source, now),
-            Form::Sotw => self.on_sotw_request(kind, request, now),
+            ProtocolForm::Delta => self.on_delta_request(kind, request, source, now),
+            ProtocolForm::Sotw => self.on_sotw_request(kind, request, now),
         }
     }
 
@@ -328,7 +183,19 @@ impl Session {
 
     /// Whether there may be something to send.
     pub fn is_due(&self) -> bool {
-        self.watches.values().any(|watch| watch.is_due()) || self.unserved.is_due()
+        self.watches.values().any(|watch| watch.is_due())
+            || self.unknown_types.is_due()
+            || self.agent_roots.is_due()
+    }
+
+    /// Whether its agent has asked for the roots and nobody has said yet what they are.
+    pub fn waits_for_roots(&self) -> bool {
+        self.agent_roots.waits()
+    }
+
+    /// Takes what the roots are; `news` says whether the agent can't have them all by its certificate.
+    pub fn offer_roots(&mut self, bundle: &Arc<RootBundle>, news: bool) {
+        self.agent_roots.offer(bundle, news);
     }
 
     /// Whether so much may have to be sent that others' changes would wait for it: a first sync, mostly.
@@ -340,19 +207,49 @@ impl Session {
     /// of a wildcard type can't). Call it until it returns `None`, whenever there is room to send.
     ///
     /// Make before break: types come in the order of [`ResourceType::ALL`], so that what is referred
-    /// to is there first; upstream clusters go last, when nothing refers to them any more.
+    /// to is there first; upstream clusters go last, when nothing refers to them any more. Where that takes
+    /// an answer of the client, it returns `None` before: see [`Self::send_timeout`].
     pub fn next_response(
         &mut self,
         source: &mut dyn ResourceSource,
         limit_bytes: usize,
         now: SystemTime,
     ) -> Option<Response> {
-        let makes = ResourceType::ALL.map(|kind| match kind {
-            ResourceType::Cluster => (kind, Gone::Stays),
-            _ => (kind, Gone::Goes),
-        });
-        let mut makes = makes.into_iter().chain([(ResourceType::Cluster, Gone::Goes)]);
-        makes.find_map(|(kind, gone)| self.response_of(kind, gone, source, limit_bytes, now))
+        use ResourceType::{Cluster, Endpoint};
+        let mut next = |session: &mut Self, kinds: &[ResourceType], gone: GoneAction| {
+            let mut kinds = kinds.iter();
+            kinds.find_map(|kind| session.response_of(*kind, gone, source, limit_bytes, now))
+        };
+        if let Some(clusters) = next(self, &[Cluster], GoneAction::Stays) {
+            return Some(clusters);
+        }
+        self.postpone_assignments();
+        if let Some(assignments) = next(self, &[Endpoint], GoneAction::Stays) {
+            return Some(assignments);
+        }
+        if self.additions_wait(now) {
+            return None;
+        }
+        if let Some(leading) = next(self, &LEADING, GoneAction::Goes) {
+            return Some(leading);
+        }
+        if self.removals_wait(now) {
+            return None;
+        }
+        next(self, &[Endpoint, Cluster], GoneAction::Goes)
+    }
+
+    /// Whether the client has answered all that there is to send.
+    pub fn is_settled(&self) -> bool {
+        !self
+            .watches
+            .values()
+            .any(|watch| watch.is_due() || watch.awaits_answer_to(self.last_nonce))
+    }
+
+    /// How long until something is to be sent that waits for an answer of the client, should none come.
+    pub fn send_timeout(&self, now: SystemTime) -> Option<Duration> {
+        self.order.send_timeout(now)
     }
 
     /// The next response for a client that keeps its configuration as it is: assignments of what
@@ -366,20 +263,22 @@ impl Session {
         now: SystemTime,
     ) -> Option<Response> {
         self.watches.get_mut(&ResourceType::Endpoint)?.pass_over(|name| !is_known(name));
-        self.response_of(ResourceType::Endpoint, Gone::Goes, source, limit_bytes, now)
+        self.response_of(ResourceType::Endpoint, GoneAction::Goes, source, limit_bytes, now)
     }
 
-    /// The next response for types of which there is nothing, whatever there is of others.
-    pub fn next_nothing(&mut self) -> Option<Nothing> {
-        let nothing = self.unserved.take(self.form, self.last_nonce + 1)?;
-        self.last_nonce += 1;
-        Some(nothing)
+    /// The next response about what is not of the mesh, whatever there is of that.
+    pub fn next_aside(&mut self) -> Option<SideResponse> {
+        let (form, nonce) = (self.form, self.last_nonce + 1);
+        let roots = self.agent_roots.take(form, nonce);
+        let aside = roots.or_else(|| self.unknown_types.take(form, nonce))?;
+        self.last_nonce = nonce;
+        Some(aside)
     }
 
     fn response_of(
         &mut self,
         kind: ResourceType,
-        gone: Gone,
+        gone: GoneAction,
         source: &mut dyn ResourceSource,
         limit_bytes: usize,
         now: SystemTime,
@@ -396,23 +295,26 @@ impl Session {
             others: resources.iter().map(|one| Arc::clone(&one.name)).collect(),
         };
         let version = watch.sent(self.last_nonce, names, now);
-        let joins = self.form == Form::Delta && kind == ResourceType::Endpoint;
-        let resources = resources.iter().map(|one| Stamped {
+        let joins = self.form == ProtocolForm::Delta && kind == ResourceType::Endpoint;
+        let resources = resources.iter().map(|one| Versioned {
             version: if joins { self.joined(&one.name, one.version) } else { one.version },
             resource: Arc::clone(one),
         });
         let (pieces, resources) = (pieces.clone(), resources.collect());
         if kind == ResourceType::Cluster {
             self.follow_with_assignments(&batch);
+            if batch.brings_something() {
+                self.order.clusters_sent(self.last_nonce);
+            }
         }
-        let removed = if self.form == Form::Delta { batch.removed } else { Vec::new() };
+        let removed = if self.form == ProtocolForm::Delta { batch.removed } else { Vec::new() };
         let nonce = format!("{:x}", self.last_nonce);
         Some(Response { form: self.form, kind, version, nonce, pieces, resources, removed })
     }
 
     /// Which names the client watches otherwise than before its last request. Call it after each.
-    pub fn rewatched(&mut self) -> Rewatched {
-        std::mem::take(&mut self.rewatched)
+    pub fn subscription_delta(&mut self) -> SubscriptionDelta {
+        std::mem::take(&mut self.subscription_delta)
     }
 
     /// The names of the assignments that the client watches, sorted.
@@ -426,8 +328,8 @@ impl Session {
     }
 
     /// What the client holds, by type and name.
-    pub fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, Held>> {
-        let of = |watch: &Subscription| {
+    pub fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, HeldVersion>> {
+        let of = |watch: &TypeSubscription| {
             watch.held().map(|(name, held)| (Arc::clone(name), held)).collect()
         };
         self.watches.iter().map(|(kind, watch)| (*kind, of(watch))).collect()
@@ -453,20 +355,16 @@ impl Session {
             (Some(kind), _) => Ok(Some(kind)),
             (None, "") => Err(Violation::NoType),
             (None, url) if url.len() > NAME_LENGTH_MAX => Err(Violation::TypeTooLong(url.len())),
-            // Istio's agent asks on its proxy's own stream for whoever asks it: the proxy keeps that.
-            (None, url) if url.starts_with("istio.io/debug") && self.watches.is_empty() => {
-                Err(Violation::DebugType(url.to_owned()))
-            }
             (None, _) => Ok(None),
         }
     }
 
     /// The watch of `kind`, and whether this request is the first to ask for it.
-    pub(super) fn watch(&mut self, kind: ResourceType) -> (&mut Subscription, bool) {
+    pub(super) fn watch(&mut self, kind: ResourceType) -> (&mut TypeSubscription, bool) {
         let mut first = false;
         let watch = self.watches.entry(kind).or_insert_with(|| {
             first = true;
-            Box::new(Subscription::new(kind))
+            Box::new(TypeSubscription::new(kind))
         });
         (watch, first)
     }
@@ -486,10 +384,10 @@ impl Session {
         // A cluster that was just sent waits for its assignment, even for one it had before.
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
         let new = self.watch(kind).0.subscribe(names, listed);
-        if let Some(rewatch) = self.rewatched.of(kind) {
+        if let Some(rewatch) = self.subscription_delta.of(kind) {
             rewatch.new = new;
         } else {
-            self.rewatched.others_new.extend(new.into_iter().map(|name| (kind, name)));
+            self.subscription_delta.others_new.extend(new.into_iter().map(|name| (kind, name)));
         }
     }
 
@@ -500,11 +398,11 @@ impl Session {
         names: impl IntoIterator<Item = &'a str>,
     ) {
         let dropped = self.watch(kind).0.unsubscribe(names);
-        if let Some(rewatch) = self.rewatched.of(kind) {
+        if let Some(rewatch) = self.subscription_delta.of(kind) {
             rewatch.dropped = dropped;
         } else {
             let dropped = dropped.into_iter().map(|name| (kind, name));
-            self.rewatched.others_dropped.extend(dropped);
+            self.subscription_delta.others_dropped.extend(dropped);
         }
     }
 
@@ -532,7 +430,39 @@ impl Session {
     }
 
     fn answers_whole(&self, kind: ResourceType) -> bool {
-        self.form == Form::Sotw && (kind.is_wildcard() || self.complete_answers)
+        self.form == ProtocolForm::Sotw && (kind.is_wildcard() || self.complete_answers)
+    }
+
+    /// Leaves the assignments of upstream clusters that are gone to the end: listeners and routes may still lead
+    /// to them.
+    fn postpone_assignments(&mut self) {
+        let Some(clusters) = self.watches.get(&ResourceType::Cluster) else { return };
+        let going: Vec<_> = clusters.going().cloned().collect();
+        if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
+            endpoints.postpone(&going);
+        }
+    }
+
+    /// See [`Order::additions_wait`].
+    fn additions_wait(&mut self, now: SystemTime) -> bool {
+        let due = LEADING.iter().any(|kind| self.is_due_of(*kind));
+        let awaits = |kind, nonce| {
+            self.watches.get(&kind).is_some_and(|watch| watch.awaits_answer_to(nonce))
+        };
+        self.order.additions_wait(due, self.last_nonce, awaits, now)
+    }
+
+    /// See [`Order::removals_wait`].
+    fn removals_wait(&mut self, now: SystemTime) -> bool {
+        let due = self.is_due_of(ResourceType::Cluster);
+        let followed = LEADING.iter().filter_map(|kind| self.watches.get(kind)).all(|watch| {
+            !watch.awaits_answer_to(self.last_nonce) && watch.progress().nack.is_none()
+        });
+        self.order.removals_wait(due, followed, now)
+    }
+
+    fn is_due_of(&self, kind: ResourceType) -> bool {
+        self.watches.get(&kind).is_some_and(|watch| watch.is_due())
     }
 
     /// Has the assignments of the upstream clusters in a response sent next.
@@ -548,21 +478,6 @@ impl Session {
             None => self.clusters_before_endpoints.add(clusters),
         }
     }
-}
-
-/// Refuses more names, or longer ones, than a stream may watch.
-pub(super) fn check_names<'a>(
-    names: impl IntoIterator<Item = &'a &'a str>,
-    watched_already: usize,
-) -> Result<(), Violation> {
-    let mut count = watched_already;
-    for name in names {
-        count += 1;
-        if name.len() > NAME_LENGTH_MAX {
-            return Err(Violation::NameTooLong(name.len()));
-        }
-    }
-    if count > NAMES_MAX { Err(Violation::TooManyNames(count)) } else { Ok(()) }
 }
 
 /// Joins the version of an assignment with that of its upstream cluster; the same again parts them.

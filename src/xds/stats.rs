@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::resource::ResourceType;
+use crate::identity::IssueStats;
 
 /// The counters of one server.
 #[derive(Debug, Default)]
@@ -20,10 +21,13 @@ pub struct Stats {
     pub large_syncs: AtomicU64,
     /// Streams whose proxy was refused.
     pub refused: AtomicU64,
-    /// From a change to the responses that tell it.
+    /// From a change to the responses that carry it.
     pub propagation: Histogram,
     by_type: [ByType; ResourceType::ALL.len()],
     handshakes_failed: Mutex<BTreeMap<&'static str, u64>>,
+    callers_refused: Mutex<BTreeMap<&'static str, u64>>,
+    /// What becomes of requests for certificates.
+    pub(super) issued: Arc<IssueStats>,
     closed: Mutex<BTreeMap<&'static str, u64>>,
 }
 
@@ -113,6 +117,12 @@ impl Stats {
         *self.closed.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
     }
 
+    /// Counts a call that was refused since nobody knew who made it, by the code of the reason.
+    pub(super) fn caller_refused(&self, code: &'static str) {
+        let mut refused = self.callers_refused.lock().unwrap_or_else(PoisonError::into_inner);
+        *refused.entry(code).or_default() += 1;
+    }
+
     /// Counts a handshake that failed.
     pub(super) fn handshake_failed(&self, reason: &'static str) {
         let mut failed = self.handshakes_failed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,6 +169,11 @@ impl Stats {
                 "TLS handshakes that failed, by reason.",
                 &self.handshakes_failed,
             ),
+            reasons(
+                "strait_callers_refused_total",
+                "Calls refused since nobody could be shown to have made them, by code.",
+                &self.callers_refused,
+            ),
             single("strait_xds_requests_total", "Discovery requests taken.", &self.requests),
             single("strait_xds_refused_total", "Streams whose proxy was refused.", &self.refused),
             typed("strait_xds_pushes_total", "Responses sent.", |counts| &counts.responses),
@@ -171,6 +186,28 @@ impl Stats {
                 "strait_xds_streams_closed_total",
                 "Streams that ended, by reason.",
                 &self.closed,
+            ),
+            single(
+                "strait_certificate_requests_total",
+                "Requests for certificates.",
+                &self.issued.asked,
+            ),
+            single(
+                "strait_certificates_issued_total",
+                "Certificates issued to callers.",
+                &self.issued.issued,
+            ),
+            single(
+                "strait_certificate_requests_refused_total",
+                "Requests for certificates that were refused.",
+                &self.issued.refused,
+            ),
+            // As dashboards made for Istio call them.
+            single("citadel_server_csr_count", "Requests for certificates.", &self.issued.asked),
+            single(
+                "citadel_server_success_cert_issuance_count",
+                "Certificates issued to callers.",
+                &self.issued.issued,
             ),
         ]
     }

@@ -3,7 +3,7 @@
 //! Responses are made only when the transport asks for one, so a slow client holds one pending set and
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
@@ -12,55 +12,64 @@ use std::time::{Duration, SystemTime};
 
 use futures::FutureExt;
 use strait_proto::envoy::envoy::config::core::v3::Node;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error, info, warn};
 
-use super::admission::{self, admit};
-use super::budgets::{Account, Charge, OverBudget};
-use super::connections::{Entry, lock};
-use super::generate::{Cache, Picture};
-use super::grpc::Requests;
-use super::lane::Turn;
+use super::admission::{self, AdmissionRefusal, Admitted, admit};
+use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
+use super::connections::{ConnectionEntry, lock};
+use super::debug_types;
+use super::generate::{Cache, ProxyConfig};
+use super::grpc::{GrpcMessage, Requests};
 use super::names::OutboundName;
 use super::node;
-use super::request::Request;
+use super::pace::Pace;
+use super::request::AdsRequest;
 use super::resource::{ResourceSource, ResourceType};
-use super::rope::Rope;
-use super::server::{Line, Shared};
-use super::session::{Form, Handled, RESPONSE_BYTES, Response, Rewatched, Session, Violation};
+use super::session::{
+    Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
+};
+use super::shared::{ConnectionShared, ServerShared, roots_changed};
+use super::sync_limiter::SyncPermit;
+use super::unknown_types::SideResponse;
 use crate::codes;
-use crate::hash::Secret;
+use crate::hash::SecretHasher;
+use crate::identity::{Caller, ServerIdentity, SpiffeId};
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
 use crate::push::interest::{Dirty, Subscription};
 use crate::push::scope::{Stand, Wildcards};
+use crate::timeline::Receipt;
+use strait_http2::Rope;
 
 /// A stream that says nothing for this long after it was opened is closed.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
-/// How often changes are told: once in this time, on average.
-const CHANGES_SPACING: Duration = Duration::from_millis(50);
-/// How far ahead of that average a stream may be, so that changes that come near each other by chance need
-/// not wait: ten times.
-const CHANGES_BURST: Duration = Duration::from_millis(450);
 /// Responses are put together until they have this many bytes, and written at once.
 const WRITE_BYTES: usize = 64 << 10;
 /// What [`Stream::responses`] may come to, mostly: less than a write, and one response more.
 const MUCH_BYTES: usize = WRITE_BYTES + RESPONSE_BYTES;
 /// Requests that answer nothing: at most this many a second, and in a burst.
 const REQUESTS_PER_SECOND: f64 = 50.0;
+/// Questions of istioctl's that one stream may ask: each may be about all proxies.
+const DEBUG_ANSWERS_MAX: u64 = 8;
 /// See [`REQUESTS_PER_SECOND`].
 const REQUESTS_BURST: f64 = 500.0;
+/// Of so many changes that its client has not answered a stream keeps track.
+const RECEIPTS_MAX: usize = 64;
+/// Of more names than this it is asked whether they can be charged before they are taken.
+const NAMES_MANY: usize = 4096;
 
-/// Why a stream ended. The word is a label of a metric.
+/// Why a stream ended. The name is a label of a metric.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(super) struct StreamEnd {
     pub(super) reason: &'static str,
-    /// What the client is told; fine if nothing.
+    /// The status that the client is sent; OK if none.
     pub(super) status: Option<Status>,
 }
 
-impl Ended {
+impl StreamEnd {
     fn by(reason: &'static str, status: Status) -> Self {
         Self { reason, status: Some(status) }
     }
@@ -68,61 +77,75 @@ impl Ended {
 
 /// The state of one stream.
 pub(super) struct Stream {
-    shared: Arc<Shared>,
-    line: Arc<Line>,
+    shared: Arc<ServerShared>,
+    line: Arc<ConnectionShared>,
+    /// Who opened it.
+    caller: Caller,
+    /// When the token by which it was opened lets it end.
+    ends_at: Option<Instant>,
     /// Nobody else changes it: the admin API reads it.
     session: Arc<Mutex<Session>>,
     /// The proxy, once its first request has been let in.
     admitted: Option<AdmittedStream>,
     opened: Instant,
     pace: Pace,
+    /// Changes that were taken and not sent yet: what that took, and how many streams are sent them.
+    telling: Option<(Duration, usize)>,
     /// What is due was looked at, and there is nothing to send before something else happens.
     idle: bool,
     /// Much was due when it was last looked at.
     much_due: bool,
     /// When the first change was heard that nothing has been sent of.
-    untold_since: Option<std::time::Instant>,
-    budget: Budget,
+    pending_since: Option<std::time::Instant>,
+    budget: RequestBudget,
+    /// For changes that were taken and that the client has yet to answer.
+    receipts: Vec<Receipt>,
+    /// The roots, for a proxy whose agent has asked for them.
+    roots: Option<watch::Receiver<Arc<ServerIdentity>>>,
+    /// Answers to what istioctl asks, and how many there were.
+    debug: VecDeque<SideResponse>,
+    debug_answers: u64,
     /// Why it ends, once it does.
     reason: &'static str,
 }
 
 struct AdmittedStream {
     proxy: Arc<Proxy>,
-    entry: Entry,
+    entry: ConnectionEntry,
     subscription: Subscription,
-    /// Of which types it is said to watch all there is.
+    /// Of which types it is noted as watching all there is.
     lists: Wildcards,
     /// Whether its cluster was there at some time on this stream.
     cluster_seen: bool,
-    account: Account,
+    account: StreamAccount,
     /// The names that it watches and that stand for no service.
-    made_up: HashSet<(ResourceType, Arc<str>), Secret>,
+    made_up: HashSet<(ResourceType, Arc<str>), SecretHasher>,
 }
 
 impl AdmittedStream {
     /// What the proxy shall hold.
-    fn picture<'a>(&'a self, context: &'a Arc<PushContext>, cache: &'a Cache) -> Picture<'a> {
+    fn picture<'a>(&'a self, context: &'a Arc<PushContext>, cache: &'a Cache) -> ProxyConfig<'a> {
         let (network, whereabouts) = self.entry.connection().place();
-        Picture::new(context, &self.proxy, network, cache).at(whereabouts)
+        ProxyConfig::new(context, &self.proxy, network, cache).at(whereabouts)
     }
 
-    /// Says where it stands, and whether that is new. That changes with what it hears of wherever it stands:
+    /// Says where it stands. That changes with what it hears of wherever it stands:
     /// networks, its own workload, and what is known of its machine or node.
-    fn stand(&self, context: &Arc<PushContext>, cache: &Cache) -> bool {
+    fn stand(&self, context: &Arc<PushContext>, cache: &Cache) {
         let (network, whereabouts) = self.entry.connection().place();
         let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
-        self.subscription.stand(stand, self.picture(context, cache).vantage())
+        self.subscription.stand(stand, self.picture(context, cache).view_class());
     }
 
     /// Charges for what it watches otherwise than before.
     fn charge(
         &mut self,
         context: Option<&PushContext>,
-        rewatched: &Rewatched,
-    ) -> Result<(), OverBudget> {
+        subscription_delta: &SubscriptionDelta,
+    ) -> Result<(), Refused> {
         let mut charge = self.account.charge();
-        let Rewatched { assignments, routes, others_dropped, others_new } = rewatched;
+        let SubscriptionDelta { assignments, routes, others_dropped, others_new } =
+            subscription_delta;
         let of = |kind, names: &[Arc<str>]| {
             let names = names.iter().map(|name| (kind, Arc::clone(name)));
             names.collect::<Vec<_>>()
@@ -151,6 +174,29 @@ impl AdmittedStream {
         self.account.set(charge)
     }
 
+    /// Whether its identity may be charged for these names, none of which is watched yet. They take far more once
+    /// they are, and it would be too late then.
+    fn bears(
+        &self,
+        context: Option<&PushContext>,
+        kind: Option<ResourceType>,
+        names: &[&str],
+    ) -> Result<(), StreamEnd> {
+        let (Some(context), Some(kind)) = (context, kind) else { return Ok(()) };
+        // A name that comes twice is watched once.
+        let names: HashSet<&str, SecretHasher> = names.iter().copied().collect();
+        let mut charge = Charge { verified: self.account.charge().verified, ..Charge::default() };
+        for name in names {
+            if is_of_service(context, kind, name) {
+                charge.names += 1;
+            } else {
+                charge.made_up += 1;
+                charge.made_up_text += name.len() as u64;
+            }
+        }
+        self.account.bears(charge).map_err(|why| uncharged(&why))
+    }
+
     /// Whether all that was known of the proxy's cluster has been withdrawn. Such a proxy keeps its
     /// configuration, as it would if it reconnected and was refused: else its workload would lose its
     /// own listeners because somebody removed a Secret elsewhere. It still hears of the endpoints of
@@ -163,21 +209,43 @@ impl AdmittedStream {
 }
 
 impl Stream {
-    pub(super) fn new(shared: Arc<Shared>, line: Arc<Line>, form: Form) -> Self {
+    pub(super) fn new(
+        shared: Arc<ServerShared>,
+        line: Arc<ConnectionShared>,
+        caller: Caller,
+        form: ProtocolForm,
+    ) -> Self {
         let now = Instant::now();
+        let left = caller.token().map(|token| {
+            let left = token.expires.duration_since(SystemTime::now()).unwrap_or_default();
+            // Not all at once, of those that connected at once.
+            left.mul_f64(0.9 + 0.1 * rand::random::<f64>())
+        });
         Self {
             shared,
             line,
+            caller,
+            ends_at: left.map(|left| now + left),
             session: Arc::new(Mutex::new(Session::new(form))),
             admitted: None,
             opened: now,
-            pace: Pace(now),
+            pace: Pace::new(now),
+            telling: None,
             idle: false,
             much_due: false,
-            untold_since: None,
-            budget: Budget::full(now),
+            pending_since: None,
+            budget: RequestBudget::full(now),
+            receipts: Vec::new(),
+            roots: None,
+            debug: VecDeque::new(),
+            debug_answers: 0,
             reason: "transport",
         }
+    }
+
+    /// Who opened it.
+    pub(super) fn identity(&self) -> &SpiffeId {
+        self.caller.identity()
     }
 
     /// Notes why it ends.
@@ -186,36 +254,58 @@ impl Stream {
     }
 
     /// Takes requests and changes until there may be something to send.
-    pub(super) async fn until_due(&mut self, requests: &mut Requests) -> Result<(), Ended> {
-        while self.idle || self.admitted.is_none() || !lock(&self.session).is_due() {
+    pub(super) async fn until_due(&mut self, requests: &mut Requests) -> Result<(), StreamEnd> {
+        loop {
+            // All that has come, before anything is sent: a client may ask for assignments right behind its answer.
+            while let Some(request) = requests.message().now_or_never() {
+                self.take_next(request)?;
+            }
+            if !self.debug.is_empty() {
+                return Ok(());
+            }
+            if !self.idle && self.admitted.is_some() && lock(&self.session).is_due() {
+                return Ok(());
+            }
             let first_request_limit = self.opened + FIRST_REQUEST_LIMIT;
+            let send_timeout = self.send_timeout();
             tokio::select! {
                 biased;
                 ending = self.line.ended() => {
-                    return Err(Ended::by(ending.reason(), Status::unavailable(ending.text())));
+                    return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
+                }
+                () = at(self.ends_at) => {
+                    let code = &codes::TOKEN_ENDS;
+                    let text = format!("{code}: {}; reconnect", code.title);
+                    return Err(StreamEnd::by("token ends", Status::unavailable(text)));
                 }
                 () = shed(self.admitted.as_ref()) => {
-                    let code = &codes::MEMORY_SHORT;
-                    let text = format!("{code}: {}; come again", code.title);
-                    return Err(Ended::by("memory", Status::unavailable(text)));
+                    return Err(memory_short("come again"));
                 }
-                request = requests.message() => match request {
-                    Ok(Some(request)) => self.take(request.content())?,
-                    Ok(None) => return Err(Ended { reason: "client", status: None }),
-                    Err(status) => return Err(Ended::by("transport", status)),
-                },
+                request = requests.message() => self.take_next(request)?,
                 () = changed(self.admitted.as_ref(), self.pace) => self.take_changes()?,
+                () = roots_changed(self.roots.as_mut()) => self.take_roots(),
+                () = tokio::time::sleep(send_timeout.unwrap_or_default()), if send_timeout.is_some() => {
+                    self.idle = false;
+                }
                 () = tokio::time::sleep_until(first_request_limit), if self.admitted.is_none() => {
+                    if self.debug_answers > 0 {
+                        // It asks for nothing else, and has been answered.
+                        return Err(StreamEnd { reason: "debug", status: None });
+                    }
                     let text = "no request within 10 s of opening the stream";
-                    return Err(Ended::by("silent", Status::deadline_exceeded(text)));
+                    return Err(StreamEnd::by("silent", Status::deadline_exceeded(text)));
                 }
             }
         }
-        Ok(())
+    }
+
+    /// How long what waits for the client's answer may wait, where nothing else is due.
+    fn send_timeout(&self) -> Option<Duration> {
+        if self.idle { lock(&self.session).send_timeout(SystemTime::now()) } else { None }
     }
 
     /// Waits for its turn, where much is to be sent.
-    pub(super) async fn turn(&mut self) -> Option<Turn> {
+    pub(super) async fn turn(&mut self) -> Option<SyncPermit> {
         let much = lock(&self.session).is_much_due();
         let goes_on = std::mem::replace(&mut self.much_due, much);
         if !much {
@@ -224,27 +314,40 @@ impl Stream {
         if !goes_on {
             self.shared.stats.large_syncs.fetch_add(1, Ordering::Relaxed);
         }
-        Some(self.shared.lane.turn(MUCH_BYTES).await)
+        Some(self.shared.sync_limiter.turn(MUCH_BYTES).await)
     }
 
     /// What is to be sent now, of all types that have something, within a limit for one write.
     pub(super) fn responses(&mut self) -> Rope {
+        let begun = Instant::now();
         let mut rope = Rope::default();
+        while rope.len() < WRITE_BYTES
+            && let Some(answer) = self.debug.pop_front()
+        {
+            answer.encode_message(&mut rope);
+        }
         while rope.len() < WRITE_BYTES
             && let Some(response) = self.due()
         {
             response.encode_message(&mut rope);
         }
         while rope.len() < WRITE_BYTES
-            && let Some(nothing) = lock(&self.session).next_nothing()
+            && let Some(aside) = lock(&self.session).next_aside()
         {
-            nothing.encode_message(&mut rope);
+            aside.encode_message(&mut rope);
         }
         self.idle = rope.is_empty();
-        if let Some(since) = self.untold_since.take()
+        if self.idle {
+            self.settle();
+        }
+        if let Some(since) = self.pending_since.take()
             && !self.idle
         {
             self.shared.stats.propagation.observe(since.elapsed());
+        }
+        if let Some((cost, streams)) = self.telling.take() {
+            let now = Instant::now();
+            self.pace.told(now, cost + (now - begun), streams, self.shared.threads);
         }
         rope
     }
@@ -283,23 +386,32 @@ impl Stream {
         Some(response)
     }
 
-    fn take(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+    fn take_next(&mut self, request: Result<Option<GrpcMessage>, Status>) -> Result<(), StreamEnd> {
+        match request {
+            Ok(Some(request)) => self.take(request.content()),
+            Ok(None) => Err(StreamEnd { reason: "client", status: None }),
+            Err(status) => Err(StreamEnd::by("transport", status)),
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), StreamEnd> {
         self.idle = false;
         self.shared.stats.requests.fetch_add(1, Ordering::Relaxed);
         let form = lock(&self.session).form();
-        let request = Request::read(form, bytes).map_err(|error| {
+        let request = AdsRequest::read(form, bytes).map_err(|error| {
             let text = format!("STR0502: not a request: {error}");
-            Ended::by("violation", Status::invalid_argument(text))
+            StreamEnd::by("violation", Status::invalid_argument(text))
         })?;
+        if debug_types::is_debug(request.type_url) {
+            return self.answer_debug(form, &request);
+        }
         if self.admitted.is_none()
             && let Some(node) = &request.node
         {
             // Who comes back with what it has is sent little.
             let budgets = self.shared.connections.budgets();
             if request.listed.is_empty() && budgets.defers() {
-                let code = &codes::MEMORY_SHORT;
-                let text = format!("{code}: {}; try again", code.title);
-                return Err(Ended::by("memory", Status::unavailable(text)));
+                return Err(memory_short("try again"));
             }
             let admitted = self.let_in(node)?;
             if admitted.proxy.is_proxyless() {
@@ -308,6 +420,11 @@ impl Stream {
             self.admitted = Some(admitted);
         }
         let kind = ResourceType::of_url(request.type_url);
+        if let Some(admitted) = &self.admitted
+            && request.names.len() > NAMES_MANY
+        {
+            admitted.bears(self.shared.context().as_deref(), kind, &request.names)?;
+        }
         // Only what the client lists is compared with what is there: most requests are mere answers.
         let lists = !request.listed.is_empty();
         let context = if lists { self.shared.context() } else { None };
@@ -320,18 +437,19 @@ impl Stream {
             .map_err(|violation| violation_status(&violation))?;
         if handled == Handled::Request && !self.budget.take(Instant::now()) {
             let text = "STR0503: more than 50 unasked-for requests a second";
-            return Err(Ended::by("requests", Status::resource_exhausted(text)));
+            return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
         }
+        self.find_roots();
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
         // Before the answer is made: a change from here on marks this stream. A refusal may carry
         // names as well.
-        let (rewatched, lists) = {
+        let (subscription_delta, lists) = {
             let mut session = lock(&self.session);
-            (session.rewatched(), session.lists())
+            (session.subscription_delta(), session.lists())
         };
-        let charged = admitted.charge(self.shared.context().as_deref(), &rewatched);
-        charged.map_err(|over| over_budget(&over))?;
-        let Rewatched { assignments, routes, .. } = rewatched;
+        let charged = admitted.charge(self.shared.context().as_deref(), &subscription_delta);
+        charged.map_err(|why| uncharged(&why))?;
+        let SubscriptionDelta { assignments, routes, .. } = subscription_delta;
         admitted.subscription.forget(&assignments.dropped);
         let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
         admitted.subscription.watch(&assignments.new, hostname);
@@ -346,10 +464,72 @@ impl Stream {
         if context.is_some_and(is_old) {
             lock(&self.session).on_change(&Dirty { everything: true, ..Dirty::default() });
         }
-        if handled == Handled::Refusal {
-            self.tell_refusal(kind);
+        match handled {
+            Handled::Refusal => {
+                self.receipts.drain(..).for_each(Receipt::refuse);
+                self.tell_refusal(kind);
+            }
+            Handled::Answer => self.settle(),
+            Handled::Request => {}
         }
         Ok(())
+    }
+
+    /// Says of the changes that were taken that the client has followed, once it has.
+    fn settle(&mut self) {
+        if !self.receipts.is_empty() && lock(&self.session).is_settled() {
+            self.receipts.drain(..).for_each(Receipt::acknowledge);
+        }
+    }
+
+    /// Answers what istioctl asks, itself or by way of a proxy's agent, once for each time.
+    fn answer_debug(
+        &mut self,
+        form: ProtocolForm,
+        request: &AdsRequest<'_>,
+    ) -> Result<(), StreamEnd> {
+        // An answer's answer.
+        if !request.nonce.is_empty() {
+            return Ok(());
+        }
+        if self.admitted.is_none() && self.debug_answers == 0 && request.node.is_none() {
+            return Err(violation_status(&Violation::NoNode));
+        }
+        if self.debug_answers == DEBUG_ANSWERS_MAX {
+            let text = format!("STR0503: more than {DEBUG_ANSWERS_MAX} questions on one stream");
+            return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
+        }
+        self.debug_answers += 1;
+        let (context, asker) = (self.context()?, self.caller.identity());
+        let (names, connections) = (&request.names, &self.shared.connections);
+        let resources = debug_types::answer(request.type_url, names, asker, &context, connections);
+        let mut answer = SideResponse::of(form, request.type_url, self.debug_answers, resources);
+        answer.control_plane = Some(debug_types::control_plane());
+        self.debug.push_back(answer);
+        Ok(())
+    }
+
+    /// Says what the roots are to an agent that has just asked for them.
+    fn find_roots(&mut self) {
+        let mut session = lock(&self.session);
+        if session.waits_for_roots() {
+            let mut identity = self.shared.identity.clone();
+            let now = Arc::clone(&identity.borrow_and_update());
+            if let Some(bundle) = now.root_bundle() {
+                session.offer_roots(bundle, now.has_news_for(self.line.peer.as_deref()));
+                self.roots = Some(identity);
+            }
+        }
+    }
+
+    /// Says what the roots are now.
+    fn take_roots(&mut self) {
+        let Some(identity) = &mut self.roots else { return };
+        let now = Arc::clone(&identity.borrow_and_update());
+        if let Some(bundle) = now.root_bundle() {
+            self.idle = false;
+            lock(&self.session).offer_roots(bundle, true);
+        }
     }
 
     fn tell_refusal(&self, kind: Option<ResourceType>) {
@@ -366,10 +546,10 @@ impl Stream {
         );
     }
 
-    fn let_in(&self, node: &Node) -> Result<AdmittedStream, Ended> {
+    fn let_in(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {
         let refuse = |text: String| {
             self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
-            warn!(identity = %self.line.peer.id(), "proxy refused: {text}");
+            warn!(identity = %self.caller.identity(), "proxy refused: {text}");
             text
         };
         let mut proxy = node::read(node).map_err(|error| {
@@ -380,7 +560,7 @@ impl Stream {
                 }
                 _ => Status::invalid_argument(refuse(format!("STR0501: {error}"))),
             };
-            Ended::by("refused", status)
+            StreamEnd::by("refused", status)
         })?;
         let settings = Arc::clone(&self.context()?.settings);
         if let Some(id) = settings.cluster_aliases.get(&proxy.cluster) {
@@ -390,26 +570,32 @@ impl Stream {
         // Entered before the context is read, so that no change is missed.
         let subscription = self.shared.interest.subscribe(Some(key));
         let context = self.context()?;
-        let admitted = admit(&context, &proxy, self.line.peer.id()).map_err(|refusal| {
-            Ended::by("refused", Status::permission_denied(refuse(refusal.to_string())))
+        let fits = match self.caller.token() {
+            Some(token) => admission::fits_token(&proxy, token),
+            None => Ok(()),
+        };
+        let admitted = fits.and_then(|()| admit(&context, &proxy, self.caller.identity()));
+        let admitted = admitted.map_err(|refusal| {
+            StreamEnd::by("refused", Status::permission_denied(refuse(refusal.to_string())))
         })?;
         let proxy = Arc::new(proxy);
         let verified = admitted.verified;
-        let identity = self.line.peer.id().clone();
-        let account = self.shared.connections.budgets().open(&identity, verified);
+        let identity = self.caller.identity();
+        let account = self.shared.connections.budgets().open(identity, verified);
         let account = account.map_err(|over| over_budget(&over))?;
         let entry = self
             .shared
             .connections
-            .enter(Arc::clone(&proxy), identity, Arc::clone(&self.session), admitted)
+            .enter(Arc::clone(&proxy), &self.caller, Arc::clone(&self.session), admitted)
             .ok_or_else(|| {
                 let text = format!("STR0504: {} has 4 streams open already", proxy.id);
-                Ended::by("refused", Status::resource_exhausted(refuse(text)))
+                StreamEnd::by("refused", Status::resource_exhausted(refuse(text)))
             })?;
         info!(
             proxy = %proxy.id,
             cluster = %proxy.cluster,
-            identity = %self.line.peer.id(),
+            identity = %self.caller.identity(),
+            by_token = self.caller.token().is_some(),
             verified,
             "connected"
         );
@@ -426,28 +612,31 @@ impl Stream {
         Ok(stream)
     }
 
-    fn take_changes(&mut self) -> Result<(), Ended> {
+    fn take_changes(&mut self) -> Result<(), StreamEnd> {
         self.idle = false;
+        let begun = Instant::now();
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
+        let receipts = admitted.subscription.take_receipts();
         let dirty = admitted.subscription.take();
+        let surplus = (self.receipts.len() + receipts.len()).saturating_sub(RECEIPTS_MAX);
+        self.receipts.drain(..surplus.min(self.receipts.len()));
+        self.receipts.extend(receipts);
         // After that, so that it is at least the version that marked this stream.
         let context = self.shared.context().ok_or_else(not_ready)?;
         if dirty.everything {
             // Its pod or WorkloadEntry may have come, or the network of its cluster changed.
-            let before = admitted.entry.connection().network();
-            let now = admission::readmit(&context, &admitted.proxy, self.line.peer.id(), before)
-                .map_err(|refusal| {
-                    self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
-                    warn!(
-                        code = refusal.code.id,
-                        proxy = %admitted.proxy.id,
-                        identity = %self.line.peer.id(),
-                        "the proxy's stream is ended: {refusal}"
-                    );
-                    Ended::by("contradicted", Status::permission_denied(refusal.to_string()))
-                })?;
+            let now = readmitted(&context, admitted, &self.caller).map_err(|refusal| {
+                self.shared.stats.refused.fetch_add(1, Ordering::Relaxed);
+                warn!(
+                    code = refusal.code.id,
+                    proxy = %admitted.proxy.id,
+                    identity = %self.caller.identity(),
+                    "the proxy's stream is ended: {refusal}"
+                );
+                StreamEnd::by("contradicted", Status::permission_denied(refusal.to_string()))
+            })?;
             let charge = Charge { verified: now.verified, ..admitted.account.charge() };
-            admitted.account.set(charge).map_err(|over| over_budget(&over))?;
+            admitted.account.set(charge).map_err(|why| uncharged(&why))?;
             admitted.entry.readmit(now);
             // Until now it heard of what is seen from where it stood.
             admitted.stand(&context, &self.shared.cache);
@@ -455,30 +644,48 @@ impl Stream {
         let mut session = lock(&self.session);
         session.on_change(&dirty);
         if session.is_due() {
-            self.untold_since = self.untold_since.or(dirty.since);
+            self.pending_since = self.pending_since.or(dirty.since);
         }
         drop(session);
-        self.pace.step(Instant::now());
+        // It may come to nothing.
+        self.settle();
+        self.telling = Some((begun.elapsed(), dirty.streams));
         Ok(())
     }
 
-    fn context(&self) -> Result<Arc<PushContext>, Ended> {
+    fn context(&self) -> Result<Arc<PushContext>, StreamEnd> {
         self.shared.context().ok_or_else(not_ready)
     }
 }
 
-fn not_ready() -> Ended {
+/// What a proxy is now that was let in before.
+fn readmitted(
+    context: &PushContext,
+    before: &AdmittedStream,
+    caller: &Caller,
+) -> Result<Admitted, AdmissionRefusal> {
+    let (proxy, was_there) = (&before.proxy, before.account.charge().verified);
+    if let Some(token) = caller.token() {
+        admission::outlives_token_pod(context, proxy, token, was_there)?;
+    }
+    let network = before.entry.connection().network();
+    admission::readmit(context, proxy, caller.identity(), network)
+}
+
+fn not_ready() -> StreamEnd {
     let text = "the mesh is not known completely yet; try again";
-    Ended::by("not ready", Status::unavailable(text))
+    StreamEnd::by("not ready", Status::unavailable(text))
 }
 
 /// Does a part of a stream's work. If that panics the stream ends with a status, and nothing else does.
-pub(super) async fn contained<T>(work: impl Future<Output = Result<T, Ended>>) -> Result<T, Ended> {
+pub(super) async fn contained<T>(
+    work: impl Future<Output = Result<T, StreamEnd>>,
+) -> Result<T, StreamEnd> {
     // What a panic leaves behind is the state of this stream, which ends with it.
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
         error!(code = %codes::STREAM_FAULT, "a stream panicked; it ends, everything else goes on");
         let text = format!("{}: {}", codes::STREAM_FAULT, codes::STREAM_FAULT.title);
-        Err(Ended::by("panic", Status::internal(text)))
+        Err(StreamEnd::by("panic", Status::internal(text)))
     })
 }
 
@@ -493,10 +700,23 @@ impl Drop for Stream {
 }
 
 /// Ends a stream whose identity takes more than its budget.
-fn over_budget(over: &OverBudget) -> Ended {
+fn uncharged(why: &Refused) -> StreamEnd {
+    match why {
+        Refused::Budget(over) => over_budget(over),
+        Refused::Memory => memory_short("come again"),
+    }
+}
+
+/// The end of a stream for which there is no memory.
+fn memory_short(next: &str) -> StreamEnd {
+    let code = &codes::MEMORY_SHORT;
+    StreamEnd::by("memory", Status::unavailable(format!("{code}: {}; {next}", code.title)))
+}
+
+fn over_budget(over: &OverBudget) -> StreamEnd {
     let code = &codes::IDENTITY_BUDGET;
     warn!(code = code.id, "a stream is ended: {over}");
-    Ended::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
+    StreamEnd::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
 }
 
 /// Whether a name of that type stands for a service.
@@ -515,6 +735,14 @@ fn is_of_service(context: &PushContext, kind: ResourceType, name: &str) -> bool 
     }
 }
 
+/// Waits until then; for ever where there is no such time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => pending().await,
+    }
+}
+
 /// Waits until the stream must end, since memory is short.
 async fn shed(admitted: Option<&AdmittedStream>) {
     match admitted {
@@ -523,11 +751,11 @@ async fn shed(admitted: Option<&AdmittedStream>) {
     }
 }
 
-fn violation_status(violation: &Violation) -> Ended {
-    Ended::by("violation", Status::invalid_argument(violation.to_string()))
+fn violation_status(violation: &Violation) -> StreamEnd {
+    StreamEnd::by("violation", Status::invalid_argument(violation.to_string()))
 }
 
-/// Waits until there is something to look at, and the stream is not too far ahead.
+/// Waits until there is something to look at, and the stream has rested.
 async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
     match admitted {
         Some(admitted) => {
@@ -541,29 +769,13 @@ async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
     }
 }
 
-/// How fast changes are told: those that have been, at [`CHANGES_SPACING`] each time, last until then.
-#[derive(Debug, Clone, Copy)]
-struct Pace(Instant);
-
-impl Pace {
-    /// How long the next one waits.
-    fn wait(self, now: Instant) -> Duration {
-        self.0.saturating_duration_since(now).saturating_sub(CHANGES_BURST)
-    }
-
-    /// Takes note of one.
-    fn step(&mut self, now: Instant) {
-        self.0 = self.0.max(now) + CHANGES_SPACING;
-    }
-}
-
 /// A token bucket for requests that answer nothing.
-struct Budget {
+struct RequestBudget {
     tokens: f64,
     at: Instant,
 }
 
-impl Budget {
+impl RequestBudget {
     fn full(now: Instant) -> Self {
         Self { tokens: REQUESTS_BURST, at: now }
     }

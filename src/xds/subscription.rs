@@ -4,7 +4,7 @@
 //! when there is room to send, by comparing the source with what the client holds. However many
 //! changes pass in between, the client gets the last. Knows neither wire form, and does no I/O.
 //!
-//! Of a wildcard type most is the same for many clients: that is held as one [`List`], and only what is
+//! Of a wildcard type most is the same for many clients: that is held as one [`SharedList`], and only what is
 //! the client's own, or differs from the list at the moment, has an entry.
 
 mod entries;
@@ -15,29 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use self::entries::{Due, Entries, Entry, Holds, State, View};
+use self::entries::{Due, Entries, Holds, NameState, NewEntry, View};
 use self::sweep::{Everything, Sweep};
-use super::answers::{Answers, Progress, SentNames};
-use super::list::{self, List, Piece};
+use super::answers::{PendingResponses, Progress, SentNames};
+use super::held_version::HeldVersion;
+use super::list::{self, ListPiece, SharedList};
 use super::resource::{All, Resource, ResourceSource, ResourceType, Version};
-
-/// What a client holds under one name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Held {
-    /// It said so when it connected, with a version of ours, or one we can't read.
-    Listed(Option<Version>),
-    /// It was sent this on this stream. (If it rejected it, it holds an older one: see [`Nack`].)
-    Sent(Arc<Resource>),
-}
-
-impl Held {
-    pub(super) fn version(&self) -> Option<Version> {
-        match self {
-            Self::Listed(version) => *version,
-            Self::Sent(resource) => Some(resource.version),
-        }
-    }
-}
 
 thread_local! {
     /// Where the last name was found that was looked for by [`Subscription::place_again`]: a single change is
@@ -50,7 +33,7 @@ const FEW: usize = 32;
 
 /// See the module's description.
 #[derive(Debug)]
-pub(super) struct Subscription {
+pub(super) struct TypeSubscription {
     kind: ResourceType,
     wildcard: bool,
     /// Something was named on this stream, so that naming nothing means nothing (SotW).
@@ -68,13 +51,13 @@ pub(super) struct Subscription {
     digest: Digest,
     /// What is due was found in this (wildcard only), so that chunks of one sweep come from one picture.
     all: Option<Arc<All>>,
-    answers: Answers,
+    answers: PendingResponses,
 }
 
 /// The beginning of a list: the pieces that were sent.
 #[derive(Debug, Default)]
 struct Base {
-    list: Option<Arc<List>>,
+    list: Option<Arc<SharedList>>,
     sent: usize,
 }
 
@@ -89,14 +72,14 @@ impl Base {
     }
 
     /// The next piece to be sent.
-    fn next(&self) -> Option<&Arc<Piece>> {
+    fn next(&self) -> Option<&Arc<ListPiece>> {
         self.list.as_ref()?.pieces().get(self.sent)
     }
 }
 
 /// What becomes of a name that is gone from the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Gone {
+pub(super) enum GoneAction {
     /// The client keeps it for now: others may refer to it.
     Stays,
     /// It is taken back.
@@ -106,12 +89,19 @@ pub(super) enum Gone {
 /// What a client lacks, within a limit.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
-    pub(super) pieces: Vec<Arc<Piece>>,
+    pub(super) pieces: Vec<Arc<ListPiece>>,
     pub(super) changed: Vec<Arc<Resource>>,
     pub(super) removed: Vec<Arc<str>>,
 }
 
-impl Subscription {
+impl Batch {
+    /// Whether it is of more than what has gone.
+    pub(super) fn brings_something(&self) -> bool {
+        !self.pieces.is_empty() || !self.changed.is_empty()
+    }
+}
+
+impl TypeSubscription {
     /// A watch of nothing.
     pub(super) fn new(kind: ResourceType) -> Self {
         Self {
@@ -126,7 +116,7 @@ impl Subscription {
             base: Base::default(),
             digest: Digest::default(),
             all: None,
-            answers: Answers::default(),
+            answers: PendingResponses::default(),
         }
     }
 
@@ -152,14 +142,15 @@ impl Subscription {
     }
 
     /// What the client holds, in no order.
-    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, Held)> {
+    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, HeldVersion)> {
         let entries = self.entries.iter();
         let entries = entries.filter_map(|entry| Some((entry.name(), entry.held()?)));
-        entries.chain(self.held_of_base().map(|one| (&one.name, Held::Sent(Arc::clone(one)))))
+        entries
+            .chain(self.held_of_base().map(|one| (&one.name, HeldVersion::Sent(Arc::clone(one)))))
     }
 
     /// All that was sent and is still held, for a response that holds it all.
-    pub(super) fn held_resources(&self) -> (Vec<Arc<Piece>>, Vec<Arc<Resource>>) {
+    pub(super) fn held_resources(&self) -> (Vec<Arc<ListPiece>>, Vec<Arc<Resource>>) {
         let sent = self.entries.iter().filter(|entry| entry.state.holds == Holds::Sent);
         let mut resources: Vec<_> = sent.map(|entry| Arc::clone(entry.resource)).collect();
         let overrides = |entry: View<'_>| self.base.find(entry.name()).is_some();
@@ -188,8 +179,8 @@ impl Subscription {
         self.answers.progress()
     }
 
-    /// Takes the client's word for what it holds of everything from before this stream, before anything
-    /// else, and compares it with all there is. What it has as it is costs no entry.
+    /// Believes the client in what it holds of everything from before this stream, before anything else, and compares
+    /// it with all there is. What it has unchanged costs no entry.
     pub(super) fn list_all(&mut self, listed: &[(&str, &str)], all: All) {
         let list = &all.shared;
         let mut held = vec![false; list.resources().len()];
@@ -208,7 +199,7 @@ impl Subscription {
                 others.insert(*name, version);
             }
         }
-        let differing = others.iter().map(|(name, version)| Entry::listed(name, *version));
+        let differing = others.iter().map(|(name, version)| NewEntry::listed(name, *version));
         let mut entries: Vec<_> = differing.collect();
         entries.iter().for_each(|entry| self.digest.add(entry.view().digest()));
         if held.contains(&true) {
@@ -216,7 +207,7 @@ impl Subscription {
             for (one, _) in list.resources().iter().zip(held).filter(|(_, held)| !held) {
                 self.digest.subtract(list::digest(&one.name, Some(one.version)));
                 if !others.contains_key(&*one.name) {
-                    entries.push(Entry::new(Arc::clone(one)));
+                    entries.push(NewEntry::new(Arc::clone(one)));
                 }
             }
             self.base = Base { list: Some(Arc::clone(list)), sent: list.pieces().len() };
@@ -235,17 +226,17 @@ impl Subscription {
         let mut entry = |(name, version): &(&str, _)| match version {
             // One by one is no way to find those of a wildcard type.
             Some(version) if !kind.is_wildcard() => {
-                source.one(kind, name).filter(|now| now.version == *version).map(Entry::sent)
+                source.one(kind, name).filter(|now| now.version == *version).map(NewEntry::sent)
             }
             _ => None,
         };
         let new: Vec<_> = listed
             .iter()
-            .map(|one| entry(one).unwrap_or_else(|| Entry::listed(one.0, one.1)))
+            .map(|one| entry(one).unwrap_or_else(|| NewEntry::listed(one.0, one.1)))
             .collect();
         new.iter().for_each(|entry| self.digest.add(entry.view().digest()));
         if !new.is_empty() {
-            // Nothing is sent of what it has as it is, so that no answer would ever tell.
+            // What it has unchanged is not sent, so no answer would ever show that it holds it.
             self.answers.listed(Version(self.digest.0));
         }
         self.add(new);
@@ -285,7 +276,7 @@ impl Subscription {
         self.owed = true;
     }
 
-    /// Stops to watch names. Where everything is watched, the client is told what they are there.
+    /// Stops to watch names. Where everything is watched, the client is sent what they are there.
     /// Returns those that were watched.
     pub(super) fn unsubscribe<'a>(
         &mut self,
@@ -369,6 +360,24 @@ impl Subscription {
         }
     }
 
+    /// Names that are gone, and stay for now.
+    pub(super) fn going(&self) -> impl Iterator<Item = &Arc<str>> {
+        let due = if self.due > 0 { self.entries.len() } else { 0 };
+        let places = (self.due_from..due).filter(|at| self.entries.state(*at).going);
+        places.map(|at| self.entries.name(at))
+    }
+
+    /// Leaves names for the end, as if they were gone, those that are due.
+    pub(super) fn postpone(&mut self, names: &[Arc<str>]) {
+        for name in names {
+            if let Some(at) = self.place(name)
+                && self.entries.state(at).due.is_some()
+            {
+                self.entries.update(at, |state| state.going = true);
+            }
+        }
+    }
+
     /// Looks at these names no more until they change again.
     pub(super) fn pass_over(&mut self, skipped: impl Fn(&str) -> bool) {
         for at in 0..self.entries.len() {
@@ -391,12 +400,12 @@ impl Subscription {
 
     /// Finds what the client lacks, up to about `limit_bytes`, and takes it as held from now on.
     /// `None` where nothing is to be sent. What is over the limit stays due, and so does what is
-    /// gone but [`Gone::Stays`].
+    /// gone but [`GoneAction::Stays`].
     pub(super) fn take(
         &mut self,
         source: &mut dyn ResourceSource,
         limit_bytes: usize,
-        gone: Gone,
+        gone: GoneAction,
     ) -> Option<Batch> {
         if !self.is_due() {
             return None;
@@ -415,9 +424,9 @@ impl Subscription {
         }
         let mut at = self.due_from;
         while bytes < limit_bytes && self.due > 0 {
-            let awaited = |state: State| match gone {
-                Gone::Stays => state.due.is_some() && !state.going,
-                Gone::Goes => state.due.is_some(),
+            let awaited = |state: NameState| match gone {
+                GoneAction::Stays => state.due.is_some() && !state.going,
+                GoneAction::Goes => state.due.is_some(),
             };
             let Some(next) = self.entries.position(at, awaited) else { break };
             at = next;
@@ -437,7 +446,7 @@ impl Subscription {
                     // The same bytes may be another copy by now: keep the one that everybody shares.
                     self.hold(at, Holds::Sent, now);
                 }
-                None if gone == Gone::Stays => {
+                None if gone == GoneAction::Stays => {
                     self.entries.update(at, |state| state.going = true);
                 }
                 None => {
@@ -452,7 +461,7 @@ impl Subscription {
             at += 1;
         }
         // What is going stays due, and was passed over.
-        if gone == Gone::Goes {
+        if gone == GoneAction::Goes || self.due == 0 {
             self.due_from = at;
         }
         if self.wildcard || !batch.removed.is_empty() {
@@ -462,8 +471,7 @@ impl Subscription {
             self.all = None;
         }
         let owed = std::mem::take(&mut self.owed);
-        let Batch { pieces, changed, removed } = &batch;
-        let any = !pieces.is_empty() || !changed.is_empty() || !removed.is_empty();
+        let any = batch.brings_something() || !batch.removed.is_empty();
         (owed || any).then_some(batch)
     }
 
@@ -474,7 +482,12 @@ impl Subscription {
         state
     }
 
-    /// See [`Answers::answer`].
+    /// See [`PendingResponses::awaits`].
+    pub(super) fn awaits_answer_to(&self, nonce: u64) -> bool {
+        self.answers.awaits(nonce)
+    }
+
+    /// See [`PendingResponses::answer`].
     pub(super) fn answer(&mut self, nonce: u64, error: Option<&str>, now: SystemTime) -> bool {
         self.answers.answer(nonce, error, now)
     }
@@ -518,12 +531,12 @@ impl Subscription {
             self.follow(&all.shared);
         }
         let own = all.own.iter().filter(|one| self.place(&one.name).is_none());
-        self.add_due(own.map(|one| Entry::new(Arc::clone(one))).collect());
+        self.add_due(own.map(|one| NewEntry::new(Arc::clone(one))).collect());
         self.all = Some(all);
     }
 
     /// Makes `list` the base: what is held otherwise than it says gets an entry, and is due.
-    fn follow(&mut self, list: &Arc<List>) {
+    fn follow(&mut self, list: &Arc<SharedList>) {
         let base = std::mem::take(&mut self.base);
         if base.list.as_ref().is_some_and(|before| Arc::ptr_eq(before, list)) {
             self.base = base;
@@ -533,28 +546,28 @@ impl Subscription {
         let mut news = list.resources().iter().peekable();
         for held in base.held() {
             while let Some(new) = news.next_if(|new| new.name < held.name) {
-                differ.push(Entry::new(Arc::clone(new)));
+                differ.push(NewEntry::new(Arc::clone(new)));
             }
             let now = news.next_if(|new| Arc::ptr_eq(new, held) || new.name == held.name);
             if now.is_none_or(|now| now.version != held.version) {
-                differ.push(Entry::sent(Arc::clone(held)));
+                differ.push(NewEntry::sent(Arc::clone(held)));
             }
         }
-        differ.extend(news.map(|new| Entry::new(Arc::clone(new))));
+        differ.extend(news.map(|new| NewEntry::new(Arc::clone(new))));
         differ.retain(|entry| self.place(&entry.resource.name).is_none());
         self.add_due(differ);
         self.base = Base { list: Some(Arc::clone(list)), sent: list.pieces().len() };
     }
 
     /// Takes in entries that are due.
-    fn add_due(&mut self, mut new: Vec<Entry>) {
+    fn add_due(&mut self, mut new: Vec<NewEntry>) {
         new.iter_mut().for_each(|entry| entry.state.due = Some(Due::Compare));
         self.due += new.len();
         self.add(new);
     }
 
     /// Notes that the next piece of the base is sent.
-    fn hold_piece(&mut self, piece: &Piece) {
+    fn hold_piece(&mut self, piece: &ListPiece) {
         self.base.sent += 1;
         self.digest.add(piece.digest());
         let mut sweep = Sweep::new(piece.resources());
@@ -593,14 +606,14 @@ impl Subscription {
         let mut sweep = Sweep::new(self.entries.resources());
         let new = names.iter().filter(|name| sweep.place(name).is_none());
         let new = new.map(|name| match self.base.find(name) {
-            Some(held) => Entry::sent(Arc::clone(held)),
-            None => Entry::named(name),
+            Some(held) => NewEntry::sent(Arc::clone(held)),
+            None => NewEntry::named(name),
         });
         self.add(new.collect());
     }
 
     /// Takes in entries of other names than there are, in no order.
-    fn add(&mut self, new: Vec<Entry>) {
+    fn add(&mut self, new: Vec<NewEntry>) {
         if !new.is_empty() {
             self.entries.add(new);
             self.due_from = 0;
@@ -682,7 +695,7 @@ mod tests {
         fn all(&mut self, kind: ResourceType) -> All {
             self.alls += 1;
             let own = ["a", "b"].map(|name| Arc::new(Resource::new(name, self.body.clone())));
-            All { shared: List::new(kind, Vec::new().into(), 1), own: own.into() }
+            All { shared: SharedList::new(kind, Vec::new().into(), 1), own: own.into() }
         }
 
         fn one(&mut self, _: ResourceType, _: &str) -> Option<Arc<Resource>> {
@@ -694,28 +707,28 @@ mod tests {
     #[test]
     fn names_of_a_wildcard_type_are_found_in_one_pass() {
         let mut source = Counting::default();
-        let mut clusters = Subscription::new(ResourceType::Cluster);
+        let mut clusters = TypeSubscription::new(ResourceType::Cluster);
         clusters.subscribe(&["a", "b", "x", "y", "z"], |_| false);
-        let sent = clusters.take(&mut source, usize::MAX, Gone::Goes).expect("something");
+        let sent = clusters.take(&mut source, usize::MAX, GoneAction::Goes).expect("something");
         assert_eq!((sent.changed.len(), sent.removed.len()), (2, 3));
         source.body = "another".into();
         clusters.mark_all();
         // In parts, and what changes between them is found.
-        let sent = clusters.take(&mut source, 1, Gone::Goes).expect("something");
+        let sent = clusters.take(&mut source, 1, GoneAction::Goes).expect("something");
         assert_eq!((sent.changed.len(), clusters.is_due()), (1, true));
         assert_eq!((source.alls, source.ones), (2, 0));
         source.body = "the newest".into();
         clusters.mark_all();
-        let sent = clusters.take(&mut source, usize::MAX, Gone::Goes).expect("something");
-        let bodies: Vec<_> = sent.changed.iter().map(|one| &one.body[..]).collect();
-        assert_eq!(bodies, [b"the newest"; 2]);
+        let sent = clusters.take(&mut source, usize::MAX, GoneAction::Goes).expect("something");
+        let bodies: Vec<_> = sent.changed.iter().map(|one| one.body.to_bytes()).collect();
+        assert_eq!(bodies, [&b"the newest"[..]; 2]);
         assert_eq!((source.alls, source.ones), (3, 0));
     }
 
     #[test]
     fn a_digest_does_not_depend_on_the_way_there() {
         let listed =
-            |name: &str, version| Entry::listed(name, Some(Version(version))).view().digest();
+            |name: &str, version| NewEntry::listed(name, Some(Version(version))).view().digest();
         let (mut there, mut back) = (Digest::default(), Digest::default());
         there.add(listed("x", 1));
         there.add(listed("y", 2));

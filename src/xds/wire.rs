@@ -3,7 +3,7 @@
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
 use super::resource::{Resource, ResourceType};
-use super::rope::Rope;
+use strait_http2::Rope;
 
 /// Field numbers of `google.protobuf.Any`.
 mod any {
@@ -43,7 +43,7 @@ pub(super) fn put_any(tag: u32, kind: ResourceType, resource: &Resource, out: &m
     put_bytes(any::TYPE_URL, kind.url().as_bytes(), out);
     if !resource.body.is_empty() {
         put_head(any::VALUE, resource.body.len(), out);
-        out.put_shared(&resource.body);
+        resource.body.put(out);
     }
 }
 
@@ -53,5 +53,7 @@ pub(super) fn any_len(tag: u32, kind: ResourceType, resource: &Resource) -> usiz
 }
 
 fn any_content_len(kind: ResourceType, resource: &Resource) -> usize {
-    bytes_len(any::TYPE_URL, kind.url().as_bytes()) + bytes_len(any::VALUE, &resource.body)
+    let body = resource.body.len();
+    let value = if body == 0 { 0 } else { message_len(any::VALUE, body) };
+    bytes_len(any::TYPE_URL, kind.url().as_bytes()) + value
 }

@@ -198,24 +198,13 @@ fn what_is_waited_for_in_vain_is_an_end_of_its_own() {
 
 #[test]
 fn a_list_that_is_watched_shows_what_changes_and_nothing_else() {
-    use std::io::{BufRead as _, BufReader};
     let row = |state: &str, contact: u32| {
         format!(
             r#"[{{"id":"west","state":"live"}},{{"id":"east","state":"{state}","lastContact":"2026-01-01T00:00:0{contact}Z"}}]"#
         )
     };
     let server = answering_in_turn(&[row("live", 1), row("live", 2), row("stale", 2)]);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_strait"))
-        .args(["cluster", "list", "-w", "--server", &server])
-        .env_clear()
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("it starts");
-    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-    let shown: Vec<String> = lines.take(4).map(|line| line.expect("a line")).collect();
-    child.kill().expect("it ran until now");
-    child.wait().expect("it ends");
+    let shown = first_lines(&["cluster", "list", "-w", "--server", &server], 4);
     let said: Vec<Vec<&str>> = shown.iter().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(said[0][0], "CLUSTER");
     assert_eq!((said[1][0], said[2][0], said[2][2]), ("west", "east", "live"));
@@ -224,6 +213,77 @@ fn a_list_that_is_watched_shows_what_changes_and_nothing_else() {
         ("east", "stale"),
         "the headers, and west, are not shown again"
     );
+}
+
+/// Runs a command that goes on, and ends it once it has printed so many lines.
+fn first_lines(arguments: &[&str], count: usize) -> Vec<String> {
+    use std::io::{BufRead as _, BufReader};
+    let mut child = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(arguments)
+        .env_clear()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let shown: Vec<String> = lines.take(count).map(|line| line.expect("a line")).collect();
+    child.kill().expect("it ran until now");
+    child.wait().expect("it ends");
+    shown
+}
+
+#[test]
+fn an_explanation_and_a_service_can_be_watched() {
+    let proxies = r#"[{"key":"web-0.shop-1","id":"sidecar~10.0.0.1~web-0.shop~d","cluster":"east","network":"n1"}]"#;
+    let explained = |sent: u32| {
+        format!(
+            r#"{{"hostname":"a.shop","port":80,"endpoints":[],"clusters":[{{"cluster":"west","network":"n2","ready":1,"total":1,"sent":{sent},"via":"direct"}}]}}"#
+        )
+    };
+    let turns = [explained(0), explained(0), explained(1)];
+    let turns: Vec<_> = turns.into_iter().flat_map(|one| [proxies.to_owned(), one]).collect();
+    let server = answering_in_turn(&turns);
+    let explain = ["explain", "web-0.shop", "a.shop:80", "-w", "--server", &server];
+    let shown = first_lines(&explain, 9);
+    let sent: Vec<_> = shown.iter().filter(|line| line.starts_with("west")).collect();
+    assert_eq!(sent.len(), 2, "what is the same is not shown again: {shown:#?}");
+    assert!(sent[0].contains("0 direct") && sent[1].contains("1 direct"), "{shown:#?}");
+
+    let endpoint = |health: &str| {
+        format!(r#"[{{"address":"10.0.0.1","port":80,"cluster":"east","health":"{health}"}}]"#)
+    };
+    let service = r#"[{"hostname":"a.shop","clusters":["east"]}]"#;
+    let turns = ["healthy", "healthy", "unhealthy"].map(endpoint);
+    let turns: Vec<_> = turns.into_iter().flat_map(|one| [one, service.to_owned()]).collect();
+    let server = answering_in_turn(&turns);
+    let shown = first_lines(&["service", "get", "a.shop", "-w", "--server", &server], 15);
+    let ready: Vec<_> = shown.iter().filter(|line| line.starts_with("east")).collect();
+    assert!(ready[0].contains("1/1") && ready[1].contains("0/1"), "{shown:#?}");
+    let server = answering_in_turn(&["healthy", "healthy", "unhealthy"].map(endpoint));
+    let get = ["service", "get", "a.shop", "--endpoints", "--watch", "--server", &server];
+    let shown = first_lines(&get, 5);
+    assert!(shown[1].contains(" healthy") && shown[4].contains(" unhealthy"), "{shown:#?}");
+}
+
+#[test]
+fn an_explanation_can_be_waited_for() {
+    let explained = |verdict: &str| {
+        format!(
+            r#"{{"hostname":"a.shop","port":80,"clusters":[],"endpoints":[{{"verdict":"{verdict}","steps":[{{"step":"gateway","ok":false}}]}}]}}"#
+        )
+    };
+    let proxies = r#"[{"key":"web-0.shop-1","id":"sidecar~10.0.0.1~web-0.shop~d"}]"#;
+    let turn = |verdict: &str| [proxies.to_owned(), explained(verdict)];
+    let explain = ["explain", "web-0.shop", "a.shop"];
+    // At first the proxy is not connected.
+    let turns = [&["[]".to_owned()], &turn("withheld")[..], &turn("direct")].concat();
+    let server = answering_in_turn(&turns);
+    let output = strait(&[&explain[..], &["--wait", "--server", &server]].concat(), &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let turns = std::iter::repeat_with(|| turn("withheld")).take(50).flatten();
+    let server = answering_in_turn(&turns.collect::<Vec<_>>());
+    let output = strait(&[&explain[..], &["--wait=600ms", "--server", &server]].concat(), &[]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
 }
 
 /// An HTTP server that gives one answer to every request, until the test ends.
@@ -400,6 +460,76 @@ async fn a_cluster_is_added_rotated_and_removed() {
     assert!(get(&rig.remote, "Role", "strait-reader", "strait-reader").is_none());
     let output = rig.strait(&["cluster", "remove", "prod-eu", "--yes"]).await;
     assert_eq!(code(&output), 1, "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_told_of_the_webhook_where_that_is_asked_for_and_the_failure_policy_chosen() {
+    let rig = Rig::start().await;
+    let url = rig.remote.url();
+    let roots = rig.folder.path().join("roots.pem");
+    std::fs::write(&roots, "-----BEGIN CERTIFICATE-----\n").expect("written");
+    let roots = roots.to_str().expect("UTF-8");
+    let add = ["cluster", "add", "prod-eu", "--network", "eu", "--api-server", &url];
+    let inject = ["--inject", "--inject-at", "https://10.0.0.1:15017"];
+    let chosen = ["--inject-failure-policy", "fail"];
+
+    let output = rig.strait(&[&add[..], &inject].concat()).await;
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--inject-failure-policy"), "{}", stderr(&output));
+
+    let output = rig.strait(&[&add[..], &inject, &chosen, &["--dry-run"]].concat()).await;
+    assert_eq!(code(&output), 1, "nobody publishes roots: {}", stderr(&output));
+    assert!(stderr(&output).contains("--inject-roots FILE"), "{}", stderr(&output));
+
+    let all = [&add[..], &inject, &chosen, &["--inject-roots", roots]].concat();
+    let output = rig.strait(&[&all[..], &["--dry-run"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("such pods are not made"), "{}", stderr(&output));
+
+    let output = rig.strait(&[&all[..], &["-o", "yaml"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    for said in [
+        "kind: MutatingWebhookConfiguration",
+        "failurePolicy: Fail",
+        "url: \"https://10.0.0.1:15017/inject/cluster/prod-eu/net/eu\"",
+    ] {
+        let printed = stdout(&output);
+        assert!(printed.contains(said) || printed.contains(&said.replace('"', "")), "{printed}");
+    }
+}
+
+#[test]
+fn manifests_are_printed_with_sidecars_and_not_at_all_where_a_pod_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("pods.yaml");
+    let pods = |more: &str| {
+        let of = |name: &str, more: &str| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{{more}containers: [{{name: app, image: app}}]}}\n"
+            )
+        };
+        std::fs::write(&file, of("first", "") + &of("second", more)).expect("written");
+        let file = file.to_str().expect("UTF-8");
+        strait(&["proxy", "inject", "-f", file, "--cluster", "east", "--network", "n1"], &[])
+    };
+    let output = pods("");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(stdout(&output).matches("name: strait-proxy").count(), 2, "{}", stdout(&output));
+
+    let output = pods("hostNetwork: true, ");
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("pod default/second stays as it is"), "{}", stderr(&output));
+
+    let output = pods("securityContext: {runAsGroup: 1337}, ");
+    assert_eq!((code(&output), stdout(&output)), (1, String::new()));
+    let said = stderr(&output);
+    assert!(said.contains("error STR0901: pod default/second: its container app"), "{said}");
+
+    std::fs::write(&file, "a: [").expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let output = strait(&["proxy", "inject", "-f", file, "--cluster", "east"], &[]);
+    assert_eq!(code(&output), 1);
+    assert!(stderr(&output).contains("neither YAML nor JSON"), "{}", stderr(&output));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -590,6 +720,8 @@ fn envoy_accepts_every_bootstrap() {
         ("sidecar", "[::1]:15012", "sotw", "yaml"),
         ("router", "10.0.0.1:15012", "delta", "json"),
     ] {
+        let file = at(&format!("bootstrap-{kind}.{format}"));
+        let written = kind == "router";
         let output = strait(
             &[
                 "proxy",
@@ -624,18 +756,49 @@ fn envoy_accepts_every_bootstrap() {
                 protocol,
                 "-o",
                 format,
+                if written { "--file" } else { "--admin-address" },
+                if written { &file } else { "127.0.0.1:15000" },
             ],
             &[],
         );
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        let file = at(&format!("bootstrap.{format}"));
-        std::fs::write(&file, &output.stdout).expect("written");
+        if !written {
+            std::fs::write(&file, &output.stdout).expect("written");
+        }
         let judged = Command::new(&envoy)
             .args(["--mode", "validate", "-l", "warning", "-c", &file])
             .output()
             .expect("envoy runs");
         assert!(judged.status.success(), "{kind} {discovery}: {}", stderr(&judged));
+        let [cert, roots] = ["web/sds-cert.yaml", "web/sds-roots.yaml"].map(at);
+        let said = std::fs::read_to_string(&file).expect("read");
+        assert!(said.contains(&cert) && said.contains(&roots), "{said}");
+        assert!(!said.contains("key.pem"), "the files name the key: {said}");
     }
+}
+
+#[test]
+fn a_bootstrap_has_static_secrets_where_no_file_of_secrets_can_be() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let (cert, key, root) = (at("no/cert.pem"), at("no/key.pem"), at("no/root.pem"));
+    let who = "--type sidecar --name web-0 --namespace shop --service-account web --cluster east --ip 10.0.0.5 --discovery a:1";
+    let mut bootstrap =
+        vec!["proxy", "bootstrap", "--cert", &cert, "--key", &key, "--root-ca", &root];
+    bootstrap.extend(who.split(' '));
+    let output = strait(&bootstrap, &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--sds-dir"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("filename: ") && !stdout(&output).contains("STRAIT_SDS"));
+
+    let output = strait(&[&bootstrap[..], &["--sds-dir", &at("no")]].concat(), &[]);
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+    let beside = at("");
+    let output = strait(&[&bootstrap[..], &["--sds-dir", &beside]].concat(), &[]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).contains("STRAIT_SDS"), "{}", stdout(&output));
+    let written = std::fs::read_to_string(at("sds-cert.yaml")).expect("written");
+    assert!(written.contains(&cert) && written.contains(&key), "{written}");
 }
 
 fn envoy() -> Option<std::path::PathBuf> {

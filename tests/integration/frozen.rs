@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use strait::xds::client::Client;
+use strait::xds::client::XdsClient;
 
 use super::mesh::{
     Member, Proxy, SHOP, Server, Setup, endpoints_until, holds, outbound, replace, wait_until,
@@ -24,7 +24,7 @@ async fn far_in(server: &Server, state: &str, fact: &str) -> Value {
 }
 
 /// A proxy was given nothing since but one change of home.
-async fn undisturbed(client: &Client, since: u64, home: &Member, at: &str) {
+async fn undisturbed(client: &XdsClient, since: u64, home: &Member, at: &str) {
     home.serve("pay", &[at]);
     let socket = format!("{at}:8080");
     endpoints_until(client, "pay", &[(&socket, 1)]).await;
@@ -32,7 +32,7 @@ async fn undisturbed(client: &Client, since: u64, home: &Member, at: &str) {
 }
 
 /// Everything that was sent has come: a change of home is the last of it.
-async fn settled(client: &Client, home: &Member) -> u64 {
+async fn settled(client: &XdsClient, home: &Member) -> u64 {
     home.serve("pay", &["10.0.9.9"]);
     endpoints_until(client, "pay", &[("10.0.9.9:8080", 1)]).await;
     client.held().resources

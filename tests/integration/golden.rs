@@ -17,7 +17,7 @@ use futures::StreamExt;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use strait::xds::client::{Client, ConnectError};
+use strait::xds::client::{XdsClient, XdsConnectError};
 use strait::xds::resource::ResourceType;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
@@ -256,12 +256,12 @@ impl Findings {
     /// Both forms, and the config dump.
     async fn holds_the_same(
         &mut self,
-        client: &mut Client,
+        client: &mut XdsClient,
         collected: &Collection,
         estate: &Estate,
         proxy: &ProxyFile,
     ) {
-        let delta = |held: &strait::xds::client::Held| -> Collection {
+        let delta = |held: &strait::xds::client::ClientContents| -> Collection {
             let of = |kind| {
                 let body = |name: &str| held.body(kind, name).expect("named").to_vec();
                 (kind, held.names(kind).map(|name| (name.to_owned(), body(name))).collect())
@@ -465,7 +465,7 @@ fn only(value: &Value, paths: &[&[&str]]) -> Value {
 }
 
 /// Why a delta client has no stream, or lost it.
-async fn refusal(client: Result<Client, ConnectError>) -> String {
+async fn refusal(client: Result<XdsClient, XdsConnectError>) -> String {
     match client {
         Err(error) => error.to_string(),
         Ok(mut client) => match tokio::time::timeout(LIMIT, client.wait_for(|_| false)).await {

@@ -4,6 +4,7 @@
 //! simulated. Starts and stops servers, connects by both wire forms; knows nothing of what is right.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,7 +17,7 @@ use strait::identity::authority::{Authority, AuthorityPem};
 use strait::identity::{SpiffeId, tls};
 use strait::server::{self, Bound};
 use strait::task::Supervisor;
-use strait::xds::client::{self, Client, ConnectError};
+use strait::xds::client::{self, XdsClient, XdsConnectError};
 use strait::xds::resource::ResourceType;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
@@ -150,8 +151,8 @@ impl Estate {
         &self,
         node: Node,
         tls: Arc<ClientConfig>,
-    ) -> Result<Client, ConnectError> {
-        Client::connect(self.bound.xds, "localhost", tls, node, &self.clients).await
+    ) -> Result<XdsClient, XdsConnectError> {
+        XdsClient::connect(self.bound.xds, "localhost", tls, node, &self.clients).await
     }
 
     /// Connects as `node` by the state-of-the-world form, stays until everything is there that its
@@ -189,8 +190,18 @@ impl Estate {
         Ok(held)
     }
 
+    /// Where API servers ask for sidecars.
+    pub(crate) fn webhook(&self) -> Option<SocketAddr> {
+        self.bound.inject
+    }
+
     /// What the admin API answers.
     pub(crate) async fn get(&self, path: &str) -> Value {
+        serde_json::from_str(&self.text(path).await).expect("JSON")
+    }
+
+    /// The same as text.
+    pub(crate) async fn text(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.bound.admin).await.expect("connected");
         let request = format!(
             "GET {path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\nauthorization: Bearer {}\r\n\r\n",
@@ -201,7 +212,7 @@ impl Estate {
         stream.read_to_string(&mut answer).await.expect("read");
         let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.starts_with("HTTP/1.1 200"), "{path}: {head}\n{body}");
-        serde_json::from_str(body).expect("JSON")
+        body.to_owned()
     }
 
     /// Ends clients, server and clusters.
@@ -311,7 +322,7 @@ fn assignments_of(clusters: &[Value]) -> BTreeSet<String> {
 }
 
 /// Every route that a listener names, wherever it does.
-fn find_routes(value: &Value, routes: &mut BTreeSet<String>) {
+pub(crate) fn find_routes(value: &Value, routes: &mut BTreeSet<String>) {
     if let Some(name) = value["rds"]["route_config_name"].as_str() {
         routes.insert(name.to_owned());
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use rustls::ClientConfig;
 use strait::identity::{Authority, AuthorityPem, tls};
-use strait::xds::client::{ConnectError, Ended, Options as ClientOptions, channel};
+use strait::xds::client::{Options as ClientOptions, StreamEnded, XdsConnectError, channel};
 use strait::xds::resource::ResourceType;
-use strait::xds::session::Form;
+use strait::xds::session::ProtocolForm;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
@@ -43,10 +43,12 @@ fn other_authority() -> Authority {
 /// Why a proxy is not let in, at once or by the end of its stream.
 async fn refusal(server: &Server, tls: Arc<ClientConfig>, proxy: &Proxy) -> String {
     match server.open_with(tls, proxy, ClientOptions::default()).await {
-        Err(ConnectError::Refused(status)) => format!("{:?}: {}", status.code(), status.message()),
+        Err(XdsConnectError::Refused(status)) => {
+            format!("{:?}: {}", status.code(), status.message())
+        }
         Err(error) => error.to_string(),
         Ok(mut client) => match client.wait_for(|held| held.responses > 0).await {
-            Err(Ended(reason)) => reason,
+            Err(StreamEnded(reason)) => reason,
             Ok(held) => panic!("let in: {held:?}"),
         },
     }
@@ -200,7 +202,7 @@ async fn requests_that_make_no_sense_end_the_stream() {
 async fn one_node_holds_four_streams_and_no_more() {
     let (setup, _east, server) = running().await;
     let mut clients = Vec::new();
-    for form in [Form::Delta, Form::Sotw, Form::Delta, Form::Sotw] {
+    for form in [ProtocolForm::Delta, ProtocolForm::Sotw, ProtocolForm::Delta, ProtocolForm::Sotw] {
         let client = server.open(&setup, &web(), from_nothing(form)).await.expect("let in");
         endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
         clients.push(client);
@@ -250,7 +252,7 @@ async fn a_stream_ends_with_its_certificate() {
 
 #[tokio::test]
 async fn a_rejected_response_is_shown_and_not_sent_again() {
-    for form in [Form::Delta, Form::Sotw] {
+    for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
         let (setup, east, server) = running().await;
         let rejects = Some(ResourceType::Listener);
         let options = ClientOptions { rejects, ..from_nothing(form) };

@@ -22,9 +22,9 @@ use strait::config::ServeArgs;
 use strait::identity::{Authority, AuthorityPem, SpiffeId, tls};
 use strait::server::{self, Bound};
 use strait::task::Supervisor;
-use strait::xds::client::{Client, ConnectError, Options as ClientOptions, channel};
+use strait::xds::client::{Options as ClientOptions, XdsClient, XdsConnectError, channel};
 use strait::xds::resource::ResourceType;
-use strait::xds::session::Form;
+use strait::xds::session::ProtocolForm;
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue, value::Kind};
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL, Port};
@@ -263,7 +263,7 @@ impl Server {
     }
 
     /// Connects a proxy in the Delta form.
-    pub(crate) async fn connect(&self, setup: &Setup, proxy: &Proxy) -> Client {
+    pub(crate) async fn connect(&self, setup: &Setup, proxy: &Proxy) -> XdsClient {
         let options = ClientOptions::default();
         self.open(setup, proxy, options).await.unwrap_or_else(|error| panic!("{error}"))
     }
@@ -274,7 +274,7 @@ impl Server {
         setup: &Setup,
         proxy: &Proxy,
         options: ClientOptions,
-    ) -> Result<Client, ConnectError> {
+    ) -> Result<XdsClient, XdsConnectError> {
         let tls = setup.certificate(proxy.namespace, proxy.account);
         self.open_with(tls, proxy, options).await
     }
@@ -285,9 +285,9 @@ impl Server {
         tls: Arc<ClientConfig>,
         proxy: &Proxy,
         options: ClientOptions,
-    ) -> Result<Client, ConnectError> {
+    ) -> Result<XdsClient, XdsConnectError> {
         let channel = channel(self.bound.xds, "localhost", tls).await?;
-        Client::open(channel, proxy.node(), options, &self.clients).await
+        XdsClient::open(channel, proxy.node(), options, &self.clients).await
     }
 
     /// Ends it, once its clients have gone.
@@ -298,7 +298,7 @@ impl Server {
 }
 
 /// In the Delta or the SotW form, from nothing.
-pub(crate) fn from_nothing(form: Form) -> ClientOptions {
+pub(crate) fn from_nothing(form: ProtocolForm) -> ClientOptions {
     ClientOptions { form, ..ClientOptions::default() }
 }
 
@@ -500,7 +500,7 @@ pub(crate) fn outbound(name: &str) -> String {
 }
 
 /// Waits until a proxy has exactly these endpoints of `name.shop`, as `address:port weight`.
-pub(crate) async fn endpoints_until(client: &Client, name: &str, expected: &[(&str, u32)]) {
+pub(crate) async fn endpoints_until(client: &XdsClient, name: &str, expected: &[(&str, u32)]) {
     let expected =
         expected.iter().map(|(address, weight)| (address.parse().expect("valid"), *weight));
     let expected: std::collections::BTreeMap<SocketAddr, u32> = expected.collect();

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use strait::xds::client::Held;
+use strait::xds::client::ClientContents;
 use strait::xds::resource::ResourceType;
 use strait_proto::json::to_json;
 use strait_sim::Store;
@@ -386,12 +386,12 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 /// The assignments that a proxy does hold, in the same form.
-pub(crate) fn held(held: &Held) -> BTreeMap<String, Members> {
+pub(crate) fn held(held: &ClientContents) -> BTreeMap<String, Members> {
     let names = held.names(ResourceType::Endpoint);
     names.map(|name| (name.to_owned(), members_of(held, name))).collect()
 }
 
-fn members_of(held: &Held, name: &str) -> Members {
+fn members_of(held: &ClientContents, name: &str) -> Members {
     let body = held.body(ResourceType::Endpoint, name).expect("held");
     let assignment = to_json(ResourceType::Endpoint.url(), body).expect("decodable");
     let cluster = held.body(ResourceType::Cluster, name);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use strait::xds::client::{Client, ConnectError, Ended, Options as ClientOptions};
+use strait::xds::client::{Options as ClientOptions, StreamEnded, XdsClient, XdsConnectError};
 use strait::xds::resource::ResourceType;
 use strait_sim::objects;
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
@@ -84,12 +84,12 @@ fn web(cluster: &str) -> Proxy {
 async fn admitted(server: &Server, setup: &Setup, proxy: &Proxy) -> Result<String, String> {
     let mut client = match server.open(setup, proxy, ClientOptions::default()).await {
         Ok(client) => client,
-        Err(ConnectError::Refused(status)) => {
+        Err(XdsConnectError::Refused(status)) => {
             return Err(format!("{:?}: {}", status.code(), status.message()));
         }
         Err(error) => panic!("{error}"),
     };
-    client.wait_for(|held| held.responses > 0).await.map_err(|Ended(reason)| reason)?;
+    client.wait_for(|held| held.responses > 0).await.map_err(|StreamEnded(reason)| reason)?;
     let proxies = server.admin.json("/debug/proxies").await;
     let all = proxies.as_array().expect("a list").iter();
     let streams: Vec<_> = all.filter(|one| one["cluster"] == *proxy.cluster).collect();
@@ -205,7 +205,7 @@ fn words(list: &Value, key: &str) -> BTreeSet<String> {
 /// listeners of headless pods.
 async fn explained_as_sent(
     server: &Server,
-    client: &Client,
+    client: &XdsClient,
     proxy: &Proxy,
 ) -> Result<usize, String> {
     let mut compared = 0;

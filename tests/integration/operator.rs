@@ -312,6 +312,17 @@ async fn adding_a_cluster_is_tried_before_it_is_done() {
     let secrets = served.hub.store().all("Secret");
     let made = secrets.iter().any(|secret| secret.value().to_string().contains("multiCluster"));
     assert!(!made, "a Secret was made");
+    // Whoever is asked to go on is told the same.
+    let (_, asked) = served.strait(&add[..add.len() - 1]).await;
+    let told = |text: &str| {
+        let lines = text.lines().skip_while(|line| *line != "What would change");
+        lines
+            .take_while(|line| !line.starts_with(char::is_alphabetic) || line.starts_with("What"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(told(&asked), told(&text), "{asked}");
+    assert!(told(&asked).len() > 5, "{asked}");
     assert!(served.remote.store().get("Namespace", "", "strait-reader").is_none());
 }
 

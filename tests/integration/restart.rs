@@ -1,8 +1,8 @@
 //! What a restart of the control plane costs a proxy: nothing.
 
-use strait::xds::client::{Client, Held, Options as ClientOptions};
+use strait::xds::client::{ClientContents, Options as ClientOptions, XdsClient};
 use strait::xds::resource::ResourceType;
-use strait::xds::session::Form;
+use strait::xds::session::ProtocolForm;
 
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, from_nothing, holds, wait_until,
@@ -11,7 +11,7 @@ use super::mesh::{
 /// What each type's resources are, without what only this stream counts.
 pub(super) type Bodies = Vec<(String, Vec<u8>)>;
 
-pub(super) fn substance(held: &Held) -> Vec<(ResourceType, Bodies)> {
+pub(super) fn substance(held: &ClientContents) -> Vec<(ResourceType, Bodies)> {
     let bodies = |kind| {
         let names = held.names(kind).map(str::to_owned);
         names
@@ -23,7 +23,7 @@ pub(super) fn substance(held: &Held) -> Vec<(ResourceType, Bodies)> {
 
 /// Waits until the server has nothing more for the proxy: it has acknowledged what it was sent of
 /// every type.
-pub(super) async fn quiet(server: &Server, client: &Client) -> Held {
+pub(super) async fn quiet(server: &Server, client: &XdsClient) -> ClientContents {
     wait_until(SOON, async || {
         let shown = server.admin.json("/debug/proxies").await;
         let types = shown[0]["types"].as_object().cloned().unwrap_or_default();
@@ -63,10 +63,17 @@ async fn a_proxy_that_comes_back_with_its_versions_is_sent_nothing() {
             holds(services >= 3, services)
         });
         before.await;
+        // Routes come once clusters and their assignments are acknowledged.
         wait_until(SOON, async || {
             let shown = first.admin.json("/debug/proxies").await;
-            let eds = &shown[0]["types"]["eds"];
-            holds(eds["sent"].is_string() && eds["sent"] == eds["acked"], &shown)
+            let of = |kind: &str| &shown[0]["types"][kind];
+            let is_acked =
+                |kind| of(kind)["sent"].is_string() && of(kind)["sent"] == of(kind)["acked"];
+            let wanted: &[&str] = match proxy.kind {
+                "sidecar" => &["cds", "eds", "lds", "rds"],
+                _ => &["cds", "eds", "lds"],
+            };
+            holds(wanted.iter().all(|kind| is_acked(kind)), &shown)
         })
         .await;
         let before = client.held();
@@ -107,7 +114,7 @@ async fn versions_are_the_same_after_a_restart_in_either_form() {
     setup.join(&[&east, &west]);
     let mut seen = Vec::new();
     for _ in 0..2 {
-        for form in [Form::Delta, Form::Sotw] {
+        for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
             let server = setup.start_ready().await;
             let proxy = Proxy::sidecar("east");
             let client = server.open(&setup, &proxy, from_nothing(form)).await.expect("let in");
@@ -117,7 +124,8 @@ async fn versions_are_the_same_after_a_restart_in_either_form() {
             server.shut_down().await;
         }
     }
-    let [delta, sotw, delta_again, sotw_again] = <[Held; 4]>::try_from(seen).expect("four");
+    let [delta, sotw, delta_again, sotw_again] =
+        <[ClientContents; 4]>::try_from(seen).expect("four");
     assert_eq!(delta.type_versions, delta_again.type_versions);
     assert_eq!(sotw.type_versions, sotw_again.type_versions);
     for kind in ResourceType::ALL {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use strait::sources::FRESH_WAIT;
-use strait::xds::client::Client;
+use strait::xds::client::XdsClient;
 use strait::xds::resource::ResourceType;
 use strait_sim::{Family, Fault, Gone, Refusal, SimCluster, objects};
 
@@ -23,7 +23,7 @@ async fn given(setup: &Setup, server: &Server) -> Vec<(ResourceType, Bodies)> {
 }
 
 /// Ends a stream, and waits until the server has seen it.
-async fn wait_for_none(server: &Server, client: Client) {
+async fn wait_for_none(server: &Server, client: XdsClient) {
     drop(client);
     wait_until(SOON, async || {
         let shown = server.admin.json("/debug/proxies").await;
@@ -38,14 +38,20 @@ async fn stop(members: &[&Member]) {
     }
 }
 
-/// A setup with two members, which a server has served; what it gave; and the members, dead.
-async fn served() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
+/// A setup with two members, which a server has served; the members; and what it gave.
+async fn remembered() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
     let (east, west) = members().await;
     let setup = Setup::new();
     setup.join(&[&east, &west]);
     let first = setup.start_ready().await;
     let before = given(&setup, &first).await;
     first.shut_down().await;
+    (setup, east, west, before)
+}
+
+/// The same, with the members dead.
+async fn served() -> (Setup, Member, Member, Vec<(ResourceType, Bodies)>) {
+    let (setup, east, west, before) = remembered().await;
     stop(&[&east, &west]).await;
     (setup, east, west, before)
 }
@@ -339,12 +345,7 @@ async fn an_empty_list_of_the_config_cluster_takes_nothing_away() {
 
 #[tokio::test]
 async fn a_first_list_after_a_restart_or_of_another_run_is_asked_again_too() {
-    let (east, west) = members().await;
-    let setup = Setup::new();
-    setup.join(&[&east, &west]);
-    let first = setup.start_ready().await;
-    given(&setup, &first).await;
-    first.shut_down().await;
+    let (setup, _east, west, _) = remembered().await;
 
     let lacking = |api: &SimCluster| {
         api.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
@@ -360,7 +361,7 @@ async fn a_first_list_after_a_restart_or_of_another_run_is_asked_again_too() {
     let before = quiet(&second, &client).await;
     west.api.heal();
     second.cluster_in("west", "live").await;
-    let held = |client: &Client| client.held().resources;
+    let held = |client: &XdsClient| client.held().resources;
     assert_eq!(held(&client), before.resources, "nothing went away meanwhile");
 
     // Another run reads the same cluster: its first list lacks the same.
@@ -393,12 +394,7 @@ fn copy(from: &std::path::Path, to: &std::path::Path) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_a_hundred_restarts_none_shows_what_is_on_disk_before_its_clusters_had_their_moment() {
     const AT_ONCE: usize = 10;
-    let (east, west) = members().await;
-    let setup = Setup::new();
-    setup.join(&[&east, &west]);
-    let first = setup.start_ready().await;
-    given(&setup, &first).await;
-    first.shut_down().await;
+    let (setup, _east, _west, _) = remembered().await;
     let state = setup.path("state");
     for round in 0..10 {
         let starts = (0..AT_ONCE).map(|number| {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::StatusCode;
 use rustls_pki_types::pem::PemObject;
 use serde_json::{Value, json};
-use strait::xds::client::{Client, ConnectError, Options as ClientOptions};
+use strait::xds::client::{Options as ClientOptions, XdsClient, XdsConnectError};
 use strait::xds::resource::ResourceType;
 use strait_sim::objects::{Endpoint, HTTP, NETWORK_LABEL};
 use strait_sim::{Certificate, Fault, Options as SimOptions, objects};
@@ -35,7 +35,7 @@ const BOTH: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1), ("198
 const EAST_ONLY: &[(&str, u32)] = &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)];
 
 /// A ready server of both, and a proxy in east that holds what it should.
-async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, Client) {
+async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, XdsClient) {
     let (east, west) = east_and_west().await;
     let setup = Setup::new().with(flags);
     setup.join(&[&east, &west]);
@@ -47,7 +47,7 @@ async fn running(flags: &[&str]) -> (Setup, Member, Member, Server, Client) {
 }
 
 /// Waits until a proxy that has just connected was given everything it asked for.
-async fn settled(client: &Client) {
+async fn settled(client: &XdsClient) {
     wait_until(SOON, async || {
         let held = client.held();
         // It answers no DNS.
@@ -59,7 +59,7 @@ async fn settled(client: &Client) {
 }
 
 /// That nothing was sent to the proxy since: a change in east comes as the only resource.
-async fn undisturbed(client: &Client, since: u64, east: &Member) {
+async fn undisturbed(client: &XdsClient, since: u64, east: &Member) {
     east.serve("web", &["10.0.0.1", "10.0.0.2", "10.0.0.9"]);
     wait_until(SOON, async || {
         let endpoints = client.held().endpoints(&outbound("web"));
@@ -94,7 +94,9 @@ async fn nobody_is_answered_before_every_member_has_synced() {
     assert!(text.contains("west") && text.contains("not ready"), "{text}");
     let refused = server.open(&setup, &Proxy::sidecar("east"), ClientOptions::default()).await;
     match refused {
-        Err(ConnectError::Refused(status)) => assert_eq!(status.code(), tonic::Code::Unavailable),
+        Err(XdsConnectError::Refused(status)) => {
+            assert_eq!(status.code(), tonic::Code::Unavailable);
+        }
         other => panic!("{other:?}"),
     }
 
@@ -643,7 +645,7 @@ async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
     let tasks = strait::task::Supervisor::new();
     let node = Proxy::sidecar("east").node();
     let mut client =
-        Client::open(channel, node, ClientOptions::default(), &tasks).await.expect("let in");
+        XdsClient::open(channel, node, ClientOptions::default(), &tasks).await.expect("let in");
     endpoints_until(&client, "web", EAST_ONLY).await;
 
     let id = process.id().expect("it runs").to_string();

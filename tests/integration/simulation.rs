@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value;
-use strait::xds::client::{Client, Held};
+use strait::xds::client::{ClientContents, XdsClient};
 use strait::xds::resource::ResourceType;
-use strait::xds::session::Form;
+use strait::xds::session::ProtocolForm;
 use strait_sim::{Fault, Gone};
 
 use super::mesh::{Proxy, Server, Setup, from_nothing, holds, wait_until};
@@ -142,18 +142,18 @@ impl Run {
 }
 
 /// The same proxy in both forms.
-struct Pair([Client; 2]);
+struct Pair([XdsClient; 2]);
 
 async fn connect(server: &Server, setup: &Setup, proxy: &Proxy) -> Pair {
     let open = async |form| {
         let opened = server.open(setup, proxy, from_nothing(form)).await;
         opened.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()))
     };
-    Pair([open(Form::Delta).await, open(Form::Sotw).await])
+    Pair([open(ProtocolForm::Delta).await, open(ProtocolForm::Sotw).await])
 }
 
 /// All that is held, by type and name, as Envoy's JSON.
-pub(crate) fn pictured(held: &Held) -> BTreeMap<String, Value> {
+pub(crate) fn pictured(held: &ClientContents) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for kind in ResourceType::ALL {
         for name in held.names(kind) {

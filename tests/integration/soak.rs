@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use serde_json::Value;
 use strait::task::Supervisor;
-use strait::xds::client::{Client, Held, Options, channel};
+use strait::xds::client::{ClientContents, Options, XdsClient, channel};
 use strait::xds::resource::ResourceType;
-use strait::xds::session::Form;
+use strait::xds::session::ProtocolForm;
 use strait_sim::{Fault, Gone};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -123,11 +123,16 @@ impl Replica {
         Self { process, admin, xds: address("xds"), clients: Supervisor::new() }
     }
 
-    pub(super) async fn connect(&self, setup: &Setup, proxy: &Proxy, options: Options) -> Client {
+    pub(super) async fn connect(
+        &self,
+        setup: &Setup,
+        proxy: &Proxy,
+        options: Options,
+    ) -> XdsClient {
         let tls = setup.certificate(proxy.namespace, proxy.account);
         let channel = channel(self.xds, "localhost", tls).await;
         let channel = channel.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()));
-        let opened = Client::open(channel, proxy.node(), options, &self.clients).await;
+        let opened = XdsClient::open(channel, proxy.node(), options, &self.clients).await;
         opened.unwrap_or_else(|error| panic!("{}: {error}", proxy.id()))
     }
 
@@ -163,12 +168,12 @@ struct Connected {
     /// Whether its replica is the one that ends again and again.
     of_mortal: bool,
     proxy: Proxy,
-    form: Form,
-    client: Client,
+    form: ProtocolForm,
+    client: XdsClient,
 }
 
 /// A hundred proxies need names of their own where they have no pod: the address is part of the node id.
-fn twin(proxy: &Proxy, number: usize) -> Proxy {
+fn duplicate(proxy: &Proxy, number: usize) -> Proxy {
     let ip = match proxy.name {
         "cart-client" => proxy.ip.clone(),
         _ => format!("10.98.{}.{}", number / 200, number % 200 + 1),
@@ -183,8 +188,8 @@ async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<C
         // A pod is one proxy; more streams of it would be too many for one node id.
         let twins = if proxy.name == "cart-client" { 2 } else { TWINS };
         for number in 0..twins {
-            let form = if number % 2 == 0 { Form::Delta } else { Form::Sotw };
-            let proxy = twin(proxy, from + kind * TWINS + number);
+            let form = if number % 2 == 0 { ProtocolForm::Delta } else { ProtocolForm::Sotw };
+            let proxy = duplicate(proxy, from + kind * TWINS + number);
             let client = replica.connect(setup, &proxy, from_nothing(form)).await;
             all.push(Connected { kind, of_mortal, proxy, form, client });
         }
@@ -193,7 +198,7 @@ async fn connect_all(replica: &Replica, setup: &Setup, of_mortal: bool) -> Vec<C
 }
 
 /// The bytes of all that is held.
-fn bodies(held: &Held) -> BTreeMap<(ResourceType, &str), &[u8]> {
+fn bodies(held: &ClientContents) -> BTreeMap<(ResourceType, &str), &[u8]> {
     let of = |kind| held.names(kind).map(move |name| ((kind, name), held.body(kind, name)));
     let all = ResourceType::ALL.into_iter().flat_map(of);
     all.filter_map(|(name, body)| Some((name, body?))).collect()
@@ -223,7 +228,7 @@ async fn come_back(proxies: &mut [Connected], setup: &Setup, replicas: [&Replica
 }
 
 /// Waits until all proxies hold what they should. Returns false once a connection has ended.
-async fn check(story: &Story, proxies: &[Connected], fresh: &[Client]) -> bool {
+async fn check(story: &Story, proxies: &[Connected], fresh: &[XdsClient]) -> bool {
     let kinds = kinds();
     let expected: Vec<_> =
         kinds.iter().map(|kind| naive::assignments(story.world(), kind)).collect();
@@ -247,7 +252,7 @@ async fn check(story: &Story, proxies: &[Connected], fresh: &[Client]) -> bool {
                 let difference = difference(&expected[*kind], &found);
                 return Err(format!("{} against naive: {difference}", who()));
             }
-            if let Some(fresh) = fresh.get(*kind).map(Client::held)
+            if let Some(fresh) = fresh.get(*kind).map(XdsClient::held)
                 && bodies(&held) != bodies(&fresh)
             {
                 let difference = difference(&pictured(&fresh), &pictured(&held));
@@ -277,7 +282,7 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
     proxies.extend(connect_all(&mortal, &setup, true).await);
     let mut returns = 0;
     let all_hold =
-        async |story: &Story, proxies: &mut [Connected], mortal: &Replica, fresh: &[Client]| {
+        async |story: &Story, proxies: &mut [Connected], mortal: &Replica, fresh: &[XdsClient]| {
             let mut returns = 0;
             while !check(story, proxies, fresh).await {
                 returns += come_back(proxies, &setup, [&steady, mortal]).await;
@@ -317,8 +322,9 @@ async fn a_soak_loses_nothing_keeps_nothing_and_does_not_grow() {
             let mut fresh = Replica::start(&setup, &state).await;
             let mut newcomers = Vec::new();
             for (kind, proxy) in kinds().iter().enumerate() {
-                let proxy = twin(proxy, 200 + kind);
-                newcomers.push(fresh.connect(&setup, &proxy, from_nothing(Form::Delta)).await);
+                let proxy = duplicate(proxy, 200 + kind);
+                newcomers
+                    .push(fresh.connect(&setup, &proxy, from_nothing(ProtocolForm::Delta)).await);
             }
             returns += all_hold(&story, &mut proxies, &mortal, &newcomers).await;
             drop(newcomers);

@@ -1,6 +1,6 @@
 //! The rules of the house that a compiler doesn't know.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::layering::sources;
@@ -27,6 +27,33 @@ fn no_file_tells_two_stories() {
         .filter(|(_, lines)| *lines > LINES_MAX)
         .collect();
     assert!(long.is_empty(), "more than {LINES_MAX} lines: {long:?}");
+}
+
+#[test]
+fn a_type_name_has_one_meaning() {
+    let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (file, text) in sources().into_iter().filter(|(file, _)| !is_tests(file)) {
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        for name in code.lines().filter_map(defined_type) {
+            defined.entry(name.to_owned()).or_default().push(file.display().to_string());
+        }
+    }
+    assert!(defined.len() > 500, "types are looked for where none are: {}", defined.len());
+    defined.retain(|_, files| files.len() > 1);
+    assert!(defined.is_empty(), "one name, several types; name what each is: {defined:#?}");
+}
+
+/// The name of the type that a line of code defines for a whole module.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words = line.strip_prefix("pub").map_or(line, |rest| {
+        let end = rest.starts_with('(').then(|| rest.find(')').map_or(0, |at| at + 1));
+        &rest[end.unwrap_or_default()..]
+    });
+    words = words.strip_prefix(' ').unwrap_or(words);
+    let kinds = ["struct ", "enum ", "trait ", "type "];
+    let name = kinds.iter().find_map(|kind| words.strip_prefix(kind))?;
+    let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+    Some(&name[..end.unwrap_or(name.len())])
 }
 
 #[test]

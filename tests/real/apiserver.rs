@@ -222,7 +222,8 @@ impl Apiserver {
         self.try_requests(requests).unwrap_or_else(|fact| panic!("{}: {fact}", self.url))
     }
 
-    fn try_requests(&self, requests: &[Request]) -> Result<Vec<Value>, String> {
+    /// Makes requests in order, up to the first that fails; what the server says then.
+    pub(crate) fn try_requests(&self, requests: &[Request]) -> Result<Vec<Value>, String> {
         let kubeconfig = self.admin_kubeconfig();
         let input = serde_json::to_string(requests).map_err(|error| error.to_string())?;
         let answers = self.hub.try_helper(&["kube", &kubeconfig.display().to_string()], &input)?;

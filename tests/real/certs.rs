@@ -53,8 +53,7 @@ impl Authority {
     /// A workload's certificate, in a folder under the CA's: made once, and not written again, since an Envoy may be
     /// reading it.
     pub(crate) fn workload(&self, namespace: &str, service_account: &str) -> Files {
-        let name = format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{service_account}");
-        let names = vec![SanType::URI(name.as_str().try_into().unwrap())];
+        let names = vec![identity(namespace, service_account)];
         self.issue(&format!("{namespace}.{service_account}"), names)
     }
 
@@ -72,21 +71,40 @@ impl Authority {
         let [certificate, key, root] =
             ["cert-chain.pem", "key.pem", "root-cert.pem"].map(|name| folder.join(name));
         let files = Files { certificate, key, root };
-        if folder.exists() {
-            return files;
+        if !folder.exists() {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(&files.root, &self.certificate).unwrap();
+            self.sign(&files, label, names);
         }
+        files
+    }
+
+    /// Puts a new certificate and key in place of a workload's, one file after the other.
+    pub(crate) fn renew(&self, namespace: &str, service_account: &str) {
+        let files = self.workload(namespace, service_account);
+        let label = format!("{namespace}.{service_account}");
+        self.sign(&files, &label, vec![identity(namespace, service_account)]);
+    }
+
+    fn sign(&self, files: &Files, label: &str, names: Vec<SanType>) {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.distinguished_name.push(DnType::CommonName, label);
         params.subject_alt_names = names;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap().pem();
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(&files.certificate, certificate).unwrap();
-        std::fs::write(&files.key, key.serialize_pem()).unwrap();
-        std::fs::write(&files.root, &self.certificate).unwrap();
-        files
+        let texts = [(&files.certificate, certificate), (&files.key, key.serialize_pem())];
+        for (path, text) in texts {
+            let new = path.with_extension("new");
+            std::fs::write(&new, text).unwrap();
+            std::fs::rename(new, path).unwrap();
+        }
     }
+}
+
+fn identity(namespace: &str, service_account: &str) -> SanType {
+    let name = format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{service_account}");
+    SanType::URI(name.as_str().try_into().unwrap())
 }
 
 /// A signing key and its public half, as the API server signs service account tokens with.

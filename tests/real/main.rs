@@ -20,10 +20,12 @@ mod demo;
 mod envoy;
 mod helper;
 mod host;
+mod injection;
 mod kube;
 mod netns;
 mod outages;
 mod process;
+mod renewal;
 mod rig_check;
 mod scenarios;
 mod shared;
@@ -77,6 +79,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("rig_carries_mtls_from_sidecar_through_gateway_to_sidecar", Machine(rig_check::run)),
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
     ("services_of_consul_come_and_go_and_outlive_its_outage", Machine(consul::run)),
+    ("pods_are_injected_refused_or_left_alone_by_a_real_api_server", Machine(injection::run)),
     ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
     ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),
@@ -89,6 +92,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("client_of_a_foreign_ca_fails_its_handshake", Mesh(scenarios::foreign_ca)),
     ("server_with_the_wrong_identity_costs_its_client_a_503", Mesh(scenarios::wrong_server)),
     ("workload_that_takes_mtls_or_no_more_is_spoken_to_so_at_once", Both(tls_modes::run)),
+    ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),
     ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),

@@ -15,16 +15,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use objects::NAMESPACE;
-use strait::aggregate::{Aggregate, Place, Placed};
+use strait::aggregate::{Aggregate, AssignNetwork, AssignedEndpoints};
 use strait::apiserver::Encoding::{self, Json, Protobuf};
 use strait::model::EndpointMetadata::{self, Full, Lean};
 use strait::model::{ClusterId, Hostname, KnownCluster, KnownClusters, Mode, NetworkId, Proxy};
-use strait::push::event_loop::{Event, Mesh};
+use strait::push::event_loop::{MeshEvent, MeshState};
 use strait::push::interest::{Changes, Interest};
-use strait::push::{PushContext, Settings};
-use strait::registry::kube::offline::{Answer, Offline};
-use strait::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
-use strait::xds::generate::{Cache, Picture};
+use strait::push::{FixedSettings, PushContext};
+use strait::registry::kube::offline::{Offline, OfflineResponse};
+use strait::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait::xds::generate::{Cache, ProxyConfig};
 use strait::xds::node;
 use strait::xds::resource::{ResourceSource, ResourceType};
 use strait_proto::envoy::envoy::config::core::v3::Node;
@@ -146,7 +146,7 @@ fn cluster_that_tells(
 }
 
 fn tell(cluster: &mut Offline, plural: &str, encoding: Encoding, event: &[u8]) {
-    let told = cluster.take(plural, Answer::Watch, encoding, event);
+    let told = cluster.take(plural, OfflineResponse::Watch, encoding, event);
     assert_eq!(told, Ok(1), "{plural}");
 }
 
@@ -162,12 +162,12 @@ fn id(number: usize) -> ClusterId {
     ClusterId::from(&*format!("c{}", number + 1))
 }
 
-fn update(number: usize, change: Change) -> RegistryUpdate {
+fn update(number: usize, change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard: ShardKey::kubernetes(id(number)), epoch: Epoch(1), change }
 }
 
 /// So many clusters, and no others, are members.
-fn known(clusters: usize) -> Event {
+fn known(clusters: usize) -> MeshEvent {
     let known = KnownCluster {
         fixed_network: None,
         config: false,
@@ -177,7 +177,7 @@ fn known(clusters: usize) -> Event {
         trust_domain: DOMAIN.into(),
     };
     let clusters = (0..clusters).map(|number| (id(number), known.clone())).collect();
-    Event::Clusters(Arc::new(KnownClusters { clusters }))
+    MeshEvent::Clusters(Arc::new(KnownClusters { clusters }))
 }
 
 /// A complete mesh of `clusters` equal clusters, their registries, and its first version.
@@ -185,7 +185,7 @@ fn mesh(
     clusters: usize,
     services: usize,
     endpoints: usize,
-) -> (Mesh, Vec<Offline>, Arc<PushContext>) {
+) -> (MeshState, Vec<Offline>, Arc<PushContext>) {
     mesh_that_tells(Lean, clusters, services, endpoints)
 }
 
@@ -194,8 +194,8 @@ fn mesh_that_tells(
     clusters: usize,
     services: usize,
     endpoints: usize,
-) -> (Mesh, Vec<Offline>, Arc<PushContext>) {
-    let mut mesh = Mesh::new(Arc::new(Settings {
+) -> (MeshState, Vec<Offline>, Arc<PushContext>) {
+    let mut mesh = MeshState::new(Arc::new(FixedSettings {
         domain: DOMAIN.into(),
         trust_domain: DOMAIN.into(),
         system_namespace: "strait-system".into(),
@@ -208,10 +208,10 @@ fn mesh_that_tells(
     let mut registries = Vec::new();
     for number in 0..clusters {
         let (registry, contents) = cluster_that_tells(metadata, services, endpoints, number);
-        mesh.apply(Event::Registry(update(number, Change::Reset(contents))));
+        mesh.apply(MeshEvent::Registry(update(number, ShardChange::Reset(contents))));
         registries.push(registry);
     }
-    mesh.apply(Event::CompleteWithoutNames);
+    mesh.apply(MeshEvent::CompleteWithoutNames);
     let (context, _) = mesh.next_version().expect("a first version");
     (mesh, registries, context)
 }
@@ -278,15 +278,15 @@ fn ingest(encoding: Encoding, services: usize, endpoints: usize) -> Case {
 
 struct Flat;
 
-impl Place for Flat {
+impl AssignNetwork for Flat {
     fn network_of(
         &self,
         _: &ClusterId,
         _: Option<&NetworkId>,
         _: Option<&NetworkId>,
         _: IpAddr,
-    ) -> Placed {
-        Placed { network: NetworkId::default(), at_any_address: true }
+    ) -> AssignedEndpoints {
+        AssignedEndpoints { network: NetworkId::default(), at_any_address: true }
     }
 }
 
@@ -295,7 +295,7 @@ fn merge(clusters: usize, endpoints: usize) -> Case {
     let mut aggregate = Aggregate::new(None);
     for number in 0..clusters {
         let (_, contents) = cluster(SERVICES, endpoints, number);
-        aggregate.apply(update(number, Change::Reset(contents)));
+        aggregate.apply(update(number, ShardChange::Reset(contents)));
     }
     let run = move || {
         for number in 0..SERVICES {
@@ -313,12 +313,12 @@ fn next_context(clusters: usize, services: usize, endpoints: usize) -> Case {
     let mut updates: Vec<_> = (0..CHANGES)
         .map(|number| {
             tell(registry, "endpointslices", Json, &objects::slice(number, endpoints, 100));
-            update(0, Change::Update(registry.changes().expect("a change")))
+            update(0, ShardChange::Update(registry.changes().expect("a change")))
         })
         .collect();
     let run = move || {
         for update in updates.drain(..) {
-            mesh.apply(Event::Registry(update));
+            mesh.apply(MeshEvent::Registry(update));
             black_box(mesh.next_version().expect("a version"));
         }
     };
@@ -353,7 +353,7 @@ fn assignments(
     names: &[String],
     endpoints: usize,
 ) {
-    let mut picture = Picture::new(context, proxy, NetworkId::default(), cache);
+    let mut picture = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
     for name in names {
         let resource = picture.one(ResourceType::Endpoint, name).expect("an assignment");
         // An address takes some 20 bytes at least: nothing was left out.
@@ -422,7 +422,7 @@ fn bytes_rotated(rounds: usize) -> Case {
         let before = Arc::downgrade(&context);
         if round % 2 == 0 {
             mesh.apply(known(1));
-            mesh.apply(Event::Registry(update(1, Change::Removed)));
+            mesh.apply(MeshEvent::Registry(update(1, ShardChange::Removed)));
             let without = mesh.next_version().expect("a version without it").0;
             drop(std::mem::replace(&mut context, without));
             assert!(before.upgrade().is_none(), "nobody asked for the version before");
@@ -432,8 +432,8 @@ fn bytes_rotated(rounds: usize) -> Case {
         *registries.last_mut().expect("two clusters") = registry;
         let epoch = Epoch(round as u64 + 1);
         let shard = ShardKey::kubernetes(id(1));
-        let update = RegistryUpdate { shard, epoch, change: Change::Reset(contents) };
-        mesh.apply(Event::Registry(update));
+        let update = RegistryUpdate { shard, epoch, change: ShardChange::Reset(contents) };
+        mesh.apply(MeshEvent::Registry(update));
         context = mesh.next_version().expect("a version with it").0;
     }
     Case::holding(2 * SERVICES * ENDPOINTS, (mesh, registries, context))

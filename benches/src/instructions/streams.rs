@@ -9,13 +9,13 @@ use std::time::SystemTime;
 use prost::Message;
 use strait::model::{NetworkId, Proxy};
 use strait::push::PushContext;
-use strait::push::event_loop::Event;
+use strait::push::event_loop::MeshEvent;
 use strait::push::interest::Dirty;
-use strait::registry::Change;
-use strait::xds::generate::{Cache, Picture};
-use strait::xds::request::Request;
+use strait::registry::ShardChange;
+use strait::xds::generate::{Cache, ProxyConfig};
+use strait::xds::request::AdsRequest;
 use strait::xds::resource::{ResourceSource, ResourceType};
-use strait::xds::session::{Form, RESPONSE_BYTES, Session};
+use strait::xds::session::{ProtocolForm, RESPONSE_BYTES, Session};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_proto::envoy::envoy::service::discovery::v3::DeltaDiscoveryRequest;
 
@@ -55,13 +55,13 @@ fn first_requests(names: &[String], held: &Held) -> Vec<Vec<u8>> {
 
 impl Client {
     fn new() -> Self {
-        Self { session: Session::new(Form::Delta), proxy: proxy(), answer: Vec::new() }
+        Self { session: Session::new(ProtocolForm::Delta), proxy: proxy(), answer: Vec::new() }
     }
 
     /// Says what waits in `requests`.
     fn ask(&mut self, requests: &[Vec<u8>], context: &Arc<PushContext>, cache: &Cache) {
         for request in requests {
-            let mut picture = Picture::new(context, &self.proxy, NetworkId::default(), cache);
+            let mut picture = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
             say(&mut self.session, request, Some(&mut picture));
         }
     }
@@ -70,7 +70,7 @@ impl Client {
     fn drain(&mut self, context: &Arc<PushContext>, cache: &Cache) -> usize {
         let mut count = 0;
         loop {
-            let mut picture = Picture::new(context, &self.proxy, NetworkId::default(), cache);
+            let mut picture = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
             let now = SystemTime::UNIX_EPOCH;
             let Some(response) = self.session.next_response(&mut picture, RESPONSE_BYTES, now)
             else {
@@ -90,7 +90,7 @@ impl Client {
     /// What it is sent now; not part of what is counted.
     fn held(mut self, context: &Arc<PushContext>, cache: &Cache) -> Held {
         let mut all = Held::new();
-        let mut picture = Picture::new(context, &self.proxy, NetworkId::default(), cache);
+        let mut picture = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
         let now = SystemTime::UNIX_EPOCH;
         while let Some(response) = self.session.next_response(&mut picture, RESPONSE_BYTES, now) {
             let held = all.entry(response.kind).or_default();
@@ -103,7 +103,7 @@ impl Client {
 }
 
 fn say(session: &mut Session, request: &[u8], source: Option<&mut dyn ResourceSource>) {
-    let request = Request::read(Form::Delta, request).expect("it is one");
+    let request = AdsRequest::read(ProtocolForm::Delta, request).expect("it is one");
     session.on_request(request, source, SystemTime::UNIX_EPOCH).expect("it is sound");
 }
 
@@ -168,9 +168,9 @@ pub(crate) fn deliver() -> Case {
             let service = number * SERVICES / CHANGES;
             let slice = objects::slice(service, 10, 100);
             tell(registry, "endpointslices", strait::apiserver::Encoding::Json, &slice);
-            mesh.apply(Event::Registry(update(
+            mesh.apply(MeshEvent::Registry(update(
                 0,
-                Change::Update(registry.changes().expect("a change")),
+                ShardChange::Update(registry.changes().expect("a change")),
             )));
             let endpoints = vec![Arc::from(names.get(service).expect("one of them").as_str())];
             let (context, _) = mesh.next_version().expect("a version");

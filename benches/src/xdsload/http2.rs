@@ -4,7 +4,7 @@
 //! would cost as much as all else that is done with it.
 
 use percent_encoding::percent_decode_str;
-use strait::xds::http2::hpack::Decoder;
+use strait_http2::hpack::HeaderDecoder;
 
 /// What a client says first (section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -78,7 +78,7 @@ impl Head {
 pub(crate) struct Http2 {
     /// What is to be sent. Whoever sends it clears it.
     pub(crate) out: Vec<u8>,
-    headers: Decoder,
+    headers: HeaderDecoder,
     /// Of a frame that isn't all there.
     partial: Vec<u8>,
     /// Of a block of headers that goes on in the next frame.
@@ -105,7 +105,7 @@ impl Http2 {
     pub(crate) fn new(authority: &str, path: &str, window: u32) -> Self {
         let mut this = Self {
             out: PREFACE.to_vec(),
-            headers: Decoder::default(),
+            headers: HeaderDecoder::default(),
             partial: Vec::new(),
             block: Vec::new(),
             ends_with_block: false,
@@ -418,7 +418,7 @@ mod tests {
     fn a_call_begins_as_a_server_reads_it() {
         let long = format!("{}:15012", "a".repeat(200));
         let mut fields = Vec::new();
-        let read = Decoder::default().decode(&request(&long, "/s/m"), |(name, value)| {
+        let read = HeaderDecoder::default().decode(&request(&long, "/s/m"), |(name, value)| {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             fields.push((text(&name), text(&value)));
         });
@@ -501,11 +501,11 @@ mod tests {
             frame(kind::CONTINUATION, flag::END_HEADERS, STREAM, &REFUSED[9..]),
         ];
         let padded = [b"\x02\0\0\0\0\x10", REFUSED, b"__"].concat();
-        let odd = over | flag::PADDED | flag::PRIORITY;
+        let invalid = over | flag::PADDED | flag::PRIORITY;
         let cases = [
             (frame(kind::HEADERS, over, STREAM, REFUSED), "gRPC status 14: not yet"),
             (split.concat(), "gRPC status 14: not yet"),
-            (frame(kind::HEADERS, odd, STREAM, &padded), "gRPC status 14: not yet"),
+            (frame(kind::HEADERS, invalid, STREAM, &padded), "gRPC status 14: not yet"),
             // :status 404
             (frame(kind::HEADERS, over, STREAM, &[0x8d]), "HTTP 404"),
             (frame(kind::HEADERS, over, STREAM, &[0x88]), "the server ended the stream"),

@@ -2,19 +2,20 @@
 
 use serde::Deserialize;
 
-use super::super::object::{AsIs, Metadata, Object};
+use super::super::ApiError;
+use super::super::object::{AsIs, ObjectMetadata, OwnedObject};
 use super::*;
 
 /// A kind of its own, decoded as it is.
 #[derive(Debug, Deserialize)]
 struct Thing {
-    metadata: Metadata,
+    metadata: ObjectMetadata,
     #[serde(default)]
     size: Option<u16>,
 }
 
-impl Object for Thing {
-    fn metadata(&self) -> &Metadata {
+impl OwnedObject for Thing {
+    fn metadata(&self) -> &ObjectMetadata {
         &self.metadata
     }
 }
@@ -23,24 +24,24 @@ impl Object for Thing {
 #[derive(Debug)]
 struct Page {
     objects: Vec<Thing>,
-    odd: Vec<Odd>,
-    end: End,
+    invalid: Vec<InvalidField>,
+    end: ListEnd,
 }
 
 /// Reads a page that arrives in pieces of so many bytes.
 fn page_in(encoding: Encoding, bytes: &[u8], piece: usize) -> Result<Page, String> {
-    let mut list = List::new(encoding, 8 << 20);
-    let (mut objects, mut odd) = (Vec::new(), Vec::new());
+    let mut list = ListDecoder::new(encoding, 8 << 20);
+    let (mut objects, mut invalid) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(piece) {
         list.push(piece);
         while let Some(bytes) = list.next().map_err(|error| format!("{error:?}"))? {
             match object(&AsIs::<Thing>::new(), encoding, &bytes) {
                 Ok(kept) => objects.push(kept),
-                Err(error) => odd.push(error),
+                Err(error) => invalid.push(error),
             }
         }
     }
-    Ok(Page { objects, odd, end: list.end()? })
+    Ok(Page { objects, invalid, end: list.end()? })
 }
 
 fn page(json: &str) -> Result<Page, String> {
@@ -52,7 +53,7 @@ fn page(json: &str) -> Result<Page, String> {
     whole
 }
 
-fn line(json: &str) -> Result<Line<Thing>, String> {
+fn line(json: &str) -> Result<WatchLine<Thing>, String> {
     super::line(&AsIs::<Thing>::new(), Encoding::Json, json.as_bytes())
 }
 
@@ -69,8 +70,8 @@ fn an_odd_object_costs_only_itself() {
     let names: Vec<_> = page.objects.iter().map(|thing| &*thing.metadata.name).collect();
     assert_eq!(names, ["a", "d"]);
     assert_eq!(page.objects.first().and_then(|thing| thing.size), Some(1));
-    assert_eq!(page.odd.len(), 5);
-    let named = page.odd.first().and_then(|odd| odd.key.as_ref());
+    assert_eq!(page.invalid.len(), 5);
+    let named = page.invalid.first().and_then(|invalid| invalid.key.as_ref());
     assert_eq!(named.map(ToString::to_string).as_deref(), Some("b"));
     assert_eq!((&*page.end.version, page.end.next.as_deref()), ("7", Some("more")));
 }
@@ -104,20 +105,24 @@ fn annotations_that_mean_nothing_here_are_not_kept() {
 fn lines_of_a_watch_are_told_apart() {
     let object = r#"{"metadata":{"name":"a","namespace":"n","resourceVersion":"3"}}"#;
     let of = |kind: &str, object: &str| line(&format!(r#"{{"type":"{kind}","object":{object}}}"#));
-    assert!(matches!(of("ADDED", object), Ok(Line::Applied { version, .. }) if version == "3"));
     assert!(
-        matches!(of("DELETED", object), Ok(Line::Deleted { key, .. }) if key.to_string() == "n/a")
+        matches!(of("ADDED", object), Ok(WatchLine::Applied { version, .. }) if version == "3")
     );
-    let odd = r#"{"metadata":{"name":"a","resourceVersion":"4"},"size":"x"}"#;
-    assert!(matches!(of("MODIFIED", odd), Ok(Line::Odd { version, .. }) if version == "4"));
+    assert!(
+        matches!(of("DELETED", object), Ok(WatchLine::Deleted { key, .. }) if key.to_string() == "n/a")
+    );
+    let invalid = r#"{"metadata":{"name":"a","resourceVersion":"4"},"size":"x"}"#;
+    assert!(
+        matches!(of("MODIFIED", invalid), Ok(WatchLine::Invalid { version, .. }) if version == "4")
+    );
     let end = r#"{"metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
     assert!(matches!(
         of("BOOKMARK", end),
-        Ok(Line::Bookmark { initial_events_end: true, version }) if version == "9"
+        Ok(WatchLine::Bookmark { initial_events_end: true, version }) if version == "9"
     ));
     let gone = r#"{"code":410,"reason":"Expired","message":"too old"}"#;
-    assert!(matches!(of("ERROR", gone), Ok(Line::Error(Error::Gone(_)))));
-    assert!(matches!(of("ERROR", "{}"), Ok(Line::Error(Error::Server(_)))));
+    assert!(matches!(of("ERROR", gone), Ok(WatchLine::Error(ApiError::Gone(_)))));
+    assert!(matches!(of("ERROR", "{}"), Ok(WatchLine::Error(ApiError::Server(_)))));
     for bad in ["", "{", "{}", "null", r#"{"type":"ADDED"}"#, r#"{"type":"X","object":{}}"#] {
         assert!(line(bad).is_err(), "{bad}");
     }
@@ -132,7 +137,7 @@ fn depth_is_no_attack() {
     assert_eq!(page(&list).expect("a page").objects.len(), 1, "skipped without recursion");
     let known = format!(r#"{{"metadata":{{"name":"a","labels":{deep}}}}}"#);
     let list = format!(r#"{{"metadata":{{"resourceVersion":"1"}},"items":[{known}]}}"#);
-    assert_eq!(page(&list).expect("a page").odd.len(), 1, "costs only itself");
+    assert_eq!(page(&list).expect("a page").invalid.len(), 1, "costs only itself");
 }
 
 #[test]
@@ -145,7 +150,7 @@ fn lists_are_found_wherever_they_stand() {
         r#""items" : [ {"metadata":{"name":"a\u002d}]"}},{"metadata":{"name":"b"}, "x":"\\"} ]"#;
     for list in [format!("{{{metadata},{items}}}"), format!("{{{items}, {metadata}, \"y\":[]}}")] {
         let page = page(&list).expect("a page");
-        assert_eq!(page.odd.len(), 1, "a name that is none");
+        assert_eq!(page.invalid.len(), 1, "a name that is none");
         assert_eq!(names(page), ["b"], "{list}");
     }
     let escaped = format!(r#"{{{metadata},"it\u0065ms":[{{"metadata":{{"name":"a"}}}}]}}"#);

@@ -1,6 +1,6 @@
 //! Whether the workloads of all clusters trust the same roots.
 //!
-//! Asks each member by the credential in its Secret, as the control plane would; who may not be asked is told,
+//! Asks each member by the credential in its Secret, as the control plane would; one that may not be asked is reported,
 //! not judged.
 
 use std::collections::BTreeSet;
@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{note, problem};
 use crate::apiserver::Loopback;
-use crate::cli::cluster::api::{Cluster, kubeconfigs};
-use crate::cli::failure::Failure;
+use crate::cli::cluster::api::{ClusterApi, kubeconfigs};
+use crate::cli::failure::CommandFailure;
 use crate::clusters::kubeconfig;
 use crate::codes;
 
@@ -27,13 +27,16 @@ pub(super) struct Published {
 ///
 /// # Errors
 /// The Secrets can't be read.
-pub(super) async fn gather(hub: &Cluster, namespace: &str) -> Result<Vec<Published>, Failure> {
+pub(super) async fn gather(
+    hub: &ClusterApi,
+    namespace: &str,
+) -> Result<Vec<Published>, CommandFailure> {
     let mut found = Vec::new();
     let own = hub.published_roots(namespace).await;
     found.extend(published(hub.context.clone(), own));
     for secret in hub.member_secrets(namespace).await? {
         for (id, bytes) in kubeconfigs(&secret) {
-            // What is refused is told by the control plane, with its reason.
+            // What is refused is reported by the control plane, with its reason.
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
             let answer = match hub.with_access(&access) {
                 Ok(member) => member.published_roots(namespace).await,
@@ -45,7 +48,7 @@ pub(super) async fn gather(hub: &Cluster, namespace: &str) -> Result<Vec<Publish
     Ok(found)
 }
 
-fn published(cluster: String, answer: Result<Option<String>, Failure>) -> Option<Published> {
+fn published(cluster: String, answer: Result<Option<String>, CommandFailure>) -> Option<Published> {
     let roots = match answer {
         Ok(pem) => Ok(certificates(&pem?)),
         Err(failure) => Err(failure.message().to_owned()),

@@ -14,17 +14,18 @@ use clap::{Args, ValueEnum};
 use http::Uri;
 use serde_json::{Value, json};
 
-use super::api::{Cluster, full_name, holds};
+use super::api::{ClusterApi, full_name, holds};
 use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
 use super::preview::preview;
-use super::{Change, done};
+use super::webhook::WebhookFlags;
+use super::{ClusterChange, done};
 use crate::apiserver::{Access, Loopback};
 use crate::cli::duration::HumanDuration;
-use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, text};
-use crate::clusters::kubeconfig::{self, Refusal};
-use crate::clusters::secret::{self, Member};
+use crate::clusters::kubeconfig::{self, KubeconfigRefusal};
+use crate::clusters::secret::{self, MemberSpec};
 use crate::codes;
 use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
@@ -61,8 +62,13 @@ pub(crate) struct AddArgs {
     /// Let the reader ask for its next token itself, and the control plane renew it in good time
     #[arg(long)]
     self_renew: bool,
+    /// Let the control plane write the roots that workloads are to believe, in each namespace
+    #[arg(long)]
+    roots: bool,
     #[command(flatten)]
-    change: Change,
+    webhook: WebhookFlags,
+    #[command(flatten)]
+    change: ClusterChange,
     #[command(flatten)]
     wait: Wait,
     /// Print the manifests, for both clusters, instead of applying them
@@ -78,7 +84,7 @@ pub(crate) enum Manifests {
 }
 
 /// Runs `strait cluster add`.
-pub(crate) async fn run(args: &AddArgs) -> Outcome {
+pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     let id = cluster_id(args.name.as_deref().unwrap_or(&args.remote))?;
     check_network(args.network.as_deref())?;
     check_trust_domain(args.trust_domain.as_deref())?;
@@ -94,7 +100,7 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
             Some(_) => failure.exit(Exit::Usage),
             None => failure,
         })?;
-        Ok::<_, Failure>(Member {
+        Ok::<_, CommandFailure>(MemberSpec {
             access,
             network: network(args.network.as_deref()),
             mode: Mode::Normal,
@@ -111,11 +117,16 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
-    free(&hub, ns, &id, &server).await?;
+    // What is printed may be to change what a member's API server is told of the webhook.
+    if args.output.is_none() || !args.webhook.is_asked() {
+        free(&hub, ns, &id, &server).await?;
+    }
     let version = remote.get("/version").await?.unwrap_or_default();
+    let webhook = args.webhook.manifests(&hub, ns, &id, args.network.as_deref()).await?;
+    let made = || manifests::reader(args.rbac, args.more()).into_iter().chain(webhook.clone());
 
     if args.output.is_some() {
-        return print_manifests(args, &id, &remote, access).await;
+        return print_manifests(args, &id, &remote, made(), access).await;
     }
     let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
     let mut plan = output::table(
@@ -134,18 +145,29 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
                 format!("kube-system {remote_uid}, {}", text(&version["gitVersion"])).into(),
             ],
         ],
-        &output::Look::of_stdout(),
+        &output::OutputStyle::of_stdout(),
     );
     plan += &format!(
         "Will make in {} (rbac level {})\n  namespace strait-reader, serviceaccount strait-reader\n  \
-         clusterrole strait-reader: get, list, watch {}; no secrets, no writes\n",
+         clusterrole strait-reader: get, list, watch {}; no secrets, {}\n",
         remote.context,
         args.rbac.as_str(),
-        resources.join(", ")
+        resources.join(", "),
+        if args.roots { "no writes of other objects than these" } else { "no writes of objects" },
     );
-    if args.rbac == Rbac::Core {
-        plan += "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
-                 and localities come from its slices only\n";
+    match args.rbac {
+        Rbac::Core => {
+            plan += "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
+                     and localities come from its slices only; no pod of it can call by its token\n";
+        }
+        Rbac::Full => {
+            plan += "  and create of tokenreviews, and get of the keys by which tokens are signed:\n    \
+                     to know pods by their tokens\n";
+        }
+    }
+    if args.roots {
+        plan += "  create of ConfigMaps, and get, list, watch, update of istio-ca-root-cert and strait-ca-root-cert:\n    \
+                 the roots that its workloads are to believe\n";
     }
     if args.self_renew {
         plan += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";
@@ -153,22 +175,20 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
     if args.own_mesh_config {
         plan += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
     }
+    plan += args.webhook.told();
     plan += &format!(
         "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
         hub.context,
         secret::name_of(&id),
         args.token_ttl
     );
-    let mut found = false;
-    if args.change.dry_run {
-        let told = preview(&remote, &hub, ns, args.network.as_deref(), &args.wait.connect()).await;
-        found = told.lines().any(|line| line.trim_start().starts_with('!'));
-        plan += &told;
-    }
+    let told = preview(&remote, &hub, ns, args.network.as_deref(), &args.wait.connect()).await;
+    plan += &told;
     if !args.change.confirmed(&plan).await? {
-        return Ok(if found { Exit::Unhealthy } else { Exit::Fine });
+        let finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
+        return Ok(if finds_problem { Exit::Unhealthy } else { Exit::Fine });
     }
-    for manifest in manifests::reader(args.rbac, args.more()) {
+    for manifest in made() {
         remote.apply(&manifest).await?;
     }
     done(&format!("reader made in {}", remote.context));
@@ -181,50 +201,50 @@ pub(crate) async fn run(args: &AddArgs) -> Outcome {
 
 impl AddArgs {
     fn more(&self) -> More {
-        More { own_mesh: self.own_mesh_config, self_renew: self.self_renew }
+        More { own_mesh: self.own_mesh_config, self_renew: self.self_renew, roots: self.roots }
     }
 }
 
 /// The refusal of what leads to the config cluster itself.
-pub(super) fn of_config_cluster(what: &str, hub: &Cluster, uid: &str) -> Failure {
+pub(super) fn of_config_cluster(what: &str, hub: &ClusterApi, uid: &str) -> CommandFailure {
     let fact = format!(
         "{what} leads to the config cluster itself, that of context {} (kube-system {uid}), and it is a member already",
         hub.context
     );
-    Failure::coded(&codes::SAME_CLUSTER_TWICE, fact)
+    CommandFailure::coded(&codes::SAME_CLUSTER_TWICE, fact)
         .next("name another cluster, or the context of the config cluster by --context")
 }
 
 /// A cluster ID, or what is wrong with it.
-pub(super) fn cluster_id(text: &str) -> Result<ClusterId, Failure> {
+pub(super) fn cluster_id(text: &str) -> Result<ClusterId, CommandFailure> {
     ClusterId::parse(text).map_err(|error| {
-        Failure::usage(format!("{text:?} can't be a cluster ID: {error}"))
+        CommandFailure::usage(format!("{text:?} can't be a cluster ID: {error}"))
             .code(codes::CLUSTER_ID_INVALID.id)
             .next("choose one by --name; it is the CLUSTER_ID of the cluster's proxies")
     })
 }
 
 /// Kubernetes makes no tokens that live shorter.
-pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), Failure> {
+pub(super) fn check_ttl(ttl: HumanDuration) -> Result<(), CommandFailure> {
     if ttl.0 >= Duration::from_secs(600) {
         return Ok(());
     }
-    Err(Failure::usage(format!(
+    Err(CommandFailure::usage(format!(
         "--token-ttl {ttl} is less than 10m, the least an API server gives"
     )))
 }
 
 /// The refusal of what names no network.
-pub(super) fn check_trust_domain(name: Option<&str>) -> Result<(), Failure> {
+pub(super) fn check_trust_domain(name: Option<&str>) -> Result<(), CommandFailure> {
     match name.filter(|name| !is_trust_domain(name)) {
         None => Ok(()),
-        Some(name) => Err(Failure::usage(format!(
+        Some(name) => Err(CommandFailure::usage(format!(
             "--trust-domain {name:?} is not a trust domain: at most 255 of a-z, 0-9, '.', '-' and '_'"
         ))),
     }
 }
 
-pub(crate) fn check_network(name: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn check_network(name: Option<&str>) -> Result<(), CommandFailure> {
     let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let good = name.is_none_or(|name| {
         name.len() <= 63
@@ -235,7 +255,7 @@ pub(crate) fn check_network(name: Option<&str>) -> Result<(), Failure> {
     if good {
         Ok(())
     } else {
-        Err(Failure::usage(format!(
+        Err(CommandFailure::usage(format!(
             "--network {:?} is not a network's name: at most 63 letters, digits, '-', '_' and '.'",
             name.unwrap_or_default()
         )))
@@ -247,12 +267,17 @@ pub(super) fn network(name: Option<&str>) -> Option<NetworkId> {
 }
 
 /// The failure that a refused kubeconfig is, of a cluster whose ID is known or not.
-pub(super) fn refused(what: &str, refusal: &Refusal, id: Option<&ClusterId>) -> Failure {
+pub(super) fn refused(
+    what: &str,
+    refusal: &KubeconfigRefusal,
+    id: Option<&ClusterId>,
+) -> CommandFailure {
     let field =
         if refusal.field.is_empty() { String::new() } else { format!("{} ", refusal.field) };
     let fact = output::clean(&format!("{field}{}", refusal.fact));
-    let failure = Failure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"))
-        .next(refusal.code.next_for(id.map(ClusterId::as_str)));
+    let failure =
+        CommandFailure::coded(refusal.code, format!("{what}: {fact}; nothing was changed"))
+            .next(refusal.code.next_for(id.map(ClusterId::as_str)));
     if *refusal.code == codes::LOOPBACK_SERVER {
         return failure.next(
             "name the URL that the control plane can use: --api-server https://HOST:PORT\n\
@@ -263,7 +288,7 @@ pub(super) fn refused(what: &str, refusal: &Refusal, id: Option<&ClusterId>) -> 
 }
 
 /// Whether the control plane would take it: asked of the function that will.
-fn checked(id: &ClusterId, access: &Access) -> Result<(), Failure> {
+fn checked(id: &ClusterId, access: &Access) -> Result<(), CommandFailure> {
     let written = kubeconfig::write(id, access);
     kubeconfig::parse(written.as_bytes(), None, access.loopback)
         .map(|_| ())
@@ -272,14 +297,14 @@ fn checked(id: &ClusterId, access: &Access) -> Result<(), Failure> {
 
 /// Refuses an ID that a Secret holds already, and an API server that is a member's.
 pub(super) async fn free(
-    hub: &Cluster,
+    hub: &ClusterApi,
     namespace: &str,
     id: &ClusterId,
     server: &Uri,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let secrets = hub.member_secrets(namespace).await?;
     if let Some(secret) = secrets.iter().find(|secret| holds(secret, id.as_str())) {
-        return Err(Failure::coded(
+        return Err(CommandFailure::coded(
             &codes::ID_TAKEN,
             format!("cluster ID {id} is held by secret {}; nothing was changed", full_name(secret)),
         )
@@ -295,7 +320,7 @@ pub(super) async fn free(
             read.is_ok_and(|access| access.server == *server)
         };
         if let Some((other, _)) = entries.into_iter().find(|(_, value)| same(value)) {
-            return Err(Failure::coded(
+            return Err(CommandFailure::coded(
                 &codes::SAME_CLUSTER_TWICE,
                 format!(
                     "{server} is the API server of member {other} already (secret {}); nothing was changed",
@@ -310,9 +335,12 @@ pub(super) async fn free(
     Ok(())
 }
 
-async fn token(remote: &Cluster, ttl: HumanDuration) -> Result<(String, String), Failure> {
+async fn token(
+    remote: &ClusterApi,
+    ttl: HumanDuration,
+) -> Result<(String, String), CommandFailure> {
     remote.reader_token(ttl.0.as_secs()).await?.ok_or_else(|| {
-        Failure::failed(format!(
+        CommandFailure::failed(format!(
             "{} has no serviceaccount strait-reader/strait-reader",
             remote.context
         ))
@@ -321,7 +349,7 @@ async fn token(remote: &Cluster, ttl: HumanDuration) -> Result<(String, String),
 }
 
 /// Reads one object of each kind with the new token. Roles take a moment to be known.
-async fn check_rights(reader: &Cluster, rbac: Rbac) -> Result<(), Failure> {
+async fn check_rights(reader: &ClusterApi, rbac: Rbac) -> Result<(), CommandFailure> {
     for (group, resource) in rbac.resources() {
         let root = if group.is_empty() { "/api/v1".into() } else { format!("/apis/{group}/v1") };
         let path = format!("{root}/{resource}?limit=1");
@@ -341,15 +369,15 @@ async fn check_rights(reader: &Cluster, rbac: Rbac) -> Result<(), Failure> {
 
 /// Writes the Secret that makes `id` a member, and says so.
 pub(super) async fn make_secret(
-    hub: &Cluster,
+    hub: &ClusterApi,
     namespace: &str,
     id: &ClusterId,
-    member: &Member,
+    member: &MemberSpec,
     self_renew: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandFailure> {
     let written = secret::to_yaml(namespace, id, member, self_renew);
     let mut manifest: Value = serde_saphyr::from_str(&written)
-        .map_err(|_| Failure::failed("the Secret that was written can't be read back"))?;
+        .map_err(|_| CommandFailure::failed("the Secret that was written can't be read back"))?;
     // Field ownership is kept of `data` only.
     let entries = manifest["stringData"].take();
     let encoded = entries.as_object().into_iter().flatten().map(|(key, value)| {
@@ -367,11 +395,12 @@ pub(super) async fn make_secret(
 async fn print_manifests(
     args: &AddArgs,
     id: &ClusterId,
-    remote: &Cluster,
-    access: impl Fn(String) -> Result<Member, Failure>,
-) -> Outcome {
+    remote: &ClusterApi,
+    made: impl Iterator<Item = Value>,
+    access: impl Fn(String) -> Result<MemberSpec, CommandFailure>,
+) -> CommandResult {
     let mut out = format!("# In {}:\n", remote.context);
-    for manifest in manifests::reader(args.rbac, args.more()) {
+    for manifest in made {
         out += &format!("{}---\n", output::yaml(&manifest));
     }
     match remote.reader_token(args.token_ttl.0.as_secs()).await? {

@@ -17,9 +17,9 @@ use kube::{Client, Config};
 use serde_json::Value;
 use tower::{BoxError, ServiceBuilder};
 
-use crate::apiserver::{self, Access, Credential, Loopback, Redacted};
+use crate::apiserver::{self, Access, ApiCredential, Loopback, Redacted};
 use crate::cli::client::root_cause;
-use crate::cli::failure::{Exit, Failure};
+use crate::cli::failure::{CommandFailure, Exit};
 use crate::cli::output::{clean, items};
 use crate::codes;
 use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
@@ -58,30 +58,30 @@ pub(crate) struct Hub {
 
 impl Hub {
     /// The config cluster.
-    pub(crate) async fn open(&self) -> Result<Cluster, Failure> {
-        Cluster::open(self.contexts()?, self.context.as_deref()).await
+    pub(crate) async fn open(&self) -> Result<ClusterApi, CommandFailure> {
+        ClusterApi::open(self.contexts()?, self.context.as_deref()).await
     }
 
     /// Another cluster of the same kubeconfig.
-    pub(crate) async fn remote(&self, context: &str) -> Result<Cluster, Failure> {
-        Cluster::open(self.contexts()?, Some(context)).await
+    pub(crate) async fn remote(&self, context: &str) -> Result<ClusterApi, CommandFailure> {
+        ClusterApi::open(self.contexts()?, Some(context)).await
     }
 
     /// The failure that a cluster without Secret is.
-    pub(crate) fn no_member(&self, hub: &Cluster, id: &str) -> Failure {
+    pub(crate) fn no_member(&self, hub: &ClusterApi, id: &str) -> CommandFailure {
         let text = format!("no secret in {} of {} holds cluster {id}", self.namespace, hub.context);
-        Failure::failed(text).next(format!(
+        CommandFailure::failed(text).next(format!(
             "see which there are: strait cluster list -o wide\nto make it a member: strait cluster add CONTEXT --name {id}"
         ))
     }
 
     /// The files merged as kubectl merges them: of each name the first entry counts.
-    fn contexts(&self) -> Result<Kubeconfig, Failure> {
+    fn contexts(&self) -> Result<Kubeconfig, CommandFailure> {
         let usual = || kubeconfig::usual_files().into_iter().filter(|file| file.exists()).collect();
         let files: Vec<PathBuf> = self.kubeconfig.clone().map_or_else(usual, |file| vec![file]);
         let name_it = "name it by --kubeconfig or KUBECONFIG";
         if files.is_empty() {
-            return Err(Failure::usage("there is no kubeconfig").next(name_it));
+            return Err(CommandFailure::usage("there is no kubeconfig").next(name_it));
         }
         files.iter().try_fold(Kubeconfig::default(), |merged, file| {
             let read = Kubeconfig::read_from(file).and_then(|mut read| {
@@ -96,14 +96,14 @@ impl Hub {
                 };
                 let text = format!("kubeconfig {} can't be read: {}", file.display(), clean(&fact));
                 let exit = if file.exists() { Exit::Failed } else { Exit::Usage };
-                Failure::new(exit, text).next(name_it)
+                CommandFailure::new(exit, text).next(name_it)
             })
         })
     }
 }
 
 /// One cluster.
-pub(crate) struct Cluster {
+pub(crate) struct ClusterApi {
     /// The context by which the operator calls it.
     pub(crate) context: String,
     client: Client,
@@ -112,17 +112,16 @@ pub(crate) struct Cluster {
     ca_pem: Option<Vec<u8>>,
 }
 
-impl Cluster {
-    async fn open(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Self, Failure> {
+impl ClusterApi {
+    async fn open(kubeconfig: Kubeconfig, context: Option<&str>) -> Result<Self, CommandFailure> {
         let Some(name) = context.map(str::to_owned).or(kubeconfig.current_context.clone()) else {
-            return Err(
-                Failure::usage("the kubeconfig has no current context").next("add --context")
-            );
+            return Err(CommandFailure::usage("the kubeconfig has no current context")
+                .next("add --context"));
         };
         let known: Vec<&str> = kubeconfig.contexts.iter().map(|one| one.name.as_str()).collect();
         if !known.contains(&name.as_str()) {
             let has = if known.is_empty() { "none".into() } else { known.join(", ") };
-            return Err(Failure::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "the kubeconfig has no context {name:?}; it has {}",
                 clean(&has)
             ))
@@ -131,8 +130,11 @@ impl Cluster {
         let options = KubeConfigOptions { context: Some(name.clone()), ..Default::default() };
         let config =
             Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| {
-                Failure::failed(format!("context {name} can't be used: {}", root_cause(&error)))
-                    .next(format!("kubectl --context {name} version"))
+                CommandFailure::failed(format!(
+                    "context {name} can't be used: {}",
+                    root_cause(&error)
+                ))
+                .next(format!("kubectl --context {name} version"))
             })?;
         let ca_pem = config.root_cert.as_ref().map(|certificates| pem(certificates));
         let skips_verification = config.accept_invalid_certs;
@@ -146,24 +148,24 @@ impl Cluster {
     }
 
     /// The same API server with a bearer token and nothing else.
-    pub(crate) fn with_token(&self, token: &str) -> Result<Self, Failure> {
+    pub(crate) fn with_token(&self, token: &str) -> Result<Self, CommandFailure> {
         let mut config = self.config.clone();
         config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         self.with_config(config)
     }
 
     /// The API server of `access`, with its credential where that is a token.
-    pub(crate) fn with_access(&self, access: &Access) -> Result<Self, Failure> {
+    pub(crate) fn with_access(&self, access: &Access) -> Result<Self, CommandFailure> {
         let mut config = Config::new(access.server.clone());
         config.root_cert = access.ca_pem.as_deref().map(der);
         config.tls_server_name.clone_from(&access.tls_server_name);
-        if let Credential::Token(token) = &access.credential {
+        if let ApiCredential::Token(token) = &access.credential {
             config.auth_info.token = Some(token.reveal().clone().into());
         }
         self.with_config(config)
     }
 
-    fn with_config(&self, config: Config) -> Result<Self, Failure> {
+    fn with_config(&self, config: Config) -> Result<Self, CommandFailure> {
         let client = client(&self.context, &config)?;
         let (context, ca_pem) = (self.context.clone(), self.ca_pem.clone());
         Ok(Self { context, client, config, skips_verification: self.skips_verification, ca_pem })
@@ -176,9 +178,9 @@ impl Cluster {
         token: String,
         server: Option<&Uri>,
         tls_server_name: Option<&str>,
-    ) -> Result<Access, Failure> {
+    ) -> Result<Access, CommandFailure> {
         if self.skips_verification {
-            return Err(Failure::coded(
+            return Err(CommandFailure::coded(
                 &codes::SKIPS_VERIFICATION,
                 format!("context {} skips TLS verification, and a member may not", self.context),
             ));
@@ -188,51 +190,54 @@ impl Cluster {
             server: server.unwrap_or(self.server()).clone(),
             ca_pem: self.ca_pem.clone(),
             tls_server_name: name.or_else(|| self.config.tls_server_name.clone()),
-            credential: Credential::Token(Redacted::new(token)),
+            credential: ApiCredential::Token(Redacted::new(token)),
             loopback: if server.is_some() { Loopback::Allowed } else { Loopback::Refused },
         })
     }
 
     /// The UID of kube-system, by which a cluster is known whatever it is called.
-    pub(crate) async fn uid(&self) -> Result<String, Failure> {
+    pub(crate) async fn uid(&self) -> Result<String, CommandFailure> {
         let path = "/api/v1/namespaces/kube-system";
         let found = self.get(path).await?.unwrap_or_default();
         found["metadata"]["uid"].as_str().map(str::to_owned).ok_or_else(|| {
-            Failure::failed(format!("{} has no namespace kube-system", self.context))
+            CommandFailure::failed(format!("{} has no namespace kube-system", self.context))
         })
     }
 
     /// An object; `None` where there is none.
-    pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>, Failure> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Option<Value>, CommandFailure> {
         self.request(Method::GET, path, "application/json", None).await
     }
 
     /// The roots that workloads trust, in PEM, where they are published.
-    pub(crate) async fn published_roots(&self, namespace: &str) -> Result<Option<String>, Failure> {
+    pub(crate) async fn published_roots(
+        &self,
+        namespace: &str,
+    ) -> Result<Option<String>, CommandFailure> {
         let found = self.get(&format!("/api/v1/namespaces/{namespace}/configmaps/{ROOTS}")).await?;
         let text = found.as_ref().and_then(|found| found["data"]["root-cert.pem"].as_str());
         Ok(text.map(str::to_owned))
     }
 
     /// Makes an object, or takes over the fields that `manifest` names.
-    pub(crate) async fn apply(&self, manifest: &Value) -> Result<(), Failure> {
+    pub(crate) async fn apply(&self, manifest: &Value) -> Result<(), CommandFailure> {
         let path = format!("{}?fieldManager={FIELD_MANAGER}&force=true", path_of(manifest));
         let kind = "application/apply-patch+yaml";
         let applied = self.request(Method::PATCH, &path, kind, Some(manifest)).await?;
-        let gone = || Failure::failed(format!("{path}: no such place in {}", self.context));
+        let gone = || CommandFailure::failed(format!("{path}: no such place in {}", self.context));
         applied.map(|_| ()).ok_or_else(gone)
     }
 
     /// Changes what `patch` names.
-    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<(), Failure> {
+    pub(crate) async fn merge(&self, path: &str, patch: &Value) -> Result<(), CommandFailure> {
         let path = format!("{path}?fieldManager={FIELD_MANAGER}");
         let kind = "application/merge-patch+json";
         let changed = self.request(Method::PATCH, &path, kind, Some(patch)).await?;
-        changed.map(|_| ()).ok_or_else(|| Failure::failed(format!("{path} is gone")))
+        changed.map(|_| ()).ok_or_else(|| CommandFailure::failed(format!("{path} is gone")))
     }
 
     /// Deletes an object; `false` where there was none.
-    pub(crate) async fn delete(&self, path: &str) -> Result<bool, Failure> {
+    pub(crate) async fn delete(&self, path: &str) -> Result<bool, CommandFailure> {
         let found = self.request(Method::DELETE, path, "application/json", None).await?;
         Ok(found.is_some())
     }
@@ -242,7 +247,7 @@ impl Cluster {
     pub(crate) async fn reader_token(
         &self,
         seconds: u64,
-    ) -> Result<Option<(String, String)>, Failure> {
+    ) -> Result<Option<(String, String)>, CommandFailure> {
         let request = serde_json::json!({
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -256,7 +261,7 @@ impl Cluster {
         let part = |name: &str| answer["status"][name].as_str().map(str::to_owned);
         match (part("token"), part("expirationTimestamp")) {
             (Some(token), Some(ends)) => Ok(Some((token, ends))),
-            _ => Err(Failure::failed(format!(
+            _ => Err(CommandFailure::failed(format!(
                 "{} answered a TokenRequest without a token",
                 self.context
             ))),
@@ -264,7 +269,10 @@ impl Cluster {
     }
 
     /// The Secrets that describe member clusters, the oldest first.
-    pub(crate) async fn member_secrets(&self, namespace: &str) -> Result<Vec<Value>, Failure> {
+    pub(crate) async fn member_secrets(
+        &self,
+        namespace: &str,
+    ) -> Result<Vec<Value>, CommandFailure> {
         let mut found: Vec<Value> = Vec::new();
         for (label, value) in [ISTIO_SECRET_LABEL, SECRET_LABEL] {
             let selector = format!("{}%3D{value}", label.replace('/', "%2F"));
@@ -294,7 +302,7 @@ impl Cluster {
         path: &str,
         content: &str,
         body: Option<&Value>,
-    ) -> Result<Option<Value>, Failure> {
+    ) -> Result<Option<Value>, CommandFailure> {
         let what =
             format!("{method} {} in {}", path.split('?').next().unwrap_or(path), self.context);
         let request = Request::builder()
@@ -302,7 +310,9 @@ impl Cluster {
             .uri(path)
             .header("Content-Type", content)
             .body(body.map(Value::to_string).unwrap_or_default().into_bytes())
-            .map_err(|_| Failure::usage(format!("{path:?} holds characters that no name has")))?;
+            .map_err(|_| {
+                CommandFailure::usage(format!("{path:?} holds characters that no name has"))
+            })?;
         let asked = tokio::time::timeout(REQUEST_LIMIT, self.client.request::<Value>(request));
         let Ok(answer) = asked.await else {
             return Err(self.away(&format!("no answer within {} s", REQUEST_LIMIT.as_secs())));
@@ -312,24 +322,24 @@ impl Cluster {
             Err(kube::Error::Api(status)) => match status.code {
                 404 => Ok(None),
                 401 => Err(self.refused(&what)),
-                403 => Err(Failure::new(
+                403 => Err(CommandFailure::new(
                     Exit::NoRights,
                     format!("{what}: {}", clean(&status.message)),
                 )
                 .next("ask for that right, or let somebody who has it apply the output of -o yaml")
                 .denied()),
-                code => Err(Failure::failed(format!(
+                code => Err(CommandFailure::failed(format!(
                     "{what} answered {code}: {}",
                     clean(&status.message)
                 ))),
             },
             Err(kube::Error::Auth(error)) => Err(no_credential(&self.context, &error)),
-            Err(kube::Error::SerdeError(_)) => {
-                Err(Failure::failed(format!("{what} was not answered as an API server does")))
-            }
-            Err(error) => Err(match apiserver::Error::of_exchange(&what, &error) {
-                apiserver::Error::Unauthorized(_) => self.refused(&what),
-                apiserver::Error::Tls(fact) => {
+            Err(kube::Error::SerdeError(_)) => Err(CommandFailure::failed(format!(
+                "{what} was not answered as an API server does"
+            ))),
+            Err(error) => Err(match apiserver::ApiError::of_exchange(&what, &error) {
+                apiserver::ApiError::Unauthorized(_) => self.refused(&what),
+                apiserver::ApiError::Tls(fact) => {
                     self.away(&fact).code(codes::TLS_FAILED.id).next(codes::TLS_FAILED.next)
                 }
                 error => self.away(&error.to_string()),
@@ -337,36 +347,36 @@ impl Cluster {
         }
     }
 
-    fn refused(&self, what: &str) -> Failure {
+    fn refused(&self, what: &str) -> CommandFailure {
         let fact = format!("the credential of context {} is not accepted", self.context);
-        Failure::new(Exit::NoRights, format!("{what}: {fact}"))
+        CommandFailure::new(Exit::NoRights, format!("{what}: {fact}"))
             .next(format!("kubectl --context {} auth whoami", self.context))
     }
 
-    fn away(&self, fact: &str) -> Failure {
+    fn away(&self, fact: &str) -> CommandFailure {
         let text = format!(
             "the API server of context {} ({}) can't be reached: {}",
             self.context,
             self.server(),
             clean(fact)
         );
-        Failure::new(Exit::Unreachable, text)
+        CommandFailure::new(Exit::Unreachable, text)
             .next(format!("kubectl --context {} version", self.context))
     }
 
     /// The failure that a missing system namespace is.
-    pub(crate) fn no_namespace(&self, namespace: &str) -> Failure {
+    pub(crate) fn no_namespace(&self, namespace: &str) -> CommandFailure {
         let text = format!("{} has no namespace {namespace}; nothing was changed", self.context);
-        Failure::failed(text).next(format!(
+        CommandFailure::failed(text).next(format!(
             "name the control plane's namespace by --namespace, or make it: kubectl create namespace {namespace}"
         ))
     }
 }
 
 /// A client that judges certificates as the control plane does.
-fn client(context: &str, config: &Config) -> Result<Client, Failure> {
+fn client(context: &str, config: &Config) -> Result<Client, CommandFailure> {
     let unusable = |fact: String| {
-        Failure::failed(format!("context {context} can't be used: {}", clean(&fact)))
+        CommandFailure::failed(format!("context {context} can't be used: {}", clean(&fact)))
             .next(format!("kubectl --context {context} version"))
     };
     if config.proxy_url.is_some() {
@@ -392,7 +402,7 @@ fn client(context: &str, config: &Config) -> Result<Client, Failure> {
 }
 
 /// The failure that a context without credential is. What a program printed may be one, and isn't shown.
-fn no_credential(context: &str, error: &AuthError) -> Failure {
+fn no_credential(context: &str, error: &AuthError) -> CommandFailure {
     let fact = match error {
         AuthError::AuthExecStart(error) => format!("its program can't be run: {error}"),
         AuthError::AuthExecRun { out, .. } => {
@@ -403,8 +413,11 @@ fn no_credential(context: &str, error: &AuthError) -> Failure {
         AuthError::AuthExecParse(_) => "its program printed no ExecCredential".to_owned(),
         error => root_cause(error),
     };
-    Failure::new(Exit::NoRights, format!("no credential for context {context}: {}", clean(&fact)))
-        .next(format!("kubectl --context {context} auth whoami"))
+    CommandFailure::new(
+        Exit::NoRights,
+        format!("no credential for context {context}: {}", clean(&fact)),
+    )
+    .next(format!("kubectl --context {context} auth whoami"))
 }
 
 /// Where an object of one of the kinds that we make is found.
@@ -424,6 +437,9 @@ pub(crate) fn path_of(manifest: &Value) -> String {
         }
         Some("ClusterRole") => format!("{rbac}/clusterroles/{name}"),
         Some("ClusterRoleBinding") => format!("{rbac}/clusterrolebindings/{name}"),
+        Some("MutatingWebhookConfiguration") => {
+            format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}")
+        }
         _ => format!("/api/v1/namespaces/{namespace}/secrets/{name}"),
     }
 }

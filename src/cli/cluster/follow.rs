@@ -11,9 +11,9 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::{done, find};
-use crate::cli::client::{Client, Connect, ServerFlags};
+use crate::cli::client::{AdminClient, Connect, ServerFlags};
 use crate::cli::duration::HumanDuration;
-use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{clean, items, text};
 use crate::codes;
 use crate::model::ClusterId;
@@ -54,7 +54,7 @@ pub(super) enum Goal {
 
 /// How far it is.
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum FollowStep {
     Done,
     /// Not there yet: how it is now, and a reason that may stand in the way.
     Pending(String, Option<String>),
@@ -69,20 +69,20 @@ impl Wait {
     }
 
     /// Refuses a `--server` that no control plane can have, before anything is done.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        match Client::new(&self.connect()) {
+    pub(super) fn check(&self) -> Result<(), CommandFailure> {
+        match AdminClient::new(&self.connect()) {
             Err(failure) if failure.exit == Exit::Usage => Err(failure),
             _ => Ok(()),
         }
     }
 
     /// Tells how the control plane takes it.
-    pub(super) async fn follow(&self, id: &ClusterId, goal: &Goal) -> Outcome {
+    pub(super) async fn follow(&self, id: &ClusterId, goal: &Goal) -> CommandResult {
         if self.no_wait {
             return Ok(Exit::Fine);
         }
         let check = format!("strait cluster get {id}");
-        let client = Client::new(&self.connect());
+        let client = AdminClient::new(&self.connect());
         let deadline = Instant::now() + self.timeout.0;
         let mut last = String::new();
         let mut trouble: Option<(String, Instant)> = None;
@@ -101,14 +101,14 @@ impl Wait {
                 }
             };
             let (state, why) = match step(items(&answer.value), id.as_str(), goal) {
-                Step::Done => {
+                FollowStep::Done => {
                     tell(find(items(&answer.value), id.as_str()), id, goal);
                     return Ok(Exit::Fine);
                 }
-                Step::Failed(why) => {
+                FollowStep::Failed(why) => {
                     return Err(goal.failed(id, &why, Exit::Unhealthy).next(check));
                 }
-                Step::Pending(state, why) => (state, why),
+                FollowStep::Pending(state, why) => (state, why),
             };
             trouble = match (why, trouble) {
                 (Some(why), Some((before, since))) if code(&why) == code(&before) => {
@@ -137,7 +137,7 @@ impl Wait {
 }
 
 impl Goal {
-    fn failed(self, id: &ClusterId, why: &str, exit: Exit) -> Failure {
+    fn failed(self, id: &ClusterId, why: &str, exit: Exit) -> CommandFailure {
         let fact = match self {
             Self::Synced => "was added, and is not synced; it joins as soon as it can",
             Self::Renewed(_) => {
@@ -146,22 +146,22 @@ impl Goal {
             Self::Mode(_) => "has its Secret changed, and the control plane does not follow yet",
             Self::Gone => "has lost its Secret, and has not left yet",
         };
-        Failure::new(exit, format!("cluster {id} {fact}: {}", clean(why)))
+        CommandFailure::new(exit, format!("cluster {id} {fact}: {}", clean(why)))
     }
 }
 
 /// How far the cluster `id` is, by the entries of `/debug/clusters`.
-fn step(rows: &[Value], id: &str, goal: &Goal) -> Step {
+fn step(rows: &[Value], id: &str, goal: &Goal) -> FollowStep {
     let Some(row) = find(rows, id) else {
         return match goal {
-            Goal::Gone => Step::Done,
-            _ => Step::Pending("not seen yet".to_owned(), None),
+            Goal::Gone => FollowStep::Done,
+            _ => FollowStep::Pending("not seen yet".to_owned(), None),
         };
     };
     let state = text(&row["state"]);
     let reason = row["reason"].as_str().unwrap_or_default();
     match goal {
-        Goal::Gone => Step::Pending(state, None),
+        Goal::Gone => FollowStep::Pending(state, None),
         Goal::Synced => synced(row),
         Goal::Renewed(expires) => {
             let used = row["credential"]["expires"].as_str();
@@ -169,31 +169,33 @@ fn step(rows: &[Value], id: &str, goal: &Goal) -> Step {
             if used.map(Timestamp::as_second) == Some(expires.as_second()) {
                 return synced(row);
             }
-            // What is said of the new one stands behind this; what comes before is the old one's.
+            // What is reported of the new one stands behind this; what comes before is the old one's.
             let why = reason.split_once("the old one does: ").map(|(_, why)| why.to_owned());
             let why = why.filter(|why| code(why).is_some());
-            Step::Pending(format!("{state}, by the old credential"), why)
+            FollowStep::Pending(format!("{state}, by the old credential"), why)
         }
         Goal::Mode(wanted) => match (row["mode"].as_str(), wanted) {
-            (Some(mode), Some(wanted)) if mode == *wanted => Step::Done,
+            (Some(mode), Some(wanted)) if mode == *wanted => FollowStep::Done,
             (None, None) => synced(row),
-            (Some(_), None) if reason.contains("by policy ") => Step::Failed(reason.to_owned()),
-            _ => Step::Pending(state, None),
+            (Some(_), None) if reason.contains("by policy ") => {
+                FollowStep::Failed(reason.to_owned())
+            }
+            _ => FollowStep::Pending(state, None),
         },
     }
 }
 
-fn synced(row: &Value) -> Step {
+fn synced(row: &Value) -> FollowStep {
     let state = text(&row["state"]);
     let reason = row["reason"].as_str().unwrap_or_default().to_owned();
     match state.as_str() {
-        "live" => Step::Done,
-        _ if row["mode"].is_string() => Step::Done,
+        "live" => FollowStep::Done,
+        _ if row["mode"].is_string() => FollowStep::Done,
         // It may still come.
         "syncing" | "timeout" | "stale" | "draining" | "restored" => {
-            Step::Pending(state, Some(reason).filter(|why| code(why).is_some()))
+            FollowStep::Pending(state, Some(reason).filter(|why| code(why).is_some()))
         }
-        _ => Step::Failed(format!("{state}: {reason}")),
+        _ => FollowStep::Failed(format!("{state}: {reason}")),
     }
 }
 
@@ -231,13 +233,13 @@ mod tests {
     fn it_is_seen_when_the_control_plane_has_followed() {
         let new = Timestamp::from_second(2_000).expect("a time");
         let pending = |state: &str, why: Option<&str>| {
-            Step::Pending(state.to_owned(), why.map(str::to_owned))
+            FollowStep::Pending(state.to_owned(), why.map(str::to_owned))
         };
         let by = |expires: &str| json!({ "expires": expires });
         let (old_token, new_token) = (by("1970-01-01T00:16:40Z"), by("1970-01-01T00:33:20Z"));
         let takes_over = "the new kubeconfig doesn't serve yet, the old one does: ";
         for (row, goal, expected) in [
-            (json!({ "state": "live" }), Goal::Synced, Step::Done),
+            (json!({ "state": "live" }), Goal::Synced, FollowStep::Done),
             (json!({ "state": "syncing" }), Goal::Synced, pending("syncing", None)),
             (
                 json!({ "state": "syncing", "reason": "STR0301: refused" }),
@@ -247,7 +249,7 @@ mod tests {
             (
                 json!({ "state": "authFailed", "reason": "STR0304: 401" }),
                 Goal::Synced,
-                Step::Failed("authFailed: STR0304: 401".into()),
+                FollowStep::Failed("authFailed: STR0304: 401".into()),
             ),
             (
                 json!({ "state": "live", "credential": old_token }),
@@ -271,14 +273,22 @@ mod tests {
                 Goal::Renewed(new),
                 pending("live, by the old credential", Some("STR0315: not permitted")),
             ),
-            (json!({ "state": "live", "credential": new_token }), Goal::Renewed(new), Step::Done),
-            (json!({ "state": "paused", "mode": "pause" }), Goal::Mode(Some("pause")), Step::Done),
+            (
+                json!({ "state": "live", "credential": new_token }),
+                Goal::Renewed(new),
+                FollowStep::Done,
+            ),
+            (
+                json!({ "state": "paused", "mode": "pause" }),
+                Goal::Mode(Some("pause")),
+                FollowStep::Done,
+            ),
             (json!({ "state": "live" }), Goal::Mode(Some("drain")), pending("live", None)),
-            (json!({ "state": "live" }), Goal::Mode(None), Step::Done),
+            (json!({ "state": "live" }), Goal::Mode(None), FollowStep::Done),
             (
                 json!({ "state": "paused", "mode": "pause", "reason": "frozen by policy mesh.mode" }),
                 Goal::Mode(None),
-                Step::Failed("frozen by policy mesh.mode".into()),
+                FollowStep::Failed("frozen by policy mesh.mode".into()),
             ),
             (json!({ "state": "draining" }), Goal::Gone, pending("draining", None)),
         ] {
@@ -286,7 +296,7 @@ mod tests {
             row["id"] = json!("east");
             assert_eq!(step(std::slice::from_ref(&row), "east", &goal), expected, "{row}");
         }
-        assert_eq!(step(&[], "east", &Goal::Gone), Step::Done);
+        assert_eq!(step(&[], "east", &Goal::Gone), FollowStep::Done);
         assert_eq!(step(&[], "east", &Goal::Synced), pending("not seen yet", None));
     }
 }

@@ -12,17 +12,17 @@ use clap::Args;
 use http::Uri;
 use serde_json::Value;
 
-use super::Change;
+use super::ClusterChange;
 use super::add::{
     Manifests, check_network, check_trust_domain, cluster_id, free, loopback_for, make_secret,
     network, of_config_cluster, refused,
 };
 use super::follow::{Goal, Wait};
 use crate::apiserver::Loopback;
-use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output;
 use crate::clusters::kubeconfig;
-use crate::clusters::secret::{self, Member, NETWORK_ANNOTATION, TRUST_DOMAIN_ANNOTATION};
+use crate::clusters::secret::{self, MemberSpec, NETWORK_ANNOTATION, TRUST_DOMAIN_ANNOTATION};
 use crate::model::{ClusterId, Mode};
 
 /// `strait cluster import`.
@@ -44,7 +44,7 @@ pub(crate) struct ImportArgs {
     #[arg(long, value_name = "URL")]
     api_server: Option<Uri>,
     #[command(flatten)]
-    change: Change,
+    change: ClusterChange,
     #[command(flatten)]
     wait: Wait,
     /// Print the Secrets instead of applying them
@@ -53,13 +53,13 @@ pub(crate) struct ImportArgs {
 }
 
 /// What the flags, else the annotations, say of the clusters.
-struct Named {
+struct ImportNames {
     network: Option<String>,
     trust_domain: Option<String>,
 }
 
 /// Runs `strait cluster import`.
-pub(crate) async fn run(args: &ImportArgs) -> Outcome {
+pub(crate) async fn run(args: &ImportArgs) -> CommandResult {
     check_network(args.network.as_deref())?;
     check_trust_domain(args.trust_domain.as_deref())?;
     args.wait.check()?;
@@ -71,7 +71,7 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
         output::print(&secrets.join("---\n"))?;
         return Ok(Exit::Fine);
     }
-    let line = |(id, member): (&ClusterId, &Member)| {
+    let line = |(id, member): (&ClusterId, &MemberSpec)| {
         format!(
             "Will make secret {ns}/{}: cluster ID {id}, {}\n",
             secret::name_of(id),
@@ -108,7 +108,7 @@ pub(crate) async fn run(args: &ImportArgs) -> Outcome {
     Ok(end)
 }
 
-fn bytes(file: &str) -> Result<Vec<u8>, Failure> {
+fn bytes(file: &str) -> Result<Vec<u8>, CommandFailure> {
     // One byte more than is taken of a Secret as a whole, so that a larger one is seen to be.
     let limit = 4 * kubeconfig::BYTES_MAX as u64 + 1;
     let mut bytes = Vec::new();
@@ -119,14 +119,17 @@ fn bytes(file: &str) -> Result<Vec<u8>, Failure> {
     read.map_err(|error| {
         let absent = error.kind() == std::io::ErrorKind::NotFound;
         let exit = if absent { Exit::Usage } else { Exit::Failed };
-        Failure::new(exit, format!("{file} can't be read: {error}"))
+        CommandFailure::new(exit, format!("{file} can't be read: {error}"))
             .next("name a kubeconfig, or the manifest of a Secret with kubeconfigs")
     })?;
     Ok(bytes)
 }
 
 /// The clusters of a file, all of them usable.
-fn read(args: &ImportArgs, bytes: &[u8]) -> Result<BTreeMap<ClusterId, Member>, Failure> {
+fn read(
+    args: &ImportArgs,
+    bytes: &[u8],
+) -> Result<BTreeMap<ClusterId, MemberSpec>, CommandFailure> {
     let text = std::str::from_utf8(bytes).unwrap_or_default();
     // Only to tell the two apart; what is no YAML gets its refusal from the strict reader below.
     let documents: Vec<(&str, Value)> = documents(text)
@@ -136,38 +139,39 @@ fn read(args: &ImportArgs, bytes: &[u8]) -> Result<BTreeMap<ClusterId, Member>, 
         .collect();
     let secrets: Vec<&Value> =
         documents.iter().map(|(_, tree)| tree).filter(|tree| tree["kind"] == "Secret").collect();
-    let mut found: Vec<(String, Vec<u8>, Named)> = Vec::new();
+    let mut found: Vec<(String, Vec<u8>, ImportNames)> = Vec::new();
     if secrets.is_empty() {
         let (bytes, tree) = match &documents[..] {
             // Behind what tools print after it there may be nothing.
             [(text, tree)] => (text.as_bytes(), tree),
             _ => (bytes, &Value::Null),
         };
-        // A kubeconfig that is refused anyway is told its own fault first.
+        // A kubeconfig that is refused anyway gets the report of its own fault first.
         if let Err(refusal) = kubeconfig::parse(bytes, None, Loopback::Allowed) {
             return Err(refused(&args.file, &refusal, None));
         }
         let name = args.name.as_deref().or(tree["current-context"].as_str());
-        let name = name
-            .filter(|name| !name.is_empty())
-            .ok_or_else(|| Failure::usage("the cluster needs an ID").next("add --name ID"))?;
+        let name = name.filter(|name| !name.is_empty()).ok_or_else(|| {
+            CommandFailure::usage("the cluster needs an ID").next("add --name ID")
+        })?;
         let named =
-            Named { network: args.network.clone(), trust_domain: args.trust_domain.clone() };
+            ImportNames { network: args.network.clone(), trust_domain: args.trust_domain.clone() };
         found.push((name.to_owned(), bytes.to_vec(), named));
     }
     for secret in secrets {
         found.extend(of_secret(args, secret)?);
     }
     if let (Some(name), false) = (&args.name, found.is_empty()) {
-        let [(_, bytes, named)] = <[_; 1]>::try_from(found)
-            .map_err(|_| Failure::usage("--name can't name the clusters of a file with several"))?;
+        let [(_, bytes, named)] = <[_; 1]>::try_from(found).map_err(|_| {
+            CommandFailure::usage("--name can't name the clusters of a file with several")
+        })?;
         found = vec![(name.clone(), bytes, named)];
     }
     let mut members = BTreeMap::new();
     for (key, bytes, named) in found {
         let (id, member) = member(args, &key, &bytes, &named)?;
         if members.insert(id, member).is_some() {
-            return Err(Failure::failed(format!("{} holds cluster {key} twice", args.file)));
+            return Err(CommandFailure::failed(format!("{} holds cluster {key} twice", args.file)));
         }
     }
     Ok(members)
@@ -195,25 +199,31 @@ fn is_blank(text: &str) -> bool {
 }
 
 /// What one Secret holds, by key; its annotations count where no flag says otherwise.
-fn of_secret(args: &ImportArgs, secret: &Value) -> Result<Vec<(String, Vec<u8>, Named)>, Failure> {
+fn of_secret(
+    args: &ImportArgs,
+    secret: &Value,
+) -> Result<Vec<(String, Vec<u8>, ImportNames)>, CommandFailure> {
     let mut data: BTreeMap<String, Vec<u8>> = BTreeMap::new();
     for (key, value) in secret["data"].as_object().into_iter().flatten() {
         let decoded = BASE64.decode(value.as_str().unwrap_or_default());
-        let decoded =
-            decoded.map_err(|_| Failure::failed(format!("data of key {key:?} is not base64")))?;
+        let decoded = decoded
+            .map_err(|_| CommandFailure::failed(format!("data of key {key:?} is not base64")))?;
         data.insert(key.clone(), decoded);
     }
     for (key, value) in secret["stringData"].as_object().into_iter().flatten() {
         data.insert(key.clone(), value.as_str().unwrap_or_default().into());
     }
     if data.is_empty() {
-        return Err(Failure::failed(format!("the Secret in {} holds no cluster", args.file)));
+        return Err(CommandFailure::failed(format!(
+            "the Secret in {} holds no cluster",
+            args.file
+        )));
     }
     let annotation = |name: &str| {
         let text = secret["metadata"]["annotations"][name].as_str();
         text.filter(|text| !text.is_empty()).map(str::to_owned)
     };
-    let named = || Named {
+    let named = || ImportNames {
         network: args.network.clone().or_else(|| annotation(NETWORK_ANNOTATION)),
         trust_domain: args.trust_domain.clone().or_else(|| annotation(TRUST_DOMAIN_ANNOTATION)),
     };
@@ -226,8 +236,8 @@ fn member(
     args: &ImportArgs,
     key: &str,
     bytes: &[u8],
-    named: &Named,
-) -> Result<(ClusterId, Member), Failure> {
+    named: &ImportNames,
+) -> Result<(ClusterId, MemberSpec), CommandFailure> {
     let id = cluster_id(key)?;
     let loopback = loopback_for(args.api_server.as_ref());
     let mut access = kubeconfig::parse(bytes, None, loopback)
@@ -241,5 +251,5 @@ fn member(
     }
     let trust_domain = named.trust_domain.as_deref().map(Arc::from);
     let network = network(named.network.as_deref());
-    Ok((id, Member { access, network, mode: Mode::Normal, uid: None, trust_domain }))
+    Ok((id, MemberSpec { access, network, mode: Mode::Normal, uid: None, trust_domain }))
 }

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::{Value, json};
 
 /// Namespace, service account, role and binding are all called so.
-const READER: &str = "strait-reader";
+pub(super) const READER: &str = "strait-reader";
 /// Where the reader's tokens are asked for.
 pub(crate) const TOKEN_PATH: &str =
     "/api/v1/namespaces/strait-reader/serviceaccounts/strait-reader/token";
@@ -16,12 +16,12 @@ pub(crate) const TOKEN_PATH: &str =
 pub(crate) enum Rbac {
     /// services, endpointslices, namespaces
     Core,
-    /// and pods and nodes: identities, network labels of pods, localities
+    /// and pods and nodes: identities, network labels of pods, localities; and proving whose tokens pods bring
     Full,
 }
 
 impl Rbac {
-    /// The word on the command line.
+    /// The argument on the command line.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Core => "core",
@@ -56,6 +56,8 @@ pub(crate) struct More {
     pub(crate) own_mesh: bool,
     /// Ask for tokens of its own.
     pub(crate) self_renew: bool,
+    /// Write the roots that workloads are to believe, in each namespace.
+    pub(crate) roots: bool,
 }
 
 /// The objects of the reader, in the order in which they can be made.
@@ -88,11 +90,31 @@ pub(crate) fn reader(rbac: Rbac, more: More) -> Vec<Value> {
             json!({ "apiGroups": [group], "resources": resources, "verbs": ["get", "list", "watch"] })
         })
         .collect();
+    if rbac == Rbac::Full {
+        rules.push(json!({
+            "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"],
+            "verbs": ["create"],
+        }));
+        // What Kubernetes' own role system:service-account-issuer-discovery permits.
+        rules.push(json!({
+            "nonResourceURLs": ["/.well-known/openid-configuration", "/openid/v1/jwks"],
+            "verbs": ["get"],
+        }));
+    }
     if more.own_mesh {
         rules.push(json!({
             "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["strait", "istio"],
             "verbs": ["get"],
         }));
+    }
+    if more.roots {
+        rules.push(json!({
+            "apiGroups": [""], "resources": ["configmaps"],
+            "resourceNames": ["istio-ca-root-cert", "strait-ca-root-cert"],
+            "verbs": ["get", "list", "watch", "update"],
+        }));
+        // The name of what does not exist yet can't be part of a right.
+        rules.push(json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }));
     }
     let api = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": READER, "namespace": READER }]);
@@ -158,14 +180,41 @@ mod tests {
             assert_eq!(more[0]["resourceNames"], json!(["strait", "istio"]));
             let resources: Vec<&str> = rules
                 .iter()
-                .flat_map(|rule| rule["resources"].as_array().expect("resources"))
+                .filter_map(|rule| rule["resources"].as_array())
+                .flatten()
                 .filter_map(Value::as_str)
                 .collect();
-            assert_eq!(resources, expected);
+            let asks = resources.strip_suffix(&["tokenreviews"]);
+            assert_eq!(asks.unwrap_or(&resources), expected);
+            assert_eq!(asks.is_some(), rbac == Rbac::Full, "whose tokens pods bring");
             for rule in rules {
-                assert_eq!(rule["verbs"], json!(["get", "list", "watch"]));
+                let resources = &rule["resources"];
+                let verbs = match resources {
+                    Value::Null => json!(["get"]),
+                    asks if *asks == json!(["tokenreviews"]) => json!(["create"]),
+                    _ => json!(["get", "list", "watch"]),
+                };
+                assert_eq!(rule["verbs"], verbs, "{resources}");
             }
         }
+    }
+
+    #[test]
+    fn only_who_is_to_write_roots_may_write_config_maps_and_no_others_but_new_ones() {
+        let rules = |more: More| {
+            let role = reader(Rbac::Full, more)[2].clone();
+            let rules = role["rules"].as_array().expect("rules").clone();
+            rules.into_iter().filter(|rule| rule["resources"] == json!(["configmaps"]))
+        };
+        assert_eq!(rules(More::default()).count(), 0);
+        let granted: Vec<_> = rules(More { roots: true, ..More::default() }).collect();
+        assert_eq!(granted.len(), 2);
+        assert_eq!(
+            granted[0]["resourceNames"],
+            json!(["istio-ca-root-cert", "strait-ca-root-cert"])
+        );
+        assert_eq!(granted[0]["verbs"], json!(["get", "list", "watch", "update"]));
+        assert_eq!(granted[1]["verbs"], json!(["create"]));
     }
 
     #[test]

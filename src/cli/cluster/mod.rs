@@ -12,6 +12,7 @@ mod mode;
 mod preview;
 mod remove;
 mod rotate;
+pub(super) mod webhook;
 
 use std::io::{IsTerminal, Write};
 
@@ -19,19 +20,19 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 pub(super) use self::add::{Manifests, check_network};
-use super::failure::{Exit, Failure, Outcome};
-use super::list::{GetOne, Kind, ListArgs};
-use super::output::{self, Cell, Column, Listing, Look, Show, age, items, text, until};
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::{GetOne, ListArgs, ListedKind};
+use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};
 
 /// Member clusters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
     /// Make a cluster a member: a reader in it, and a Secret with its token
-    Add(add::AddArgs),
+    Add(Box<add::AddArgs>),
     /// List member clusters
     List(ListArgs),
     /// Show one member cluster; exit code 2 if it is not well
-    Get(GetArgs),
+    Get(ClusterGetArgs),
     /// End a cluster's membership
     Remove(remove::RemoveArgs),
     /// Give the control plane a new token for a cluster, or for all whose token ends soon
@@ -47,7 +48,7 @@ pub(crate) enum ClusterCommand {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct GetArgs {
+pub(crate) struct ClusterGetArgs {
     /// The cluster's ID
     name: String,
     #[command(flatten)]
@@ -55,13 +56,13 @@ pub(crate) struct GetArgs {
 }
 
 /// Member clusters, as the admin API lists them.
-pub(crate) const CLUSTERS: Kind = Kind {
+pub(crate) const CLUSTERS: ListedKind = ListedKind {
     path: "/debug/clusters",
     does: "is a member",
     next: "strait cluster list",
     find: |rows, id| Ok(find(rows, id)),
     describe,
-    listing: Listing {
+    listing: TableLayout {
         kind: "cluster",
         name: |row| text(&row["id"]),
         columns: &[
@@ -92,7 +93,7 @@ pub(crate) fn is_well(row: &Value) -> bool {
 }
 
 /// How long the token lives by which the cluster is read, where it has an end.
-fn token_ends(row: &Value, look: &Look) -> Cell {
+fn token_ends(row: &Value, look: &OutputStyle) -> Cell {
     let credential = &row["credential"];
     let shown = until(&credential["expires"], look);
     if credential["endsSoon"] == true { Cell::bad(shown) } else { shown.into() }
@@ -108,11 +109,11 @@ fn state(row: &Value) -> Cell {
 }
 
 /// Runs `strait cluster`.
-pub(crate) async fn run(command: ClusterCommand) -> Outcome {
+pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
     match command {
         ClusterCommand::Add(args) => Box::pin(add::run(&args)).await,
         ClusterCommand::List(list) => list.run(CLUSTERS.path, &CLUSTERS.listing).await,
-        ClusterCommand::Get(GetArgs { name, one }) => {
+        ClusterCommand::Get(ClusterGetArgs { name, one }) => {
             let settled = |row: &Value| is_well(row) && row["state"] != "syncing";
             let row = one.run(&CLUSTERS, &name, settled).await?;
             Ok(if is_well(&row) { Exit::Fine } else { Exit::Unhealthy })
@@ -133,7 +134,7 @@ fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
     if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
 }
 
-fn describe(row: &Value, _: &Show, look: &Look) -> String {
+fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
     let mut fields: Vec<(&str, Cell)> =
         vec![("Cluster", text(&row["id"]).into()), ("State", state(row))];
     if row["reason"].as_str().is_some_and(|reason| !reason.is_empty()) {
@@ -199,7 +200,7 @@ pub(super) fn yielded(cluster: &Value) -> impl Iterator<Item = &Value> {
 
 /// Where a command changes clusters, and what it does with its plan.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Change {
+pub(super) struct ClusterChange {
     #[command(flatten)]
     pub(super) hub: api::Hub,
     /// Say what would be done, and do nothing
@@ -210,9 +211,9 @@ pub(super) struct Change {
     yes: bool,
 }
 
-impl Change {
+impl ClusterChange {
     /// Shows the plan and asks whether to go on; `false` for a dry run.
-    pub(super) async fn confirmed(&self, plan: &str) -> Result<bool, Failure> {
+    pub(super) async fn confirmed(&self, plan: &str) -> Result<bool, CommandFailure> {
         eprint!("{plan}");
         if self.dry_run {
             eprintln!("Dry run: nothing was changed.");
@@ -222,7 +223,7 @@ impl Change {
             return Ok(true);
         }
         if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage("there is no terminal to ask on").next("add --yes"));
+            return Err(CommandFailure::usage("there is no terminal to ask on").next("add --yes"));
         }
         eprint!("Continue? [Y/n] ");
         let _ = std::io::stderr().flush();
@@ -235,13 +236,13 @@ impl Change {
         match line.trim().to_lowercase().as_str() {
             "" if bytes > 0 => Ok(true),
             "y" | "yes" => Ok(true),
-            _ => Err(Failure::failed("stopped; nothing was changed")),
+            _ => Err(CommandFailure::failed("stopped; nothing was changed")),
         }
     }
 }
 
 /// A step that is done.
 pub(super) fn done(text: &str) {
-    let look = Look::of_stdout();
+    let look = OutputStyle::of_stdout();
     eprintln!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
 }

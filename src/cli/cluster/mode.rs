@@ -6,8 +6,8 @@ use serde_json::json;
 use super::add::cluster_id;
 use super::api::{full_name, holds, path_of};
 use super::follow::{Goal, Wait};
-use super::{Change, done};
-use crate::cli::failure::{Exit, Outcome};
+use super::{ClusterChange, done};
+use crate::cli::failure::{CommandResult, Exit};
 use crate::clusters::secret::MODE_ANNOTATION;
 
 /// What `drain`, `pause` and `resume` take.
@@ -16,13 +16,13 @@ pub(crate) struct ModeArgs {
     /// The cluster's ID
     name: String,
     #[command(flatten)]
-    change: Change,
+    change: ClusterChange,
     #[command(flatten)]
     wait: Wait,
 }
 
 /// Asks for `mode`: `drain`, `pause`, or neither.
-pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> Outcome {
+pub(crate) async fn run(args: &ModeArgs, mode: Option<&'static str>) -> CommandResult {
     let id = cluster_id(&args.name)?;
     args.wait.check()?;
     let hub = args.change.hub.open().await?;

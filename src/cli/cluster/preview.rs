@@ -1,4 +1,4 @@
-//! What adding a cluster would change, told before it is done: `strait cluster add --dry-run`.
+//! What adding a cluster would change, shown before it is done: by `strait cluster add`, with `--dry-run` and without.
 //!
 //! Compares what the cluster has with what the control plane says of the mesh. Reads with the operator's
 //! own credential and changes nothing.
@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::api::{Cluster, ROOTS};
-use crate::cli::client::{Client, Connect};
+use super::api::{ClusterApi, ROOTS};
+use crate::cli::client::{AdminClient, Connect};
 use crate::cli::output::{items, text};
 use crate::model::{GATEWAY_PORT_LABEL, NETWORK_LABEL, Protocol, gateway_port};
 
@@ -21,7 +21,7 @@ const ADDRESSES_ASKED: usize = 200;
 
 /// What both sides say.
 #[derive(Debug, Default)]
-struct Facts {
+struct PreviewFacts {
     /// Of the cluster to be added.
     services: Value,
     slices: Value,
@@ -39,10 +39,10 @@ struct Facts {
     roots: (Option<String>, Option<String>),
 }
 
-/// The lines to print. What can't be read is said, and keeps nothing else from being told.
+/// The lines to print. What can't be read is reported, and keeps nothing else from being shown.
 pub(super) async fn preview(
-    remote: &Cluster,
-    hub: &Cluster,
+    remote: &ClusterApi,
+    hub: &ClusterApi,
     namespace: &str,
     network: Option<&str>,
     connect: &Connect,
@@ -56,22 +56,22 @@ pub(super) async fn preview(
     let (nodes, _) = list("/api/v1/nodes").await;
     let (system, _) = list(&format!("/api/v1/namespaces/{namespace}")).await;
     let label = system["metadata"]["labels"][NETWORK_LABEL].as_str();
-    let roots = async |cluster: &Cluster| {
+    let roots = async |cluster: &ClusterApi| {
         let found = cluster.published_roots(namespace).await.ok().flatten()?;
         Some(found.trim().to_owned())
     };
-    let mut facts = Facts {
+    let mut facts = PreviewFacts {
         services,
         slices,
         nodes,
         network: network.or(label).map(str::to_owned),
         namespace: namespace.to_owned(),
         roots: (roots(remote).await, roots(hub).await),
-        ..Facts::default()
+        ..PreviewFacts::default()
     };
     let mut trouble: Vec<String> = no_services.into_iter().chain(no_slices).collect();
     let asked = async {
-        let client = Client::new(connect)?;
+        let client = AdminClient::new(connect)?;
         let merged = client.get("/debug/services", &[]).await?.value;
         let networks = client.get("/debug/networks", &[]).await?.value;
         let network = facts.network.clone().unwrap_or_default();
@@ -84,7 +84,7 @@ pub(super) async fn preview(
             let query = [("network", network.as_str()), ("address", &some.join(","))];
             addresses.push(client.get("/debug/addresses", &query).await?.value);
         }
-        Ok::<_, crate::cli::failure::Failure>((merged, networks, addresses))
+        Ok::<_, crate::cli::failure::CommandFailure>((merged, networks, addresses))
     };
     match asked.await {
         Ok((merged, networks, addresses)) => {
@@ -99,7 +99,7 @@ pub(super) async fn preview(
 }
 
 /// What would change, a line each.
-fn changes(facts: &Facts) -> Vec<String> {
+fn changes(facts: &PreviewFacts) -> Vec<String> {
     let mut lines = Vec::new();
     let services: BTreeMap<String, &Value> =
         items(&facts.services["items"]).iter().map(|one| (name_of(one), one)).collect();
@@ -149,7 +149,7 @@ fn changes(facts: &Facts) -> Vec<String> {
 
 /// Whether anybody would cross into a network, or out of it: it has gateways, or services beside those that
 /// every cluster has for itself. The config cluster often has neither.
-fn matters(facts: &Facts, network: &Value) -> bool {
+fn matters(facts: &PreviewFacts, network: &Value) -> bool {
     let here = |row: &Value| {
         let of_row = items(&row["clusters"]).iter();
         of_row.clone().any(|cluster| items(&network["clusters"]).contains(cluster))
@@ -168,7 +168,7 @@ fn matters(facts: &Facts, network: &Value) -> bool {
 
 /// What there is to say where networks are crossed.
 fn crossing(
-    facts: &Facts,
+    facts: &PreviewFacts,
     services: &BTreeMap<String, &Value>,
     network: &str,
     others: &BTreeSet<&str>,
@@ -224,7 +224,7 @@ fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)
             continue;
         }
         let (own, held) = (own_ports(own), merged_ports(merged));
-        let numbers = |of: &Ports, than: &Ports| {
+        let numbers = |of: &PortTable, than: &PortTable| {
             let numbers = of.keys().filter(|key| !than.contains_key(*key));
             numbers.map(|(number, _)| number.to_string()).collect::<Vec<_>>().join(",")
         };
@@ -266,9 +266,9 @@ fn conflicts<'a>(shared: impl Iterator<Item = (&'a String, &'a Value, &'a Value)
 }
 
 /// Ports by number, those of datagrams apart: their names and protocols.
-type Ports = BTreeMap<(u64, bool), (String, &'static str)>;
+type PortTable = BTreeMap<(u64, bool), (String, &'static str)>;
 
-fn own_ports(service: &Value) -> Ports {
+fn own_ports(service: &Value) -> PortTable {
     let ports = items(&service["spec"]["ports"]).iter().filter_map(|port| {
         let name = port["name"].as_str().unwrap_or_default();
         let number = port["port"].as_u64()?;
@@ -283,7 +283,7 @@ fn own_ports(service: &Value) -> Ports {
     ports.collect()
 }
 
-fn merged_ports(service: &Value) -> Ports {
+fn merged_ports(service: &Value) -> PortTable {
     let ports = items(&service["ports"]).iter().filter_map(|port| {
         let name = port["name"].as_str().unwrap_or_default().to_owned();
         let protocol = Protocol::named(port["protocol"].as_str()?)?;
@@ -303,7 +303,7 @@ fn kind_of(service: &Value) -> &'static str {
 }
 
 /// The addresses of its pods that take traffic.
-fn pod_addresses(facts: &Facts) -> BTreeSet<IpAddr> {
+fn pod_addresses(facts: &PreviewFacts) -> BTreeSet<IpAddr> {
     let endpoints =
         items(&facts.slices["items"]).iter().flat_map(|slice| items(&slice["endpoints"]));
     let pods = endpoints.filter(|one| {
@@ -318,7 +318,7 @@ fn parsed<T: std::str::FromStr>(list: &Value) -> impl Iterator<Item = T> {
 }
 
 /// Whose pods have its pods' addresses in the network where it would be, or are in the ranges of its nodes.
-fn same_addresses(facts: &Facts, network: &str) -> Vec<String> {
+fn same_addresses(facts: &PreviewFacts, network: &str) -> Vec<String> {
     let mut same: BTreeMap<&str, BTreeSet<IpAddr>> = BTreeMap::new();
     let mut ranges: BTreeMap<&str, BTreeSet<IpNet>> = BTreeMap::new();
     for row in facts.addresses.iter().flat_map(items) {
@@ -359,7 +359,7 @@ fn ready(slice: &Value) -> usize {
     items(&slice["endpoints"]).iter().filter(is_ready).count()
 }
 
-/// The first names of a list, in words.
+/// The first names of a list, as text.
 fn named(names: &[&String]) -> String {
     let first: Vec<&str> = names.iter().take(NAMES_SHOWN).map(|name| name.as_str()).collect();
     match (first.is_empty(), names.len().saturating_sub(NAMES_SHOWN)) {
@@ -379,7 +379,7 @@ mod tests {
                 "spec": { "ports": [{ "name": "http", "port": port }] } })
     }
 
-    fn facts() -> Facts {
+    fn facts() -> PreviewFacts {
         let merged = json!([
             { "hostname": "web.shop.svc.cluster.local", "resolution": "ClientSideLB",
               "ports": [{ "name": "http", "port": 80, "protocol": "HTTP" }] },
@@ -388,7 +388,7 @@ mod tests {
             { "hostname": "db.shop.svc.cluster.local", "resolution": "ClientSideLB",
               "ports": [{ "name": "tcp", "port": 80, "protocol": "TCP" }] },
         ]);
-        Facts {
+        PreviewFacts {
             services: json!({ "items": [
                 service("web", 80), service("cart", 80), service("db", 80), service("new", 80),
             ] }),
@@ -441,10 +441,11 @@ mod tests {
         let services = json!({ "items": [service("web", 80), gateway] });
         let roots = (Some("a".into()), Some("a".into()));
         let addresses = Vec::new();
-        let lines = changes(&Facts { services, roots, addresses, ..facts() });
+        let lines = changes(&PreviewFacts { services, roots, addresses, ..facts() });
         assert!(lines.iter().all(|line| !line.starts_with('!')), "{lines:#?}");
         assert!(lines.iter().any(|line| line.ends_with("port 15443: gw.shop")), "{lines:#?}");
-        let flat = Facts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };
+        let flat =
+            PreviewFacts { networks: json!([{ "network": "n2", "gateways": [] }]), ..facts() };
         assert!(changes(&flat).iter().all(|line| !line.contains("gateway")), "nothing is crossed");
     }
 
@@ -459,7 +460,7 @@ mod tests {
         let warns = |services: &[Value]| {
             let networks = json!([{ "network": "", "clusters": ["config"], "gateways": [] }]);
             let merged = Some(json!(services));
-            let lines = changes(&Facts { networks, merged, ..facts() });
+            let lines = changes(&PreviewFacts { networks, merged, ..facts() });
             lines.iter().any(|line| line.contains("network \"\" has no gateway"))
         };
         assert!(!warns(&services));

@@ -6,8 +6,8 @@ use serde_json::json;
 use super::api::{full_name, holds, path_of};
 use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
-use super::{Change, done};
-use crate::cli::failure::{Exit, Outcome};
+use super::{ClusterChange, done, webhook};
+use crate::cli::failure::{CommandResult, Exit};
 use crate::model::ClusterId;
 
 /// `strait cluster remove`.
@@ -19,13 +19,13 @@ pub(crate) struct RemoveArgs {
     #[arg(long, value_name = "CONTEXT")]
     purge: Option<String>,
     #[command(flatten)]
-    change: Change,
+    change: ClusterChange,
     #[command(flatten)]
     wait: Wait,
 }
 
 /// Runs `strait cluster remove`.
-pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
+pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     let id = &args.name;
     let hub = args.change.hub.open().await?;
     let remote = match &args.purge {
@@ -50,7 +50,8 @@ pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
     }
     if let Some(remote) = &remote {
         plan += &format!(
-            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader, with every token of it\n",
+            "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader, with every token of it,\n  \
+             and mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more\n",
             remote.context
         );
     }
@@ -69,8 +70,12 @@ pub(crate) async fn run(args: &RemoveArgs) -> Outcome {
         done(&format!("cluster {id} removed from secret {}", full_name(secret)));
     }
     if let Some(remote) = remote {
+        // Else its API server would go on to ask.
+        for manifest in [webhook::named()].iter().chain(webhook::rights().iter().rev()) {
+            remote.delete(&path_of(manifest)).await?;
+        }
         // The bindings first: what is left half-way has no rights.
-        let everything = More { own_mesh: true, self_renew: true };
+        let everything = More { own_mesh: true, self_renew: true, roots: true };
         for manifest in manifests::reader(Rbac::Full, everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }

@@ -11,12 +11,12 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::add::{check_ttl, cluster_id, refused};
-use super::api::{Cluster, full_name, holds, kubeconfigs, path_of};
+use super::api::{ClusterApi, full_name, holds, kubeconfigs, path_of};
 use super::follow::{Goal, Wait};
-use super::{Change, done};
-use crate::apiserver::{Access, Credential, Loopback, Redacted};
+use super::{ClusterChange, done};
+use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
 use crate::cli::duration::HumanDuration;
-use crate::cli::failure::{Exit, Failure, Outcome};
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::clusters::kubeconfig;
 use crate::clusters::token::Lifetime;
 use crate::codes;
@@ -41,13 +41,13 @@ pub(crate) struct RotateArgs {
     #[arg(long, value_name = "D", default_value = "720h")]
     token_ttl: HumanDuration,
     #[command(flatten)]
-    change: Change,
+    change: ClusterChange,
     #[command(flatten)]
     wait: Wait,
 }
 
 /// A cluster and the Secret that holds its token.
-struct Target<'a> {
+struct RotateTarget<'a> {
     id: ClusterId,
     secret: &'a Value,
     access: Access,
@@ -55,7 +55,7 @@ struct Target<'a> {
 }
 
 /// Runs `strait cluster rotate`.
-pub(crate) async fn run(args: &RotateArgs) -> Outcome {
+pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
     check_ttl(args.token_ttl)?;
     args.wait.check()?;
     let one = args.name.as_deref().map(cluster_id).transpose()?;
@@ -111,7 +111,7 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
     }
     match failed[..] {
         [] => Ok(Exit::Fine),
-        _ => Err(Failure::failed(format!(
+        _ => Err(CommandFailure::failed(format!(
             "{} of {} tokens were not renewed: {}",
             failed.len(),
             targets.len(),
@@ -123,10 +123,10 @@ pub(crate) async fn run(args: &RotateArgs) -> Outcome {
 
 fn named<'a>(
     args: &RotateArgs,
-    hub: &Cluster,
+    hub: &ClusterApi,
     secrets: &'a [Value],
     id: &ClusterId,
-) -> Result<Target<'a>, Failure> {
+) -> Result<RotateTarget<'a>, CommandFailure> {
     let secret = secrets
         .iter()
         .find(|secret| holds(secret, id.as_str()))
@@ -139,19 +139,19 @@ fn named<'a>(
         },
     )?;
     let expires = Lifetime::of(&access).map(|lifetime| lifetime.expires);
-    Ok(Target { id: id.clone(), secret, access, expires })
+    Ok(RotateTarget { id: id.clone(), secret, access, expires })
 }
 
 /// Every cluster whose Secret holds a token that ends; of several Secrets with an ID the oldest counts.
-fn with_an_end(secrets: &[Value]) -> Vec<Target<'_>> {
-    let mut found: Vec<Target<'_>> = Vec::new();
+fn with_an_end(secrets: &[Value]) -> Vec<RotateTarget<'_>> {
+    let mut found: Vec<RotateTarget<'_>> = Vec::new();
     for secret in secrets {
         for (key, bytes) in kubeconfigs(secret) {
             let Ok(id) = ClusterId::parse(&key) else { continue };
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
             let Some(lifetime) = Lifetime::of(&access) else { continue };
             if found.iter().all(|known| known.id != id) {
-                found.push(Target { id, secret, access, expires: Some(lifetime.expires) });
+                found.push(RotateTarget { id, secret, access, expires: Some(lifetime.expires) });
             }
         }
     }
@@ -159,7 +159,7 @@ fn with_an_end(secrets: &[Value]) -> Vec<Target<'_>> {
     found
 }
 
-async fn context_of(args: &RotateArgs, id: &ClusterId) -> Result<Cluster, Failure> {
+async fn context_of(args: &RotateArgs, id: &ClusterId) -> Result<ClusterApi, CommandFailure> {
     let context = args.remote.as_deref().unwrap_or(id.as_str());
     args.change.hub.remote(context).await.map_err(|failure| match &args.remote {
         None => failure.next(format!("name its context: strait cluster rotate {id} CONTEXT")),
@@ -167,20 +167,20 @@ async fn context_of(args: &RotateArgs, id: &ClusterId) -> Result<Cluster, Failur
     })
 }
 
-async fn renew(args: &RotateArgs, hub: &Cluster, target: &Target<'_>) -> Outcome {
-    let Target { id, secret, .. } = target;
+async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -> CommandResult {
+    let RotateTarget { id, secret, .. } = target;
     let name = full_name(secret);
     let remote = context_of(args, id).await?;
     let (token, ends) = token(args, &remote, target).await?;
     let expires = Lifetime::of_token(&token).map(|lifetime| lifetime.expires);
-    let credential = Credential::Token(Redacted::new(token));
+    let credential = ApiCredential::Token(Redacted::new(token));
     let access = Access { credential, ..target.access.clone() };
     // The Secret's API server may be out of our reach, not out of the control plane's; but if it
     // answers, it must be the cluster that gave the token.
     let there = remote.with_access(&access)?.uid().await;
     match there {
         Ok(uid) if uid != remote.uid().await? => {
-            return Err(Failure::coded(
+            return Err(CommandFailure::coded(
                 &codes::IDENTITY_CHANGED,
                 format!("context {} is not the cluster that secret {name} leads to; nothing was changed", remote.context),
             )
@@ -188,7 +188,7 @@ async fn renew(args: &RotateArgs, hub: &Cluster, target: &Target<'_>) -> Outcome
         }
         Ok(_) => done(&format!("the API server takes it; valid until {ends}")),
         Err(failure) if failure.denied => {
-            return Err(Failure::coded(
+            return Err(CommandFailure::coded(
                 &codes::RIGHTS_REFUSED,
                 format!(
                     "{} knows the token of context {}, which may not read there; nothing was changed",
@@ -198,7 +198,7 @@ async fn renew(args: &RotateArgs, hub: &Cluster, target: &Target<'_>) -> Outcome
             .next(codes::RIGHTS_REFUSED.next_for(Some(id.as_str()))));
         }
         Err(failure) if failure.exit == Exit::NoRights => {
-            return Err(Failure::coded(
+            return Err(CommandFailure::coded(
                 &codes::AUTH_FAILED,
                 format!(
                     "{} does not take a token of context {}; nothing was changed",
@@ -227,18 +227,18 @@ async fn renew(args: &RotateArgs, hub: &Cluster, target: &Target<'_>) -> Outcome
     }
 }
 
-/// A new token. It ends at another second than the one that is there: so the control plane's answer tells which
-/// of the two it uses.
+/// A new token. It ends at another second than the one that is there: so the control plane's answer shows which of the
+/// two it uses.
 async fn token(
     args: &RotateArgs,
-    remote: &Cluster,
-    target: &Target<'_>,
-) -> Result<(String, String), Failure> {
+    remote: &ClusterApi,
+    target: &RotateTarget<'_>,
+) -> Result<(String, String), CommandFailure> {
     loop {
         let token = remote.reader_token(args.token_ttl.0.as_secs()).await?;
         let (token, ends) = token.ok_or_else(|| {
             let id = &target.id;
-            Failure::failed(format!(
+            CommandFailure::failed(format!(
                 "{} has no serviceaccount strait-reader; nothing was changed",
                 remote.context
             ))

@@ -15,7 +15,7 @@ const ANSWER: Duration = Duration::from_secs(3);
 
 /// What came of requests.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Answers {
+pub(super) struct RequestCounts {
     /// By who answered, `cluster/pod`.
     pub(super) by: BTreeMap<String, usize>,
     /// As whom the pods saw the client.
@@ -25,8 +25,8 @@ pub(super) struct Answers {
 }
 
 /// `count` requests, one after the other, each on a connection of its own.
-pub(super) async fn ask(address: SocketAddr, host: &str, count: usize) -> Answers {
-    let mut answers = Answers::default();
+pub(super) async fn ask(address: SocketAddr, host: &str, count: usize) -> RequestCounts {
+    let mut answers = RequestCounts::default();
     for _ in 0..count {
         let answer = tokio::time::timeout(ANSWER, get(address, host)).await;
         match answer.unwrap_or_else(|_| Err(format!("no answer within {ANSWER:?}"))) {

@@ -18,14 +18,14 @@ use super::expected::{Holdings, holdings};
 use super::show;
 use super::world::{CLIENT, SHOP, SYSTEM, World};
 use crate::cli::client::{self, Connect, root_cause};
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandFailure;
 use crate::config::ServeArgs;
 use crate::durable;
-use crate::identity::authority::Issued;
+use crate::identity::authority::IssuedCertificate;
 use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority, tls};
 use crate::server::{self, Bound};
 use crate::task::Supervisor;
-use crate::xds::client::{Client, Held};
+use crate::xds::client::{ClientContents, XdsClient};
 use crate::xds::resource::ResourceType;
 
 /// How long anything may take that takes milliseconds where all is well.
@@ -35,11 +35,11 @@ const STALE_AFTER: Duration = Duration::from_millis(1500);
 const TRUST_DOMAIN: &str = "cluster.local";
 
 /// Everything that runs.
-pub(super) struct Mesh {
+pub(super) struct DemoMesh {
     pub(super) world: World,
-    pub(super) proxies: Vec<Proxy>,
+    pub(super) proxies: Vec<RecordingProxy>,
     api_servers: BTreeMap<String, SimCluster>,
-    admin: client::Client,
+    admin: client::AdminClient,
     bound: Bound,
     ca: Authority,
     tasks: Supervisor,
@@ -64,14 +64,14 @@ impl Folder {
 }
 
 /// A proxy that records what it is given.
-pub(super) struct Proxy {
+pub(super) struct RecordingProxy {
     pub(super) cluster: String,
     pub(super) network: &'static str,
-    client: Client,
+    client: XdsClient,
 }
 
 /// A proxy that holds what it should.
-pub(super) struct Settled {
+pub(super) struct SettledProxy {
     /// `name.namespace@cluster`.
     pub(super) proxy: String,
     /// When it did, counted from the change.
@@ -82,20 +82,20 @@ pub(super) struct Settled {
     pub(super) responses: u64,
 }
 
-impl Proxy {
+impl RecordingProxy {
     /// `name.namespace@cluster`, as every command takes it.
     pub(super) fn name(&self) -> String {
         format!("{CLIENT}.{SHOP}@{}", self.cluster)
     }
 }
 
-impl Mesh {
+impl DemoMesh {
     /// Starts all but the proxies, with the control plane on `address`; returns when it is ready.
-    pub(super) async fn start(world: World, address: IpAddr) -> Result<Self, Failure> {
+    pub(super) async fn start(world: World, address: IpAddr) -> Result<Self, CommandFailure> {
         let folder = tempfile::Builder::new()
             .prefix("strait-demo-")
             .tempdir()
-            .map_err(|error| Failure::failed(format!("no temporary folder: {error}")))?;
+            .map_err(|error| CommandFailure::failed(format!("no temporary folder: {error}")))?;
         let owned = Folder(folder);
         let folder = owned.0.path();
         let secrets = folder.join("secrets");
@@ -107,7 +107,7 @@ impl Mesh {
         for cluster in &world.clusters {
             let server =
                 SimCluster::start(&cluster.id, Options::default()).await.map_err(|error| {
-                    Failure::failed(format!("no API server for {}: {error}", cluster.id))
+                    CommandFailure::failed(format!("no API server for {}: {error}", cluster.id))
                 })?;
             for object in cluster.objects() {
                 apply(&server, object)?;
@@ -118,22 +118,24 @@ impl Mesh {
 
         let bound = server::start(&serve_args(folder, address))
             .await
-            .map_err(|error| Failure::failed(error.to_string()))?;
+            .map_err(|error| CommandFailure::failed(error.to_string()))?;
         let admin =
-            client::Client::new(&Connect::to(server_url(&bound), bound.token_file.clone()))?;
+            client::AdminClient::new(&Connect::to(server_url(&bound), bound.token_file.clone()))?;
         let (proxies, tasks) = (Vec::new(), Supervisor::new());
         let mesh = Self { world, proxies, api_servers, admin, bound, ca, tasks, folder: owned };
         let ready = mesh.bound.readiness.clone();
         let mut waiting = ready.clone();
         if within(waiting.wait_for(|readiness| readiness.ready)).await.is_none() {
             let missing = ready.borrow().waiting_for.join(", ");
-            return Err(Failure::failed(format!("the control plane still waits for {missing}")));
+            return Err(CommandFailure::failed(format!(
+                "the control plane still waits for {missing}"
+            )));
         }
         Ok(mesh)
     }
 
     /// Connects a proxy in each network.
-    pub(super) async fn connect_proxies(&mut self) -> Result<(), Failure> {
+    pub(super) async fn connect_proxies(&mut self) -> Result<(), CommandFailure> {
         let edges =
             self.world.edges().map(|(cluster, edge)| (cluster.id.clone(), cluster.network, edge));
         for (cluster, network, edge) in edges.collect::<Vec<_>>() {
@@ -144,11 +146,11 @@ impl Mesh {
             let address = edge.client.to_string();
             let node = node(&cluster, network, &address);
             let name = node.id.clone();
-            let client = Client::connect(self.bound.xds, "localhost", tls, node, &self.tasks);
+            let client = XdsClient::connect(self.bound.xds, "localhost", tls, node, &self.tasks);
             let client = client.await.map_err(|error| {
-                Failure::failed(format!("proxy {name}: {error}: {}", root_cause(&error)))
+                CommandFailure::failed(format!("proxy {name}: {error}: {}", root_cause(&error)))
             })?;
-            self.proxies.push(Proxy { cluster, network, client });
+            self.proxies.push(RecordingProxy { cluster, network, client });
         }
         Ok(())
     }
@@ -164,14 +166,18 @@ impl Mesh {
         namespace: &str,
         service_account: &str,
         folder: &Path,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let issued = self.workload(namespace, service_account)?;
         authority::write_workload(folder, &issued, self.ca.roots()).map_err(identity)
     }
 
-    fn workload(&self, namespace: &str, service_account: &str) -> Result<Issued, Failure> {
+    fn workload(
+        &self,
+        namespace: &str,
+        service_account: &str,
+    ) -> Result<IssuedCertificate, CommandFailure> {
         let id = SpiffeId::new(TRUST_DOMAIN, namespace, service_account)
-            .map_err(|error| identity(identity::Error::Identity(error)))?;
+            .map_err(|error| identity(identity::IdentityError::Identity(error)))?;
         let day = authority::LIFETIME_DEFAULT;
         self.ca.issue_workload(&id, day, SystemTime::now()).map_err(identity)
     }
@@ -201,20 +207,23 @@ impl Mesh {
         cluster: &str,
         pod: &str,
         ready: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandFailure> {
         let slice = self.world.set_ready(cluster, pod, ready);
         apply(self.api_server(cluster), slice)
     }
 
     /// Waits until every proxy holds exactly what the world says. A failure if one doesn't in time.
-    pub(super) async fn settle(&mut self, since: Instant) -> Result<Vec<Settled>, Failure> {
+    pub(super) async fn settle(
+        &mut self,
+        since: Instant,
+    ) -> Result<Vec<SettledProxy>, CommandFailure> {
         let world = &self.world;
         try_join_all(self.proxies.iter_mut().map(async |proxy| {
             let wanted = holdings(world, proxy.network);
             let waited =
                 proxy.client.wait_for(|held| held.is_complete() && held_endpoints(held) == wanted);
             match within(waited).await {
-                Some(held) => Ok(Settled {
+                Some(held) => Ok(SettledProxy {
                     proxy: proxy.name(),
                     after: since.elapsed(),
                     holdings: wanted,
@@ -231,7 +240,7 @@ impl Mesh {
                     if let Some(why) = held.ended {
                         text += &format!("  its stream ended: {why}\n");
                     }
-                    Err(Failure::failed(text.trim_end()))
+                    Err(CommandFailure::failed(text.trim_end()))
                 }
             }
         }))
@@ -239,25 +248,33 @@ impl Mesh {
     }
 
     /// What `/debug/explain` says to a proxy of one service.
-    pub(super) async fn explain(&self, proxy: &Proxy, hostname: &str) -> Result<Value, Failure> {
+    pub(super) async fn explain(
+        &self,
+        proxy: &RecordingProxy,
+        hostname: &str,
+    ) -> Result<Value, CommandFailure> {
         let name = proxy.name();
         let query = [("proxy", name.as_str()), ("hostname", hostname)];
         Ok(self.admin.get("/debug/explain", &query).await?.value)
     }
 
     /// What `/debug/clusters` says.
-    pub(super) async fn clusters(&self) -> Result<Value, Failure> {
+    pub(super) async fn clusters(&self) -> Result<Value, CommandFailure> {
         Ok(self.admin.get("/debug/clusters", &[]).await?.value)
     }
 
     /// How many proxies are connected.
-    pub(super) async fn connected(&self) -> Result<usize, Failure> {
+    pub(super) async fn connected(&self) -> Result<usize, CommandFailure> {
         let answer = self.admin.get("/debug/proxies", &[]).await?;
         Ok(answer.value.as_array().map_or(0, Vec::len))
     }
 
     /// Waits until a cluster is in a state.
-    pub(super) async fn wait_for_state(&self, cluster: &str, state: &str) -> Result<(), Failure> {
+    pub(super) async fn wait_for_state(
+        &self,
+        cluster: &str,
+        state: &str,
+    ) -> Result<(), CommandFailure> {
         let mut tick = tokio::time::interval(Duration::from_millis(20));
         let reached = async {
             loop {
@@ -269,7 +286,8 @@ impl Mesh {
                 }
             }
         };
-        let late = || Failure::failed(format!("cluster {cluster} is not {state} after {LIMIT:?}"));
+        let late =
+            || CommandFailure::failed(format!("cluster {cluster} is not {state} after {LIMIT:?}"));
         tokio::time::timeout(LIMIT, reached).await.unwrap_or_else(|_| Err(late()))
     }
 
@@ -284,7 +302,7 @@ impl Mesh {
 }
 
 /// The endpoints of every upstream cluster that has any.
-fn held_endpoints(held: &Held) -> Holdings {
+fn held_endpoints(held: &ClientContents) -> Holdings {
     held.names(ResourceType::Endpoint)
         .map(|name| (name.to_owned(), held.endpoints(name)))
         .filter(|(_, endpoints)| !endpoints.is_empty())
@@ -296,20 +314,23 @@ async fn within<T, E>(what: impl Future<Output = Result<T, E>>) -> Option<T> {
     tokio::time::timeout(LIMIT, what).await.ok()?.ok()
 }
 
-fn apply(server: &SimCluster, object: Value) -> Result<(), Failure> {
-    let refused = |error| Failure::failed(format!("{} refuses an object: {error:?}", server.id()));
+fn apply(server: &SimCluster, object: Value) -> Result<(), CommandFailure> {
+    let refused =
+        |error| CommandFailure::failed(format!("{} refuses an object: {error:?}", server.id()));
     server.store().apply(object).map(drop).map_err(refused)
 }
 
-fn write(path: &Path, object: &Value) -> Result<(), Failure> {
+fn write(path: &Path, object: &Value) -> Result<(), CommandFailure> {
     let folder = path.parent().unwrap_or(path);
     std::fs::create_dir_all(folder)
         .and_then(|()| durable::replace(path, object.to_string().as_bytes(), durable::SECRET))
-        .map_err(|error| Failure::failed(format!("{} can't be written: {error}", path.display())))
+        .map_err(|error| {
+            CommandFailure::failed(format!("{} can't be written: {error}", path.display()))
+        })
 }
 
-fn identity(error: identity::Error) -> Failure {
-    Failure::failed(error.to_string()).code(error.code())
+fn identity(error: identity::IdentityError) -> CommandFailure {
+    CommandFailure::failed(error.to_string()).code(error.code())
 }
 
 fn ca_folder(folder: &Path) -> PathBuf {
@@ -349,12 +370,16 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         policy: None,
         xds_address: (address, 0).into(),
         admin_address: (IpAddr::from([127, 0, 0, 1]), 0).into(),
+        admin_host: Vec::new(),
+        inject_address: None,
+        inject: Default::default(),
         admin_token_file: None,
         tls_cert: None,
         tls_key: None,
         client_ca: None,
         tls_san: vec![address.to_string()],
         ca_dir: Some(ca_folder(folder)),
+        ca: None,
         state_dir: Some(folder.join("state")),
         remote_cluster_timeout: LIMIT,
         endpoint_metadata: Default::default(),
@@ -364,6 +389,8 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         stale_after: STALE_AFTER,
         cluster_removal_grace: LIMIT,
         allow_direct_cross_network: false,
+        require_client_certificate: false,
+        token_audience: vec!["istio-ca".to_owned(), "strait-ca".to_owned()],
         probe_gateways: Duration::ZERO,
         max_connections: 1000,
         log_format: None,

@@ -7,13 +7,13 @@ use std::process::Stdio;
 use clap::Parser;
 use tokio::process::{Child, Command};
 
-use super::app::Answers;
-use super::mesh::Mesh;
+use super::app::RequestCounts;
+use super::mesh::DemoMesh;
 use super::netns::{Netns, bridge, ip, run};
 use super::traffic::failed;
 use super::world::{CLIENT, GATEWAY, SHOP, SYSTEM, World};
 use crate::cli::bootstrap::{self, BootstrapArgs};
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandFailure;
 use crate::durable;
 
 /// The address of this process on the transit network.
@@ -21,15 +21,15 @@ pub(super) const HUB: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 const TRANSIT: &str = "transit";
 const PODS: &str = "pods";
 
-/// What the client sends to a VIP goes to its Envoy. Envoy itself never dials a VIP, so it needs no user
-/// of its own to be told apart by.
+/// What the client sends to a VIP goes to its Envoy. Envoy itself never dials a VIP, so it needs no user of its own to
+/// be recognized by.
 const REDIRECT_OUT: &str =
     "*nat\n-A OUTPUT -p tcp -d 10.96.0.0/16 -j REDIRECT --to-ports 15001\nCOMMIT\n";
 /// What comes to a pod from outside goes to its Envoy.
 const REDIRECT_IN: &str = "*nat\n-A PREROUTING -p tcp -j REDIRECT --to-ports 15006\nCOMMIT\n";
 
 /// A pod with an Envoy, in its own namespace.
-pub(super) struct Pod {
+pub(super) struct EnvoyPod {
     netns: Netns,
     cluster: String,
     network: &'static str,
@@ -43,14 +43,14 @@ pub(super) struct Pod {
 
 /// Makes and wires them: a gateway in each network, the client in the first, the pods of the first
 /// service.
-pub(super) async fn create(world: &World) -> Result<Vec<Pod>, String> {
+pub(super) async fn create(world: &World) -> Result<Vec<EnvoyPod>, String> {
     // The directory where `ip` keeps names is the machine's; over ours nobody minds.
     run(Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]), "").await?;
     ip(None, "link set lo up").await?;
     bridge(None, TRANSIT, &format!("{HUB}/24")).await?;
     let mut all = Vec::new();
     for (cluster, edge) in world.edges() {
-        let pod = |app, name: &str, namespace, address, listens, netns| Pod {
+        let pod = |app, name: &str, namespace, address, listens, netns| EnvoyPod {
             netns,
             cluster: cluster.id.clone(),
             network: cluster.network,
@@ -94,9 +94,9 @@ pub(super) async fn create(world: &World) -> Result<Vec<Pod>, String> {
     Ok(all)
 }
 
-impl Pod {
+impl EnvoyPod {
     /// Its Envoy, and its application.
-    pub(super) async fn start(&self, mesh: &Mesh) -> Result<Vec<Child>, Failure> {
+    pub(super) async fn start(&self, mesh: &DemoMesh) -> Result<Vec<Child>, CommandFailure> {
         let mut running = Vec::new();
         if let Some(port) = self.listens {
             let mut command = self.netns.command(std::env::current_exe().map_err(failed)?);
@@ -121,7 +121,7 @@ impl Pod {
     }
 
     /// What `strait proxy bootstrap` prints.
-    fn bootstrap(&self, mesh: &Mesh, certificates: &Path) -> Result<String, Failure> {
+    fn bootstrap(&self, mesh: &DemoMesh, certificates: &Path) -> Result<String, CommandFailure> {
         #[derive(Parser)]
         struct Line {
             #[command(flatten)]
@@ -151,7 +151,7 @@ impl Pod {
         let words = flags.iter().flat_map(|(flag, value)| [*flag, *value]);
         let line =
             Line::try_parse_from(std::iter::once("bootstrap").chain(words)).map_err(failed)?;
-        bootstrap::render(&line.args)
+        bootstrap::text(&line.args)
     }
 
     /// Requests from this pod.
@@ -160,7 +160,7 @@ impl Pod {
         address: SocketAddr,
         host: String,
         count: usize,
-    ) -> Result<Answers, Failure> {
+    ) -> Result<RequestCounts, CommandFailure> {
         let program = std::env::current_exe().map_err(failed)?;
         let mut command = self.netns.command(program);
         command.args(["demo", "ask", &address.to_string(), &host, &count.to_string()]);

@@ -6,12 +6,16 @@ use std::net::SocketAddr;
 use serde_json::Value;
 
 use super::expected::Holdings;
-use super::mesh::Settled;
-use super::world::{Cluster, World};
-use crate::cli::output::{Cell, Look, age, items, table, text};
+use super::mesh::SettledProxy;
+use super::world::{DemoCluster, World};
+use crate::cli::output::{Cell, OutputStyle, age, items, table, text};
 
 /// What there is to begin with.
-pub(super) fn clusters(world: &World, url: impl Fn(&Cluster) -> String, look: &Look) -> String {
+pub(super) fn clusters(
+    world: &World,
+    url: impl Fn(&DemoCluster) -> String,
+    look: &OutputStyle,
+) -> String {
     let rows = world.clusters.iter().map(|cluster| {
         let services = cluster
             .services
@@ -29,7 +33,7 @@ pub(super) fn clusters(world: &World, url: impl Fn(&Cluster) -> String, look: &L
 }
 
 /// How the members fare, of `/debug/clusters`.
-pub(super) fn states(answer: &Value, look: &Look) -> String {
+pub(super) fn states(answer: &Value, look: &OutputStyle) -> String {
     let rows = items(answer).iter().map(|row| {
         let state = text(&row["state"]);
         vec![
@@ -45,7 +49,7 @@ pub(super) fn states(answer: &Value, look: &Look) -> String {
 
 /// What becomes of the endpoints of services for one proxy, and why: of `/debug/explain`, those with
 /// the same answer in one line.
-pub(super) fn reasons(explanations: &[(String, Value)], look: &Look) -> String {
+pub(super) fn reasons(explanations: &[(String, Value)], look: &OutputStyle) -> String {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (service, explanation) in explanations {
         let mut groups: BTreeMap<(String, String, String), usize> = BTreeMap::new();
@@ -85,7 +89,7 @@ fn reason(endpoint: &Value) -> String {
 }
 
 /// What a proxy holds, a line for each service.
-pub(super) fn holdings(settled: &Settled, look: &Look) -> String {
+pub(super) fn holdings(settled: &SettledProxy, look: &OutputStyle) -> String {
     let rows = settled.holdings.iter().map(|(name, endpoints)| {
         let members: Vec<_> =
             endpoints.iter().map(|(address, weight)| member(address, *weight)).collect();
@@ -99,7 +103,11 @@ fn member(address: &SocketAddr, weight: u32) -> String {
 }
 
 /// What changed at each proxy, and how soon.
-pub(super) fn changes(before: &[Settled], after: &[Settled], look: &Look) -> String {
+pub(super) fn changes(
+    before: &[SettledProxy],
+    after: &[SettledProxy],
+    look: &OutputStyle,
+) -> String {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (before, after) in before.iter().zip(after) {
         let soon = format!("{:.1} ms", after.after.as_secs_f64() * 1000.0);

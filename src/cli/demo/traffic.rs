@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 use clap::Subcommand;
 use tokio::process::{Child, Command};
 
-use super::app::{self, Answers};
-use super::mesh::Mesh;
+use super::app::{self, RequestCounts};
+use super::mesh::DemoMesh;
 use super::netns;
 use super::pod::{self, HUB};
 use super::world::{CLIENT, World};
-use crate::cli::failure::{Exit, Failure, Outcome};
-use crate::cli::output::{Cell, Look, print, table};
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::output::{Cell, OutputStyle, print, table};
 
 /// The programs without which there is no real traffic.
 const TOOLS: [&str; 6] = ["envoy", "unshare", "mount", "ip", "nsenter", "iptables-restore"];
@@ -68,7 +68,7 @@ pub(super) enum Ran {
 }
 
 /// Runs a part.
-pub(super) async fn part(part: &Part) -> Outcome {
+pub(super) async fn part(part: &Part) -> CommandResult {
     match part {
         Part::Inside => return inside().await,
         Part::Echo { address, name } => app::echo(*address, name).await.map_err(failed)?,
@@ -81,15 +81,15 @@ pub(super) async fn part(part: &Part) -> Outcome {
 }
 
 /// An error of no kind of its own.
-pub(super) fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::failed(error.to_string())
+pub(super) fn failed(error: impl std::fmt::Display) -> CommandFailure {
+    CommandFailure::failed(error.to_string())
 }
 
 /// Sends real requests, if this machine can.
 ///
 /// # Errors
 /// When they don't all arrive, or not on both sides.
-pub(super) async fn run(folder: &Path) -> Result<Ran, Failure> {
+pub(super) async fn run(folder: &Path) -> Result<Ran, CommandFailure> {
     if !cfg!(target_os = "linux") {
         return Ok(Ran::Skipped("it needs the network namespaces of Linux".into()));
     }
@@ -113,7 +113,7 @@ pub(super) async fn run(folder: &Path) -> Result<Ran, Failure> {
     match output.status.code() {
         Some(0) => Ok(Ran::Passed),
         Some(code) if code == Exit::NoRights as i32 => Ok(Ran::Skipped(said.to_owned())),
-        _ => Err(Failure::failed(format!("real requests: {said} ({})", output.status))),
+        _ => Err(CommandFailure::failed(format!("real requests: {said} ({})", output.status))),
     }
 }
 
@@ -138,11 +138,12 @@ async fn enter_namespaces() -> Result<Vec<&'static str>, String> {
 }
 
 /// All of it, as the first process of its namespaces.
-async fn inside() -> Outcome {
+async fn inside() -> CommandResult {
     let world = World::new(2);
     // From here on nothing depends on the machine.
-    let pods = pod::create(&world).await.map_err(|fact| Failure::new(Exit::NoRights, fact))?;
-    let mesh = Mesh::start(world, HUB.into()).await?;
+    let pods =
+        pod::create(&world).await.map_err(|fact| CommandFailure::new(Exit::NoRights, fact))?;
+    let mesh = DemoMesh::start(world, HUB.into()).await?;
     let mut running = Vec::new();
     for pod in &pods {
         running.extend(pod.start(&mesh).await?);
@@ -186,12 +187,12 @@ async fn inside() -> Outcome {
 }
 
 /// Whether every request was answered, some in each cluster.
-fn reached_both(answers: &Answers) -> bool {
+fn reached_both(answers: &RequestCounts) -> bool {
     let reached = |id: &str| answers.by.keys().any(|pod| pod.starts_with(id));
     answers.failures.is_empty() && reached("east/") && reached("west/")
 }
 
-fn show(world: &World, answers: &Answers) -> String {
+fn show(world: &World, answers: &RequestCounts) -> String {
     let mut rows: Vec<Vec<Cell>> = Vec::new();
     for (pod, count) in &answers.by {
         let (cluster, pod) = pod.split_once('/').unwrap_or(("", pod));
@@ -207,7 +208,7 @@ fn show(world: &World, answers: &Answers) -> String {
         "{} requests from {CLIENT}.shop in east to web.shop, all answered:\n\n{}\n\
          The pods saw the client as {}: mTLS from end to end.\n",
         answers.by.values().sum::<usize>(),
-        table(&["CLUSTER", "POD", "REACHED", "REQUESTS"], rows, &Look::of_stdout()),
+        table(&["CLUSTER", "POD", "REACHED", "REQUESTS"], rows, &OutputStyle::of_stdout()),
         seen.join(", ")
     )
 }

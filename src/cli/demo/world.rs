@@ -23,17 +23,17 @@ pub(super) const NETWORKS: [&str; 2] = ["n1", "n2"];
 /// All clusters.
 #[derive(Debug, Clone)]
 pub(super) struct World {
-    pub(super) clusters: Vec<Cluster>,
+    pub(super) clusters: Vec<DemoCluster>,
 }
 
 /// One Kubernetes cluster.
 #[derive(Debug, Clone)]
-pub(super) struct Cluster {
+pub(super) struct DemoCluster {
     pub(super) id: String,
     pub(super) network: &'static str,
     /// What only the first cluster of a network has.
     pub(super) edge: Option<Edge>,
-    pub(super) services: Vec<Service>,
+    pub(super) services: Vec<DemoService>,
 }
 
 /// The gateway of a network, and a client in it.
@@ -49,16 +49,16 @@ pub(super) struct Edge {
 
 /// A Service with one port, and its pods.
 #[derive(Debug, Clone)]
-pub(super) struct Service {
+pub(super) struct DemoService {
     pub(super) name: &'static str,
     pub(super) port: objects::Port,
     pub(super) vip: Ipv4Addr,
-    pub(super) pods: Vec<Pod>,
+    pub(super) pods: Vec<DemoPod>,
 }
 
 /// A pod of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pod {
+pub(super) struct DemoPod {
     pub(super) name: String,
     pub(super) address: Ipv4Addr,
     pub(super) ready: bool,
@@ -74,11 +74,11 @@ const NODE: &str = "node-1";
 impl World {
     /// `count` clusters: `east`, `west`, `c3`, `c4`, ...
     pub(super) fn new(count: u8) -> Self {
-        Self { clusters: (0..count).map(Cluster::new).collect() }
+        Self { clusters: (0..count).map(DemoCluster::new).collect() }
     }
 
     /// Every cluster with a gateway and a client: one for each network.
-    pub(super) fn edges(&self) -> impl Iterator<Item = (&Cluster, Edge)> {
+    pub(super) fn edges(&self) -> impl Iterator<Item = (&DemoCluster, Edge)> {
         self.clusters.iter().filter_map(|cluster| Some((cluster, cluster.edge?)))
     }
 
@@ -95,7 +95,7 @@ impl World {
     }
 }
 
-impl Cluster {
+impl DemoCluster {
     fn new(index: u8) -> Self {
         let id = match index {
             0 => "east".to_owned(),
@@ -107,17 +107,17 @@ impl Cluster {
         let (network, part) = (index % 2, index / 2);
         let pod = |host| Ipv4Addr::new(10, 1, part, host);
         let web = 0..if index == 0 { 3 } else { 2 };
-        let mut services = vec![Service {
+        let mut services = vec![DemoService {
             name: "web",
             port: WEB,
             vip: Ipv4Addr::new(10, 96, 0, 10),
-            pods: web.map(|n| Pod::new("web", n, pod(11 + n))).collect(),
+            pods: web.map(|n| DemoPod::new("web", n, pod(11 + n))).collect(),
         }];
         if index == 1 {
-            let mut pods: Vec<_> = (0..3).map(|n| Pod::new("db", n, pod(21 + n))).collect();
+            let mut pods: Vec<_> = (0..3).map(|n| DemoPod::new("db", n, pod(21 + n))).collect();
             pods[1].ready = false;
             pods[2].mtls = false;
-            services.push(Service {
+            services.push(DemoService {
                 name: "db",
                 port: DB,
                 vip: Ipv4Addr::new(10, 96, 0, 20),
@@ -159,7 +159,7 @@ impl Cluster {
     }
 }
 
-impl Service {
+impl DemoService {
     /// `name.namespace:port`, as people call it.
     pub(super) fn title(&self) -> String {
         format!("{}.{SHOP}:{}", self.name, self.port.port)
@@ -171,7 +171,7 @@ impl Service {
     }
 
     fn slice(&self) -> Value {
-        let endpoint = |pod: &Pod| objects::Endpoint {
+        let endpoint = |pod: &DemoPod| objects::Endpoint {
             ready: pod.ready,
             ..objects::Endpoint::new(&pod.address.to_string()).with_pod(&pod.name)
         };
@@ -180,7 +180,7 @@ impl Service {
     }
 }
 
-impl Pod {
+impl DemoPod {
     fn new(app: &str, index: u8, address: Ipv4Addr) -> Self {
         Self { name: format!("{app}-{}", index + 1), address, ready: true, mtls: true }
     }

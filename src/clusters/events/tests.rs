@@ -4,72 +4,48 @@ use strait_sim::{Options, SimCluster, objects};
 use tokio::time::Instant;
 
 use super::*;
-use crate::apiserver::{Credential, Loopback, Redacted};
+use crate::apiserver::{ApiCredential, Loopback, Redacted};
 use crate::task::Supervisor;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const REFUSED: &str = "STR0203: users[0].user.exec runs a program";
 
-fn status(id: &str, state: State, reason: Option<&str>) -> ClusterStatus {
-    ClusterStatus {
-        id: id.to_owned(),
-        secret: Some(format!("strait-system/{id}")),
-        state,
-        reason: reason.map(str::to_owned),
-        since: None,
-        network: None,
-        trust_domain: "cluster.local".to_owned(),
-        last_contact: Default::default(),
-        services: 0,
-        endpoints: 0,
-        withheld: 0,
-        withheld_by: BTreeMap::new(),
-        objects: 0,
-        relists: 0,
-        doubts: 0,
-        errors: 0,
-        sync_took: None,
-        ignored_claims: Vec::new(),
-        memory_bytes: 0,
-        next_attempt: None,
-        mode: None,
-        credential: None,
-        same_addresses: Vec::new(),
-        kept: None,
-    }
+fn status(id: &str, state: ClusterState, reason: Option<&str>) -> ClusterStatus {
+    ClusterStatus { state, reason: reason.map(str::to_owned), ..ClusterStatus::live(id) }
 }
 
 #[test]
 fn a_state_is_told_once_however_its_reason_ages() {
-    let mut told = Told::default();
+    let mut told = EventHistory::default();
     let mut said = |statuses: &[ClusterStatus]| {
         told.look(statuses);
         let news = std::mem::take(&mut told.due).into_values();
         news.map(|news| (news.warning, news.message)).collect::<Vec<_>>()
     };
     let plain = |text: &str| (false, text.to_owned());
-    assert!(said(&[status("east", State::Syncing, None)]).is_empty());
-    let live = [status("east", State::Live, None)];
+    assert!(said(&[status("east", ClusterState::Syncing, None)]).is_empty());
+    let live = [status("east", ClusterState::Live, None)];
     assert_eq!(said(&live), [plain("cluster east is live")]);
     assert!(said(&live).is_empty());
-    let draining = |left: &str| [status("east", State::Draining, Some(left))];
+    let draining = |left: &str| [status("east", ClusterState::Draining, Some(left))];
     let text = "cluster east is draining: withdrawn in 30 s";
     assert_eq!(said(&draining("withdrawn in 30 s")), [plain(text)]);
     assert!(said(&draining("withdrawn in 29 s")).is_empty());
     assert_eq!(said(&[]), [plain("cluster east is no member any more")]);
 
-    let refused = said(&[status("east", State::Rejected, Some(REFUSED))]);
+    let refused = said(&[status("east", ClusterState::Rejected, Some(REFUSED))]);
     let [(true, text)] = &refused[..] else { panic!("{refused:?}") };
     assert!(text.starts_with(&format!("cluster east is rejected: {REFUSED} (")), "{text}");
 }
 
 #[test]
 fn a_token_that_ends_soon_is_told_once_and_its_successor_again() {
-    let mut told = Told::default();
+    let mut told = EventHistory::default();
     let mut said = |seconds: i64, ends_soon: bool| {
         let expires = Timestamp::from_second(seconds).expect("a time");
         let token = super::super::status::TokenStatus { expires, ends_soon, renews_itself: false };
-        let live = ClusterStatus { credential: Some(token), ..status("east", State::Live, None) };
+        let live =
+            ClusterStatus { credential: Some(token), ..status("east", ClusterState::Live, None) };
         told.look(&[live]);
         let news = std::mem::take(&mut told.due).into_values();
         news.filter(|news| news.warning).map(|news| news.message).collect::<Vec<_>>()
@@ -94,13 +70,13 @@ async fn news_reach_the_config_cluster_and_wait_while_it_is_away() {
         server: sim.url().parse().expect("a URI"),
         ca_pem: Some(sim.certificate_authority().into()),
         tls_server_name: None,
-        credential: Credential::Token(Redacted::new(sim.token())),
+        credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
     });
-    let bad = status("west", State::Rejected, Some(REFUSED));
+    let bad = status("west", ClusterState::Rejected, Some(REFUSED));
     let (statuses, seen) = watch::channel(Arc::new(vec![bad]));
     let tasks = Supervisor::new();
-    tasks.spawn("events", run(access, "strait-system".into(), seen));
+    tasks.spawn("events", run(access, "strait-system".into(), watch::channel(true).1, seen));
     let until = async |reason: &str| {
         let started = Instant::now();
         loop {
@@ -119,6 +95,6 @@ async fn news_reach_the_config_cluster_and_wait_while_it_is_away() {
         "apiVersion": "v1", "kind": "Secret", "namespace": "strait-system", "name": "west",
     });
     assert_eq!(event["involvedObject"], about);
-    statuses.send_replace(Arc::new(vec![status("west", State::Live, None)]));
+    statuses.send_replace(Arc::new(vec![status("west", ClusterState::Live, None)]));
     assert_eq!(until("Live").await["type"], "Normal");
 }

@@ -62,7 +62,7 @@ fn corpus(folder: &str) -> Vec<(String, Vec<u8>)> {
 
 /// A refusal takes at most 50 ms. A build without optimisation, with all other tests beside it, gets
 /// ten times that: what it must still show is that no input is worse than its length.
-fn refuse_in_time(name: &str, bytes: &[u8]) -> Refusal {
+fn refuse_in_time(name: &str, bytes: &[u8]) -> KubeconfigRefusal {
     let limit = Duration::from_millis(if cfg!(debug_assertions) { 500 } else { 50 });
     let mut best = Duration::MAX;
     for _ in 0..3 {
@@ -127,17 +127,17 @@ fn every_way_to_log_in_is_understood() {
         parse(&bytes, None, Loopback::Refused).expect("is read").credential
     };
     assert_eq!(credential("civo.yaml"), credential("civo.yaml"));
-    assert!(matches!(credential("civo.yaml"), Credential::Certificate { .. }));
-    assert!(matches!(credential("aks-user.yaml"), Credential::CertificateAndToken { .. }));
-    assert!(matches!(credential("no-credential.yaml"), Credential::None));
+    assert!(matches!(credential("civo.yaml"), ApiCredential::Certificate { .. }));
+    assert!(matches!(credential("aks-user.yaml"), ApiCredential::CertificateAndToken { .. }));
+    assert!(matches!(credential("no-credential.yaml"), ApiCredential::None));
     assert!(matches!(
         credential("gke-certificate-and-password.yaml"),
-        Credential::Certificate { .. }
+        ApiCredential::Certificate { .. }
     ));
-    assert_eq!(credential("digitalocean.yaml"), Credential::Token(Redacted::new(TOKEN.into())));
+    assert_eq!(credential("digitalocean.yaml"), ApiCredential::Token(Redacted::new(TOKEN.into())));
     assert_eq!(
         credential("k3s-basic-auth.yaml"),
-        Credential::Basic {
+        ApiCredential::Basic {
             username: "admin".into(),
             password: Redacted::new("0123abcdefg".into())
         }

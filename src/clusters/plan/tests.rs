@@ -4,17 +4,17 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::apiserver::{Credential, Loopback};
+use crate::apiserver::{ApiCredential, Loopback};
 
 const GRACE: Duration = Duration::from_secs(30);
 
-fn member(server: &str) -> Member {
-    Member {
+fn member(server: &str) -> MemberSpec {
+    MemberSpec {
         access: Access {
             server: format!("https://{server}.example.org").parse().expect("a URL"),
             ca_pem: None,
             tls_server_name: None,
-            credential: Credential::None,
+            credential: ApiCredential::None,
             loopback: Loopback::Refused,
         },
         network: None,
@@ -24,8 +24,8 @@ fn member(server: &str) -> Member {
     }
 }
 
-fn refused() -> Result<Member, Refusal> {
-    Err(Refusal::new(&codes::RUNS_PROGRAM, "users[0].user.exec", "runs a program"))
+fn refused() -> Result<MemberSpec, KubeconfigRefusal> {
+    Err(KubeconfigRefusal::new(&codes::RUNS_PROGRAM, "users[0].user.exec", "runs a program"))
 }
 
 /// A Secret made at second `created`, with usable clusters `id=server`, or `id!` for a refused one.
@@ -46,7 +46,7 @@ fn secret(name: &str, created: i64, clusters: &[&str]) -> MemberSecret {
 
 /// A world in which every plan is carried out.
 struct World {
-    running: Running,
+    running: PlannedMembers,
     start: Instant,
     grace: Duration,
     /// Clusters of which nothing has been heard.
@@ -57,7 +57,7 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            running: Running::default(),
+            running: PlannedMembers::default(),
             start: Instant::now(),
             grace: GRACE,
             empty: BTreeSet::new(),
@@ -328,12 +328,12 @@ fn check(world: &World, secrets: &[MemberSecret], second: u64, case: &str) {
     }
     for (id, cluster) in &world.running.clusters {
         match &cluster.hold {
-            Hold::Presumed => panic!("{case}: {id} is presumed though the Secrets are read"),
+            Hold::Assumed => panic!("{case}: {id} is presumed though the Secrets are read"),
             Hold::Held(_) if world.plan.kept.contains_key(id) => {}
             Hold::Held(_) => {
                 // Only its age may be that of a Secret that has gone.
                 let new = fresh.running.clusters.get(id).cloned();
-                let new = new.map(|new| Cluster { created: cluster.created, ..new });
+                let new = new.map(|new| PlannedCluster { created: cluster.created, ..new });
                 assert_eq!(Some(cluster), new.as_ref(), "{case}: {id}");
             }
             Hold::Leaving { until } => {

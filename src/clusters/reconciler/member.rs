@@ -6,15 +6,15 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::apiserver::{Access, Limits};
+use crate::apiserver::{Access, ApiClient, ReadLimits};
 use crate::clusters::flapping::Flapping;
-use crate::clusters::guard::{Holding, Passed};
-use crate::clusters::kubeconfig::Refusal;
-use crate::clusters::status::{Restored, trouble};
+use crate::clusters::guard::{LossNotice, Passed};
+use crate::clusters::kubeconfig::KubeconfigRefusal;
+use crate::clusters::status::{RestoredFacts, trouble};
 use crate::clusters::token::Lifetime;
 use crate::codes;
 use crate::model::ClusterId;
-use crate::registry::kube::{Contact, OwnMesh, Status};
+use crate::registry::kube::{ApiContact, OwnMesh, RunStatus};
 use crate::task::Supervisor;
 
 /// A member and its runs.
@@ -25,19 +25,19 @@ pub(super) struct Member {
     pub(super) serving: Option<Run>,
     /// The run that is to take over.
     pub(super) next: Option<Run>,
-    /// The last status of a run whose words have been passed on.
-    pub(super) last: Status,
-    /// Whether anything it said has been passed on.
+    /// The last status of a run whose updates have been passed on.
+    pub(super) last: RunStatus,
+    /// Whether anything it reported has been passed on.
     pub(super) has_data: bool,
     /// Whether that was remembered, and nothing newer has been passed on.
-    pub(super) restored: Option<Restored>,
+    pub(super) restored: Option<RestoredFacts>,
     /// The identity of the cluster whose data that is.
     pub(super) uid: Option<String>,
     /// The trust domain that the cluster names itself, as far as that is known.
     pub(super) claimed: Option<Arc<str>>,
     /// Why what the newest run says is not passed on.
-    pub(super) barred: Option<Refusal>,
-    /// Tasks that were told to stop.
+    pub(super) barred: Option<KubeconfigRefusal>,
+    /// Tasks that were asked to stop.
     pub(super) ending: Vec<Supervisor>,
     /// What was passed on, counted.
     pub(super) passed: Passed,
@@ -46,24 +46,26 @@ pub(super) struct Member {
 
 /// By what way, and how much, a run reads, and in which trust domain.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct How {
+pub(super) struct RunSettings {
     pub(super) access: Access,
-    pub(super) limits: Limits,
+    pub(super) limits: ReadLimits,
     pub(super) trust_domain: Arc<str>,
     pub(super) own_mesh: OwnMesh,
 }
 
 /// One run of a member's registry.
 pub(super) struct Run {
-    pub(super) how: How,
+    pub(super) how: RunSettings,
     /// How long the token lives by which it reads.
     pub(super) token: Option<Lifetime>,
     pub(super) tasks: Supervisor,
-    pub(super) status: watch::Receiver<Status>,
+    pub(super) status: watch::Receiver<RunStatus>,
     pub(super) gate: watch::Sender<bool>,
     pub(super) delivered: watch::Receiver<bool>,
     /// What is held back of what it says.
-    pub(super) held: watch::Receiver<Option<Holding>>,
+    pub(super) held: watch::Receiver<Option<LossNotice>>,
+    /// By which client it reads, once there is one.
+    pub(super) client: watch::Receiver<Option<ApiClient>>,
 }
 
 impl Drop for Run {
@@ -79,7 +81,7 @@ impl Member {
             is_to_begin: false,
             serving: None,
             next: None,
-            last: Status::starting(),
+            last: RunStatus::starting(),
             has_data: false,
             restored: None,
             uid: None,
@@ -91,7 +93,7 @@ impl Member {
         }
     }
 
-    /// Whether anything it said has been passed on, be it since the last look.
+    /// Whether anything it reported has been passed on, be it since the last look.
     pub(super) fn holds_data(&self) -> bool {
         let delivered = |run: &Run| *run.delivered.borrow();
         self.has_data || self.serving.as_ref().is_some_and(delivered)
@@ -114,6 +116,13 @@ impl Member {
         self.barred = None;
     }
 
+    /// By which client its API server can be asked, where that is known to be the cluster's.
+    pub(super) fn client(&self) -> Option<ApiClient> {
+        let speaks = |run: &&Run| *run.gate.borrow();
+        let runs = [&self.next, &self.serving].into_iter().flatten();
+        runs.filter(speaks).find_map(|run| run.client.borrow().clone())
+    }
+
     /// Whether the run that serves reads by this access.
     pub(super) fn reads_from(&self, access: &Access) -> bool {
         self.serving.as_ref().is_some_and(|run| run.how.access == *access)
@@ -130,7 +139,7 @@ impl Member {
         }
     }
 
-    /// Ends runs that another cluster answers now; what they said stays. A new run finds out which it is.
+    /// Ends runs that another cluster answers now; what they reported stays. A new run finds out which it is.
     pub(super) fn drop_replaced(&mut self) {
         let replaced = |run: &mut Run| run.status.borrow().replaced;
         let runs = [self.serving.take_if(replaced), self.next.take_if(replaced)];
@@ -140,7 +149,7 @@ impl Member {
     }
 
     /// Sees to it that the newest run reads as `how` says. There are never more than two.
-    pub(super) fn align(&mut self, how: &How, start: impl FnOnce() -> Run) {
+    pub(super) fn align(&mut self, how: &RunSettings, start: impl FnOnce() -> Run) {
         if self.next.as_ref().is_some_and(|next| next.how == *how) {
             return;
         }
@@ -153,13 +162,12 @@ impl Member {
         }
     }
 
-    /// Lets the words of runs through that may speak, and a run that has spoken take over.
-    /// `pinned` is the UID that an operator says the cluster has, `stale_after` how long it may be out of
-    /// contact.
+    /// Lets the updates of runs through that may report, and a run that has reported take over. `pinned` is the UID
+    /// that an operator states for the cluster, `stale_after` how long it may be out of contact.
     pub(super) fn advance<'a>(
         &mut self,
         pinned: Option<&str>,
-        twin_of: impl Fn(&str) -> Option<&'a ClusterId>,
+        same_uid_as: impl Fn(&str) -> Option<&'a ClusterId>,
         stale_after: Duration,
         now: Instant,
     ) {
@@ -194,11 +202,12 @@ impl Member {
                             "the cluster's UID was {was} and is {is}; to accept it annotate the Secret with strait.dev/cluster-uid={is}"
                         ),
                     };
-                    Some(Refusal::new(&codes::IDENTITY_CHANGED, "", fact))
+                    Some(KubeconfigRefusal::new(&codes::IDENTITY_CHANGED, "", fact))
                 }
-                (_, Some(is)) => twin_of(is).map(|twin| {
-                    let fact = format!("the cluster is a member already, as {twin} (UID {is})");
-                    Refusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
+                (_, Some(is)) => same_uid_as(is).map(|duplicate| {
+                    let fact =
+                        format!("the cluster is a member already, as {duplicate} (UID {is})");
+                    KubeconfigRefusal::new(&codes::SAME_CLUSTER_TWICE, "", fact)
                 }),
                 (_, None) => None,
             };
@@ -225,7 +234,7 @@ impl Member {
         let Some(serving) = &self.serving else { return };
         let (begun, reached) = {
             let status = serving.status.borrow();
-            (status.contact != Contact::Connecting, status.reached)
+            (status.contact != ApiContact::Connecting, status.reached)
         };
         // While nothing is known yet, nothing is lost.
         if begun {
@@ -234,7 +243,7 @@ impl Member {
     }
 
     /// What is held back of what its runs say.
-    pub(super) fn held(&self) -> Option<Holding> {
+    pub(super) fn held(&self) -> Option<LossNotice> {
         let runs = [&self.next, &self.serving];
         runs.into_iter().flatten().find_map(|run| *run.held.borrow())
     }
@@ -244,7 +253,7 @@ impl Member {
     pub(super) fn dark_since(&self, started: SystemTime) -> Option<SystemTime> {
         let last = self.last.last_contact.get();
         let last = match self.serving.as_ref().map(|run| run.status.borrow()) {
-            Some(status) if status.contact == Contact::Good => return None,
+            Some(status) if status.contact == ApiContact::Good => return None,
             Some(status) => last.max(status.last_contact.get()),
             None => last,
         };
@@ -258,7 +267,7 @@ impl Member {
             let status = run.status.borrow();
             *run.delivered.borrow()
                 && (status.synced, status.reached) == (true, true)
-                && status.contact == Contact::Good
+                && status.contact == ApiContact::Good
                 && status.doubted.is_none()
         };
         self.serving.as_ref().is_some_and(serves)
@@ -288,14 +297,14 @@ impl Member {
 
     /// The status to show, and that of a run which is to take over. While nothing serves yet, the
     /// newest run is what counts.
-    pub(super) fn shown(&self) -> (Status, Option<Status>) {
+    pub(super) fn shown(&self) -> (RunStatus, Option<RunStatus>) {
         let of = |run: &Run| {
             let mut status = run.status.borrow().clone();
             if self.has_data && !*run.delivered.borrow() {
-                // What an earlier run said is what is served.
-                let Status { services, endpoints, objects, .. } = self.last;
+                // What an earlier run reported is what is served.
+                let RunStatus { services, endpoints, objects, .. } = self.last;
                 let last_contact = self.last.last_contact.clone();
-                status = Status { services, endpoints, objects, last_contact, ..status };
+                status = RunStatus { services, endpoints, objects, last_contact, ..status };
             }
             status
         };

@@ -1,14 +1,16 @@
-//! What the reconciler tells others: the statuses of members, the clusters that belong to the mesh, and whether all
-//! is settled. Works out again only what may have changed.
+//! What the reconciler publishes: the statuses of members, the clusters that belong to the mesh, and whether all is
+//! settled. Works out again only what may have changed.
+
+use std::collections::BTreeSet;
 
 use super::*;
 
 impl Reconciler {
     /// Shows how these members fare, after a look at them.
-    pub(super) fn publish(&mut self, ids: &[ClusterId], look: Look, now: Instant) {
+    pub(super) fn publish(&mut self, ids: &[ClusterId], look: MembersToLookAt, now: Instant) {
         let wall = SystemTime::now();
         let withdrawn = self.withdrawn(wall);
-        let is_all = look == Look::All;
+        let is_all = look == MembersToLookAt::All;
         let (mut status_changed, mut known_changed) = (is_all, is_all);
         for id in ids {
             let Some(member) = self.members.get(id) else { continue };
@@ -25,7 +27,7 @@ impl Reconciler {
             self.show_idle(wall);
         }
         if known_changed {
-            let known = |(id, shown): (&ClusterId, &Shown)| (id.clone(), shown.known.clone());
+            let known = |(id, shown): (&ClusterId, &MemberView)| (id.clone(), shown.known.clone());
             let clusters = self.shown.iter().map(known).collect();
             publish(&self.context.known, Arc::new(KnownClusters { clusters }));
         }
@@ -35,27 +37,54 @@ impl Reconciler {
             statuses.sort_by(|a, b| order(a).cmp(&order(b)));
             publish(&self.context.statuses, Arc::new(statuses));
         }
+        self.publish_clients(ids);
         let awaited = self.shown.iter().filter(|(_, shown)| shown.is_awaited);
         let awaited: Vec<_> = awaited.map(|(id, _)| id.clone()).collect();
-        let read = self.planned_for.is_some() || self.presumed;
+        let read = self.planned_for.is_some() || self.assumed;
         let settled = match (read, awaited.is_empty()) {
-            (false, _) => Settled::ConfigurationUnread,
-            (true, false) => Settled::Waiting(awaited),
-            (true, true) => Settled::All,
+            (false, _) => MembersSettled::ConfigurationUnread,
+            (true, false) => MembersSettled::Waiting(awaited),
+            (true, true) => MembersSettled::All,
         };
         publish(&self.context.settled, settled);
+    }
+
+    /// Lends the clients of these members, and those of no other that is none any more.
+    fn publish_clients(&self, ids: &[ClusterId]) {
+        let lent = |id: &ClusterId| self.members.get(id).and_then(Member::client);
+        self.context.clients.send_if_modified(|held| {
+            let mut changes = Vec::new();
+            for id in ids.iter().chain(held.keys().filter(|id| !self.members.contains_key(*id))) {
+                let is_same = match (held.get(id), &lent(id)) {
+                    (Some(held), Some(now)) => held.is_same(now),
+                    (held, now) => held.is_none() && now.is_none(),
+                };
+                if !is_same {
+                    changes.push((id.clone(), lent(id)));
+                }
+            }
+            let is_modified = !changes.is_empty();
+            for (id, client) in changes {
+                let clients = Arc::make_mut(held);
+                match client {
+                    Some(client) => drop(clients.insert(id, client)),
+                    None => drop(clients.remove(&id)),
+                }
+            }
+            is_modified
+        });
     }
 
     /// The token by which a member is read, or would be.
     fn token_of(
         &self,
         member: &Member,
-        cluster: &Cluster,
+        cluster: &PlannedCluster,
         wall: SystemTime,
     ) -> Option<TokenStatus> {
         let held = || match &cluster.hold {
             Hold::Held(access) => Lifetime::of(access),
-            Hold::Presumed | Hold::Leaving { .. } => None,
+            Hold::Assumed | Hold::Leaving { .. } => None,
         };
         let lifetime = match member.shown_run() {
             Some(run) => run.token,
@@ -77,18 +106,18 @@ impl Reconciler {
         member: &Member,
         withdrawn: Option<&str>,
         (now, wall): (Instant, SystemTime),
-    ) -> Shown {
+    ) -> MemberView {
         let cluster = self.running.clusters.get(id);
         let network = cluster.and_then(|cluster| cluster.network.clone());
         let (mode, mode_by) = self.mode_of(id, cluster);
         let leaving_in = cluster.and_then(|cluster| match cluster.hold {
             Hold::Leaving { until } => Some(until.saturating_duration_since(now.into_std())),
-            Hold::Held(_) | Hold::Presumed => None,
+            Hold::Held(_) | Hold::Assumed => None,
         });
         let limit = self.context.config.sync_timeout;
         let late = !member.has_data && now.duration_since(member.since) >= limit;
         let (status, successor) = member.shown();
-        let (state, reason) = judge(&Facts {
+        let (state, reason) = judge(&MemberFacts {
             status: &status,
             has_data: member.has_data,
             restored: member.restored.as_ref(),
@@ -100,7 +129,7 @@ impl Reconciler {
             held: member.held().map(|held| held.seen_at(now.into_std())),
             withdrawn,
             kept: self.plan.kept.get(id),
-            bereft: cluster.is_some_and(|cluster| cluster.hold == Hold::Presumed),
+            without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
             successor: successor.as_ref(),
             barred: member.barred.as_ref(),
             stale_after: self.context.config.stale_after,
@@ -119,7 +148,7 @@ impl Reconciler {
             trust_domain: Arc::clone(&trust_domain),
         };
         let place = (network, trust_domain);
-        let kept = member.has_data.then(|| Kept { uid: member.uid.clone() });
+        let kept = member.has_data.then(|| ClusterIdHolder { uid: member.uid.clone() });
         let entry = self.entry(id.as_str(), secret, (state, reason), place, &status);
         let mode = match mode {
             Mode::Normal => None,
@@ -127,7 +156,7 @@ impl Reconciler {
             Mode::Pause => Some("pause"),
         };
         let credential = cluster.and_then(|cluster| self.token_of(member, cluster, wall));
-        Shown {
+        MemberView {
             status: ClusterStatus { kept, mode, credential, ..entry },
             known,
             is_awaited: never_synced || (self.fresh_by.is_some() && member.is_catching_up()),
@@ -159,26 +188,26 @@ impl Reconciler {
                 now
             }
         };
-        status.since = (status.state != State::Live).then_some(since);
+        status.since = (status.state != ClusterState::Live).then_some(since);
     }
 
     fn idle_entry(&self, idle: &Idle) -> ClusterStatus {
-        let state = if idle.on_standby() { State::Conflict } else { State::Rejected };
+        let state = if idle.on_standby() { ClusterState::Conflict } else { ClusterState::Rejected };
         let reason = Some(idle.refusal.to_string());
         let secret = Some(idle.secret.to_string());
         let mesh = || self.trust_domain.borrow().clone();
         let trust_domain = idle.trust_domain.clone().or_else(mesh);
         let place = (idle.network.clone(), trust_domain.unwrap_or_default());
-        self.entry(&idle.key, secret, (state, reason), place, &Status::starting())
+        self.entry(&idle.key, secret, (state, reason), place, &RunStatus::starting())
     }
 
     fn entry(
         &self,
         id: &str,
         secret: Option<String>,
-        (state, reason): (State, Option<String>),
+        (state, reason): (ClusterState, Option<String>),
         (network, trust_domain): (Option<NetworkId>, Arc<str>),
-        status: &Status,
+        status: &RunStatus,
     ) -> ClusterStatus {
         ClusterStatus {
             id: id.to_owned(),
@@ -202,11 +231,12 @@ impl Reconciler {
             memory_bytes: status.memory_bytes,
             next_attempt: status
                 .next_attempt
-                .filter(|_| state == State::Misbehaving)
+                .filter(|_| state == ClusterState::Misbehaving)
                 .and_then(|time| Timestamp::try_from(time).ok()),
             mode: None,
             credential: None,
             same_addresses: Vec::new(),
+            roots: status.roots.clone(),
             kept: None,
         }
     }
@@ -214,13 +244,19 @@ impl Reconciler {
 
 /// The config cluster, which has no Secret, first; then by ID, the one that holds it first.
 fn order(status: &ClusterStatus) -> (bool, &str, bool, Option<&str>) {
-    let idle = matches!(status.state, State::Conflict | State::Rejected);
+    let idle = matches!(status.state, ClusterState::Conflict | ClusterState::Rejected);
     (status.secret.is_some(), &status.id, idle, status.secret.as_deref())
 }
 
 /// Whether a member in that state, which never synced, may yet sync by waiting for it.
-fn holds_up_readiness(state: State) -> bool {
-    !matches!(state, State::AuthFailed | State::TlsFailed | State::Conflict | State::Paused)
+fn holds_up_readiness(state: ClusterState) -> bool {
+    !matches!(
+        state,
+        ClusterState::AuthFailed
+            | ClusterState::TlsFailed
+            | ClusterState::Conflict
+            | ClusterState::Paused
+    )
 }
 
 fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {

@@ -9,10 +9,12 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::mpsc;
+
 use super::*;
-use crate::apiserver::{Credential, Redacted};
+use crate::apiserver::{ApiCredential, Loopback, Redacted};
 use crate::registry::Contents;
-use crate::registry::kube::{Contact, LastContact};
+use crate::registry::kube::{self, ApiContact, LastContact};
 
 mod remembered;
 mod secrets;
@@ -51,7 +53,7 @@ impl Drop for Alive {
     }
 }
 
-async fn double(doubles: Arc<Doubles>, config: kube::Config) {
+async fn double(doubles: Arc<Doubles>, config: kube::RunConfig) {
     let host = config.access.server.host().unwrap_or_default().to_owned();
     let cluster = config.cluster.clone();
     let _alive = {
@@ -73,22 +75,22 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
             return std::future::pending().await;
         }
     }
-    let contact = |contact: Contact| {
+    let contact = |contact: ApiContact| {
         config.status.send_modify(|status| {
-            status.reached = contact == Contact::Good;
+            status.reached = contact == ApiContact::Good;
             status.contact = contact;
         });
     };
     if host.starts_with("dark") {
-        contact(Contact::Unreachable("connection refused".to_owned()));
+        contact(ApiContact::Unreachable("connection refused".to_owned()));
         return std::future::pending().await;
     }
     if host.starts_with("auth") {
-        contact(Contact::AuthFailed("401".to_owned()));
+        contact(ApiContact::AuthFailed("401".to_owned()));
         return std::future::pending().await;
     }
     if host.starts_with("tls") {
-        contact(Contact::TlsFailed("expired".to_owned()));
+        contact(ApiContact::TlsFailed("expired".to_owned()));
         return std::future::pending().await;
     }
     if host.starts_with("slow") {
@@ -96,12 +98,12 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
         let _ = released.wait_for(|hosts| hosts.contains(&host)).await;
     }
     let shard = ShardKey::kubernetes(cluster.clone());
-    let reset = Change::Reset(Contents::default());
+    let reset = ShardChange::Reset(Contents::default());
     let word = RegistryUpdate { shard, epoch: config.epoch, change: reset };
     let _ = config.updates.send(word).await;
     config.status.send_modify(|status| {
         status.synced = true;
-        (status.contact, status.reached) = (Contact::Good, true);
+        (status.contact, status.reached) = (ApiContact::Good, true);
         status.last_contact = LastContact::at(Some(SystemTime::now()));
         status.services = 3;
         status.cluster_uid = host
@@ -112,20 +114,20 @@ async fn double(doubles: Arc<Doubles>, config: kube::Config) {
         config.status.send_modify(|status| {
             status.last_contact = LastContact::at(Some(SystemTime::UNIX_EPOCH));
         });
-        contact(Contact::Unreachable("connection refused".to_owned()));
+        contact(ApiContact::Unreachable("connection refused".to_owned()));
     }
     if host.starts_with("flaps") {
         for _ in 0..6 {
-            contact(Contact::Good);
+            contact(ApiContact::Good);
             tokio::time::sleep(PACE * 3).await;
-            contact(Contact::Unreachable("connection refused".to_owned()));
+            contact(ApiContact::Unreachable("connection refused".to_owned()));
             tokio::time::sleep(PACE * 3).await;
         }
     }
     if host.starts_with("limps") {
         for services in 4..10 {
             config.status.send_modify(|status| {
-                status.contact = Contact::Misbehaving("pods: too long".to_owned());
+                status.contact = ApiContact::Misbehaving("pods: too long".to_owned());
                 status.last_contact = LastContact::at(Some(SystemTime::now()));
                 status.services = services;
             });
@@ -160,7 +162,7 @@ struct World {
     doubles: Arc<Doubles>,
     objects: watch::Sender<Option<Arc<Objects>>>,
     mesh_trust_domain: watch::Sender<Option<Arc<str>>>,
-    outputs: Outputs,
+    outputs: ReconcilerOutputs,
     words: mpsc::Receiver<RegistryUpdate>,
     tasks: Supervisor,
 }
@@ -169,7 +171,7 @@ struct Setup {
     grace: Duration,
     timeout: Duration,
     config_cluster: Option<ConfigCluster>,
-    remembered: BTreeMap<ClusterId, Remembered>,
+    remembered: BTreeMap<ClusterId, RememberedMember>,
     policy: watch::Receiver<Arc<Policy>>,
     stale_after: Duration,
 }
@@ -181,7 +183,7 @@ impl Default for Setup {
             timeout: LIMIT * 100,
             config_cluster: None,
             remembered: BTreeMap::new(),
-            policy: crate::policy::Watched::none().policy,
+            policy: crate::policy::WatchedPolicy::none().policy,
             stale_after: crate::clusters::status::STALE_AFTER,
         }
     }
@@ -196,7 +198,7 @@ impl World {
         let for_runner = Arc::clone(&doubles);
         let (mesh_trust_domain, mesh_trust_domain_seen) =
             watch::channel(Some("example.org".into()));
-        let config = Config {
+        let config = ReconcilerConfig {
             objects: objects_seen,
             config_cluster: setup.config_cluster,
             loopback: Loopback::Refused,
@@ -206,6 +208,7 @@ impl World {
             metadata: Default::default(),
             mcs: Default::default(),
             shared: watch::channel(Default::default()).1,
+            writes: kube::MemberWrites::nothing(),
             namespaces: watch::channel(Some(Arc::default())).1,
             removal_grace: setup.grace,
             sync_timeout: setup.timeout,
@@ -228,7 +231,7 @@ impl World {
             };
             let (annotations, data): (Vec<_>, Vec<_>) =
                 parts.iter().map(split).partition(|(key, _)| key.starts_with("strait.dev/"));
-            Arc::new(Secret {
+            Arc::new(WatchedSecret {
                 name: ObjectName::new("strait-system", name),
                 labels: BTreeMap::new(),
                 annotations: annotations.into_iter().collect(),
@@ -269,7 +272,7 @@ impl World {
         assert!(met, "wanted {wanted:#?}, is {:#?}", self.outputs.statuses.borrow());
     }
 
-    async fn until_settled(&mut self, wanted: Settled) {
+    async fn until_settled(&mut self, wanted: MembersSettled) {
         let mut settled = self.outputs.settled.clone();
         let met = tokio::time::timeout(LIMIT, settled.wait_for(|s| *s == wanted)).await.is_ok();
         assert!(met, "wanted {wanted:?}, is {:?}", self.outputs.settled.borrow());
@@ -292,7 +295,7 @@ impl World {
     fn words(&mut self) -> Vec<String> {
         let mut words = Vec::new();
         while let Ok(word) = self.words.try_recv() {
-            let sign = if matches!(word.change, Change::Removed) { '-' } else { '+' };
+            let sign = if matches!(word.change, ShardChange::Removed) { '-' } else { '+' };
             words.push(format!("{sign}{}", word.shard.cluster));
         }
         words
@@ -304,7 +307,7 @@ fn access(host: &str) -> Access {
         server: format!("https://{host}.example.org").parse().expect("a URL"),
         ca_pem: None,
         tls_server_name: None,
-        credential: Credential::Token(Redacted::new("canary".to_owned())),
+        credential: ApiCredential::Token(Redacted::new("canary".to_owned())),
         loopback: Loopback::Refused,
     }
 }
@@ -319,7 +322,7 @@ fn kubeconfig(host: &str) -> String {
 #[tokio::test]
 async fn a_bad_cluster_changes_nothing_for_the_others() {
     let mut world = World::new(Setup::default());
-    world.until_settled(Settled::ConfigurationUnread).await;
+    world.until_settled(MembersSettled::ConfigurationUnread).await;
     world.secrets(&[
         ("a", &["east=good-1", "west=dark"]),
         ("b", &["auth=auth", "tls=tls", "bad=exec", "Odd=good-2"]),
@@ -334,7 +337,7 @@ async fn a_bad_cluster_changes_nothing_for_the_others() {
             "west syncing a: STR0301: connection refused",
         ])
         .await;
-    world.until_settled(Settled::Waiting(vec!["west".into()])).await;
+    world.until_settled(MembersSettled::Waiting(vec!["west".into()])).await;
     assert_eq!(world.words(), ["+east"]);
     let known: Vec<_> = world.outputs.known.borrow().clusters.keys().cloned().collect();
     assert_eq!(known, ["auth".into(), "east".into(), "tls".into(), ClusterId::from("west")]);
@@ -346,7 +349,7 @@ async fn a_bad_cluster_changes_nothing_for_the_others() {
 async fn an_empty_configuration_is_settled() {
     let mut world = World::new(Setup::default());
     world.secrets(&[]);
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
 }
 
 #[tokio::test]
@@ -354,9 +357,9 @@ async fn a_cluster_past_its_time_no_longer_holds_up_readiness_and_joins_later() 
     let timeout = Duration::from_millis(300);
     let mut world = World::new(Setup { timeout, ..Setup::default() });
     world.secrets(&[("a", &["east=good", "west=slow"])]);
-    world.until_settled(Settled::Waiting(vec!["west".into()])).await;
+    world.until_settled(MembersSettled::Waiting(vec!["west".into()])).await;
     world.until(&["east live", "west timeout: STR0303: not synced within 300ms"]).await;
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     world.release("slow");
     world.until(&["east live", "west live"]).await;
 }
@@ -493,7 +496,7 @@ async fn a_secret_made_anew_takes_over_without_a_gap() {
     world.secrets(&[("b", &["east=slow"])]);
     world.until(&["east syncing b: what was last known stays in use"]).await;
     assert_eq!(world.outputs.statuses.borrow()[0].services, 3);
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     world.release("slow");
     world.until(&["east live b"]).await;
     assert_eq!(world.words(), ["+east", "+east"]);
@@ -679,7 +682,7 @@ async fn dark_clusters_do_not_keep_others_from_their_first_sync() {
     world.secrets(&[("s", &parts)]);
     let mut statuses = world.outputs.statuses.clone();
     let live = |statuses: &Arc<Vec<ClusterStatus>>| {
-        statuses.last().is_some_and(|status| status.id == "z" && status.state == State::Live)
+        statuses.last().is_some_and(|status| status.id == "z" && status.state == ClusterState::Live)
     };
     tokio::time::timeout(LIMIT, statuses.wait_for(live)).await.expect("in time").expect("alive");
 }
@@ -699,7 +702,7 @@ async fn the_config_cluster_is_a_member_without_a_secret() {
         ])
         .await;
     assert!(world.outputs.known.borrow().clusters["config"].config);
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     renew.send_replace(access("good-5uid-one"));
     world.until_alive(&["alpha good-3uid-one", "beta good-4uid-two", "config good-5uid-one"]).await;
     let mut words = world.words();
@@ -827,7 +830,7 @@ async fn a_cluster_that_answers_now_and_then_and_never_went_is_not_frozen() {
     let last = |statuses: &Arc<Vec<ClusterStatus>>| statuses.iter().any(|one| one.services == 10);
     let found = tokio::time::timeout(LIMIT, statuses.wait_for(last)).await;
     let found = found.expect("in time").expect("alive")[0].clone();
-    assert_eq!(found.state, State::Misbehaving, "{:?}", found.reason);
+    assert_eq!(found.state, ClusterState::Misbehaving, "{:?}", found.reason);
 }
 
 #[tokio::test]
@@ -838,7 +841,7 @@ async fn a_hundred_clusters_come_and_go() {
     world.secrets(&[("s", &parts)]);
     let mut statuses = world.outputs.statuses.clone();
     let live = |statuses: &Arc<Vec<ClusterStatus>>| {
-        statuses.len() == 100 && statuses.iter().all(|status| status.state == State::Live)
+        statuses.len() == 100 && statuses.iter().all(|status| status.state == ClusterState::Live)
     };
     tokio::time::timeout(LIMIT, statuses.wait_for(live)).await.expect("in time").expect("alive");
     world.secrets(&[]);

@@ -13,7 +13,7 @@ fn access(sim: &SimCluster, token: String) -> Access {
         server: sim.url().parse().expect("a URI"),
         ca_pem: Some(sim.certificate_authority().into()),
         tls_server_name: None,
-        credential: Credential::Token(Redacted::new(token)),
+        credential: ApiCredential::Token(Redacted::new(token)),
         loopback: Loopback::Allowed,
     }
 }
@@ -27,7 +27,7 @@ async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
         "metadata": { "name": "strait-reader", "namespace": "strait-reader" },
     });
     remote.store().apply(account).expect("applied");
-    let admin = Client::new(&access(&remote, remote.token())).expect("a client");
+    let admin = ApiClient::new(&access(&remote, remote.token())).expect("a client");
     let path = "/api/v1/namespaces/strait-reader/serviceaccounts/strait-reader/token";
     let request = json!({ "kind": "TokenRequest", "spec": { "expirationSeconds": 4 } });
     let made: Value = admin.create(path, &request).await.expect("a token");
@@ -46,7 +46,7 @@ async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
     hub.store().apply(object(wanted, &kubeconfig)).expect("applied");
     let secret = |annotations: &[(&str, &str)]| {
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        Arc::new(Secret {
+        Arc::new(WatchedSecret {
             name: ObjectName::new("strait-system", "east"),
             labels: BTreeMap::new(),
             annotations: annotations.iter().map(owned).collect(),
@@ -60,7 +60,7 @@ async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
         watch::channel(Some(Arc::new(Objects { secrets, ..Objects::default() })));
     let (_access, config) = watch::channel(access(&hub, hub.token()));
     let tasks = Supervisor::new();
-    tasks.spawn("token renewal", run(config, objects, Loopback::Allowed));
+    tasks.spawn("token renewal", run(config, watch::channel(true).1, objects, Loopback::Allowed));
     let started = Instant::now();
     loop {
         let now = hub.store().get("Secret", "strait-system", "east").expect("it").value();

@@ -7,7 +7,7 @@ fn now() -> SystemTime {
 
 /// A CA under `parent`, as an operator would plug it in.
 fn intermediate(parent: &Ca) -> AuthorityPem {
-    let (chain, key) = parent.odd(&[], |params| {
+    let (chain, key) = parent.invalid(&[], |params| {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params.extended_key_usages.clear();
@@ -17,6 +17,7 @@ fn intermediate(parent: &Ca) -> AuthorityPem {
     let key = KeyPair::try_from(key.secret_der()).expect("PKCS#8");
     let root_cert = parent.files.root_cert.clone();
     AuthorityPem {
+        form: AuthorityForm::Istio,
         cert_chain: format!("{ca_cert}{root_cert}"),
         ca_cert,
         ca_key: key.serialize_pem(),
@@ -52,7 +53,7 @@ fn validity_starts_before_now_and_ends_with_the_issuer_at_the_latest() {
     assert_eq!(clipped.chain.not_after(), ca.authority.not_after());
 
     for refused in [Duration::ZERO, LIFETIME_MAX + Duration::from_secs(1)] {
-        assert!(matches!(sign(refused, now()), Err(Error::Lifetime { .. })));
+        assert!(matches!(sign(refused, now()), Err(IdentityError::Lifetime { .. })));
     }
 }
 
@@ -85,16 +86,22 @@ fn a_set_of_files_that_does_not_fit_together_is_refused() {
         change(&mut files, &b.files);
         Authority::new(&files, "dir", now()).map(|_| ())
     };
-    assert!(matches!(with(|a, b| a.ca_key.clone_from(&b.ca_key)), Err(Error::KeyMismatch { .. })));
+    assert!(matches!(
+        with(|a, b| a.ca_key.clone_from(&b.ca_key)),
+        Err(IdentityError::KeyMismatch { .. })
+    ));
     assert!(matches!(
         with(|a, b| a.root_cert.clone_from(&b.root_cert)),
-        Err(Error::Unrooted { .. })
+        Err(IdentityError::Unrooted { .. })
     ));
-    assert!(matches!(with(|a, _| a.ca_key = "x".to_owned()), Err(Error::Pem { .. })));
-    assert!(matches!(with(|a, _| a.ca_cert = a.ca_key.clone()), Err(Error::Pem { .. })));
-    assert!(matches!(with(|a, _| a.root_cert.clear()), Err(Error::Pem { .. })));
+    assert!(matches!(with(|a, _| a.ca_key = "x".to_owned()), Err(IdentityError::Pem { .. })));
+    assert!(matches!(with(|a, _| a.ca_cert = a.ca_key.clone()), Err(IdentityError::Pem { .. })));
+    assert!(matches!(with(|a, _| a.root_cert.clear()), Err(IdentityError::Pem { .. })));
     let ended = a.authority.not_after() + Duration::from_secs(2);
-    assert!(matches!(Authority::new(&a.files, "dir", ended), Err(Error::NotValidNow { .. })));
+    assert!(matches!(
+        Authority::new(&a.files, "dir", ended),
+        Err(IdentityError::NotValidNow { .. })
+    ));
 }
 
 #[test]
@@ -103,12 +110,13 @@ fn a_leaf_can_not_act_as_ca() {
     let issued =
         root.authority.issue_workload(&id("web"), LIFETIME_DEFAULT, now()).expect("it signs");
     let files = AuthorityPem {
+        form: AuthorityForm::Istio,
         ca_cert: issued.chain.to_pem(),
         ca_key: issued.key_pem(),
         cert_chain: issued.chain.to_pem(),
         root_cert: root.files.root_cert,
     };
-    assert!(matches!(Authority::new(&files, "dir", now()), Err(Error::Unrooted { .. })));
+    assert!(matches!(Authority::new(&files, "dir", now()), Err(IdentityError::Unrooted { .. })));
 }
 
 /// The CA `files` in one file, with its key written in another form.
@@ -149,6 +157,7 @@ fn an_rsa_key_in_pkcs1_form_is_taken() {
     let (key, cert) = (read("key.pem"), read("cert.pem"));
     assert!(key.starts_with("-----BEGIN RSA PRIVATE KEY"));
     let files = AuthorityPem {
+        form: AuthorityForm::Istio,
         ca_cert: cert.clone(),
         ca_key: String::new(),
         cert_chain: cert.clone(),
@@ -171,13 +180,39 @@ fn a_directory_is_made_whole_and_never_over_another() {
     assert_eq!(std::fs::read_dir(dir.path().join("state")).expect("there").count(), 1);
 
     let other = AuthorityPem::generate(now()).expect("a CA");
-    assert!(matches!(other.write(&path), Err(Error::NotEmpty { .. })));
+    assert!(matches!(other.write(&path), Err(IdentityError::NotEmpty { .. })));
     assert_eq!(AuthorityPem::read(&path).expect("read"), files);
 
     std::fs::remove_file(path.join("ca-key.pem")).expect("removed");
     std::fs::remove_file(path.join("root-cert.pem")).expect("removed");
     let error = AuthorityPem::read(&path).expect_err("partial");
     assert!(error.to_string().ends_with("lacks ca-key.pem, root-cert.pem"), "{error}");
+}
+
+#[test]
+fn a_ca_is_read_in_the_form_of_a_tls_secret_too() {
+    let root = Ca::new();
+    let intermediate = intermediate(&root);
+    let dir = tempfile::tempdir().expect("a folder");
+    let put =
+        |name: &str, text: &str| std::fs::write(dir.path().join(name), text).expect("written");
+    let read = || AuthorityPem::read(dir.path());
+    put("tls.crt", &intermediate.cert_chain);
+    put("tls.key", &intermediate.ca_key);
+    let error = read().expect_err("partial").to_string();
+    assert!(error.ends_with("lacks ca.crt"), "{error}");
+    put("ca.crt", &root.files.root_cert);
+    let files = read().expect("whole");
+    let authority = Authority::new(&files, "dir", now()).expect("sound");
+    let leaf = authority.issue_workload(&id("web"), LIFETIME_DEFAULT, now()).expect("signs");
+    assert_eq!(leaf.chain.certificates().len(), 2, "the intermediate follows, the root doesn't");
+    put("tls.key", &AuthorityPem::generate(now()).expect("a CA").ca_key);
+    let error = Authority::new(&read().expect("whole"), "dir", now()).expect_err("no pair");
+    assert!(error.to_string().contains("dir/tls.key"), "{error}");
+    // What is called as Istio calls it goes first, and is partial by itself.
+    put("ca-cert.pem", &intermediate.ca_cert);
+    let error = read().expect_err("partial").to_string();
+    assert!(error.ends_with("lacks ca-key.pem, cert-chain.pem, root-cert.pem"), "{error}");
 }
 
 #[tokio::test]
@@ -190,13 +225,13 @@ async fn a_built_in_ca_is_made_once() {
     // Another replica was faster between our look and our write.
     struct Late(DirectoryStore, std::sync::atomic::AtomicBool);
     impl AuthorityStore for Late {
-        async fn load(&self) -> Result<Option<AuthorityPem>, Error> {
+        async fn load(&self) -> Result<Option<AuthorityPem>, IdentityError> {
             match self.1.swap(true, std::sync::atomic::Ordering::Relaxed) {
                 false => Ok(None),
                 true => self.0.load().await,
             }
         }
-        async fn create(&self, new: &AuthorityPem) -> Result<bool, Error> {
+        async fn create(&self, new: &AuthorityPem) -> Result<bool, IdentityError> {
             self.0.create(new).await
         }
     }

@@ -14,7 +14,10 @@ struct Running {
 }
 
 impl Running {
-    fn start(files: &[(&str, String)], settings: impl FnOnce(&Path) -> Settings) -> Self {
+    fn start(
+        files: &[(&str, String)],
+        settings: impl FnOnce(&Path) -> CertificateSettings,
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         let tasks = Supervisor::new();
         for (name, text) in files {
@@ -25,22 +28,24 @@ impl Running {
     }
 
     fn with_authority(ca: &Ca) -> Self {
-        Self::start(&authority_files(&ca.files), |dir| Settings {
+        Self::start(&authority_files(&ca.files), |dir| CertificateSettings {
             serving: Serving::Issued { names: default_names("strait-system") },
             client_ca: None,
             authority: Some(AuthorityFrom::Directory(dir.to_owned())),
             named: no_names(),
+            clients: ClientCertificates::Required,
         })
     }
 
     fn with_files(ca: &Ca) -> Self {
         let (certificate, key) = serving_files(ca);
         let files = [("tls.crt", certificate), ("tls.key", key), ("ca.crt", ca.roots().to_pem())];
-        Self::start(&files, |dir| Settings {
+        Self::start(&files, |dir| CertificateSettings {
             serving: Serving::Files { certificate: dir.join("tls.crt"), key: dir.join("tls.key") },
             client_ca: Some(dir.join("ca.crt")),
             authority: None,
             named: no_names(),
+            clients: ClientCertificates::Required,
         })
     }
 
@@ -71,7 +76,7 @@ impl Running {
 }
 
 fn authority_files(files: &AuthorityPem) -> [(&'static str, String); 4] {
-    let AuthorityPem { ca_cert, ca_key, cert_chain, root_cert } = files.clone();
+    let AuthorityPem { ca_cert, ca_key, cert_chain, root_cert, .. } = files.clone();
     [
         ("ca-cert.pem", ca_cert),
         ("ca-key.pem", ca_key),
@@ -215,11 +220,12 @@ async fn a_swap_of_kubernetes_data_folder_is_seen() {
     }
     let tasks = Supervisor::new();
     let [certificate, key, ca] = ["tls.crt", "tls.key", "ca.crt"].map(|file| dir.path().join(file));
-    let settings = Settings {
+    let settings = CertificateSettings {
         serving: Serving::Files { certificate, key },
         client_ca: Some(ca),
         authority: None,
         named: no_names(),
+        clients: ClientCertificates::Required,
     };
     let mut identity = start(settings, FAST, &tasks).expect("a good first set");
     let first = Arc::clone(&identity.borrow());
@@ -235,14 +241,15 @@ async fn a_swap_of_kubernetes_data_folder_is_seen() {
 }
 
 /// The pure part: time is an argument.
-fn state(ca: &Ca, now: SystemTime) -> (Settings, Rotation, ServerIdentity) {
-    let settings = Settings {
+fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIdentity) {
+    let settings = CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
         named: no_names(),
+        clients: ClientCertificates::Required,
     };
-    let files = Files::read(&settings);
+    let files = CertificateFiles::read(&settings);
     let first = build(&settings, &files, None, now).expect("a sound CA");
     (settings, Rotation::new(files), first)
 }
@@ -252,7 +259,7 @@ fn our_own_certificate_is_renewed_at_half_its_life() {
     let hour = Duration::from_secs(3600);
     let start = SystemTime::now();
     let (settings, mut rotation, first) = state(&Ca::new(), start);
-    let files = || Files::read(&settings);
+    let files = || CertificateFiles::read(&settings);
     assert!(rotation.apply(&settings, files(), &first, start + 11 * hour).is_none());
     let next = rotation.apply(&settings, files(), &first, start + 13 * hour).expect("renewed");
     assert!(next.serving_not_after > first.serving_not_after + 12 * hour);
@@ -266,21 +273,24 @@ fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() 
     let dir = tempfile::tempdir().expect("a folder");
     let path = dir.path().join("ca");
     ca.files.write(&path).expect("written");
-    let settings = Settings {
+    let settings = CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Directory(path.clone())),
         named: no_names(),
+        clients: ClientCertificates::Required,
     };
     let start = SystemTime::now();
-    let files = Files::read(&settings);
+    let files = CertificateFiles::read(&settings);
     let first = build(&settings, &files, None, start).expect("a sound CA");
     let mut rotation = Rotation::new(files);
 
     fs::remove_file(path.join("ca-key.pem")).expect("removed");
-    let _ = rotation.apply(&settings, Files::read(&settings), &first, start);
+    let _ = rotation.apply(&settings, CertificateFiles::read(&settings), &first, start);
     let later = start + Duration::from_secs(13 * 3600);
-    let next = rotation.apply(&settings, Files::read(&settings), &first, later).expect("renewed");
+    let next = rotation
+        .apply(&settings, CertificateFiles::read(&settings), &first, later)
+        .expect("renewed");
     assert!(next.serving_not_after > first.serving_not_after);
     assert_eq!(next.problem.as_ref().map(|problem| problem.code), Some("STR0705"));
 }
@@ -294,14 +304,15 @@ fn a_certificate_nobody_replaced_in_time_is_a_problem() {
     fs::write(&certificate, certificate_pem).expect("written");
     fs::write(&key, key_pem).expect("written");
     fs::write(&roots, ca.roots().to_pem()).expect("written");
-    let settings = Settings {
+    let settings = CertificateSettings {
         serving: Serving::Files { certificate, key },
         client_ca: Some(roots),
         authority: None,
         named: no_names(),
+        clients: ClientCertificates::Required,
     };
     let now = SystemTime::now();
-    let files = Files::read(&settings);
+    let files = CertificateFiles::read(&settings);
     let first = build(&settings, &files, None, now).expect("a good set");
     let mut rotation = Rotation::new(files.clone());
     assert!(rotation.apply(&settings, files.clone(), &first, now).is_none());
@@ -316,41 +327,76 @@ fn a_set_that_is_still_being_written_is_passed_over() {
     let (ca, other) = (Ca::new(), Ca::new());
     let now = SystemTime::now();
     let (settings, mut rotation, first) = state(&ca, now);
-    let files = |name: &str| Files([(PathBuf::from(name), Ok(vec![]))].into(), Arc::default());
+    let files = |name: &str| CertificateFiles {
+        files: [(PathBuf::from(name), Ok(vec![]))].into(),
+        ..CertificateFiles::default()
+    };
     // Different at each read: never tried, and so no problem either.
     for name in ["a", "b", "c"] {
         assert!(rotation.apply(&settings, files(name), &first, now).is_none());
     }
-    let settled = Settings { authority: Some(AuthorityFrom::Stored(other.files)), ..settings };
+    let settled =
+        CertificateSettings { authority: Some(AuthorityFrom::Stored(other.files)), ..settings };
     let next = rotation.apply(&settled, files("c"), &first, now).expect("twice the same");
     assert_eq!(next.trust_generation, 1);
 }
 
 #[test]
+fn a_ca_that_somebody_else_keeps_is_followed_and_never_given_up_for_a_bad_one() {
+    let (a, b, now) = (Ca::new(), Ca::new(), SystemTime::now());
+    let of = |held| Arc::new(FollowedAuthority { origin: "Secret s/cacerts".to_owned(), held });
+    let (change, held) = watch::channel(of(Ok(a.files.clone())));
+    let (mut settings, _, _) = state(&a, now);
+    settings.authority = Some(AuthorityFrom::Followed(held));
+    let files = CertificateFiles::read(&settings);
+    let mut current = build(&settings, &files, None, now).expect("sound");
+    let mut rotation = Rotation::new(files);
+    let mut read = |current: &ServerIdentity| {
+        rotation.apply(&settings, CertificateFiles::read(&settings), current, now)
+    };
+    change.send_replace(of(Err("Secret s/cacerts lacks ca-key.pem".to_owned())));
+    assert!(read(&current).is_none(), "seen once");
+    current = read(&current).expect("a problem");
+    let problem = current.problem.as_ref().expect("it is shown");
+    assert!(problem.message.contains("lacks ca-key.pem"), "{}", problem.message);
+    assert_eq!(*current.trust, *a.authority.roots().as_ref(), "what was good stays");
+    change.send_replace(of(Ok(b.files.clone())));
+    assert!(read(&current).is_none(), "seen once");
+    current = read(&current).expect("the new one");
+    assert_eq!(*current.trust, *b.authority.roots().as_ref());
+    assert!(current.problem.is_none());
+}
+
+#[test]
 fn a_bad_first_set_is_an_error() {
-    let missing = Settings {
+    let missing = CertificateSettings {
         serving: Serving::Issued { names: vec![] },
         client_ca: None,
         authority: Some(AuthorityFrom::Directory("/nonexistent".into())),
         named: no_names(),
+        clients: ClientCertificates::Required,
     };
     let tasks = Supervisor::new();
-    assert!(matches!(start(missing.clone(), FAST, &tasks), Err(Error::PartialAuthority { .. })));
-    let none = Settings { authority: None, ..missing };
-    assert!(matches!(start(none, FAST, &tasks), Err(Error::NoAuthority)));
+    assert!(matches!(
+        start(missing.clone(), FAST, &tasks),
+        Err(IdentityError::PartialAuthority { .. })
+    ));
+    let none = CertificateSettings { authority: None, ..missing };
+    assert!(matches!(start(none, FAST, &tasks), Err(IdentityError::NoAuthority)));
 }
 
 #[tokio::test]
 async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
     let (mesh, west) = (Ca::new(), Ca::new());
     let (named, named_seen) = watch::channel(Arc::default());
-    let mut running = Running::start(&[], |_| Settings {
+    let mut running = Running::start(&[], |_| CertificateSettings {
         serving: Serving::Issued { names: default_names("strait-system") },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(mesh.files.clone())),
         named: named_seen,
+        clients: ClientCertificates::Required,
     });
-    let client = || west.odd(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
+    let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
     running.let_in(&client(), mesh.roots()).await.expect_err("nobody knows it");
     let bundles = vec![(west.roots().to_pem(), vec!["west.example".to_owned()])];
     named.send_replace(Arc::new(NamedRoots { own: vec!["cluster.local".into()], bundles }));

@@ -4,22 +4,43 @@ use rcgen::{CertificateParams, KeyPair};
 use strait_proto::envoy::google::protobuf::{Struct, Value};
 
 use super::*;
+use crate::identity::caller::{CallerAnswer, CallerRegistry, TokenProof};
 use crate::identity::testing::{Ca, id, no_names};
-use crate::identity::{AuthorityFrom, Serving, Settings, SpiffeId, TrustRoots, rotation};
+use crate::identity::tls::ClientCertificates;
+use crate::identity::{
+    AuthorityFrom, CertificateSettings, Serving, SpiffeId, TrustRoots, rotation,
+};
 use crate::task::Supervisor;
+
+/// Knows that cluster `east` runs pods of account `web`, and nobody by a token.
+#[derive(Debug)]
+struct EastRunsWeb;
+
+impl CallerRegistry for EastRunsWeb {
+    fn verify<'a>(&'a self, _: &'a str, _: &'a ClusterId) -> CallerAnswer<'a> {
+        Box::pin(std::future::pending())
+    }
+
+    fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool {
+        cluster.as_str() == "east" && *identity == id("web")
+    }
+}
 
 /// A service whose CA is `ca`, and the request of a caller with a good certificate request.
 fn service(ca: &Ca) -> (CertificateService, Supervisor) {
     let tasks = Supervisor::new();
-    let settings = Settings {
+    let settings = CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
         named: no_names(),
+        clients: ClientCertificates::Optional,
     };
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a sound CA");
     let trust_domain = watch::channel(Some("cluster.local".into())).1;
-    (CertificateService::new(identity, trust_domain), tasks)
+    let service =
+        CertificateService::new(identity, trust_domain, Arc::new(EastRunsWeb), Arc::default());
+    (service, tasks)
 }
 
 fn request(
@@ -38,7 +59,8 @@ fn request(
     if let Some(ca) = caller {
         let (chain, _) = ca.workload("web");
         let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
-        request.extensions_mut().insert(peer);
+        let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+        request.extensions_mut().insert(caller);
     }
     request
 }
@@ -66,9 +88,9 @@ async fn a_caller_that_is_no_longer_believed_gets_nothing() {
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
     // Its certificate has ended while its connection lasted.
     let request = request(Some(&ca), |_| {});
-    let caller = request.extensions().get::<PeerIdentity>().expect("a caller").clone();
-    let later = caller.not_after() + Duration::from_secs(1);
-    let status = service.sign(&caller, request.get_ref(), later).expect_err("refused");
+    let caller = request.extensions().get::<Caller>().expect("a caller").clone();
+    let later = SystemTime::now() + Duration::from_secs(3601);
+    let status = service.sign(&caller, request.into_inner(), later).await.expect_err("refused");
     assert_eq!(status.code(), Code::Unauthenticated, "{status}");
 }
 
@@ -76,11 +98,15 @@ async fn a_caller_that_is_no_longer_believed_gets_nothing() {
 async fn what_the_caller_has_no_right_to_is_refused() {
     let ca = Ca::new();
     let (service, _tasks) = service(&ca);
-    let impersonating = |text: &str| {
+    let field = |name: &str, text: &str| {
         let kind = Some(Kind::StringValue(text.to_owned()));
-        let fields = HashMap::from([("ImpersonatedIdentity".to_owned(), Value { kind })]);
-        Some(Struct { fields })
+        Some(Struct { fields: HashMap::from([(name.to_owned(), Value { kind })]) })
     };
+    let impersonating = |text: &str| field("ImpersonatedIdentity", text);
+    let signer = |text: &str| field("CertSigner", text);
+    // Agents always send it.
+    let usual = request(Some(&ca), |r| r.metadata = signer(""));
+    service.create_certificate(usual).await.expect("signed");
     let other = SpiffeId::new("cluster.local", "shop", "db").expect("valid").to_string();
     for (request, code) in [
         (request(None, |_| {}), Code::Unauthenticated),
@@ -89,6 +115,7 @@ async fn what_the_caller_has_no_right_to_is_refused() {
         (request(Some(&ca), |r| r.validity_duration = 91 * 86_400), Code::InvalidArgument),
         (request(Some(&ca), |r| r.validity_duration = i64::MAX), Code::InvalidArgument),
         (request(Some(&ca), |r| r.metadata = impersonating(&other)), Code::PermissionDenied),
+        (request(Some(&ca), |r| r.metadata = signer("a.example/b")), Code::InvalidArgument),
     ] {
         let status = service.create_certificate(request).await.expect_err("refused");
         assert_eq!(status.code(), code, "{status}");
@@ -97,4 +124,36 @@ async fn what_the_caller_has_no_right_to_is_refused() {
     let service = CertificateService { trust_domain, ..service };
     let status = service.create_certificate(request(Some(&ca), |_| {})).await.expect_err("refused");
     assert_eq!(status.code(), Code::PermissionDenied);
+}
+
+/// A request of `web` that is proven by `caller`.
+fn called_by(caller: Caller) -> Request<IstioCertificateRequest> {
+    let mut request = request(None, |_| {});
+    request.extensions_mut().insert(caller);
+    request
+}
+
+#[tokio::test]
+async fn a_token_is_enough_and_a_certificate_is_renewed_only_where_its_pod_is_known() {
+    let ca = Ca::new();
+    let (service, _tasks) = service(&ca);
+    let by_certificate = |name: &str, cluster: Option<&str>| {
+        let (chain, _) = ca.workload(name);
+        let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
+        Caller::of_certificate(Arc::new(peer), cluster.map(ClusterId::from))
+    };
+    let proof = TokenProof { cluster: "west".into(), pod: None, expires: SystemTime::now() };
+    let by_token = Caller::of_token(id("db"), proof);
+    for (caller, code) in [
+        (by_token, None),
+        (by_certificate("web", Some("east")), None),
+        (by_certificate("web", Some("west")), Some(Code::PermissionDenied)),
+        (by_certificate("web", None), Some(Code::PermissionDenied)),
+        (by_certificate("db", Some("east")), Some(Code::PermissionDenied)),
+    ] {
+        let found = service.create_certificate(called_by(caller.clone())).await;
+        assert_eq!(found.err().map(|status| status.code()), code, "{caller:?}");
+    }
+    assert_eq!(service.stats.asked.load(Ordering::Relaxed), 5);
+    assert_eq!(service.stats.issued.load(Ordering::Relaxed), 2);
 }

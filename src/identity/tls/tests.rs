@@ -26,30 +26,38 @@ async fn whoever_is_not_exactly_one_workload_of_a_trusted_ca_is_refused() {
         ("foreign CA", foreign.workload("web"), "UnknownIssuer"),
         (
             "two identities",
-            ca.odd(&[ID, "spiffe://cluster.local/ns/shop/sa/db"], |_| {}),
+            ca.invalid(&[ID, "spiffe://cluster.local/ns/shop/sa/db"], |_| {}),
             "has 2 URI names",
         ),
-        ("the same identity twice", ca.odd(&[ID, ID], |_| {}), "has 2 URI names"),
-        ("DNS name only", ca.odd(&["web.shop.svc"], |_| {}), "has 0 URI names"),
-        ("no name", ca.odd(&[], |_| {}), "has 0 URI names"),
-        ("another URI", ca.odd(&["https://cluster.local/ns/shop/sa/web"], |_| {}), "not spiffe://"),
-        ("no service account", ca.odd(&["spiffe://cluster.local/ns/shop/sa/"], |_| {}), "account"),
-        ("ended", ca.odd(&[ID], |params| params.not_after = (now - minute).into()), "Expired"),
+        ("the same identity twice", ca.invalid(&[ID, ID], |_| {}), "has 2 URI names"),
+        ("DNS name only", ca.invalid(&["web.shop.svc"], |_| {}), "has 0 URI names"),
+        ("no name", ca.invalid(&[], |_| {}), "has 0 URI names"),
+        (
+            "another URI",
+            ca.invalid(&["https://cluster.local/ns/shop/sa/web"], |_| {}),
+            "not spiffe://",
+        ),
+        (
+            "no service account",
+            ca.invalid(&["spiffe://cluster.local/ns/shop/sa/"], |_| {}),
+            "account",
+        ),
+        ("ended", ca.invalid(&[ID], |params| params.not_after = (now - minute).into()), "Expired"),
         (
             "not begun",
-            ca.odd(&[ID], |params| params.not_before = (now + minute).into()),
+            ca.invalid(&[ID], |params| params.not_before = (now + minute).into()),
             "NotValidYet",
         ),
         (
             "for servers only",
-            ca.odd(&[ID], |params| {
+            ca.invalid(&[ID], |params| {
                 params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
             }),
             "RequiredEku",
         ),
         (
             "a CA",
-            ca.odd(&[ID], |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
+            ca.invalid(&[ID], |params| params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained)),
             "CaUsedAsEndEntity",
         ),
     ] {
@@ -62,7 +70,7 @@ async fn whoever_is_not_exactly_one_workload_of_a_trusted_ca_is_refused() {
 #[tokio::test]
 async fn a_dns_name_beside_the_identity_does_not_matter() {
     let ca = Ca::new();
-    let pair = ca.odd(&[ID, "web.shop.svc"], |_| {});
+    let pair = ca.invalid(&[ID, "web.shop.svc"], |_| {});
     handshake(&server(&ca, ca.roots()), &client(pair, ca.roots())).await.expect("let in");
 }
 
@@ -139,16 +147,16 @@ fn roots_are_a_set() {
 fn an_ended_root_is_believed_by_nobody() {
     let ca = Ca::new();
     let later = ca.authority.not_after() + Duration::from_secs(2);
-    let pair = ca.odd(&[ID], |_| {});
+    let pair = ca.invalid(&[ID], |_| {});
     assert!(ca.roots().authenticate(&pair.0, SystemTime::now()).is_ok());
     assert!(matches!(
         ca.roots().authenticate(&pair.0, later),
-        Err(Error::Untrusted(webpki::Error::UnknownIssuer))
+        Err(IdentityError::Untrusted(webpki::Error::UnknownIssuer))
     ));
     let bundle = ca.roots().to_pem();
     assert!(matches!(
         TrustRoots::from_pem(bundle.as_bytes(), "bundle", later),
-        Err(Error::NotValidNow { .. })
+        Err(IdentityError::NotValidNow { .. })
     ));
 }
 
@@ -181,7 +189,7 @@ async fn a_trust_domain_with_roots_of_its_own_is_held_to_them() {
     let trust = Arc::new(TrustRoots::clone(mesh.roots()).with_named(&named, now));
     let server = server(&mesh, &trust);
     let of =
-        |ca: &Ca, domain: &str| ca.odd(&[&format!("spiffe://{domain}/ns/shop/sa/web")], |_| {});
+        |ca: &Ca, domain: &str| ca.invalid(&[&format!("spiffe://{domain}/ns/shop/sa/web")], |_| {});
     for (case, pair, refused) in [
         ("the mesh's", of(&mesh, "cluster.local"), None),
         ("named for none, so for the mesh", of(&all, "cluster.local"), None),

@@ -7,8 +7,8 @@ use super::super::writer::shards;
 use super::*;
 use crate::fixtures::settings;
 use crate::push::PushContext;
-use crate::push::event_loop::{Event, Mesh};
-use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ShardKey};
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
 const NAMES: [&str; 3] = ["cart.shop", "web.shop", "db.data"];
 /// Enough for every way to write, and for the oldest files to go.
@@ -17,17 +17,18 @@ const WRITES: usize = 16;
 /// A mesh of one cluster, and what that is known to say.
 struct World {
     dice: Dice,
-    mesh: Mesh,
+    mesh: MeshState,
     context: Arc<PushContext>,
     workloads: Workloads,
 }
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut mesh = Mesh::new(settings());
-        let change = Change::Reset(Contents { network_label: Some(None), ..Contents::default() });
-        mesh.apply(Event::Registry(word(change)));
-        mesh.apply(Event::CompleteWithoutNames);
+        let mut mesh = MeshState::new(settings());
+        let change =
+            ShardChange::Reset(Contents { network_label: Some(None), ..Contents::default() });
+        mesh.apply(MeshEvent::Registry(word(change)));
+        mesh.apply(MeshEvent::CompleteWithoutNames);
         let (context, _) = mesh.next_version().expect("the first one");
         Self { dice: dice(seed), mesh, context, workloads: Workloads::default() }
     }
@@ -71,19 +72,19 @@ impl World {
         if dice.upto(8) == 0 {
             contents.network_label = Some(dice.maybe(|dice| dice.text().as_ref().into()));
         }
-        self.mesh.apply(Event::Registry(word(Change::Update(contents))));
+        self.mesh.apply(MeshEvent::Registry(word(ShardChange::Update(contents))));
         let (now, _) = self.mesh.next_version()?;
         let before = std::mem::replace(&mut self.context, now);
         deltas(&before, &self.context).remove(&ClusterId::from("east"))
     }
 
-    fn shard(&self) -> Shard {
+    fn shard(&self) -> ShardState {
         let wanted = [(&ClusterId::from("east"), None)];
         shards(&self.context, wanted.into_iter()).pop().expect("the one")
     }
 }
 
-fn word(change: Change) -> RegistryUpdate {
+fn word(change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard: ShardKey::kubernetes("east".into()), epoch: Epoch(1), change }
 }
 
@@ -152,7 +153,7 @@ fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
             // Files are written anew at any moment.
             let appended = match world.dice.upto(4) {
                 0 => None,
-                _ => writing.append::<Shard>("east", &delta).expect("appended"),
+                _ => writing.append::<ShardState>("east", &delta).expect("appended"),
             };
             if appended.is_none() {
                 writing.put(&now).expect("written");
@@ -167,7 +168,7 @@ fn whatever_stops_a_write_what_is_read_was_current_before_or_after_it() {
             for (number, stopped) in stops(&held, &then, &mut at).iter().enumerate() {
                 let found = with(stopped);
                 let mut reading = store(&found);
-                let (read, refused) = reading.read::<Shard>("east");
+                let (read, refused) = reading.read::<ShardState>("east");
                 let read = read.expect("something is known");
                 let name = format!("seed {seed}, step {step}, stop {number}: {refused:?}");
                 assert!(read == was || read == now, "{name}");
@@ -195,7 +196,7 @@ fn a_journal_is_bounded_and_belongs_to_its_file() {
     let (mut whole, mut longest) = (0, 0);
     for _ in 0..1500 {
         let Some(delta) = world.change() else { continue };
-        if writing.append::<Shard>("east", &delta).expect("appended").is_none() {
+        if writing.append::<ShardState>("east", &delta).expect("appended").is_none() {
             writing.put(&world.shard()).expect("written");
             whole += 1;
         }
@@ -212,7 +213,7 @@ fn a_journal_is_bounded_and_belongs_to_its_file() {
     let journal = mixed.keys().rfind(|name| name.ends_with(".journal")).cloned().expect("one");
     let (other, _) = to_file(&shard("east", 3), &origin());
     mixed.insert(journal.replace(".journal", ".lkg"), other);
-    let (read, refused) = store(&with(&mixed)).read::<Shard>("east");
+    let (read, refused) = store(&with(&mixed)).read::<ShardState>("east");
     assert_eq!(read, Some(shard("east", 3)));
     let refused = refused.expect("a reason").remark();
     assert!(refused.contains("what stands before that is used"), "{refused}");
@@ -226,15 +227,15 @@ fn a_journal_that_is_as_long_as_its_file_is_named_to_be_written_anew() {
     writing.put(&world.shard()).expect("written");
     let named = || ["west", "east"].into_iter();
     let mut appended = 0;
-    while writing.longest_journal::<Shard>(named()).is_none() {
+    while writing.longest_journal::<ShardState>(named()).is_none() {
         let Some(delta) = world.change() else { continue };
-        let bytes = writing.append::<Shard>("east", &delta).expect("appended");
+        let bytes = writing.append::<ShardState>("east", &delta).expect("appended");
         appended += bytes.expect("not too long while nobody was told");
     }
-    assert_eq!(writing.longest_journal::<Shard>(named()), Some("east"));
+    assert_eq!(writing.longest_journal::<ShardState>(named()), Some("east"));
     assert!(appended > 64 * 1024, "{appended} bytes");
     writing.put(&world.shard()).expect("written");
-    assert_eq!(writing.longest_journal::<Shard>(named()), None);
+    assert_eq!(writing.longest_journal::<ShardState>(named()), None);
 }
 
 #[test]
@@ -253,7 +254,7 @@ fn a_file_larger_than_any_that_is_written_is_refused_unread() {
         sparse(&next, 0);
         sparse(&next, bytes);
         let began = std::time::Instant::now();
-        let (read, refused) = store(&directory).read::<Shard>("east");
+        let (read, refused) = store(&directory).read::<ShardState>("east");
         assert_eq!(read, Some(shard("east", 1)));
         let refused = refused.expect("a reason").to_string();
         assert!(refused.contains(reason), "{refused}");
@@ -261,7 +262,7 @@ fn a_file_larger_than_any_that_is_written_is_refused_unread() {
     }
     fs::remove_file(next).expect("removed");
     sparse(&newest.with_extension("journal"), 3_000_000_000);
-    let (read, refused) = store(&directory).read::<Shard>("east");
+    let (read, refused) = store(&directory).read::<ShardState>("east");
     assert_eq!(read, Some(shard("east", 1)));
     assert!(refused.expect("a reason").to_string().contains("none is written with more than"));
 }

@@ -27,7 +27,7 @@ fn plain(addresses: &[&str]) -> Service {
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Default::default(),
-        keeps_home: false,
+        is_cluster_local: false,
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external: false,

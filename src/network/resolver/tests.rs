@@ -90,12 +90,12 @@ async fn each_kind_of_answer_is_told_from_the_others() {
     server.say("broken.example", Says::Code(ResponseCode::ServFail));
     server.say("refused.example", Says::Code(ResponseCode::Refused));
     server.say("silent.example", Says::Silence);
-    let some = |list: &[&str], seconds| Answer::Addresses {
+    let some = |list: &[&str], seconds| FamilyAnswer::Addresses {
         addresses: list.iter().map(|text| text.parse().expect("an address")).collect(),
         ttl: Duration::from_secs(seconds),
     };
-    let nothing = |fact: &str| Answer::Nothing(fact.to_owned());
-    let failed = |fact: &str| Answer::Failed(fact.to_owned());
+    let nothing = |fact: &str| FamilyAnswer::Nothing(fact.to_owned());
+    let failed = |fact: &str| FamilyAnswer::Failed(fact.to_owned());
     let cases = [
         ("both.example", some(&["192.0.2.1"], 30), some(&["2001:db8::1"], 30)),
         ("v4.example", some(&["192.0.2.2", "192.0.2.1"], 1), nothing("no addresses")),
@@ -110,13 +110,16 @@ async fn each_kind_of_answer_is_told_from_the_others() {
     for (name, v4, v6) in cases {
         let mut answers = dns.ask(name, LIMIT).await;
         for answer in [&mut answers.v4, &mut answers.v6] {
-            if let Answer::Addresses { addresses, .. } = answer {
+            if let FamilyAnswer::Addresses { addresses, .. } = answer {
                 addresses.sort_by(|a, b| b.cmp(a));
             }
         }
-        assert_eq!(answers, Answers { v4, v6 }, "{name}");
+        assert_eq!(answers, NameAnswers { v4, v6 }, "{name}");
     }
-    assert!(matches!(dns.ask("no name", LIMIT).await.v4, Answer::Failed(_) | Answer::Nothing(_)));
+    assert!(matches!(
+        dns.ask("no name", LIMIT).await.v4,
+        FamilyAnswer::Failed(_) | FamilyAnswer::Nothing(_)
+    ));
     assert!(tasks.shut_down(LIMIT).await);
 }
 
@@ -127,14 +130,14 @@ async fn a_name_is_followed_while_a_silent_one_delays_nobody() {
     server.say("gw.example", Says::Addresses(vec!["192.0.2.1"], 0));
     server.say("silent.example", Says::Silence);
     let short = Duration::from_millis(20);
-    let limits = Limits {
+    let limits = DnsLimits {
         ttl_min: short,
         retry_min: short,
         retry_max: short,
         grace: Duration::from_millis(400),
         // Longer than the test may take: the silent name is never heard of in it.
         question_max: 2 * LIMIT,
-        ..Limits::default()
+        ..DnsLimits::default()
     };
     let wanted: BTreeSet<Arc<str>> = ["gw.example".into(), "silent.example".into()].into();
     let (want, wanted) = watch::channel(wanted);
@@ -185,7 +188,7 @@ async fn what_was_known_before_a_restart_stays_until_dns_answers() {
     let (_want, wanted) = watch::channel(["gw.example".into()].into());
     let (resolved, mut names) = watch::channel(Arc::new(before));
     let dns = Dns::at(address, TRY).expect("a resolver");
-    tasks.spawn("resolver", run(dns, Limits::default(), wanted, resolved));
+    tasks.spawn("resolver", run(dns, DnsLimits::default(), wanted, resolved));
     let failing =
         names.wait_for(|names| names.get("gw.example").is_some_and(|n| n.problem.is_some()));
     let names = tokio::time::timeout(LIMIT, failing).await.expect("in time").expect("runs");

@@ -1,5 +1,6 @@
 use super::*;
 use crate::fixtures::sidecar;
+use crate::push::Whereabouts;
 use crate::push::view::Role;
 
 /// Each name is `HOST` or `HOST:PORT`.
@@ -67,6 +68,12 @@ fn a_definition_reaches_all_of_whom_nothing_is_known_and_a_workload_its_own_prox
     assert_eq!(other.take().routes, ["80".into()].into());
 }
 
+fn stand(subscription: &Subscription, network: &str) -> bool {
+    let proxy = Arc::new(sidecar("web.ns", "east"));
+    let whereabouts = Whereabouts::default();
+    subscription.stand(Stand { proxy, network: network.into(), whereabouts }, view(network))
+}
+
 fn view(network: &str) -> ViewKey {
     ViewKey::of(&sidecar("web.ns", "east"), network.into(), Role::Client)
 }
@@ -77,13 +84,13 @@ fn who_stands_where_nothing_differs_is_left_alone() {
     let mut streams = [(); 3].map(|()| interest.subscribe(None));
     streams.iter_mut().for_each(|stream| watch(stream, &["x", "y"]));
     let [a, b, c] = &streams;
-    assert!(a.stand_at(view("n1")) && b.stand_at(view("n2")) && !a.stand_at(view("n1")));
-    let unseen = BTreeMap::from([("x".into(), vec![Arc::new(view("n1"))])]);
-    let changes = Changes { unseen, ..endpoints_of(&["x", "y"]) };
+    assert!(stand(a, "n1") && stand(b, "n2") && !stand(a, "n1"));
+    let unaffected_views = BTreeMap::from([("x".into(), vec![Arc::new(view("n1"))])]);
+    let changes = Changes { unaffected_views, ..endpoints_of(&["x", "y"]) };
     interest.mark(&changes);
     let both = ["x", "y"].map(str::to_owned);
     assert_eq!((dirty(a), dirty(b), dirty(c)), (vec!["y".into()], both.to_vec(), both.to_vec()));
-    assert!(a.stand_at(view("n3")), "it moved");
+    assert!(stand(a, "n3"), "it moved");
     interest.mark(&changes);
     assert_eq!(dirty(a), both);
 }
@@ -94,12 +101,12 @@ fn streams_are_counted_by_where_they_stand() {
     let mut streams = [(); 5].map(|()| interest.subscribe(None));
     for (stream, network) in streams.iter_mut().zip(["n1", "n1", "n2", "n1", "n2"]) {
         watch(stream, &["x"]);
-        stream.stand_at(view(network));
+        stand(stream, network);
     }
     forget(&mut streams[0], &["x"]);
     watch(&mut streams[0], &["y"]);
     let many = |host: &str, least| {
-        let views = interest.vantages(&host.into(), least);
+        let views = interest.view_classes(&host.into(), least);
         views.iter().map(|view| view.network.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(many("x", 2), ["n1", "n2"]);
@@ -113,12 +120,12 @@ fn a_stream_that_ended_leaves_nothing_behind() {
     let key = (ClusterId::from("east"), WorkloadKey::new("ns", "pod"));
     let mut stream = interest.subscribe(Some(key));
     watch(&mut stream, &["x"]);
-    stream.stand_at(view("n1"));
-    stream.stand_at(view("n2"));
+    stand(&stream, "n1");
+    stand(&stream, "n2");
     drop(stream);
     let table = lock(&interest.table);
     assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
-    assert_eq!(table.vantages.iter().count() + table.by_view.len(), 0);
+    assert_eq!(table.view_classes.iter().count() + table.by_view.len(), 0);
     assert!(table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty());
 }
 

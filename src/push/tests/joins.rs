@@ -6,12 +6,12 @@ use super::*;
 use crate::fixtures::{sidecar, workload};
 use crate::model::{ClusterFacts, ClusterId, EndpointRef, Hostname, NetworkId, WorkloadKey};
 use crate::push::Whereabouts;
-use crate::push::context::Settings;
-use crate::registry::service_entry::Index;
+use crate::push::context::FixedSettings;
+use crate::registry::service_entry::EntryIndex;
 use crate::registry::{Contents, Epoch, ShardKey};
 
 /// The word of these entries: kind, name in namespace `ns`, spec.
-pub(super) fn entries(objects: &[(&str, &str, Value)]) -> Event {
+pub(super) fn entries(objects: &[(&str, &str, Value)]) -> MeshEvent {
     let objects: Vec<Arc<Value>> = objects
         .iter()
         .map(|(kind, name, spec)| {
@@ -22,11 +22,11 @@ pub(super) fn entries(objects: &[(&str, &str, Value)]) -> Event {
             )
         })
         .collect();
-    let mut index = Index::new("cluster.local");
+    let mut index = EntryIndex::new("cluster.local");
     let objects = objects.into_iter().collect();
     let change = index.apply(&objects).expect("heard for the first time");
     let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
-    Event::Entries(update, Arc::clone(index.selections()))
+    MeshEvent::Entries(update, Arc::clone(index.selections()))
 }
 
 fn database() -> Value {
@@ -45,7 +45,7 @@ fn endpoints(context: &PushContext, host: &str) -> Vec<String> {
     .collect()
 }
 
-fn next(mesh: &mut Mesh) -> Arc<PushContext> {
+fn next(mesh: &mut MeshState) -> Arc<PushContext> {
     mesh.next_version().expect("something changed").0
 }
 
@@ -68,13 +68,13 @@ fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
     let facts = ClusterFacts { unready, ..ClusterFacts::default() };
     let contents = Contents { facts: Some(facts), ..Contents::default() };
     let shard_of_west = ShardKey::kubernetes("west".into());
-    let change = Change::Update(contents);
+    let change = ShardChange::Update(contents);
     let word = RegistryUpdate { shard: shard_of_west, epoch: Epoch(2), change };
-    mesh.apply(Event::Registry(word));
+    mesh.apply(MeshEvent::Registry(word));
     let one_unready = ["east 10.0.0.1 healthy", "west 10.0.0.1 unhealthy"];
     assert_eq!(endpoints(&next(&mut mesh), "db.internal"), one_unready);
 
-    mesh.apply(Event::Registry(removed("east", 3)));
+    mesh.apply(MeshEvent::Registry(removed("east", 3)));
     assert_eq!(endpoints(&next(&mut mesh), "db.internal"), ["west 10.0.0.1 unhealthy"]);
 
     mesh.apply(entries(&[]));
@@ -87,42 +87,45 @@ fn what_selects_no_pods_costs_nothing_when_pods_turn_unready() {
     next(&mut mesh);
     let unready = [WorkloadKey::new("ns", "web-0")].into_iter().collect();
     let facts = ClusterFacts { unready, ..ClusterFacts::default() };
-    let change = Change::Update(Contents { facts: Some(facts), ..Contents::default() });
+    let change = ShardChange::Update(Contents { facts: Some(facts), ..Contents::default() });
     let shard = ShardKey::kubernetes("east".into());
-    mesh.apply(Event::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
+    mesh.apply(MeshEvent::Registry(RegistryUpdate { shard, epoch: Epoch(1), change }));
     assert!(!mesh.is_dirty() && mesh.next_version().is_none());
 }
 
 #[test]
 fn a_service_has_its_workload_entries_for_as_long_as_both_are_there() {
     let mut mesh = mesh(vec![shard("east", 1).said()]);
-    let machine = json!({"address": "10.7.0.1", "labels": {"app": "web"}});
-    mesh.apply(entries(&[("WorkloadEntry", "web-a", machine)]));
+    let vm = json!({"address": "10.7.0.1", "labels": {"app": "web"}});
+    mesh.apply(entries(&[("WorkloadEntry", "web-a", vm)]));
     assert!(next(&mut mesh).services.is_empty());
     let web = shard("east", 1).update().with(service("web.ns"), vec![endpoint("10.0.0.1")]);
-    mesh.apply(Event::Registry(web.said()));
+    mesh.apply(MeshEvent::Registry(web.said()));
     let context = next(&mut mesh);
     let both = ["east 10.0.0.1 healthy", " 10.7.0.1 healthy"];
     assert_eq!(endpoints(&context, "web.ns.svc.cluster.local"), both);
     let web = shard("east", 1).update().without("web.ns");
-    mesh.apply(Event::Registry(web.said()));
+    mesh.apply(MeshEvent::Registry(web.said()));
     assert!(next(&mut mesh).services.is_empty());
 }
 
 #[test]
 fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everywhere() {
     let config_cluster = Some("hub".into());
-    let mut mesh = Mesh::new(Arc::new(Settings { config_cluster, ..Settings::clone(&settings()) }));
-    mesh.apply(Event::Complete);
+    let mut mesh = MeshState::new(Arc::new(FixedSettings {
+        config_cluster,
+        ..FixedSettings::clone(&settings())
+    }));
+    mesh.apply(MeshEvent::Complete);
     let mut database = database();
     let endpoints = json!([{"address": "10.7.0.1"}, {"address": "10.7.0.2", "network": "n2"}]);
     database["endpoints"] = endpoints;
     database.as_object_mut().expect("an object").remove("workloadSelector");
-    let machine = json!({"address": "10.7.0.3", "labels": {"app": "web"}});
-    let all = [("ServiceEntry", "db", database), ("WorkloadEntry", "web-a", machine)];
+    let vm = json!({"address": "10.7.0.3", "labels": {"app": "web"}});
+    let all = [("ServiceEntry", "db", database), ("WorkloadEntry", "web-a", vm)];
     mesh.apply(entries(&all));
     let web = shard("hub", 1).with(service("web.ns"), vec![]).said();
-    mesh.apply(Event::Registry(web));
+    mesh.apply(MeshEvent::Registry(web));
     let placed = |context: &PushContext| {
         let all = context.services.values().flat_map(|service| service.endpoints());
         let network_of = |endpoint: EndpointRef<'_>, network: &NetworkId| {
@@ -147,9 +150,9 @@ fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everyw
     assert_eq!((direct(&context, "n2", "db.internal"), direct(&context, "n2", web)), (2, 1));
 
     let network_label = Some(Some("n1".into()));
-    let change = Change::Update(Contents { network_label, ..Contents::default() });
+    let change = ShardChange::Update(Contents { network_label, ..Contents::default() });
     let hub = ShardKey::kubernetes("hub".into());
-    mesh.apply(Event::Registry(RegistryUpdate { shard: hub, epoch: Epoch(1), change }));
+    mesh.apply(MeshEvent::Registry(RegistryUpdate { shard: hub, epoch: Epoch(1), change }));
     let context = next(&mut mesh);
     assert_eq!(placed(&context), ["10.7.0.1 n1", "10.7.0.2 n2", "10.7.0.3 n1"]);
     assert_eq!((direct(&context, "n1", "db.internal"), direct(&context, "n1", web)), (1, 1));
@@ -165,11 +168,11 @@ fn a_private_definition_comes_and_goes_without_a_trace_on_others() {
         Arc::new(json!({"apiVersion": "networking.istio.io/v1", "kind": "ServiceEntry",
             "metadata": {"name": "db", "namespace": namespace}, "spec": spec}))
     };
-    let mut index = Index::new("cluster.local");
-    let mut say = |mesh: &mut Mesh, objects: &[Arc<Value>]| {
+    let mut index = EntryIndex::new("cluster.local");
+    let mut say = |mesh: &mut MeshState, objects: &[Arc<Value>]| {
         let change = index.apply(&objects.iter().cloned().collect()).expect("something else");
         let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
-        mesh.apply(Event::Entries(update, Arc::clone(index.selections())));
+        mesh.apply(MeshEvent::Entries(update, Arc::clone(index.selections())));
         mesh.next_version().expect("something else")
     };
     let seen = |context: &PushContext, namespace: &str| {
@@ -194,7 +197,7 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
     let localities = [("node-a".into(), Arc::new(Locality::parse("r1/a")))].into();
     let facts = ClusterFacts { localities: Arc::new(localities), ..ClusterFacts::default() };
     let mut word = shard("east", 1).pod(with_node).said();
-    if let Change::Reset(contents) = &mut word.change {
+    if let ShardChange::Reset(contents) = &mut word.change {
         contents.facts = Some(facts);
     }
     let context = context(vec![word]);

@@ -5,11 +5,11 @@ use crate::model::{ClusterId, Protocol, Service};
 use crate::push::addresses::addresses;
 
 /// These clusters are members since then; the others never were.
-fn since(clusters: &[(&str, i64)]) -> Event {
+fn since(clusters: &[(&str, i64)]) -> MeshEvent {
     let known =
         |created| KnownCluster { created: (created > 0).then_some(created), ..member(None) };
     let clusters = clusters.iter().map(|(id, created)| ((*id).into(), known(*created)));
-    Event::Clusters(Arc::new(KnownClusters { clusters: clusters.collect() }))
+    MeshEvent::Clusters(Arc::new(KnownClusters { clusters: clusters.collect() }))
 }
 
 fn aged(clusters: &[(&str, i64)], words: Vec<RegistryUpdate>) -> Arc<PushContext> {
@@ -91,7 +91,7 @@ fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other
 /// The config cluster decides, however young its Secret would be.
 #[test]
 fn the_config_cluster_comes_before_older_ones() {
-    let settings = Settings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
+    let settings = FixedSettings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
     let words = vec![
         shard("a", 1).with(at_port(80, 8080, "tcp"), vec![]).said(),
         shard("hub", 2).with(at_port(80, 8080, "http"), vec![]).said(),
@@ -171,7 +171,7 @@ fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
         let mut given = Vec::new();
         for (shard, one, network) in web.endpoints_of_port(80) {
             let decided = decide(&context, &view, web, shard, one, network);
-            if decided == Err(Reason::SameAddress) {
+            if decided == Err(WithheldReason::SameAddress) {
                 given.push(format!("not {} of {}", one.address, shard.cluster));
             } else {
                 assert_eq!(decided, Ok(Way::Direct));
@@ -186,8 +186,8 @@ fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
     for cluster in ["old", "new", "third"] {
         let all = ["10.0.0.1 1", "10.0.0.2 1", "10.0.0.3 1", "10.0.0.4 1"];
         assert_eq!(members(&assigned(&context, &view(cluster))), all);
-        let narrowed = view(cluster).narrowed(&context, web);
-        assert_eq!(narrowed.cluster, ClusterId::from(cluster));
+        let projected = view(cluster).projected(&context, web);
+        assert_eq!(projected.cluster, ClusterId::from(cluster));
     }
 }
 
@@ -195,13 +195,15 @@ fn an_address_of_two_clusters_is_each_ones_own_and_the_older_ones_for_others() {
 fn who_shares_an_address_follows_pods_networks_and_ages() {
     let mut mesh = mesh(pods_of(&[("old", &["10.0.0.1"]), ("new", &["10.0.0.2"])]));
     mesh.apply(since(&AGES));
-    let shared = |mesh: &mut Mesh| {
+    let shared = |mesh: &mut MeshState| {
         let (context, _) = mesh.next_version().expect("a change");
         let all = context.same_addresses.iter();
         all.map(|(network, at, who)| format!("{network}/{at} {who:?}")).collect::<Vec<_>>()
     };
     let says = |cluster: &str, epoch, endpoints| {
-        Event::Registry(shard(cluster, epoch).with(service("web.ns"), endpoints).update().said())
+        MeshEvent::Registry(
+            shard(cluster, epoch).with(service("web.ns"), endpoints).update().said(),
+        )
     };
     assert!(shared(&mut mesh).is_empty());
     // The same pod behind two ports, and two services, is one.
@@ -228,6 +230,6 @@ fn who_shares_an_address_follows_pods_networks_and_ages() {
     // A name for the network of one settles it.
     let elsewhere =
         shard("new", 2).network("n2").with(service("web.ns"), vec![endpoint("10.0.0.1")]);
-    mesh.apply(Event::Registry(elsewhere.said()));
+    mesh.apply(MeshEvent::Registry(elsewhere.said()));
     assert!(shared(&mut mesh).is_empty());
 }

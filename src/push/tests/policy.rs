@@ -15,7 +15,7 @@ fn parsed(policy: &str) -> Policy {
 
 fn steered(words: Vec<RegistryUpdate>, policy: &str) -> Arc<PushContext> {
     let mut mesh = mesh(words);
-    mesh.apply(Event::Policy(Arc::new(parsed(policy))));
+    mesh.apply(MeshEvent::Policy(Arc::new(parsed(policy))));
     mesh.next_version().expect("a version").0
 }
 
@@ -36,19 +36,19 @@ fn what_entries_find_in_a_cluster_is_held_to_its_rules() {
     let policy = "clusters: {west: {addresses: [10.2.0.0/16]}}\n\
                   owners: [{hosts: [bank.internal], clusters: [east]}]\n";
     let pod = |address| workload("db-0.ns", address, &[("app", "db")]);
-    let machine = |name: &str, address: &str| {
+    let vm = |name: &str, address: &str| {
         let spec = json!({"address": address, "labels": {"app": "db"}});
         let object = json!({"metadata": {"name": name, "namespace": "ns"}, "spec": spec});
         (WorkloadKey::new("ns", name), Arc::new(object))
     };
-    let machines = [machine("far", "10.3.0.1"), machine("self", "127.0.0.1")];
-    let facts = ClusterFacts { entries: Arc::new(machines.into()), ..ClusterFacts::default() };
+    let vms = [vm("far", "10.3.0.1"), vm("self", "127.0.0.1")];
+    let facts = ClusterFacts { entries: Arc::new(vms.into()), ..ClusterFacts::default() };
     let mut west = shard("west", 2).pod(pod("10.2.0.1")).said();
-    if let Change::Reset(contents) = &mut west.change {
+    if let ShardChange::Reset(contents) = &mut west.change {
         contents.facts = Some(facts);
     }
     let mut mesh = mesh(vec![shard("east", 1).pod(pod("10.0.0.1")).said(), west]);
-    mesh.apply(Event::Policy(Arc::new(parsed(policy))));
+    mesh.apply(MeshEvent::Policy(Arc::new(parsed(policy))));
     let entry = |host: &str, location: &str| {
         let spec = json!({"hosts": [host], "ports": [{"name": "tcp", "number": 80}],
             "location": location, "resolution": "STATIC",
@@ -91,7 +91,7 @@ fn groups(context: &PushContext, view: &ViewKey) -> Vec<String> {
 }
 
 /// Every endpoint, and why it is withheld if it is.
-fn decided(context: &PushContext, view: &ViewKey) -> Vec<(String, Option<Reason>)> {
+fn decided(context: &PushContext, view: &ViewKey) -> Vec<(String, Option<WithheldReason>)> {
     let merged = &context.services[&host("web.ns")];
     let all = merged.endpoints_of_port(80).map(|(shard, endpoint, network)| {
         let decided = decide(context, view, merged, shard, endpoint, network);
@@ -101,7 +101,7 @@ fn decided(context: &PushContext, view: &ViewKey) -> Vec<(String, Option<Reason>
 }
 
 /// Why the endpoint at `address` is withheld.
-fn refusal(context: &PushContext, view: &ViewKey, address: &str) -> Reason {
+fn refusal(context: &PushContext, view: &ViewKey, address: &str) -> WithheldReason {
     let found = decided(context, view).into_iter().find(|(one, _)| one == address);
     found.and_then(|(_, reason)| reason).expect("it is there, and withheld")
 }
@@ -138,7 +138,7 @@ fn a_cluster_that_may_not_export_a_name_has_it_for_itself() {
     assert_eq!(groups(&context, &of("west")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("north")), ["0: 10.0.0.2 1"]);
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1, 10.0.0.2 1"]);
-    assert_eq!(refusal(&context, &of("west"), "10.0.0.1"), Reason::ExportRefused);
+    assert_eq!(refusal(&context, &of("west"), "10.0.0.1"), WithheldReason::ExportRefused);
     let gateway = ViewKey { role: Role::Gateway, ..of("east") };
     assert_eq!(groups(&context, &gateway), ["0: 10.0.0.2 1"], "and no gateway carries it");
     for cluster in ["east", "west", "north"] {
@@ -151,13 +151,13 @@ fn addresses_that_are_nobodys_and_those_outside_the_ranges_are_withheld() {
     let addresses = ["10.1.0.1", "10.2.0.1", "127.0.0.1", "169.254.169.254"];
     let context = steered(one_network(&[("east", &addresses)]), "");
     assert_eq!(groups(&context, &of("east")), ["0: 10.1.0.1 1, 10.2.0.1 1"], "without any rule");
-    assert_eq!(refusal(&context, &of("east"), "127.0.0.1"), Reason::AddressRefused);
+    assert_eq!(refusal(&context, &of("east"), "127.0.0.1"), WithheldReason::AddressRefused);
     agree(&context, &of("east"));
 
     let policy = "clusters: {east: {addresses: [10.1.0.0/16]}}";
     let context = steered(one_network(&[("east", &addresses), ("west", &["10.2.0.9"])]), policy);
     assert_eq!(groups(&context, &of("west")), ["0: 10.1.0.1 1, 10.2.0.9 1"]);
-    assert_eq!(refusal(&context, &of("west"), "10.2.0.1"), Reason::AddressRefused);
+    assert_eq!(refusal(&context, &of("west"), "10.2.0.1"), WithheldReason::AddressRefused);
     agree(&context, &of("west"));
 }
 
@@ -176,7 +176,7 @@ fn a_network_that_a_cluster_may_not_claim_is_not_entered_by_it() {
     let gateways: Vec<_> =
         context.networks.of_network(&"n2".into()).iter().map(|one| one.address).collect();
     assert_eq!(gateways, [ip("203.0.113.2")]);
-    assert_eq!(refusal(&context, &client("n2"), "10.0.0.9"), Reason::NetworkRefused);
+    assert_eq!(refusal(&context, &client("n2"), "10.0.0.9"), WithheldReason::NetworkRefused);
     let (cluster, claim) = context.networks.ignored_claims().first().expect("it is shown");
     assert_eq!((cluster.as_str(), claim.network.as_str()), ("north", "n2"));
     assert!(claim.claim.contains("clusters.north.networks"), "{}", claim.claim);
@@ -190,10 +190,10 @@ fn what_is_withdrawn_as_dark_is_told_so() {
     let why = "not heard of for more than 900s (policy mesh.whenDark)";
     let dark = KnownCluster { withdrawn: Some(why.into()), ..member(None) };
     let clusters = KnownClusters { clusters: [("west".into(), dark)].into() };
-    mesh.apply(Event::Clusters(Arc::new(clusters)));
+    mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
     let (context, _) = mesh.next_version().expect("a change");
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.1 1"]);
-    assert_eq!(refusal(&context, &of("east"), "10.0.0.2"), Reason::ClusterDark);
+    assert_eq!(refusal(&context, &of("east"), "10.0.0.2"), WithheldReason::ClusterDark);
 }
 
 #[test]
@@ -214,8 +214,8 @@ fn places_of_a_preference_become_priorities_without_gaps() {
     assert_eq!(groups(&context, &of("east")), ["0: 10.0.0.3 1", "1: 10.0.0.2 1"]);
     // Views that would differ don't share what is encoded.
     let service = &context.services[&host("web.ns")];
-    let narrowed = |cluster| of(cluster).narrowed(&context, service);
-    assert_ne!(narrowed("east"), narrowed("west"));
+    let projected = |cluster| of(cluster).projected(&context, service);
+    assert_ne!(projected("east"), projected("west"));
 }
 
 #[test]

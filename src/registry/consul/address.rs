@@ -11,7 +11,7 @@ use crate::model::ClusterId;
 
 /// One Consul: `http[s]://HOST[:PORT][/PREFIX][?dc=NAME&name=NAME&token-file=FILE&ca-file=FILE]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct ConsulAddress {
     /// Scheme, host, port and prefix.
     pub server: Uri,
     /// What its datacentres are named after: `NAME/DATACENTRE`. Empty leaves that to the order of flags.
@@ -46,7 +46,7 @@ pub enum AddressError {
     },
 }
 
-impl FromStr for Address {
+impl FromStr for ConsulAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
@@ -74,7 +74,7 @@ impl FromStr for Address {
     }
 }
 
-impl Address {
+impl ConsulAddress {
     fn set(&mut self, option: &str, value: &str) -> Result<(), AddressError> {
         // Names that become part of a cluster ID and of requests: nothing that needs escaping.
         let named = |option| match ClusterId::parse(value) {
@@ -103,7 +103,7 @@ pub(super) fn is_datacentre(text: &str) -> bool {
     (1..=64).contains(&text.len()) && text.bytes().all(plain)
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ConsulAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.server.to_string().trim_end_matches('/'))
     }

@@ -18,26 +18,26 @@ pub(super) const INSTANCES_MAX: usize = 50_000;
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Instance {
-    pub(super) node: Node,
-    pub(super) service: Service,
+    pub(super) node: CatalogNode,
+    pub(super) service: CatalogInstance,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) checks: Vec<Check>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Node {
+pub(super) struct CatalogNode {
     #[serde(rename = "Node")]
     pub(super) name: Arc<str>,
     pub(super) address: Arc<str>,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) meta: BTreeMap<Arc<str>, Arc<str>>,
-    pub(super) locality: Option<Place>,
+    pub(super) locality: Option<ConsulLocality>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Service {
+pub(super) struct CatalogInstance {
     /// Empty for an ordinary service; else one of Consul's own proxies and gateways.
     pub(super) kind: Arc<str>,
     #[serde(rename = "ID")]
@@ -52,7 +52,7 @@ pub(super) struct Service {
     pub(super) weights: Weights,
     #[serde(deserialize_with = "null_as_default")]
     pub(super) tagged_addresses: BTreeMap<Arc<str>, TaggedAddress>,
-    pub(super) locality: Option<Place>,
+    pub(super) locality: Option<ConsulLocality>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
@@ -63,7 +63,7 @@ pub(super) struct TaggedAddress {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
-pub(super) struct Place {
+pub(super) struct ConsulLocality {
     pub(super) region: Arc<str>,
     pub(super) zone: Arc<str>,
 }
@@ -99,7 +99,7 @@ where
 #[derive(Debug, Default)]
 pub(super) struct Instances {
     pub(super) good: Vec<Instance>,
-    pub(super) odd: Vec<String>,
+    pub(super) invalid: Vec<String>,
 }
 
 /// Reads `/v1/catalog/services`: the names.
@@ -138,7 +138,7 @@ pub(super) fn instances(body: &[u8]) -> Result<Instances, String> {
             Ok(instance) => instances.good.push(instance),
             Err(error) => {
                 let fact = one_line(&error.to_string());
-                instances.odd.push(format!("instance {} makes no sense: {fact}", at + 1));
+                instances.invalid.push(format!("instance {} makes no sense: {fact}", at + 1));
             }
         }
     }

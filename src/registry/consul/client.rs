@@ -12,8 +12,8 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use tower::ServiceExt;
 
-use super::address::Address;
-use crate::apiserver::{Error, Redacted, Transport, one_line, transport_to};
+use super::address::ConsulAddress;
+use crate::apiserver::{ApiError, Redacted, Transport, one_line, transport_to};
 
 /// The most bytes of one answer.
 const BODY_MAX: usize = 64 << 20;
@@ -26,15 +26,15 @@ const TOKEN_MAX: usize = 4096;
 
 /// How a Consul is asked.
 #[derive(Clone)]
-pub(super) struct Client {
-    address: Arc<Address>,
-    credential: Arc<Credential>,
+pub(super) struct ConsulClient {
+    address: Arc<ConsulAddress>,
+    credential: Arc<ConsulToken>,
     transport: Transport,
 }
 
 /// Where the ACL token comes from.
 #[derive(Debug, Default)]
-pub(super) enum Credential {
+pub(super) enum ConsulToken {
     /// Nowhere: as anybody.
     #[default]
     None,
@@ -45,7 +45,7 @@ pub(super) enum Credential {
 }
 
 /// An answer that was taken whole.
-pub(super) struct Answer {
+pub(super) struct ConsulResponse {
     /// `X-Consul-Index`.
     pub(super) index: Option<u64>,
     /// Whether the token may not see all of it.
@@ -64,18 +64,18 @@ pub(super) struct Query<'a> {
     pub(super) wait: Option<(u64, Duration)>,
 }
 
-impl Client {
+impl ConsulClient {
     /// Prepares connections; nothing is dialled.
     ///
     /// # Errors
     /// What makes the address unusable as things are.
     pub(super) fn new(
-        address: &Arc<Address>,
+        address: &Arc<ConsulAddress>,
         ca_pem: Option<&[u8]>,
-        credential: &Arc<Credential>,
-    ) -> Result<Self, Error> {
-        let transport =
-            transport_to(&address.server, ca_pem).map_err(|error| Error::Tls(error.to_string()))?;
+        credential: &Arc<ConsulToken>,
+    ) -> Result<Self, ApiError> {
+        let transport = transport_to(&address.server, ca_pem)
+            .map_err(|error| ApiError::Tls(error.to_string()))?;
         Ok(Self { address: Arc::clone(address), credential: Arc::clone(credential), transport })
     }
 
@@ -83,17 +83,17 @@ impl Client {
     ///
     /// # Errors
     /// Why there is none that can be used. Never says what the token is.
-    pub(super) async fn ask(&self, query: &Query<'_>) -> Result<Answer, Error> {
+    pub(super) async fn ask(&self, query: &Query<'_>) -> Result<ConsulResponse, ApiError> {
         let wait = query.wait.map_or(Duration::ZERO, |(_, wait)| wait);
         let limit = wait + wait / JITTER + GRACE;
         let name = format!("/v1/{}", query.path);
         match tokio::time::timeout(limit, self.exchange(&name, query)).await {
             Ok(answer) => answer,
-            Err(_) => Err(Error::Silent { request: name, limit }),
+            Err(_) => Err(ApiError::Silent { request: name, limit }),
         }
     }
 
-    async fn exchange(&self, name: &str, query: &Query<'_>) -> Result<Answer, Error> {
+    async fn exchange(&self, name: &str, query: &Query<'_>) -> Result<ConsulResponse, ApiError> {
         let mut request = Request::new(Full::new(Bytes::new()));
         *request.uri_mut() = self.uri(query)?;
         let headers = request.headers_mut();
@@ -104,18 +104,18 @@ impl Client {
             headers.insert("x-consul-token", token);
         }
         let sent = self.transport.clone().oneshot(request).await;
-        let response = sent.map_err(|error| Error::of_exchange(name, &*error))?;
+        let response = sent.map_err(|error| ApiError::of_exchange(name, &*error))?;
         let status = response.status().as_u16();
         let (index, filtered) = (index(response.headers()), filtered(response.headers()));
         let body = take(name, response).await?;
         if status != 200 {
             let said = body.get(..body.len().min(400)).unwrap_or_default();
-            return Err(Error::of_status(status, &String::from_utf8_lossy(said), None));
+            return Err(ApiError::of_status(status, &String::from_utf8_lossy(said), None));
         }
-        Ok(Answer { index, filtered, body })
+        Ok(ConsulResponse { index, filtered, body })
     }
 
-    fn uri(&self, query: &Query<'_>) -> Result<Uri, Error> {
+    fn uri(&self, query: &Query<'_>) -> Result<Uri, ApiError> {
         let mut text = format!("{}/v1/{}", self.address, query.path);
         let mut join = '?';
         let mut option = |text: &mut String, key: &str, value: &str| {
@@ -129,18 +129,18 @@ impl Client {
             option(&mut text, "index", &index.to_string());
             option(&mut text, "wait", &format!("{}ms", wait.as_millis()));
         }
-        text.parse().map_err(|_| Error::Misbehaving(format!("{} is no URL", one_line(&text))))
+        text.parse().map_err(|_| ApiError::Misbehaving(format!("{} is no URL", one_line(&text))))
     }
 }
 
-impl Credential {
-    async fn token(&self) -> Result<Option<HeaderValue>, Error> {
+impl ConsulToken {
+    async fn token(&self) -> Result<Option<HeaderValue>, ApiError> {
         let text = match self {
             Self::None => return Ok(None),
             Self::Text(token) => token.reveal().clone(),
             Self::File(path) => {
                 let unusable = |fact: String| {
-                    Error::Unauthorized(format!("token file {}: {fact}", path.display()))
+                    ApiError::Unauthorized(format!("token file {}: {fact}", path.display()))
                 };
                 let bytes = tokio::fs::read(path).await;
                 let bytes = bytes.map_err(|error| unusable(error.to_string()))?;
@@ -151,20 +151,20 @@ impl Credential {
             }
         };
         let mut value = HeaderValue::from_str(text.trim())
-            .map_err(|_| Error::Unauthorized("the token can't be sent: it is no text".into()))?;
+            .map_err(|_| ApiError::Unauthorized("the token can't be sent: it is no text".into()))?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
 }
 
-async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, Error> {
+async fn take(name: &str, response: Response<Incoming>) -> Result<Bytes, ApiError> {
     let body = Limited::new(response.into_body(), BODY_MAX).collect().await;
     body.map(|body| body.to_bytes()).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
             let most = BODY_MAX >> 20;
-            return Error::Misbehaving(format!("the answer to {name} has more than {most} MiB"));
+            return ApiError::Misbehaving(format!("the answer to {name} has more than {most} MiB"));
         }
-        Error::of_exchange(name, &*error)
+        ApiError::of_exchange(name, &*error)
     })
 }
 

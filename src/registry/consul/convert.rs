@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::catalog::{Check, Instance, Place};
+use super::catalog::{Check, ConsulLocality, Instance};
 use crate::address::special;
 use crate::model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
@@ -39,7 +39,7 @@ const WEIGHT_MAX: i64 = 65_535;
 pub(super) struct Converted {
     /// `None` where no instance makes a service.
     pub(super) record: Option<ServiceRecord>,
-    pub(super) odd: Vec<String>,
+    pub(super) invalid: Vec<String>,
 }
 
 /// The host of a name; `None` where it can't be one.
@@ -50,8 +50,8 @@ pub(super) fn hostname(name: &str) -> Option<Hostname> {
     fits.then(|| format!("{}.service.consul", name.to_ascii_lowercase()).into())
 }
 
-/// An instance that can be used, in our words.
-struct Member<'a> {
+/// An instance that can be used, in our terms.
+struct ConsulInstance<'a> {
     instance: &'a Instance,
     labels: Labels,
     address: &'a Arc<str>,
@@ -63,10 +63,10 @@ struct Member<'a> {
 
 /// What the instances of one name in `datacentre` make.
 pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance]) -> Converted {
-    let mut odd = Vec::new();
+    let mut invalid = Vec::new();
     let Some(hostname) = hostname(name) else {
-        odd.push(format!("{name:?} can't be a DNS name"));
-        return Converted { record: None, odd };
+        invalid.push(format!("{name:?} can't be a DNS name"));
+        return Converted { record: None, invalid };
     };
     let mut members = Vec::new();
     // Consul's own proxies and gateways are no destinations: they speak its own mTLS.
@@ -74,16 +74,16 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         match member(instance) {
             Ok(Some(member)) => members.push(member),
             Ok(None) => {}
-            Err(fact) => odd.push(format!("instance {:?}: {fact}", instance.service.id)),
+            Err(fact) => invalid.push(format!("instance {:?}: {fact}", instance.service.id)),
         }
     }
     members.sort_by(|a, b| key(a.instance).cmp(&key(b.instance)));
-    keep_one_kind(&mut members, &mut odd);
-    let Some(first) = members.first() else { return Converted { record: None, odd } };
+    keep_one_kind(&mut members, &mut invalid);
+    let Some(first) = members.first() else { return Converted { record: None, invalid } };
     let mesh_external = first.external;
-    let ports = ports(&members, &mut odd);
+    let ports = ports(&members, &mut invalid);
     let by_name = members.iter().any(|member| member.ip.is_none());
-    let named = |member: &&Member<'_>| ports.contains_key(&member.number);
+    let named = |member: &&ConsulInstance<'_>| ports.contains_key(&member.number);
     let (resolution, endpoints) = if by_name {
         let ready = members.iter().filter(named).filter(|one| health(one).0 == Health::Healthy);
         let endpoints = ready.map(|member| named_endpoint(member, &ports, datacentre)).collect();
@@ -108,14 +108,14 @@ pub(super) fn service(name: &Arc<str>, datacentre: &str, instances: &[Instance])
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Distribution::Any,
-        keeps_home: false,
+        is_cluster_local: false,
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external,
     };
     let vips = virtual_address(&members).into_iter().collect();
     let service = Service { vips, ..Service::from(definition) };
-    Converted { record: Some(ServiceRecord { service: Arc::new(service), endpoints }), odd }
+    Converted { record: Some(ServiceRecord { service: Arc::new(service), endpoints }), invalid }
 }
 
 fn key(instance: &Instance) -> (&str, &str) {
@@ -123,7 +123,7 @@ fn key(instance: &Instance) -> (&str, &str) {
 }
 
 /// `None` for an instance that listens nowhere, which is fine.
-fn member(instance: &Instance) -> Result<Option<Member<'_>>, String> {
+fn member(instance: &Instance) -> Result<Option<ConsulInstance<'_>>, String> {
     let service = &instance.service;
     if service.port == 0 {
         return Ok(None);
@@ -152,7 +152,7 @@ fn member(instance: &Instance) -> Result<Option<Member<'_>>, String> {
     let external = says(labels.get("external"))
         || says(instance.node.meta.get("external"))
         || says(instance.node.meta.get("external-node"));
-    Ok(Some(Member { instance, labels, address, ip, number, target, external }))
+    Ok(Some(ConsulInstance { instance, labels, address, ip, number, target, external }))
 }
 
 fn port_number(number: i64) -> Option<u16> {
@@ -175,24 +175,29 @@ fn labels(instance: &Instance) -> Labels {
 
 /// Keeps instances inside the mesh where there are any, else those outside; and of those inside the ones
 /// with an IP address, where there are any.
-fn keep_one_kind(members: &mut Vec<Member<'_>>, odd: &mut Vec<String>) {
+fn keep_one_kind(members: &mut Vec<ConsulInstance<'_>>, invalid: &mut Vec<String>) {
     if members.iter().any(|member| !member.external) {
-        leave_out(members, odd, |member| member.external, "is outside the mesh, others are in it");
+        leave_out(
+            members,
+            invalid,
+            |member| member.external,
+            "is outside the mesh, others are in it",
+        );
         if members.iter().any(|member| member.ip.is_some()) {
             let fact = "has a name for an address, others have IP addresses";
-            leave_out(members, odd, |member| member.ip.is_none(), fact);
+            leave_out(members, invalid, |member| member.ip.is_none(), fact);
         }
     }
 }
 
 fn leave_out(
-    members: &mut Vec<Member<'_>>,
-    odd: &mut Vec<String>,
-    out: impl Fn(&Member<'_>) -> bool,
+    members: &mut Vec<ConsulInstance<'_>>,
+    invalid: &mut Vec<String>,
+    out: impl Fn(&ConsulInstance<'_>) -> bool,
     fact: &str,
 ) {
     for member in members.iter().filter(|member| out(member)) {
-        odd.push(format!(
+        invalid.push(format!(
             "instance {:?} {fact}: it counts for nothing",
             member.instance.service.id
         ));
@@ -201,7 +206,7 @@ fn leave_out(
 }
 
 /// The ports by number. What the first instance says of a port holds.
-fn ports(members: &[Member<'_>], odd: &mut Vec<String>) -> BTreeMap<u16, Port> {
+fn ports(members: &[ConsulInstance<'_>], invalid: &mut Vec<String>) -> BTreeMap<u16, Port> {
     let mut ports: BTreeMap<u16, Port> = BTreeMap::new();
     for member in members {
         let protocol = match member.labels.get("protocol") {
@@ -209,7 +214,8 @@ fn ports(members: &[Member<'_>], odd: &mut Vec<String>) -> BTreeMap<u16, Port> {
             Some(text) => match Protocol::of_port("TCP", Some(text), "", member.number) {
                 Protocol::Auto => {
                     let id = &member.instance.service.id;
-                    odd.push(format!("instance {id:?}: protocol {text:?} is none: TCP is taken"));
+                    invalid
+                        .push(format!("instance {id:?}: protocol {text:?} is none: TCP is taken"));
                     Protocol::Tcp
                 }
                 protocol => protocol,
@@ -224,7 +230,8 @@ fn ports(members: &[Member<'_>], odd: &mut Vec<String>) -> BTreeMap<u16, Port> {
         });
         if port.protocol != protocol {
             let (id, held) = (&member.instance.service.id, port.protocol.as_str());
-            odd.push(format!("instance {id:?}: port {number} speaks {held} by another instance"));
+            invalid
+                .push(format!("instance {id:?}: port {number} speaks {held} by another instance"));
         }
     }
     ports
@@ -232,7 +239,7 @@ fn ports(members: &[Member<'_>], odd: &mut Vec<String>) -> BTreeMap<u16, Port> {
 
 fn endpoint(
     name: &str,
-    member: &Member<'_>,
+    member: &ConsulInstance<'_>,
     ports: &BTreeMap<u16, Port>,
     datacentre: &str,
 ) -> Option<Endpoint> {
@@ -260,7 +267,7 @@ fn endpoint(
 }
 
 fn named_endpoint(
-    member: &Member<'_>,
+    member: &ConsulInstance<'_>,
     ports: &BTreeMap<u16, Port>,
     datacentre: &str,
 ) -> NamedEndpoint {
@@ -277,7 +284,7 @@ fn named_endpoint(
 
 /// Whether an instance takes traffic, and its weight: as Consul's own DNS has it, a warning is still fit
 /// to serve, with the weight that the service gives it.
-fn health(member: &Member<'_>) -> (Health, u32) {
+fn health(member: &ConsulInstance<'_>) -> (Health, u32) {
     let Instance { service, checks, .. } = member.instance;
     let all = |fit: &[&str]| checks.iter().all(|Check { status }| fit.contains(&&**status));
     let weight = match (all(&["passing"]), all(&["passing", "warning"])) {
@@ -291,10 +298,10 @@ fn health(member: &Member<'_>) -> (Health, u32) {
     }
 }
 
-fn locality(member: &Member<'_>, datacentre: &str) -> Locality {
+fn locality(member: &ConsulInstance<'_>, datacentre: &str) -> Locality {
     let instance = member.instance;
     let own = instance.service.locality.as_ref().or(instance.node.locality.as_ref());
-    if let Some(Place { region, zone }) = own.filter(|place| !place.region.is_empty()) {
+    if let Some(ConsulLocality { region, zone }) = own.filter(|place| !place.region.is_empty()) {
         let (region, zone) = (Arc::clone(region), Arc::clone(zone));
         return Locality { region, zone, subzone: Arc::default() };
     }
@@ -312,13 +319,13 @@ fn locality(member: &Member<'_>, datacentre: &str) -> Locality {
     }
 }
 
-fn network(member: &Member<'_>) -> Option<NetworkId> {
+fn network(member: &ConsulInstance<'_>) -> Option<NetworkId> {
     let label = [NETWORK_LABEL, "network"];
     let named = label.iter().find_map(|key| member.labels.get(*key));
     named.filter(|text| !text.is_empty()).map(|text| NetworkId::new(Arc::clone(text)))
 }
 
-fn tls_mode(member: &Member<'_>) -> TlsMode {
+fn tls_mode(member: &ConsulInstance<'_>) -> TlsMode {
     TlsMode::from_label(member.labels.get(TLS_MODE_LABEL).map(|text| &**text))
 }
 
@@ -328,7 +335,7 @@ fn is_no_hosts(address: IpAddr) -> bool {
 }
 
 /// The address that Consul itself gives the service, the lowest should instances disagree.
-fn virtual_address(members: &[Member<'_>]) -> Option<IpAddr> {
+fn virtual_address(members: &[ConsulInstance<'_>]) -> Option<IpAddr> {
     let tagged = members.iter().flat_map(|member| &member.instance.service.tagged_addresses);
     let virtuals =
         tagged.filter(|(tag, _)| &***tag == "consul-virtual" || tag.starts_with("consul-virtual:"));

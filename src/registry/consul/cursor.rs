@@ -17,7 +17,7 @@ const REST_MAX: Duration = Duration::from_secs(10);
 
 /// Where one query stands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Cursor {
+pub(super) struct QueryCursor {
     index: Option<u64>,
     fruitless: u32,
 }
@@ -31,13 +31,13 @@ pub(super) struct Answered {
     pub(super) rest: Duration,
 }
 
-impl Cursor {
+impl QueryCursor {
     /// The index to wait on; `None` asks for what there is now.
     pub(super) fn index(&self) -> Option<u64> {
         self.index
     }
 
-    /// Asks for everything next time, whatever was said.
+    /// Asks for everything next time, whatever was answered.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn an_index_is_waited_on_unless_it_is_nothing_or_goes_backwards() {
-        let mut cursor = Cursor::default();
+        let mut cursor = QueryCursor::default();
         for (index, news, next) in [
             (Some(7), true, Some(7)),
             (Some(7), false, Some(7)),
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_server_that_does_not_wait_is_left_alone_ever_longer() {
-        let mut cursor = Cursor::default();
+        let mut cursor = QueryCursor::default();
         cursor.answered(Some(3), QUICK);
         let rests: Vec<_> =
             (0..9).map(|_| cursor.answered(Some(3), QUICK).rest.as_millis()).collect();

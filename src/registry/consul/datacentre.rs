@@ -11,18 +11,19 @@ use std::time::{Duration, Instant, SystemTime};
 
 use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tracing::{info, warn};
 
 use super::catalog::{self, Instances};
-use super::client::{Answer, Client, Query, escape};
-use super::cursor::Cursor;
-use super::index::{Index, Taken};
-use crate::apiserver::{Backoff, Error};
+use super::client::{ConsulClient, ConsulResponse, Query, escape};
+use super::cursor::QueryCursor;
+use super::index::{CatalogOutcome, ConsulIndex};
+use crate::apiserver::{ApiError, Backoff};
 use crate::codes::{self, Code};
+use crate::mass_deletion::ASK_AGAIN;
 use crate::model::Hostname;
 use crate::registry::{Epoch, RegistryUpdate, ServiceRecord, ShardKey};
-use crate::sources::{Board, Facts};
+use crate::sources::{SourceFacts, SourceStatusTable};
 
 /// Queries at once, each on a connection of its own. An agent takes 200 of one client by default.
 const QUERIES: usize = 128;
@@ -35,8 +36,6 @@ const WAIT_MIN: Duration = Duration::from_secs(1);
 const PROBE: Duration = Duration::from_secs(5);
 /// How long it may take to give one.
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
-/// How soon an answer that is doubted is asked for again.
-const DOUBT: Duration = Duration::from_secs(2);
 /// The first and the longest rest after a failure.
 const REST: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 /// Answers that wait for the index. A full channel makes the readers wait, and so Consul.
@@ -44,7 +43,7 @@ const ANSWERS: usize = 64;
 
 /// One datacentre to read.
 pub(super) struct Datacentre {
-    pub(super) client: Client,
+    pub(super) client: ConsulClient,
     /// Its name in Consul.
     pub(super) name: String,
     pub(super) shard: ShardKey,
@@ -52,16 +51,20 @@ pub(super) struct Datacentre {
     pub(super) known: BTreeMap<Hostname, ServiceRecord>,
     pub(super) epoch: Epoch,
     pub(super) updates: mpsc::Sender<RegistryUpdate>,
-    pub(super) board: Board,
+    pub(super) source_statuses: SourceStatusTable,
     pub(super) address: String,
 }
 
-/// What readers tell. An answer comes with whether the token may not see all of it.
-enum Input {
-    Catalogue(Result<(Vec<Arc<str>>, bool), Error>),
-    Service(Arc<str>, Result<(Instances, bool), Error>),
-    Probed(Result<(), Error>),
+/// What readers report. An answer comes with whether the token may not see all of it, and its reader is notified
+/// whether it was doubted.
+enum DatacentreInput {
+    Catalogue(Result<(Vec<Arc<str>>, bool), ApiError>, oneshot::Sender<Doubted>),
+    Service(Arc<str>, Result<(Instances, bool), ApiError>, oneshot::Sender<Doubted>),
+    Probed(Result<(), ApiError>),
 }
+
+/// Whether an answer was doubted, and is to be asked for again.
+type Doubted = bool;
 
 impl Datacentre {
     /// Reads until nobody takes what it says. Survives every error.
@@ -75,10 +78,10 @@ impl Datacentre {
             revived: Notify::new(),
         };
         let name: Arc<str> = self.shard.cluster.as_str().into();
-        let mut state = State {
+        let mut state = DatacentreRun {
             name: Arc::clone(&name),
-            index: Index::knowing(&self.name, self.known),
-            facts: Facts::starting("consul", self.address.clone()),
+            index: ConsulIndex::knowing(&self.name, self.known),
+            facts: SourceFacts::starting("consul", self.address.clone()),
             catalogue: None,
             contact: None,
             readers: &readers,
@@ -86,7 +89,7 @@ impl Datacentre {
             running: FuturesUnordered::new(),
             wait: WAIT,
         };
-        state.tell(&self.board);
+        state.tell(&self.source_statuses);
         let mut always = pin!(async { tokio::join!(readers.catalogue(), readers.probe()) });
         loop {
             tokio::select! {
@@ -95,7 +98,7 @@ impl Datacentre {
                     while let Ok(input) = inputs.try_recv() {
                         state.apply(input);
                     }
-                    state.tell(&self.board);
+                    state.tell(&self.source_statuses);
                 }
                 // Readers run in here. One ends when its service has gone.
                 Some(_) = state.running.next() => {}
@@ -108,17 +111,17 @@ impl Datacentre {
                     if !std::mem::replace(&mut state.facts.synced, true) {
                         info!(registry = %name, "all services have been read");
                     }
-                    state.tell(&self.board);
+                    state.tell(&self.source_statuses);
                 }
             }
         }
     }
 }
 
-struct State<'a> {
+struct DatacentreRun<'a> {
     name: Arc<str>,
-    index: Index,
-    facts: Facts,
+    index: ConsulIndex,
+    facts: SourceFacts,
     /// Why the catalogue can't be read, and why there is no contact at all.
     catalogue: Option<(String, &'static Code)>,
     contact: Option<(String, &'static Code)>,
@@ -129,18 +132,21 @@ struct State<'a> {
     wait: Duration,
 }
 
-impl State<'_> {
-    fn apply(&mut self, input: Input) {
+impl DatacentreRun<'_> {
+    fn apply(&mut self, input: DatacentreInput) {
         let now = SystemTime::now();
         match input {
-            Input::Catalogue(Ok((names, filtered))) => {
+            DatacentreInput::Catalogue(Ok((names, filtered)), reader) => {
                 self.facts.last_contact = Some(now);
-                match self.index.catalogue(names, filtered) {
-                    Taken::Yes { come, gone } => {
+                let taken = self.index.catalogue(names, filtered, Instant::now());
+                // A reader that has ended needs no answer.
+                let _ = reader.send(matches!(taken, CatalogOutcome::Doubtful(_)));
+                match taken {
+                    CatalogOutcome::Yes { come, gone } => {
                         self.catalogue = None;
                         self.follow(come, &gone);
                     }
-                    Taken::Doubtful(reason) => {
+                    CatalogOutcome::Doubtful(reason) => {
                         let code =
                             if filtered { &codes::CONSUL_DENIED } else { &codes::CONSUL_ODD };
                         self.facts.failures += 1;
@@ -148,19 +154,20 @@ impl State<'_> {
                     }
                 }
             }
-            Input::Catalogue(Err(error)) => {
+            DatacentreInput::Catalogue(Err(error), _) => {
                 self.facts.failures += 1;
                 self.catalogue = Some((error.to_string(), code_of(&error)));
             }
-            Input::Service(name, Ok((instances, filtered))) => {
+            DatacentreInput::Service(name, Ok((instances, filtered)), reader) => {
                 self.facts.last_contact = Some(now);
-                self.index.service(&name, instances, filtered);
+                let taken = self.index.service(&name, instances, filtered, Instant::now());
+                let _ = reader.send(!taken);
             }
-            Input::Service(name, Err(error)) => {
+            DatacentreInput::Service(name, Err(error), _) => {
                 self.facts.failures += 1;
                 self.index.failed(&name, &error.to_string());
             }
-            Input::Probed(Ok(())) => {
+            DatacentreInput::Probed(Ok(())) => {
                 self.facts.last_contact = Some(now);
                 if self.contact.take().is_some() {
                     // Queries that were held when contact was lost may never be answered.
@@ -168,7 +175,7 @@ impl State<'_> {
                     self.readers.revived.notify_waiters();
                 }
             }
-            Input::Probed(Err(error)) => {
+            DatacentreInput::Probed(Err(error)) => {
                 self.facts.failures += 1;
                 self.contact = Some((error.to_string(), code_of(&error)));
             }
@@ -225,10 +232,11 @@ impl State<'_> {
         self.running.push(Abortable::new(reader, registration));
     }
 
-    fn tell(&mut self, board: &Board) {
+    fn tell(&mut self, source_statuses: &SourceStatusTable) {
         (self.facts.services, self.facts.endpoints) = self.index.counts();
         self.facts.warnings = self.index.warnings();
-        board.tell(&self.name, &self.facts);
+        self.facts.doubts = self.index.doubts();
+        source_statuses.tell(&self.name, &self.facts);
     }
 }
 
@@ -241,43 +249,40 @@ fn wait(services: usize) -> Duration {
     }
 }
 
-pub(super) fn code_of(error: &Error) -> &'static Code {
+pub(super) fn code_of(error: &ApiError) -> &'static Code {
     match error {
-        Error::Unauthorized(_) | Error::Forbidden(_) => &codes::CONSUL_DENIED,
-        Error::Tls(_) => &codes::CONSUL_TLS,
-        Error::Misbehaving(_) | Error::OverBudget(_) | Error::NotFound(_) | Error::Rejected(_) => {
-            &codes::CONSUL_ODD
-        }
+        ApiError::Unauthorized(_) | ApiError::Forbidden(_) => &codes::CONSUL_DENIED,
+        ApiError::Tls(_) => &codes::CONSUL_TLS,
+        ApiError::Misbehaving(_)
+        | ApiError::OverBudget(_)
+        | ApiError::NotFound(_)
+        | ApiError::Rejected(_) => &codes::CONSUL_ODD,
         _ => &codes::CONSUL_UNREACHABLE,
     }
 }
 
 /// What readers share.
 struct Readers {
-    client: Client,
+    client: ConsulClient,
     datacentre: String,
     slots: Semaphore,
-    sink: mpsc::Sender<Input>,
+    sink: mpsc::Sender<DatacentreInput>,
     /// The datacentre answers again: rests end.
     revived: Notify,
 }
 
 impl Readers {
     async fn catalogue(&self) {
-        let read = |answer: &Answer| Ok((catalog::names(&answer.body)?, answer.filtered));
-        let tell = Input::Catalogue;
-        self.follow("catalog/services", WAIT, None, read, |(names, _)| names.is_empty(), tell)
-            .await;
+        let read = |answer: &ConsulResponse| Ok((catalog::names(&answer.body)?, answer.filtered));
+        self.follow("catalog/services", WAIT, None, read, DatacentreInput::Catalogue).await;
     }
 
     async fn service(&self, name: Arc<str>, wait: Duration) {
         let path = format!("health/service/{}", escape(&name));
-        let read = |answer: &Answer| Ok((catalog::instances(&answer.body)?, answer.filtered));
-        let tell = |result| Input::Service(Arc::clone(&name), result);
-        let emptied = |(instances, _): &(Instances, bool)| {
-            instances.good.is_empty() && instances.odd.is_empty()
-        };
-        self.follow(&path, wait, Some(&self.slots), read, emptied, tell).await;
+        let read =
+            |answer: &ConsulResponse| Ok((catalog::instances(&answer.body)?, answer.filtered));
+        let tell = |result, reader| DatacentreInput::Service(Arc::clone(&name), result, reader);
+        self.follow(&path, wait, Some(&self.slots), read, tell).await;
     }
 
     /// Asks for signs of life, which nothing holds up.
@@ -286,13 +291,13 @@ impl Readers {
             let query = Query { path: "status/leader", datacentre: &self.datacentre, wait: None };
             let asked = tokio::time::timeout(PROBE_LIMIT, self.client.ask(&query)).await;
             let result = match asked {
-                Err(_) => Err(Error::Silent { request: "a probe".into(), limit: PROBE_LIMIT }),
+                Err(_) => Err(ApiError::Silent { request: "a probe".into(), limit: PROBE_LIMIT }),
                 Ok(Ok(answer)) if answer.body.trim_ascii() == b"\"\"" => {
-                    Err(Error::Unreachable("it has no leader".into()))
+                    Err(ApiError::Unreachable("it has no leader".into()))
                 }
                 Ok(answer) => answer.map(|_| ()),
             };
-            if self.sink.send(Input::Probed(result)).await.is_err() {
+            if self.sink.send(DatacentreInput::Probed(result)).await.is_err() {
                 return;
             }
             tokio::time::sleep(PROBE).await;
@@ -305,11 +310,10 @@ impl Readers {
         path: &str,
         wait: Duration,
         slots: Option<&Semaphore>,
-        read: impl Fn(&Answer) -> Result<T, String>,
-        doubtful: impl Fn(&T) -> bool,
-        tell: impl Fn(Result<T, Error>) -> Input,
+        read: impl Fn(&ConsulResponse) -> Result<T, String>,
+        tell: impl Fn(Result<T, ApiError>, oneshot::Sender<Doubted>) -> DatacentreInput,
     ) {
-        let mut cursor = Cursor::default();
+        let mut cursor = QueryCursor::default();
         let mut failures = Backoff::new(REST.0, REST.1);
         loop {
             let slot = match slots {
@@ -332,35 +336,30 @@ impl Readers {
                         tokio::time::sleep(answered.rest).await;
                         continue;
                     }
-                    (read(&answer).map_err(Error::Misbehaving), answered.rest)
+                    (read(&answer).map_err(ApiError::Misbehaving), answered.rest)
                 }
                 Err(error) => (Err(error), Duration::ZERO),
             };
-            let rest = match &result {
-                Ok(read) if doubtful(read) => {
-                    cursor.forget();
-                    DOUBT
-                }
-                Ok(_) => rest,
-                Err(_) => {
-                    // So that the next answer comes at once.
-                    cursor.forget();
-                    failures.pause(rand::random())
-                }
-            };
             let failed = result.is_err();
-            if self.sink.send(tell(result)).await.is_err() {
+            let (reader, doubted) = oneshot::channel();
+            if self.sink.send(tell(result, reader)).await.is_err() {
                 return;
             }
             if failed {
+                // So that the next answer comes at once.
+                cursor.forget();
                 tokio::select! {
-                    () = tokio::time::sleep(rest) => {}
+                    () = tokio::time::sleep(failures.pause(rand::random())) => {}
                     () = self.revived.notified() => {}
                 }
-            } else {
-                failures = Backoff::new(REST.0, REST.1);
-                tokio::time::sleep(rest).await;
+                continue;
             }
+            failures = Backoff::new(REST.0, REST.1);
+            let doubted = doubted.await.unwrap_or(false);
+            if doubted {
+                cursor.forget();
+            }
+            tokio::time::sleep(if doubted { ASK_AGAIN } else { rest }).await;
         }
     }
 }

@@ -1,55 +1,63 @@
-//! One datacentre: which services its catalogue lists, what each is, and what has yet to be said of it.
-//! Pure.
+//! One datacentre: which services its catalogue lists, what each is, and what has yet to be reported of it. Pure.
 //!
-//! What can't be read stays what it was. A catalogue that is suddenly empty is believed only when it says
-//! so again and again, and never where the token may not see everything.
+//! What can't be read stays what it was. A catalogue that lacks most of what it had, and a service that has lost all
+//! its instances, are believed when they say so again ([`mass_deletion`](crate::mass_deletion)), and never where the
+//! token may not see everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::catalog::Instances;
 use super::convert;
-use crate::model::Hostname;
-use crate::registry::{Change, Contents, ServiceRecord};
+use crate::mass_deletion::MassDeletionGuard;
+use crate::model::{Cause, Causes, ClusterId, Hostname};
+use crate::registry::{Contents, ServiceRecord, ShardChange};
 use crate::sources::WARNINGS_MAX;
 
-/// How often an empty catalogue must be seen in a row before it is believed.
-const EMPTY_TIMES: u32 = 3;
-/// How often a service may fail to be read before the rest is said without it.
+/// How often a service may fail to be read before the rest is reported without it.
 const FIRST_FAILURES: u32 = 3;
 
 /// What is known of one datacentre.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct ConsulIndex {
     datacentre: String,
-    services: BTreeMap<Arc<str>, Held>,
+    services: BTreeMap<Arc<str>, CatalogService>,
     /// Names of services that share a host with one before, or can't have one.
     unusable: Vec<String>,
     listed: bool,
-    empty_seen: u32,
+    /// Answers that were hard to believe.
+    guard: MassDeletionGuard<Asked>,
     said: bool,
     /// Hosts to say something about, each with the name whose it is.
     pending: BTreeMap<Hostname, Arc<str>>,
 }
 
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Asked {
+    /// The names of all services.
+    Catalogue,
+    /// The instances of one.
+    Service(Arc<str>),
+}
+
 #[derive(Debug, Default)]
-struct Held {
+struct CatalogService {
     /// Whether the catalogue has had it: else it is remembered from before.
     listed: bool,
     heard: bool,
     failures: u32,
     record: Option<ServiceRecord>,
-    /// Whether the last answer had no instances at all.
-    emptied: bool,
     /// What of the last answer is not used.
-    odd: Vec<String>,
+    invalid: Vec<String>,
     /// Why there is no newer answer.
     trouble: Option<String>,
 }
 
 /// Whether a catalogue was taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum CatalogOutcome {
     /// It was; these names are to be read from now on, and those no longer.
     Yes {
         /// New names.
@@ -61,14 +69,14 @@ pub(super) enum Taken {
     Doubtful(String),
 }
 
-impl Index {
+impl ConsulIndex {
     pub(super) fn new(datacentre: &str) -> Self {
         Self {
             datacentre: datacentre.to_owned(),
             services: BTreeMap::new(),
             unusable: Vec::new(),
             listed: false,
-            empty_seen: 0,
+            guard: MassDeletionGuard::default(),
             said: false,
             pending: BTreeMap::new(),
         }
@@ -78,25 +86,30 @@ impl Index {
     pub(super) fn knowing(datacentre: &str, known: BTreeMap<Hostname, ServiceRecord>) -> Self {
         let held = |record: ServiceRecord| {
             let name = Arc::clone(&record.service.name);
-            (name, Held { record: Some(record), ..Held::default() })
+            (name, CatalogService { record: Some(record), ..CatalogService::default() })
         };
         Self { services: known.into_values().map(held).collect(), ..Self::new(datacentre) }
     }
 
     /// Takes the names in the catalogue; `filtered` where the token may not see all.
-    pub(super) fn catalogue(&mut self, names: Vec<Arc<str>>, filtered: bool) -> Taken {
-        if names.is_empty() && !self.services.is_empty() {
-            if filtered {
-                return Taken::Doubtful(
-                    "the catalogue is empty, since the token may not see it".into(),
-                );
-            }
-            self.empty_seen += 1;
-            if self.empty_seen < EMPTY_TIMES {
-                return Taken::Doubtful("the catalogue is suddenly empty; asking again".into());
-            }
+    pub(super) fn catalogue(
+        &mut self,
+        names: Vec<Arc<str>>,
+        filtered: bool,
+        now: Instant,
+    ) -> CatalogOutcome {
+        if filtered && names.is_empty() && !self.services.is_empty() {
+            return CatalogOutcome::Doubtful(
+                "the catalogue is empty, since the token may not see it".into(),
+            );
         }
-        self.empty_seen = 0;
+        let found = names.iter().filter(|name| self.services.contains_key(*name)).count();
+        if !self.guard.admits(Asked::Catalogue, self.services.len(), found, now) {
+            let mut doubts = self.guard.waiting();
+            let doubt = doubts.find_map(|(of, doubt)| (*of == Asked::Catalogue).then_some(doubt));
+            let fact = doubt.map_or_else(String::new, ToString::to_string);
+            return CatalogOutcome::Doubtful(format!("the catalogue {fact}"));
+        }
         self.listed = true;
         let mut hosts: BTreeMap<Hostname, Arc<str>> = BTreeMap::new();
         self.unusable.clear();
@@ -116,7 +129,8 @@ impl Index {
         let gone: Vec<_> =
             self.services.keys().filter(|name| !names.contains(*name)).cloned().collect();
         for name in &gone {
-            if let Some(Held { record: Some(_), .. }) = self.services.remove(name) {
+            self.guard.forget(&Asked::Service(Arc::clone(name)));
+            if let Some(CatalogService { record: Some(_), .. }) = self.services.remove(name) {
                 self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
             }
         }
@@ -125,34 +139,44 @@ impl Index {
             !std::mem::replace(&mut held.listed, true)
         };
         let come: Vec<_> = names.into_iter().filter(is_new).collect();
-        Taken::Yes { come, gone }
+        CatalogOutcome::Yes { come, gone }
     }
 
-    /// Takes the instances of one service.
-    pub(super) fn service(&mut self, name: &Arc<str>, instances: Instances, filtered: bool) {
-        let Some(held) = self.services.get_mut(name) else { return };
+    /// Takes the instances of one service. Returns whether it did; else they are to be asked for again soon.
+    pub(super) fn service(
+        &mut self,
+        name: &Arc<str>,
+        instances: Instances,
+        filtered: bool,
+        now: Instant,
+    ) -> bool {
+        let Some(held) = self.services.get_mut(name) else { return true };
         held.heard = true;
         held.failures = 0;
         if instances.good.is_empty() && filtered && held.record.is_some() {
             let fact = "the token may not see its instances any more; the last known are kept";
             held.trouble = Some(fact.to_owned());
-            return;
+            return false;
         }
-        let is_empty = instances.good.is_empty() && instances.odd.is_empty();
-        let before = std::mem::replace(&mut held.emptied, is_empty);
-        if held.record.is_some() && is_empty && (!before || self.empty_seen > 0) {
+        // Some may well have gone; only that none is left is hard to believe, the more so while the catalogue is.
+        let has_some = !(instances.good.is_empty() && instances.invalid.is_empty());
+        let (known, found) = (usize::from(held.record.is_some()), usize::from(has_some));
+        let is_catalogue_doubted = self.guard.waiting().any(|(of, _)| *of == Asked::Catalogue);
+        let asked = Asked::Service(Arc::clone(name));
+        if found < known && is_catalogue_doubted || !self.guard.admits(asked, known, found, now) {
             let fact = "it has suddenly no instances; the last known are kept, asking again";
             held.trouble = Some(fact.to_owned());
-            return;
+            return false;
         }
         held.trouble = None;
         let converted = convert::service(name, &self.datacentre, &instances.good);
-        held.odd = instances.odd;
-        held.odd.extend(converted.odd);
+        held.invalid = instances.invalid;
+        held.invalid.extend(converted.invalid);
         if held.record != converted.record {
             held.record = converted.record;
             self.pending.extend(convert::hostname(name).map(|host| (host, Arc::clone(name))));
         }
+        true
     }
 
     /// A service could not be read: it stays what it was.
@@ -173,8 +197,8 @@ impl Index {
         self.is_complete() && (!self.said || !self.pending.is_empty())
     }
 
-    /// What is to be said: all at first, then what changed. Saying it is up to the caller.
-    pub(super) fn take_news(&mut self) -> Option<Change> {
+    /// What is to be reported: all at first, then what changed. Sending it is up to the caller.
+    pub(super) fn take_news(&mut self) -> Option<ShardChange> {
         if !self.has_news() {
             return None;
         }
@@ -183,17 +207,19 @@ impl Index {
             let all = self
                 .records()
                 .map(|record| (record.service.hostname.clone(), Some(record.clone())));
-            return Some(Change::Reset(Contents {
+            return Some(ShardChange::Reset(Contents {
                 services: all.collect(),
                 ..Contents::default()
             }));
         }
+        let mut causes = Causes::default();
         let services = pending.into_iter().map(|(host, name)| {
             let held = self.services.get(&name);
+            causes.add(Cause::named(ClusterId::default(), "ConsulService", &*name));
             (host, held.and_then(|held| held.record.clone()))
         });
         let services = services.collect();
-        Some(Change::Update(Contents { services, ..Contents::default() }))
+        Some(ShardChange::Update(Contents { services, causes, ..Contents::default() }))
     }
 
     /// Services and endpoints held.
@@ -201,6 +227,11 @@ impl Index {
         self.records().fold((0, 0), |(services, endpoints), record| {
             (services + 1, endpoints + record.endpoints.len())
         })
+    }
+
+    /// How many answers were not believed at first, so far.
+    pub(super) fn doubts(&self) -> u64 {
+        self.guard.doubted()
     }
 
     /// How many names are listed.
@@ -213,7 +244,7 @@ impl Index {
         let of_services = self.services.iter().flat_map(|(name, held)| {
             held.trouble
                 .iter()
-                .chain(&held.odd)
+                .chain(&held.invalid)
                 .map(move |fact| format!("service {name:?}: {fact}"))
         });
         self.unusable.iter().cloned().chain(of_services).take(WARNINGS_MAX).collect()

@@ -12,14 +12,14 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
-use super::address::{Address, is_datacentre};
+use super::address::{ConsulAddress, is_datacentre};
 use super::catalog;
-use super::client::{Client, Credential, Query};
+use super::client::{ConsulClient, ConsulToken, Query};
 use super::datacentre::{Datacentre, code_of};
-use crate::apiserver::{Error, Redacted};
+use crate::apiserver::{ApiError, Redacted};
 use crate::model::{ClusterId, Hostname};
-use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord, ShardKey};
-use crate::sources::{Board, Facts, Remembered};
+use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
+use crate::sources::{RememberedSource, SourceFacts, SourceStatusTable};
 use crate::task::Supervisor;
 
 /// How often the datacentres are asked for, which can't be waited on.
@@ -32,23 +32,23 @@ const LACKING: u32 = 20;
 const DATACENTRES_MAX: usize = 100;
 
 /// What the registries need.
-pub struct Config {
+pub struct ConsulConfig {
     /// One Consul each.
-    pub addresses: Vec<Address>,
+    pub addresses: Vec<ConsulAddress>,
     /// Where what they say goes. A full channel makes them wait, and merge what they have to say.
     pub updates: mpsc::Sender<RegistryUpdate>,
     /// Where they say how they fare.
-    pub board: Board,
+    pub source_statuses: SourceStatusTable,
     /// What datacentres held before this process started, by the name of their shard.
-    pub remembered: BTreeMap<ClusterId, Remembered<Services>>,
+    pub remembered: BTreeMap<ClusterId, RememberedSource<DatacentreServices>>,
 }
 
 /// The services of a datacentre, by host.
-type Services = BTreeMap<Hostname, ServiceRecord>;
+type DatacentreServices = BTreeMap<Hostname, ServiceRecord>;
 
-/// Starts a task for each Consul under `tasks`. Returns what is remembered of their datacentres, to be said
-/// before anything that they say.
-pub fn start(config: Config, tasks: &Supervisor) -> Vec<RegistryUpdate> {
+/// Starts a task for each Consul under `tasks`. Returns what is remembered of their datacentres, to be applied before
+/// anything that they report.
+pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
     let mut words = Vec::new();
     let mut remembered = config.remembered;
     let only = config.addresses.len() == 1;
@@ -62,11 +62,11 @@ pub fn start(config: Config, tasks: &Supervisor) -> Vec<RegistryUpdate> {
         // With several, the environment would hand the token of one to the others.
         let variable = |name| std::env::var(name).ok().filter(|value| only && !value.is_empty());
         let credential = match &address.token_file {
-            Some(file) => Credential::File(file.clone()),
+            Some(file) => ConsulToken::File(file.clone()),
             None => match (variable("CONSUL_HTTP_TOKEN_FILE"), variable("CONSUL_HTTP_TOKEN")) {
-                (Some(file), _) => Credential::File(file.into()),
-                (None, Some(token)) => Credential::Text(Redacted::new(token)),
-                (None, None) => Credential::None,
+                (Some(file), _) => ConsulToken::File(file.into()),
+                (None, Some(token)) => ConsulToken::Text(Redacted::new(token)),
+                (None, None) => ConsulToken::None,
             },
         };
         let known = take_known(&mut remembered, &name, &address);
@@ -77,25 +77,29 @@ pub fn start(config: Config, tasks: &Supervisor) -> Vec<RegistryUpdate> {
             credential: Arc::new(credential),
             address: Arc::new(address),
             updates: config.updates.clone(),
-            board: config.board.clone(),
+            source_statuses: config.source_statuses.clone(),
             epochs: Arc::clone(&epochs),
         });
         let label = format!("registry {}", consul.name);
-        let facts = || Facts::starting("consul", consul.address.to_string());
+        let facts = || SourceFacts::starting("consul", consul.address.to_string());
         // Those of a Consul that is remembered are those it had.
         let newest = known.values().max_by_key(|known| known.last_contact);
-        consul.board.tell(&consul.name, &newest.map_or_else(facts, |known| facts().with(known)));
+        consul
+            .source_statuses
+            .tell(&consul.name, &newest.map_or_else(facts, |known| facts().with(known)));
         for (datacentre, known) in known {
             let shard = consul.shard(&datacentre);
             let name: Arc<str> = shard.cluster.as_str().into();
             let endpoints = known.held.values().map(|record| record.endpoints.len()).sum();
             let services = known.held.len();
-            consul.board.tell(&name, &Facts { services, endpoints, ..facts().with(&known) });
+            consul
+                .source_statuses
+                .tell(&name, &SourceFacts { services, endpoints, ..facts().with(&known) });
             info!(registry = %name, services, "datacentre restored from disk, until it is read");
             let services = known.held.into_iter().map(|(host, record)| (host, Some(record)));
             let contents = Contents { services: services.collect(), ..Contents::default() };
-            // Older than any run, so that the first word of any takes its place.
-            let change = Change::Reset(contents);
+            // Older than any run, so that the first update of any takes its place.
+            let change = ShardChange::Reset(contents);
             words.push(RegistryUpdate { shard, epoch: Epoch(0), change });
         }
         tasks.spawn_restarting(label, Duration::from_secs(1), move || {
@@ -108,10 +112,10 @@ pub fn start(config: Config, tasks: &Supervisor) -> Vec<RegistryUpdate> {
 
 /// What is remembered of the datacentres that are read of this Consul, by their names in it.
 fn take_known(
-    remembered: &mut BTreeMap<ClusterId, Remembered<Services>>,
+    remembered: &mut BTreeMap<ClusterId, RememberedSource<DatacentreServices>>,
     consul: &str,
-    address: &Address,
-) -> BTreeMap<String, Remembered<Services>> {
+    address: &ConsulAddress,
+) -> BTreeMap<String, RememberedSource<DatacentreServices>> {
     let wanted = |name: &str| {
         address.datacentres.is_empty() || address.datacentres.iter().any(|one| one == name)
     };
@@ -130,32 +134,32 @@ fn take_known(
 struct Consul {
     name: Arc<str>,
     /// What its datacentres held before this process started.
-    known: BTreeMap<String, Services>,
-    address: Arc<Address>,
+    known: BTreeMap<String, DatacentreServices>,
+    address: Arc<ConsulAddress>,
     ca_file: Option<PathBuf>,
-    credential: Arc<Credential>,
+    credential: Arc<ConsulToken>,
     updates: mpsc::Sender<RegistryUpdate>,
-    board: Board,
+    source_statuses: SourceStatusTable,
     epochs: Arc<AtomicU64>,
 }
 
-type Running<'a> = FuturesUnordered<Abortable<BoxFuture<'a, ()>>>;
+type DatacentreTasks<'a> = FuturesUnordered<Abortable<BoxFuture<'a, ()>>>;
 
 impl Consul {
-    /// Keeps a reader for each datacentre there is. All of them run in this one task, so a panic starts
-    /// all of this Consul again, with greater epochs; what was said stays until then.
+    /// Keeps a reader for each datacentre there is. All of them run in this one task, so a panic starts all of this
+    /// Consul again, with greater epochs; what was reported stays until then.
     async fn run(&self) {
-        let mut facts = Facts::starting("consul", self.address.to_string());
+        let mut facts = SourceFacts::starting("consul", self.address.to_string());
         let mut known = self.known.clone();
         let mut datacentres = Datacentres::knowing(known.keys());
         let mut ca = None;
         let mut reading: BTreeMap<String, AbortHandle> = BTreeMap::new();
-        let mut running = Running::new();
+        let mut running = DatacentreTasks::new();
         loop {
             let listed = beside(&mut running, self.list()).await;
             let now = SystemTime::now();
             let rest = match listed {
-                Ok(Listed { client, ca: ca_now, names }) => {
+                Ok(DatacentreList { client, ca: ca_now, names }) => {
                     facts.heard(now);
                     facts.synced = true;
                     let Changed { mut come, gone } = datacentres.apply(names);
@@ -190,33 +194,38 @@ impl Consul {
                     LIST_AGAIN
                 }
             };
-            self.board.tell(&self.name, &facts);
+            self.source_statuses.tell(&self.name, &facts);
             let rest = rest.mul_f64(0.8 + rand::random::<f64>() / 5.0);
             beside(&mut running, tokio::time::sleep(rest)).await;
         }
     }
 
     /// The datacentres, and a client that believes the CAs in force.
-    async fn list(&self) -> Result<Listed, Error> {
+    async fn list(&self) -> Result<DatacentreList, ApiError> {
         let ca = match &self.ca_file {
             None => None,
             Some(path) => Some(tokio::fs::read(path).await.map_err(|error| {
-                Error::Tls(format!("CA file {} can't be read ({error})", path.display()))
+                ApiError::Tls(format!("CA file {} can't be read ({error})", path.display()))
             })?),
         };
-        let client = Client::new(&self.address, ca.as_deref(), &self.credential)?;
+        let client = ConsulClient::new(&self.address, ca.as_deref(), &self.credential)?;
         let names = if self.address.datacentres.is_empty() {
             let query = Query { path: "catalog/datacenters", ..Query::default() };
             let answer = client.ask(&query).await?;
-            let names = catalog::datacentres(&answer.body).map_err(Error::Misbehaving)?;
+            let names = catalog::datacentres(&answer.body).map_err(ApiError::Misbehaving)?;
             names.into_iter().filter(|name| is_datacentre(name)).take(DATACENTRES_MAX).collect()
         } else {
             self.address.datacentres.iter().cloned().collect()
         };
-        Ok(Listed { client, ca, names })
+        Ok(DatacentreList { client, ca, names })
     }
 
-    fn datacentre(&self, client: &Client, name: String, known: Services) -> Datacentre {
+    fn datacentre(
+        &self,
+        client: &ConsulClient,
+        name: String,
+        known: DatacentreServices,
+    ) -> Datacentre {
         Datacentre {
             client: client.clone(),
             shard: self.shard(&name),
@@ -224,7 +233,7 @@ impl Consul {
             name,
             epoch: Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1),
             updates: self.updates.clone(),
-            board: self.board.clone(),
+            source_statuses: self.source_statuses.clone(),
             address: self.address.to_string(),
         }
     }
@@ -239,20 +248,20 @@ impl Consul {
     ) -> Result<(), mpsc::error::SendError<RegistryUpdate>> {
         let shard = self.shard(datacentre);
         warn!(registry = %shard.cluster, "the datacentre has left Consul and is withdrawn");
-        self.board.forget(shard.cluster.as_str());
+        self.source_statuses.forget(shard.cluster.as_str());
         let epoch = Epoch(self.epochs.fetch_add(1, Ordering::Relaxed) + 1);
-        self.updates.send(RegistryUpdate { shard, epoch, change: Change::Removed }).await
+        self.updates.send(RegistryUpdate { shard, epoch, change: ShardChange::Removed }).await
     }
 }
 
-struct Listed {
-    client: Client,
+struct DatacentreList {
+    client: ConsulClient,
     ca: Option<Vec<u8>>,
     names: BTreeSet<String>,
 }
 
 /// Waits for `work` while readers run.
-async fn beside<T>(running: &mut Running<'_>, work: impl Future<Output = T>) -> T {
+async fn beside<T>(running: &mut DatacentreTasks<'_>, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     loop {
         tokio::select! {
@@ -264,10 +273,10 @@ async fn beside<T>(running: &mut Running<'_>, work: impl Future<Output = T>) -> 
 
 /// The datacentres. Pure.
 #[derive(Debug, Default)]
-struct Datacentres(BTreeMap<String, Known>);
+struct Datacentres(BTreeMap<String, KnownDatacentre>);
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Known {
+struct KnownDatacentre {
     /// How many lists in a row lacked it.
     lacking: u32,
     /// Whether any list had it: else it is remembered from before.
@@ -283,7 +292,7 @@ struct Changed {
 impl Datacentres {
     /// These were there before this process started.
     fn knowing<'a>(names: impl Iterator<Item = &'a String>) -> Self {
-        Self(names.map(|name| (name.clone(), Known::default())).collect())
+        Self(names.map(|name| (name.clone(), KnownDatacentre::default())).collect())
     }
 
     /// Takes a list in. One that lacks a datacentre may be of a Consul that has just lost sight of it.
@@ -291,7 +300,7 @@ impl Datacentres {
         for (name, known) in &mut self.0 {
             known.lacking = if names.contains(name) { 0 } else { known.lacking + 1 };
         }
-        let is_gone = |known: &Known| known.lacking >= LACKING;
+        let is_gone = |known: &KnownDatacentre| known.lacking >= LACKING;
         let gone = self.0.iter().filter(|(_, known)| is_gone(known));
         let gone: Vec<_> = gone.map(|(name, _)| name.clone()).collect();
         self.0.retain(|_, known| !is_gone(known));

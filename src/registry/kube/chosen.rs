@@ -1,8 +1,8 @@
 //! The namespaces of a cluster that belong to the mesh, and the pods in them.
 //!
-//! Everything is kept, whatever its namespace, and only what belongs to the mesh is said: so namespaces
-//! enter and leave at once, and the network that the system namespace names is read in any case. A
-//! namespace that has not been seen has no labels to be chosen by.
+//! Everything is kept, whatever its namespace, and only what belongs to the mesh is reported: so namespaces enter and
+//! leave at once, and the network that the system namespace names is read in any case. A namespace that has not been
+//! seen has no labels to be chosen by.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::model::{ClusterFacts, NamespaceFilter, Workload, Workloads};
 
 /// What of a cluster belongs to the mesh.
 #[derive(Debug, Default)]
-pub(super) struct Chosen {
+pub(super) struct ChosenNamespaces {
     filter: Arc<NamespaceFilter>,
     /// The pods that do; unused where all do.
     pods: Workloads,
 }
 
-impl Chosen {
+impl ChosenNamespaces {
     /// Takes another filter; whether it differs.
     pub(super) fn replace(
         &mut self,

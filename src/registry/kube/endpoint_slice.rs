@@ -3,10 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::index::{Kept, Reads};
+use super::index::{IndexedObject, ReadKind};
 use super::scope::{Scope, Set};
-use super::slice_form::{Conditions, ENDPOINTS_MAX, IPV6, PortForm, Row, Rows, SliceForm};
-use crate::apiserver::{Key, Raw};
+use super::slice_form::{Conditions, ENDPOINTS_MAX, IPV6, Rows, SliceForm, SlicePort, SliceRow};
+use crate::apiserver::{NamespacedName, Raw};
 use crate::model::{Health, Locality, Namespace, WorkloadRef};
 
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
@@ -35,10 +35,10 @@ impl Conditions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Slice {
     /// The Service it belongs to.
-    pub(super) service: Key,
+    pub(super) service: NamespacedName,
     /// Name and target port of each port.
-    pub(super) ports: Ports,
-    rows: Box<[Row]>,
+    pub(super) ports: SlicePorts,
+    rows: Box<[SliceRow]>,
     /// The sets of the pods that members name.
     sets: Arc<[Set]>,
     /// What is left of those names, one after the other.
@@ -50,11 +50,11 @@ pub(super) struct Slice {
 }
 
 /// Ports by name and number.
-type Ports = Arc<[(Arc<str>, u16)]>;
+type SlicePorts = Arc<[(Arc<str>, u16)]>;
 
 /// One endpoint of a slice, on all its ports.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Member<'a> {
+pub(super) struct SliceEndpoint<'a> {
     pub(super) address: IpAddr,
     pub(super) conditions: Conditions,
     /// The pod it names.
@@ -66,10 +66,10 @@ pub(super) struct Member<'a> {
 
 impl Slice {
     /// Its endpoints, in its order.
-    pub(super) fn members(&self) -> impl Iterator<Item = Member<'_>> {
+    pub(super) fn members(&self) -> impl Iterator<Item = SliceEndpoint<'_>> {
         let ends = self.rows.iter().map(|row| index(row.tail));
         let tails = [0].into_iter().chain(ends);
-        self.rows.iter().zip(tails).map(|(row, begin)| Member {
+        self.rows.iter().zip(tails).map(|(row, begin)| SliceEndpoint {
             address: self.address(row),
             conditions: Conditions::unpack(row.bits),
             pod: at(&self.sets, row.set).map(|(namespace, stem)| {
@@ -105,7 +105,7 @@ impl Slice {
             && self.unnamed().eq(other.unnamed())
     }
 
-    fn address(&self, row: &Row) -> IpAddr {
+    fn address(&self, row: &SliceRow) -> IpAddr {
         match self.ipv6.get(index(row.address)) {
             Some(address) if row.bits & IPV6 != 0 => (*address).into(),
             _ => Ipv4Addr::from_bits(row.address).into(),
@@ -138,26 +138,27 @@ fn at<T>(table: &[T], place: u16) -> Option<&T> {
     table.get(usize::from(place).checked_sub(1)?)
 }
 
-impl Reads for Slice {
+impl ReadKind for Slice {
     type Form<'a> = SliceForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
     /// Keeps nothing of a slice of names, without a Service, or imported.
-    fn keep(form: SliceForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: SliceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let SliceForm { metadata, address_type, endpoints, ports } = form;
         let key = scope.key(metadata.identity());
         let owner = metadata.labels.get(SERVICE_LABEL).filter(|owner| !owner.is_empty());
         let imported = metadata.labels.get(IMPORTED_LABEL).is_some();
         let Some(owner) = owner.filter(|_| !imported && *address_type != *"FQDN") else {
-            return Kept { key, value: None, odd: None };
+            return IndexedObject { key, value: None, invalid: None };
         };
         if endpoints.count > ENDPOINTS_MAX {
-            let odd = format!("it has {} endpoints, more than any slice may", endpoints.count);
-            return Kept { key, value: None, odd: Some(odd.into()) };
+            let invalid = format!("it has {} endpoints, more than any slice may", endpoints.count);
+            return IndexedObject { key, value: None, invalid: Some(invalid.into()) };
         }
-        let service = Key { namespace: Arc::clone(&key.namespace), name: scope.text(owner) };
+        let service =
+            NamespacedName { namespace: Arc::clone(&key.namespace), name: scope.text(owner) };
         let (ports, odd_port) = keep_ports(ports, scope);
-        let Rows { rows, sets, tails, nodes, zones, ipv6, odd, .. } = endpoints;
+        let Rows { rows, sets, tails, nodes, zones, ipv6, invalid, .. } = endpoints;
         let mut names = scope.names();
         let sets = sets.entries.iter().map(|(namespace, stem)| {
             let own = namespace.is_empty() || **namespace == *key.namespace.as_bytes();
@@ -172,8 +173,8 @@ impl Reads for Slice {
         let (Some(sets), Some(nodes), Some(zones), Ok(tails)) =
             (sets, nodes, zones, String::from_utf8(tails))
         else {
-            let odd = "the name of a pod, a node or a zone is not UTF-8".into();
-            return Kept { key, value: None, odd: Some(odd) };
+            let invalid = "the name of a pod, a node or a zone is not UTF-8".into();
+            return IndexedObject { key, value: None, invalid: Some(invalid) };
         };
         let value = Self {
             service,
@@ -185,22 +186,22 @@ impl Reads for Slice {
             zones,
             ipv6: ipv6.into(),
         };
-        Kept { key, value: Some(value), odd: odd.or(odd_port) }
+        IndexedObject { key, value: Some(value), invalid: invalid.or(odd_port) }
     }
 }
 
 /// The ports of a slice by name and number, and what of them makes no sense.
-fn keep_ports(ports: Vec<PortForm<'_>>, scope: &Scope) -> (Ports, Option<Box<str>>) {
-    let (mut kept, mut odd) = (Vec::with_capacity(ports.len()), None);
+fn keep_ports(ports: Vec<SlicePort<'_>>, scope: &Scope) -> (SlicePorts, Option<Box<str>>) {
+    let (mut kept, mut invalid) = (Vec::with_capacity(ports.len()), None);
     for port in ports {
         // No number means every port, of which a proxy can make nothing.
         let Some(number) = port.port else { continue };
         match u16::try_from(number) {
             Ok(number) if number > 0 => kept.push((scope.text(&port.name), number)),
-            _ => odd = Some(format!("{number} is no port").into()),
+            _ => invalid = Some(format!("{number} is no port").into()),
         }
     }
-    (scope.ports(kept), odd)
+    (scope.ports(kept), invalid)
 }
 
 fn utf8<'a>(text: &'a Raw<'_>) -> Option<&'a str> {

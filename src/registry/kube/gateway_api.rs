@@ -4,10 +4,14 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::index::{Index, Indexed, Kept, Kind, Reads, Touched, missing_names, name_of};
+use super::index::{
+    IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names, name_of,
+};
 use super::namespace::network;
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Key, Meta, Pairs, Text, list, null_as_default};
+use crate::apiserver::{
+    BorrowedText, Form, Identity, Meta, NamespacedName, Pairs, list, null_as_default,
+};
 use crate::model::{DeclaredGateway, GATEWAY_PORT_LABEL, GatewayHost, gateway_port};
 
 /// The class of entrances of networks elsewhere, which only the config cluster may name.
@@ -22,42 +26,42 @@ pub(super) struct GatewayForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: GatewaySpec<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec<'a> {
+struct GatewaySpec<'a> {
     #[serde(borrow)]
-    gateway_class_name: Text<'a>,
+    gateway_class_name: BorrowedText<'a>,
     #[serde(borrow, deserialize_with = "list")]
-    addresses: Vec<Address<'a>>,
+    addresses: Vec<GatewayAddress<'a>>,
     #[serde(borrow, deserialize_with = "list")]
-    listeners: Vec<Listener<'a>>,
+    listeners: Vec<GatewayListener<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Address<'a> {
+struct GatewayAddress<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: BorrowedText<'a>,
     #[serde(borrow)]
-    value: Text<'a>,
+    value: BorrowedText<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Listener<'a> {
+struct GatewayListener<'a> {
     port: i64,
     #[serde(borrow)]
-    protocol: Text<'a>,
+    protocol: BorrowedText<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    tls: Tls<'a>,
+    tls: GatewayTls<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Tls<'a> {
+struct GatewayTls<'a> {
     #[serde(borrow)]
     options: Pairs<'a>,
 }
@@ -68,25 +72,25 @@ impl<'a> Form<'a> for GatewayForm<'a> {
     }
 }
 
-impl Reads for DeclaredGateway {
+impl ReadKind for DeclaredGateway {
     type Form<'a> = GatewayForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: GatewayForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: GatewayForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let GatewayForm { metadata, spec } = form;
         let key = scope.key(metadata.identity());
         let labels = scope.labels(metadata.labels);
         let Some(network) = network(&labels) else {
-            return Kept { key, value: None, odd: None };
+            return IndexedObject { key, value: None, invalid: None };
         };
         let mtls = gateway_port(labels.get(GATEWAY_PORT_LABEL).map(|text| &**text));
-        let mut odd = None;
+        let mut invalid = None;
         let mut entrances = BTreeSet::new();
         for listener in &spec.listeners {
             let Some(port) = u16::try_from(listener.port).ok().filter(|port| *port > 0) else {
-                odd = Some(format!("{} is no port", listener.port).into());
+                invalid = Some(format!("{} is no port", listener.port).into());
                 continue;
             };
             let (option, value) = LISTENER_PROTOCOL;
@@ -99,7 +103,8 @@ impl Reads for DeclaredGateway {
             }
         }
         // The API takes an address without a type for an IP address.
-        let usable = |one: &&Address<'_>| matches!(&*one.kind, "" | "IPAddress" | "Hostname");
+        let usable =
+            |one: &&GatewayAddress<'_>| matches!(&*one.kind, "" | "IPAddress" | "Hostname");
         let addresses = spec.addresses.iter().filter(usable).filter_map(|one| one.value.given());
         let gateway = Self {
             network,
@@ -107,22 +112,22 @@ impl Reads for DeclaredGateway {
             addresses: addresses.map(GatewayHost::parse).collect(),
             entrances,
         };
-        Kept { key, value: Some(gateway), odd }
+        IndexedObject { key, value: Some(gateway), invalid }
     }
 }
 
 impl Indexed for DeclaredGateway {
-    const KIND: Kind = Kind::Gateways;
+    const KIND: IndexedKind = IndexedKind::Gateways;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_gateway(name_of(&key), Some(self), touched);
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_gateway(name_of(key), None, touched);
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing_names(index.gateways(), &list);
         index.exchange(gone, list, touched);
     }

@@ -1,8 +1,8 @@
 //! The objects of one cluster, and what they mean together.
 //!
-//! A plain value: [`Index::apply`] takes what a watch tells and returns what that touched,
-//! [`Index::contents`] says what the touched parts are now. What they are never depends on the order
-//! in which objects came: a slice may come before its pod, a pod before its node, a service last.
+//! A plain value: [`KubeIndex::apply`] takes the event of a watch and returns what that touched,
+//! [`KubeIndex::contents`] gives what the touched parts are now. What they are never depends on the order in which
+//! objects came: a slice may come before its pod, a pod before its node, a service last.
 
 mod about;
 mod counts;
@@ -16,16 +16,16 @@ use std::sync::{Arc, LazyLock};
 pub(super) use self::about::{missing_names, name_of};
 pub(super) use self::pods::PodList;
 use self::pods::Unnamed;
-use self::shared::Shared;
-use super::chosen::Chosen;
-use super::endpoint_slice::{Member, Slice};
+use self::shared::SharedWithMesh;
+use super::chosen::ChosenNamespaces;
+use super::endpoint_slice::{Slice, SliceEndpoint};
 use super::namespace::NamespaceFacts;
-use super::node::Node;
+use super::node::NodeRecord;
 use super::scope::Scope;
 use super::service::KubeService;
 use super::slices::{Reference, Slices};
-use super::weight::{self, Weighed};
-use crate::apiserver::{self, Event, Form, Gather, Key, Keyed};
+use super::weight::{self, MemoryWeight};
+use crate::apiserver::{self, Form, Gather, Keyed, NamespacedName, WatchEvent};
 use crate::model::{
     ClusterFacts, Distribution, EndpointRef, Endpoints, Health, Locality, Near, NetworkId,
     PodState, Service, TlsMode, Workload, Workloads, repack,
@@ -34,30 +34,30 @@ use crate::registry::{Contents, ServiceRecord};
 
 /// The objects of one cluster.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct KubeIndex {
     scope: Arc<Scope>,
-    services: BTreeMap<Key, KubeService>,
+    services: BTreeMap<NamespacedName, KubeService>,
     slices: Slices,
     pods: Workloads,
     /// Whether pods have been listed: else a pod that is not here is not missing, but unknown.
     pods_listed: bool,
     /// The names of the pods at addresses for which slices name no pod, by namespace and address.
     unnamed: Unnamed,
-    nodes: BTreeMap<Arc<str>, Node>,
+    nodes: BTreeMap<Arc<str>, NodeRecord>,
     facts: ClusterFacts,
     namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
-    chosen: Chosen,
-    shared: Shared,
+    chosen: ChosenNamespaces,
+    shared: SharedWithMesh,
     /// Objects that make no sense, wholly or in part, and why.
-    odd: BTreeMap<(Kind, Option<Key>), Box<str>>,
-    last_odd: Option<String>,
-    /// What was said last: equal content is not said again.
-    said: Said,
+    invalid: BTreeMap<(IndexedKind, Option<NamespacedName>), Box<str>>,
+    last_invalid: Option<String>,
+    /// What was sent last: equal content is not sent again.
+    said: LastSent,
 }
 
 #[derive(Debug, Default)]
-struct Said {
-    services: BTreeMap<Key, ServiceRecord>,
+struct LastSent {
+    services: BTreeMap<NamespacedName, ServiceRecord>,
     workloads: Option<Workloads>,
     network: Option<Option<NetworkId>>,
     facts: Option<ClusterFacts>,
@@ -65,8 +65,8 @@ struct Said {
 }
 
 /// An endpoint before it is looked up what is known of its pod.
-struct Listed<'a> {
-    member: Member<'a>,
+struct ListedEndpoint<'a> {
+    member: SliceEndpoint<'a>,
     health: Health,
     port_name: &'a Arc<str>,
     port: u16,
@@ -75,9 +75,9 @@ struct Listed<'a> {
 /// Where nothing is known of a place.
 static NOWHERE: LazyLock<Arc<Locality>> = LazyLock::new(Arc::default);
 
-/// The kinds an index holds, also as words for messages.
+/// The kinds an index holds, also as text for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum IndexedKind {
     Services,
     EndpointSlices,
     Pods,
@@ -93,7 +93,7 @@ pub(super) enum Kind {
     WorkloadEntries,
 }
 
-impl Kind {
+impl IndexedKind {
     /// All of them.
     pub(super) const ALL: [Self; 9] = [
         Self::Services,
@@ -122,6 +122,21 @@ impl Kind {
         }
     }
 
+    /// The kind as manifests have it.
+    pub(super) const fn manifest_kind(self) -> &'static str {
+        match self {
+            Self::Services => "Service",
+            Self::EndpointSlices => "EndpointSlice",
+            Self::Pods => "Pod",
+            Self::Nodes => "Node",
+            Self::Namespaces => "Namespace",
+            Self::Gateways => "Gateway",
+            Self::ServiceExports => "ServiceExport",
+            Self::ServiceImports => "ServiceImport",
+            Self::WorkloadEntries => "WorkloadEntry",
+        }
+    }
+
     /// Whether a cluster may not know it at all, which is nobody's fault.
     pub(super) const fn may_be_absent(self) -> bool {
         matches!(
@@ -146,16 +161,16 @@ impl Kind {
 
 /// What a change touched.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Touched {
-    services: BTreeSet<Key>,
+pub(super) struct IndexChanges {
+    services: BTreeSet<NamespacedName>,
     workloads: bool,
     system_namespace: bool,
     facts: bool,
 }
 
-impl Touched {
+impl IndexChanges {
     /// Adds services.
-    pub(super) fn services(&mut self, keys: Vec<Key>) {
+    pub(super) fn services(&mut self, keys: Vec<NamespacedName>) {
         self.services.extend(keys);
     }
 
@@ -167,7 +182,7 @@ impl Touched {
         self.facts |= other.facts;
     }
 
-    fn service(&mut self, key: &Key) {
+    fn service(&mut self, key: &NamespacedName) {
         if !self.services.contains(key) {
             self.services.insert(key.clone());
         }
@@ -181,28 +196,28 @@ impl Touched {
 
 /// What is made of an object when it is read.
 #[derive(Debug, Clone)]
-pub(super) struct Kept<T> {
+pub(super) struct IndexedObject<T> {
     /// Which object.
-    pub(super) key: Key,
+    pub(super) key: NamespacedName,
     /// What is kept of it; `None` where it means nothing here.
     pub(super) value: Option<T>,
     /// What of it makes no sense.
-    pub(super) odd: Option<Box<str>>,
+    pub(super) invalid: Option<Box<str>>,
 }
 
-impl<T: Weighed> Keyed for Kept<T> {
-    fn key(&self) -> Key {
+impl<T: MemoryWeight> Keyed for IndexedObject<T> {
+    fn key(&self) -> NamespacedName {
         self.key.clone()
     }
 
     fn weight(&self) -> usize {
-        let odd = self.odd.as_ref().map_or(0, |odd| odd.len());
-        weight::key(&self.key) + odd + self.value.as_ref().map_or(0, Weighed::weight)
+        let invalid = self.invalid.as_ref().map_or(0, |invalid| invalid.len());
+        weight::key(&self.key) + invalid + self.value.as_ref().map_or(0, MemoryWeight::weight)
     }
 }
 
 /// What is kept of an object of a kind.
-pub(super) trait Reads: Weighed + Sized + Send + 'static {
+pub(super) trait ReadKind: MemoryWeight + Sized + Send + 'static {
     /// What is decoded of it.
     type Form<'a>: Form<'a>;
     /// What is kept of a list.
@@ -212,61 +227,61 @@ pub(super) trait Reads: Weighed + Sized + Send + 'static {
     const PROTOBUF: bool = true;
 
     /// Keeps what is needed.
-    fn keep(form: Self::Form<'_>, scope: &Scope) -> Kept<Self>;
+    fn keep(form: Self::Form<'_>, scope: &Scope) -> IndexedObject<Self>;
 }
 
 /// A list of objects of which a `T` is kept.
-pub(super) trait ListOf<T>: Gather<Kept<T>> {
+pub(super) trait ListOf<T>: Gather<IndexedObject<T>> {
     /// How many of them mean something here.
     fn count(&self) -> usize;
 }
 
-impl<T: Weighed + Send + 'static> ListOf<T> for Vec<Kept<T>> {
+impl<T: MemoryWeight + Send + 'static> ListOf<T> for Vec<IndexedObject<T>> {
     fn count(&self) -> usize {
         self.iter().filter(|one| one.value.is_some()).count()
     }
 }
 
-/// What is told of objects of which a `T` is kept.
-pub(super) type Told<T> = Event<Kept<T>, <T as Reads>::List>;
+/// What is reported of objects of which a `T` is kept.
+pub(super) type IndexEvent<T> = WatchEvent<IndexedObject<T>, <T as ReadKind>::List>;
 
 /// How objects of which a `T` is kept are read.
-pub(super) struct Reading<'a, T>(&'a Scope, PhantomData<fn() -> T>);
+pub(super) struct ReadAs<'a, T>(&'a Scope, PhantomData<fn() -> T>);
 
-impl<'a, T> Reading<'a, T> {
+impl<'a, T> ReadAs<'a, T> {
     pub(super) fn with(scope: &'a Scope) -> Self {
         Self(scope, PhantomData)
     }
 }
 
-impl<T: Reads> apiserver::Kind for Reading<'_, T> {
-    type Form<'a> = T::Form<'a>;
-    type Kept = Kept<T>;
+impl<T: ReadKind> apiserver::ObjectKind for ReadAs<'_, T> {
+    type ObjectForm<'a> = T::Form<'a>;
+    type Kept = IndexedObject<T>;
     type List = T::List;
 
     const PROTOBUF: bool = T::PROTOBUF;
 
-    fn keep(&self, form: Self::Form<'_>) -> Kept<T> {
+    fn keep(&self, form: Self::ObjectForm<'_>) -> IndexedObject<T> {
         T::keep(form, self.0)
     }
 }
 
 /// A kind of object that the index holds.
-pub(super) trait Indexed: Reads {
+pub(super) trait Indexed: ReadKind {
     /// Which.
-    const KIND: Kind;
+    const KIND: IndexedKind;
 
     /// Keeps it in place of what had its key.
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched);
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
 
     /// Drops what has that key.
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched);
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
 
     /// Keeps what is listed in place of all that was kept.
-    fn replace(list: Self::List, index: &mut Index, touched: &mut Touched);
+    fn replace(list: Self::List, index: &mut KubeIndex, touched: &mut IndexChanges);
 }
 
-impl Index {
+impl KubeIndex {
     /// An index of nothing yet.
     pub(super) fn new(scope: Arc<Scope>) -> Self {
         Self {
@@ -279,37 +294,37 @@ impl Index {
             nodes: BTreeMap::new(),
             facts: ClusterFacts::default(),
             namespaces: BTreeMap::new(),
-            chosen: Chosen::default(),
-            shared: Shared::default(),
-            odd: BTreeMap::new(),
-            last_odd: None,
-            said: Said::default(),
+            chosen: ChosenNamespaces::default(),
+            shared: SharedWithMesh::default(),
+            invalid: BTreeMap::new(),
+            last_invalid: None,
+            said: LastSent::default(),
         }
     }
 
-    /// Takes what a watch tells. Returns what may be different now; equal content touches nothing.
-    pub(super) fn apply<T: Indexed>(&mut self, event: Told<T>) -> Touched {
-        let mut touched = Touched::default();
+    /// Takes the event of a watch. Returns what may be different now; equal content touches nothing.
+    pub(super) fn apply<T: Indexed>(&mut self, event: IndexEvent<T>) -> IndexChanges {
+        let mut touched = IndexChanges::default();
         match event {
-            Event::Restarted { objects, odd } => {
-                self.odd.retain(|(kind, _), _| *kind != T::KIND);
-                for odd in odd {
-                    self.note(T::KIND, odd.key, odd.reason.into());
+            WatchEvent::Restarted { objects, invalid } => {
+                self.invalid.retain(|(kind, _), _| *kind != T::KIND);
+                for invalid in invalid {
+                    self.note(T::KIND, invalid.key, invalid.reason.into());
                 }
                 T::replace(objects, self, &mut touched);
             }
-            Event::Applied(object) => self.put(object, &mut touched),
-            Event::Deleted(key) => {
+            WatchEvent::Applied(object) => self.put(object, &mut touched),
+            WatchEvent::Deleted(key) => {
                 T::remove(&key, self, &mut touched);
-                self.odd.remove(&(T::KIND, Some(key)));
+                self.invalid.remove(&(T::KIND, Some(key)));
             }
-            Event::Odd(odd) => {
-                if let Some(key) = &odd.key {
+            WatchEvent::Invalid(invalid) => {
+                if let Some(key) = &invalid.key {
                     T::remove(key, self, &mut touched);
                 }
-                self.note(T::KIND, odd.key, odd.reason.into());
+                self.note(T::KIND, invalid.key, invalid.reason.into());
             }
-            Event::Answered | Event::Failed(_) => {}
+            WatchEvent::Answered | WatchEvent::Failed(_) => {}
         }
         touched
     }
@@ -317,9 +332,9 @@ impl Index {
     /// Keeps what is listed, and nothing of those that are `gone`. Of two with one key the later counts.
     pub(super) fn exchange<T: Indexed>(
         &mut self,
-        gone: Vec<Key>,
-        list: Vec<Kept<T>>,
-        touched: &mut Touched,
+        gone: Vec<NamespacedName>,
+        list: Vec<IndexedObject<T>>,
+        touched: &mut IndexChanges,
     ) {
         for key in gone {
             T::remove(&key, self, touched);
@@ -329,9 +344,9 @@ impl Index {
         }
     }
 
-    fn put<T: Indexed>(&mut self, object: Kept<T>, touched: &mut Touched) {
-        let Kept { key, value, odd } = object;
-        self.note_of(T::KIND, &key, odd);
+    fn put<T: Indexed>(&mut self, object: IndexedObject<T>, touched: &mut IndexChanges) {
+        let IndexedObject { key, value, invalid } = object;
+        self.note_of(T::KIND, &key, invalid);
         match value {
             Some(value) => value.put(key, self, touched),
             None => T::remove(&key, self, touched),
@@ -339,33 +354,33 @@ impl Index {
     }
 
     /// Notes what makes no sense of an object, in place of what was noted of it before.
-    fn note_of(&mut self, kind: Kind, key: &Key, odd: Option<Box<str>>) {
-        match odd {
+    fn note_of(&mut self, kind: IndexedKind, key: &NamespacedName, invalid: Option<Box<str>>) {
+        match invalid {
             Some(reason) => self.note(kind, Some(key.clone()), reason),
-            None if self.odd.is_empty() => {}
+            None if self.invalid.is_empty() => {}
             None => {
-                self.odd.remove(&(kind, Some(key.clone())));
+                self.invalid.remove(&(kind, Some(key.clone())));
             }
         }
     }
 
-    fn note(&mut self, kind: Kind, key: Option<Key>, reason: Box<str>) {
+    fn note(&mut self, kind: IndexedKind, key: Option<NamespacedName>, reason: Box<str>) {
         let name = key.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
-        self.last_odd = Some(format!("{} {name}: {reason}", kind.plural()));
-        self.odd.insert((kind, key), reason);
+        self.last_invalid = Some(format!("{} {name}: {reason}", kind.plural()));
+        self.invalid.insert((kind, key), reason);
     }
 
-    /// What the touched parts are now, as far as that differs from what was said before; `None`
-    /// where nothing does.
-    pub(super) fn contents(&mut self, touched: &Touched) -> Option<Contents> {
+    /// What the touched parts are now, as far as that differs from what was last sent; `None` where
+    /// nothing does.
+    pub(super) fn contents(&mut self, touched: &IndexChanges) -> Option<Contents> {
         self.contents_but(touched, |_, _, _| false)
     }
 
-    /// The same, but of services that wait: what is said of each is given, and what it is now.
+    /// The same, but for services that wait: what was last sent of each is given, and what it is now.
     pub(super) fn contents_but(
         &mut self,
-        touched: &Touched,
-        mut waits: impl FnMut(&Key, Option<&ServiceRecord>, Option<&ServiceRecord>) -> bool,
+        touched: &IndexChanges,
+        mut waits: impl FnMut(&NamespacedName, Option<&ServiceRecord>, Option<&ServiceRecord>) -> bool,
     ) -> Option<Contents> {
         let mut contents = Contents::default();
         for key in &touched.services {
@@ -421,10 +436,10 @@ impl Index {
 
     /// All there is.
     pub(super) fn everything(&mut self) -> Contents {
-        self.said = Said::default();
+        self.said = LastSent::default();
         self.shared.said.clear();
         let services = self.services.keys().chain(self.imports()).cloned().collect();
-        let all = Touched { services, workloads: true, system_namespace: true, facts: true };
+        let all = IndexChanges { services, workloads: true, system_namespace: true, facts: true };
         let contents = self.contents(&all).unwrap_or_default();
         // They have been filled by now, mostly in order.
         repack(&mut self.services);
@@ -434,16 +449,16 @@ impl Index {
     }
 
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
-    /// another both may hold it: it counts once, in its better state.
-    /// What is equal to what was `said` is shared with it, so that others see at once that it is.
-    fn record(&self, key: &Key, said: Option<&ServiceRecord>) -> Option<ServiceRecord> {
+    /// another both may hold it: it counts once, in its better state. What is equal to what was
+    /// last sent (`said`) is shared with it, so that others see at once that it is.
+    fn record(&self, key: &NamespacedName, said: Option<&ServiceRecord>) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
-        let mut listed: Vec<Listed<'_>> = Vec::new();
+        let mut listed: Vec<ListedEndpoint<'_>> = Vec::new();
         for slice in self.slices.of_service(key) {
             listed.reserve(slice.len() * slice.ports.len());
             for member in slice.members() {
                 let health = member.conditions.health(found.persistent_sessions);
-                listed.extend(slice.ports.iter().map(|(port_name, port)| Listed {
+                listed.extend(slice.ports.iter().map(|(port_name, port)| ListedEndpoint {
                     member,
                     health,
                     port_name,
@@ -462,7 +477,7 @@ impl Index {
         let namespace = self.namespaces.get(&key.namespace);
         let prefers = namespace.map(|facts| facts.prefers).unwrap_or_default();
         let service = found.reached_by(prefers, self.nodes.values());
-        let service = self.shared.at_home(key, service);
+        let service = self.shared.with_locality(key, service);
         let mut near = Near::default();
         let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
         let endpoints = Endpoints::sharing(endpoints, |kinds| match said {
@@ -484,10 +499,10 @@ impl Index {
     fn endpoint<'a>(
         &'a self,
         service: &'a Service,
-        listed: &Listed<'a>,
+        listed: &ListedEndpoint<'a>,
         near: &mut Near,
     ) -> EndpointRef<'a> {
-        let Listed { member, health, port_name, port } = *listed;
+        let ListedEndpoint { member, health, port_name, port } = *listed;
         let node_counts = service.node_local || service.prefers == Distribution::SameNode;
         let name = member.pod.or_else(|| self.pod_at(&service.namespace, member.address));
         let pod = name.and_then(|name| self.pods.find_next(near, name));
@@ -534,8 +549,8 @@ impl Index {
 
     /// Touches the services of the slices that depend on `reference`.
     ///
-    /// Before anything was said every service waits to be said: there is nothing to find.
-    fn touch_slices(&self, reference: Reference<'_>, touched: &mut Touched) {
+    /// Before anything was sent every service waits to be sent: there is nothing to find.
+    fn touch_slices(&self, reference: Reference<'_>, touched: &mut IndexChanges) {
         if self.said.services.is_empty() {
             return;
         }
@@ -546,14 +561,14 @@ impl Index {
 
     /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
     /// where it is somewhere else now, slices that name it or a pod there.
-    fn touch_node(&self, name: &str, moved: bool, touched: &mut Touched) {
+    fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
         let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
         touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
         if moved && !self.said.services.is_empty() {
             for slice in self.slices.on_node(name) {
                 touched.service(&slice.service);
             }
-            let mut of_pods = Touched::default();
+            let mut of_pods = IndexChanges::default();
             for (key, pod) in self.pods.iter() {
                 if pod.node.as_ref().is_some_and(|node| ***node == *name) {
                     self.touch_pod(key, pod, &mut of_pods);
@@ -565,16 +580,16 @@ impl Index {
 }
 
 impl Indexed for KubeService {
-    const KIND: Kind = Kind::Services;
+    const KIND: IndexedKind = IndexedKind::Services;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         if index.services.get(&key) != Some(&self) {
             touched.services.insert(key.clone());
             index.services.insert(key, self);
         }
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         // Another of its name is another's.
         index.shared.taken_away.remove(key);
         // Its slices stay: the service may come back before they go.
@@ -583,16 +598,16 @@ impl Indexed for KubeService {
         }
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing(index.services.keys(), &list);
         index.exchange(gone, list, touched);
     }
 }
 
 impl Indexed for Slice {
-    const KIND: Kind = Kind::EndpointSlices;
+    const KIND: IndexedKind = IndexedKind::EndpointSlices;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         if index.slices.get(&key) == Some(&self) {
             return;
         }
@@ -604,23 +619,23 @@ impl Indexed for Slice {
         }
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         if let Some(old) = index.slices.remove(key) {
             index.forget_unnamed(&old);
             touched.services.insert(old.service);
         }
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing(index.slices.keys(), &list);
         index.exchange(gone, list, touched);
     }
 }
 
-impl Indexed for Node {
-    const KIND: Kind = Kind::Nodes;
+impl Indexed for NodeRecord {
+    const KIND: IndexedKind = IndexedKind::Nodes;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let before = index.nodes.get(&key.name);
         if before != Some(&self) {
             let moved = before.is_none_or(|before| before.locality != self.locality);
@@ -630,33 +645,33 @@ impl Indexed for Node {
         }
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         if index.nodes.remove(&key.name).is_some() {
             index.note_locality(&key.name, None, touched);
             index.touch_node(&key.name, true, touched);
         }
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing(index.nodes.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
         index.exchange(gone, list, touched);
     }
 }
 
 impl Indexed for NamespaceFacts {
-    const KIND: Kind = Kind::Namespaces;
+    const KIND: IndexedKind = IndexedKind::Namespaces;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
         index.replace_namespace(&key.name, Some(self), touched);
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         touched.system_namespace |= *key.name == *index.scope.settings.system_namespace;
         index.replace_namespace(&key.name, None, touched);
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone =
             missing(index.namespaces.keys().map(cluster_wide).collect::<Vec<_>>().iter(), &list);
         index.exchange(gone, list, touched);
@@ -664,7 +679,10 @@ impl Indexed for NamespaceFacts {
 }
 
 /// Those of `keys` that are not on the list.
-pub(super) fn missing<'a, T>(keys: impl Iterator<Item = &'a Key>, list: &[Kept<T>]) -> Vec<Key> {
+pub(super) fn missing<'a, T>(
+    keys: impl Iterator<Item = &'a NamespacedName>,
+    list: &[IndexedObject<T>],
+) -> Vec<NamespacedName> {
     let mut keys = keys.peekable();
     if keys.peek().is_none() {
         return Vec::new();
@@ -674,10 +692,10 @@ pub(super) fn missing<'a, T>(keys: impl Iterator<Item = &'a Key>, list: &[Kept<T
 }
 
 /// Namespace and name of all that are listed.
-fn names<T>(list: &[Kept<T>]) -> BTreeSet<(&str, &str)> {
+fn names<T>(list: &[IndexedObject<T>]) -> BTreeSet<(&str, &str)> {
     list.iter().map(|one| (&*one.key.namespace, &*one.key.name)).collect()
 }
 
-fn cluster_wide(name: &Arc<str>) -> Key {
-    Key { namespace: "".into(), name: Arc::clone(name) }
+fn cluster_wide(name: &Arc<str>) -> NamespacedName {
+    NamespacedName { namespace: "".into(), name: Arc::clone(name) }
 }

@@ -5,9 +5,11 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::index::{Index, Indexed, Kept, Kind, Reads, Touched};
+use super::index::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind};
 use super::scope::Scope;
-use crate::apiserver::{Client, Error, Form, Identity, Key, Meta, Text, list, null_as_default};
+use crate::apiserver::{
+    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, NamespacedName, list, null_as_default,
+};
 use crate::model::{Port, Protocol, TargetPort};
 
 /// The API group.
@@ -19,14 +21,14 @@ const VERSIONS: &[&str] = &["v1beta1", "v1alpha1"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Export {
     /// What is written in its status.
-    pub(super) conditions: Box<[Condition]>,
+    pub(super) conditions: Box<[ExportCondition]>,
     /// Which state of it this is; 0 where nobody counts.
     pub(super) generation: i64,
 }
 
 /// A condition in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Condition {
+pub(super) struct ExportCondition {
     /// Its type, such as `Valid`.
     pub(super) kind: Box<str>,
     /// `True`, `False` or `Unknown`.
@@ -35,7 +37,7 @@ pub(super) struct Condition {
     pub(super) message: Box<str>,
     /// Since when the status is so, as it is written.
     pub(super) since: Box<str>,
-    /// Of which state of the object it was said; 0 where that is not told.
+    /// Which state of the object it was reported of; 0 where that is not stated.
     pub(super) observed: i64,
 }
 
@@ -52,9 +54,9 @@ pub(super) struct Import {
 /// The version of the API that a server has, the best of those that are read here.
 ///
 /// # Errors
-/// Those of asking; [`Error::NotFound`] where the server has none of them.
-pub(super) async fn served(client: &Client) -> Result<&'static str, Error> {
-    client.served(GROUP, VERSIONS, Kind::ServiceExports.plural()).await
+/// Those of asking; [`ApiError::NotFound`] where the server has none of them.
+pub(super) async fn served(client: &ApiClient) -> Result<&'static str, ApiError> {
+    client.served(GROUP, VERSIONS, IndexedKind::ServiceExports.plural()).await
 }
 
 /// What is decoded of either.
@@ -64,7 +66,7 @@ pub(super) struct McsForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: ServiceImportSpec<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
     status: StatusForm<'a>,
 }
@@ -82,15 +84,15 @@ struct StatusForm<'a> {
 #[serde(rename_all = "camelCase", default)]
 struct ConditionForm<'a> {
     #[serde(borrow)]
-    r#type: Text<'a>,
+    r#type: BorrowedText<'a>,
     #[serde(borrow)]
-    status: Text<'a>,
+    status: BorrowedText<'a>,
     #[serde(borrow)]
-    reason: Text<'a>,
+    reason: BorrowedText<'a>,
     #[serde(borrow)]
-    message: Text<'a>,
+    message: BorrowedText<'a>,
     #[serde(borrow)]
-    last_transition_time: Text<'a>,
+    last_transition_time: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     observed_generation: i64,
 }
@@ -99,27 +101,27 @@ struct ConditionForm<'a> {
 #[serde(default)]
 struct ClusterForm<'a> {
     #[serde(borrow)]
-    cluster: Text<'a>,
+    cluster: BorrowedText<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Spec<'a> {
+struct ServiceImportSpec<'a> {
     #[serde(borrow, deserialize_with = "list")]
-    ips: Vec<Text<'a>>,
+    ips: Vec<BorrowedText<'a>>,
     #[serde(borrow, deserialize_with = "list")]
-    ports: Vec<PortForm<'a>>,
+    ports: Vec<ServiceImportPort<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PortForm<'a> {
+struct ServiceImportPort<'a> {
     #[serde(borrow)]
-    name: Text<'a>,
+    name: BorrowedText<'a>,
     #[serde(borrow)]
-    protocol: Text<'a>,
+    protocol: BorrowedText<'a>,
     #[serde(borrow)]
-    app_protocol: Text<'a>,
+    app_protocol: BorrowedText<'a>,
     port: i64,
 }
 
@@ -129,14 +131,14 @@ impl<'a> Form<'a> for McsForm<'a> {
     }
 }
 
-impl Reads for Export {
+impl ReadKind for Export {
     type Form<'a> = McsForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: McsForm<'_>, scope: &Scope) -> Kept<Self> {
-        let of = |one: &ConditionForm<'_>| Condition {
+    fn keep(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
+        let of = |one: &ConditionForm<'_>| ExportCondition {
             kind: (*one.r#type).into(),
             status: (*one.status).into(),
             reason: (*one.reason).into(),
@@ -147,24 +149,24 @@ impl Reads for Export {
         let conditions = form.status.conditions.iter().map(of).collect();
         let generation = form.metadata.generation;
         let key = scope.key(form.metadata.identity());
-        Kept { key, value: Some(Self { conditions, generation }), odd: None }
+        IndexedObject { key, value: Some(Self { conditions, generation }), invalid: None }
     }
 }
 
-impl Reads for Import {
+impl ReadKind for Import {
     type Form<'a> = McsForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: McsForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: McsForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let McsForm { metadata, spec, status } = form;
-        let mut odd = None;
+        let mut invalid = None;
         let mut vips = Vec::new();
-        for text in spec.ips.iter().filter_map(Text::given) {
+        for text in spec.ips.iter().filter_map(BorrowedText::given) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => odd = Some(format!("{text:?} is no address").into()),
+                Err(_) => invalid = Some(format!("{text:?} is no address").into()),
             }
         }
         vips.sort();
@@ -180,39 +182,39 @@ impl Reads for Import {
         });
         let clusters = status.clusters.iter().map(|one| Box::from(&*one.cluster)).collect();
         let import = Self { vips, ports: ports.collect(), clusters };
-        Kept { key: scope.key(metadata.identity()), value: Some(import), odd }
+        IndexedObject { key: scope.key(metadata.identity()), value: Some(import), invalid }
     }
 }
 
 impl Indexed for Export {
-    const KIND: Kind = Kind::ServiceExports;
+    const KIND: IndexedKind = IndexedKind::ServiceExports;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_export(&key, Some(self), touched);
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_export(key, None, touched);
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = super::index::missing(index.exports(), &list);
         index.exchange(gone, list, touched);
     }
 }
 
 impl Indexed for Import {
-    const KIND: Kind = Kind::ServiceImports;
+    const KIND: IndexedKind = IndexedKind::ServiceImports;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_import(&key, Some(self), touched);
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_import(key, None, touched);
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = super::index::missing(index.imports(), &list);
         index.exchange(gone, list, touched);
     }

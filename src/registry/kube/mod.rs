@@ -18,8 +18,9 @@ pub mod offline;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 mod own_mesh;
-mod patience;
+mod pending_pods;
 mod pod;
+mod roots;
 mod run;
 mod scope;
 mod service;
@@ -33,6 +34,7 @@ mod write_back;
 
 pub use last_contact::LastContact;
 pub use own_mesh::{Own, OwnMesh};
+pub use roots::{MemberWrites, RootsStatus};
 pub use run::run;
 
 use std::collections::BTreeSet;
@@ -41,52 +43,56 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 
-use self::index::Kind;
+use self::index::IndexedKind;
 use super::{Contents, Epoch, RegistryUpdate, ServiceRecord};
-use crate::apiserver::{Access, Limits};
+use crate::apiserver::{Access, ApiClient, ReadLimits};
 use crate::model::{ClusterId, EndpointMetadata, Mcs, NamespaceFilter, SharedServices, Workloads};
 
 /// What one run of a cluster's registry needs.
-pub struct Config {
+pub struct RunConfig {
     /// The cluster it speaks for.
     pub cluster: ClusterId,
     /// How its API server is reached.
     pub access: Access,
     /// The most that is read of it.
-    pub limits: Limits,
+    pub limits: ReadLimits,
     /// The DNS domain of services, such as `cluster.local`.
     pub domain: String,
     /// The trust domain of its workloads' SPIFFE IDs.
     pub trust_domain: String,
-    /// What becomes of the one that it names itself. Where that counts and is another, nothing is said: a run
-    /// in that one must take its place.
+    /// What becomes of the one that it names itself. Where that counts and is another, nothing is reported: a run in
+    /// that one must take its place.
     pub own_mesh: OwnMesh,
     /// The namespace whose label names the cluster's network.
     pub system_namespace: String,
-    /// What proxies are told of endpoints.
+    /// What proxies are sent about endpoints.
     pub metadata: EndpointMetadata,
-    /// Which namespaces belong to the mesh. Nothing is said before that is known.
+    /// Which namespaces belong to the mesh. Nothing is reported before that is known.
     pub namespaces: watch::Receiver<Option<Arc<NamespaceFilter>>>,
     /// What exports and imports of services mean.
     pub mcs: Mcs,
     /// What the mesh makes of them, to be written into the cluster. An end of it means that nothing is.
     pub shared: watch::Receiver<Arc<SharedServices>>,
+    /// What else is written there.
+    pub writes: MemberWrites,
     /// This run's epoch.
     pub epoch: Epoch,
-    /// Where its words go. Bounded by the receiver; a full one makes this registry wait, which
+    /// Told by which client it reads, for others who ask the same API server.
+    pub client: watch::Sender<Option<ApiClient>>,
+    /// Where its updates go. Bounded by the receiver; a full one makes this registry wait, which
     /// delays this cluster only.
     pub updates: mpsc::Sender<RegistryUpdate>,
     /// How it fares.
-    pub status: watch::Sender<Status>,
+    pub status: watch::Sender<RunStatus>,
 }
 
 /// How one run of a cluster's registry fares.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct RunStatus {
     /// Whether every required kind has been listed once, and the first reset has been sent.
     pub synced: bool,
     /// What stands between us and the API server now.
-    pub contact: Contact,
+    pub contact: ApiContact,
     /// Whether it is there: somebody was answered, and nothing has happened to him since. Others may be in trouble.
     pub reached: bool,
     /// When it last answered anything well-formed. That it did so again is no news.
@@ -107,32 +113,34 @@ pub struct Status {
     pub skipped: Skipped,
     /// What works less well than it should, such as a kind we may not read; sorted.
     pub degraded: Vec<String>,
-    /// What it said that is hard to believe, and is asked again before it counts.
+    /// What it reported that is hard to believe, and is asked again before it counts.
     pub doubted: Option<String>,
-    /// How often it said such a thing.
+    /// How often it reported such a thing.
     pub doubts: u64,
     /// What it held last; until it has synced, what a run before it did. A first list that lacks most of that is
     /// asked for again.
     pub held: ObjectCounts,
     /// The UID of the namespace `kube-system`: the identity of the cluster, where it may be read.
     pub cluster_uid: Option<String>,
-    /// Another cluster than the one that was read first answers now. Nothing of it has been told, and nothing
-    /// more will be.
+    /// Another cluster than the one that was read first answers now. Nothing of it has been reported, and nothing more
+    /// will be.
     pub replaced: bool,
     /// What it says of itself, once it has been asked.
     pub own: Option<Own>,
     /// About how much memory all takes that is held of it, as last weighed: after each list at least.
     pub memory_bytes: usize,
+    /// How far the mesh's roots have come in it; `None` where none are written.
+    pub roots: Option<RootsStatus>,
     /// When it is asked again, while it is left alone for answering with nonsense or too much.
     pub next_attempt: Option<SystemTime>,
 }
 
 /// How many objects of each kind a run held.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ObjectCounts([usize; Kind::ALL.len()]);
+pub struct ObjectCounts([usize; IndexedKind::ALL.len()]);
 
 impl ObjectCounts {
-    /// What a run held at least that said this.
+    /// What a run held at least that reported this.
     pub fn at_least(contents: &Contents) -> Self {
         let records = || contents.services.values().flatten();
         let name = |record: &ServiceRecord| {
@@ -143,20 +151,20 @@ impl ObjectCounts {
         let slices: BTreeSet<_> = with_endpoints.map(name).collect();
         let namespaces: BTreeSet<_> = services.iter().map(|(namespace, _)| namespace).collect();
         let facts = contents.facts.as_ref();
-        Self(Kind::ALL.map(|kind| match kind {
-            Kind::Services => services.len(),
-            Kind::EndpointSlices => slices.len(),
-            Kind::Pods => contents.workloads.as_ref().map_or(0, Workloads::len),
-            Kind::Nodes => facts.map_or(0, |facts| facts.localities.len()),
-            Kind::Namespaces => namespaces.len(),
-            Kind::Gateways => facts.map_or(0, |facts| facts.gateways.len()),
-            Kind::WorkloadEntries => facts.map_or(0, |facts| facts.entries.len()),
-            Kind::ServiceExports | Kind::ServiceImports => 0,
+        Self(IndexedKind::ALL.map(|kind| match kind {
+            IndexedKind::Services => services.len(),
+            IndexedKind::EndpointSlices => slices.len(),
+            IndexedKind::Pods => contents.workloads.as_ref().map_or(0, Workloads::len),
+            IndexedKind::Nodes => facts.map_or(0, |facts| facts.localities.len()),
+            IndexedKind::Namespaces => namespaces.len(),
+            IndexedKind::Gateways => facts.map_or(0, |facts| facts.gateways.len()),
+            IndexedKind::WorkloadEntries => facts.map_or(0, |facts| facts.entries.len()),
+            IndexedKind::ServiceExports | IndexedKind::ServiceImports => 0,
         }))
     }
 
-    fn count(&self, kind: Kind) -> usize {
-        Kind::ALL
+    fn count(&self, kind: IndexedKind) -> usize {
+        IndexedKind::ALL
             .into_iter()
             .zip(self.0)
             .find(|(one, _)| *one == kind)
@@ -175,7 +183,7 @@ pub struct Skipped {
 
 /// What stands between us and an API server. The texts name the fact: address, status, dates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Contact {
+pub enum ApiContact {
     /// Nothing has been heard or lost yet.
     Connecting,
     /// Lists and watches work.
@@ -192,12 +200,12 @@ pub enum Contact {
     Misbehaving(String),
 }
 
-impl Status {
+impl RunStatus {
     /// The status of a run that has only begun.
     pub fn starting() -> Self {
         Self {
             synced: false,
-            contact: Contact::Connecting,
+            contact: ApiContact::Connecting,
             reached: false,
             last_contact: LastContact::default(),
             services: 0,
@@ -215,6 +223,7 @@ impl Status {
             replaced: false,
             own: None,
             memory_bytes: 0,
+            roots: None,
             next_attempt: None,
         }
     }

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::index::{Kept, Reads};
+use super::index::{IndexedObject, ReadKind};
 use super::scope::Scope;
 use super::service::distribution;
-use crate::apiserver::{Form, Identity, Malformed, Message, Meta, Value, null_as_default};
+use crate::apiserver::{
+    FieldValue, Form, Identity, MalformedMessage, Meta, ProtobufMessage, null_as_default,
+};
 use crate::model::{Distribution, Labels, NETWORK_LABEL, NetworkId};
 
 /// What is decoded of a Namespace.
@@ -18,14 +20,14 @@ pub(super) struct NamespaceForm<'a> {
     metadata: Meta<'a>,
 }
 
-impl<'a> Message<'a> for NamespaceForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for NamespaceForm<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 { value.message(&mut self.metadata) } else { Ok(()) }
     }
 }
 
 impl<'a> Form<'a> for NamespaceForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -43,19 +45,22 @@ pub(super) struct NamespaceFacts {
     /// Which endpoints come first of its services that don't say.
     pub(super) prefers: Distribution,
     pub(super) uid: Arc<str>,
+    /// Whether it is on its way out: nothing can be made in it any more.
+    pub(super) is_terminating: bool,
 }
 
-impl Reads for NamespaceFacts {
+impl ReadKind for NamespaceFacts {
     type Form<'a> = NamespaceForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
-    fn keep(form: NamespaceForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: NamespaceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let key = scope.key(form.metadata.identity());
         let uid = Arc::from(&*form.metadata.uid);
         let prefers = distribution(&form.metadata).unwrap_or_default();
+        let is_terminating = form.metadata.deletion_timestamp.seconds() != 0;
         let labels = scope.labels(form.metadata.labels);
-        let facts = Self { network: network(&labels), labels, prefers, uid };
-        Kept { key, value: Some(facts), odd: None }
+        let facts = Self { network: network(&labels), labels, prefers, uid, is_terminating };
+        IndexedObject { key, value: Some(facts), invalid: None }
     }
 }
 

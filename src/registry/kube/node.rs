@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::index::{Kept, Reads};
+use super::index::{IndexedObject, ReadKind};
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Text, Value, list, null_as_default,
+    BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, ProtobufMessage, list,
+    null_as_default,
 };
 use crate::model::{Labels, Locality};
 
@@ -19,29 +20,29 @@ pub(super) struct NodeForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: NodeStatus<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Status<'a> {
+struct NodeStatus<'a> {
     #[serde(borrow, deserialize_with = "list")]
-    addresses: Vec<Address<'a>>,
+    addresses: Vec<NodeAddress<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Address<'a> {
+struct NodeAddress<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: BorrowedText<'a>,
     #[serde(borrow)]
-    address: Text<'a>,
+    address: BorrowedText<'a>,
 }
 
 // Field numbers: k8s.io/api/core/v1/generated.proto.
 
-impl<'a> Message<'a> for NodeForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for NodeForm<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.message(&mut self.metadata),
             3 => value.message(&mut self.status),
@@ -50,14 +51,14 @@ impl<'a> Message<'a> for NodeForm<'a> {
     }
 }
 
-impl<'a> Message<'a> for Status<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for NodeStatus<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 5 { value.push(&mut self.addresses) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for Address<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for NodeAddress<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.kind = value.text()?,
             2 => self.address = value.text()?,
@@ -68,7 +69,7 @@ impl<'a> Message<'a> for Address<'a> {
 }
 
 impl<'a> Form<'a> for NodeForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -80,18 +81,18 @@ impl<'a> Form<'a> for NodeForm<'a> {
 
 /// What is kept of a Node. Its heartbeats change none of it, so they end here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Node {
+pub(super) struct NodeRecord {
     pub(super) labels: Labels,
     pub(super) locality: Arc<Locality>,
     /// The first address of type `ExternalIP`.
     pub(super) external_address: Option<IpAddr>,
 }
 
-impl Reads for Node {
+impl ReadKind for NodeRecord {
     type Form<'a> = NodeForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
-    fn keep(form: NodeForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: NodeForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let key = scope.key(form.metadata.identity());
         let labels = scope.labels(form.metadata.labels);
         let mut external = form.status.addresses.iter().filter(|one| *one.kind == *"ExternalIP");
@@ -100,7 +101,7 @@ impl Reads for Node {
             locality: Arc::new(of_labels(&labels)),
             labels,
         };
-        Kept { key, value: Some(node), odd: None }
+        IndexedObject { key, value: Some(node), invalid: None }
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::Skipped;
 use super::endpoint_slice::Slice;
-use super::index::{Index, Indexed, Reading, Touched};
+use super::index::{IndexChanges, Indexed, KubeIndex, ReadAs};
 use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
-use super::node::Node;
-use super::pod::Pod;
-use super::scope::{COMMON, Scope, Settings};
+use super::node::NodeRecord;
+use super::pod::PodRecord;
+use super::scope::{COMMON, ReadSettings, Scope};
 use super::service::KubeService;
-use super::workload_entry::Entry;
+use super::workload_entry::WorkloadEntryRecord;
 use crate::apiserver::{Encoding, read_list, read_watch};
 use crate::model::{DeclaredGateway, EndpointMetadata};
 use crate::registry::Contents;
@@ -21,8 +21,8 @@ use crate::registry::Contents;
 /// What is known of a cluster from the answers it was given.
 pub struct Offline {
     scope: Arc<Scope>,
-    index: Index,
-    touched: Touched,
+    index: KubeIndex,
+    touched: IndexChanges,
     piece: usize,
 }
 
@@ -33,13 +33,13 @@ impl Offline {
         Self::with(piece, EndpointMetadata::Lean)
     }
 
-    /// The same, where proxies are told so much of endpoints.
+    /// The same, where proxies are sent so much about endpoints.
     pub fn telling(self, metadata: EndpointMetadata) -> Self {
         Self::with(self.piece, metadata)
     }
 
     fn with(piece: usize, metadata: EndpointMetadata) -> Self {
-        let settings = Settings {
+        let settings = ReadSettings {
             domain: "cluster.local".into(),
             trust_domain: "cluster.local".into(),
             system_namespace: "strait-system".into(),
@@ -47,9 +47,9 @@ impl Offline {
         };
         let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
         Self {
-            index: Index::new(Arc::clone(&scope)),
+            index: KubeIndex::new(Arc::clone(&scope)),
             scope,
-            touched: Touched::default(),
+            touched: IndexChanges::default(),
             piece: piece.max(1),
         }
     }
@@ -62,38 +62,38 @@ impl Offline {
     pub fn take(
         &mut self,
         plural: &str,
-        what: Answer,
+        what: OfflineResponse,
         encoding: Encoding,
         bytes: &[u8],
     ) -> Result<usize, String> {
         match plural {
             "services" => self.take_as::<KubeService>(what, encoding, bytes),
             "endpointslices" => self.take_as::<Slice>(what, encoding, bytes),
-            "pods" => self.take_as::<Pod>(what, encoding, bytes),
-            "nodes" => self.take_as::<Node>(what, encoding, bytes),
+            "pods" => self.take_as::<PodRecord>(what, encoding, bytes),
+            "nodes" => self.take_as::<NodeRecord>(what, encoding, bytes),
             "namespaces" => self.take_as::<NamespaceFacts>(what, encoding, bytes),
             "serviceexports" => self.take_as::<Export>(what, encoding, bytes),
             "serviceimports" => self.take_as::<Import>(what, encoding, bytes),
             "gateways" => self.take_as::<DeclaredGateway>(what, encoding, bytes),
-            "workloadentries" => self.take_as::<Entry>(what, encoding, bytes),
+            "workloadentries" => self.take_as::<WorkloadEntryRecord>(what, encoding, bytes),
             _ => Ok(0),
         }
     }
 
     fn take_as<T: Indexed>(
         &mut self,
-        what: Answer,
+        what: OfflineResponse,
         encoding: Encoding,
         bytes: &[u8],
     ) -> Result<usize, String> {
-        let kind = Reading::<T>::with(&self.scope);
+        let kind = ReadAs::<T>::with(&self.scope);
         match what {
-            Answer::List => {
+            OfflineResponse::List => {
                 let event = read_list(&kind, encoding, bytes, self.piece)?;
                 self.touched.merge(self.index.apply(event));
                 Ok(self.index.object_count())
             }
-            Answer::Watch => {
+            OfflineResponse::Watch => {
                 let events = read_watch(&kind, encoding, bytes, self.piece)?;
                 let count = events.len();
                 for event in events {
@@ -123,7 +123,7 @@ impl Offline {
 
 /// What was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum OfflineResponse {
     /// A list.
     List,
     /// A watch.

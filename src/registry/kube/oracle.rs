@@ -9,15 +9,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::offline::Answer::List;
 use super::offline::Offline;
+use super::offline::OfflineResponse::List;
 use crate::apiserver::Encoding::{Json, Protobuf};
 use crate::registry::Contents;
 
 /// How a message is written: name in JSON, number, what it holds.
-pub(super) type Schema = &'static [(&'static str, u32, Holds)];
+pub(super) type Schema = &'static [(&'static str, u32, OracleState)];
 
-pub(super) enum Holds {
+pub(super) enum OracleState {
     Text,
     Number,
     Flag,
@@ -29,7 +29,7 @@ pub(super) enum Holds {
     Time,
     NumberOrText,
 }
-use Holds::{Flag, Many, Number, NumberOrText, One, Pairs, Text, Texts, Time};
+use OracleState::{Flag, Many, Number, NumberOrText, One, Pairs, Text, Texts, Time};
 
 const META: Schema = &[
     ("name", 1, Text),
@@ -454,13 +454,13 @@ pub fn json_protobuf_and_a_full_decode_say_the_same(random: &mut dyn RngCore) {
         }
         (cluster.skipped().count, cluster.everything())
     };
-    let (odd, slim) = lists(Json, &mut |plain, _, _| json_list(plain));
+    let (invalid, slim) = lists(Json, &mut |plain, _, _| json_list(plain));
     let (odd_full, full) = lists(Json, &mut |_, full, _| json_list(full));
     let (odd_binary, binary) =
         lists(Protobuf, &mut |plain, _, schema| protobuf_list(plain, schema, random));
     assert_same(&slim, &full, "a full decode");
     assert_same(&slim, &binary, "protobuf");
-    assert_eq!((odd, odd), (odd_full, odd_binary));
+    assert_eq!((invalid, invalid), (odd_full, odd_binary));
 }
 
 pub(super) fn assert_same(left: &Contents, right: &Contents, context: &str) {

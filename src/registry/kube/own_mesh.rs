@@ -1,8 +1,8 @@
 //! What a cluster says of itself in the mesh ConfigMap of its own system namespace: the trust domain of its
 //! workloads. All else in there is the mesh's to say, and is not read here.
 //!
-//! Asked for now and then, not watched: it hardly ever changes, and a watch is a connection. Who may not read
-//! it is not told: whoever grants the right means it.
+//! Asked for now and then, not watched: it hardly ever changes, and a watch takes room all the time. Where the right to
+//! read it is missing, that is not reported: granting it is a deliberate choice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::apiserver::{Backoff, Client, Error, null_as_default};
+use crate::apiserver::{ApiClient, ApiError, Backoff, null_as_default};
 use crate::mesh::own_trust_domain;
 
 /// How often it is looked at: it changes once in years, and each look is two questions to each of thousands of
@@ -46,25 +46,26 @@ pub struct Own {
 }
 
 #[derive(Deserialize)]
-struct ConfigMap {
+struct OwnMeshConfigMap {
     #[serde(default, deserialize_with = "null_as_default")]
     data: BTreeMap<String, String>,
 }
 
 /// Says what the cluster says, now and whenever that changes. Says nothing while it can't be asked.
-pub(super) async fn follow(client: &Client, namespace: &str, said: &watch::Sender<Option<Own>>) {
+pub(super) async fn follow(client: &ApiClient, namespace: &str, said: &watch::Sender<Option<Own>>) {
     let (mut backoff, mut tries) = (Backoff::new(AGAIN.0, AGAIN.1), 0);
     loop {
-        let own = match ask(client, namespace).await {
+        // Apart: between two looks it takes no room.
+        let own = match Box::pin(ask(client, namespace)).await {
             Ok(own) => Some(own),
-            Err(Error::Forbidden(_) | Error::NotFound(_)) => Some(Own::default()),
+            Err(ApiError::Forbidden(_) | ApiError::NotFound(_)) => Some(Own::default()),
             // It was not asked at all.
             Err(
-                Error::Tls(_)
-                | Error::Unreachable(_)
-                | Error::Silent { .. }
-                | Error::Broken { .. }
-                | Error::Unauthorized(_),
+                ApiError::Tls(_)
+                | ApiError::Unreachable(_)
+                | ApiError::Silent { .. }
+                | ApiError::Broken { .. }
+                | ApiError::Unauthorized(_),
             ) => None,
             Err(error) => {
                 tries += 1;
@@ -91,15 +92,18 @@ pub(super) async fn follow(client: &Client, namespace: &str, said: &watch::Sende
     }
 }
 
-async fn ask(client: &Client, namespace: &str) -> Result<Own, Error> {
+async fn ask(client: &ApiClient, namespace: &str) -> Result<Own, ApiError> {
     let path = |name| format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
     let [ours, istios] = CONFIG_MAPS.map(path);
     // At once: a slow cluster has not begun to speak before both have been heard.
-    let found = tokio::join!(client.get::<ConfigMap>(&ours), client.get::<ConfigMap>(&istios));
+    let found = tokio::join!(
+        client.get::<OwnMeshConfigMap>(&ours),
+        client.get::<OwnMeshConfigMap>(&istios)
+    );
     for (name, found) in CONFIG_MAPS.into_iter().zip([found.0, found.1]) {
         match found {
             Ok(found) => return Ok(read(name, &found.data)),
-            Err(Error::NotFound(_)) => {}
+            Err(ApiError::NotFound(_)) => {}
             Err(error) => return Err(error),
         }
     }

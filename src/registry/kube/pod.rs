@@ -6,14 +6,16 @@ use std::net::IpAddr;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::index::{Kept, PodList, Reads};
+use super::index::{IndexedObject, PodList, ReadKind};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Owner, Raw, Text, Value, list, null_as_default,
+    BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, OwnerReference,
+    ProtobufMessage, Raw, list, null_as_default,
 };
 use crate::model::{
-    EndpointMetadata, Locality, Profile, TLS_MODE_LABEL, TlsMode, Workload, telemetry,
+    Addresses, EndpointMetadata, Locality, Profile, TLS_MODE_LABEL, TlsMode, UidMark, Workload,
+    telemetry,
 };
 
 /// What is decoded of a Pod.
@@ -23,22 +25,22 @@ pub(super) struct PodForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: PodSpec<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: PodStatus<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec<'a> {
+struct PodSpec<'a> {
     #[serde(borrow)]
-    service_account_name: Text<'a>,
+    service_account_name: BorrowedText<'a>,
     #[serde(borrow)]
-    node_name: Text<'a>,
+    node_name: BorrowedText<'a>,
     #[serde(borrow)]
-    hostname: Text<'a>,
+    hostname: BorrowedText<'a>,
     #[serde(borrow)]
-    subdomain: Text<'a>,
+    subdomain: BorrowedText<'a>,
     #[serde(borrow, deserialize_with = "list")]
     containers: Vec<Container<'a>>,
     #[serde(borrow, deserialize_with = "list")]
@@ -49,7 +51,7 @@ struct Spec<'a> {
 #[serde(rename_all = "camelCase", default)]
 struct Container<'a> {
     #[serde(borrow)]
-    restart_policy: Text<'a>,
+    restart_policy: BorrowedText<'a>,
     #[serde(borrow, deserialize_with = "list")]
     ports: Vec<ContainerPort<'a>>,
 }
@@ -58,19 +60,19 @@ struct Container<'a> {
 #[serde(rename_all = "camelCase", default)]
 struct ContainerPort<'a> {
     #[serde(borrow)]
-    name: Text<'a>,
+    name: BorrowedText<'a>,
     container_port: i64,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Status<'a> {
+struct PodStatus<'a> {
     #[serde(borrow)]
-    phase: Text<'a>,
+    phase: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     conditions: NotReady,
     #[serde(borrow, rename = "podIP")]
-    pod_ip: Text<'a>,
+    pod_ip: BorrowedText<'a>,
     #[serde(borrow, rename = "podIPs", deserialize_with = "list")]
     pod_ips: Vec<PodIp<'a>>,
 }
@@ -81,7 +83,7 @@ struct NotReady(bool);
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Condition<'a> {
+struct PodCondition<'a> {
     #[serde(borrow, rename = "type")]
     kind: Raw<'a>,
     #[serde(borrow)]
@@ -89,7 +91,7 @@ struct Condition<'a> {
 }
 
 impl NotReady {
-    fn note(&mut self, condition: &Condition<'_>) {
+    fn note(&mut self, condition: &PodCondition<'_>) {
         self.0 |= *condition.kind == *b"Ready" && *condition.status != *b"True";
     }
 }
@@ -106,7 +108,7 @@ impl<'de> Deserialize<'de> for NotReady {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<NotReady, A::Error> {
                 let mut found = NotReady::default();
-                while let Some(condition) = list.next_element::<Condition<'de>>()? {
+                while let Some(condition) = list.next_element::<PodCondition<'de>>()? {
                     found.note(&condition);
                 }
                 Ok(found)
@@ -120,13 +122,13 @@ impl<'de> Deserialize<'de> for NotReady {
 #[serde(default)]
 struct PodIp<'a> {
     #[serde(borrow)]
-    ip: Text<'a>,
+    ip: BorrowedText<'a>,
 }
 
 // Field numbers: k8s.io/api/core/v1/generated.proto.
 
-impl<'a> Message<'a> for PodForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for PodForm<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.message(&mut self.metadata),
             2 => value.message(&mut self.spec),
@@ -136,8 +138,8 @@ impl<'a> Message<'a> for PodForm<'a> {
     }
 }
 
-impl<'a> Message<'a> for Spec<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for PodSpec<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             2 => value.push(&mut self.containers)?,
             8 => self.service_account_name = value.text()?,
@@ -151,8 +153,8 @@ impl<'a> Message<'a> for Spec<'a> {
     }
 }
 
-impl<'a> Message<'a> for Container<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for Container<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             6 => value.push(&mut self.ports)?,
             24 => self.restart_policy = value.text()?,
@@ -162,8 +164,8 @@ impl<'a> Message<'a> for Container<'a> {
     }
 }
 
-impl<'a> Message<'a> for ContainerPort<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ContainerPort<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.name = value.text()?,
             3 => self.container_port = value.number()?,
@@ -173,12 +175,12 @@ impl<'a> Message<'a> for ContainerPort<'a> {
     }
 }
 
-impl<'a> Message<'a> for Status<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for PodStatus<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.phase = value.text()?,
             2 => {
-                let mut condition = Condition::default();
+                let mut condition = PodCondition::default();
                 value.message(&mut condition)?;
                 self.conditions.note(&condition);
             }
@@ -190,8 +192,8 @@ impl<'a> Message<'a> for Status<'a> {
     }
 }
 
-impl<'a> Message<'a> for Condition<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for PodCondition<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.kind = value.bytes()?.into(),
             2 => self.status = value.bytes()?.into(),
@@ -201,8 +203,8 @@ impl<'a> Message<'a> for Condition<'a> {
     }
 }
 
-impl<'a> Message<'a> for PodIp<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for PodIp<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 {
             self.ip = value.text()?;
         }
@@ -211,7 +213,7 @@ impl<'a> Message<'a> for PodIp<'a> {
 }
 
 impl<'a> Form<'a> for PodForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -223,34 +225,34 @@ impl<'a> Form<'a> for PodForm<'a> {
 
 /// What is kept of a Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pod {
+pub(super) struct PodRecord {
     pub(super) workload: Workload,
     /// Whether it takes traffic. One that says nothing of it does.
     pub(super) ready: bool,
 }
 
-impl Reads for Pod {
+impl ReadKind for PodRecord {
     type Form<'a> = PodForm<'a>;
     type List = PodList;
 
-    fn keep(form: PodForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: PodForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let PodForm { metadata, spec, status } = form;
         let key = scope.key(metadata.identity());
         // It never runs again, and its address may be another's.
         if matches!(&*status.phase, "Succeeded" | "Failed") {
-            return Kept { key, value: None, odd: None };
+            return IndexedObject { key, value: None, invalid: None };
         }
-        let mut odd = None;
+        let mut invalid = None;
         let mut addresses: Vec<IpAddr> = Vec::new();
         // `podIP` repeats the first of `podIPs`.
         let is_repeated = status.pod_ips.first().is_some_and(|first| first.ip == status.pod_ip);
         let single = (!is_repeated).then_some(&status.pod_ip);
         let texts = status.pod_ips.iter().map(|one| &one.ip).chain(single);
-        for text in texts.filter_map(Text::given) {
+        for text in texts.filter_map(BorrowedText::given) {
             match text.parse() {
                 Ok(address) if addresses.contains(&address) => {}
                 Ok(address) => addresses.push(address),
-                Err(_) => odd = Some(format!("{text:?} is no address").into()),
+                Err(_) => invalid = Some(format!("{text:?} is no address").into()),
             }
         }
 
@@ -317,10 +319,11 @@ impl Reads for Pod {
             }
         });
         let node = spec.node_name.given().and_then(|name| scope.node(name.as_bytes()));
-        let addresses = addresses.into_iter().collect();
+        let addresses = addresses.into_iter().collect::<Addresses>();
+        let addresses = addresses.marked(UidMark::of(&metadata.uid));
         let ready = !status.conditions.0 && metadata.deletion_timestamp.seconds() == 0;
         let workload = Workload { profile, addresses, node };
-        Kept { key, value: Some(Self { workload, ready }), odd }
+        IndexedObject { key, value: Some(Self { workload, ready }), invalid }
     }
 }
 
@@ -328,7 +331,7 @@ impl Reads for Pod {
 /// controllers of its own; else after its controller, or itself.
 fn workload_name<'a>(
     pod: &'a str,
-    controller: &'a Owner<'_>,
+    controller: &'a OwnerReference<'_>,
     label: impl Fn(&str) -> Option<&'a str>,
 ) -> &'a str {
     let owner = &*controller.name;

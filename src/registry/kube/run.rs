@@ -4,35 +4,37 @@
 //! remembered as the names it touched, and sent as full values when there is room. However slow the
 //! receiver, the cost is a name for each thing that changed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::contact::{Contacts, Reader, of_access};
+use super::contact::{Contacts, ReaderId, of_access};
 use super::endpoint_slice::Slice;
-use super::index::{Index, Indexed, Kind, ListOf, Reading, Told, Touched};
+use super::index::{IndexChanges, IndexEvent, Indexed, IndexedKind, KubeIndex, ListOf, ReadAs};
 use super::mcs::{self, Export, Import};
 use super::namespace::NamespaceFacts;
-use super::node::Node;
-use super::patience::Patience;
-use super::pod::Pod;
-use super::scope::{COMMON, Scope, Settings};
+use super::node::NodeRecord;
+use super::pending_pods::PendingPods;
+use super::pod::PodRecord;
+use super::roots::{self, RootsStatus, Writable};
+use super::scope::{COMMON, ReadSettings, Scope};
 use super::service::KubeService;
-use super::workload_entry::Entry;
+use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteBack};
-use super::{Config, Contact, ObjectCounts, Own, OwnMesh, Status, own_mesh};
+use super::{ApiContact, ObjectCounts, Own, OwnMesh, RunConfig, RunStatus, own_mesh};
 use crate::apiserver::{
-    Backoff, Client, Error, Event, Key, Keyed as _, Limits, Probed, Sameness, Selection, look,
-    sameness,
+    ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, NamespacedName, Probed,
+    ReadLimits, Selection, WatchEvent, identity_check, look,
 };
 use crate::mass_deletion::MassDeletionGuard;
 use crate::model::{
-    DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL,
-    NamespaceFilter,
+    Cause, Causes, ClusterId, DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs,
+    NETWORK_LABEL, NamespaceFilter,
 };
-use crate::registry::{Change, Epoch, RegistryUpdate, ShardKey};
+use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
 /// Bytes of a WorkloadEntry.
 const ENTRY_BYTES_MAX: usize = 256 << 10;
@@ -52,8 +54,8 @@ const VERSION_AGAIN: Backoff = Backoff::new(Duration::from_secs(1), Duration::fr
 
 /// Reads a cluster and says what is in it: once everything, then what changes. Survives every
 /// error; ends when dropped, or when nobody takes its updates any more.
-pub async fn run(config: Config) {
-    let Config {
+pub async fn run(config: RunConfig) {
+    let RunConfig {
         cluster,
         access,
         limits,
@@ -65,7 +67,7 @@ pub async fn run(config: Config) {
         namespaces,
         ..
     } = config;
-    let client = match Client::new(&access) {
+    let client = match ApiClient::new(&access) {
         Ok(client) => client,
         Err(error) => {
             config.status.send_modify(|status| status.contact = of_access(&error));
@@ -73,29 +75,38 @@ pub async fn run(config: Config) {
             return config.updates.closed().await;
         }
     };
+    config.client.send_replace(Some(client.clone()));
     let (sink, inputs) = mpsc::channel(EVENTS_MAX);
     let (own, own_seen) = watch::channel(None);
     let mesh_namespace = system_namespace.clone();
     let read_own = own_mesh != OwnMesh::Unread;
     let trust = Trust { domain: trust_domain.clone(), own_mesh, own: own_seen };
-    let settings = Settings { domain, trust_domain, system_namespace, metadata };
+    let settings = ReadSettings { domain, trust_domain, system_namespace, metadata };
     let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
     let (wish, wishes) = watch::channel(Vec::new());
     let (version, version_seen) = watch::channel(None);
-    let (sameness, doubts) = sameness();
+    let (identity_check, doubts) = identity_check();
+    let is_writer = config.writes.is_writer.clone();
+    let (writable, writable_seen) = watch::channel(None);
+    let (roots_status, roots_seen) = watch::channel(None);
     let held = config.status.borrow().held;
-    let status = Status { held, ..Status::starting() };
-    let member = Member {
+    let status = RunStatus { held, ..RunStatus::starting() };
+    let member = ClusterInputState {
+        cluster: cluster.clone(),
         write_back: WriteBack::new(cluster.clone(), config.shared, wish),
-        index: Index::new(Arc::clone(&scope)).sharing(config.mcs),
+        index: KubeIndex::new(Arc::clone(&scope)).sharing(config.mcs),
         contacts: Contacts::without(config.mcs == Mcs::Off),
-        pending: Touched::default(),
-        patience: Patience::default(),
-        sameness,
+        writable,
+        writable_stale: true,
+        roots: roots_seen,
+        pending: IndexChanges::default(),
+        causes: Causes::default(),
+        pending_pods: PendingPods::default(),
+        identity_check,
         guard: MassDeletionGuard::default(),
         limits,
         over_budget: None,
-        held: Held::default(),
+        held: MemoryEstimate::default(),
         client: client.clone(),
         trust,
         status,
@@ -114,43 +125,62 @@ pub async fn run(config: Config) {
         () = Box::pin(own_mesh::follow(&client, &mesh_namespace, &own)), if read_own => {}
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
         // It ends with whoever wishes.
-        () = write_back::run(client.clone(), wishes, version_seen), if config.mcs != Mcs::Off => {}
+        () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_seen, roots_status)) => {}
+        () = write_back::run(client.clone(), is_writer, wishes, version_seen), if config.mcs != Mcs::Off => {}
     }
 }
 
-/// Reads all kinds at once, for as long as anybody takes what they tell.
-async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sender<Input>) {
-    let of = |kind: Kind| {
+/// Reads all kinds at once, for as long as anybody takes the events.
+async fn read(
+    client: &ApiClient,
+    scope: &Scope,
+    limits: ReadLimits,
+    sink: &mpsc::Sender<RunInput>,
+) {
+    let of = |kind: IndexedKind| {
         let group = match kind {
-            Kind::EndpointSlices => "discovery.k8s.io",
-            Kind::Gateways => "gateway.networking.k8s.io",
-            Kind::ServiceExports | Kind::ServiceImports => mcs::GROUP,
-            Kind::WorkloadEntries => {
+            IndexedKind::EndpointSlices => "discovery.k8s.io",
+            IndexedKind::Gateways => "gateway.networking.k8s.io",
+            IndexedKind::ServiceExports | IndexedKind::ServiceImports => mcs::GROUP,
+            IndexedKind::WorkloadEntries => {
                 let versions = ISTIO_NETWORKING_VERSIONS;
                 let selection = Selection::in_best(ISTIO_NETWORKING, versions, kind.plural());
                 return Selection { is_optional: kind.may_be_absent(), ..selection };
             }
-            Kind::Services | Kind::Pods | Kind::Nodes | Kind::Namespaces => "",
+            IndexedKind::Services
+            | IndexedKind::Pods
+            | IndexedKind::Nodes
+            | IndexedKind::Namespaces => "",
         };
         let is_optional = kind.may_be_absent();
         Selection { is_optional, ..Selection::all(group, "v1", kind.plural()) }
     };
-    let mut pods = of(Kind::Pods);
+    let mut pods = of(IndexedKind::Pods);
     // Pods that have ended stay for long and mean nothing here.
     pods.fields = Some("status.phase!=Succeeded,status.phase!=Failed".into());
-    let mut gateways = of(Kind::Gateways);
+    let mut gateways = of(IndexedKind::Gateways);
     gateways.labels = Some(NETWORK_LABEL.into());
     // They are decoded whole, which takes a multiple of their bytes.
     let object_bytes = limits.object_bytes.min(ENTRY_BYTES_MAX);
-    let kept_whole = Limits { object_bytes, ..limits };
+    let kept_whole = ReadLimits { object_bytes, ..limits };
     tokio::join!(
-        client.read(Reading::<KubeService>::with(scope), of(Kind::Services), limits, sink),
-        client.read(Reading::<Slice>::with(scope), of(Kind::EndpointSlices), limits, sink),
-        client.read(Reading::<Pod>::with(scope), pods, limits, sink),
-        client.read(Reading::<Node>::with(scope), of(Kind::Nodes), limits, sink),
-        client.read(Reading::<NamespaceFacts>::with(scope), of(Kind::Namespaces), limits, sink),
-        client.read(Reading::<DeclaredGateway>::with(scope), gateways, limits, sink),
-        client.read(Reading::<Entry>::with(scope), of(Kind::WorkloadEntries), kept_whole, sink),
+        client.read(ReadAs::<KubeService>::with(scope), of(IndexedKind::Services), limits, sink),
+        client.read(ReadAs::<Slice>::with(scope), of(IndexedKind::EndpointSlices), limits, sink),
+        client.read(ReadAs::<PodRecord>::with(scope), pods, limits, sink),
+        client.read(ReadAs::<NodeRecord>::with(scope), of(IndexedKind::Nodes), limits, sink),
+        client.read(
+            ReadAs::<NamespaceFacts>::with(scope),
+            of(IndexedKind::Namespaces),
+            limits,
+            sink
+        ),
+        client.read(ReadAs::<DeclaredGateway>::with(scope), gateways, limits, sink),
+        client.read(
+            ReadAs::<WorkloadEntryRecord>::with(scope),
+            of(IndexedKind::WorkloadEntries),
+            kept_whole,
+            sink
+        ),
         client.keep_probing(sink),
     );
 }
@@ -158,10 +188,10 @@ async fn read(client: &Client, scope: &Scope, limits: Limits, sink: &mpsc::Sende
 /// Reads what is exported and imported, in the version that the server has: which that is can change while it
 /// is read.
 async fn read_shared(
-    client: &Client,
+    client: &ApiClient,
     scope: &Scope,
-    limits: Limits,
-    sink: &mpsc::Sender<Input>,
+    limits: ReadLimits,
+    sink: &mpsc::Sender<RunInput>,
     version: &watch::Sender<Option<&'static str>>,
 ) {
     let (mut absent, mut again) = (VERSION_ABSENT, VERSION_AGAIN);
@@ -169,12 +199,13 @@ async fn read_shared(
         let pause = match mcs::served(client).await {
             Ok(served) => {
                 version.send_replace(Some(served));
-                let of = |kind: Kind| Selection::all(mcs::GROUP, served, kind.plural());
-                let (exports, imports) = (of(Kind::ServiceExports), of(Kind::ServiceImports));
+                let of = |kind: IndexedKind| Selection::all(mcs::GROUP, served, kind.plural());
+                let (exports, imports) =
+                    (of(IndexedKind::ServiceExports), of(IndexedKind::ServiceImports));
                 let read = async {
                     tokio::join!(
-                        client.read(Reading::<Export>::with(scope), exports, limits, sink),
-                        client.read(Reading::<Import>::with(scope), imports, limits, sink),
+                        client.read(ReadAs::<Export>::with(scope), exports, limits, sink),
+                        client.read(ReadAs::<Import>::with(scope), imports, limits, sink),
                     )
                 };
                 tokio::select! {
@@ -184,7 +215,7 @@ async fn read_shared(
                 continue;
             }
             Err(error) => {
-                let pause = if matches!(error, Error::NotFound(_)) {
+                let pause = if matches!(error, ApiError::NotFound(_)) {
                     absent.pause(rand::random())
                 } else {
                     // It may have been installed while the server was away.
@@ -192,8 +223,8 @@ async fn read_shared(
                     again.pause(rand::random())
                 };
                 let failed = [
-                    Input::Export(Event::Failed(error.clone())),
-                    Input::Import(Event::Failed(error)),
+                    RunInput::Export(WatchEvent::Failed(error.clone())),
+                    RunInput::Import(WatchEvent::Failed(error)),
                 ];
                 for failed in failed {
                     if sink.send(failed).await.is_err() {
@@ -208,7 +239,7 @@ async fn read_shared(
 }
 
 /// Until the server has another version that is better.
-async fn replaced(client: &Client, served: &str) {
+async fn replaced(client: &ApiClient, served: &str) {
     loop {
         sleep(VERSION_LOOK).await;
         if mcs::served(client).await.is_ok_and(|now| now != served) {
@@ -217,23 +248,23 @@ async fn replaced(client: &Client, served: &str) {
     }
 }
 
-/// All that a run can be told.
-enum Input {
-    Service(Told<KubeService>),
-    Slice(Told<Slice>),
-    Pod(Told<Pod>),
-    Node(Told<Node>),
-    Namespace(Told<NamespaceFacts>),
-    Gateway(Told<DeclaredGateway>),
-    Entry(Told<Entry>),
-    Export(Told<Export>),
-    Import(Told<Import>),
+/// All inputs of a run.
+enum RunInput {
+    Service(IndexEvent<KubeService>),
+    Slice(IndexEvent<Slice>),
+    Pod(IndexEvent<PodRecord>),
+    Node(IndexEvent<NodeRecord>),
+    Namespace(IndexEvent<NamespaceFacts>),
+    Gateway(IndexEvent<DeclaredGateway>),
+    Entry(IndexEvent<WorkloadEntryRecord>),
+    Export(IndexEvent<Export>),
+    Import(IndexEvent<Import>),
     Probed(Probed),
 }
 
 macro_rules! inputs {
     ($($told:ty => $variant:ident,)*) => {
-        $(impl From<$told> for Input {
+        $(impl From<$told> for RunInput {
             fn from(told: $told) -> Self {
                 Self::$variant(told)
             }
@@ -242,15 +273,15 @@ macro_rules! inputs {
 }
 
 inputs! {
-    Told<KubeService> => Service,
-    Told<Slice> => Slice,
-    Told<Pod> => Pod,
-    Told<Node> => Node,
-    Told<NamespaceFacts> => Namespace,
-    Told<DeclaredGateway> => Gateway,
-    Told<Entry> => Entry,
-    Told<Export> => Export,
-    Told<Import> => Import,
+    IndexEvent<KubeService> => Service,
+    IndexEvent<Slice> => Slice,
+    IndexEvent<PodRecord> => Pod,
+    IndexEvent<NodeRecord> => Node,
+    IndexEvent<NamespaceFacts> => Namespace,
+    IndexEvent<DeclaredGateway> => Gateway,
+    IndexEvent<WorkloadEntryRecord> => Entry,
+    IndexEvent<Export> => Export,
+    IndexEvent<Import> => Import,
     Probed => Probed,
 }
 
@@ -272,7 +303,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn say(&self, change: Change) -> RegistryUpdate {
+    fn say(&self, change: ShardChange) -> RegistryUpdate {
         RegistryUpdate { shard: self.shard.clone(), epoch: self.epoch, change }
     }
 }
@@ -309,14 +340,14 @@ impl Trust {
 /// About how much memory is held. Weighing looks at every object, so it is done when as much has come since as may
 /// pass unseen; until then all that comes counts, also in the place of something else.
 #[derive(Debug, Default)]
-struct Held {
+struct MemoryEstimate {
     weighed: usize,
     /// What has come since.
     since: usize,
     events: usize,
 }
 
-impl Held {
+impl MemoryEstimate {
     fn bytes(&self) -> usize {
         self.weighed.saturating_add(self.since)
     }
@@ -344,34 +375,42 @@ impl Held {
 }
 
 /// What is known of the cluster, and of how it is reached.
-struct Member {
-    index: Index,
+struct ClusterInputState {
+    cluster: ClusterId,
+    index: KubeIndex,
     contacts: Contacts,
     /// What changed since the last update that was sent.
-    pending: Touched,
+    pending: IndexChanges,
+    /// The objects that changed it.
+    causes: Causes,
     /// What of it waits for pods.
-    patience: Patience,
+    pending_pods: PendingPods,
     /// Whether all of it is about the cluster that was read first.
-    sameness: Sameness,
+    identity_check: ClusterIdentityCheck,
     /// Lists that were hard to believe.
-    guard: MassDeletionGuard<Kind>,
-    limits: Limits,
+    guard: MassDeletionGuard<IndexedKind>,
+    limits: ReadLimits,
     write_back: WriteBack,
-    /// That a watch told of more than may be held, where it did.
-    over_budget: Option<(Kind, String)>,
+    /// The namespaces that can be written into, and whether there may be others by now.
+    writable: watch::Sender<Writable>,
+    writable_stale: bool,
+    /// How far the roots have come in them.
+    roots: watch::Receiver<Option<RootsStatus>>,
+    /// That a watch sent more than may be held, where it did.
+    over_budget: Option<(IndexedKind, String)>,
     /// About how much memory all takes that is held.
-    held: Held,
-    client: Client,
+    held: MemoryEstimate,
+    client: ApiClient,
     trust: Trust,
-    status: Status,
+    status: RunStatus,
     began: Instant,
-    published: watch::Sender<Status>,
+    published: watch::Sender<RunStatus>,
 }
 
-impl Member {
+impl ClusterInputState {
     async fn serve(
         mut self,
-        mut inputs: mpsc::Receiver<Input>,
+        mut inputs: mpsc::Receiver<RunInput>,
         mut namespaces: Namespaces,
         to: &Receiver,
     ) {
@@ -395,19 +434,37 @@ impl Member {
                 }
                 () = changed(&mut namespaces) => known |= self.filter(&mut namespaces),
                 Ok(()) = self.trust.own.changed() => {}
-                () = self.sameness.answered() => self.status.replaced |= self.sameness.is_lost(),
+                () = self.identity_check.answered() => self.status.replaced |= self.identity_check.is_lost(),
                 room = to.updates.reserve(), if something_to_say => {
                     let Ok(room) = room else { return };
                     if let Some(change) = self.change() {
                         room.send(to.say(change));
                     }
                 }
-                over = self.patience.over(), if !something_to_say => self.pending.services(over),
+                over = self.pending_pods.over(), if !something_to_say => self.pending.services(over),
                 () = to.updates.closed(), if !something_to_say => return,
+                Ok(()) = self.roots.changed() => {}
                 () = self.write_back.due(), if self.may_speak() && self.status.synced => self.write_back.look(&self.index),
             }
+            self.tell_writable();
             self.publish();
         }
+    }
+
+    /// Says which namespaces can be written into, once it is known that they are those of the cluster meant.
+    fn tell_writable(&mut self) {
+        if !self.writable_stale || !self.may_speak() || !self.status.synced {
+            return;
+        }
+        self.writable_stale = false;
+        let new: BTreeSet<_> = self.index.writable_namespaces().cloned().collect();
+        self.writable.send_if_modified(|held| {
+            let differs = held.as_deref() != Some(&new);
+            if differs {
+                *held = Some(Arc::new(new));
+            }
+            differs
+        });
     }
 
     /// Lets the namespaces be those that belong to the mesh now; whether that is known.
@@ -418,46 +475,49 @@ impl Member {
         true
     }
 
-    fn take(&mut self, input: Input) {
+    fn take(&mut self, input: RunInput) {
         match input {
-            Input::Service(event) => self.event(event),
-            Input::Slice(event) => self.event(event),
-            Input::Pod(event) => self.event(event),
-            Input::Node(event) => self.event(event),
-            Input::Namespace(event) => self.event(event),
-            Input::Gateway(event) => self.event(event),
-            Input::Export(event) => {
+            RunInput::Service(event) => self.event(event),
+            RunInput::Slice(event) => self.event(event),
+            RunInput::Pod(event) => self.event(event),
+            RunInput::Node(event) => self.event(event),
+            RunInput::Namespace(event) => {
+                self.event(event);
+                self.writable_stale = true;
+            }
+            RunInput::Gateway(event) => self.event(event),
+            RunInput::Export(event) => {
                 self.event(event);
                 self.write_back.note();
             }
-            Input::Import(event) => {
+            RunInput::Import(event) => {
                 self.event(event);
                 self.write_back.note();
             }
-            Input::Entry(event) => self.event(event),
-            Input::Probed(Probed(Ok(()))) => {
-                self.contacts.answered(Reader::Probe);
+            RunInput::Entry(event) => self.event(event),
+            RunInput::Probed(Probed(Ok(()))) => {
+                self.contacts.answered(ReaderId::Probe);
                 self.heard();
             }
-            Input::Probed(Probed(Err(error))) => {
+            RunInput::Probed(Probed(Err(error))) => {
                 self.status.errors += 1;
-                self.contacts.failed(Reader::Probe, error);
+                self.contacts.failed(ReaderId::Probe, error);
             }
         }
     }
 
-    fn event<T: Indexed>(&mut self, event: Told<T>) {
-        if let Event::Failed(error) = event {
+    fn event<T: Indexed>(&mut self, event: IndexEvent<T>) {
+        if let WatchEvent::Failed(error) = event {
             // What a cluster needn't have, and hasn't, is no failure.
-            let is_absent = T::KIND.may_be_absent() && matches!(error, Error::NotFound(_));
+            let is_absent = T::KIND.may_be_absent() && matches!(error, ApiError::NotFound(_));
             self.status.errors += u64::from(!is_absent);
-            return self.contacts.failed(Reader::Kind(T::KIND), error);
+            return self.contacts.failed(ReaderId::Kind(T::KIND), error);
         }
-        self.contacts.answered(Reader::Kind(T::KIND));
+        self.contacts.answered(ReaderId::Kind(T::KIND));
         match &event {
-            Event::Answered => self.sameness.doubt(),
-            Event::Restarted { objects, .. } => {
-                self.sameness.doubt();
+            WatchEvent::Answered => self.identity_check.doubt(),
+            WatchEvent::Restarted { objects, .. } => {
+                self.identity_check.doubt();
                 if !self.admits(T::KIND, objects.count()) {
                     return self.heard();
                 }
@@ -465,15 +525,26 @@ impl Member {
                     self.status.relists += 1;
                 }
             }
-            Event::Applied(_) | Event::Deleted(_) | Event::Odd(_) | Event::Failed(_) => {}
+            WatchEvent::Applied(_)
+            | WatchEvent::Deleted(_)
+            | WatchEvent::Invalid(_)
+            | WatchEvent::Failed(_) => {}
         }
         self.heard();
         let applied = match &event {
-            Event::Applied(object) => Some((object.key.clone(), object.weight())),
+            WatchEvent::Applied(object) => Some((object.key.clone(), object.weight())),
             _ => None,
         };
-        let is_list = matches!(event, Event::Restarted { .. });
+        let is_list = matches!(event, WatchEvent::Restarted { .. });
+        let changed = match &event {
+            WatchEvent::Applied(object) => Some(object.key.clone()),
+            WatchEvent::Deleted(key) => Some(key.clone()),
+            _ => None,
+        };
         let touched = self.index.apply(event);
+        if !touched.is_empty() {
+            self.causes.add(self.cause(T::KIND, changed));
+        }
         self.pending.merge(touched);
         self.held.grow(applied.as_ref().map_or(0, |(_, weight)| *weight));
         if is_list || self.held.is_stale(self.limits.memory_bytes) {
@@ -483,9 +554,15 @@ impl Member {
         self.client.account().hold(self.held.bytes());
     }
 
+    /// That an object of this kind changed; without a name, all of its kind.
+    fn cause(&self, kind: IndexedKind, key: Option<NamespacedName>) -> Cause {
+        let (namespace, name) = key.map(|key| (key.namespace, key.name)).unwrap_or_default();
+        Cause { cluster: self.cluster.clone(), kind: kind.manifest_kind(), namespace, name }
+    }
+
     /// Whether a list with so many objects of a kind counts; else it is asked for again. A first list is held
     /// against what the run before this one had.
-    fn admits(&mut self, kind: Kind, count: usize) -> bool {
+    fn admits(&mut self, kind: IndexedKind, count: usize) -> bool {
         let known = match self.contacts.is_listed(kind) {
             true => self.index.count(kind),
             false => self.status.held.count(kind),
@@ -499,11 +576,11 @@ impl Member {
 
     /// Holds no more of a kind, and of all together, than may be, however it came: a list that is too long is
     /// not read to its end, and what a watch adds above it is left out.
-    fn budget<T: Indexed>(&mut self, applied: Option<(Key, usize)>) {
+    fn budget<T: Indexed>(&mut self, applied: Option<(NamespacedName, usize)>) {
         let (count, limit) = (self.index.count(T::KIND), self.limits.objects);
         let (bytes, most) = (self.held.bytes(), self.limits.memory_bytes);
         if let Some((key, weight)) = applied.filter(|_| count > limit || bytes > most) {
-            let touched = self.index.apply::<T>(Event::Deleted(key));
+            let touched = self.index.apply::<T>(WatchEvent::Deleted(key));
             self.pending.merge(touched);
             self.held.shrink(weight);
             let plural = T::KIND.plural();
@@ -528,28 +605,36 @@ impl Member {
     }
 
     /// What to say now: everything, the first time.
-    fn change(&mut self) -> Option<Change> {
+    fn change(&mut self) -> Option<ShardChange> {
         let pending = std::mem::take(&mut self.pending);
         self.write_back.note();
         if self.status.synced {
-            let waits = |key: &Key, said: Option<&_>, next: Option<&_>| {
-                self.patience.waits(key, said, next)
+            let waits = |key: &NamespacedName, said: Option<&_>, next: Option<&_>| {
+                self.pending_pods.waits(key, said, next)
             };
-            return self.index.contents_but(&pending, waits).map(Change::Update);
+            let contents = self.index.contents_but(&pending, waits);
+            // Of what waits for pods, the objects are named once it is sent.
+            if contents.is_none() && self.pending_pods.is_empty() {
+                self.causes = Causes::default();
+            }
+            let contents = contents?;
+            let causes = std::mem::take(&mut self.causes);
+            return Some(ShardChange::Update(Contents { causes, ..contents }));
         }
+        self.causes = Causes::default();
         self.status.synced = true;
-        self.sameness.expect(self.index.cluster_uid());
+        self.identity_check.expect(self.index.cluster_uid());
         self.status.sync_took = Some(self.began.elapsed());
-        Some(Change::Reset(self.index.everything()))
+        Some(ShardChange::Reset(self.index.everything()))
     }
 
     fn publish(&mut self) {
         self.status.contact = match (self.contacts.contact(), &self.over_budget) {
-            (Contact::Good, Some((_, fact))) => Contact::Misbehaving(fact.clone()),
+            (ApiContact::Good, Some((_, fact))) => ApiContact::Misbehaving(fact.clone()),
             (contact, _) => contact,
         };
         self.status.reached = self.contacts.reached();
-        let is_trouble = matches!(self.status.contact, Contact::Misbehaving(_));
+        let is_trouble = matches!(self.status.contact, ApiContact::Misbehaving(_));
         self.status.next_attempt = self.client.account().again().filter(|_| is_trouble);
         let doubted = self.guard.waiting().next();
         self.status.doubted =
@@ -558,6 +643,7 @@ impl Member {
         self.status.degraded = self.contacts.degraded();
         self.status.degraded.extend(self.trust.remarks());
         self.status.own = self.trust.own.borrow().clone();
+        self.status.roots = self.roots.borrow_and_update().clone();
         if self.may_speak() {
             self.count();
         }
@@ -572,7 +658,7 @@ impl Member {
 
     /// Whether what is held is known to be of the cluster that was read first.
     fn may_speak(&self) -> bool {
-        !self.sameness.is_open() && !self.status.replaced
+        !self.identity_check.is_open() && !self.status.replaced
     }
 
     /// Puts what is held into the status.
@@ -586,7 +672,7 @@ impl Member {
         self.status.skipped = self.index.skipped();
         self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
         if self.status.synced {
-            self.status.held = ObjectCounts(Kind::ALL.map(|kind| self.index.count(kind)));
+            self.status.held = ObjectCounts(IndexedKind::ALL.map(|kind| self.index.count(kind)));
         }
     }
 }

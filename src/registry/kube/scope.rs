@@ -2,7 +2,7 @@
 //!
 //! Texts repeat without end: nodes and zones within a cluster; namespaces, accounts, labels, and what
 //! services and sets of pods are, in all clusters that run the same. Each is held once ([`Scope`] and
-//! [`Common`]), for as long as anybody uses it.
+//! [`SharedPools`]), for as long as anybody uses it.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -11,8 +11,10 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
 
-use crate::apiserver::{Identity, Key, Pairs, Text};
-use crate::model::{Definition, EndpointMetadata, Kind, Labels, Locality, Namespace, Profile};
+use crate::apiserver::{BorrowedText, Identity, NamespacedName, Pairs};
+use crate::model::{
+    Definition, EndpointGroup, EndpointMetadata, Labels, Locality, Namespace, Profile,
+};
 
 /// A pool is looked through for what nobody uses any more when it has grown beyond this, and to twice
 /// what was left the last time.
@@ -22,14 +24,14 @@ const PARTS: usize = 16;
 
 /// What objects are read with.
 #[derive(Debug, Clone)]
-pub(super) struct Settings {
+pub(super) struct ReadSettings {
     /// The DNS domain of services.
     pub(super) domain: String,
     /// The trust domain of identities.
     pub(super) trust_domain: String,
     /// The namespace whose label names the network.
     pub(super) system_namespace: String,
-    /// Whether anybody is told what telemetry calls workloads.
+    /// Whether what telemetry calls workloads is sent.
     pub(super) metadata: EndpointMetadata,
 }
 
@@ -40,15 +42,15 @@ pub(super) type Set = (Namespace, Box<str>);
 /// What the objects of one cluster are read with.
 #[derive(Debug)]
 pub(super) struct Scope {
-    pub(super) settings: Settings,
-    common: Arc<Common>,
+    pub(super) settings: ReadSettings,
+    common: Arc<SharedPools>,
     places: Mutex<Places>,
 }
 
 /// What the objects of all clusters share. What a cluster used alone goes when the pools are looked
 /// through: as they grow, and whenever the reading of a cluster begins or ends.
 #[derive(Debug)]
-pub(super) struct Common {
+pub(super) struct SharedPools {
     /// Nobody outside knows it, so nobody can choose texts that collide.
     seed: u64,
     hasher: RandomState,
@@ -57,11 +59,11 @@ pub(super) struct Common {
     definitions: Pools<u64, Definition>,
     ports: Pools<u64, [(Arc<str>, u16)]>,
     sets: Pools<u64, [Set]>,
-    kinds: Pools<u64, [Kind]>,
+    kinds: Pools<u64, [EndpointGroup]>,
 }
 
 /// What all clusters of this process share.
-pub(super) static COMMON: LazyLock<Arc<Common>> = LazyLock::new(Arc::default);
+pub(super) static COMMON: LazyLock<Arc<SharedPools>> = LazyLock::new(Arc::default);
 
 #[derive(Debug, Default)]
 struct Places {
@@ -69,7 +71,7 @@ struct Places {
     zones: Pool<u64, Locality>,
 }
 
-impl Default for Common {
+impl Default for SharedPools {
     fn default() -> Self {
         Self {
             seed: rand::random(),
@@ -84,7 +86,7 @@ impl Default for Common {
     }
 }
 
-impl Common {
+impl SharedPools {
     fn text(&self, text: &str) -> Arc<str> {
         let hash = xxh3_64_with_seed(text.as_bytes(), self.seed);
         self.texts.one(hash, text)
@@ -113,7 +115,7 @@ impl Drop for Scope {
 }
 
 impl Scope {
-    pub(super) fn new(settings: Settings, common: Arc<Common>) -> Self {
+    pub(super) fn new(settings: ReadSettings, common: Arc<SharedPools>) -> Self {
         common.sweep();
         Self { settings, common, places: Mutex::default() }
     }
@@ -124,10 +126,10 @@ impl Scope {
     }
 
     /// The names of nodes, zones and namespaces, for somebody who needs many.
-    pub(super) fn names(&self) -> Names<'_> {
+    pub(super) fn names(&self) -> InternedNames<'_> {
         // A pool is whole whatever happened to whoever held it.
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
-        Names { common: &self.common, places }
+        InternedNames { common: &self.common, places }
     }
 
     /// The one value of a node's name; `None` where it is not in UTF-8.
@@ -164,7 +166,7 @@ impl Scope {
     }
 
     /// The one list of these kinds of endpoints.
-    pub(super) fn kinds(&self, kinds: Vec<Kind>) -> Arc<[Kind]> {
+    pub(super) fn kinds(&self, kinds: Vec<EndpointGroup>) -> Arc<[EndpointGroup]> {
         self.common.one(&self.common.kinds, kinds)
     }
 
@@ -174,14 +176,14 @@ impl Scope {
     }
 
     /// The same, of what [`Pairs::sorted`] gives.
-    pub(super) fn sorted_labels(&self, pairs: Vec<(Text<'_>, Text<'_>)>) -> Labels {
+    pub(super) fn sorted_labels(&self, pairs: Vec<(BorrowedText<'_>, BorrowedText<'_>)>) -> Labels {
         let pairs = pairs.into_iter();
         pairs.map(|(name, value)| (self.text(&name), self.text(&value))).collect()
     }
 
     /// The key of an object. Its name is its own.
-    pub(super) fn key(&self, identity: Identity<'_>) -> Key {
-        Key { namespace: self.text(identity.namespace), name: identity.name.into() }
+    pub(super) fn key(&self, identity: Identity<'_>) -> NamespacedName {
+        NamespacedName { namespace: self.text(identity.namespace), name: identity.name.into() }
     }
 
     /// The SPIFFE ID of a service account.
@@ -201,12 +203,12 @@ impl Scope {
 }
 
 /// The names of one cluster's places, held, and everybody's texts.
-pub(super) struct Names<'a> {
-    common: &'a Common,
+pub(super) struct InternedNames<'a> {
+    common: &'a SharedPools,
     places: MutexGuard<'a, Places>,
 }
 
-impl Names<'_> {
+impl InternedNames<'_> {
     /// See [`Scope::text`].
     pub(super) fn text(&mut self, text: &str) -> Arc<str> {
         self.common.text(text)
@@ -342,7 +344,7 @@ mod tests {
 
     #[test]
     fn equal_values_are_one_for_as_long_as_somebody_uses_them() {
-        let settings = Settings {
+        let settings = ReadSettings {
             domain: String::new(),
             trust_domain: "td".into(),
             system_namespace: String::new(),
@@ -370,11 +372,11 @@ mod tests {
 
     #[test]
     fn clusters_share_what_they_say_alike_and_nothing_is_left_of_one_that_went() {
-        let common: Arc<Common> = Arc::default();
+        let common: Arc<SharedPools> = Arc::default();
         let scope = |trust_domain: &str| {
             let (domain, trust_domain) = ("cluster.local".into(), trust_domain.into());
             let (system_namespace, metadata) = (String::new(), EndpointMetadata::Lean);
-            let settings = Settings { domain, trust_domain, system_namespace, metadata };
+            let settings = ReadSettings { domain, trust_domain, system_namespace, metadata };
             Scope::new(settings, Arc::clone(&common))
         };
         let (east, west) = (scope("td"), scope("td"));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::index::{Kept, Reads};
-use super::node::Node;
+use super::index::{IndexedObject, ReadKind};
+use super::node::NodeRecord;
 use super::scope::Scope;
 use crate::apiserver::{
-    Form, Identity, Key, Malformed, Message, Meta, NumberOrName, Pairs, Text, Value, list,
-    null_as_default,
+    BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, NamespacedName, NumberOrName,
+    Pairs, ProtobufMessage, list, null_as_default,
 };
 use crate::model::{
     Definition, Distribution, ExportTo, Hostname, Labels, Namespace, Port, Protocol, Resolution,
@@ -35,36 +35,36 @@ pub(super) struct ServiceForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    spec: Spec<'a>,
+    spec: ServiceSpec<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
-    status: Status<'a>,
+    status: ServiceStatus<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Spec<'a> {
+struct ServiceSpec<'a> {
     #[serde(borrow, rename = "type")]
-    kind: Text<'a>,
+    kind: BorrowedText<'a>,
     #[serde(borrow, rename = "clusterIP")]
-    cluster_ip: Text<'a>,
+    cluster_ip: BorrowedText<'a>,
     #[serde(borrow, rename = "clusterIPs", deserialize_with = "list")]
-    cluster_ips: Vec<Text<'a>>,
+    cluster_ips: Vec<BorrowedText<'a>>,
     #[serde(borrow, rename = "externalIPs", deserialize_with = "list")]
-    external_ips: Vec<Text<'a>>,
+    external_ips: Vec<BorrowedText<'a>>,
     #[serde(borrow)]
-    external_name: Text<'a>,
+    external_name: BorrowedText<'a>,
     #[serde(borrow, deserialize_with = "list")]
-    ports: Vec<PortForm<'a>>,
+    ports: Vec<ServicePort<'a>>,
     #[serde(borrow)]
     selector: Pairs<'a>,
     #[serde(borrow)]
-    internal_traffic_policy: Text<'a>,
+    internal_traffic_policy: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     publish_not_ready_addresses: bool,
     #[serde(borrow)]
-    traffic_distribution: Text<'a>,
+    traffic_distribution: BorrowedText<'a>,
     #[serde(borrow)]
-    session_affinity: Text<'a>,
+    session_affinity: BorrowedText<'a>,
     #[serde(deserialize_with = "null_as_default")]
     session_affinity_config: AffinityConfig,
 }
@@ -85,23 +85,23 @@ struct ClientIp {
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct PortForm<'a> {
+struct ServicePort<'a> {
     #[serde(borrow)]
-    name: Text<'a>,
+    name: BorrowedText<'a>,
     #[serde(borrow)]
-    protocol: Text<'a>,
+    protocol: BorrowedText<'a>,
     port: i64,
     #[serde(borrow)]
     target_port: NumberOrName<'a>,
     #[serde(deserialize_with = "null_as_default")]
     node_port: i64,
     #[serde(borrow)]
-    app_protocol: Text<'a>,
+    app_protocol: BorrowedText<'a>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct Status<'a> {
+struct ServiceStatus<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     load_balancer: LoadBalancer<'a>,
 }
@@ -117,15 +117,15 @@ struct LoadBalancer<'a> {
 #[serde(default)]
 struct Ingress<'a> {
     #[serde(borrow)]
-    ip: Text<'a>,
+    ip: BorrowedText<'a>,
     #[serde(borrow)]
-    hostname: Text<'a>,
+    hostname: BorrowedText<'a>,
 }
 
 // Field numbers: k8s.io/api/core/v1/generated.proto.
 
-impl<'a> Message<'a> for ServiceForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServiceForm<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.message(&mut self.metadata),
             2 => value.message(&mut self.spec),
@@ -135,8 +135,8 @@ impl<'a> Message<'a> for ServiceForm<'a> {
     }
 }
 
-impl<'a> Message<'a> for Spec<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServiceSpec<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.push(&mut self.ports)?,
             2 => self.selector.take(value)?,
@@ -156,14 +156,14 @@ impl<'a> Message<'a> for Spec<'a> {
     }
 }
 
-impl<'a> Message<'a> for AffinityConfig {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for AffinityConfig {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 { value.message(&mut self.client_ip) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for ClientIp {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ClientIp {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 {
             self.timeout_seconds = value.number()?;
         }
@@ -171,8 +171,8 @@ impl<'a> Message<'a> for ClientIp {
     }
 }
 
-impl<'a> Message<'a> for PortForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServicePort<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.name = value.text()?,
             2 => self.protocol = value.text()?,
@@ -186,20 +186,20 @@ impl<'a> Message<'a> for PortForm<'a> {
     }
 }
 
-impl<'a> Message<'a> for Status<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for ServiceStatus<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 { value.message(&mut self.load_balancer) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for LoadBalancer<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for LoadBalancer<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         if number == 1 { value.push(&mut self.ingress) } else { Ok(()) }
     }
 }
 
-impl<'a> Message<'a> for Ingress<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for Ingress<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.ip = value.text()?,
             2 => self.hostname = value.text()?,
@@ -210,7 +210,7 @@ impl<'a> Message<'a> for Ingress<'a> {
 }
 
 impl<'a> Form<'a> for ServiceForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         form.merge(bytes).map(|()| form)
     }
@@ -223,7 +223,7 @@ impl<'a> Form<'a> for ServiceForm<'a> {
 /// What is kept of a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KubeService {
-    /// What others are told, except for the addresses of a NodePort gateway.
+    /// What is sent to others, except for the addresses of a NodePort gateway.
     pub(super) service: Arc<Service>,
     /// The nodes by whose external addresses a NodePort gateway is reached; `None` for all other
     /// services.
@@ -249,7 +249,7 @@ impl KubeService {
     pub(super) fn reached_by<'a>(
         &self,
         of_namespace: Distribution,
-        nodes: impl Iterator<Item = &'a Node>,
+        nodes: impl Iterator<Item = &'a NodeRecord>,
     ) -> Arc<Service> {
         let prefers = if self.namespace_prefers { of_namespace } else { self.service.prefers };
         let Some(selector) = &self.node_selector else {
@@ -281,18 +281,18 @@ pub(super) fn distribution(metadata: &Meta<'_>) -> Option<Distribution> {
     text.filter(|text| !text.is_empty()).map(Distribution::parse)
 }
 
-impl Reads for KubeService {
+impl ReadKind for KubeService {
     type Form<'a> = ServiceForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
-    fn keep(form: ServiceForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: ServiceForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let ServiceForm { metadata, spec, status } = form;
         // The name stands in slices and labels as well, and in other clusters.
         let name = scope.text(&metadata.name);
-        let key = Key { namespace: scope.text(&metadata.namespace), name };
+        let key = NamespacedName { namespace: scope.text(&metadata.namespace), name };
         let annotation = |name: &str| metadata.annotations.get(name);
         let namespace = Namespace::new(Arc::clone(&key.namespace));
-        let mut odd: Option<Box<str>> = None;
+        let mut invalid: Option<Box<str>> = None;
 
         let headless = *spec.cluster_ip == *"None";
         let resolution = if headless {
@@ -310,7 +310,7 @@ impl Reads for KubeService {
         for text in all.iter().filter(|text| !matches!(&***text, "" | "None")) {
             match text.parse() {
                 Ok(address) => vips.push(address),
-                Err(_) => odd = Some(format!("{text:?} is no cluster IP").into()),
+                Err(_) => invalid = Some(format!("{text:?} is no cluster IP").into()),
             }
         }
 
@@ -319,7 +319,7 @@ impl Reads for KubeService {
         for port in spec.ports {
             let port_number = |number: i64| u16::try_from(number).ok().filter(|port| *port > 0);
             let Some(number) = port_number(port.port) else {
-                odd = Some(format!("{} is no port", port.port).into());
+                invalid = Some(format!("{} is no port", port.port).into());
                 continue;
             };
             let target = match (port.target_port.name(), port.target_port.number()) {
@@ -328,7 +328,7 @@ impl Reads for KubeService {
                 (None, target) => match port_number(target) {
                     Some(target) => TargetPort::Number(target),
                     None => {
-                        odd = Some(format!("{target} is no target port").into());
+                        invalid = Some(format!("{target} is no target port").into());
                         continue;
                     }
                 },
@@ -347,7 +347,7 @@ impl Reads for KubeService {
             .map(|json| serde_json::from_str(json).unwrap_or_default());
         let ingress = status.load_balancer.ingress.iter();
         let ingress = ingress.filter_map(|one| one.ip.given().or(one.hostname.given()));
-        let external_ips = spec.external_ips.iter().filter_map(Text::given);
+        let external_ips = spec.external_ips.iter().filter_map(BorrowedText::given);
 
         let listed = |name| {
             let texts = annotation(name).unwrap_or_default().split(',').map(str::trim);
@@ -381,7 +381,7 @@ impl Reads for KubeService {
                 .map_or(ExportTo::Public, |text| ExportTo::parse(text, &namespace)),
             node_local: *spec.internal_traffic_policy == *"Local",
             prefers: said.unwrap_or_default(),
-            keeps_home: false,
+            is_cluster_local: false,
             publish_not_ready: spec.publish_not_ready_addresses,
             affinity_seconds: (*spec.session_affinity == *"ClientIP").then(|| {
                 let told = spec.session_affinity_config.client_ip.timeout_seconds;
@@ -413,6 +413,6 @@ impl Reads for KubeService {
             persistent_sessions,
             declines_export,
         };
-        Kept { key, value: Some(value), odd }
+        IndexedObject { key, value: Some(value), invalid }
     }
 }

@@ -16,9 +16,10 @@ use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::apiserver::{
-    Form, Identity, Malformed, Message, Meta, Raw, Text, Value, list, null_as_default,
+    BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, ProtobufMessage, Raw, list,
+    null_as_default,
 };
-use table::{Table, same, slot};
+use table::{SharedTable, same, slot};
 
 /// What is decoded of an EndpointSlice.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -27,42 +28,42 @@ pub(super) struct SliceForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     pub(super) metadata: Meta<'a>,
     #[serde(borrow)]
-    pub(super) address_type: Text<'a>,
+    pub(super) address_type: BorrowedText<'a>,
     #[serde(borrow)]
     pub(super) endpoints: Rows<'a>,
     #[serde(borrow, deserialize_with = "list")]
-    pub(super) ports: Vec<PortForm<'a>>,
+    pub(super) ports: Vec<SlicePort<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub(super) struct PortForm<'a> {
+pub(super) struct SlicePort<'a> {
     #[serde(borrow)]
-    pub(super) name: Text<'a>,
+    pub(super) name: BorrowedText<'a>,
     pub(super) port: Option<i64>,
 }
 
 /// The endpoints of a slice, in its order.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Rows<'a> {
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<SliceRow>,
     /// The sets of the pods that they name: namespace, empty for the slice's own, and name up to the
     /// last `-`.
-    pub(super) sets: Table<(Raw<'a>, Raw<'a>)>,
+    pub(super) sets: SharedTable<(Raw<'a>, Raw<'a>)>,
     /// What is left of those names, one after the other.
     pub(super) tails: Vec<u8>,
-    pub(super) nodes: Table<Raw<'a>>,
-    pub(super) zones: Table<Raw<'a>>,
+    pub(super) nodes: SharedTable<Raw<'a>>,
+    pub(super) zones: SharedTable<Raw<'a>>,
     pub(super) ipv6: Vec<Ipv6Addr>,
     /// How many endpoints there are, those included that have no row.
     pub(super) count: usize,
     /// What of them makes no sense.
-    pub(super) odd: Option<Box<str>>,
+    pub(super) invalid: Option<Box<str>>,
 }
 
 /// What an endpoint has to itself. Places in tables count from 1; 0 says that there is nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct SliceRow {
     /// The IPv4 address, or where the IPv6 address stands (from 0).
     pub(super) address: u32,
     /// Where its tail ends; it begins where that of the row before ends.
@@ -74,7 +75,7 @@ pub(super) struct Row {
     pub(super) bits: u8,
 }
 
-/// In [`Row::bits`]: the address is of IPv6.
+/// In [`SliceRow::bits`]: the address is of IPv6.
 pub(super) const IPV6: u8 = 1 << 7;
 /// The most endpoints that are read of a slice; API servers take no more than 1,000 for one.
 pub(super) const ENDPOINTS_MAX: usize = 60_000;
@@ -95,7 +96,7 @@ impl Conditions {
         two(self.ready) | two(self.serving) << 2 | two(self.terminating) << 4
     }
 
-    /// What [`Row::bits`] say.
+    /// What [`SliceRow::bits`] say.
     pub(super) fn unpack(bits: u8) -> Self {
         let two = |shift: u8| match bits >> shift & 3 {
             0 => None,
@@ -108,14 +109,14 @@ impl Conditions {
 /// An endpoint in the bytes. Text is compared and looked up, hardly ever read.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
-struct Endpoint<T> {
+struct EndpointForm<T> {
     /// The first; further ones are the same endpoint once more (EndpointSlice API).
     #[serde(rename = "addresses", deserialize_with = "first")]
     address: Option<T>,
     #[serde(deserialize_with = "null_as_default")]
     conditions: Conditions,
     #[serde(rename = "targetRef", deserialize_with = "null_as_default")]
-    target: Target<T>,
+    target: TargetRef<T>,
     #[serde(rename = "nodeName")]
     node: T,
     zone: T,
@@ -123,7 +124,7 @@ struct Endpoint<T> {
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default, bound(deserialize = "T: Deserialize<'de> + Default"))]
-struct Target<T> {
+struct TargetRef<T> {
     kind: T,
     namespace: T,
     name: T,
@@ -132,14 +133,14 @@ struct Target<T> {
 impl<'a> Rows<'a> {
     /// Adds one.
     #[inline(always)]
-    fn push<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, endpoint: Endpoint<T>) {
+    fn push<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, endpoint: EndpointForm<T>) {
         self.count += 1;
         if self.count > ENDPOINTS_MAX {
             return;
         }
-        let Endpoint { address: text, conditions, target, node, zone } = endpoint;
+        let EndpointForm { address: text, conditions, target, node, zone } = endpoint;
         let Some(text) = text else {
-            self.odd = Some("an endpoint has no address".into());
+            self.invalid = Some("an endpoint has no address".into());
             return;
         };
         let (address, family) = match address(text.as_ref()) {
@@ -150,7 +151,7 @@ impl<'a> Rows<'a> {
             }
             None => {
                 let text = String::from_utf8_lossy(text.as_ref());
-                self.odd = Some(format!("{text:?} is no address").into());
+                self.invalid = Some(format!("{text:?} is no address").into());
                 return;
             }
         };
@@ -159,13 +160,13 @@ impl<'a> Rows<'a> {
         let zone = self.zones.place_of_name(zone);
         let bits = conditions.pack() | family;
         let tail = place(self.tails.len());
-        self.rows.push(Row { address, tail, set, node, zone, bits });
+        self.rows.push(SliceRow { address, tail, set, node, zone, bits });
     }
 
     /// Adds one that is not written as Go does.
     #[cold]
-    fn push_in_any_order(&mut self, bytes: &'a [u8]) -> Result<(), Malformed> {
-        let mut endpoint = Endpoint::default();
+    fn push_in_any_order(&mut self, bytes: &'a [u8]) -> Result<(), MalformedMessage> {
+        let mut endpoint = EndpointForm::default();
         endpoint.merge(bytes)?;
         self.push(endpoint);
         Ok(())
@@ -173,7 +174,7 @@ impl<'a> Rows<'a> {
 
     /// The place of the set of the pod that is named; its tail is added.
     #[inline(always)]
-    fn set<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, target: Target<T>) -> u16 {
+    fn set<T: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, target: TargetRef<T>) -> u16 {
         let name = target.name.as_ref();
         if *target.kind.as_ref() != *b"Pod" || name.is_empty() {
             return 0;
@@ -181,7 +182,7 @@ impl<'a> Rows<'a> {
         let stem = add_tail(&mut self.tails, name);
         let namespace = target.namespace.as_ref();
         // Most endpoints are of the set that the one before is of.
-        if let Some(Row { set, .. }) = self.rows.last()
+        if let Some(SliceRow { set, .. }) = self.rows.last()
             && let Some((of, held)) = self.sets.get(*set)
             && same(held, stem)
             && same(of, namespace)
@@ -264,8 +265,8 @@ fn number<const DIGITS: usize>(text: &[u8; DIGITS]) -> Option<u32> {
 
 // Field numbers: k8s.io/api/discovery/v1/generated.proto; of a target, core/v1.
 
-impl<'a> Message<'a> for SliceForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for SliceForm<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.message(&mut self.metadata)?,
             2 => {
@@ -283,9 +284,9 @@ impl<'a> Message<'a> for SliceForm<'a> {
     }
 }
 
-impl<'a> Message<'a> for Endpoint<&'a [u8]> {
+impl<'a> ProtobufMessage<'a> for EndpointForm<&'a [u8]> {
     #[inline]
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 if self.address.is_none() => self.address = Some(value.bytes()?),
             2 => value.message(&mut self.conditions)?,
@@ -298,9 +299,9 @@ impl<'a> Message<'a> for Endpoint<&'a [u8]> {
     }
 }
 
-impl<'a> Message<'a> for Conditions {
+impl<'a> ProtobufMessage<'a> for Conditions {
     #[inline]
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.ready = Some(value.flag()?),
             2 => self.serving = Some(value.flag()?),
@@ -311,9 +312,9 @@ impl<'a> Message<'a> for Conditions {
     }
 }
 
-impl<'a> Message<'a> for Target<&'a [u8]> {
+impl<'a> ProtobufMessage<'a> for TargetRef<&'a [u8]> {
     #[inline]
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.kind = value.bytes()?,
             2 => self.namespace = value.bytes()?,
@@ -324,8 +325,8 @@ impl<'a> Message<'a> for Target<&'a [u8]> {
     }
 }
 
-impl<'a> Message<'a> for PortForm<'a> {
-    fn field(&mut self, number: u32, value: Value<'a>) -> Result<(), Malformed> {
+impl<'a> ProtobufMessage<'a> for SlicePort<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.name = value.text()?,
             3 => self.port = Some(value.number()?),
@@ -351,7 +352,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Rows<'a> {
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
                 let mut rows = Rows::default();
-                while let Some(endpoint) = list.next_element::<Endpoint<Raw<'de>>>()? {
+                while let Some(endpoint) = list.next_element::<EndpointForm<Raw<'de>>>()? {
                     rows.push(endpoint);
                 }
                 Ok(rows)
@@ -394,7 +395,7 @@ impl Rows<'_> {
 }
 
 impl<'a> Form<'a> for SliceForm<'a> {
-    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, Malformed> {
+    fn of_protobuf(bytes: &'a [u8]) -> Result<Self, MalformedMessage> {
         let mut form = Self::default();
         // An endpoint takes some 100 bytes or more.
         form.endpoints.reserve(bytes.len() / 96);

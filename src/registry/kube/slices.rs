@@ -11,16 +11,16 @@ use std::net::IpAddr;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::endpoint_slice::Slice;
-use crate::apiserver::Key;
+use crate::apiserver::NamespacedName;
 use crate::model::WorkloadRef;
 
 /// What a slice is found by.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Reference<'a> {
     /// Itself.
-    Slice(&'a Key),
+    Slice(&'a NamespacedName),
     /// Its service.
-    Service(&'a Key),
+    Service(&'a NamespacedName),
     /// A pod it names: found by all but its tail.
     Pod(WorkloadRef<'a>),
     /// An address for which it names no pod, and its namespace.
@@ -31,7 +31,7 @@ pub(super) enum Reference<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     /// By number. The numbers of those that are gone are given again.
-    slots: Vec<Option<Box<(Key, Slice)>>>,
+    slots: Vec<Option<Box<(NamespacedName, Slice)>>>,
     free: Vec<u32>,
     /// The hashes of what slices are found by, each with the number of the slice.
     named: BTreeSet<(u32, u32)>,
@@ -44,22 +44,22 @@ impl Slices {
     }
 
     /// All, with their keys.
-    pub(super) fn all(&self) -> impl Iterator<Item = (&Key, &Slice)> {
+    pub(super) fn all(&self) -> impl Iterator<Item = (&NamespacedName, &Slice)> {
         self.slots.iter().flatten().map(|held| (&held.0, &held.1))
     }
 
     /// The keys of all.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &NamespacedName> {
         self.slots.iter().flatten().map(|held| &held.0)
     }
 
     /// The slice of this key.
-    pub(super) fn get(&self, key: &Key) -> Option<&Slice> {
+    pub(super) fn get(&self, key: &NamespacedName) -> Option<&Slice> {
         self.slot(self.number(key)?).map(|(_, slice)| slice)
     }
 
     /// The slices of a service, in order of their keys.
-    pub(super) fn of_service(&self, service: &Key) -> impl Iterator<Item = &Slice> {
+    pub(super) fn of_service(&self, service: &NamespacedName) -> impl Iterator<Item = &Slice> {
         let found = self.numbers(Reference::Service(service));
         let found = found.filter_map(|number| self.slot(number));
         let mut slices: Vec<_> = found.filter(|(_, slice)| slice.service == *service).collect();
@@ -96,7 +96,7 @@ impl Slices {
     }
 
     /// Puts a slice in the place of the one of that key, and returns that.
-    pub(super) fn insert(&mut self, key: Key, slice: Slice) -> Option<Slice> {
+    pub(super) fn insert(&mut self, key: NamespacedName, slice: Slice) -> Option<Slice> {
         if let Some(number) = self.number(&key) {
             let held = self.slots.get_mut(place(number))?.as_mut()?;
             let old = std::mem::replace(&mut held.1, slice);
@@ -126,7 +126,7 @@ impl Slices {
     }
 
     /// Takes a slice out.
-    pub(super) fn remove(&mut self, key: &Key) -> Option<Slice> {
+    pub(super) fn remove(&mut self, key: &NamespacedName) -> Option<Slice> {
         let number = self.number(key)?;
         let (_, slice) = *self.slots.get_mut(place(number))?.take()?;
         self.free.push(number);
@@ -148,7 +148,7 @@ impl Slices {
         self.len() == 0 && self.slots.iter().all(Option::is_none) && self.named.is_empty()
     }
 
-    fn number(&self, key: &Key) -> Option<u32> {
+    fn number(&self, key: &NamespacedName) -> Option<u32> {
         let is_it = |number: &u32| self.slot(*number).is_some_and(|(held, _)| held == key);
         self.numbers(Reference::Slice(key)).find(is_it)
     }
@@ -158,7 +158,7 @@ impl Slices {
         self.named.range((hash, 0)..=(hash, u32::MAX)).map(|(_, number)| *number)
     }
 
-    fn slot(&self, number: u32) -> Option<&(Key, Slice)> {
+    fn slot(&self, number: u32) -> Option<&(NamespacedName, Slice)> {
         self.slots.get(place(number))?.as_deref()
     }
 }
@@ -168,7 +168,7 @@ fn place(number: u32) -> usize {
 }
 
 /// The hashes of all that a slice is found by: sorted, each once.
-fn hashes(key: &Key, slice: &Slice) -> Vec<u32> {
+fn hashes(key: &NamespacedName, slice: &Slice) -> Vec<u32> {
     let namespace = &*slice.service.namespace;
     let own = [Reference::Slice(key), Reference::Service(&slice.service)];
     let sets = slice.sets().map(Reference::Pod);
@@ -182,7 +182,9 @@ fn hashes(key: &Key, slice: &Slice) -> Vec<u32> {
 /// By what it is entered: thirty bits, behind two that say of what.
 pub(super) fn hash(reference: Reference<'_>) -> u32 {
     let of = |bytes: &[u8]| xxh3_64(bytes);
-    let of_key = |key: &Key| of(key.namespace.as_bytes()).rotate_left(1) ^ of(key.name.as_bytes());
+    let of_key = |key: &NamespacedName| {
+        of(key.namespace.as_bytes()).rotate_left(1) ^ of(key.name.as_bytes())
+    };
     let (kind, hash) = match reference {
         Reference::Slice(key) => (0, of_key(key)),
         Reference::Service(key) => (1, of_key(key)),

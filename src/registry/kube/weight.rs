@@ -8,22 +8,22 @@ use std::sync::Arc;
 use super::endpoint_slice::Slice;
 use super::mcs::{Export, Import};
 use super::namespace::NamespaceFacts;
-use super::node::Node;
-use super::pod::Pod;
+use super::node::NodeRecord;
+use super::pod::PodRecord;
 use super::service::KubeService;
-use super::workload_entry::Entry;
-use crate::apiserver::Key;
+use super::workload_entry::WorkloadEntryRecord;
+use crate::apiserver::NamespacedName;
 use crate::model::{
     DeclaredGateway, Definition, GatewayHost, Labels, Port, Profile, Service, Workload,
 };
 
 /// What a value takes in a map or a pool besides itself.
 const NODE: usize = 48;
-/// What is made of an endpoint: where it is listed, and what is told of it, each at each port.
+/// What is made of an endpoint: where it is listed, and what is sent of it, each at each port.
 pub(super) const ENDPOINT: usize = 32;
 
 /// Something that takes memory.
-pub(super) trait Weighed {
+pub(super) trait MemoryWeight {
     /// About how much.
     fn weight(&self) -> usize;
 }
@@ -42,7 +42,7 @@ fn labels(labels: &Labels) -> usize {
 }
 
 /// A key in a map.
-pub(super) fn key(key: &Key) -> usize {
+pub(super) fn key(key: &NamespacedName) -> usize {
     NODE + text(&key.namespace) + text(&key.name)
 }
 
@@ -81,7 +81,7 @@ fn definition(definition: &Definition) -> usize {
         + definition.service_accounts.iter().map(text).sum::<usize>()
 }
 
-/// A service of a cluster, once as it is kept and once as it was told.
+/// A service of a cluster, once as it is kept and once as it was sent.
 pub(super) fn service(service: &Service) -> usize {
     let own = size_of::<Service>()
         + service.vips.len() * 17
@@ -90,39 +90,39 @@ pub(super) fn service(service: &Service) -> usize {
     2 * own + part(&service.definition, definition(&service.definition))
 }
 
-impl Weighed for KubeService {
+impl MemoryWeight for KubeService {
     fn weight(&self) -> usize {
         let nodes = self.node_selector.as_ref().map_or(0, labels);
         size_of::<Self>() + service(&self.service) + nodes
     }
 }
 
-impl Weighed for Slice {
+impl MemoryWeight for Slice {
     fn weight(&self) -> usize {
         let (rows, ports, names) = self.sizes();
         size_of::<Self>() + NODE + names + rows * (ENDPOINT + ENDPOINT * ports.max(1))
     }
 }
 
-impl Weighed for Pod {
+impl MemoryWeight for PodRecord {
     fn weight(&self) -> usize {
         workload(&self.workload) + NODE
     }
 }
 
-impl Weighed for Node {
+impl MemoryWeight for NodeRecord {
     fn weight(&self) -> usize {
         size_of::<Self>() + NODE + labels(&self.labels)
     }
 }
 
-impl Weighed for NamespaceFacts {
+impl MemoryWeight for NamespaceFacts {
     fn weight(&self) -> usize {
         size_of::<Self>() + labels(&self.labels) + self.uid.len()
     }
 }
 
-impl Weighed for DeclaredGateway {
+impl MemoryWeight for DeclaredGateway {
     fn weight(&self) -> usize {
         let address = |host: &GatewayHost| match host {
             GatewayHost::Address(_) => 0,
@@ -133,13 +133,13 @@ impl Weighed for DeclaredGateway {
     }
 }
 
-impl Weighed for Entry {
+impl MemoryWeight for WorkloadEntryRecord {
     fn weight(&self) -> usize {
         entry(self.value())
     }
 }
 
-impl Weighed for Export {
+impl MemoryWeight for Export {
     fn weight(&self) -> usize {
         let texts = self.conditions.iter().map(|one| {
             let texts = [&one.kind, &one.status, &one.reason, &one.message, &one.since];
@@ -149,7 +149,7 @@ impl Weighed for Export {
     }
 }
 
-impl Weighed for Import {
+impl MemoryWeight for Import {
     fn weight(&self) -> usize {
         let clusters = self.clusters.iter().map(|name| name.len() + 16).sum::<usize>();
         let ports = self.ports.iter().map(port).sum::<usize>();
@@ -157,7 +157,7 @@ impl Weighed for Import {
     }
 }
 
-/// A WorkloadEntry as it is stored. It is told as well, and what is made of it then is of the same size.
+/// A WorkloadEntry as it is stored. It is sent as well, and what is made of it then is of the same size.
 pub(super) fn entry(value: &serde_json::Value) -> usize {
     2 * json(value)
 }
@@ -177,7 +177,7 @@ fn json(value: &serde_json::Value) -> usize {
 }
 
 /// What a map of such things takes.
-pub(super) fn map<T: Weighed>(map: &BTreeMap<Key, T>) -> usize {
+pub(super) fn map<T: MemoryWeight>(map: &BTreeMap<NamespacedName, T>) -> usize {
     map.iter().map(|(name, value)| key(name) + value.weight()).sum()
 }
 

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::index::{Index, Indexed, Kept, Kind, Reads, Touched, missing_names, name_of};
+use super::index::{
+    IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind, missing_names, name_of,
+};
 use super::scope::Scope;
-use crate::apiserver::{Form, Identity, Key, Meta, Pairs, null_as_default};
+use crate::apiserver::{Form, Identity, Meta, NamespacedName, Pairs, null_as_default};
 
 /// What is decoded of a WorkloadEntry.
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -23,9 +25,9 @@ pub(super) struct EntryForm<'a> {
 
 /// What is kept of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry(Arc<Value>);
+pub(super) struct WorkloadEntryRecord(Arc<Value>);
 
-impl Entry {
+impl WorkloadEntryRecord {
     /// As it is stored.
     pub(super) fn value(&self) -> &Value {
         &self.0
@@ -38,13 +40,13 @@ impl<'a> Form<'a> for EntryForm<'a> {
     }
 }
 
-impl Reads for Entry {
+impl ReadKind for WorkloadEntryRecord {
     type Form<'a> = EntryForm<'a>;
-    type List = Vec<Kept<Self>>;
+    type List = Vec<IndexedObject<Self>>;
 
     const PROTOBUF: bool = false;
 
-    fn keep(form: EntryForm<'_>, scope: &Scope) -> Kept<Self> {
+    fn keep(form: EntryForm<'_>, scope: &Scope) -> IndexedObject<Self> {
         let EntryForm { metadata, spec, status } = form;
         let key = scope.key(metadata.identity());
         let map = |pairs: Pairs<'_>| -> Map<String, Value> {
@@ -62,22 +64,22 @@ impl Reads for Entry {
             "spec": spec,
             "status": status,
         });
-        Kept { key, value: Some(Self(Arc::new(kept))), odd: None }
+        IndexedObject { key, value: Some(Self(Arc::new(kept))), invalid: None }
     }
 }
 
-impl Indexed for Entry {
-    const KIND: Kind = Kind::WorkloadEntries;
+impl Indexed for WorkloadEntryRecord {
+    const KIND: IndexedKind = IndexedKind::WorkloadEntries;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_entry(name_of(&key), Some(self.0), touched);
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_entry(name_of(key), None, touched);
     }
 
-    fn replace(list: Vec<Kept<Self>>, index: &mut Index, touched: &mut Touched) {
+    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let gone = missing_names(index.entries(), &list);
         index.exchange(gone, list, touched);
     }

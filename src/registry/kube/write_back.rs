@@ -1,7 +1,7 @@
 //! What is written into a cluster: conditions of its ServiceExports, clusters of its ServiceImports, and
 //! exports that nobody made (`--mcs-auto-export`). Nothing else is ever written there.
 //!
-//! [`Index::wishes`] compares what there is with what there should be; [`run`] writes, one object at a time.
+//! [`KubeIndex::wishes`] compares what there is with what there should be; [`run`] writes, one object at a time.
 //! Writing is a courtesy: where it may not be, or doesn't take, nothing else suffers. What was written and
 //! isn't there afterwards is left alone for a while, so that two who disagree never chase each other.
 
@@ -16,9 +16,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
-use super::index::Index;
-use super::mcs::{Condition, GROUP};
-use crate::apiserver::{Client, Error, Key, Patch};
+use super::index::KubeIndex;
+use super::mcs::{ExportCondition, GROUP};
+use crate::apiserver::{ApiClient, ApiError, NamespacedName, Patch};
 use crate::model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey};
 
 /// The least time between two looks at what there is to write.
@@ -34,14 +34,14 @@ const MANAGER: &str = "strait";
 /// One object that should be otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wish {
-    key: Key,
+    key: NamespacedName,
     what: What,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum What {
     /// A ServiceExport should have these conditions.
-    Conditions(Vec<Condition>),
+    Conditions(Vec<ExportCondition>),
     /// A ServiceImport should name these clusters.
     Clusters(Vec<ClusterId>),
     /// There should be a ServiceExport.
@@ -74,16 +74,16 @@ impl Wish {
     }
 }
 
-impl Index {
+impl KubeIndex {
     /// What should be written into `cluster`, by name.
     pub(super) fn wishes(&self, cluster: &ClusterId, shared: &SharedServices) -> Vec<Wish> {
-        let of_mesh = |key: &Key| {
+        let of_mesh = |key: &NamespacedName| {
             shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
         };
         let exports = self.shared_exports().filter_map(|(key, export)| {
             let mut wanted = conditions(self.said_service(key), of_mesh(key), cluster);
             wanted.iter_mut().for_each(|one| one.observed = export.generation);
-            let differ = |wanted: &Condition| {
+            let differ = |wanted: &ExportCondition| {
                 let held = export.conditions.iter().find(|held| held.kind == wanted.kind);
                 held.is_none_or(|held| !says_the_same(held, wanted))
             };
@@ -99,9 +99,11 @@ impl Index {
             (!same).then(|| Wish { key: key.clone(), what: What::Clusters(wanted) })
         });
         let missing = shared.to_export.get(cluster).into_iter().flatten().filter_map(|wanted| {
-            let key =
-                Key { namespace: wanted.namespace.as_str().into(), name: Arc::clone(&wanted.name) };
-            // What is shared is said a moment later than what is exported.
+            let key = NamespacedName {
+                namespace: wanted.namespace.as_str().into(),
+                name: Arc::clone(&wanted.name),
+            };
+            // What is shared is sent a moment later than what is exported.
             let due = !self.is_exported(&key) && self.said_service(&key).is_some();
             let due = due && !self.declines_export(&key);
             due.then_some(Wish { key, what: What::Export })
@@ -115,8 +117,8 @@ fn conditions(
     service: Option<&Resolution>,
     of_mesh: Option<&SharedService>,
     cluster: &ClusterId,
-) -> Vec<Condition> {
-    let condition = |kind: &str, status: bool, reason: &str, message: &str| Condition {
+) -> Vec<ExportCondition> {
+    let condition = |kind: &str, status: bool, reason: &str, message: &str| ExportCondition {
         kind: kind.into(),
         status: if status { "True" } else { "False" }.into(),
         reason: reason.into(),
@@ -152,18 +154,18 @@ fn conditions(
     vec![condition("Valid", true, "Valid", "there is a Service of this name"), ready, conflict]
 }
 
-fn says_the_same(a: &Condition, b: &Condition) -> bool {
+fn says_the_same(a: &ExportCondition, b: &ExportCondition) -> bool {
     (&a.status, &a.reason, &a.message, a.observed) == (&b.status, &b.reason, &b.message, b.observed)
 }
 
 /// The condition, since when its status is so. A status that stays has the time that it had.
-fn dated(wanted: Condition, held: &[Condition]) -> Condition {
-    let same = |one: &&Condition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
+fn dated(wanted: ExportCondition, held: &[ExportCondition]) -> ExportCondition {
+    let same = |one: &&ExportCondition| (&one.kind, &one.status) == (&wanted.kind, &wanted.status);
     let since = held.iter().find(same).map(|held| held.since.clone());
-    Condition { since: since.unwrap_or_default(), ..wanted }
+    ExportCondition { since: since.unwrap_or_default(), ..wanted }
 }
 
-/// When to look at what there is to write, and whom to tell.
+/// When to look at what there is to write, and whom to notify.
 pub(super) struct WriteBack {
     cluster: ClusterId,
     shared: watch::Receiver<Arc<SharedServices>>,
@@ -181,7 +183,7 @@ impl WriteBack {
         Self { cluster, shared, wishes, stale: true, looked: Instant::now() }
     }
 
-    /// Notes that the cluster has said something new.
+    /// Notes that the cluster has sent something new.
     pub(super) fn note(&mut self) {
         self.stale = true;
     }
@@ -198,7 +200,7 @@ impl WriteBack {
     }
 
     /// Looks.
-    pub(super) fn look(&mut self, index: &Index) {
+    pub(super) fn look(&mut self, index: &KubeIndex) {
         (self.stale, self.looked) = (false, Instant::now());
         let shared = Arc::clone(&self.shared.borrow_and_update());
         let wishes = index.wishes(&self.cluster, &shared);
@@ -210,18 +212,22 @@ impl WriteBack {
     }
 }
 
-/// Writes what is wished for, for as long as somebody wishes. `version` is that of the API, once it is known.
+/// Writes what is wished for, for as long as somebody wishes and while this process is the one that writes. `version` is that of the API, once it is known.
 pub(super) async fn run(
-    client: Client,
+    client: ApiClient,
+    mut is_writer: watch::Receiver<bool>,
     mut wishes: watch::Receiver<Vec<Wish>>,
     mut version: watch::Receiver<Option<&'static str>>,
 ) {
-    let mut memory = Memory::default();
+    let mut memory = WriteBackState::default();
     loop {
         let Ok(Some(served)) = version.wait_for(Option::is_some).await.map(|version| *version)
         else {
             return;
         };
+        if is_writer.wait_for(|writes| *writes).await.is_err() {
+            return;
+        }
         let wanted = wishes.borrow_and_update().clone();
         let mut rest = REST;
         for wish in wanted {
@@ -252,12 +258,12 @@ pub(super) async fn run(
 
 /// What was written, and what may not be.
 #[derive(Debug, Default)]
-struct Memory {
-    last: BTreeMap<(Right, Key), (Wish, Instant)>,
+struct WriteBackState {
+    last: BTreeMap<(Right, NamespacedName), (Wish, Instant)>,
     denied: BTreeMap<Right, Instant>,
 }
 
-impl Memory {
+impl WriteBackState {
     /// Whether a wish may be tried now.
     fn lets(&self, wish: &Wish, now: Instant) -> bool {
         let rests = |since: &Instant| now.duration_since(*since) < REST;
@@ -268,14 +274,14 @@ impl Memory {
 
     /// Notes what became of a wish. Returns whether it failed by a fault that may pass, of which every
     /// other would fail as well.
-    fn note(&mut self, wish: Wish, result: &Result<(), Error>, now: Instant) -> bool {
+    fn note(&mut self, wish: Wish, result: &Result<(), ApiError>, now: Instant) -> bool {
         match result {
-            Err(Error::Forbidden(_) | Error::Unauthorized(_)) => {
+            Err(ApiError::Forbidden(_) | ApiError::Unauthorized(_)) => {
                 self.denied.insert(wish.right(), now);
                 return false;
             }
             // It has gone, or it is not taken as it is.
-            Ok(()) | Err(Error::NotFound(_) | Error::Rejected(_)) => {}
+            Ok(()) | Err(ApiError::NotFound(_) | ApiError::Rejected(_)) => {}
             Err(_) => return true,
         }
         self.last.retain(|_, (_, since)| now.duration_since(*since) < REST);
@@ -284,8 +290,8 @@ impl Memory {
     }
 }
 
-async fn write(client: &Client, version: &str, wish: &Wish) -> Result<(), Error> {
-    let Key { namespace, name } = &wish.key;
+async fn write(client: &ApiClient, version: &str, wish: &Wish) -> Result<(), ApiError> {
+    let NamespacedName { namespace, name } = &wish.key;
     let api_version = format!("{GROUP}/{version}");
     let below = format!("/apis/{api_version}/namespaces/{namespace}");
     let apply = async |kind: &str, plural: &str, status: Value| {
@@ -299,7 +305,7 @@ async fn write(client: &Client, version: &str, wish: &Wish) -> Result<(), Error>
     match &wish.what {
         What::Conditions(conditions) => {
             let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            let json = |one: &Condition| {
+            let json = |one: &ExportCondition| {
                 let since = if one.since.is_empty() { now.as_str() } else { &one.since };
                 let mut json = json!({
                     "type": one.kind, "status": one.status, "reason": one.reason,
@@ -379,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_status_that_stays_keeps_its_time() {
-        let at = |status: &str, since: &str| Condition {
+        let at = |status: &str, since: &str| ExportCondition {
             kind: "Ready".into(),
             status: status.into(),
             reason: "x".into(),
@@ -390,35 +396,35 @@ mod tests {
         let held = [at("True", "2026-01-01T00:00:00Z")];
         assert_eq!(&*dated(at("True", ""), &held).since, "2026-01-01T00:00:00Z");
         assert_eq!(&*dated(at("False", ""), &held).since, "");
-        // Of another state of the object it is to be said anew, though it says the same.
-        let later = Condition { observed: 2, ..at("True", "") };
+        // Of another state of the object it is to be reported anew, though it is the same.
+        let later = ExportCondition { observed: 2, ..at("True", "") };
         assert!(says_the_same(&at("True", ""), &held[0]) && !says_the_same(&later, &held[0]));
     }
 
     #[test]
     fn what_does_not_take_is_left_alone_for_a_while() {
         let wish = |name: &str, clusters: &[&str]| Wish {
-            key: Key { namespace: "shop".into(), name: name.into() },
+            key: NamespacedName { namespace: "shop".into(), name: name.into() },
             what: What::Clusters(clusters.iter().map(|id| ClusterId::from(*id)).collect()),
         };
         let (now, later) = (Instant::now(), Instant::now() + REST);
-        let mut memory = Memory::default();
+        let mut memory = WriteBackState::default();
         assert!(memory.lets(&wish("cart", &["a"]), now));
         assert!(!memory.note(wish("cart", &["a"]), &Ok(()), now));
         assert!(!memory.lets(&wish("cart", &["a"]), now), "somebody else wrote it back");
         assert!(memory.lets(&wish("cart", &["a", "b"]), now));
         assert!(memory.lets(&wish("cart", &["a"]), later));
         // A right that is missing is missing for all objects.
-        let denied = Err(Error::of_status(403, "no", None));
+        let denied = Err(ApiError::of_status(403, "no", None));
         assert!(!memory.note(wish("loan", &["a"]), &denied, now));
         assert!(
             !memory.lets(&wish("other", &["a"]), now) && memory.lets(&wish("other", &["a"]), later)
         );
         let export = Wish { key: wish("cart", &[]).key, what: What::Export };
         assert!(memory.lets(&export, now));
-        let exists = Err(Error::of_status(409, "already exists", None));
+        let exists = Err(ApiError::of_status(409, "already exists", None));
         assert!(!memory.note(export.clone(), &exists, now), "somebody was quicker");
         assert!(!memory.lets(&export, now));
-        assert!(memory.note(wish("cart", &[]), &Err(Error::of_status(503, "busy", None)), now));
+        assert!(memory.note(wish("cart", &[]), &Err(ApiError::of_status(503, "busy", None)), now));
     }
 }

@@ -1,4 +1,4 @@
-//! Addresses for hosts that name none, so that what isn't HTTP can be told apart by address.
+//! Addresses for hosts that name none, so that what isn't HTTP can be distinguished by address.
 //!
 //! One of each family, out of 240.240.0.0/16 and 2001:2::/48, which nobody uses: each host at the place that
 //! its namespace and name hash to, or at the next free one. Older hosts choose first, so a host keeps its
@@ -18,7 +18,7 @@ const BASE_IPV6: u128 = u128::from_be_bytes([0x20, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0,
 
 /// What a definition of a host asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
+pub(super) struct AddressRequest {
     /// The older is served first, those of one age by name.
     pub(super) age: Age,
     /// The addresses that entries name for it.
@@ -32,7 +32,7 @@ pub(super) struct Claim {
 /// How old a definition is, and of what.
 pub(super) type Age = (i64, Namespace, Hostname);
 
-impl Claim {
+impl AddressRequest {
     /// What a service asks for. A wildcard stands for many hosts, and where the client chooses the address, ours would
     /// lead nowhere.
     pub(super) fn of(service: &Service, wanted: bool, said: Vec<IpAddr>) -> Self {
@@ -52,7 +52,7 @@ impl Claim {
 /// Who has which address. The same claims are given the same, in whatever order they came.
 #[derive(Debug, Default)]
 pub(super) struct Allocation {
-    claims: BTreeMap<Hostname, Claim>,
+    claims: BTreeMap<Hostname, AddressRequest>,
     given: BTreeMap<Hostname, Vec<IpAddr>>,
     taken: BTreeSet<IpAddr>,
     /// Of those that were given addresses.
@@ -68,7 +68,7 @@ impl Allocation {
     /// Takes what definitions claim now; `None` of those that have gone. Returns which of all may have other addresses.
     pub(super) fn update(
         &mut self,
-        claims: impl Iterator<Item = (Hostname, Option<Claim>)>,
+        claims: impl Iterator<Item = (Hostname, Option<AddressRequest>)>,
     ) -> BTreeSet<Hostname> {
         let mut claims: Vec<_> =
             claims.filter(|(key, claim)| self.claims.get(key) != claim.as_ref()).collect();
@@ -102,20 +102,20 @@ impl Allocation {
     }
 
     /// Whether a new claim changes nothing for those that are there.
-    fn comes_last(&self, claim: &Claim) -> bool {
+    fn comes_last(&self, claim: &AddressRequest) -> bool {
         let is_youngest = || self.youngest.as_ref().is_none_or(|youngest| *youngest < claim.age);
         claim.named.iter().all(|address| !self.taken.contains(address))
             && (!claim.is_open || (claim.said.is_empty() && is_youngest()))
     }
 
-    /// Gives each its addresses. Whoever wrote addresses into the status told clients of them, so those hold, unless an
-    /// entry names them or an older host has them.
+    /// Gives each its addresses. Whoever wrote addresses into the status announced them to clients, so those hold,
+    /// unless an entry names them or an older host has them.
     fn give_all(&mut self) {
         let claims = std::mem::take(&mut self.claims);
         self.taken = claims.values().flat_map(|claim| claim.named.iter().copied()).collect();
         let mut open: Vec<_> = claims.iter().filter(|(_, claim)| claim.is_open).collect();
         open.sort_by(|(_, a), (_, b)| a.age.cmp(&b.age));
-        for (key, Claim { said, .. }) in &open {
+        for (key, AddressRequest { said, .. }) in &open {
             let is_free = |address: &IpAddr| is_given(address) && !self.taken.contains(address);
             if !said.is_empty() && said.iter().all(is_free) {
                 self.taken.extend(said);
@@ -132,7 +132,7 @@ impl Allocation {
     }
 
     /// Gives addresses to one that comes after all that have some.
-    fn give(&mut self, key: &Hostname, claim: &Claim) {
+    fn give(&mut self, key: &Hostname, claim: &AddressRequest) {
         let (_, namespace, hostname) = &claim.age;
         let first = hash(format!("{namespace}/{hostname}").as_bytes());
         let mut places = (0..PLACES).map(|step| (first % PLACES + step) % PLACES);

@@ -53,7 +53,7 @@ pub(super) struct ServiceEntry {
     /// Addresses by the range.
     pub(super) ranges: Vec<IpNet>,
     /// Addresses that can't be used, each by itself.
-    pub(super) odd_addresses: Vec<Fault>,
+    pub(super) invalid_addresses: Vec<Fault>,
     /// Whether it is given an address where it names none.
     pub(super) allocate: bool,
     /// The addresses that its status says hosts were given.
@@ -63,15 +63,15 @@ pub(super) struct ServiceEntry {
     pub(super) external: bool,
     pub(super) accounts: Vec<Arc<str>>,
     pub(super) export_to: ExportTo,
-    pub(super) endpoints: Vec<Workload>,
-    pub(super) how: How,
+    pub(super) endpoints: Vec<EntryEndpoint>,
+    pub(super) how: EndpointDiscovery,
     /// Selects WorkloadEntries of the same namespace; an empty one selects all.
     pub(super) selector: Option<Labels>,
 }
 
 /// How the endpoints of a ServiceEntry are found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum EndpointDiscovery {
     Static,
     Dns,
     DnsRoundRobin,
@@ -80,10 +80,10 @@ pub(super) enum How {
 
 /// An endpoint of a ServiceEntry, or a WorkloadEntry.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Workload {
+pub(super) struct EntryEndpoint {
     /// The WorkloadEntry; `None` for an endpoint that stands in a ServiceEntry.
     pub(super) name: Option<Arc<WorkloadKey>>,
-    pub(super) address: Address,
+    pub(super) address: EntryAddress,
     /// By port name of the service.
     pub(super) ports: BTreeMap<Arc<str>, u16>,
     pub(super) labels: Labels,
@@ -99,7 +99,7 @@ pub(super) struct Workload {
 
 /// Where a workload is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(super) enum EntryAddress {
     Ip(IpAddr),
     /// A name that the client resolves.
     Name(Arc<str>),
@@ -109,7 +109,7 @@ pub(super) enum Address {
     Network,
 }
 
-impl Workload {
+impl EntryEndpoint {
     /// Whether it takes mTLS. Outside the mesh nobody does who doesn't say so; inside, who has an
     /// account has a certificate.
     pub(super) fn tls_mode(&self, external: bool) -> TlsMode {
@@ -120,7 +120,7 @@ impl Workload {
         }
     }
 
-    /// Where a port of the service leads: the workload's own word first.
+    /// Where a port of the service leads: the workload's own setting first.
     pub(super) fn port(&self, port: &Port) -> u16 {
         match (self.ports.get(&port.name), &port.target) {
             (Some(own), _) => *own,
@@ -132,7 +132,7 @@ impl Workload {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PortForm {
+struct EntryPort {
     #[serde(default)]
     number: i64,
     #[serde(default)]
@@ -163,7 +163,7 @@ struct SelectorForm {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Metadata {
+struct EntryMetadata {
     labels: Labels,
     annotations: Labels,
     #[serde(rename = "creationTimestamp")]
@@ -177,8 +177,8 @@ pub(super) fn service_entry(
     object: &Value,
     default_export: &[String],
 ) -> Result<ServiceEntry, Fault> {
-    let metadata: Metadata = metadata(object)?;
-    let spec = Spec(object.get("spec").unwrap_or(&Value::Null));
+    let metadata: EntryMetadata = metadata(object)?;
+    let spec = ServiceEntrySpec(object.get("spec").unwrap_or(&Value::Null));
     let location: String = spec.field("location")?;
     let external = match location.as_str() {
         "" | "MESH_EXTERNAL" => true,
@@ -186,18 +186,18 @@ pub(super) fn service_entry(
         other => return Err(unknown("spec.location", other, "MESH_EXTERNAL or MESH_INTERNAL")),
     };
     let mut how = match spec.field::<String>("resolution")?.as_str() {
-        "STATIC" => How::Static,
-        "DNS" => How::Dns,
-        "DNS_ROUND_ROBIN" => How::DnsRoundRobin,
+        "STATIC" => EndpointDiscovery::Static,
+        "DNS" => EndpointDiscovery::Dns,
+        "DNS_ROUND_ROBIN" => EndpointDiscovery::DnsRoundRobin,
         // What the client resolved is where the connection goes: that is what DYNAMIC_DNS asks for.
-        "" | "NONE" | "DYNAMIC_DNS" => How::None,
+        "" | "NONE" | "DYNAMIC_DNS" => EndpointDiscovery::None,
         other => {
             let known = "NONE, STATIC, DNS, DNS_ROUND_ROBIN or DYNAMIC_DNS";
             return Err(unknown("spec.resolution", other, known));
         }
     };
     let endpoints = spec.field::<Vec<WorkloadForm>>("endpoints")?.into_iter().enumerate();
-    let endpoints: Vec<Workload> = endpoints
+    let endpoints: Vec<EntryEndpoint> = endpoints
         .map(|(index, form)| {
             let field = format!("spec.endpoints[{index}]");
             workload(None, &name.namespace, form, &field)?.located(&field)
@@ -207,20 +207,21 @@ pub(super) fn service_entry(
     if selector.is_some() && !endpoints.is_empty() {
         return Err(Fault::new("spec.workloadSelector", "stands beside endpoints: only one may"));
     }
-    let is_socket = |one: &Workload| matches!(one.address, Address::Socket(_));
-    if how == How::Static && !endpoints.is_empty() && endpoints.iter().all(is_socket) {
+    let is_socket = |one: &EntryEndpoint| matches!(one.address, EntryAddress::Socket(_));
+    if how == EndpointDiscovery::Static && !endpoints.is_empty() && endpoints.iter().all(is_socket)
+    {
         // They stand in the upstream cluster itself, as names do.
-        how = How::Dns;
+        how = EndpointDiscovery::Dns;
     }
     for (index, endpoint) in endpoints.iter().enumerate() {
         let fact = match (&endpoint.address, how) {
-            (Address::Name(name), How::Static) => {
+            (EntryAddress::Name(name), EndpointDiscovery::Static) => {
                 format!("{name:?} is no IP address, which resolution STATIC needs")
             }
-            (Address::Name(name), _) if endpoints.iter().any(is_socket) => {
+            (EntryAddress::Name(name), _) if endpoints.iter().any(is_socket) => {
                 format!("{name:?} stands beside a socket, and names can't be resolved there")
             }
-            (Address::Socket(path), How::Static) => {
+            (EntryAddress::Socket(path), EndpointDiscovery::Static) => {
                 format!("{SOCKET}{path} stands beside IP addresses: only one kind may")
             }
             _ => continue,
@@ -228,14 +229,15 @@ pub(super) fn service_entry(
         return Err(Fault::new(format!("spec.endpoints[{index}].address"), fact));
     }
     let hosts = hosts(&spec.field::<Vec<String>>("hosts")?)?;
-    let resolved = matches!(how, How::Dns | How::DnsRoundRobin);
+    let resolved = matches!(how, EndpointDiscovery::Dns | EndpointDiscovery::DnsRoundRobin);
     let wildcard = hosts.iter().find(|host| host.as_str().starts_with('*'));
     if let Some(host) = wildcard.filter(|_| resolved && endpoints.is_empty() && selector.is_none())
     {
         let fact = format!("{host} is no name that can be resolved: give endpoints");
         return Err(Fault::new("spec.resolution", fact));
     }
-    let (addresses, ranges, odd_addresses) = addresses(&spec.field::<Vec<String>>("addresses")?);
+    let (addresses, ranges, invalid_addresses) =
+        addresses(&spec.field::<Vec<String>>("addresses")?);
     let export: Vec<String> = spec.field("exportTo")?;
     let export = if export.is_empty() { default_export } else { &export };
     Ok(ServiceEntry {
@@ -244,7 +246,7 @@ pub(super) fn service_entry(
         how,
         addresses,
         ranges,
-        odd_addresses,
+        invalid_addresses,
         said: said_addresses(object),
         allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
         ports: ports(spec.field("ports")?)?,
@@ -258,8 +260,8 @@ pub(super) fn service_entry(
 }
 
 /// Reads a WorkloadEntry.
-pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<Workload, Fault> {
-    let metadata: Metadata = metadata(object)?;
+pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<EntryEndpoint, Fault> {
+    let metadata: EntryMetadata = metadata(object)?;
     let spec = object.get("spec").unwrap_or(&Value::Null);
     let form = WorkloadForm::deserialize(spec).map_err(|error| Fault::new("spec", error))?;
     let namespace = name.namespace.clone();
@@ -285,9 +287,9 @@ fn is_healthy(object: &Value) -> bool {
     })
 }
 
-struct Spec<'a>(&'a Value);
+struct ServiceEntrySpec<'a>(&'a Value);
 
-impl Spec<'_> {
+impl ServiceEntrySpec<'_> {
     /// A field; the default where it is absent.
     fn field<T: DeserializeOwned + Default>(&self, name: &str) -> Result<T, Fault> {
         match self.0.get(name) {
@@ -299,12 +301,12 @@ impl Spec<'_> {
     }
 }
 
-fn metadata(object: &Value) -> Result<Metadata, Fault> {
+fn metadata(object: &Value) -> Result<EntryMetadata, Fault> {
     let metadata = object.get("metadata").unwrap_or(&Value::Null);
-    Metadata::deserialize(metadata).map_err(|error| Fault::new("metadata", error))
+    EntryMetadata::deserialize(metadata).map_err(|error| Fault::new("metadata", error))
 }
 
-fn created(metadata: &Metadata) -> i64 {
+fn created(metadata: &EntryMetadata) -> i64 {
     let time = metadata.created.as_deref().and_then(|text| text.parse::<jiff::Timestamp>().ok());
     time.map_or(0, jiff::Timestamp::as_second)
 }
@@ -350,11 +352,11 @@ fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
 
 /// Single addresses, ranges of them, and what is neither.
 fn addresses(texts: &[String]) -> (Vec<IpAddr>, Vec<IpNet>, Vec<Fault>) {
-    let (mut singles, mut ranges, mut odd) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut singles, mut ranges, mut invalid) = (Vec::new(), Vec::new(), Vec::new());
     for (index, text) in texts.iter().enumerate() {
         let mut fault = |fact: &str| {
             let field = format!("spec.addresses[{index}]");
-            odd.push(Fault::new(field, format!("{text:?} is {fact}")));
+            invalid.push(Fault::new(field, format!("{text:?} is {fact}")));
         };
         let found = text.parse::<IpNet>().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
         let Ok(range) = found.map(|range| range.trunc()) else {
@@ -373,10 +375,10 @@ fn addresses(texts: &[String]) -> (Vec<IpAddr>, Vec<IpNet>, Vec<Fault>) {
             ranges.push(range);
         }
     }
-    (singles, ranges, odd)
+    (singles, ranges, invalid)
 }
 
-fn ports(forms: Vec<PortForm>) -> Result<Vec<Port>, Fault> {
+fn ports(forms: Vec<EntryPort>) -> Result<Vec<Port>, Fault> {
     if forms.is_empty() {
         return Err(Fault::new("spec.ports", "is empty"));
     }
@@ -422,14 +424,14 @@ fn workload(
     namespace: &Namespace,
     form: WorkloadForm,
     field: &str,
-) -> Result<Workload, Fault> {
+) -> Result<EntryEndpoint, Fault> {
     let address = match form.address.parse() {
-        Ok(address) => Address::Ip(address),
-        Err(_) if form.address.is_empty() => Address::Network,
+        Ok(address) => EntryAddress::Ip(address),
+        Err(_) if form.address.is_empty() => EntryAddress::Network,
         Err(_) if form.address.starts_with("unix:") => {
             let path = form.address.strip_prefix(SOCKET);
             match path.filter(|path| path.len() > 1 && path.starts_with(['/', '@'])) {
-                Some(path) => Address::Socket(path.into()),
+                Some(path) => EntryAddress::Socket(path.into()),
                 None => {
                     let fact = format!("{:?} is no {SOCKET}/PATH", form.address);
                     return Err(Fault::new(format!("{field}.address"), fact));
@@ -440,14 +442,14 @@ fn workload(
             let fact = format!("{:?} is neither an IP address nor a DNS name", form.address);
             return Err(Fault::new(format!("{field}.address"), fact));
         }
-        Err(_) => Address::Name(form.address.into()),
+        Err(_) => EntryAddress::Name(form.address.into()),
     };
     let ports = form.ports.into_iter().map(|(name, number)| {
         let number = port_number(number, &format!("{field}.ports.{name}"))?;
         Ok((name, number))
     });
     let given = |text: &Arc<str>| !text.is_empty();
-    let mut workload = Workload {
+    let mut workload = EntryEndpoint {
         name,
         address,
         ports: ports.collect::<Result<_, _>>()?,
@@ -463,11 +465,11 @@ fn workload(
     Ok(workload)
 }
 
-impl Workload {
+impl EntryEndpoint {
     /// One without an address needs a network, whose gateways it stands for.
     fn located(self, field: &str) -> Result<Self, Fault> {
         match self.address {
-            Address::Network if self.network.is_none() => {
+            EntryAddress::Network if self.network.is_none() => {
                 let fact = "is empty, which only one that names a network may be";
                 Err(Fault::new(format!("{field}.address"), fact))
             }

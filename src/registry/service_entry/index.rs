@@ -9,24 +9,24 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::addresses::{Allocation, Claim};
-use super::convert::{self, Address, Fault, How, ServiceEntry, Workload};
-use super::join::{Machine, Machines, PodsWanted, Selections};
-use super::problem::Problem;
+use super::addresses::{AddressRequest, Allocation};
+use super::convert::{self, EndpointDiscovery, EntryAddress, EntryEndpoint, Fault, ServiceEntry};
+use super::join::{PodsWanted, Selections, VmWorkload, VmWorkloads};
+use super::problem::EntryProblem;
 use crate::model::{
-    ByName, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
-    Health, Hostname, ISTIO_NETWORKING, Labels, NamedEndpoint, Namespace, ObjectKey, Port,
-    Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
+    ByName, Cause, Causes, Collection, Definition, Difference, Distribution, Endpoint, Endpoints,
+    ExportTo, Health, Hostname, ISTIO_NETWORKING, Labels, NamedEndpoint, Namespace, ObjectKey,
+    Port, Resolution, Service, SortedMap, TargetPort, TlsMode, WorkloadKey,
 };
-use crate::registry::{Change, Contents, ServiceRecord};
+use crate::registry::{Contents, ServiceRecord, ShardChange};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum EntryKind {
     Service,
     Workload,
 }
 
-impl Kind {
+impl EntryKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::Service => "ServiceEntry",
@@ -45,35 +45,35 @@ impl Kind {
     }
 }
 
-/// Whose word comes when, of the entries that name a host.
-type Place = (i64, WorkloadKey);
+/// The order of the entries that name a host.
+type EntryRank = (i64, WorkloadKey);
 
 /// What is known of the entries. Pure.
 ///
 /// What comes of a host is made of the entries that name it, and of what these select, alone; so when an entry changes
 /// only its hosts are made again. That this is the same as making all of them anew, a property test holds.
 #[derive(Debug)]
-pub struct Index {
+pub struct EntryIndex {
     trust_domain: String,
     /// The objects as they were last taken.
     objects: Collection,
-    services: BTreeMap<WorkloadKey, Kept<ServiceEntry>>,
-    workloads: BTreeMap<WorkloadKey, Kept<Workload>>,
+    services: BTreeMap<WorkloadKey, LastReadEntry<ServiceEntry>>,
+    workloads: BTreeMap<WorkloadKey, LastReadEntry<EntryEndpoint>>,
     /// The entries that name each host, in the order in which they are joined.
-    naming: BTreeMap<Hostname, BTreeSet<Place>>,
+    naming: BTreeMap<Hostname, BTreeSet<EntryRank>>,
     /// The entries that select workloads, by namespace.
     selecting: BTreeMap<Namespace, BTreeSet<WorkloadKey>>,
     /// What comes of each host.
     joined: BTreeMap<Hostname, Joined>,
     allocation: Allocation,
-    /// What was said of each definition.
+    /// What was last sent of each definition.
     said: BTreeMap<Hostname, ServiceRecord>,
     /// What definitions that select workloads select.
     wanted: BTreeMap<Hostname, Vec<PodsWanted>>,
     /// Objects that are wrong in themselves.
-    faulty: BTreeMap<(Kind, WorkloadKey), Vec<Problem>>,
+    faulty: BTreeMap<(EntryKind, WorkloadKey), Vec<EntryProblem>>,
     /// Wrong in itself, or at odds with other entries.
-    problems: Vec<Problem>,
+    problems: Vec<EntryProblem>,
     selections: Arc<Selections>,
     heard: bool,
     /// `defaultServiceExportTo` of the mesh config.
@@ -91,15 +91,15 @@ struct Stale {
     entries: bool,
     /// All identities.
     identities: bool,
-    /// What is said of hosts beside their definitions.
+    /// What is noted of hosts beside their definitions.
     notes: bool,
 }
 
 /// What a change of objects touches.
 #[derive(Debug, Default)]
-struct Touched {
+struct EntryChanges {
     hosts: BTreeSet<Hostname>,
-    machines: bool,
+    vms: bool,
     problems: bool,
 }
 
@@ -108,7 +108,7 @@ struct Touched {
 struct Joined {
     /// By the name under which they are kept.
     definitions: BTreeMap<Hostname, Defined>,
-    problems: Vec<Problem>,
+    problems: Vec<EntryProblem>,
 }
 
 /// A definition of a host, without the addresses that it is given.
@@ -116,20 +116,20 @@ struct Joined {
 struct Defined {
     service: Service,
     endpoints: Endpoints,
-    claim: Claim,
+    claim: AddressRequest,
     /// What the entries select that make it up, each with its own ports.
     selects: Vec<(Labels, Vec<Port>)>,
 }
 
 /// An object as it was last read.
 #[derive(Debug)]
-struct Kept<T> {
+struct LastReadEntry<T> {
     /// The last of it that made sense, as it was stored and as it was read.
     good: Option<(Arc<Value>, T)>,
     fault: Option<Fault>,
 }
 
-impl<T> Kept<T> {
+impl<T> LastReadEntry<T> {
     /// An object that comes in the place of another.
     fn read(
         object: &Arc<Value>,
@@ -162,17 +162,17 @@ impl<T> Kept<T> {
     }
 
     /// What is wrong with it.
-    fn problem(&self, kind: Kind, object: &WorkloadKey) -> Option<Problem> {
+    fn problem(&self, kind: EntryKind, object: &WorkloadKey) -> Option<EntryProblem> {
         let effect = match self.good {
             Some(_) => "what it said before still counts",
             None => "it counts for nothing",
         };
         let fault = self.fault.clone()?;
-        Some(Problem { kind: kind.as_str(), object: object.clone(), fault, effect })
+        Some(EntryProblem { kind: kind.as_str(), object: object.clone(), fault, effect })
     }
 }
 
-impl Index {
+impl EntryIndex {
     /// An empty index. Accounts of workloads are in `trust_domain`.
     pub fn new(trust_domain: &str) -> Self {
         Self {
@@ -222,8 +222,8 @@ impl Index {
         }
     }
 
-    /// Takes what of the stores' objects counts for nothing: each with the hosts that it names, in words. It
-    /// counts with the next [`Self::apply`].
+    /// Takes what of the stores' objects counts for nothing: each with the hosts that it names, as text. It counts with
+    /// the next [`Self::apply`].
     pub fn shadowed(&mut self, shadowed: &[(Vec<Arc<str>>, String)]) {
         if self.shadowed != shadowed {
             self.shadowed = shadowed.to_vec();
@@ -231,56 +231,58 @@ impl Index {
         }
     }
 
-    /// Takes all objects there are; those of other kinds are left alone. Returns what that changes, all the first
-    /// time; `None` where nothing is to be told.
-    pub fn apply(&mut self, objects: &Collection) -> Option<Change> {
+    /// Takes all objects there are; those of other kinds are left alone. Returns what that changes, all the first time;
+    /// `None` where nothing is to be sent.
+    pub fn apply(&mut self, objects: &Collection) -> Option<ShardChange> {
         let stale = std::mem::take(&mut self.stale);
-        let mut touched = Touched::default();
+        let mut touched = EntryChanges::default();
         let before = std::mem::replace(&mut self.objects, objects.clone());
+        let mut causes = Causes::default();
         for Difference { key, now } in objects.differences(&before) {
             let Some((kind, name)) = kind_of(key) else { continue };
+            causes.add(Cause::of_object(kind.as_str(), key));
             match kind {
-                Kind::Service => self.take_service(name, now, &mut touched),
-                Kind::Workload => self.take_workload(name, now, &mut touched),
+                EntryKind::Service => self.take_service(name, now, &mut touched),
+                EntryKind::Workload => self.take_workload(name, now, &mut touched),
             }
         }
         if stale.entries {
             for (key, object) in objects.iter() {
-                if let Some((Kind::Service, name)) = kind_of(key) {
+                if let Some((EntryKind::Service, name)) = kind_of(key) {
                     self.take_service(name, Some(object), &mut touched);
                 }
             }
         }
         if stale.identities {
             touched.hosts.extend(self.naming.keys().cloned());
-            touched.machines = true;
+            touched.vms = true;
         }
         let selections = Arc::clone(&self.selections);
         let contents = self.join(touched, stale.notes);
         if !std::mem::replace(&mut self.heard, true) {
             let all = self.said.iter().map(|(key, record)| (key.clone(), Some(record.clone())));
-            return Some(Change::Reset(Contents {
+            return Some(ShardChange::Reset(Contents {
                 services: all.collect(),
                 ..Contents::default()
             }));
         }
         let is_news = !contents.services.is_empty() || !Arc::ptr_eq(&selections, &self.selections);
-        is_news.then_some(Change::Update(contents))
+        is_news.then_some(ShardChange::Update(Contents { causes, ..contents }))
     }
 
     /// Objects that can't be used as they are, sorted.
-    pub fn problems(&self) -> &[Problem] {
+    pub fn problems(&self) -> &[EntryProblem] {
         &self.problems
     }
 
     /// Objects that make no sense, each with what it was when it last did.
     pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
-        let stand_in = |(kind, name): &(Kind, WorkloadKey)| {
+        let stand_in = |(kind, name): &(EntryKind, WorkloadKey)| {
             let good = match kind {
-                Kind::Service => self.services.get(name)?.stand_in(),
-                Kind::Workload => self.workloads.get(name)?.stand_in(),
+                EntryKind::Service => self.services.get(name)?.stand_in(),
+                EntryKind::Workload => self.workloads.get(name)?.stand_in(),
             };
-            // Which object of a store is meant is told by its place in memory.
+            // Which object of a store is meant is known by its place in memory.
             Some((Arc::clone(self.objects.get(&kind.key(name))?), Arc::clone(good?)))
         };
         self.faulty.keys().filter_map(stand_in).collect()
@@ -295,10 +297,10 @@ impl Index {
         &mut self,
         name: WorkloadKey,
         object: Option<&Arc<Value>>,
-        touched: &mut Touched,
+        touched: &mut EntryChanges,
     ) {
         let before = self.services.remove(&name);
-        if let Some(entry) = before.as_ref().and_then(Kept::good) {
+        if let Some(entry) = before.as_ref().and_then(LastReadEntry::good) {
             let place = (entry.created, name.clone());
             for host in &entry.hosts {
                 remove(&mut self.naming, host, &place);
@@ -312,8 +314,8 @@ impl Index {
         if let Some(object) = object {
             let export = &self.default_export;
             let read = |object: &Value| convert::service_entry(name.clone(), object, export);
-            let kept = Kept::read(object, before, read);
-            problems.extend(kept.problem(Kind::Service, &name));
+            let kept = LastReadEntry::read(object, before, read);
+            problems.extend(kept.problem(EntryKind::Service, &name));
             if let Some(entry) = kept.good() {
                 let place = (entry.created, name.clone());
                 for host in &entry.hosts {
@@ -324,8 +326,8 @@ impl Index {
                     self.selecting.entry(namespace).or_default().insert(name.clone());
                 }
                 touched.hosts.extend(entry.hosts.iter().cloned());
-                problems.extend(entry.odd_addresses.iter().map(|fault| Problem {
-                    kind: Kind::Service.as_str(),
+                problems.extend(entry.invalid_addresses.iter().map(|fault| EntryProblem {
+                    kind: EntryKind::Service.as_str(),
                     object: name.clone(),
                     fault: fault.clone(),
                     effect: "the entry counts without this address",
@@ -333,35 +335,35 @@ impl Index {
             }
             self.services.insert(name.clone(), kept);
         }
-        self.note_faults((Kind::Service, name), problems, touched);
+        self.note_faults((EntryKind::Service, name), problems, touched);
     }
 
     fn take_workload(
         &mut self,
         name: WorkloadKey,
         object: Option<&Arc<Value>>,
-        touched: &mut Touched,
+        touched: &mut EntryChanges,
     ) {
         let before = self.workloads.remove(&name);
-        self.touch_selecting(&name, before.as_ref().and_then(Kept::good), touched);
+        self.touch_selecting(&name, before.as_ref().and_then(LastReadEntry::good), touched);
         let mut problems = Vec::new();
         if let Some(object) = object {
             let read = |object: &Value| convert::workload_entry(name.clone(), object);
-            let kept = Kept::read(object, before, read);
-            problems.extend(kept.problem(Kind::Workload, &name));
+            let kept = LastReadEntry::read(object, before, read);
+            problems.extend(kept.problem(EntryKind::Workload, &name));
             self.touch_selecting(&name, kept.good(), touched);
             self.workloads.insert(name.clone(), kept);
         }
-        touched.machines = true;
-        self.note_faults((Kind::Workload, name), problems, touched);
+        touched.vms = true;
+        self.note_faults((EntryKind::Workload, name), problems, touched);
     }
 
     /// The hosts of entries that select a workload are to be made again.
     fn touch_selecting(
         &self,
         name: &WorkloadKey,
-        workload: Option<&Workload>,
-        touched: &mut Touched,
+        workload: Option<&EntryEndpoint>,
+        touched: &mut EntryChanges,
     ) {
         let Some(workload) = workload else { return };
         let entries = self.selecting.get(&name.namespace).into_iter().flatten();
@@ -374,9 +376,9 @@ impl Index {
 
     fn note_faults(
         &mut self,
-        key: (Kind, WorkloadKey),
-        problems: Vec<Problem>,
-        touched: &mut Touched,
+        key: (EntryKind, WorkloadKey),
+        problems: Vec<EntryProblem>,
+        touched: &mut EntryChanges,
     ) {
         let before = match problems.is_empty() {
             true => self.faulty.remove(&key),
@@ -386,8 +388,8 @@ impl Index {
     }
 
     /// Makes again what was touched. Returns what is different of it.
-    fn join(&mut self, touched: Touched, mut notes: bool) -> Contents {
-        let Touched { hosts, machines, mut problems } = touched;
+    fn join(&mut self, touched: EntryChanges, mut notes: bool) -> Contents {
+        let EntryChanges { hosts, vms, mut problems } = touched;
         let mut keys = BTreeSet::new();
         for host in hosts {
             let new = self.naming.get(&host).map(|places| self.join_host(&host, places));
@@ -415,8 +417,8 @@ impl Index {
             self.problems = faulty.chain(joined).cloned().collect();
             self.problems.sort();
         }
-        if machines || notes || pods {
-            self.select(machines, notes, pods);
+        if vms || notes || pods {
+            self.select(vms, notes, pods);
         }
         contents
     }
@@ -428,7 +430,8 @@ impl Index {
         self.joined.get(host.as_ref().unwrap_or(key))?.definitions.get(key)
     }
 
-    /// What definitions are now, as far as that differs from what was said; and whether any selects workloads, or did.
+    /// What definitions are now, as far as that differs from what was last sent; and whether any selects workloads, or
+    /// did.
     fn say(&mut self, keys: BTreeSet<Hostname>) -> (Contents, bool) {
         let mut contents = Contents::default();
         let mut selected = false;
@@ -469,13 +472,13 @@ impl Index {
     }
 
     /// Tells anew what is selected of clusters, and of machines.
-    fn select(&mut self, machines: bool, notes: bool, pods: bool) {
+    fn select(&mut self, vms: bool, notes: bool, pods: bool) {
         let mut selections = Selections::clone(&self.selections);
-        if machines {
-            selections.workloads = self.machines();
+        if vms {
+            selections.workloads = self.vms();
             selections.by_address.clear();
-            for (name, machine) in &selections.workloads {
-                if let Some(address) = machine.address() {
+            for (name, vm) in &selections.workloads {
+                if let Some(address) = vm.address() {
                     let place = (name.namespace.clone(), address);
                     selections.by_address.entry(place).or_default().push(name.clone());
                 }
@@ -502,7 +505,7 @@ impl Index {
     }
 
     /// What comes of a host that entries name at these places.
-    fn join_host(&self, host: &Hostname, places: &BTreeSet<Place>) -> Joined {
+    fn join_host(&self, host: &Hostname, places: &BTreeSet<EntryRank>) -> Joined {
         let entries: Vec<&ServiceEntry> =
             places.iter().filter_map(|(_, name)| self.services.get(name)?.good()).collect();
         let holder = holder(&entries);
@@ -511,8 +514,10 @@ impl Index {
         for entry in entries {
             let workloads = self.workloads_of(entry);
             let endpoints = match entry.how {
-                How::Static => self.endpoints(entry, &workloads),
-                How::Dns | How::DnsRoundRobin | How::None => Vec::new(),
+                EndpointDiscovery::Static => self.endpoints(entry, &workloads),
+                EndpointDiscovery::Dns
+                | EndpointDiscovery::DnsRoundRobin
+                | EndpointDiscovery::None => Vec::new(),
             };
             let resolution = resolution(entry, host, &workloads);
             let key = key_for(host, entry, holder);
@@ -525,8 +530,8 @@ impl Index {
             };
             if let Err(fact) = joined {
                 let index = entry.hosts.iter().position(|one| one == host).unwrap_or_default();
-                problems.push(Problem {
-                    kind: Kind::Service.as_str(),
+                problems.push(EntryProblem {
+                    kind: EntryKind::Service.as_str(),
                     object: entry.name.clone(),
                     fault: Fault { field: format!("spec.hosts[{index}]"), fact },
                     effect: "for this host the entry counts for nothing",
@@ -538,7 +543,7 @@ impl Index {
     }
 
     /// The workloads that an entry names or selects.
-    fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a Workload> {
+    fn workloads_of<'a>(&'a self, entry: &'a ServiceEntry) -> Vec<&'a EntryEndpoint> {
         let own = &entry.name.namespace;
         let selected = entry.selector.iter().flat_map(|selector| {
             let of_namespace = self.workloads.range(WorkloadKey::new(own.clone(), "")..);
@@ -550,7 +555,7 @@ impl Index {
     }
 
     /// The endpoints of an entry, for each of its ports.
-    fn endpoints(&self, entry: &ServiceEntry, workloads: &[&Workload]) -> Vec<Endpoint> {
+    fn endpoints(&self, entry: &ServiceEntry, workloads: &[&EntryEndpoint]) -> Vec<Endpoint> {
         let mut endpoints = Vec::new();
         for port in &entry.ports {
             for workload in workloads {
@@ -563,12 +568,12 @@ impl Index {
         endpoints
     }
 
-    fn machines(&self) -> Machines {
+    fn vms(&self) -> VmWorkloads {
         let good = self.workloads.iter().filter_map(|(name, kept)| Some((name, kept.good()?)));
-        let machine = |(name, workload): (&WorkloadKey, &Workload)| {
-            (name.clone(), Machine::new(name, workload.clone(), &self.trust_domain))
+        let vm = |(name, workload): (&WorkloadKey, &EntryEndpoint)| {
+            (name.clone(), VmWorkload::new(name, workload.clone(), &self.trust_domain))
         };
-        good.map(machine).collect()
+        good.map(vm).collect()
     }
 
     /// The SPIFFE ID of an account.
@@ -589,20 +594,20 @@ fn remove<K: Ord, V: Ord>(sets: &mut BTreeMap<K, BTreeSet<V>>, key: &K, value: &
 
 /// How the endpoints of `host` are found, with those that the control plane doesn't send. An entry that
 /// names and selects none leads to the host itself.
-fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&Workload]) -> Resolution {
+fn resolution(entry: &ServiceEntry, host: &Hostname, workloads: &[&EntryEndpoint]) -> Resolution {
     let just_then = match entry.how {
-        How::Static => return Resolution::ClientSide,
-        How::None => return Resolution::Passthrough,
-        How::Dns => false,
-        How::DnsRoundRobin => true,
+        EndpointDiscovery::Static => return Resolution::ClientSide,
+        EndpointDiscovery::None => return Resolution::Passthrough,
+        EndpointDiscovery::Dns => false,
+        EndpointDiscovery::DnsRoundRobin => true,
     };
     let ready = workloads.iter().filter(|one| one.health == Health::Healthy);
     // What has no address is in no upstream cluster that resolves names.
     let named = ready.filter_map(|workload| {
         let address = match &workload.address {
-            Address::Ip(address) => address.to_string().into(),
-            Address::Name(name) | Address::Socket(name) => Arc::clone(name),
-            Address::Network => return None,
+            EntryAddress::Ip(address) => address.to_string().into(),
+            EntryAddress::Name(name) | EntryAddress::Socket(name) => Arc::clone(name),
+            EntryAddress::Network => return None,
         };
         Some((workload, address))
     });
@@ -642,10 +647,10 @@ fn selects(selector: &Labels, labels: &Labels) -> bool {
 }
 
 /// What kind of entry an object is, and which.
-fn kind_of(key: &ObjectKey) -> Option<(Kind, WorkloadKey)> {
+fn kind_of(key: &ObjectKey) -> Option<(EntryKind, WorkloadKey)> {
     let kind = match (&*key.group, &*key.kind) {
-        (ISTIO_NETWORKING, "ServiceEntry") => Kind::Service,
-        (ISTIO_NETWORKING, "WorkloadEntry") => Kind::Workload,
+        (ISTIO_NETWORKING, "ServiceEntry") => EntryKind::Service,
+        (ISTIO_NETWORKING, "WorkloadEntry") => EntryKind::Workload,
         _ => return None,
     };
     Some((kind, WorkloadKey::new(&*key.namespace, Arc::clone(&key.name))))
@@ -706,7 +711,7 @@ impl<'a> Host<'a> {
             export_to: entry.export_to.clone(),
             node_local: false,
             prefers: Distribution::Any,
-            keeps_home: false,
+            is_cluster_local: false,
             publish_not_ready: false,
             affinity_seconds: None,
             mesh_external: entry.external,
@@ -725,11 +730,11 @@ impl<'a> Host<'a> {
         let Self { first, service, endpoints, selecting } = self;
         let said = first.said.iter().filter(|(host, _)| *host == service.hostname);
         let said = said.map(|(_, address)| *address).collect();
-        let selecting = selecting.into_iter().filter(|entry| entry.how != How::None);
+        let selecting = selecting.into_iter().filter(|entry| entry.how != EndpointDiscovery::None);
         let selects =
             selecting.filter_map(|entry| Some((entry.selector.clone()?, entry.ports.clone())));
         Defined {
-            claim: Claim::of(&service, first.allocate, said),
+            claim: AddressRequest::of(&service, first.allocate, said),
             endpoints: Endpoints::from_iter(endpoints),
             selects: selects.collect(),
             service,

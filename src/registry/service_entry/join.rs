@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::convert::{self, Address, Fault, Workload};
+use super::convert::{self, EntryAddress, EntryEndpoint, Fault};
 use crate::model::{
     ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, NO_ADDRESS, Namespace,
     NetworkId, PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
@@ -26,8 +26,8 @@ pub struct Selections {
     /// In the order in which the entries of a host are joined.
     pub(super) pods: Vec<PodsWanted>,
     /// By namespace and name.
-    pub(super) workloads: Machines,
-    /// What of a host's definitions counts for nothing, in words.
+    pub(super) workloads: VmWorkloads,
+    /// What of a host's definitions counts for nothing, as text.
     pub(super) notes: BTreeMap<Hostname, Vec<String>>,
     /// Those at an address, by namespace.
     pub(super) by_address: BTreeMap<(Namespace, IpAddr), Vec<WorkloadKey>>,
@@ -46,22 +46,22 @@ pub(super) struct PodsWanted {
 }
 
 /// WorkloadEntries by namespace and name.
-pub type Machines = BTreeMap<WorkloadKey, Machine>;
+pub type VmWorkloads = BTreeMap<WorkloadKey, VmWorkload>;
 
-/// The WorkloadEntries of one cluster, of objects as they are stored; their accounts are in `trust_domain`.
-/// Those that make no sense are told to `odd`.
-pub fn machines(
+/// The WorkloadEntries of one cluster, of objects as they are stored; their accounts are in `trust_domain`. Those that
+/// make no sense are reported to `invalid`.
+pub fn vms(
     objects: &BTreeMap<WorkloadKey, Arc<Value>>,
     trust_domain: &str,
-    mut odd: impl FnMut(&WorkloadKey, Fault),
-) -> Machines {
+    mut invalid: impl FnMut(&WorkloadKey, Fault),
+) -> VmWorkloads {
     let read = |(name, object): (&WorkloadKey, &Arc<Value>)| match convert::workload_entry(
         name.clone(),
         object,
     ) {
-        Ok(workload) => Some((name.clone(), Machine::new(name, workload, trust_domain))),
+        Ok(workload) => Some((name.clone(), VmWorkload::new(name, workload, trust_domain))),
         Err(fault) => {
-            odd(name, fault);
+            invalid(name, fault);
             None
         }
     };
@@ -70,14 +70,14 @@ pub fn machines(
 
 /// A WorkloadEntry: a machine outside Kubernetes, which Services may select, and on which a proxy may stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
-    pub(super) workload: Workload,
+pub struct VmWorkload {
+    pub(super) workload: EntryEndpoint,
     /// Its SPIFFE ID, where it names an account.
     pub(super) identity: Option<Arc<str>>,
 }
 
-impl Machine {
-    pub(super) fn new(name: &WorkloadKey, workload: Workload, trust_domain: &str) -> Self {
+impl VmWorkload {
+    pub(super) fn new(name: &WorkloadKey, workload: EntryEndpoint, trust_domain: &str) -> Self {
         let id = |account: &Arc<str>| {
             format!("spiffe://{trust_domain}/ns/{}/sa/{account}", name.namespace).into()
         };
@@ -92,8 +92,8 @@ impl Machine {
     /// Where it is, where that is an IP address.
     pub fn address(&self) -> Option<IpAddr> {
         match self.workload.address {
-            Address::Ip(address) => Some(address),
-            Address::Name(_) | Address::Socket(_) | Address::Network => None,
+            EntryAddress::Ip(address) => Some(address),
+            EntryAddress::Name(_) | EntryAddress::Socket(_) | EntryAddress::Network => None,
         }
     }
 
@@ -126,30 +126,30 @@ impl Selections {
 
     /// Whether there is anything that Services can select.
     pub fn offers_workloads(&self) -> bool {
-        self.workloads.values().any(Machine::is_offered)
+        self.workloads.values().any(VmWorkload::is_offered)
     }
 
     /// The WorkloadEntry of this name.
-    pub fn machine(&self, name: &WorkloadKey) -> Option<&Machine> {
+    pub fn vm(&self, name: &WorkloadKey) -> Option<&VmWorkload> {
         self.workloads.get(name)
     }
 
     /// The WorkloadEntries of a namespace at an address.
-    pub fn machines_at(
+    pub fn vms_at(
         &self,
         namespace: &Namespace,
         address: IpAddr,
-    ) -> impl Iterator<Item = &Machine> {
+    ) -> impl Iterator<Item = &VmWorkload> {
         let names = self.by_address.get(&(namespace.clone(), address));
         names.into_iter().flatten().filter_map(|name| self.workloads.get(name))
     }
 
-    /// What of the definitions that there are of a host counts for nothing, in words.
+    /// What of the definitions that there are of a host counts for nothing, as text.
     pub fn notes(&self, host: &Hostname) -> &[String] {
         self.notes.get(host).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether both have the same WorkloadEntries, and the same to tell of hosts.
+    /// Whether both have the same WorkloadEntries, and the same to report of hosts.
     pub fn tells_as(&self, other: &Self) -> bool {
         self.workloads == other.workloads && self.notes == other.notes
     }
@@ -158,7 +158,7 @@ impl Selections {
     pub fn pods_of(
         &self,
         pods: &Workloads,
-        machines: &Machines,
+        vms: &VmWorkloads,
         facts: &ClusterFacts,
     ) -> BTreeMap<Hostname, ServiceRecord> {
         let mut hosts: BTreeMap<&Hostname, (&Arc<Service>, Vec<Endpoint>)> = BTreeMap::new();
@@ -167,14 +167,14 @@ impl Selections {
             let selected = pods.of_namespace(namespace.as_str());
             let selected: Vec<_> =
                 selected.filter(|(_, pod)| selects(&wanted.selector, &pod.labels)).collect();
-            let machines: Vec<_> = machines
+            let vms: Vec<_> = vms
                 .iter()
                 .filter(|(name, _)| name.namespace == *namespace)
                 .filter(|(_, one)| selects(&wanted.selector, &one.workload.labels))
                 .collect();
             for port in &wanted.ports {
                 let external = wanted.service.mesh_external;
-                let found = machines.iter().filter_map(|(_, Machine { workload, identity })| {
+                let found = vms.iter().filter_map(|(_, VmWorkload { workload, identity })| {
                     workload.endpoint(port, workload.port(port), external, identity.clone())
                 });
                 let found: Vec<_> = found.collect();
@@ -197,17 +197,17 @@ impl Selections {
     }
 
     /// Those that belong to no cluster.
-    pub fn machines(&self) -> &Machines {
+    pub fn vms(&self) -> &VmWorkloads {
         &self.workloads
     }
 }
 
 /// The services that select these WorkloadEntries, with them. Of services of one name the first counts.
 pub fn workloads_of<'a>(
-    machines: &Machines,
+    vms: &VmWorkloads,
     services: impl Iterator<Item = &'a Arc<Service>>,
 ) -> BTreeMap<Hostname, ServiceRecord> {
-    let offered = || machines.iter().filter(|(_, one)| one.is_offered());
+    let offered = || vms.iter().filter(|(_, one)| one.is_offered());
     let namespaces: BTreeSet<&Namespace> = offered().map(|(name, _)| &name.namespace).collect();
     let mut records = BTreeMap::new();
     let mut seen: BTreeSet<&Hostname> = BTreeSet::new();
@@ -283,7 +283,7 @@ fn pod_endpoints(
 
 /// Where a port of a Service leads: what the workload says of it by name, else the target port; a named
 /// one only the workload knows.
-fn port_of_service(workload: &Workload, port: &Port) -> Option<u16> {
+fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
     let own = workload.ports.get(&port.name).copied();
     own.or_else(|| match &port.target {
         TargetPort::Number(number) => Some(*number),
@@ -291,13 +291,13 @@ fn port_of_service(workload: &Workload, port: &Port) -> Option<u16> {
     })
 }
 
-impl Workload {
+impl EntryEndpoint {
     /// The address of its endpoints; `None` for one at a name.
     fn sent_address(&self) -> Option<IpAddr> {
         match self.address {
-            Address::Ip(address) => Some(address),
-            Address::Network => Some(NO_ADDRESS),
-            Address::Name(_) | Address::Socket(_) => None,
+            EntryAddress::Ip(address) => Some(address),
+            EntryAddress::Network => Some(NO_ADDRESS),
+            EntryAddress::Name(_) | EntryAddress::Socket(_) => None,
         }
     }
 

@@ -15,6 +15,6 @@ mod tests;
 
 pub use addresses::is_given;
 pub use convert::Fault;
-pub use index::Index;
-pub use join::{Machine, Machines, Selections, machines, workloads_of};
-pub use problem::Problem;
+pub use index::EntryIndex;
+pub use join::{Selections, VmWorkload, VmWorkloads, vms, workloads_of};
+pub use problem::EntryProblem;

@@ -7,7 +7,7 @@ use crate::model::WorkloadKey;
 
 /// An object that can't be used as it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Problem {
+pub struct EntryProblem {
     /// `ServiceEntry` or `WorkloadEntry`.
     pub kind: &'static str,
     /// Namespace and name of the object.
@@ -18,7 +18,7 @@ pub struct Problem {
     pub effect: &'static str,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for EntryProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, object, fault, effect } = self;
         write!(f, "{kind} {}/{}: {fault}; {effect}", object.namespace, object.name)

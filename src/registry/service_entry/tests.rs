@@ -7,11 +7,11 @@ use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
-use super::Index;
+use super::EntryIndex;
 use crate::model::{
     Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, TlsMode,
 };
-use crate::registry::{Change, Contents, ServiceRecord};
+use crate::registry::{Contents, ServiceRecord, ShardChange};
 
 fn entry(name: &str, spec: Value) -> Arc<Value> {
     object("ServiceEntry", name, spec)
@@ -43,13 +43,13 @@ fn at(mut object: Arc<Value>, created: &str) -> Arc<Value> {
 
 /// An index, and all that it has told.
 struct Told {
-    index: Index,
+    index: EntryIndex,
     services: BTreeMap<Hostname, ServiceRecord>,
 }
 
 impl Told {
     fn new() -> Self {
-        Self { index: Index::new("cluster.local"), services: BTreeMap::new() }
+        Self { index: EntryIndex::new("cluster.local"), services: BTreeMap::new() }
     }
 
     /// Whether there is something to tell when these are all objects there are.
@@ -69,12 +69,12 @@ impl Told {
     fn take(&mut self, objects: &Collection) -> Option<usize> {
         let change = self.index.apply(objects)?;
         let contents = match change {
-            Change::Reset(contents) => {
+            ShardChange::Reset(contents) => {
                 self.services.clear();
                 contents
             }
-            Change::Update(contents) => contents,
-            Change::Removed => panic!("there is no end"),
+            ShardChange::Update(contents) => contents,
+            ShardChange::Removed => panic!("there is no end"),
         };
         let told = contents.services.len();
         for (host, record) in contents.services {
@@ -90,15 +90,15 @@ impl Told {
 }
 
 impl Deref for Told {
-    type Target = Index;
+    type Target = EntryIndex;
 
-    fn deref(&self) -> &Index {
+    fn deref(&self) -> &EntryIndex {
         &self.index
     }
 }
 
 impl DerefMut for Told {
-    fn deref_mut(&mut self) -> &mut Index {
+    fn deref_mut(&mut self) -> &mut EntryIndex {
         &mut self.index
     }
 }
@@ -386,9 +386,9 @@ fn entries_of_one_namespace_join_and_one_of_another_does_not() {
     let first = at(entry("shop/z", with("10.0.0.1", "tcp", 5432)), "2026-01-01T00:00:00Z");
     let same = at(entry("shop/a", with("10.0.0.2", "tcp", 5432)), "2026-01-02T00:00:00Z");
     let more = at(entry("shop/b", with("10.0.0.3", "web", 80)), "2026-01-02T00:00:00Z");
-    let odd = at(entry("shop/c", with("10.0.0.4", "tcp", 80)), "2026-01-02T00:00:00Z");
+    let invalid = at(entry("shop/c", with("10.0.0.4", "tcp", 80)), "2026-01-02T00:00:00Z");
     let thief = at(entry("bank/a", with("10.6.6.6", "tcp", 5432)), "2026-01-02T00:00:00Z");
-    let (contents, problems) = read(&[thief, odd, same, first, more]);
+    let (contents, problems) = read(&[thief, invalid, same, first, more]);
     assert_eq!(
         sockets(&contents, "db.example.com"),
         ["10.0.0.1:5432", "10.0.0.2:5432", "10.0.0.3:80"]
@@ -523,7 +523,7 @@ fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
 
 #[test]
 fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
-    let machine = |name: &str, mut spec: Value| {
+    let vm = |name: &str, mut spec: Value| {
         spec["labels"] = json!({ "app": "db" });
         spec["serviceAccount"] = json!("db");
         object("WorkloadEntry", name, spec)
@@ -532,8 +532,8 @@ fn an_entry_without_an_address_stands_for_its_network_which_it_has_to_name() {
         json!({ "workloadSelector": { "labels": { "app": "db" } }, "location": "MESH_INTERNAL" });
     let (contents, problems) = read(&[
         entry("shop/db", database(selecting)),
-        machine("shop/nowhere", json!({})),
-        machine("shop/there", json!({ "network": "n2" })),
+        vm("shop/nowhere", json!({})),
+        vm("shop/there", json!({ "network": "n2" })),
     ]);
     let empty = "is empty, which only one that names a network may be";
     let expected =

@@ -7,7 +7,7 @@ use crate::store::ObjectName;
 /// A directory, and what is held of it.
 struct Fixture {
     directory: tempfile::TempDir,
-    files: Files,
+    files: DirectoryFiles,
     objects: Objects,
 }
 
@@ -16,7 +16,7 @@ impl Fixture {
         let directory = tempfile::tempdir().expect("a directory");
         Self {
             directory,
-            files: Files::new("strait-system".to_owned()),
+            files: DirectoryFiles::new("strait-system".to_owned()),
             objects: Objects::default(),
         }
     }
@@ -300,7 +300,7 @@ async fn changes_are_seen_without_being_asked_for() {
     let fixture = Fixture::new();
     let tasks = Supervisor::new();
     let path = fixture.directory.path().to_owned();
-    let mut objects = watch(path, "strait-system".to_owned(), Known::default(), &tasks);
+    let mut objects = watch(path, "strait-system".to_owned(), RememberedStore::default(), &tasks);
     let mut names = async |wanted: &[&str]| {
         let held = objects.wait_for(|objects| {
             objects.as_deref().is_some_and(|objects| {
@@ -355,14 +355,14 @@ fn a_directory_that_is_suddenly_as_good_as_empty_is_looked_at_again() {
 fn a_directory_that_lacks_what_was_known_before_the_start_is_looked_at_again() {
     let mut fixture = Fixture::new();
     let secrets = [ObjectName::new("strait-system", "a")].into();
-    fixture.files.expect(&Known { secrets, ..Known::default() });
+    fixture.files.expect(&RememberedStore { secrets, ..RememberedStore::default() });
     assert!(!fixture.look() && !fixture.files.read_once, "it is not read yet");
     fixture.write("a.yaml", &secret("a", ""));
     assert!(fixture.look());
     let mut empty = Fixture::new();
-    empty.files.expect(&Known {
+    empty.files.expect(&RememberedStore {
         secrets: [ObjectName::new("strait-system", "a")].into(),
-        ..Known::default()
+        ..RememberedStore::default()
     });
     assert!(!empty.look() && empty.look_later() && empty.files.read_once);
 }

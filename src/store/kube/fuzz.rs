@@ -1,16 +1,16 @@
 //! What the config cluster may answer: see [`crate::fuzz`].
 
-use super::{ConfigMapObject, Found, KeptObject, NamespaceObject, Object, SecretObject};
+use super::{ConfigMapObject, KeptObject, NamespaceObject, OwnedObject, ReadObject, SecretObject};
 
 /// Takes any bytes as the answer to a list of the kind that the first byte says.
 pub(in crate::store) fn fuzz(bytes: &[u8]) -> bool {
-    fn read<T: Object>(bytes: &[u8]) -> bool
+    fn read<T: OwnedObject>(bytes: &[u8]) -> bool
     where
-        Found: From<T>,
+        ReadObject: From<T>,
     {
         let Ok(objects) = crate::apiserver::read_objects::<T>(bytes) else { return false };
-        let is_usable = |found: Found| !matches!(found, Found::Unusable(..));
-        objects.into_iter().map(Found::from).map(is_usable).fold(false, |any, one| any | one)
+        let is_usable = |found: ReadObject| !matches!(found, ReadObject::Unusable(..));
+        objects.into_iter().map(ReadObject::from).map(is_usable).fold(false, |any, one| any | one)
     }
     let Some((first, bytes)) = bytes.split_first() else { return false };
     match first % 4 {

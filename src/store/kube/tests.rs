@@ -3,7 +3,7 @@
 use super::*;
 use crate::mass_deletion::ASK_AGAIN;
 
-fn secret(name: &str, data: &str) -> Found {
+fn secret(name: &str, data: &str) -> ReadObject {
     let json = format!(
         r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system", "labels": {{"a": "b"}},
             "annotations": {{"strait.dev/mode": "drain"}},
@@ -12,57 +12,57 @@ fn secret(name: &str, data: &str) -> Found {
     serde_json::from_str::<SecretObject>(&json).expect("a Secret").into()
 }
 
-fn config_map(name: &str) -> Found {
+fn config_map(name: &str) -> ReadObject {
     let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "strait-system"}}}}"#);
     serde_json::from_str::<ConfigMapObject>(&json).expect("a ConfigMap").into()
 }
 
-fn services() -> Reader {
-    Reader::Kept(&kinds::ALL[0])
+fn services() -> StoreReader {
+    StoreReader::Kept(&kinds::ALL[0])
 }
 
-fn workloads() -> Reader {
-    Reader::Kept(&kinds::ALL[1])
+fn workloads() -> StoreReader {
+    StoreReader::Kept(&kinds::ALL[1])
 }
 
-fn listed(reader: Reader, objects: Vec<Found>) -> Input {
-    Input { reader, event: Event::Restarted { objects, odd: Vec::new() } }
+fn listed(reader: StoreReader, objects: Vec<ReadObject>) -> StoreInput {
+    StoreInput { reader, event: WatchEvent::Restarted { objects, invalid: Vec::new() } }
 }
 
 fn names(objects: &Objects) -> Vec<&str> {
     objects.secrets.iter().map(|secret| secret.name.name.as_ref()).collect()
 }
 
-impl Index {
-    fn tell(&mut self, input: Input) -> Option<Objects> {
+impl StoreIndex {
+    fn tell(&mut self, input: StoreInput) -> Option<Objects> {
         self.apply(input, Instant::now())
     }
 
     /// Tells a list, and so much later the same again.
-    fn tell_twice(&mut self, input: impl Fn() -> Input) -> Option<Objects> {
+    fn tell_twice(&mut self, input: impl Fn() -> StoreInput) -> Option<Objects> {
         self.apply(input(), Instant::now());
         self.apply(input(), Instant::now() + ASK_AGAIN)
     }
 }
 
 /// An index that has read everything once.
-fn read(secrets: Vec<Found>) -> (Index, Objects) {
-    let mut index = Index::default();
-    assert_eq!(index.tell(listed(Reader::IstioSecrets, secrets)), None);
-    assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
-    assert_eq!(index.tell(listed(Reader::ConfigMap, vec![config_map("strait")])), None);
-    assert_eq!(index.tell(listed(Reader::IstioConfigMap, vec![])), None);
+fn read(secrets: Vec<ReadObject>) -> (StoreIndex, Objects) {
+    let mut index = StoreIndex::default();
+    assert_eq!(index.tell(listed(StoreReader::IstioSecrets, secrets)), None);
+    assert_eq!(index.tell(listed(StoreReader::Secrets, vec![])), None);
+    assert_eq!(index.tell(listed(StoreReader::ConfigMap, vec![config_map("strait")])), None);
+    assert_eq!(index.tell(listed(StoreReader::IstioConfigMap, vec![])), None);
     assert_eq!(index.tell(listed(services(), vec![])), None);
     assert_eq!(index.tell(not_found(workloads())), None);
     let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
     let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
-    let objects = index.tell(listed(Reader::Namespaces, vec![shop])).expect("all is read");
+    let objects = index.tell(listed(StoreReader::Namespaces, vec![shop])).expect("all is read");
     assert_eq!(objects.namespaces[0].labels["mesh"], "on");
     (index, objects)
 }
 
-fn not_found(reader: Reader) -> Input {
-    Input { reader, event: Event::Failed(Error::NotFound("no such path".to_owned())) }
+fn not_found(reader: StoreReader) -> StoreInput {
+    StoreInput { reader, event: WatchEvent::Failed(ApiError::NotFound("no such path".to_owned())) }
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn entries_are_read_where_they_are_installed_and_silently_done_without() {
                 "managedFields": [{{"time": "{version}"}}]}}, "spec": {{"address": "{address}"}}}}"#
         );
         let object = serde_json::from_str::<KeptObject>(&json).expect("an entry");
-        Input { reader: workloads(), event: Event::Applied(object.into()) }
+        StoreInput { reader: workloads(), event: WatchEvent::Applied(object.into()) }
     };
     let mut told = |version, address| {
         let objects = index.tell(entry(version, address)).expect("all is read");
@@ -98,16 +98,19 @@ fn entries_known_from_before_stay_until_they_are_listed_or_their_kind_is_gone() 
         let version = "networking.istio.io/v1";
         Arc::new(json!({ "apiVersion": version, "kind": kind, "metadata": metadata }))
     });
-    let known = Known { entries: entries.into_iter().collect(), ..Known::default() };
-    let left = |services: &dyn Fn() -> Input, workloads: &dyn Fn() -> Input| {
-        let mut index = Index::knowing(&known);
+    let known =
+        RememberedStore { entries: entries.into_iter().collect(), ..RememberedStore::default() };
+    let left = |services: &dyn Fn() -> StoreInput, workloads: &dyn Fn() -> StoreInput| {
+        let mut index = StoreIndex::knowing(&known);
         index.tell_twice(services);
         index.tell_twice(workloads);
         let names = index.objects().others;
         names.values().map(|one| one["metadata"]["name"].to_string()).collect::<Vec<_>>()
     };
-    let forbidden =
-        |reader| Input { reader, event: Event::Failed(Error::Forbidden("forbidden".to_owned())) };
+    let forbidden = |reader| StoreInput {
+        reader,
+        event: WatchEvent::Failed(ApiError::Forbidden("forbidden".to_owned())),
+    };
     let empty = |reader| listed(reader, vec![]);
     let (services, workloads) = (services(), workloads());
     let [a, b] = ["\"a\"", "\"b\""];
@@ -128,53 +131,54 @@ fn nothing_is_said_before_all_is_read() {
 
 #[test]
 fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
-    let mut index = Index::default();
-    let forbidden = |reader| Input {
+    let mut index = StoreIndex::default();
+    let forbidden = |reader| StoreInput {
         reader,
-        event: Event::Failed(Error::Forbidden("configmaps is forbidden".to_owned())),
+        event: WatchEvent::Failed(ApiError::Forbidden("configmaps is forbidden".to_owned())),
     };
-    assert_eq!(index.tell(forbidden(Reader::ConfigMap)), None);
-    assert_eq!(index.tell(forbidden(Reader::IstioConfigMap)), None);
+    assert_eq!(index.tell(forbidden(StoreReader::ConfigMap)), None);
+    assert_eq!(index.tell(forbidden(StoreReader::IstioConfigMap)), None);
     assert_eq!(index.tell(not_found(services())), None);
     assert_eq!(index.tell(not_found(workloads())), None);
-    assert_eq!(index.tell(forbidden(Reader::Namespaces)), None);
-    assert_eq!(index.tell(listed(Reader::Secrets, vec![])), None);
+    assert_eq!(index.tell(forbidden(StoreReader::Namespaces)), None);
+    assert_eq!(index.tell(listed(StoreReader::Secrets, vec![])), None);
     assert_eq!(index.unread(), None);
-    assert_eq!(index.tell(forbidden(Reader::IstioSecrets)), None);
+    assert_eq!(index.tell(forbidden(StoreReader::IstioSecrets)), None);
     let unread = index.unread().expect("it stands in the way");
     assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
-    let objects = index.tell(listed(Reader::IstioSecrets, vec![])).expect("all is read");
+    let objects = index.tell(listed(StoreReader::IstioSecrets, vec![])).expect("all is read");
     assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
 }
 
 #[test]
 fn a_secret_with_both_labels_is_there_once_and_goes_with_the_last() {
     let (mut index, _) = read(vec![secret("a", "{}")]);
-    let event = Event::Applied(secret("a", "{}"));
-    let objects = index.tell(Input { reader: Reader::Secrets, event }).expect("all is read");
+    let event = WatchEvent::Applied(secret("a", "{}"));
+    let objects =
+        index.tell(StoreInput { reader: StoreReader::Secrets, event }).expect("all is read");
     assert_eq!(names(&objects), ["a"]);
     let gone = |reader| {
-        let key = Key { namespace: "strait-system".into(), name: "a".into() };
-        Input { reader, event: Event::Deleted(key) }
+        let key = NamespacedName { namespace: "strait-system".into(), name: "a".into() };
+        StoreInput { reader, event: WatchEvent::Deleted(key) }
     };
-    assert_eq!(names(&index.tell(gone(Reader::IstioSecrets)).expect("read")), ["a"]);
-    assert_eq!(names(&index.tell(gone(Reader::Secrets)).expect("read")), Vec::<&str>::new());
+    assert_eq!(names(&index.tell(gone(StoreReader::IstioSecrets)).expect("read")), ["a"]);
+    assert_eq!(names(&index.tell(gone(StoreReader::Secrets)).expect("read")), Vec::<&str>::new());
 }
 
 #[test]
 fn a_relist_replaces_and_a_failure_keeps() {
     let (mut index, _) = read(vec![secret("a", "{}"), secret("b", "{}")]);
-    let away = Event::Failed(Error::Unreachable("connection refused".to_owned()));
-    let objects = index.tell(Input { reader: Reader::IstioSecrets, event: away });
+    let away = WatchEvent::Failed(ApiError::Unreachable("connection refused".to_owned()));
+    let objects = index.tell(StoreInput { reader: StoreReader::IstioSecrets, event: away });
     let objects = objects.expect("all is read");
     assert_eq!(names(&objects), ["a", "b"]);
     assert!(objects.warnings[0].text.contains("connection refused"));
     assert_eq!(index.unread(), None, "all has been read once");
-    let answered = |reader| Input { reader, event: Event::Answered };
-    let objects = index.tell(answered(Reader::IstioSecrets)).expect("contact is news");
+    let answered = |reader| StoreInput { reader, event: WatchEvent::Answered };
+    let objects = index.tell(answered(StoreReader::IstioSecrets)).expect("contact is news");
     assert_eq!(objects.warnings, []);
-    assert_eq!(index.tell(answered(Reader::IstioSecrets)), None, "and then no more");
-    let objects = index.tell(listed(Reader::IstioSecrets, vec![secret("b", "{}")]));
+    assert_eq!(index.tell(answered(StoreReader::IstioSecrets)), None, "and then no more");
+    let objects = index.tell(listed(StoreReader::IstioSecrets, vec![secret("b", "{}")]));
     let objects = objects.expect("all is read");
     assert_eq!(names(&objects), ["b"]);
     assert_eq!(objects.warnings, []);
@@ -184,8 +188,8 @@ fn a_relist_replaces_and_a_failure_keeps() {
 fn a_secret_that_makes_no_sense_stays_what_it_was() {
     let (mut index, _) = read(vec![secret("a", r#"{"east": "b2xk"}"#)]);
     for bad in [r#"{"east": "canary!"}"#, r#"{"east": 1}"#, r#""canary""#] {
-        let event = Event::Applied(secret("a", bad));
-        let objects = index.tell(Input { reader: Reader::IstioSecrets, event });
+        let event = WatchEvent::Applied(secret("a", bad));
+        let objects = index.tell(StoreInput { reader: StoreReader::IstioSecrets, event });
         let objects = objects.expect("all is read");
         assert_eq!(objects.secrets[0].data["east"].reveal(), b"old");
         assert!(!objects.warnings.is_empty());
@@ -193,7 +197,7 @@ fn a_secret_that_makes_no_sense_stays_what_it_was() {
     }
 }
 
-fn entry(name: &str) -> Found {
+fn entry(name: &str) -> ReadObject {
     let json = format!(r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}}}"#);
     serde_json::from_str::<KeptObject>(&json).expect("an entry").into()
 }
@@ -204,7 +208,8 @@ fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same
     index.tell(listed(services(), vec![entry("x")]));
     let before = index.objects();
     let start = Instant::now();
-    let empty = [Reader::IstioSecrets, Reader::ConfigMap, services(), Reader::Namespaces];
+    let empty =
+        [StoreReader::IstioSecrets, StoreReader::ConfigMap, services(), StoreReader::Namespaces];
     for (number, reader) in empty.into_iter().enumerate() {
         let told = index.apply(listed(reader, vec![]), start).expect("all is read");
         let held = Objects { warnings: told.warnings.clone(), ..before.clone() };
@@ -215,17 +220,18 @@ fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same
     }
     // One was right, the others were not.
     let later = start + ASK_AGAIN;
-    index.apply(listed(Reader::ConfigMap, vec![config_map("strait")]), later);
-    index.apply(listed(Reader::Namespaces, vec![]), later);
+    index.apply(listed(StoreReader::ConfigMap, vec![config_map("strait")]), later);
+    index.apply(listed(StoreReader::Namespaces, vec![]), later);
     index.apply(listed(services(), vec![entry("x")]), later);
     let secrets = || vec![secret("a", "{}"), secret("b", "{}"), secret("c", "{}")];
-    let told = index.apply(listed(Reader::IstioSecrets, secrets()), later).expect("all is read");
+    let told =
+        index.apply(listed(StoreReader::IstioSecrets, secrets()), later).expect("all is read");
     assert_eq!(told, Objects { namespaces: Vec::new(), ..before });
     // Most of them is as good as all; of half of them nobody is surprised.
     let few = |count| secrets().into_iter().take(count).collect();
-    let told = index.apply(listed(Reader::IstioSecrets, few(1)), later).expect("all is read");
+    let told = index.apply(listed(StoreReader::IstioSecrets, few(1)), later).expect("all is read");
     assert_eq!(names(&told), ["a", "b", "c"]);
-    let told = index.apply(listed(Reader::IstioSecrets, few(2)), later).expect("all is read");
+    let told = index.apply(listed(StoreReader::IstioSecrets, few(2)), later).expect("all is read");
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 }
 
@@ -234,47 +240,47 @@ fn a_first_list_is_held_against_what_was_known_before_the_start() {
     let set = |names: &[&str]| -> BTreeSet<ObjectName> {
         names.iter().map(|name| ObjectName::new("strait-system", name)).collect()
     };
-    let known = || Known {
+    let known = || RememberedStore {
         secrets: set(&["a", "b", "c"]),
         config_maps: set(&["strait", "istio"]),
         entries: Collection::default(),
     };
-    let (start, mut index) = (Instant::now(), Index::knowing(&known()));
+    let (start, mut index) = (Instant::now(), StoreIndex::knowing(&known()));
     let mut tell = |reader, objects, now| index.apply(listed(reader, objects), now);
     let config_map = || vec![config_map("istio")];
-    for reader in [services(), workloads(), Reader::Namespaces] {
+    for reader in [services(), workloads(), StoreReader::Namespaces] {
         assert_eq!(tell(reader, vec![], start), None);
     }
-    assert_eq!(tell(Reader::ConfigMap, vec![], start), None);
-    assert_eq!(tell(Reader::IstioConfigMap, config_map(), start), None);
+    assert_eq!(tell(StoreReader::ConfigMap, vec![], start), None);
+    assert_eq!(tell(StoreReader::IstioConfigMap, config_map(), start), None);
     // Which Secrets carry which label isn't known: both lists together have too few.
-    assert_eq!(tell(Reader::IstioSecrets, vec![secret("a", "{}")], start), None);
-    assert_eq!(tell(Reader::Secrets, vec![], start), None);
+    assert_eq!(tell(StoreReader::IstioSecrets, vec![secret("a", "{}")], start), None);
+    assert_eq!(tell(StoreReader::Secrets, vec![], start), None);
     // The one that is asked again first can't speak for the other.
     let later = start + ASK_AGAIN;
-    assert_eq!(tell(Reader::Secrets, vec![], later), None);
+    assert_eq!(tell(StoreReader::Secrets, vec![], later), None);
     let both = || vec![secret("a", "{}"), secret("b", "{}")];
-    let told = tell(Reader::IstioSecrets, both(), later).expect("most of them are there");
+    let told = tell(StoreReader::IstioSecrets, both(), later).expect("most of them are there");
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 
-    let mut index = Index::knowing(&known());
-    for reader in Reader::every() {
+    let mut index = StoreIndex::knowing(&known());
+    for reader in StoreReader::every() {
         assert_eq!(index.apply(listed(reader, vec![]), start), None);
     }
     let again: Vec<_> = index.take_asked_again().collect();
     assert_eq!(again, ["configmaps", "secrets"]);
-    let group = [Reader::ConfigMap, Reader::IstioConfigMap, Reader::Secrets];
+    let group = [StoreReader::ConfigMap, StoreReader::IstioConfigMap, StoreReader::Secrets];
     for reader in group {
         assert_eq!(index.apply(listed(reader, vec![]), later), None);
     }
-    let told = index.apply(listed(Reader::IstioSecrets, vec![]), later).expect("it is so");
+    let told = index.apply(listed(StoreReader::IstioSecrets, vec![]), later).expect("it is so");
     assert_eq!((told.secrets.len(), told.config_maps.len()), (0, 0));
 }
 
 #[test]
 fn that_a_version_has_grown_old_is_no_warning() {
     let (mut index, objects) = read(vec![secret("a", "{}")]);
-    let gone = Event::Failed(Error::Gone("too old resource version".to_owned()));
-    assert_eq!(index.tell(Input { reader: Reader::IstioSecrets, event: gone }), None);
+    let gone = WatchEvent::Failed(ApiError::Gone("too old resource version".to_owned()));
+    assert_eq!(index.tell(StoreInput { reader: StoreReader::IstioSecrets, event: gone }), None);
     assert_eq!(index.objects(), objects);
 }

@@ -17,20 +17,20 @@ use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, ServiceExt as _};
 use tracing::{info, warn};
 
-use super::state::{State, Taken};
-use super::{Node, Server, Tls};
-use crate::apiserver::{Backoff, Error, one_line, tcp_to_named};
+use super::state::{McpOutcome, McpState};
+use super::{McpNode, McpServer, McpTls};
+use crate::apiserver::{ApiError, Backoff, one_line, tcp_to_named};
 use crate::codes::{self, Code};
 use crate::mass_deletion::ASK_AGAIN;
 use crate::model::Collection;
-use crate::sources::Facts;
-use crate::store::combined::Line;
+use crate::sources::SourceFacts;
+use crate::store::combined::StoreReporter;
 
 /// How long connecting and the handshake may take together.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// A connection that is quiet for so long is pinged. Dead peers are found by TCP's own probes long before.
 const PING_AFTER: Duration = Duration::from_secs(330);
-/// Servers of gRPC that aren't told otherwise end connections that are pinged more often ("too many pings").
+/// Servers of gRPC that aren't configured otherwise end connections that are pinged more often ("too many pings").
 const PINGS_BORNE: Duration = Duration::from_secs(300);
 const _: () = assert!(PING_AFTER.as_secs() > PINGS_BORNE.as_secs());
 /// How long the answer to a ping may take.
@@ -39,21 +39,21 @@ const PONG_LIMIT: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(5);
 /// The most bytes of one answer.
 const MESSAGE_MAX: usize = 64 << 20;
-/// Requests that wait to be sent: one for each type, and what an answer is told. A full queue makes the
-/// reader wait, and with it the server.
+/// Requests that wait to be sent: one for each type, and the reply to an answer. A full queue makes the reader wait,
+/// and with it the server.
 const REQUESTS: usize = 16;
 
 /// Why there is no stream, or no longer.
 #[derive(Debug)]
-struct Ended {
+struct McpStreamEnd {
     fact: String,
     code: &'static Code,
 }
 
 /// Follows a server until it is dropped. `known` is what it held before.
-pub(in crate::store) async fn run(server: Server, line: Line, known: Collection) {
-    let mut state = State::knowing(&known);
-    let mut facts = Facts::starting("mcp", format!("xds://{}", server.address));
+pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known: Collection) {
+    let mut state = McpState::knowing(&known);
+    let mut facts = SourceFacts::starting("mcp", format!("xds://{}", server.address));
     facts.objects = known.len();
     let mut failures = Backoff::new(Duration::from_millis(500), Duration::from_secs(30));
     // Whether anything has been passed on. Whoever takes it says that the source has been read.
@@ -79,13 +79,14 @@ pub(in crate::store) async fn run(server: Server, line: Line, known: Collection)
 
 /// Follows one stream to its end.
 async fn stream(
-    server: &Server,
-    state: &mut State,
-    facts: &mut Facts,
+    server: &McpServer,
+    state: &mut McpState,
+    facts: &mut SourceFacts,
     published: &mut bool,
-    line: &Line,
-) -> Ended {
-    let unreachable = |fact: String| Ended { fact: one_line(&fact), code: &codes::MCP_UNREACHABLE };
+    line: &StoreReporter,
+) -> McpStreamEnd {
+    let unreachable =
+        |fact: String| McpStreamEnd { fact: one_line(&fact), code: &codes::MCP_UNREACHABLE };
     let channel = match connect(server).await {
         Ok(channel) => channel,
         Err(ended) => return ended,
@@ -124,10 +125,10 @@ async fn stream(
             Err(status) => return unreachable(format!("the stream broke: {}", status.message())),
         };
         let taken = state.answer(&response, Instant::now());
-        if let Taken::Doubtful(fact) = taken {
-            return Ended { fact, code: &codes::MASS_WITHDRAWAL };
+        if let McpOutcome::Doubtful(fact) = taken {
+            return McpStreamEnd { fact, code: &codes::MASS_WITHDRAWAL };
         }
-        if let Taken::Yes(request) = taken {
+        if let McpOutcome::Yes(request) = taken {
             if facts.trouble.is_some() {
                 info!(server = server.address, "the stream is back");
             }
@@ -148,7 +149,7 @@ async fn stream(
     }
 }
 
-fn publish(state: &State, facts: &mut Facts, line: &Line) {
+fn publish(state: &McpState, facts: &mut SourceFacts, line: &StoreReporter) {
     let objects = state.objects();
     facts.objects = objects.len();
     facts.warnings = state.warnings();
@@ -156,8 +157,8 @@ fn publish(state: &State, facts: &mut Facts, line: &Line) {
     line.tell(facts);
 }
 
-fn node(node: &Node) -> core::Node {
-    let Node { namespace, domain } = node;
+fn node(node: &McpNode) -> core::Node {
+    let McpNode { namespace, domain } = node;
     // Istio's server serves objects, instead of Envoy's configuration, to those that ask so.
     let generator = Value { kind: Some(value::Kind::StringValue("api".into())) };
     core::Node {
@@ -168,16 +169,16 @@ fn node(node: &Node) -> core::Node {
     }
 }
 
-async fn connect(server: &Server) -> Result<Channel, Ended> {
+async fn connect(server: &McpServer) -> Result<Channel, McpStreamEnd> {
     let tls = match &server.tls {
         None => None,
         Some(tls) => {
             let config = tls_config(tls).await;
-            let config = config.map_err(|fact| Ended { fact, code: &codes::MCP_TLS })?;
+            let config = config.map_err(|fact| McpStreamEnd { fact, code: &codes::MCP_TLS })?;
             let host = server.address.rsplit_once(':').map_or(&*server.address, |(host, _)| host);
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let name = tls.server_name.clone().unwrap_or_else(|| host.to_owned());
-            let name = ServerName::try_from(name.clone()).map_err(|_| Ended {
+            let name = ServerName::try_from(name.clone()).map_err(|_| McpStreamEnd {
                 fact: format!("{name:?} is no name of a server"),
                 code: &codes::MCP_TLS,
             })?;
@@ -196,7 +197,7 @@ async fn connect(server: &Server) -> Result<Channel, Ended> {
             Ok::<_, BoxError>(TokioIo::new(stream))
         }
     });
-    let endpoint = endpoint(&server.address).map_err(|error| Ended {
+    let endpoint = endpoint(&server.address).map_err(|error| McpStreamEnd {
         fact: one_line(&error.to_string()),
         code: &codes::MCP_UNREACHABLE,
     })?;
@@ -205,7 +206,7 @@ async fn connect(server: &Server) -> Result<Channel, Ended> {
     connected.map_or_else(
         |_| {
             let fact = format!("no connection within {} s", CONNECT_LIMIT.as_secs());
-            Err(Ended { fact, code: &codes::MCP_UNREACHABLE })
+            Err(McpStreamEnd { fact, code: &codes::MCP_UNREACHABLE })
         },
         |connected| connected.map_err(|error| of_transport(&error)),
     )
@@ -223,18 +224,18 @@ fn endpoint(address: &str) -> Result<Endpoint, tonic::transport::Error> {
 trait Io: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Io for T {}
 
-fn of_transport(error: &tonic::transport::Error) -> Ended {
-    if let Error::Tls(fact) = Error::of_exchange("a connection", error) {
-        return Ended { fact, code: &codes::MCP_TLS };
+fn of_transport(error: &tonic::transport::Error) -> McpStreamEnd {
+    if let ApiError::Tls(fact) = ApiError::of_exchange("a connection", error) {
+        return McpStreamEnd { fact, code: &codes::MCP_TLS };
     }
     let mut deepest: &dyn std::error::Error = error;
     while let Some(source) = deepest.source() {
         deepest = source;
     }
-    Ended { fact: one_line(&deepest.to_string()), code: &codes::MCP_UNREACHABLE }
+    McpStreamEnd { fact: one_line(&deepest.to_string()), code: &codes::MCP_UNREACHABLE }
 }
 
-async fn tls_config(tls: &Tls) -> Result<Arc<ClientConfig>, String> {
+async fn tls_config(tls: &McpTls) -> Result<Arc<ClientConfig>, String> {
     let read = async |path: &std::path::Path| {
         let bytes = tokio::fs::read(path).await;
         bytes.map_err(|error| format!("{} can't be read ({error})", path.display()))

@@ -1,31 +1,28 @@
 //! One object, from its message to the form in which manifests have it. Pure.
 
-use std::collections::BTreeMap;
-
-use prost::{DecodeError, Message};
+use prost::Message;
 use serde_json::{Value, json};
 use strait_proto::envoy::google::protobuf::{Any, Timestamp};
 use strait_proto::istio::mcp::Resource;
-use strait_proto::istio::networking::{ServiceEntry, WorkloadEntry, service_entry};
 
 use crate::model::ObjectKey;
-use crate::store::kinds::Kind;
+use crate::store::kinds::StoreKind;
 
 /// The message that an object travels in.
 const RESOURCE: &str = "istio.mcp.v1alpha1.Resource";
 
 /// An object that can't be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bad {
-    /// Which, where even that can be told.
+pub(super) struct UnusableDocument {
+    /// Which, where even that is known.
     pub(super) key: Option<ObjectKey>,
     /// What is wrong.
     pub(super) fact: String,
 }
 
 /// Reads one object of `kind`.
-pub(super) fn object(kind: &Kind, any: &Any) -> Result<(ObjectKey, Value), Bad> {
-    let nameless = |fact: &str| Bad { key: None, fact: fact.to_owned() };
+pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), UnusableDocument> {
+    let nameless = |fact: &str| UnusableDocument { key: None, fact: fact.to_owned() };
     if name_of(&any.type_url) != RESOURCE {
         return Err(nameless(&format!("{:?} is no {RESOURCE}", any.type_url)));
     }
@@ -34,7 +31,7 @@ pub(super) fn object(kind: &Kind, any: &Any) -> Result<(ObjectKey, Value), Bad> 
     let metadata = resource.metadata.ok_or_else(|| nameless("a resource has no metadata"))?;
     let key = key(kind, &metadata.name)
         .ok_or_else(|| nameless(&format!("{:?} is no namespace/name", metadata.name)))?;
-    let bad = |fact: &str| Bad { key: Some(key.clone()), fact: fact.to_owned() };
+    let bad = |fact: &str| UnusableDocument { key: Some(key.clone()), fact: fact.to_owned() };
     let body = resource.body.ok_or_else(|| bad("it has no body"))?;
     // The version in the name of the message says nothing: all have one form.
     let message = name_of(&body.type_url);
@@ -63,7 +60,7 @@ fn name_of(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }
 
-fn key(kind: &Kind, name: &str) -> Option<ObjectKey> {
+fn key(kind: &StoreKind, name: &str) -> Option<ObjectKey> {
     let (namespace, name) = name.trim_start_matches('/').split_once('/')?;
     let fits = |text: &str| !text.is_empty() && text.len() <= 253 && !text.contains('/');
     (fits(namespace) && fits(name)).then(|| kind.key(namespace, name))
@@ -71,51 +68,4 @@ fn key(kind: &Kind, name: &str) -> Option<ObjectKey> {
 
 fn time(Timestamp { seconds, .. }: Timestamp) -> Option<String> {
     Some(jiff::Timestamp::from_second(seconds).ok()?.to_string())
-}
-
-/// The spec of a ServiceEntry.
-pub(in crate::store) fn service_entry(body: &[u8]) -> Result<Value, DecodeError> {
-    let entry = ServiceEntry::decode(body)?;
-    // A number without a name is passed on as one: who reads the object says what is wrong with it.
-    let location = service_entry::Location::try_from(entry.location)
-        .map_or(entry.location.to_string(), |known| known.as_str_name().to_owned());
-    let resolution = service_entry::Resolution::try_from(entry.resolution)
-        .map_or(entry.resolution.to_string(), |known| known.as_str_name().to_owned());
-    let ports = entry.ports.into_iter().map(|port| {
-        json!({
-            "number": port.number,
-            "name": port.name,
-            "protocol": port.protocol,
-            "targetPort": port.target_port,
-        })
-    });
-    Ok(json!({
-        "hosts": entry.hosts,
-        "addresses": entry.addresses,
-        "ports": ports.collect::<Vec<_>>(),
-        "location": location,
-        "resolution": resolution,
-        "endpoints": entry.endpoints.into_iter().map(workload).collect::<Vec<_>>(),
-        "exportTo": entry.export_to,
-        "subjectAltNames": entry.subject_alt_names,
-        "workloadSelector": entry.workload_selector.map(|one| json!({"labels": one.labels})),
-    }))
-}
-
-/// The spec of a WorkloadEntry.
-pub(in crate::store) fn workload_entry(body: &[u8]) -> Result<Value, DecodeError> {
-    Ok(workload(WorkloadEntry::decode(body)?))
-}
-
-fn workload(entry: WorkloadEntry) -> Value {
-    let ports: BTreeMap<String, u32> = entry.ports;
-    json!({
-        "address": entry.address,
-        "ports": ports,
-        "labels": entry.labels,
-        "network": entry.network,
-        "locality": entry.locality,
-        "weight": entry.weight,
-        "serviceAccount": entry.service_account,
-    })
 }

@@ -15,18 +15,18 @@ pub(super) use client::run;
 
 /// A server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Server {
+pub struct McpServer {
     /// `HOST:PORT`.
     pub address: String,
     /// How it is spoken to; `None` for plain text.
-    pub tls: Option<Tls>,
+    pub tls: Option<McpTls>,
     /// As whom.
-    pub node: Node,
+    pub node: McpNode,
 }
 
 /// How a server proves itself, and we to it. Files are read for each connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct McpTls {
     /// The CAs that its certificate must lead to, PEM.
     pub ca: PathBuf,
     /// Our certificate chain and its key, PEM.
@@ -37,7 +37,7 @@ pub struct Tls {
 
 /// What we call ourselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct McpNode {
     /// The system namespace.
     pub namespace: String,
     /// The DNS domain of services.
@@ -50,7 +50,7 @@ pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
     use prost::Message as _;
     use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryResponse;
 
-    let mut state = state::State::default();
+    let mut state = state::McpState::default();
     state.begin();
     while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
         let [_, length @ ..] = *head;
@@ -59,7 +59,9 @@ pub(super) fn fuzz(mut bytes: &[u8]) -> bool {
         bytes = rest;
         let Ok(response) = DiscoveryResponse::decode(message) else { continue };
         let said = state.answer(&response, std::time::Instant::now());
-        assert!(!matches!(said, state::Taken::Yes(said) if said.response_nonce != response.nonce));
+        assert!(
+            !matches!(said, state::McpOutcome::Yes(said) if said.response_nonce != response.nonce)
+        );
     }
     state.settle();
     let _ = state.warnings();

@@ -1,5 +1,5 @@
-//! The protocol: which types are subscribed to, what each answer makes of the objects held, and what is
-//! said to it. Pure.
+//! The protocol: which types are subscribed to, what each answer makes of the objects held, and what is replied to it.
+//! Pure.
 //!
 //! Servers name a kind by different versions of its API, so each kind is asked for by those there are; an
 //! object that comes by two of them counts by the newer.
@@ -12,30 +12,30 @@ use serde_json::Value;
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
 
-use super::convert::{self, Bad};
+use super::convert::{self, UnusableDocument};
 use crate::mass_deletion::MassDeletionGuard;
 use crate::model::{Collection, ObjectKey};
 use crate::sources::WARNINGS_MAX;
-use crate::store::kinds::{self, Kind};
+use crate::store::kinds::{self, StoreKind};
 
 /// Far more objects of a kind than any mesh has.
 const OBJECTS_MAX: usize = 200_000;
 /// gRPC's "invalid argument".
 const INVALID_ARGUMENT: i32 = 3;
-/// What of an answer is wrong is told up to here; the rest is counted.
+/// What of an answer is wrong is reported up to here; the rest is counted.
 const TOLD: usize = 5;
 
 /// A type as it is subscribed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Type {
-    kind: &'static Kind,
+    kind: &'static StoreKind,
     /// Its place in the versions of the kind.
     version: usize,
 }
 
 impl Type {
     fn all() -> impl Iterator<Item = Self> {
-        let versions = |kind: &'static Kind| {
+        let versions = |kind: &'static StoreKind| {
             // What is served as the middle one is served as the last as well.
             let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
             [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
@@ -51,38 +51,38 @@ impl Type {
 
 /// What is known of the objects of one server.
 #[derive(Debug, Default)]
-pub(super) struct State {
-    types: BTreeMap<Type, Held>,
+pub(super) struct McpState {
+    types: BTreeMap<Type, McpCollection>,
     guard: MassDeletionGuard<Type>,
 }
 
 /// What becomes of an answer.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum McpOutcome {
     /// It is of a type that wasn't asked for.
     Not,
-    /// It was taken as far as it can be; this is to be said to it.
+    /// It was taken as far as it can be; this is to be replied to it.
     Yes(Box<DiscoveryRequest>),
     /// It lacks most of what is held, which stays. A new stream is to ask for all again.
     Doubtful(String),
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct McpCollection {
     /// Whether this stream has answered.
     heard: bool,
     /// The version last accepted whole on this stream.
     accepted: String,
     objects: BTreeMap<ObjectKey, Arc<Value>>,
-    odd: Vec<String>,
+    invalid: Vec<String>,
 }
 
-impl State {
+impl McpState {
     /// A state in which these are held, of a server that has not been heard since.
     pub(super) fn knowing(objects: &Collection) -> Self {
-        let mut types: BTreeMap<Type, Held> = BTreeMap::new();
+        let mut types: BTreeMap<Type, McpCollection> = BTreeMap::new();
         for (key, object) in objects.iter() {
-            if let Some(kind) = Kind::of(key) {
+            if let Some(kind) = StoreKind::of(key) {
                 let held = types.entry(Type { kind, version: 0 }).or_default();
                 held.objects.insert(key.clone(), Arc::clone(object));
             }
@@ -106,16 +106,16 @@ impl State {
         self.guard.doubted()
     }
 
-    /// Takes an answer in. It is accepted, or told what of it is not.
-    pub(super) fn answer(&mut self, response: &DiscoveryResponse, now: Instant) -> Taken {
+    /// Takes an answer in. It is accepted, or refused with what is wrong.
+    pub(super) fn answer(&mut self, response: &DiscoveryResponse, now: Instant) -> McpOutcome {
         let Some(asked) = Type::all().find(|one| one.url() == response.type_url) else {
-            return Taken::Not;
+            return McpOutcome::Not;
         };
         let held = self.types.entry(asked).or_default();
-        let mut bad: Vec<Bad> = Vec::new();
+        let mut bad: Vec<UnusableDocument> = Vec::new();
         if response.resources.len() > OBJECTS_MAX {
             let fact = format!("{} objects, more than {OBJECTS_MAX}", response.resources.len());
-            bad.push(Bad { key: None, fact });
+            bad.push(UnusableDocument { key: None, fact });
         } else {
             let mut objects = BTreeMap::new();
             for resource in &response.resources {
@@ -142,23 +142,24 @@ impl State {
                 let doubts = self.guard.waiting().filter(|(one, _)| **one == asked);
                 let doubts =
                     doubts.map(|(one, doubt)| format!("its list of {} {doubt}", one.url()));
-                return Taken::Doubtful(doubts.collect());
+                return McpOutcome::Doubtful(doubts.collect());
             }
             held.objects = objects;
         }
         held.heard = true;
-        held.odd = bad.iter().map(|bad| told(asked.kind, bad)).collect();
+        held.invalid = bad.iter().map(|bad| told(asked.kind, bad)).collect();
         let error_detail = (!bad.is_empty()).then(|| {
-            let mut message = held.odd.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
-            if held.odd.len() > TOLD {
-                message.push_str(&format!("; and {} more", held.odd.len() - TOLD));
+            let mut message =
+                held.invalid.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
+            if held.invalid.len() > TOLD {
+                message.push_str(&format!("; and {} more", held.invalid.len() - TOLD));
             }
             rpc::Status { code: INVALID_ARGUMENT, message, details: Vec::new() }
         });
         if error_detail.is_none() {
             held.accepted.clone_from(&response.version_info);
         }
-        Taken::Yes(Box::new(DiscoveryRequest {
+        McpOutcome::Yes(Box::new(DiscoveryRequest {
             type_url: response.type_url.clone(),
             version_info: held.accepted.clone(),
             response_nonce: response.nonce.clone(),
@@ -199,12 +200,12 @@ impl State {
 
     /// What of the last answers is not used.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let odd = self.types.values().flat_map(|held| held.odd.iter().cloned());
-        odd.take(WARNINGS_MAX).collect()
+        let invalid = self.types.values().flat_map(|held| held.invalid.iter().cloned());
+        invalid.take(WARNINGS_MAX).collect()
     }
 }
 
-fn told(kind: &Kind, bad: &Bad) -> String {
+fn told(kind: &StoreKind, bad: &UnusableDocument) -> String {
     let fact = &bad.fact;
     match &bad.key {
         Some(key) => format!("{key}: {fact}; what it was before counts"),
@@ -254,17 +255,17 @@ mod tests {
         }
     }
 
-    impl State {
+    impl McpState {
         fn take(&mut self, response: &DiscoveryResponse) -> Option<DiscoveryRequest> {
             match self.answer(response, Instant::now()) {
-                Taken::Yes(request) => Some(*request),
-                Taken::Not => None,
-                Taken::Doubtful(fact) => panic!("{fact}"),
+                McpOutcome::Yes(request) => Some(*request),
+                McpOutcome::Not => None,
+                McpOutcome::Doubtful(fact) => panic!("{fact}"),
             }
         }
     }
 
-    fn hosts(state: &State) -> Vec<String> {
+    fn hosts(state: &McpState) -> Vec<String> {
         let objects = state.objects();
         let entries = objects.values().filter(|one| one["kind"] == "ServiceEntry");
         entries.map(|one| one["spec"]["hosts"][0].as_str().unwrap_or("?").to_owned()).collect()
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_whole_and_what_is_not_in_it_has_gone() {
-        let mut state = State::default();
+        let mut state = McpState::default();
         let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
         assert_eq!(asked.len(), 4);
@@ -295,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_bad_object_costs_only_itself_and_is_refused_by_name() {
-        let mut state = State::default();
+        let mut state = McpState::default();
         state.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
         state.take(&response("v1/ServiceEntry", "1", two));
@@ -330,7 +331,7 @@ mod tests {
 
     #[test]
     fn what_was_held_stays_until_a_new_stream_has_answered() {
-        let mut state = State::default();
+        let mut state = McpState::default();
         state.begin();
         state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "a.example")]));
         let again = state.begin();
@@ -346,11 +347,11 @@ mod tests {
 
     #[test]
     fn what_is_known_from_before_is_what_an_object_was() {
-        let mut first = State::default();
+        let mut first = McpState::default();
         first.begin();
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
         first.take(&response("v1/ServiceEntry", "1", two));
-        let mut second = State::knowing(&first.objects());
+        let mut second = McpState::knowing(&first.objects());
         assert_eq!(second.objects(), first.objects());
         second.begin();
         let bad = resource("shop/a", "x/ServiceEntry", vec![0xff]);
@@ -360,7 +361,7 @@ mod tests {
 
     #[test]
     fn of_two_versions_of_an_object_the_newer_counts() {
-        let mut state = State::default();
+        let mut state = McpState::default();
         state.begin();
         state.take(&response("v1alpha3/ServiceEntry", "1", vec![entry("shop/a", "old.example")]));
         state.take(&response("v1/ServiceEntry", "1", vec![entry("shop/a", "new.example")]));
@@ -369,23 +370,25 @@ mod tests {
 
     #[test]
     fn an_answer_without_most_of_what_was_held_counts_when_the_next_stream_has_the_same() {
-        let mut state = State::default();
+        let mut state = McpState::default();
         state.begin();
         let one = || vec![entry("shop/a", "a.example")];
         state.take(&response("v1/ServiceEntry", "1", one()));
         let start = Instant::now();
         let empty = response("v1/ServiceEntry", "2", vec![]);
-        let Taken::Doubtful(fact) = state.answer(&empty, start) else { panic!("it is doubted") };
+        let McpOutcome::Doubtful(fact) = state.answer(&empty, start) else {
+            panic!("it is doubted")
+        };
         assert!(fact.contains("v1/ServiceEntry has 0 where 1 were known"), "{fact}");
         state.begin();
         assert!(matches!(
             state.answer(&response("v1/ServiceEntry", "3", one()), start),
-            Taken::Yes(_)
+            McpOutcome::Yes(_)
         ));
         assert_eq!(hosts(&state), ["a.example"]);
-        assert!(matches!(state.answer(&empty, start), Taken::Doubtful(_)));
+        assert!(matches!(state.answer(&empty, start), McpOutcome::Doubtful(_)));
         state.begin();
-        assert!(matches!(state.answer(&empty, start + ASK_AGAIN), Taken::Yes(_)));
+        assert!(matches!(state.answer(&empty, start + ASK_AGAIN), McpOutcome::Yes(_)));
         assert_eq!((hosts(&state).len(), state.doubts()), (0, 2));
     }
 }

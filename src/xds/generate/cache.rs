@@ -12,10 +12,12 @@ use std::sync::Arc;
 
 use dashmap::DashMap;
 
+use super::cds::ClusterFormat;
+use super::chunks::Chunks;
+use super::rds::RouteBase;
 use super::sight::Lens;
-use super::tls::Secrets;
 use crate::aggregate::MergedService;
-use crate::hash::Secret;
+use crate::hash::SecretHasher;
 use crate::mesh::MeshConfig;
 use crate::model::{
     ClusterId, Hostname, KnownClusters, Labels, Namespace, Protocol, Proxy, ProxyType, Resolution,
@@ -24,10 +26,10 @@ use crate::model::{
 use crate::network::Networks;
 use crate::policy::Policy;
 use crate::push::PushContext;
-use crate::push::addresses::Addresses;
+use crate::push::addresses::ListenAddresses;
 use crate::push::proxy::{east_west_port, served_in};
-use crate::push::view::{Matters, ViewKey};
-use crate::xds::list::List;
+use crate::push::view::{ViewDependencies, ViewKey};
+use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -48,20 +50,23 @@ type Resources = Arc<[Arc<Resource>]>;
 /// Encoded resources shared by all streams. It may be emptied at any time.
 #[derive(Debug, Default)]
 pub struct Cache {
-    pub(super) assignments: Kept<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
-    pub(super) clusters: Arc<Kept<ClustersKey, ServiceInputs, Resources>>,
-    pub(super) pod_listeners: Arc<Kept<PodListenerKey, SameMesh, Arc<Resource>>>,
-    pub(super) outbound: Kept<(ViewKey, Secrets), Span, Arc<List>, LISTS_MANY>,
-    pub(super) scopes: Kept<(), Span, Scopes>,
-    served: Kept<(ClusterId, Namespace), Span, Arc<[Arc<Service>]>>,
-    pub(super) addresses: Kept<Class, Span, Arc<Addresses>>,
-    pub(super) listeners: Kept<Class, Span, Arc<List>>,
-    pub(super) pods: Kept<ViewKey, Span, Arc<Pods>>,
-    pub(super) routes: Kept<RouteKey, Span, Arc<Resource>>,
-    /// By view, and whether given addresses are told.
-    pub(super) names: Kept<(ViewKey, bool), Span, Arc<List>, LISTS_MANY>,
+    pub(super) assignments: CacheTable<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
+    pub(super) clusters: Arc<CacheTable<ClustersKey, ServiceInputs, Resources>>,
+    pub(super) pod_listeners: Arc<CacheTable<PodListenerKey, SameMesh, Arc<Resource>>>,
+    pub(super) outbound: CacheTable<(ViewKey, ClusterFormat), Span, Arc<SharedList>, LISTS_MANY>,
+    pub(super) scopes: CacheTable<(), Span, Scopes>,
+    served: CacheTable<(ClusterId, Namespace), Span, Arc<[Arc<Service>]>>,
+    pub(super) addresses: CacheTable<Class, Span, Arc<ListenAddresses>>,
+    pub(super) listeners: CacheTable<Class, Span, Arc<SharedList>>,
+    pub(super) pods: CacheTable<ViewKey, Span, Arc<Pods>>,
+    pub(super) routes: CacheTable<RouteKey, Span, Arc<Resource>>,
+    /// What routes of a port are made from: see [`Base`].
+    pub(super) bases: CacheTable<BaseKey, Span, Arc<RouteBase>>,
+    pub(super) chunks: Chunks,
+    /// By view, and whether given addresses are sent.
+    pub(super) names: CacheTable<(ViewKey, bool), Span, Arc<SharedList>, LISTS_MANY>,
     east_west_ports:
-        Kept<(ClusterId, WorkloadKey), RouterInputs, Option<u16>, ROUTERS_MAX, ROUTERS_MAX>,
+        CacheTable<(ClusterId, WorkloadKey), RouterInputs, Option<u16>, ROUTERS_MAX, ROUTERS_MAX>,
 }
 
 impl Cache {
@@ -85,7 +90,9 @@ impl Cache {
         self.listeners.sweep(by_definitions);
         self.pod_listeners.sweep(|mesh| *mesh == SameMesh::of(context));
         self.routes.sweep(by_definitions);
+        self.bases.sweep(by_definitions);
         self.names.sweep(by_definitions);
+        self.chunks.sweep();
         // A name that is only claimed may never come again.
         self.east_west_ports
             .sweep(|inputs| by_definitions(&inputs.span) && inputs.workload.is_some());
@@ -149,8 +156,7 @@ impl Cache {
     /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.
     pub(super) fn carry_over(&self, lens: &Lens<'_>) {
         let step = lens.step();
-        self.scopes.carry_over(step, |()| lens.same_scopes());
-        self.outbound.carry_over(step, |(view, secrets)| lens.same_outbound(view, *secrets));
+        self.outbound.carry_over(step, |(view, form)| lens.same_outbound(view, form));
         self.listeners.carry_over(step, |class| lens.same_listeners(class));
         self.pods.carry_over(step, |view| {
             lens.same_listeners(&class_of(view)) && lens.other_pods(view).is_empty()
@@ -216,7 +222,7 @@ pub(super) type PodListenerKey = (IpAddr, u16, Hostname, u16, Protocol);
 #[derive(Debug)]
 pub(super) struct Pods {
     /// These, with those that are not for pods.
-    pub(super) list: Arc<List>,
+    pub(super) list: Arc<SharedList>,
     /// Each with the pod's address, sorted by that.
     pub(super) listeners: Box<[(IpAddr, Arc<Resource>)]>,
 }
@@ -229,8 +235,8 @@ struct RouterInputs {
     claimed: Labels,
 }
 
-/// A service for a view, by who holds secrets, and whether it is in another network as well.
-pub(super) type ClustersKey = (Hostname, ViewKey, Secrets, bool);
+/// A service for a view, in a form, and whether it is in another network as well.
+pub(super) type ClustersKey = (Hostname, ViewKey, ClusterFormat, bool);
 
 /// Proxies that share addresses: cluster, namespace, whether they speak IPv4, and IPv6. What is kept
 /// for a class was made at a version of the definitions.
@@ -245,6 +251,9 @@ pub(super) fn class_of(view: &ViewKey) -> Class {
 /// no service is in, it is the same whatever that is.
 pub(super) type RouteKey = (Class, Option<Namespace>, Arc<str>);
 
+/// A port for a class of proxies, and whether names are completed there.
+pub(super) type BaseKey = (Class, u16, bool);
+
 /// What of a view can matter for the list of all upstream clusters of services, so that most proxies
 /// share one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -257,6 +266,8 @@ pub(super) struct Scopes {
     pub(super) family: bool,
     /// Some upstream cluster depends on its endpoints, and these on where the proxy is.
     pub(super) locality: bool,
+    /// Some upstream cluster has names that the proxy resolves.
+    pub(super) by_name: bool,
 }
 
 impl Scopes {
@@ -265,22 +276,23 @@ impl Scopes {
         for service in context.all_services() {
             let resolution = &service.primary.resolution;
             let by_endpoints = matches!(resolution, Resolution::Headless | Resolution::ByName(_));
-            let matters = Matters::of(context, service);
+            let matters = ViewDependencies::of(context, service);
             scopes.cluster |= matters.cluster;
             scopes.node |= by_endpoints && matters.node;
             scopes.family |= by_endpoints;
             scopes.locality |= by_endpoints && matters.locality;
+            scopes.by_name |= matches!(resolution, Resolution::ByName(_));
         }
         scopes
     }
 
     /// `view` with all left out that doesn't matter.
-    pub(super) fn narrowed(self, context: &PushContext, view: &ViewKey) -> ViewKey {
+    pub(super) fn projected(self, context: &PushContext, view: &ViewKey) -> ViewKey {
         ViewKey {
             cluster: if self.cluster { view.cluster.clone() } else { ClusterId::default() },
             network: view.network.clone(),
             sees: view.sees.clone().filter(|_| self.family),
-            namespace: narrowed_namespace(context, &view.namespace),
+            namespace: projected_namespace(context, &view.namespace),
             ipv4: view.ipv4 || !self.family,
             ipv6: view.ipv6 || !self.family,
             node: view.node.clone().filter(|_| self.node),
@@ -291,10 +303,11 @@ impl Scopes {
 }
 
 /// The namespace, if it is one for which some service is there that isn't for all.
-pub(super) fn narrowed_namespace(context: &PushContext, namespace: &Namespace) -> Namespace {
+pub(super) fn projected_namespace(context: &PushContext, namespace: &Namespace) -> Namespace {
     let nobody = Namespace::default();
     // Nothing is for a namespace without a name, but for what names none by mistake.
-    let matters = context.apart.contains_key(namespace) || context.apart.contains_key(&nobody);
+    let matters = context.restricted_namespaces.contains_key(namespace)
+        || context.restricted_namespaces.contains_key(&nobody);
     if matters { namespace.clone() } else { nobody }
 }
 
@@ -340,58 +353,61 @@ impl PartialEq for ServiceInputs {
 }
 
 /// What can be kept.
-pub(super) trait Value: Clone {
-    /// Whether a stream holds it, if that can be told.
+pub(super) trait CacheValue: Clone {
+    /// Whether a stream holds it, if that can be known.
     fn is_held(&self) -> bool {
         true
     }
 }
 
-impl Value for Arc<Resource> {
+impl CacheValue for Arc<Resource> {
     fn is_held(&self) -> bool {
         Self::strong_count(self) > 1
     }
 }
 
-impl Value for Arc<List> {
+impl CacheValue for Arc<SharedList> {
     fn is_held(&self) -> bool {
         Self::strong_count(self) > 1
     }
 }
 
-impl Value for Arc<[Arc<Resource>]> {
+impl CacheValue for Arc<[Arc<Resource>]> {
     fn is_held(&self) -> bool {
-        self.iter().any(Value::is_held)
+        self.iter().any(CacheValue::is_held)
     }
 }
 
-impl Value for Arc<Pods> {}
-impl Value for Arc<[Arc<Service>]> {}
-impl Value for Arc<Addresses> {}
-impl Value for Scopes {}
-impl Value for Option<u16> {}
+impl CacheValue for Arc<Pods> {}
+impl CacheValue for Arc<[Arc<Service>]> {}
+impl CacheValue for Arc<ListenAddresses> {}
+impl CacheValue for Arc<RouteBase> {}
+impl CacheValue for Scopes {}
+impl CacheValue for Option<u16> {}
 
 /// Values by key, each with the inputs it was made from: from `MANY` on only what is current and held, and
 /// never more than `MAX`.
 #[derive(Debug)]
-pub(super) struct Kept<
+pub(super) struct CacheTable<
     K: Eq + Hash,
     I,
     V,
     const MANY: usize = ENTRIES_MAX,
     const MAX: usize = ENTRIES_MAX,
 > {
-    entries: DashMap<K, (I, V), Secret>,
+    entries: DashMap<K, (I, V), SecretHasher>,
 }
 
-impl<K: Eq + Hash, I, V, const MANY: usize, const MAX: usize> Default for Kept<K, I, V, MANY, MAX> {
+impl<K: Eq + Hash, I, V, const MANY: usize, const MAX: usize> Default
+    for CacheTable<K, I, V, MANY, MAX>
+{
     fn default() -> Self {
         Self { entries: DashMap::default() }
     }
 }
 
-impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize, const MAX: usize>
-    Kept<K, I, V, MANY, MAX>
+impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const MAX: usize>
+    CacheTable<K, I, V, MANY, MAX>
 {
     /// The value for `key` made from `inputs`; made now where it isn't kept.
     pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
@@ -428,7 +444,7 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize, const MAX:
     }
 
     /// Lets go of what isn't current, and of what nobody holds.
-    fn sweep(&self, is_current: impl Fn(&I) -> bool) {
+    pub(super) fn sweep(&self, is_current: impl Fn(&I) -> bool) {
         // What goes is freed when no lock is held.
         let mut gone = Vec::new();
         self.entries.retain(|_, entry| {
@@ -441,7 +457,9 @@ impl<K: Eq + Hash, I: Clone + PartialEq, V: Value, const MANY: usize, const MAX:
     }
 }
 
-impl<K: Eq + Hash, V: Value, const MANY: usize, const MAX: usize> Kept<K, Span, V, MANY, MAX> {
+impl<K: Eq + Hash, V: CacheValue, const MANY: usize, const MAX: usize>
+    CacheTable<K, Span, V, MANY, MAX>
+{
     /// The value for `key` at a version of the definitions; made now where it isn't kept.
     pub(super) fn at(&self, key: K, version: u64, make: impl FnOnce() -> V) -> V {
         self.get(&key, |span| span.contains(version)).unwrap_or_else(|| {
@@ -459,7 +477,7 @@ impl<K: Eq + Hash, V: Value, const MANY: usize, const MAX: usize> Kept<K, Span, 
     }
 
     /// Keeps for a next version what is the same there.
-    fn carry_over(&self, step: [u64; 2], is_same: impl Fn(&K) -> bool) {
+    pub(super) fn carry_over(&self, step: [u64; 2], is_same: impl Fn(&K) -> bool) {
         self.for_each(|key, span| {
             if span.contains(step[0]) && !span.contains(step[1]) && is_same(key) {
                 span.reach(step);

@@ -14,7 +14,7 @@ use super::tls::Secrets;
 use super::{any, duration, encode};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Resolution, TlsMode,
+    ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution, TlsMode,
 };
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
@@ -48,18 +48,42 @@ pub(super) fn inbound_name(target: u16) -> String {
     format!("inbound|{target}||")
 }
 
+/// The first Envoy that takes clusters of names in the form that replaces deprecated fields. (Envoy 1.36; the form is there
+/// since 1.34, in part.)
+const DNS_CLUSTER_SINCE: (u32, u32) = (1, 36);
+
+/// In which form a proxy takes upstream clusters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ClusterFormat {
+    pub(super) secrets: Secrets,
+    /// Whether it knows `envoy.clusters.dns`, beside which `STRICT_DNS` and its fields are deprecated.
+    pub(super) dns_cluster: bool,
+}
+
+impl ClusterFormat {
+    pub(super) fn of(proxy: &Proxy) -> Self {
+        let dns_cluster = proxy.envoy_release.is_some_and(|release| release >= DNS_CLUSTER_SINCE);
+        Self { secrets: Secrets::of(proxy), dns_cluster }
+    }
+
+    /// What of it matters where names are resolved or not.
+    pub(super) fn projected(&self, by_name: bool) -> Self {
+        Self { dns_cluster: self.dns_cluster && by_name, ..self.clone() }
+    }
+}
+
 /// What the upstream clusters of a service depend on, besides the service and the mesh.
-pub(super) struct Client<'a> {
+pub(super) struct ClusterInputs<'a> {
     pub(super) context: &'a PushContext,
     pub(super) view: &'a ViewKey,
-    pub(super) secrets: Secrets,
+    pub(super) form: &'a ClusterFormat,
     /// Whether a cluster of another network has the service, so that gateways may be among its
     /// endpoints. Told by definitions alone: endpoints come and go, and a change of an upstream
     /// cluster costs its connections.
     pub(super) abroad: bool,
 }
 
-impl Client<'_> {
+impl ClusterInputs<'_> {
     /// The upstream clusters of one service, one for each port that is proxied.
     pub(super) fn outbound(&self, service: &MergedService) -> Vec<Resource> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
@@ -82,8 +106,8 @@ impl Client<'_> {
         }
     }
 
-    /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is said once for all where none
-    /// takes mTLS and none will, else mTLS is what is spoken to those that say nothing: see
+    /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is stated once for all where none takes
+    /// mTLS and none will; else mTLS is what is spoken to those that state nothing: see
     /// [`MergedService::may_take_mtls`].
     fn balanced(&self, service: &MergedService, port: &Port) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
@@ -95,9 +119,8 @@ impl Client<'_> {
     /// Endpoints by names that the proxy resolves, and pods beside them. No gateway leads to them: those
     /// that name another network than the proxy's are left out. Where none is left there is no upstream
     /// cluster: an empty one would only wait for names that nobody gives it.
-    #[expect(deprecated, reason = "Envoys before 1.34 don't know what replaces respect_dns_ttl")]
     fn resolved(&self, service: &MergedService, port: &Port, by_name: &ByName) -> Option<Resource> {
-        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, DnsLookupFamily};
+        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
         let near = by_name.endpoints.iter().filter(|endpoint| {
             let network = endpoint.network.as_ref();
@@ -133,11 +156,6 @@ impl Client<'_> {
         if members.is_empty() {
             return None;
         }
-        let kind = match (on_host, by_name.just_then) {
-            (true, _) => DiscoveryType::Static,
-            (false, true) => DiscoveryType::LogicalDns,
-            (false, false) => DiscoveryType::StrictDns,
-        };
         // They stand in the cluster, so nobody sees one without the other.
         let any_takes_it = members.iter().any(|(.., mode)| *mode == TlsMode::Istio);
         let speaks_mtls = self.speaks_mtls() && any_takes_it;
@@ -149,11 +167,6 @@ impl Client<'_> {
             let member = given_endpoint(address, weight.min(room).max(1), in_plain_text);
             localities.entry(locality).or_default().push(member);
         }
-        let family = match (self.view.ipv4, self.view.ipv6) {
-            (true, false) => DnsLookupFamily::V4Only,
-            (false, true) => DnsLookupFamily::V6Only,
-            _ => DnsLookupFamily::All,
-        };
         let groups = localities.into_iter().map(|(locality, members)| {
             let parts = core::Locality {
                 region: locality.region.to_string(),
@@ -172,20 +185,62 @@ impl Client<'_> {
             ..Default::default()
         };
         let cluster = cluster::Cluster {
-            cluster_discovery_type: Some(ClusterDiscoveryType::Type(kind.into())),
+            cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Static.into())),
             eds_cluster_config: None,
             load_assignment: Some(assignment),
-            dns_lookup_family: family.into(),
-            respect_dns_ttl: true,
             ..self.eds(&name)
         };
+        let cluster = if on_host { cluster } else { self.by_dns(cluster, by_name.just_then) };
         let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, port);
         Some(encode(name.to_string(), &cluster))
     }
 
+    /// The cluster, with the names of its endpoints resolved, in the form that the proxy knows: all addresses of a name are
+    /// endpoints, or just the one that a connection is given then.
+    fn by_dns(&self, cluster: cluster::Cluster, just_then: bool) -> cluster::Cluster {
+        use cluster::cluster::{ClusterDiscoveryType, CustomClusterType};
+        use strait_proto::envoy::envoy::extensions::clusters::common::dns::v3::DnsLookupFamily;
+        use strait_proto::envoy::envoy::extensions::clusters::dns::v3::DnsCluster;
+        if !self.form.dns_cluster {
+            return self.by_deprecated_dns(cluster, just_then);
+        }
+        let family = match (self.view.ipv4, self.view.ipv6) {
+            (true, false) => DnsLookupFamily::V4Only,
+            (false, true) => DnsLookupFamily::V6Only,
+            _ => DnsLookupFamily::All,
+        };
+        let dns = DnsCluster {
+            respect_dns_ttl: true,
+            dns_lookup_family: family.into(),
+            all_addresses_in_single_endpoint: just_then,
+            ..Default::default()
+        };
+        let kind =
+            CustomClusterType { name: "envoy.clusters.dns".into(), typed_config: Some(any(&dns)) };
+        let discovery = Some(ClusterDiscoveryType::ClusterType(kind));
+        cluster::Cluster { cluster_discovery_type: discovery, ..cluster }
+    }
+
+    #[expect(deprecated, reason = "older Envoys, and gRPC, don't know what replaces it")]
+    fn by_deprecated_dns(&self, cluster: cluster::Cluster, just_then: bool) -> cluster::Cluster {
+        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, DnsLookupFamily};
+        let kind = if just_then { DiscoveryType::LogicalDns } else { DiscoveryType::StrictDns };
+        let family = match (self.view.ipv4, self.view.ipv6) {
+            (true, false) => DnsLookupFamily::V4Only,
+            (false, true) => DnsLookupFamily::V6Only,
+            _ => DnsLookupFamily::All,
+        };
+        cluster::Cluster {
+            cluster_discovery_type: Some(ClusterDiscoveryType::Type(kind.into())),
+            dns_lookup_family: family.into(),
+            respect_dns_ttl: true,
+            ..cluster
+        }
+    }
+
     /// Whether the client speaks mTLS by itself to who takes it.
     fn speaks_mtls(&self) -> bool {
-        self.context.mesh.enable_auto_mtls && self.secrets != Secrets::Unknown
+        self.context.mesh.enable_auto_mtls && self.form.secrets != Secrets::Unknown
     }
 
     /// The cluster, whose endpoints are spoken to by mTLS where `speaks_mtls`, but for those that say otherwise.
@@ -318,7 +373,7 @@ impl Client<'_> {
         if domains.is_empty() {
             domains.extend(mesh.same_trust_domains(&mesh.trust_domain));
         }
-        self.secrets.upstream(sni.to_string(), alpn, accounts, &domains)
+        self.form.secrets.upstream(sni.to_string(), alpn, accounts, &domains)
     }
 }
 

@@ -4,26 +4,27 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::cache::{
-    Cache, Class, Pods, SameMesh, Scopes, ServiceInputs, Span, class_of, narrowed_namespace,
+    Cache, Class, Pods, SameMesh, Scopes, ServiceInputs, Span, class_of, projected_namespace,
 };
-use super::tls::Secrets;
+use super::cds::ClusterFormat;
 use super::{cds, lds, list, nds, rds};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Namespace, NetworkId, Proxy, Resolution};
 use crate::push::PushContext;
-use crate::push::addresses::{Addresses, addresses};
+use crate::push::addresses::{ListenAddresses, addresses};
 use crate::push::view::{Role, ViewKey, is_exported};
-use crate::xds::list::List;
+use crate::xds::list::SharedList;
+use crate::xds::names::port_number;
 use crate::xds::resource::{Resource, ResourceType};
 
 /// Makes what many proxies hold, and keeps it.
 #[derive(Clone, Copy)]
-pub(super) struct Common<'a> {
+pub(super) struct SharedResources<'a> {
     pub(super) context: &'a Arc<PushContext>,
     pub(super) cache: &'a Cache,
 }
 
-impl Common<'_> {
+impl SharedResources<'_> {
     pub(super) fn scopes(&self) -> Scopes {
         self.cache.scopes.at((), self.context.definitions, || Scopes::of(self.context))
     }
@@ -31,10 +32,10 @@ impl Common<'_> {
     /// What addresses, shared listeners and routes depend on, besides the mesh.
     pub(super) fn class(&self, view: &ViewKey) -> Class {
         let ViewKey { cluster, namespace, ipv4, ipv6, .. } = view;
-        (cluster.clone(), narrowed_namespace(self.context, namespace), *ipv4, *ipv6)
+        (cluster.clone(), projected_namespace(self.context, namespace), *ipv4, *ipv6)
     }
 
-    fn addresses(&self, class: &Class) -> Arc<Addresses> {
+    pub(super) fn addresses(&self, class: &Class) -> Arc<ListenAddresses> {
         let (cluster, namespace, ipv4, ipv6) = class;
         self.cache.addresses.at(class.clone(), self.context.definitions, || {
             Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
@@ -42,13 +43,15 @@ impl Common<'_> {
     }
 
     /// The upstream clusters of all services.
-    pub(super) fn outbound(&self, view: &ViewKey, secrets: Secrets) -> Arc<List> {
-        let view = self.scopes().narrowed(self.context, view);
-        let key = (view.clone(), secrets);
-        self.cache.outbound.at(key, self.context.definitions, || self.all_outbound(&view, secrets))
+    pub(super) fn outbound(&self, view: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
+        let scopes = self.scopes();
+        let view = scopes.projected(self.context, view);
+        let form = form.projected(scopes.by_name);
+        let key = (view.clone(), form.clone());
+        self.cache.outbound.at(key, self.context.definitions, || self.all_outbound(&view, &form))
     }
 
-    fn all_outbound(&self, whole: &ViewKey, secrets: Secrets) -> Arc<List> {
+    fn all_outbound(&self, whole: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
         let context = self.context;
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad(&whole.network);
@@ -65,7 +68,7 @@ impl Common<'_> {
             let abroad = whole.role == Role::Client
                 && is_exported(context, service)
                 && service.by_cluster.keys().any(|cluster| abroad.contains(cluster));
-            let mut view = whole.narrowed(context, service);
+            let mut view = whole.projected(context, service);
             if !matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_)) {
                 // Only where it depends on its endpoints does an upstream cluster depend on where
                 // these are.
@@ -79,10 +82,12 @@ impl Common<'_> {
                     ..view
                 };
             }
-            let key = (service.hostname().clone(), view.clone(), secrets, abroad);
+            let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
+            let form = form.projected(by_name);
+            let key = (service.hostname().clone(), view.clone(), form.clone(), abroad);
             let inputs = ServiceInputs::of(context, service);
             let shared = self.cache.clusters.get_or_make(key, inputs, || {
-                let client = cds::Client { context, view: &view, secrets, abroad };
+                let client = cds::ClusterInputs { context, view: &view, form: &form, abroad };
                 client.outbound(service).into_iter().map(Arc::new).collect()
             });
             clusters.extend(shared.iter().cloned());
@@ -99,7 +104,7 @@ impl Common<'_> {
     /// Whether a client may use the service at all.
     fn sees(&self, view: &ViewKey, service: &MergedService) -> bool {
         service.primary.export_to.visible_to(&view.namespace)
-            && (service.is_at_home_in(&view.cluster)
+            && (service.is_visible_in(&view.cluster)
                 || !self.context.mesh.cluster_local(service.hostname()))
     }
 
@@ -108,8 +113,8 @@ impl Common<'_> {
         &self,
         proxy: &Proxy,
         view: &ViewKey,
-    ) -> (Arc<List>, Vec<Arc<Resource>>) {
-        let pods = self.pods(&self.narrowed(view));
+    ) -> (Arc<SharedList>, Vec<Arc<Resource>>) {
+        let pods = self.pods(&self.projected(view));
         let is_at = |address| pods.listeners.binary_search_by_key(address, |one| one.0).is_ok();
         if !proxy.addresses.iter().any(is_at) {
             return (Arc::clone(&pods.list), Vec::new());
@@ -121,7 +126,7 @@ impl Common<'_> {
     }
 
     /// The listeners that all sidecars of a class have, those for pods aside.
-    pub(super) fn listeners(&self, class: &Class) -> Arc<List> {
+    pub(super) fn listeners(&self, class: &Class) -> Arc<SharedList> {
         let (cluster, _, ipv4, ipv6) = class;
         self.cache.listeners.at(class.clone(), self.context.definitions, || {
             let addresses = self.addresses(class);
@@ -131,7 +136,7 @@ impl Common<'_> {
     }
 
     /// What of a view matters for the pods that are reached from there.
-    pub(super) fn narrowed(&self, view: &ViewKey) -> ViewKey {
+    pub(super) fn projected(&self, view: &ViewKey) -> ViewKey {
         let ViewKey { cluster, ipv4, ipv6, .. } = view;
         ViewKey {
             cluster: cluster.clone(),
@@ -139,11 +144,11 @@ impl Common<'_> {
             ipv6: *ipv6,
             locality: None,
             role: Role::Client,
-            ..self.scopes().narrowed(self.context, view)
+            ..self.scopes().projected(self.context, view)
         }
     }
 
-    /// The listeners for pods of headless services; the view is [narrowed](Self::narrowed).
+    /// The listeners for pods of headless services; the view is [projected](Self::projected).
     pub(super) fn pods(&self, view: &ViewKey) -> Arc<Pods> {
         let context = self.context;
         self.cache.pods.at(view.clone(), context.definitions, || {
@@ -183,34 +188,60 @@ impl Common<'_> {
         if let Some(kept) = self.cache.routes.get(&key, is_current) {
             return kept;
         }
-        let addresses = self.addresses(class);
-        let domain = namespace
-            .map(|namespace| format!("{namespace}.svc.{}", self.context.settings.domain))
-            .unwrap_or_default();
-        let make = || Arc::new(rds::route(self.context, &addresses, &class.0, &domain, name));
+        let make = || {
+            Arc::new(match port_number(name) {
+                Some(port) => self.route_of_port(class, namespace, port),
+                None => rds::of_service(&self.addresses(class), &class.0, name)
+                    .unwrap_or_else(|| rds::empty(name)),
+            })
+        };
         // Clients choose names: only what listeners have named is worth keeping.
-        if !rds::is_named(&addresses, &class.0, name) {
+        if !rds::is_named(&self.addresses(class), &class.0, name) {
             return make();
         }
         self.cache.routes.at(key, self.context.definitions, make)
     }
 
+    fn route_of_port(&self, class: &Class, namespace: Option<&Namespace>, port: u16) -> Resource {
+        let base = self.base(class, port, namespace.is_some());
+        match namespace {
+            Some(namespace) => {
+                let domain = format!("{namespace}.svc.{}", self.context.settings.domain);
+                base.route_in(self.context, &domain, &self.cache.chunks)
+            }
+            None => base.route(),
+        }
+    }
+
+    /// What routes of a port are made from, in DNS domains of namespaces (`completes`) or in any other.
+    pub(super) fn base(&self, class: &Class, port: u16, completes: bool) -> Arc<rds::RouteBase> {
+        let key = (class.clone(), port, completes);
+        self.cache.bases.at(key, self.context.definitions, || {
+            let of = (&class.0, port, completes);
+            let addresses = self.addresses(class);
+            Arc::new(rds::RouteBase::new(self.context, addresses, of, &self.cache.chunks))
+        })
+    }
+
     /// The same in any DNS domain, which clients choose.
     pub(super) fn route_in(&self, class: &Class, domain: &str, name: &str) -> Arc<Resource> {
-        let addresses = self.addresses(class);
-        if rds::is_any_shortened(&addresses, domain) {
-            return Arc::new(rds::route(self.context, &addresses, &class.0, domain, name));
+        if let Some(port) = port_number(name)
+            && rds::is_any_shortened(&self.addresses(class), domain)
+        {
+            let base = self.base(class, port, true);
+            return Arc::new(base.route_in(self.context, domain, &self.cache.chunks));
         }
         self.route(class, None, name)
     }
 
     /// The table of names.
-    pub(super) fn names(&self, view: &ViewKey, given: bool) -> Arc<List> {
+    pub(super) fn names(&self, view: &ViewKey, given: bool) -> Arc<SharedList> {
         let context = self.context;
-        let view = self.narrowed(view);
+        let view = self.projected(view);
         self.cache.names.at((view.clone(), given), context.definitions, || {
             let addresses = &self.addresses(&class_of(&view));
-            let table = nds::Names { context, view: &view, addresses, given }.table();
+            let names = nds::NameTableInputs { context, view: &view, addresses, given };
+            let table = names.table(&self.cache.chunks);
             list(ResourceType::NameTable, vec![Arc::new(table)])
         })
     }

@@ -13,7 +13,9 @@ use super::cds::{SOCKET_MATCH, TLS_MODE};
 use crate::aggregate::MergedService;
 use crate::model::{Resolution, TlsMode};
 use crate::push::PushContext;
-use crate::push::view::{Assignment, Group, Member, Origin, Role, ViewKey, assignment};
+use crate::push::view::{
+    Assignment, AssignmentGroup, AssignmentMember, Role, TelemetryOrigin, ViewKey, assignment,
+};
 use crate::xds::resource::Resource;
 
 /// The assignment of the upstream cluster `name`, which is of this port of the service.
@@ -56,7 +58,7 @@ pub(super) enum Modes {
 /// A `ClusterLoadAssignment`, in a vector of just its size.
 pub(super) fn encoded(name: &str, modes: Modes, assignment: &Assignment) -> Vec<u8> {
     let Assignment { localities: groups, origins } = assignment;
-    let said: Vec<_> = origins.iter().map(|origin| Said::of(modes, origin)).collect();
+    let said: Vec<_> = origins.iter().map(|origin| MemberMetadata::of(modes, origin)).collect();
     let count: usize = groups.iter().map(|group| group.members.len()).sum();
     let mut bodies = Vec::with_capacity(count * MEMBER_BYTES + groups.len() * GROUP_BYTES);
     let mut ends = Vec::with_capacity(groups.len());
@@ -83,9 +85,9 @@ const MEMBER_BYTES: usize = 40;
 /// What the rest of a locality takes, nearly always.
 const GROUP_BYTES: usize = 128;
 
-/// A `LocalityLbEndpoints`. Where more is said of members than how they are spoken to, it is said of each.
-fn write_group(out: &mut Vec<u8>, modes: Modes, group: &Group, said: &[Said]) {
-    let Group { priority, locality, members } = group;
+/// A `LocalityLbEndpoints`. Where it holds more about members than how they are spoken to, it holds that for each.
+fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &[MemberMetadata]) {
+    let AssignmentGroup { priority, locality, members } = group;
     if !locality.is_empty() {
         let parts = [&locality.region, &locality.zone, &locality.subzone];
         let mut body = Vec::with_capacity(parts.iter().map(|part| block_size(part.len())).sum());
@@ -117,8 +119,8 @@ fn write_group(out: &mut Vec<u8>, modes: Modes, group: &Group, said: &[Said]) {
 }
 
 /// An `LbEndpoint` as a member of `LocalityLbEndpoints`: an address within an endpoint within it.
-fn write_member(out: &mut Vec<u8>, member: &Member, metadata: &[u8]) {
-    // Made in one place and copied once: the address first, since what is around it tells its length.
+fn write_member(out: &mut Vec<u8>, member: &AssignmentMember, metadata: &[u8]) {
+    // Made in one place and copied once: the address first, since what is around it holds its length.
     let mut bytes = [0; HEAD + ADDRESS_BYTES_MAX + TAIL_MAX];
     let text = address(member.address, &mut bytes);
     let mut end = HEAD + text;
@@ -213,15 +215,15 @@ fn made_entry(filter: &str, key: &str, text: &str) -> Vec<u8> {
     entry(filter, &entry(key, &value))
 }
 
-/// All that is said of members of one origin: how they are spoken to, of those that take mTLS as well, as
-/// Istio's control plane says it; and what telemetry calls them.
-pub(super) struct Said {
+/// All metadata of members of one origin: how they are spoken to, for those that take mTLS as well, in the form of
+/// Istio's control plane; and what telemetry calls them.
+pub(super) struct MemberMetadata {
     mtls: Vec<u8>,
     plain: Vec<u8>,
 }
 
-impl Said {
-    fn of(modes: Modes, Origin { telemetry, cluster }: &Origin) -> Self {
+impl MemberMetadata {
+    fn of(modes: Modes, TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Self {
         let text = format!("{};{cluster}", telemetry.as_deref().unwrap_or(";;;"));
         let of_mode = |mode| {
             let mut bytes = match modes {

@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use strait_proto::json::to_json;
 
-use super::{Cache, Picture};
+use super::{Cache, ProxyConfig};
 use crate::fixtures::{
     endpoint, host, labels, member, port, removed, service, settings, shard, sidecar,
 };
@@ -20,7 +20,7 @@ use crate::model::{
     ProxyType, Resolution, Service, TlsMode,
 };
 use crate::push::PushContext;
-use crate::push::event_loop::{Event, Mesh};
+use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::view::assignment;
 use crate::registry::RegistryUpdate;
 use crate::xds::names::OutboundName;
@@ -30,14 +30,14 @@ use crate::xds::resource::{Resource, ResourceSource, ResourceType};
 const YOUNGER: &str = "a-new-one";
 const OLDER: [(&str, i64); 3] = [("east", 100), ("west", 200), ("north", 200)];
 
-fn known(with: bool) -> Event {
+fn known(with: bool) -> MeshEvent {
     let known = |created| KnownCluster { created: Some(created), ..member(None) };
     let mut clusters: BTreeMap<_, _> =
         OLDER.into_iter().map(|(id, created)| (id.into(), known(created))).collect();
     if with {
         clusters.insert(YOUNGER.into(), known(300));
     }
-    Event::Clusters(Arc::new(KnownClusters { clusters }))
+    MeshEvent::Clusters(Arc::new(KnownClusters { clusters }))
 }
 
 fn some<'a, T>(random: &mut StdRng, of: &'a [T]) -> &'a T {
@@ -68,7 +68,7 @@ fn some_service(random: &mut StdRng, name: &str) -> Service {
     }
     match random.random_range(0..16) {
         0 => one.export_to = ExportTo::Namespaces(vec!["ns".into()]),
-        1 => one.keeps_home = true,
+        1 => one.is_cluster_local = true,
         2 => one.node_local = true,
         _ => {}
     }
@@ -94,7 +94,7 @@ fn some_endpoints(random: &mut StdRng, of: &Service) -> Vec<Endpoint> {
     all
 }
 
-/// A cluster's word. Of its pods no two have one address, as in the real world.
+/// An update of a cluster. Of its pods no two have one address, as in the real world.
 fn some_word(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     let network = *some(random, &["", "n1", "n1", "n2"]);
     let mut word = shard(cluster, epoch).network(network);
@@ -132,11 +132,11 @@ struct Held {
     bytes: Bytes,
     json: BTreeMap<(&'static str, String), Value>,
     /// By service and port: address, port, and whether it is spoken to in mTLS.
-    members: BTreeMap<(Hostname, u16), BTreeSet<Member>>,
+    members: BTreeMap<(Hostname, u16), BTreeSet<JoinedMember>>,
 }
 
 /// See [`Held::members`].
-type Member = (IpAddr, u16, bool);
+type JoinedMember = (IpAddr, u16, bool);
 
 const KINDS: [(&str, ResourceType); 2] =
     [("cds", ResourceType::Cluster), ("lds", ResourceType::Listener)];
@@ -144,13 +144,13 @@ const KINDS: [(&str, ResourceType); 2] =
 fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
     let cache = Cache::default();
     let network = context.network_of_cluster(&proxy.cluster);
-    let mut picture = Picture::new(context, proxy, network, &cache);
+    let mut picture = ProxyConfig::new(context, proxy, network, &cache);
     let mut bytes = Bytes::new();
     let mut json = BTreeMap::new();
     let mut take = |kind: &'static str, of: ResourceType, resource: &Resource| {
         let name = (kind, resource.name.to_string());
-        json.insert(name.clone(), to_json(of.url(), &resource.body).expect("a message"));
-        bytes.insert(name, resource.body.to_vec());
+        json.insert(name.clone(), to_json(of.url(), &resource.body.to_bytes()).expect("a message"));
+        bytes.insert(name, resource.body.to_bytes().to_vec());
     };
     for (kind, of) in KINDS {
         let all = picture.all(of);
@@ -254,17 +254,17 @@ fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind
     let (mut added, mut shared) = (0, 0);
     for seed in 0..400 {
         let random = &mut StdRng::seed_from_u64(seed);
-        let mut mesh = Mesh::new(settings());
+        let mut mesh = MeshState::new(settings());
         mesh.apply(known(false));
         for (epoch, (cluster, _)) in (1..).zip(OLDER) {
-            mesh.apply(Event::Registry(some_word(random, cluster, epoch)));
+            mesh.apply(MeshEvent::Registry(some_word(random, cluster, epoch)));
         }
-        mesh.apply(Event::Complete);
+        mesh.apply(MeshEvent::Complete);
         let (context, _) = mesh.next_version().expect("a first version");
         let before: Vec<Held> = proxies().iter().map(|proxy| held(&context, proxy)).collect();
 
         mesh.apply(known(true));
-        mesh.apply(Event::Registry(some_word(random, YOUNGER, 9)));
+        mesh.apply(MeshEvent::Registry(some_word(random, YOUNGER, 9)));
         let (context, _) = mesh.next_version().expect("a cluster more");
         shared += context.same_addresses.iter().count();
         for (proxy, before) in proxies().iter().zip(&before) {
@@ -275,7 +275,7 @@ fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind
             added += after.bytes.len() - before.bytes.len();
         }
 
-        mesh.apply(Event::Registry(removed(YOUNGER, 9)));
+        mesh.apply(MeshEvent::Registry(removed(YOUNGER, 9)));
         mesh.apply(known(false));
         let (context, _) = mesh.next_version().expect("a cluster less");
         assert!(context.same_addresses.iter().all(|(_, _, who)| !who.contains(&YOUNGER.into())));
@@ -293,17 +293,17 @@ fn of_a_headless_service_the_deciding_clusters_pods_decide() {
     let headless = || service("web.ns").with(|web| web.resolution = Resolution::Headless);
     let plain = |address: &str| Endpoint { tls_mode: TlsMode::Disabled, ..endpoint(address) };
     for (older, younger, mtls) in [("east", "west", true), ("west", "east", false)] {
-        let mut mesh = Mesh::new(settings());
+        let mut mesh = MeshState::new(settings());
         let created = |id: &str| Some(if id == older { 1 } else { 2 });
         let known = [older, younger]
             .map(|id| (id.into(), KnownCluster { created: created(id), ..member(None) }));
-        mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters: known.into() })));
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters: known.into() })));
         let east = shard("east", 1).with(headless(), vec![endpoint("10.0.0.1")]).said();
         let west = shard("west", 2).with(headless(), vec![plain("10.0.0.2")]).said();
         for word in [east, west] {
-            mesh.apply(Event::Registry(word));
+            mesh.apply(MeshEvent::Registry(word));
         }
-        mesh.apply(Event::Complete);
+        mesh.apply(MeshEvent::Complete);
         let (context, _) = mesh.next_version().expect("a first version");
         let held = held(&context, &sidecar("client.ns", "north"));
         let upstream = &held.json[&("cds", format!("outbound|80||{}", host("web.ns")))];

@@ -24,7 +24,7 @@ use super::tls::{Secrets, trust_domains_of_clients};
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
 use crate::model::Proxy;
 use crate::push::PushContext;
-use crate::push::addresses::Addresses;
+use crate::push::addresses::ListenAddresses;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
 use crate::xds::resource::Resource;
@@ -65,7 +65,7 @@ impl TrafficSettings {
 pub(super) fn pods(
     context: &PushContext,
     view: &ViewKey,
-    addresses: &Addresses,
+    addresses: &ListenAddresses,
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
@@ -82,7 +82,7 @@ pub(super) fn inbound(
     let settings = TrafficSettings::of(&context.mesh);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
     let clients = trust_domains_of_clients(context);
-    inbound::listener(&settings, families, Secrets::of(proxy), &clients, targets)
+    inbound::listener(&settings, families, &Secrets::of(proxy), &clients, targets)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.

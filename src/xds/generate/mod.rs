@@ -5,6 +5,7 @@
 
 mod cache;
 mod cds;
+mod chunks;
 mod common;
 mod eds;
 #[cfg(test)]
@@ -27,20 +28,20 @@ use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 pub use self::cache::Cache;
 use self::cache::ServiceInputs;
-use self::common::Common;
-use self::tls::Secrets;
-use super::list::List;
+use self::cds::ClusterFormat;
+use self::common::SharedResources;
+use super::list::SharedList;
 use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
-use crate::model::{Namespace, NetworkId, Proxy, ProxyType, Service};
-use crate::push::proxy::inbound_targets;
+use crate::model::{Namespace, NetworkId, Proxy, ProxyType};
+use crate::push::proxy::{InboundTarget, inbound_targets};
 use crate::push::view::{Role, ViewKey};
 use crate::push::{PushContext, Whereabouts};
 
 /// What one proxy shall hold at one version of the mesh.
-pub struct Picture<'a> {
+pub struct ProxyConfig<'a> {
     context: &'a Arc<PushContext>,
     proxy: &'a Proxy,
     view: ViewKey,
@@ -49,7 +50,7 @@ pub struct Picture<'a> {
     cache: &'a Cache,
 }
 
-impl<'a> Picture<'a> {
+impl<'a> ProxyConfig<'a> {
     /// The picture of `proxy`, which is in `network`.
     pub fn new(
         context: &'a Arc<PushContext>,
@@ -68,25 +69,26 @@ impl<'a> Picture<'a> {
         Self { view: self.view.at(whereabouts), ..self }
     }
 
-    /// Where the proxy stands: see [`ViewKey::vantage`].
-    pub fn vantage(&self) -> ViewKey {
-        self.view.clone().vantage()
+    /// Where the proxy stands: see [`ViewKey::view_class`].
+    pub fn view_class(&self) -> ViewKey {
+        self.view.clone().view_class()
     }
 
-    fn common(&self) -> Common<'a> {
-        Common { context: self.context, cache: self.cache }
+    fn common(&self) -> SharedResources<'a> {
+        SharedResources { context: self.context, cache: self.cache }
     }
 
     fn clusters(&self) -> All {
         let context = self.context;
         let mut shared = None;
         if self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some() {
-            shared = Some(self.common().outbound(&self.view, Secrets::of(self.proxy)));
+            shared = Some(self.common().outbound(&self.view, &ClusterFormat::of(self.proxy)));
         }
         let mut own = Vec::new();
         if self.proxy.kind == ProxyType::Sidecar {
             let served = self.cache.served(context, &self.proxy.cluster, self.proxy.namespace());
-            let inbound = inbound_clusters(context, self.proxy, &served);
+            let targets = inbound_targets(context, self.proxy, &served);
+            let inbound = inbound_clusters(context, self.proxy, &targets);
             own.extend(
                 cds::fixed(context, self.view.ipv4).into_iter().chain(inbound).map(Arc::new),
             );
@@ -109,7 +111,7 @@ impl<'a> Picture<'a> {
             return Arc::new(eds::empty(name));
         };
         let parsed = OutboundName { hostname: service.hostname().clone(), port, sni };
-        let key = (parsed, self.view.narrowed(context, service));
+        let key = (parsed, self.view.projected(context, service));
         let kept = &self.cache.assignments;
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
             let made = Arc::new(eds::assigned(context, &key.1, name, port, service));
@@ -119,7 +121,7 @@ impl<'a> Picture<'a> {
     }
 }
 
-impl ResourceSource for Picture<'_> {
+impl ResourceSource for ProxyConfig<'_> {
     fn all(&mut self, kind: ResourceType) -> All {
         match kind {
             ResourceType::Cluster => self.clusters(),
@@ -139,13 +141,13 @@ impl ResourceSource for Picture<'_> {
 }
 
 /// A list of what many proxies hold.
-fn list(kind: ResourceType, mut resources: Vec<Arc<Resource>>) -> Arc<List> {
+fn list(kind: ResourceType, mut resources: Vec<Arc<Resource>>) -> Arc<SharedList> {
     sort(&mut resources);
-    List::new(kind, resources.into(), RESPONSE_BYTES)
+    SharedList::new(kind, resources.into(), RESPONSE_BYTES)
 }
 
 /// What many proxies hold, and of a proxy's own what has other names.
-fn all(shared: Arc<List>, mut own: Vec<Arc<Resource>>) -> All {
+fn all(shared: Arc<SharedList>, mut own: Vec<Arc<Resource>>) -> All {
     sort(&mut own);
     let taken = shared.resources();
     own.retain(|one| taken.binary_search_by(|other| other.name.cmp(&one.name)).is_err());
@@ -182,7 +184,7 @@ fn seconds(seconds: u64) -> ProtoDuration {
     duration(Duration::from_secs(seconds))
 }
 
-impl Picture<'_> {
+impl ProxyConfig<'_> {
     fn listeners(&self) -> All {
         let (context, proxy) = (self.context, self.proxy);
         let nothing = || list(ResourceType::Listener, Vec::new());
@@ -190,7 +192,8 @@ impl Picture<'_> {
             (ProxyType::Sidecar, _) => {
                 let (shared, mut own) = self.common().listeners_of(proxy, &self.view);
                 let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
-                own.extend(inbound_listener(context, proxy, &served).map(Arc::new));
+                let targets = inbound_targets(context, proxy, &served);
+                own.extend(lds::inbound(context, proxy, &targets).map(Arc::new));
                 (shared, own)
             }
             (ProxyType::Router, Some(port)) => {
@@ -214,28 +217,18 @@ impl Picture<'_> {
     }
 
     /// Made for those who ask, and no others.
-    fn name_table(&self) -> Arc<List> {
+    fn name_table(&self) -> Arc<SharedList> {
         self.common().names(&self.view, self.proxy.takes_given_addresses)
     }
 }
 
-/// The upstream clusters that lead to a sidecar's own workload; `served` is what may be served there.
+/// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
 fn inbound_clusters(
     context: &PushContext,
     proxy: &Proxy,
-    served: &[Arc<Service>],
+    targets: &[InboundTarget<'_>],
 ) -> Vec<Resource> {
-    let targets = inbound_targets(context, proxy, served);
     targets.iter().map(|target| cds::inbound(context, target, proxy.has_ipv4())).collect()
-}
-
-/// The listener at which its inbound connections arrive.
-fn inbound_listener(
-    context: &PushContext,
-    proxy: &Proxy,
-    served: &[Arc<Service>],
-) -> Option<Resource> {
-    lds::inbound(context, proxy, &inbound_targets(context, proxy, served))
 }
 
 /// The namespace in whose DNS domain the proxy is, `NAMESPACE.svc.DOMAIN`, if that is its own; else the domain.

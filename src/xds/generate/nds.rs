@@ -3,64 +3,105 @@
 //!
 //! Hosts without such an address are left out: the agent then asks the DNS server of its cluster.
 
+#[cfg(test)]
+mod oracle;
+
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use prost::Message;
 use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
 
+use super::chunks::Chunks;
 use super::rds::{self, InFull};
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{ClusterId, EndpointRef, Health, NetworkId, Resolution};
 use crate::push::PushContext;
-use crate::push::addresses::Addresses;
+use crate::push::addresses::ListenAddresses;
 use crate::push::view::{ViewKey, Way, decide};
 use crate::registry::Provider;
 use crate::registry::service_entry::is_given;
-use crate::xds::resource::Resource;
+use crate::xds::resource::{Resource, ResourceBody};
 
 /// What a table is made of.
-pub(super) struct Names<'a> {
+pub(super) struct NameTableInputs<'a> {
     pub(super) context: &'a PushContext,
     pub(super) view: &'a ViewKey,
-    pub(super) addresses: &'a Addresses,
+    pub(super) addresses: &'a ListenAddresses,
     /// Whether hosts without an address of their own are called by the one that we gave them.
     pub(super) given: bool,
 }
 
-impl Names<'_> {
+/// A host of the table.
+#[derive(Hash)]
+struct Entry<'a> {
+    host: Cow<'a, str>,
+    ips: Vec<IpAddr>,
+    called: Called<'a>,
+}
+
+/// What the agent is sent about a service's names.
+#[derive(Clone, Copy, Hash)]
+struct Called<'a> {
+    host: &'a str,
+    in_kubernetes: bool,
+    /// The name and namespace that make up its short form, if it has one.
+    short: Option<(&'a str, &'a str)>,
+}
+
+/// The addresses of a headless service's pods: of all, and of those that have a name below the service's by that.
+struct PodNames {
+    all: BTreeSet<IpAddr>,
+    named: BTreeMap<String, BTreeSet<IpAddr>>,
+}
+
+impl<'a> NameTableInputs<'a> {
     /// The table, as the one resource of its type, which has no name.
-    pub(super) fn table(&self) -> Resource {
-        let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
+    pub(super) fn table(&self, kept: &Chunks) -> Resource {
+        let entries = self.entries();
+        // Each by itself, since a map of a message has no order.
+        let chunks = kept.of(&entries, |one, draft| one.write(&mut draft.bytes));
+        let digests = chunks.iter().flat_map(|chunk| chunk.digests());
+        let runs = chunks.iter().map(|chunk| chunk.bytes().clone()).collect();
+        Resource::of_parts("", digests, ResourceBody::edited(runs, Vec::new(), Vec::new()))
+    }
+
+    /// All hosts that have an address, sorted; of each name the first.
+    fn entries(&self) -> Vec<Entry<'a>> {
+        let mut entries = Vec::with_capacity(self.addresses.services.len());
         let services = self.addresses.services.iter();
         let in_full = rds::in_full(services.map(|(service, _)| &**service));
         for (service, vips) in &self.addresses.services {
+            let called = self.called(service, &in_full);
             if service.primary.resolution == Resolution::Headless {
-                self.add_pods(service, &in_full, &mut hosts);
+                self.add_pods(service, called, &mut entries);
             } else {
-                // A name is told for all ports: at none may another service answer.
+                // A name is sent for all ports: at none may another service answer.
                 let whole = vips.iter().filter(|vip| vip.is_whole()).map(|vip| vip.address);
-                let known = whole.filter(|vip| self.given || !is_given(vip));
-                self.add(service, "", known.collect(), &in_full, &mut hosts);
+                let ips = whole.filter(|vip| self.given || !is_given(vip)).collect();
+                entries.push(Entry { host: called.host.into(), ips, called });
             }
         }
-        // One by one, since a map of a message has no order.
-        let mut bytes = Vec::new();
-        for (host, info) in hosts {
-            let one = NameTable { table: [(host.to_string(), info)].into() };
-            one.encode(&mut bytes).expect("a vector has room");
-        }
-        Resource::new("", bytes)
+        entries.retain(|entry| !entry.ips.is_empty());
+        entries.sort_by(|a, b| a.host.cmp(&b.host));
+        entries.dedup_by(|later, first| later.host == first.host);
+        entries
     }
 
     /// The pods of a headless service: under its name, and those that have one below that by their own.
-    fn add_pods(
-        &self,
-        service: &MergedService,
-        in_full: &InFull<'_>,
-        hosts: &mut BTreeMap<Arc<str>, NameInfo>,
-    ) {
+    fn add_pods(&self, service: &MergedService, called: Called<'a>, entries: &mut Vec<Entry<'a>>) {
+        let PodNames { all, named } = self.pod_names(service);
+        entries.push(Entry { host: called.host.into(), ips: all.into_iter().collect(), called });
+        entries.extend(named.into_iter().map(|(name, addresses)| Entry {
+            host: format!("{name}.{}", called.host).into(),
+            ips: addresses.into_iter().collect(),
+            called,
+        }));
+    }
+
+    /// The pods of a headless service that the proxy reaches.
+    fn pod_names(&self, service: &MergedService) -> PodNames {
         let pods = service
             .shards
             .iter()
@@ -68,7 +109,6 @@ impl Names<'_> {
         let told = pods.filter(|(shard, pod, network)| self.is_told(service, shard, *pod, network));
         let told: Vec<_> = told.map(|(shard, pod, _)| (&shard.key.cluster, pod)).collect();
         let all: BTreeSet<IpAddr> = told.iter().map(|(_, pod)| pod.address).collect();
-        self.add(service, "", all.into_iter().collect(), in_full, hosts);
 
         // Of pods of one name in several clusters, those of one: its own, else the first.
         let mut named: BTreeMap<String, (&ClusterId, BTreeSet<IpAddr>)> = BTreeMap::new();
@@ -82,9 +122,8 @@ impl Names<'_> {
                 addresses.insert(pod.address);
             }
         }
-        for (name, (_, addresses)) in named {
-            self.add(service, &format!("{name}."), addresses.into_iter().collect(), in_full, hosts);
-        }
+        let named = named.into_iter().map(|(name, (_, addresses))| (name, addresses)).collect();
+        PodNames { all, named }
     }
 
     /// The name of a pod below that of a service, where it has one.
@@ -99,7 +138,7 @@ impl Names<'_> {
         (pod.subdomain.as_ref() == Some(&service.primary.name)).then(|| key.name.to_string())
     }
 
-    /// Whether the proxy reaches a pod, be it ready or its cluster's service tell of those that aren't.
+    /// Whether the proxy reaches a pod that is ready, or whose service in its cluster publishes those that are not.
     fn is_told(
         &self,
         service: &MergedService,
@@ -113,35 +152,42 @@ impl Names<'_> {
         decide(self.context, self.view, service, &shard.key, pod, network) == Ok(Way::Direct)
     }
 
-    /// A name of a service, below that of the service if there is a `prefix`.
-    fn add(
-        &self,
-        service: &MergedService,
-        prefix: &str,
-        ips: Vec<IpAddr>,
-        in_full: &InFull<'_>,
-        hosts: &mut BTreeMap<Arc<str>, NameInfo>,
-    ) {
-        if ips.is_empty() {
-            return;
-        }
+    /// What the agent is sent about a service's names. It completes short ones by the domains that a pod's resolver
+    /// searches.
+    fn called(&self, service: &'a MergedService, in_full: &InFull<'_>) -> Called<'a> {
         let host = service.hostname().as_str();
         let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
         let in_kubernetes = service.shards.first().is_some_and(of_cluster);
-        // The agent completes short names by the domains that a pod's resolver searches.
-        let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
+        let (name, of) = (&*service.primary.name, service.primary.namespace.as_str());
         let namespace = self.view.namespace.as_str();
-        let is_anothers = rds::is_anothers(in_full, self.context, namespace, service, &short_form);
-        let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET) && !is_anothers;
-        let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
+        let is_short = in_kubernetes
+            && !host.ends_with(CLUSTER_SET)
+            && !rds::is_anothers(
+                in_full,
+                self.context,
+                namespace,
+                service,
+                &format!("{name}.{of}"),
+            );
+        Called { host, in_kubernetes, short: is_short.then_some((name, of)) }
+    }
+}
+
+impl Entry<'_> {
+    fn write(&self, out: &mut Vec<u8>) {
+        let Called { host, in_kubernetes, short } = self.called;
+        // A pod's name, with the dot behind it.
+        let prefix = self.host.strip_suffix(host).unwrap_or_default();
+        let shortname = short.map(|(name, _)| format!("{prefix}{name}"));
         let info = NameInfo {
-            ips: ips.iter().map(ToString::to_string).collect(),
+            ips: self.ips.iter().map(ToString::to_string).collect(),
             registry: if in_kubernetes { "Kubernetes" } else { "External" }.to_owned(),
-            shortname: short(&format!("{prefix}{}", service.primary.name)),
-            namespace: short(service.primary.namespace.as_str()),
+            shortname: shortname.unwrap_or_default(),
+            namespace: short.map(|(_, namespace)| namespace.to_owned()).unwrap_or_default(),
             ..Default::default()
         };
-        hosts.entry(format!("{prefix}{host}").into()).or_insert(info);
+        let one = NameTable { table: [(self.host.to_string(), info)].into() };
+        one.encode(out).expect("a vector has room");
     }
 }
 

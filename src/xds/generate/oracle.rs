@@ -13,7 +13,7 @@ use strait_proto::envoy::google::protobuf::{Struct, UInt32Value, Value};
 use super::cds::{SOCKET_MATCH, tls_mode};
 use super::eds::{Modes, WORKLOAD, WORKLOAD_FILTER, encoded};
 use crate::model::{Locality, TlsMode};
-use crate::push::view::{Assignment, Group, Member, Origin};
+use crate::push::view::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
 
 fn message(
     name: &str,
@@ -27,13 +27,17 @@ fn message(
     }
 }
 
-fn locality(modes: Modes, group: &Group, origins: &[Origin]) -> endpoint::LocalityLbEndpoints {
-    let Group { locality, priority, members } = group;
+fn locality(
+    modes: Modes,
+    group: &AssignmentGroup,
+    origins: &[TelemetryOrigin],
+) -> endpoint::LocalityLbEndpoints {
+    let AssignmentGroup { locality, priority, members } = group;
     let metadata = |mode| core::Metadata {
         filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
         ..Default::default()
     };
-    let explicit = |member: &Member| match usize::from(member.origin).checked_sub(1) {
+    let explicit = |member: &AssignmentMember| match usize::from(member.origin).checked_sub(1) {
         Some(at) => {
             let mut said = match modes {
                 Modes::Told => metadata(member.tls_mode),
@@ -62,13 +66,16 @@ fn locality(modes: Modes, group: &Group, origins: &[Origin]) -> endpoint::Locali
     }
 }
 
-fn workload(Origin { telemetry, cluster }: &Origin) -> Struct {
+fn workload(TelemetryOrigin { telemetry, cluster }: &TelemetryOrigin) -> Struct {
     let telemetry = telemetry.as_deref().unwrap_or(";;;");
     let text = Kind::StringValue(format!("{telemetry};{cluster}"));
     Struct { fields: [(WORKLOAD.into(), Value { kind: Some(text) })].into() }
 }
 
-fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::LbEndpoint {
+fn lb_endpoint(
+    member: &AssignmentMember,
+    metadata: Option<core::Metadata>,
+) -> endpoint::LbEndpoint {
     use core::address::Address::SocketAddress;
     use core::socket_address::PortSpecifier;
     let address = core::SocketAddress {
@@ -90,7 +97,7 @@ fn lb_endpoint(member: &Member, metadata: Option<core::Metadata>) -> endpoint::L
     }
 }
 
-fn any_member(random: &mut dyn RngCore, origins: usize) -> Member {
+fn any_member(random: &mut dyn RngCore, origins: usize) -> AssignmentMember {
     let address = match random.random_range(0..4) {
         0 => std::net::Ipv6Addr::from_bits(random.random()).into(),
         // Runs of zeros are written short.
@@ -103,7 +110,7 @@ fn any_member(random: &mut dyn RngCore, origins: usize) -> Member {
         1 => random.random_range(1..=u32::MAX),
         _ => 1,
     };
-    Member {
+    AssignmentMember {
         address,
         port: [0, 1, 80, 127, 128, 8080, 16_383, 16_384, u16::MAX][random.random_range(0..9)],
         weight,
@@ -112,11 +119,11 @@ fn any_member(random: &mut dyn RngCore, origins: usize) -> Member {
     }
 }
 
-fn any_group(random: &mut dyn RngCore, origins: usize) -> Group {
+fn any_group(random: &mut dyn RngCore, origins: usize) -> AssignmentGroup {
     let long = "r".repeat(200);
     let texts = ["", "region", "region/zone", "region/zone/subzone", "//subzone", "ü/é/ß", &long];
     let count = [0, 1, 2, 3, 200][random.random_range(0..5)];
-    Group {
+    AssignmentGroup {
         locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
         priority: [0, 0, 1, 130][random.random_range(0..4)],
         members: (0..count).map(|_| any_member(random, origins)).collect(),
@@ -131,7 +138,7 @@ pub fn what_is_written_directly_is_what_prost_writes(random: &mut dyn RngCore) {
     let origins = [0, 0, 1, 3][random.random_range(0..4)];
     let localities = (0..random.random_range(0..7)).map(|_| any_group(random, origins)).collect();
     let telemetry = ["web;shop;web;v1", ";;;", &"long".repeat(60)];
-    let origin = |at: usize| Origin {
+    let origin = |at: usize| TelemetryOrigin {
         telemetry: telemetry.get(at).map(|text| (*text).into()),
         cluster: "east".into(),
     };

@@ -3,58 +3,61 @@
 //! A sidecar's HTTP listener for a port names the route `PORT`, which holds every service of that
 //! port; a listener for one service of an undeclared protocol names the route `HOST:PORT`, which
 //! holds that service alone. All sidecars with the same addresses, families and DNS domain share them.
+//!
+//! Routes of a port differ little between namespaces, and between versions: see [`Base`].
 
-use std::collections::{BTreeMap, BTreeSet};
+mod base;
+#[cfg(test)]
+pub(super) mod oracle;
+
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
+pub(super) use self::base::RouteBase;
 use super::encode;
 use super::lds::{
     RetryOn, TrafficSettings, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
 use crate::aggregate::MergedService;
+use crate::hash::SecretHasher;
 use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
-use crate::push::addresses::Addresses;
+use crate::push::addresses::ListenAddresses;
 use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
 
-/// The route `name` for sidecars of `cluster` with these addresses in this DNS domain
-/// (`NAMESPACE.svc.DOMAIN`).
-pub(super) fn route(
-    context: &PushContext,
-    addresses: &Addresses,
+/// The route `name` where that is of one service; `None` where there is no such service.
+pub(super) fn of_service(
+    addresses: &ListenAddresses,
     cluster: &ClusterId,
-    dns_domain: &str,
     name: &str,
-) -> Resource {
-    let virtual_hosts = if let Some(port) = port_number(name) {
-        of_port(context, addresses, cluster, dns_domain, port)
-    } else if let Some((service, port)) = one_service(addresses, cluster, name) {
-        vec![virtual_host_of_everything(name, to_service(service, port))]
-    } else {
-        return empty(name);
-    };
-    let message = route::RouteConfiguration {
-        name: name.into(),
-        virtual_hosts,
+) -> Option<Resource> {
+    let (service, port) = one_service(addresses, cluster, name)?;
+    let host = virtual_host_of_everything(name, to_service(service, port.number));
+    Some(encode(name, &route::RouteConfiguration { name: name.into(), ..ending(host) }))
+}
+
+/// What all routes end with: a virtual host, and settings.
+fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
+    route::RouteConfiguration {
+        virtual_hosts: vec![host],
         // Services come and go; a route may name one whose upstream cluster isn't there yet.
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
         ..Default::default()
-    };
-    encode(name, &message)
+    }
 }
 
 /// Whether a listener may have named this route: a port, or a service and its port.
-pub(super) fn is_named(addresses: &Addresses, cluster: &ClusterId, name: &str) -> bool {
+pub(super) fn is_named(addresses: &ListenAddresses, cluster: &ClusterId, name: &str) -> bool {
     port_number(name).is_some() || one_service(addresses, cluster, name).is_some()
 }
 
 /// Whether a pod in this DNS domain knows any of these services by a shorter name.
-pub(super) fn is_any_shortened(addresses: &Addresses, dns_domain: &str) -> bool {
+pub(super) fn is_any_shortened(addresses: &ListenAddresses, dns_domain: &str) -> bool {
     let searched = searched_domains(dns_domain);
     let mut names = addresses.services.iter().map(|(service, _)| service.hostname().as_str());
     names.any(|name| searched.iter().any(|domain| shortened(name, domain).is_some()))
@@ -66,7 +69,7 @@ pub(super) fn empty(name: &str) -> Resource {
 }
 
 fn one_service<'a>(
-    addresses: &'a Addresses,
+    addresses: &'a ListenAddresses,
     cluster: &ClusterId,
     name: &str,
 ) -> Option<(&'a MergedService, &'a Port)> {
@@ -88,65 +91,17 @@ fn routed_ports<'a>(
     service.ports_in(cluster).filter(move |port| !alias && routed(port))
 }
 
-fn to_service(service: &MergedService, port: &Port) -> route::Route {
-    let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
+fn to_service(service: &MergedService, number: u16) -> route::Route {
+    let upstream = OutboundName::sidecar(service.hostname().clone(), number);
     route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
 }
 
-/// One virtual host for each service that has the port, oldest first, then one for all else.
-fn of_port(
-    context: &PushContext,
-    addresses: &Addresses,
-    cluster: &ClusterId,
-    dns_domain: &str,
-    number: u16,
-) -> Vec<route::VirtualHost> {
-    let aliases = aliases(addresses);
-    let searched = searched_domains(dns_domain);
-    // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
-    let mut taken = BTreeSet::new();
-    let has_port =
-        |service: &&MergedService| routed_ports(service, cluster).any(|port| port.number == number);
-    let in_full =
-        in_full(addresses.services.iter().map(|(service, _)| &**service).filter(has_port));
-    let namespace = dns_domain.split('.').next().unwrap_or_default();
-    let mut hosts = Vec::new();
-    for (service, vips) in &addresses.services {
-        let Some(port) = routed_ports(service, cluster).find(|port| port.number == number) else {
-            continue;
-        };
-        let hostname = service.hostname();
-        let aliases = aliases.get(hostname).into_iter().flatten().copied();
-        let names = [hostname].into_iter().chain(aliases);
-        let mut domains: Vec<String> =
-            names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
-        domains.retain(|domain| !is_anothers(&in_full, context, namespace, service, domain));
-        if service.primary.resolution == Resolution::Headless {
-            // Each pod has a name below the service's.
-            domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
-        }
-        let vips = vips.iter().filter(|vip| vip.has(number));
-        domains.extend(vips.map(|vip| host_of_address(&vip.address)));
-        domains.retain(|domain| is_domain(domain) && taken.insert(domain.to_ascii_lowercase()));
-        if !domains.is_empty() {
-            hosts.push(route::VirtualHost {
-                name: format!("{hostname}:{number}"),
-                domains,
-                routes: vec![to_service(service, port)],
-                ..Default::default()
-            });
-        }
-    }
-    hosts.push(all_else(&TrafficSettings::of(&context.mesh)));
-    hosts
-}
-
 /// Hosts by their names in full, in lower case.
-pub(super) type InFull<'a> = BTreeMap<String, Vec<&'a MergedService>>;
+pub(super) type InFull<'a> = HashMap<String, Vec<&'a MergedService>, SecretHasher>;
 
 /// The names that these services have in full.
 pub(super) fn in_full<'a>(services: impl Iterator<Item = &'a MergedService>) -> InFull<'a> {
-    let mut names = InFull::new();
+    let mut names = InFull::default();
     for service in services {
         names.entry(service.hostname().as_str().to_ascii_lowercase()).or_default().push(service);
     }
@@ -163,30 +118,40 @@ pub(super) fn is_anothers(
     service: &MergedService,
     domain: &str,
 ) -> bool {
-    let may = |other: &MergedService| {
+    let may = |other: &&MergedService| {
         let of = other.primary.namespace.as_str();
         [service.primary.namespace.as_str(), namespace, &context.settings.system_namespace]
             .contains(&of)
     };
-    let lower = domain.to_ascii_lowercase();
-    lower != service.hostname().as_str().to_ascii_lowercase()
-        && in_full.get(&lower).is_some_and(|others| others.iter().any(|other| may(other)))
+    called(in_full, service, domain).iter().any(may)
+}
+
+/// The other hosts that are called in full what is one of the names of `service`.
+fn called<'a, 'b>(
+    in_full: &'b InFull<'a>,
+    service: &MergedService,
+    domain: &str,
+) -> &'b [&'a MergedService] {
+    if domain.eq_ignore_ascii_case(service.hostname().as_str()) {
+        return &[];
+    }
+    in_full.get(&domain.to_ascii_lowercase()).map_or(&[], |others| others)
 }
 
 /// For each host the names that stand for it. An alias may stand for another one.
-fn aliases(addresses: &Addresses) -> BTreeMap<&Hostname, Vec<&Hostname>> {
+fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
     let aliases = addresses.services.iter().filter_map(|(service, _)| {
         let Resolution::Alias(target) = &service.primary.resolution else { return None };
         Some((service.hostname(), target))
     });
     let targets: BTreeMap<&Hostname, &Hostname> = aliases.clone().collect();
-    let mut of_host: BTreeMap<&Hostname, Vec<&Hostname>> = BTreeMap::new();
+    let mut of_host: BTreeMap<Hostname, Vec<Hostname>> = BTreeMap::new();
     for (name, target) in aliases {
         let chain = std::iter::successors(Some(target), |one| targets.get(*one).copied());
         // No chain is longer than there are aliases, but for a circle, which ends at one of them: none
         // of them has a route.
         if let Some(last) = chain.take(targets.len()).last() {
-            of_host.entry(last).or_default().push(name);
+            of_host.entry(last.clone()).or_default().push(name.clone());
         }
     }
     of_host

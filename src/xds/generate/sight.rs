@@ -1,30 +1,33 @@
 //! Who sees what of a change of services.
 //!
-//! What generates resources is run over an excerpt of the mesh, which holds the changed services alone, before
-//! and after. Nothing but these can make a difference: what a resource is made of is the sum of what services
-//! bring to it, or the first of those that want to be it; of addresses, which are settled before, rivals are in the
-//! excerpt as well ([`crate::push::scope::around`]). Two things are told beside: a service that has another rank
-//! than before may win or lose a name against one that the excerpt doesn't show, and what a workload itself
-//! serves is found among all services of its namespace.
+//! What generates resources is run over an excerpt of the mesh, which holds the changed services alone, before and
+//! after. Nothing but these can make a difference: what a resource is made of is the sum of what services bring to it,
+//! or the first of those that want to be it; of addresses, which are settled before, rivals are in the excerpt as well
+//! ([`crate::push::scope::around`]). Two things are reported besides: a service that has another rank than before may
+//! win or lose a name against one that the excerpt doesn't show, and what a workload itself serves is found among all
+//! services of its namespace.
 //!
 //! Many streams see alike, so each question is asked once.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::cache::{Cache, Class, Scopes, class_of};
-use super::common::Common;
-use super::tls::Secrets;
-use super::{inbound_clusters, inbound_listener, lds, own_domain};
+use super::cds::ClusterFormat;
+use super::common::SharedResources;
+use super::rds::RouteBase;
+use super::{eds, inbound_clusters, lds, own_domain};
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, Hostname, Locality, Namespace, NetworkId, Protocol, ProxyType, Service,
 };
 use crate::push::PushContext;
-use crate::push::scope::{Seen, Sight, Stand, Wildcard};
-use crate::push::view::{Role, ViewKey};
+use crate::push::proxy::{inbound_targets, oldest_first, served_of};
+use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard};
+use crate::push::view::{Role, ViewDependencies, ViewKey};
+use crate::xds::names::port_number;
 
 impl Sight for Cache {
     fn seen(
@@ -33,7 +36,7 @@ impl Sight for Cache {
         now: &Arc<PushContext>,
         hosts: &BTreeSet<Hostname>,
         stands: &[Arc<Stand>],
-    ) -> Vec<Arc<Seen>> {
+    ) -> Vec<Arc<SeenChanges>> {
         let lens = Lens::new(self, [before, now], hosts);
         let mut groups = Groups::new(&lens);
         let seen = stands.iter().map(|stand| groups.seen_from(stand)).collect();
@@ -51,15 +54,21 @@ pub(super) struct Lens<'a> {
     excerpts: [(Arc<PushContext>, Cache); 2],
     /// Route configurations that may differ.
     routes: BTreeSet<Arc<str>>,
-    answers: RefCell<Answers>,
+    /// Services that differ beside their endpoints.
+    defined: Vec<Hostname>,
+    /// The namespaces in which clusters have them.
+    namespaces: HashSet<Namespace>,
+    answers: RefCell<KnownAnswers>,
 }
 
 /// What was found out already.
 #[derive(Default)]
-struct Answers {
+struct KnownAnswers {
     listeners: HashMap<Class, bool>,
     pods: HashMap<ViewKey, Arc<[IpAddr]>>,
     serves: HashMap<(ClusterId, Namespace), bool>,
+    assignments: HashMap<(Hostname, [ViewKey; 2]), bool>,
+    bases: HashMap<(Class, u16), bool>,
 }
 
 impl<'a> Lens<'a> {
@@ -80,10 +89,20 @@ impl<'a> Lens<'a> {
                 routes.insert(format!("{}:{}", service.hostname(), port.number).into());
             }
         }
+        let differs = |host: &&Hostname| {
+            let both = [&before, &now].map(|context| context.services.get(*host));
+            matches!(both, [Some(old), Some(new)] if old.differs_beside_endpoints(new))
+        };
+        let defined = hosts.iter().filter(differs).cloned().collect();
+        let services = before.all_services().chain(now.all_services());
+        let own = services.flat_map(|service| service.by_cluster.values());
+        let namespaces = own.map(|own| own.namespace.clone()).collect();
         Self {
             cache,
             whole,
             hosts,
+            defined,
+            namespaces,
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
             answers: RefCell::default(),
@@ -95,17 +114,27 @@ impl<'a> Lens<'a> {
         self.whole.map(|context| context.definitions)
     }
 
-    fn both(&self) -> [Common<'_>; 2] {
-        self.excerpts.each_ref().map(|(context, cache)| Common { context, cache })
+    fn both(&self) -> [SharedResources<'_>; 2] {
+        self.excerpts.each_ref().map(|(context, cache)| SharedResources { context, cache })
     }
 
-    pub(super) fn same_scopes(&self) -> bool {
+    fn same_scopes(&self) -> bool {
         let [before, now] = self.excerpts.each_ref().map(|(context, _)| Scopes::of(context));
         before == now
     }
 
-    pub(super) fn same_outbound(&self, view: &ViewKey, secrets: Secrets) -> bool {
-        let [before, now] = self.both().map(|common| common.outbound(view, secrets));
+    /// What matters for lists of upstream clusters, before and after: all services are looked at again only
+    /// where the changed ones may have made a difference.
+    fn scopes(&self) -> [Scopes; 2] {
+        let of = |context| SharedResources { context, cache: self.cache }.scopes();
+        let [before, now] = self.whole;
+        let old = of(before);
+        self.cache.scopes.carry_over(self.step(), |()| self.same_scopes());
+        [old, of(now)]
+    }
+
+    pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
+        let [before, now] = self.both().map(|common| common.outbound(view, form));
         before == now
     }
 
@@ -121,17 +150,53 @@ impl<'a> Lens<'a> {
     }
 
     /// What of a view matters for listeners in either version: a namespace may do so in one of them alone.
-    fn narrowed(&self, view: &ViewKey) -> ViewKey {
-        let [old, new] = self.both().map(|common| common.narrowed(view));
+    fn projected(&self, view: &ViewKey) -> ViewKey {
+        let [old, new] = self.both().map(|common| common.projected(view));
         if old == new {
             return new;
         }
         ViewKey { locality: None, role: Role::Client, ..view.clone() }
     }
 
+    /// Whether all assignments of a service are the same, whose endpoints are.
+    fn same_assignments(&self, view: &ViewKey, host: &Hostname) -> bool {
+        let contexts = self.excerpts.each_ref().map(|(context, _)| context);
+        let [old, new] = contexts.map(|context| match view.role {
+            Role::Client => context.service(host.as_str(), &view.namespace),
+            Role::Gateway => context.services.get(host),
+        });
+        let (Some(old), Some(new)) = (old, new) else { return old.is_some() == new.is_some() };
+        let services = [old, new];
+        let both = || contexts.into_iter().zip(services);
+        // Those who see alike may be on other nodes.
+        let is_by_place = |(context, service): (&Arc<PushContext>, &Arc<MergedService>)| {
+            let matters = ViewDependencies::of(context, service);
+            matters.node || matters.locality
+        };
+        if both().any(is_by_place) {
+            return false;
+        }
+        let [before, now] = contexts;
+        let views = [view.projected(before, old), view.projected(now, new)];
+        let key = (host.clone(), views);
+        if let Some(same) = self.answers.borrow().assignments.get(&key) {
+            return *same;
+        }
+        let own = services.into_iter().flat_map(|one| one.by_cluster.values());
+        let ports =
+            own.flat_map(|own| &own.ports).chain(services.into_iter().flat_map(|one| one.ports()));
+        let ports: BTreeSet<u16> = ports.map(|port| port.number).collect();
+        let [then, view] = &key.1;
+        let same = ports.into_iter().all(|port| {
+            eds::assigned(before, then, "", port, old) == eds::assigned(now, view, "", port, new)
+        });
+        self.answers.borrow_mut().assignments.insert(key, same);
+        same
+    }
+
     /// The addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey) -> Arc<[IpAddr]> {
-        let view = self.narrowed(view);
+        let view = self.projected(view);
         if let Some(others) = self.answers.borrow().pods.get(&view) {
             return Arc::clone(others);
         }
@@ -169,8 +234,25 @@ impl<'a> Lens<'a> {
         if !self.routes.contains(name) {
             return true;
         }
+        if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
+            let bases = self.both().map(|common| common.base(class, port, true));
+            if !bases.iter().any(|base| base.is_other_in(namespace)) {
+                return self.same_base(class, port, bases);
+            }
+        }
         let [before, now] = self.both().map(|common| common.route(class, namespace, name));
         before == now && !self.is_reranked(&class.0)
+    }
+
+    /// The routes of a port in namespaces that have none of the services.
+    fn same_base(&self, class: &Class, port: u16, [before, now]: [Arc<RouteBase>; 2]) -> bool {
+        let key = (class.clone(), port);
+        if let Some(same) = self.answers.borrow().bases.get(&key) {
+            return *same;
+        }
+        let same = before.route() == now.route() && !self.is_reranked(&class.0);
+        self.answers.borrow_mut().bases.insert(key, same);
+        same
     }
 
     pub(super) fn same_names(&self, view: &ViewKey, given: bool) -> bool {
@@ -182,8 +264,7 @@ impl<'a> Lens<'a> {
     /// of `cluster` see them.
     fn is_reranked(&self, cluster: &ClusterId) -> bool {
         let rank = |service: &Arc<MergedService>| {
-            let provider = service.shards.first().map(|shard| shard.key.provider);
-            (provider, service.primary.created, service.by_cluster.contains_key(cluster))
+            (service.rank(), service.by_cluster.contains_key(cluster))
         };
         let [before, now] = self.excerpts.each_ref().map(|(context, _)| context);
         let public =
@@ -197,6 +278,9 @@ impl<'a> Lens<'a> {
 
     /// Whether workloads of a namespace in a cluster may serve otherwise than before.
     pub(super) fn may_serve(&self, cluster: &ClusterId, namespace: &Namespace) -> bool {
+        if !self.namespaces.contains(namespace) {
+            return false;
+        }
         let key = (cluster.clone(), namespace.clone());
         if let Some(serves) = self.answers.borrow().serves.get(&key) {
             return *serves;
@@ -204,11 +288,10 @@ impl<'a> Lens<'a> {
         let serves = self.hosts.iter().any(|host| {
             let [before, now] = self.whole.map(|context| context.service(host.as_str(), namespace));
             let own = |merged: Option<&'a Arc<MergedService>>| -> Vec<&'a Arc<Service>> {
-                let merged = merged.into_iter().flat_map(|one| of_cluster(one, cluster));
-                merged.filter(|own| own.namespace == *namespace).collect()
+                merged.into_iter().flat_map(|one| served_of(one, cluster, namespace)).collect()
             };
             let (old, new) = (own(before), own(now));
-            // Which pods serve what has no selector is told by its endpoints.
+            // Which pods serve what has no selector follows from its endpoints.
             old != new || new.iter().any(|own| own.selector.is_empty())
         });
         self.answers.borrow_mut().serves.insert(key, serves);
@@ -232,23 +315,11 @@ impl<'a> Lens<'a> {
         let old = self.cache.served(before, cluster, namespace);
         let stay = old.iter().filter(|own| !self.hosts.contains(&own.hostname)).cloned();
         let new = self.hosts.iter().filter_map(|host| now.service(host.as_str(), namespace));
-        let new = new.flat_map(|merged| of_cluster(merged, cluster));
-        let new = new.filter(|own| own.namespace == *namespace).cloned();
-        let mut served: Vec<_> = stay.chain(new).collect();
-        served.sort_by(|a, b| (a.created, &a.hostname).cmp(&(b.created, &b.hostname)));
-        let served: Arc<[Arc<Service>]> = served.into();
+        let new = new.flat_map(|merged| served_of(merged, cluster, namespace)).cloned();
+        let served = oldest_first(stay.chain(new));
         self.cache.put_served(now, (cluster.clone(), namespace.clone()), Arc::clone(&served));
         [old, served]
     }
-}
-
-/// What a cluster has of a service, and what is in none.
-fn of_cluster<'a>(
-    merged: &'a MergedService,
-    cluster: &ClusterId,
-) -> impl Iterator<Item = &'a Arc<Service>> {
-    let nowhere = ClusterId::default();
-    [merged.by_cluster.get(cluster), merged.by_cluster.get(&nowhere)].into_iter().flatten()
 }
 
 /// What streams see, each kind of them looked at once.
@@ -258,13 +329,13 @@ struct Groups<'a> {
     /// For each namespace one that sees the same of the changed services.
     like: HashMap<&'a Namespace, &'a Namespace>,
     by_signature: HashMap<Signature, &'a Namespace>,
-    seen: HashMap<Group<'a>, Shown>,
-    served: HashMap<(&'a ClusterId, &'a Namespace), [Services; 2]>,
-    nothing: Arc<Seen>,
+    seen: HashMap<StandGroup<'a>, VisibleDifference>,
+    served: HashMap<(&'a ClusterId, &'a Namespace), [ServedServices; 2]>,
+    nothing: Arc<SeenChanges>,
 }
 
 /// The services that pods of a namespace may serve.
-type Services = Arc<[Arc<Service>]>;
+type ServedServices = Arc<[Arc<Service>]>;
 
 /// What of a namespace matters for the changed services: whether it sees each, and itself where one of them is
 /// in it or some namespace's own.
@@ -272,7 +343,7 @@ type Signature = (Vec<bool>, Option<Namespace>);
 
 /// What of a stand matters for them.
 #[derive(PartialEq, Eq, Hash)]
-struct Group<'a> {
+struct StandGroup<'a> {
     cluster: &'a ClusterId,
     namespace: &'a Namespace,
     network: &'a NetworkId,
@@ -280,15 +351,15 @@ struct Group<'a> {
     families: (bool, bool),
     node: Option<&'a str>,
     locality: Option<&'a Locality>,
-    kind: Kind,
-    secrets: Secrets,
+    kind: ListenerKind,
+    form: ClusterFormat,
     given: bool,
     /// A DNS domain that isn't its namespace's.
     domain: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Kind {
+enum ListenerKind {
     Sidecar,
     /// The port of a gateway.
     Gateway(u16),
@@ -297,9 +368,9 @@ enum Kind {
 }
 
 /// What is seen, and the pods whose listeners differ.
-struct Shown {
-    seen: Arc<Seen>,
-    with_listeners: Arc<Seen>,
+struct VisibleDifference {
+    seen: Arc<SeenChanges>,
+    with_listeners: Arc<SeenChanges>,
     pods: Arc<[IpAddr]>,
 }
 
@@ -307,7 +378,7 @@ impl<'a> Groups<'a> {
     fn new(lens: &'a Lens<'a>) -> Self {
         Self {
             lens,
-            scopes: lens.whole.map(|context| Common { context, cache: lens.cache }.scopes()),
+            scopes: lens.scopes(),
             like: HashMap::new(),
             by_signature: HashMap::new(),
             seen: HashMap::new(),
@@ -316,7 +387,7 @@ impl<'a> Groups<'a> {
         }
     }
 
-    fn seen_from(&mut self, stand: &'a Arc<Stand>) -> Arc<Seen> {
+    fn seen_from(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
         let proxy = &*stand.proxy;
         let Lens { cache, whole: [before, now], .. } = self.lens;
         let port = cache.east_west_port(before, proxy);
@@ -324,15 +395,15 @@ impl<'a> Groups<'a> {
             && self.lens.may_be_gateway(&proxy.cluster)
             && cache.east_west_port(now, proxy) != port
         {
-            return Arc::new(Seen { everything: true, ..Seen::default() });
+            return Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
         }
         let kind = match (proxy.kind, port) {
-            (ProxyType::Sidecar, _) => Kind::Sidecar,
-            (ProxyType::Router, Some(port)) => Kind::Gateway(port),
-            (ProxyType::Router, None) => Kind::Router,
+            (ProxyType::Sidecar, _) => ListenerKind::Sidecar,
+            (ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
+            (ProxyType::Router, None) => ListenerKind::Router,
         };
         let whereabouts = &stand.whereabouts;
-        let group = Group {
+        let group = StandGroup {
             cluster: &proxy.cluster,
             namespace: self.like(proxy.namespace()),
             network: &stand.network,
@@ -344,7 +415,7 @@ impl<'a> Groups<'a> {
                 .as_deref()
                 .filter(|_| self.scopes.iter().any(|one| one.locality)),
             kind,
-            secrets: Secrets::of(proxy),
+            form: ClusterFormat::of(proxy),
             given: proxy.takes_given_addresses,
             domain: own_domain(now, proxy).err(),
         };
@@ -352,28 +423,33 @@ impl<'a> Groups<'a> {
         let shown = self.seen.entry(group).or_insert_with(|| shown(lens, stand, kind));
         let others = shown.pods.iter().any(|pod| !proxy.addresses.contains(pod));
         let seen = Arc::clone(if others { &shown.with_listeners } else { &shown.seen });
-        if kind == Kind::Sidecar && lens.may_serve(&proxy.cluster, proxy.namespace()) {
+        if kind == ListenerKind::Sidecar && lens.may_serve(&proxy.cluster, proxy.namespace()) {
             return self.with_inbound(stand, seen);
         }
         if *seen == *self.nothing { Arc::clone(&self.nothing) } else { seen }
     }
 
     /// Adds what the workload of a sidecar serves otherwise than before.
-    fn with_inbound(&mut self, stand: &'a Stand, seen: Arc<Seen>) -> Arc<Seen> {
+    fn with_inbound(&mut self, stand: &'a Stand, seen: Arc<SeenChanges>) -> Arc<SeenChanges> {
         let proxy = &*stand.proxy;
         let (cluster, namespace) = (&proxy.cluster, proxy.namespace());
         let lens = self.lens;
         let served = self.served.entry((cluster, namespace));
         let [old, new] = served.or_insert_with(|| lens.served(cluster, namespace));
         let [before, now] = lens.whole;
+        let targets = [inbound_targets(before, proxy, old), inbound_targets(now, proxy, new)];
+        if targets[0] == targets[1] {
+            return seen;
+        }
+        let [old, new] = targets;
         let mut lists = seen.lists;
-        if inbound_clusters(before, proxy, old) != inbound_clusters(now, proxy, new) {
+        if inbound_clusters(before, proxy, &old) != inbound_clusters(now, proxy, &new) {
             lists.add(Wildcard::Clusters);
         }
-        if inbound_listener(before, proxy, old) != inbound_listener(now, proxy, new) {
+        if lds::inbound(before, proxy, &old) != lds::inbound(now, proxy, &new) {
             lists.add(Wildcard::Listeners);
         }
-        if lists == seen.lists { seen } else { Arc::new(Seen { lists, ..(*seen).clone() }) }
+        if lists == seen.lists { seen } else { Arc::new(SeenChanges { lists, ..(*seen).clone() }) }
     }
 
     /// A namespace that sees the same of the changed services.
@@ -398,19 +474,19 @@ impl<'a> Groups<'a> {
 }
 
 /// What differs for a proxy that stands there.
-fn shown(lens: &Lens<'_>, stand: &Stand, kind: Kind) -> Shown {
+fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifference {
     let proxy = &*stand.proxy;
-    let role = if let Kind::Gateway(_) = kind { Role::Gateway } else { Role::Client };
+    let role = if let ListenerKind::Gateway(_) = kind { Role::Gateway } else { Role::Client };
     let view = ViewKey::of(proxy, stand.network.clone(), role).at(stand.whereabouts.clone());
-    let secrets = Secrets::of(proxy);
-    let mut seen = Seen::default();
+    let form = ClusterFormat::of(proxy);
+    let mut seen = SeenChanges::default();
     let mut pods: Arc<[IpAddr]> = Arc::default();
     match kind {
-        Kind::Sidecar => {
-            if !lens.same_outbound(&view, secrets) {
+        ListenerKind::Sidecar => {
+            if !lens.same_outbound(&view, &form) {
                 seen.lists.add(Wildcard::Clusters);
             }
-            let class = class_of(&lens.narrowed(&view));
+            let class = class_of(&lens.projected(&view));
             if !lens.same_listeners(&class) {
                 seen.lists.add(Wildcard::Listeners);
             }
@@ -426,8 +502,8 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: Kind) -> Shown {
             };
             seen.routes = lens.routes.iter().filter(|name| !same(name)).cloned().collect();
         }
-        Kind::Gateway(port) => {
-            if !lens.same_outbound(&view, secrets) {
+        ListenerKind::Gateway(port) => {
+            if !lens.same_outbound(&view, &form) {
                 seen.lists.add(Wildcard::Clusters);
             }
             let [before, now] = lens.both().map(|common| lds::gateway(common.context, &view, port));
@@ -435,14 +511,16 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: Kind) -> Shown {
                 seen.lists.add(Wildcard::Listeners);
             }
         }
-        Kind::Router => {}
+        ListenerKind::Router => {}
     }
+    let differ = lens.defined.iter().filter(|host| !lens.same_assignments(&view, host));
+    seen.assignments = differ.cloned().collect();
     if !lens.same_names(&view, proxy.takes_given_addresses) {
         seen.lists.add(Wildcard::Names);
     }
     let mut with_listeners = seen.clone();
     with_listeners.lists.add(Wildcard::Listeners);
-    Shown { seen: Arc::new(seen), with_listeners: Arc::new(with_listeners), pods }
+    VisibleDifference { seen: Arc::new(seen), with_listeners: Arc::new(with_listeners), pods }
 }
 
 #[cfg(test)]

@@ -8,13 +8,13 @@ use rand::{Rng, SeedableRng};
 use serde_json::Value;
 use strait_proto::json::to_json;
 
-use super::{Cache, Picture};
+use super::{Cache, ProxyConfig};
 use crate::fixtures::{endpoint, service, settings, shard, sidecar};
 use crate::model::{ByName, Endpoint, NamedEndpoint, PodState, Proxy, Resolution, TlsMode};
 use crate::push::PushContext;
-use crate::push::event_loop::{Event, Mesh};
+use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::registry::RegistryUpdate;
-use crate::xds::resource::{ResourceSource, ResourceType};
+use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
 const NAME: &str = "outbound|80||web.ns.svc.cluster.local";
 
@@ -28,12 +28,14 @@ struct Given {
 impl Given {
     fn to(proxy: &Proxy, context: &Arc<PushContext>) -> Self {
         let cache = Cache::default();
-        let mut picture = Picture::new(context, proxy, "n1".into(), &cache);
+        let mut picture = ProxyConfig::new(context, proxy, "n1".into(), &cache);
         let clusters = picture.all(ResourceType::Cluster);
         let mut clusters = clusters.shared.resources().iter();
         let cluster = clusters.find(|one| &*one.name == NAME).expect("it has one");
         let assignment = picture.one(ResourceType::Endpoint, NAME).expect("always an answer");
-        let json = |kind: ResourceType, body| to_json(kind.url(), body).expect("a message");
+        let json = |kind: ResourceType, body: &ResourceBody| {
+            to_json(kind.url(), &body.to_bytes()).expect("a message")
+        };
         Self {
             cluster: json(ResourceType::Cluster, &cluster.body),
             assignment: json(ResourceType::Endpoint, &assignment.body),
@@ -79,9 +81,9 @@ fn says(endpoints: Vec<Endpoint>) -> RegistryUpdate {
 }
 
 fn given(endpoints: Vec<Endpoint>) -> Given {
-    let mut mesh = Mesh::new(settings());
-    mesh.apply(Event::Registry(says(endpoints)));
-    mesh.apply(Event::Complete);
+    let mut mesh = MeshState::new(settings());
+    mesh.apply(MeshEvent::Registry(says(endpoints)));
+    mesh.apply(MeshEvent::Complete);
     Given::to(&client(), &mesh.next_version().expect("a first version").0)
 }
 
@@ -115,12 +117,50 @@ fn of_those_that_could_who_does_not_take_mtls_says_so_for_itself() {
 
 #[test]
 fn a_client_without_a_proxy_is_given_no_tls_context() {
-    let mut mesh = Mesh::new(settings());
-    mesh.apply(Event::Registry(says(vec![endpoint("10.0.0.1")])));
-    mesh.apply(Event::Complete);
+    let mut mesh = MeshState::new(settings());
+    mesh.apply(MeshEvent::Registry(says(vec![endpoint("10.0.0.1")])));
+    mesh.apply(MeshEvent::Complete);
     let proxyless = Proxy { generator: Some("grpc".into()), ..client() };
     let given = Given::to(&proxyless, &mesh.next_version().expect("a first version").0);
     assert!(!given.cluster.to_string().contains("transport_socket"), "{}", given.cluster);
+}
+
+#[test]
+fn names_are_resolved_in_the_form_that_a_proxy_knows() {
+    let said_by = |just_then: bool, proxy: &Proxy| {
+        let named = NamedEndpoint {
+            address: "a.example".into(),
+            ports: [("http".into(), 8080)].into_iter().collect(),
+            weight: 1,
+            locality: Arc::default(),
+            network: None,
+            tls_mode: TlsMode::Disabled,
+        };
+        let by_name = ByName { just_then, endpoints: [named].into_iter().collect() };
+        let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
+        mesh.apply(MeshEvent::Complete);
+        let context = mesh.next_version().expect("a first version").0;
+        Given::to(proxy, &context).cluster
+    };
+    let of_release = |envoy_release| Proxy { envoy_release, ..client() };
+    for (release, is_new) in
+        [(Some((1, 36)), true), (Some((2, 0)), true), (Some((1, 35)), false), (None, false)]
+    {
+        for (just_then, kind) in [(false, "STRICT_DNS"), (true, "LOGICAL_DNS")] {
+            let cluster = said_by(just_then, &of_release(release));
+            let dns = &cluster["cluster_type"]["typed_config"];
+            let expected = is_new.then_some("envoy.clusters.dns");
+            assert_eq!(cluster["cluster_type"]["name"].as_str(), expected, "{release:?}");
+            assert_eq!(cluster["type"].as_str(), (!is_new).then_some(kind), "{release:?}");
+            let settings = if is_new { dns } else { &cluster };
+            assert_eq!(settings["respect_dns_ttl"], true, "{cluster}");
+            assert_eq!(settings["dns_lookup_family"], "V4_ONLY", "{cluster}");
+            let single = dns["all_addresses_in_single_endpoint"] == true;
+            assert_eq!(single, is_new && just_then, "{cluster}");
+        }
+    }
 }
 
 #[test]
@@ -143,9 +183,9 @@ fn endpoints_in_their_cluster_are_spoken_to_as_each_says() {
         let endpoints = ["a", "b"].iter().zip(modes).map(|(name, mode)| named(name, mode));
         let by_name = ByName { just_then: false, endpoints: endpoints.collect() };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
-        let mut mesh = Mesh::new(settings());
-        mesh.apply(Event::Registry(shard("east", 1).with(service, vec![]).said()));
-        mesh.apply(Event::Complete);
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
+        mesh.apply(MeshEvent::Complete);
         let context = mesh.next_version().expect("a first version").0;
         let cluster = Given::to(&client(), &context).cluster;
         assert_eq!(by_mtls(&cluster, &cluster["load_assignment"]), expected);
@@ -174,15 +214,15 @@ fn who_has_taken_half_of_a_change_speaks_to_nobody_in_the_wrong_way() {
         endpoints.iter().map(mode).collect()
     };
     let known = |endpoints: &[Endpoint]| endpoints.iter().any(|one| one.pod == PodState::Known);
-    let mut mesh = Mesh::new(settings());
+    let mut mesh = MeshState::new(settings());
     let mut before = some();
-    mesh.apply(Event::Registry(says(before.clone())));
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Registry(says(before.clone())));
+    mesh.apply(MeshEvent::Complete);
     let mut held = Given::to(&client(), &mesh.next_version().expect("a first version").0);
     let mut tried = 0;
     for _ in 0..300 {
         let now = some();
-        mesh.apply(Event::Registry(says(now.clone())));
+        mesh.apply(MeshEvent::Registry(says(now.clone())));
         let Some((context, changes)) = mesh.next_version() else { continue };
         let new = Given::to(&client(), &context);
         assert_eq!(by_mtls(&new.cluster, &new.assignment), takes_it(&now));

@@ -1,6 +1,8 @@
 //! The TLS contexts of mesh traffic: where a proxy finds its certificate, and whom it trusts.
 
 use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
 
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
@@ -9,7 +11,7 @@ use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPatter
 use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 
 use super::any;
-use crate::model::Proxy;
+use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
 
 /// The secret that holds a proxy's own certificate.
@@ -20,10 +22,12 @@ const ROOTS_SECRET: &str = "ROOTCA";
 const AGENT_CLUSTER: &str = "sds-grpc";
 
 /// Who holds a proxy's secrets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Secrets {
-    /// The bootstrap, as static secrets.
+    /// The bootstrap, as static secrets: read when the proxy starts, and not again.
     Bootstrap,
+    /// Files beside the proxy, which it reads again when they are renewed.
+    Files(Arc<SdsFiles>),
     /// Istio's agent.
     Agent,
     /// Nobody here: gRPC's own library refuses TLS contexts in the form that Envoy takes, so it is given none.
@@ -34,6 +38,8 @@ impl Secrets {
     pub(super) fn of(proxy: &Proxy) -> Self {
         if proxy.is_proxyless() {
             Self::Unknown
+        } else if let Some(files) = &proxy.sds {
+            Self::Files(Arc::clone(files))
         } else if proxy.has_istio_agent() {
             Self::Agent
         } else {
@@ -41,39 +47,21 @@ impl Secrets {
         }
     }
 
-    fn config(self, name: &str) -> tls::SdsSecretConfig {
-        let agent = || {
-            use core::config_source::ConfigSourceSpecifier::ApiConfigSource;
-            use core::grpc_service::{EnvoyGrpc, TargetSpecifier};
-            let target = EnvoyGrpc { cluster_name: AGENT_CLUSTER.into(), ..Default::default() };
-            let service = core::GrpcService {
-                target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
-                ..Default::default()
-            };
-            core::ConfigSource {
-                config_source_specifier: Some(ApiConfigSource(core::ApiConfigSource {
-                    api_type: core::api_config_source::ApiType::Grpc.into(),
-                    transport_api_version: core::ApiVersion::V3.into(),
-                    grpc_services: vec![service],
-                    set_node_on_first_message_only: true,
-                    ..Default::default()
-                })),
-                initial_fetch_timeout: Some(super::seconds(0)),
-                resource_api_version: core::ApiVersion::V3.into(),
-                ..Default::default()
-            }
-        };
-        tls::SdsSecretConfig {
-            name: name.into(),
+    fn config(&self, name: &str) -> tls::SdsSecretConfig {
+        let source = match self {
             // Without a source, the name is that of a static secret of the bootstrap.
-            sds_config: (self == Self::Agent).then(agent),
-        }
+            Self::Bootstrap | Self::Unknown => None,
+            Self::Agent => Some(of_agent()),
+            Self::Files(files) if name == ROOTS_SECRET => Some(of_file(&files.roots)),
+            Self::Files(files) => Some(of_file(&files.certificate)),
+        };
+        tls::SdsSecretConfig { name: name.into(), sds_config: source }
     }
 
     /// What both ends of an mTLS connection have in common: own certificate, roots, and the peers
     /// that may be at the other end.
     fn common(
-        self,
+        &self,
         alpn: &[&str],
         peers: Vec<tls::SubjectAltNameMatcher>,
     ) -> tls::CommonTlsContext {
@@ -107,7 +95,7 @@ impl Secrets {
     ///
     /// Where no account is known, any identity of these trust domains may answer, never a stranger.
     pub(super) fn upstream<'a>(
-        self,
+        &self,
         sni: String,
         alpn: &[&str],
         accounts: impl Iterator<Item = &'a str>,
@@ -129,7 +117,7 @@ impl Secrets {
     ///
     /// Roots alone are not enough: what they sign may be of other trust domains, and of none.
     pub(super) fn downstream(
-        self,
+        &self,
         alpn: &[&str],
         trust_domains: &BTreeSet<&str>,
     ) -> core::TransportSocket {
@@ -139,6 +127,47 @@ impl Secrets {
             ..Default::default()
         };
         socket(any(&context))
+    }
+}
+
+/// Secrets by a stream to Istio's agent.
+fn of_agent() -> core::ConfigSource {
+    use core::config_source::ConfigSourceSpecifier::ApiConfigSource;
+    use core::grpc_service::{EnvoyGrpc, TargetSpecifier};
+    let target = EnvoyGrpc { cluster_name: AGENT_CLUSTER.into(), ..Default::default() };
+    let service = core::GrpcService {
+        target_specifier: Some(TargetSpecifier::EnvoyGrpc(target)),
+        ..Default::default()
+    };
+    core::ConfigSource {
+        config_source_specifier: Some(ApiConfigSource(core::ApiConfigSource {
+            api_type: core::api_config_source::ApiType::Grpc.into(),
+            transport_api_version: core::ApiVersion::V3.into(),
+            grpc_services: vec![service],
+            set_node_on_first_message_only: true,
+            ..Default::default()
+        })),
+        initial_fetch_timeout: Some(super::seconds(0)),
+        resource_api_version: core::ApiVersion::V3.into(),
+        ..Default::default()
+    }
+}
+
+/// Secrets from a file on the proxy's host. What is moved into its folder has it read anew.
+fn of_file(path: &str) -> core::ConfigSource {
+    use core::config_source::ConfigSourceSpecifier::PathConfigSource;
+    let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or("/");
+    core::ConfigSource {
+        config_source_specifier: Some(PathConfigSource(core::PathConfigSource {
+            path: path.into(),
+            watched_directory: Some(core::WatchedDirectory {
+                path: folder.into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        })),
+        resource_api_version: core::ApiVersion::V3.into(),
+        ..Default::default()
     }
 }
 

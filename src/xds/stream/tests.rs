@@ -6,27 +6,43 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
+use crate::identity::caller::{CallerAnswer, CallerRegistry};
+use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
 use crate::model::{ClusterId, KnownClusters};
-use crate::push::event_loop::{Event, Mesh};
+use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::Changes;
 use crate::registry::RegistryUpdate;
 use crate::task::Supervisor;
 use crate::xds::budgets::{Budgets, Pressure};
 use crate::xds::connections::Connections;
-use crate::xds::server::Config;
+use crate::xds::server::XdsConfig;
+
+/// Takes no tokens.
+#[derive(Debug)]
+struct NobodyByToken;
+
+impl CallerRegistry for NobodyByToken {
+    fn verify<'a>(&'a self, _: &'a str, _: &'a ClusterId) -> CallerAnswer<'a> {
+        Box::pin(pending())
+    }
+
+    fn runs(&self, _: &ClusterId, _: &SpiffeId) -> bool {
+        false
+    }
+}
 
 /// A stream of `web.ns` in cluster `east`, where the services `a.ns` and `b.ns` are.
-fn stream(form: Form) -> Stream {
+fn stream(form: ProtocolForm) -> Stream {
     stream_of(form, watch::channel(Some(version(&mut mesh()))).1)
 }
 
-fn stream_of(form: Form, context: watch::Receiver<Option<Arc<PushContext>>>) -> Stream {
+fn stream_of(form: ProtocolForm, context: watch::Receiver<Option<Arc<PushContext>>>) -> Stream {
     stream_with(form, context, Arc::default())
 }
 
 fn stream_with(
-    form: Form,
+    form: ProtocolForm,
     context: watch::Receiver<Option<Arc<PushContext>>>,
     connections: Arc<Connections>,
 ) -> Stream {
@@ -35,22 +51,25 @@ fn stream_with(
     let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
     let id = "spiffe://cluster.local/ns/ns/sa/app".parse().expect("a SPIFFE ID");
     let pair = authority.issue_workload(&id, Duration::from_secs(3600), now).expect("it signs");
-    let settings = identity::Settings {
+    let settings = identity::CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".into()] },
         client_ca: None,
         authority: Some(AuthorityFrom::Stored(files)),
         named: watch::channel(Arc::default()).1,
+        clients: ClientCertificates::Optional,
     };
     let tasks = Supervisor::new();
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");
     tasks.stop();
     let trust = Arc::clone(&identity.borrow().trust);
     let peer = trust.authenticate(pair.chain.certificates(), now).expect("our own");
-    let shared = Shared::new(Config {
+    let shared = ServerShared::new(XdsConfig {
         context,
         interest: Arc::default(),
         identity,
         trust_domain: watch::channel(Some("cluster.local".into())).1,
+        callers: Arc::new(NobodyByToken),
+        tokens_count: true,
         connections,
         stats: Arc::default(),
         cache: Arc::default(),
@@ -58,16 +77,18 @@ fn stream_with(
         descriptors: Arc::default(),
         drain: tokio_util::sync::CancellationToken::new(),
     });
-    let line = Line::new(Arc::new(peer), 0);
-    Stream::new(Arc::new(shared), Arc::new(line), form)
+    let (peer, address) = (Arc::new(peer), ([127, 0, 0, 1], 0).into());
+    let caller = Caller::of_certificate(Arc::clone(&peer), None);
+    let line = ConnectionShared::new(address, Some(peer), 0);
+    Stream::new(Arc::new(shared), Arc::new(line), caller, form)
 }
 
-fn mesh() -> Mesh {
-    let mut mesh = Mesh::new(crate::fixtures::settings());
+fn mesh() -> MeshState {
+    let mut mesh = MeshState::new(crate::fixtures::settings());
     let clusters = [(ClusterId::from("east"), member(None))].into();
-    mesh.apply(Event::Clusters(Arc::new(KnownClusters { clusters })));
-    mesh.apply(Event::Registry(east(1)));
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    mesh.apply(MeshEvent::Registry(east(1)));
+    mesh.apply(MeshEvent::Complete);
     mesh
 }
 
@@ -78,7 +99,7 @@ fn east(epoch: u64) -> RegistryUpdate {
     word.said()
 }
 
-fn version(mesh: &mut Mesh) -> Arc<PushContext> {
+fn version(mesh: &mut MeshState) -> Arc<PushContext> {
     mesh.next_version().expect("a version").0
 }
 
@@ -97,28 +118,13 @@ fn endpoints(names: &[&str]) -> (String, Vec<String>) {
     (ResourceType::Endpoint.url().into(), names.collect())
 }
 
-#[test]
-fn changes_are_told_at_once_until_there_are_more_than_twenty_a_second() {
-    let began = Instant::now();
-    let at = |millis| began + Duration::from_millis(millis);
-    let mut pace = Pace(began);
-    for _ in 0..10 {
-        assert_eq!(pace.wait(began), Duration::ZERO, "a burst is told as it comes");
-        pace.step(began);
-    }
-    assert_eq!(pace.wait(began), CHANGES_SPACING);
-    pace.step(at(50));
-    assert_eq!(pace.wait(at(50)), CHANGES_SPACING);
-    assert_eq!(pace.wait(at(2000)), Duration::ZERO, "and so after quiet");
-}
-
 fn sent(stream: &mut Stream) -> usize {
     stream.due().expect("a response").count()
 }
 
 #[tokio::test]
 async fn names_in_a_refusal_are_heard_of_when_they_change() {
-    let mut stream = stream(Form::Delta);
+    let mut stream = stream(ProtocolForm::Delta);
     for (names, nonce) in [(&["a.ns"], ""), (&["b.ns"], "1")] {
         let (type_url, resource_names_subscribe) = endpoints(names);
         let refused = || rpc::Status { message: "no".into(), ..Default::default() };
@@ -139,7 +145,7 @@ async fn names_in_a_refusal_are_heard_of_when_they_change() {
 
 #[tokio::test]
 async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
-    let mut in_sync = stream(Form::Delta);
+    let mut in_sync = stream(ProtocolForm::Delta);
     let everything = |node| DeltaDiscoveryRequest {
         node,
         type_url: ResourceType::Cluster.url().into(),
@@ -153,9 +159,14 @@ async fn a_change_goes_past_first_syncs_that_wait_for_their_turn() {
     assert!(in_sync.turn().now_or_never().expect("nobody else is there").is_some());
     assert!(!in_sync.responses().is_empty());
 
-    let mut new = Stream::new(Arc::clone(&in_sync.shared), Arc::clone(&in_sync.line), Form::Delta);
+    let mut new = Stream::new(
+        Arc::clone(&in_sync.shared),
+        Arc::clone(&in_sync.line),
+        in_sync.caller.clone(),
+        ProtocolForm::Delta,
+    );
     assert!(new.take(&first).is_ok());
-    let storm = in_sync.shared.lane.turn(usize::MAX).now_or_never().expect("it is empty");
+    let storm = in_sync.shared.sync_limiter.turn(usize::MAX).now_or_never().expect("it is empty");
     let change = Dirty { endpoints: vec!["outbound|80||a.ns".into()], ..Dirty::default() };
     lock(&in_sync.session).on_change(&change);
     lock(&in_sync.session).on_change(&Dirty { lists: Wildcards::ALL, ..Dirty::default() });
@@ -178,7 +189,7 @@ fn watches(names: &[String], listed: bool) -> Vec<u8> {
     .encode_to_vec()
 }
 
-fn code_of(outcome: Result<(), Ended>) -> Option<(tonic::Code, String)> {
+fn code_of(outcome: Result<(), StreamEnd>) -> Option<(tonic::Code, String)> {
     let status = outcome.err()?.status?;
     Some((status.code(), status.message().split(':').next().unwrap_or_default().to_owned()))
 }
@@ -187,7 +198,7 @@ fn code_of(outcome: Result<(), Ended>) -> Option<(tonic::Code, String)> {
 async fn names_of_no_service_are_charged_to_the_identity_and_given_back_with_the_stream() {
     let connections = Arc::new(Connections::new(Budgets::of_memory(8 << 20)));
     let context = watch::channel(Some(version(&mut mesh()))).1;
-    let open = || stream_with(Form::Delta, context.clone(), Arc::clone(&connections));
+    let open = || stream_with(ProtocolForm::Delta, context.clone(), Arc::clone(&connections));
     let invented =
         |count| (0..count).map(|n| format!("outbound|80||made-up-{n}.ns")).collect::<Vec<_>>();
     let usage = || connections.budgets().costliest(1).pop().map(|(_, usage)| usage);
@@ -214,11 +225,27 @@ async fn names_of_no_service_are_charged_to_the_identity_and_given_back_with_the
 }
 
 #[tokio::test]
+async fn names_that_can_not_be_charged_are_not_even_taken() {
+    let connections = Arc::new(Connections::new(Budgets::of_memory(8 << 20)));
+    let context = watch::channel(Some(version(&mut mesh()))).1;
+    let open = || stream_with(ProtocolForm::Delta, context.clone(), Arc::clone(&connections));
+    let mut stream = open();
+    let invented: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{n}.ns")).collect();
+    let refused = code_of(stream.take(&watches(&invented, false)));
+    assert_eq!(refused, Some((tonic::Code::ResourceExhausted, "STR0514".to_owned())));
+    let usage = connections.budgets().costliest(1).pop().expect("it is still entered").1;
+    assert_eq!(usage.names, 0);
+    // Known ones are, and one that comes often counts once.
+    let often: Vec<_> = (0..5000).map(|n| format!("outbound|80||made-up-{}.ns", n % 9)).collect();
+    assert!(open().take(&watches(&often, false)).is_ok());
+}
+
+#[tokio::test]
 async fn while_memory_is_short_only_who_comes_back_with_what_it_has_is_let_in() {
     let context = watch::channel(Some(version(&mut mesh()))).1;
     let connections = Arc::new(Connections::new(Budgets::of_memory(1 << 30)));
     connections.budgets().press(Pressure::Raised, 1);
-    let open = || stream_with(Form::Delta, context.clone(), Arc::clone(&connections));
+    let open = || stream_with(ProtocolForm::Delta, context.clone(), Arc::clone(&connections));
     let names = endpoints(&["a.ns"]).1;
     let refused = code_of(open().take(&watches(&names, false)));
     assert_eq!(refused, Some((tonic::Code::Unavailable, "STR0515".to_owned())));
@@ -235,11 +262,11 @@ async fn while_memory_is_short_only_who_comes_back_with_what_it_has_is_let_in() 
 async fn a_pod_that_appears_later_and_contradicts_its_stream_ends_it() {
     let mut mesh = mesh();
     let (versions, context) = watch::channel(Some(version(&mut mesh)));
-    let mut stream = stream_of(Form::Delta, context);
+    let mut stream = stream_of(ProtocolForm::Delta, context);
     assert!(stream.take(&watches(&endpoints(&["a.ns"]).1, false)).is_ok());
     let pod = |address| workload("web.ns", address, &[]);
     for (address, code) in [("10.0.0.1", None), ("10.0.0.2", Some("STR0512"))] {
-        mesh.apply(Event::Registry(shard("east", 1).update().pod(pod(address)).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).update().pod(pod(address)).said()));
         let (context, changes) = mesh.next_version().expect("a version");
         versions.send_replace(Some(context));
         assert_eq!(stream.shared.interest.mark(&changes), 1);
@@ -260,7 +287,7 @@ async fn a_panic_ends_its_stream_with_a_status() {
 async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
     let mut mesh = mesh();
     let (versions, context) = watch::channel(Some(version(&mut mesh)));
-    let mut stream = stream_of(Form::Delta, context);
+    let mut stream = stream_of(ProtocolForm::Delta, context);
     let everything = || Dirty { everything: true, ..Dirty::default() };
     let request = DeltaDiscoveryRequest {
         node: node(&[("CLUSTER_ID", "east")]),
@@ -270,13 +297,13 @@ async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
     assert!(stream.take(&request.encode_to_vec()).is_ok());
     assert!(sent(&mut stream) > 2);
 
-    mesh.apply(Event::Registry(removed("east", 2)));
+    mesh.apply(MeshEvent::Registry(removed("east", 2)));
     versions.send_replace(Some(version(&mut mesh)));
     lock(&stream.session).on_change(&everything());
     assert!(stream.due().is_none());
 
     let new = shard("east", 3).with(service("c.ns"), vec![]).said();
-    mesh.apply(Event::Registry(new));
+    mesh.apply(MeshEvent::Registry(new));
     versions.send_replace(Some(version(&mut mesh)));
     lock(&stream.session).on_change(&everything());
     let added = stream.due().expect("a response");
@@ -286,7 +313,7 @@ async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
 #[tokio::test]
 async fn only_a_proxyless_client_gets_complete_answers() {
     for (generator, second) in [("grpc", 2), ("", 1)] {
-        let mut stream = stream(Form::Sotw);
+        let mut stream = stream(ProtocolForm::Sotw);
         for (names, nonce, expected) in [(&["a.ns"][..], "", 1), (&["a.ns", "b.ns"], "1", second)] {
             let (type_url, resource_names) = endpoints(names);
             let request = DiscoveryRequest {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Held;
+use crate::xds::held_version::HeldVersion;
 use crate::xds::list;
 use crate::xds::resource::{Resource, Version};
 
@@ -16,28 +16,28 @@ use crate::xds::resource::{Resource, Version};
 pub(super) struct Entries {
     resources: Vec<Arc<Resource>>,
     /// As many.
-    states: Vec<Packed>,
+    states: Vec<PackedState>,
 }
 
 /// An entry on its way in.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct NewEntry {
     /// What was sent, shared with all who were; else a stub that has the name, and the version if the
     /// client listed one.
     pub(super) resource: Arc<Resource>,
-    pub(super) state: State,
+    pub(super) state: NameState,
 }
 
 /// An entry as it stands.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) resource: &'a Arc<Resource>,
-    pub(super) state: State,
+    pub(super) state: NameState,
 }
 
 /// What is known of a name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct NameState {
     pub(super) holds: Holds,
     /// The client asked for it by this name.
     pub(super) named: bool,
@@ -51,9 +51,9 @@ pub(super) struct State {
 pub(super) enum Holds {
     #[default]
     Nothing,
-    /// It said so, with another server's version.
+    /// It stated so, with another server's version.
     Unknown,
-    /// It said so, with the version of the entry's resource.
+    /// It stated so, with the version of the entry's resource.
     Listed,
     /// It was sent the entry's resource.
     Sent,
@@ -68,12 +68,12 @@ pub(super) enum Due {
     Send,
 }
 
-/// A [`State`] in a byte: two bits of what is held, two of what is due, and two marks.
+/// A [`NameState`] in a byte: two bits of what is held, two of what is due, and two marks.
 #[derive(Debug, Clone, Copy)]
-struct Packed(u8);
+struct PackedState(u8);
 
-impl From<State> for Packed {
-    fn from(state: State) -> Self {
+impl From<NameState> for PackedState {
+    fn from(state: NameState) -> Self {
         let due = match state.due {
             None => 0,
             Some(Due::Compare) => 1,
@@ -84,8 +84,8 @@ impl From<State> for Packed {
     }
 }
 
-impl From<Packed> for State {
-    fn from(Packed(bits): Packed) -> Self {
+impl From<PackedState> for NameState {
+    fn from(PackedState(bits): PackedState) -> Self {
         Self {
             holds: match bits & 3 {
                 0 => Holds::Nothing,
@@ -104,15 +104,15 @@ impl From<Packed> for State {
     }
 }
 
-impl Entry {
+impl NewEntry {
     /// Of what is neither watched nor held, and not due.
     pub(super) fn new(resource: Arc<Resource>) -> Self {
-        Self { resource, state: State::default() }
+        Self { resource, state: NameState::default() }
     }
 
     /// Of what the client was sent.
     pub(super) fn sent(resource: Arc<Resource>) -> Self {
-        Self { resource, state: State { holds: Holds::Sent, ..State::default() } }
+        Self { resource, state: NameState { holds: Holds::Sent, ..NameState::default() } }
     }
 
     /// Of what nothing is known but its name.
@@ -125,12 +125,12 @@ impl Entry {
         let holds = if version.is_some() { Holds::Listed } else { Holds::Unknown };
         Self {
             resource: Self::stub(name, version.unwrap_or(Version(0))),
-            state: State { holds, ..State::default() },
+            state: NameState { holds, ..NameState::default() },
         }
     }
 
     fn stub(name: &str, version: Version) -> Arc<Resource> {
-        Arc::new(Resource { name: name.into(), version, body: Bytes::new() })
+        Arc::new(Resource { name: name.into(), version, body: Bytes::new().into() })
     }
 
     pub(super) fn view(&self) -> View<'_> {
@@ -143,12 +143,12 @@ impl<'a> View<'a> {
         &self.resource.name
     }
 
-    pub(super) fn held(self) -> Option<Held> {
+    pub(super) fn held(self) -> Option<HeldVersion> {
         match self.state.holds {
             Holds::Nothing => None,
-            Holds::Unknown => Some(Held::Listed(None)),
-            Holds::Listed => Some(Held::Listed(Some(self.resource.version))),
-            Holds::Sent => Some(Held::Sent(Arc::clone(self.resource))),
+            Holds::Unknown => Some(HeldVersion::Listed(None)),
+            Holds::Listed => Some(HeldVersion::Listed(Some(self.resource.version))),
+            Holds::Sent => Some(HeldVersion::Sent(Arc::clone(self.resource))),
         }
     }
 
@@ -190,7 +190,7 @@ impl Entries {
     }
 
     /// What is known of the name at a place that there is.
-    pub(super) fn state(&self, at: usize) -> State {
+    pub(super) fn state(&self, at: usize) -> NameState {
         self.states[at].into()
     }
 
@@ -201,7 +201,7 @@ impl Entries {
 
     /// All of them, in the order of the names.
     pub(super) fn iter(&self) -> impl Iterator<Item = View<'_>> {
-        let states = self.states.iter().map(|state| State::from(*state));
+        let states = self.states.iter().map(|state| NameState::from(*state));
         self.resources.iter().zip(states).map(|(resource, state)| View { resource, state })
     }
 
@@ -211,13 +211,13 @@ impl Entries {
     }
 
     /// The first place from `from` on whose state is so.
-    pub(super) fn position(&self, from: usize, is_so: impl Fn(State) -> bool) -> Option<usize> {
+    pub(super) fn position(&self, from: usize, is_so: impl Fn(NameState) -> bool) -> Option<usize> {
         let rest = self.states.get(from..)?;
-        rest.iter().position(|state| is_so(State::from(*state))).map(|at| from + at)
+        rest.iter().position(|state| is_so(NameState::from(*state))).map(|at| from + at)
     }
 
     /// Changes what is known of the name at a place that there is; returns what was known before.
-    pub(super) fn update(&mut self, at: usize, change: impl FnOnce(&mut State)) -> State {
+    pub(super) fn update(&mut self, at: usize, change: impl FnOnce(&mut NameState)) -> NameState {
         let before = self.state(at);
         let mut state = before;
         change(&mut state);
@@ -231,7 +231,7 @@ impl Entries {
     }
 
     /// Takes in entries of other names than there are, in no order, each name once.
-    pub(super) fn add(&mut self, mut new: Vec<Entry>) {
+    pub(super) fn add(&mut self, mut new: Vec<NewEntry>) {
         new.sort_by(|a, b| a.resource.name.cmp(&b.resource.name));
         let resources = std::mem::take(&mut self.resources);
         let states = std::mem::take(&mut self.states);
@@ -247,7 +247,7 @@ impl Entries {
         new.for_each(|entry| self.push(entry.resource, entry.state.into()));
     }
 
-    fn push(&mut self, resource: Arc<Resource>, state: Packed) {
+    fn push(&mut self, resource: Arc<Resource>, state: PackedState) {
         self.resources.push(resource);
         self.states.push(state);
     }
@@ -280,8 +280,8 @@ mod tests {
         for holds in [Holds::Nothing, Holds::Unknown, Holds::Listed, Holds::Sent] {
             for due in [None, Some(Due::Compare), Some(Due::Send)] {
                 for (named, going) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let state = State { holds, named, due, going };
-                    assert_eq!(State::from(Packed::from(state)), state);
+                    let state = NameState { holds, named, due, going };
+                    assert_eq!(NameState::from(PackedState::from(state)), state);
                 }
             }
         }
@@ -293,8 +293,8 @@ mod tests {
         let names = |entries: &Entries| {
             entries.iter().map(|one| one.name().to_string()).collect::<Vec<_>>()
         };
-        entries.add(["d", "b"].map(Entry::named).into());
-        entries.add(["e", "a", "c"].map(Entry::named).into());
+        entries.add(["d", "b"].map(NewEntry::named).into());
+        entries.add(["e", "a", "c"].map(NewEntry::named).into());
         assert_eq!(names(&entries), ["a", "b", "c", "d", "e"]);
         let at = entries.place("c").expect("it is there");
         entries.update(at, |state| state.named = true);

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use crate::xds::resource::{All, Resource};
 
 /// What a sorted run is searched by.
-pub(super) trait Named {
+pub(super) trait SortedByName {
     fn name(&self) -> &str;
 }
 
-impl Named for Arc<Resource> {
+impl SortedByName for Arc<Resource> {
     fn name(&self) -> &str {
         &self.name
     }
 }
 
-impl Named for Arc<str> {
+impl SortedByName for Arc<str> {
     fn name(&self) -> &str {
         self
     }
@@ -27,7 +27,7 @@ pub(super) struct Sweep<'a, T> {
     passed: usize,
 }
 
-impl<'a, T: Named> Sweep<'a, T> {
+impl<'a, T: SortedByName> Sweep<'a, T> {
     pub(super) fn new(all: &'a [T]) -> Self {
         Self { all, passed: 0 }
     }

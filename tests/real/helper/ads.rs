@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use prost::Message;
 use serde_json::Value;
 use strait::push::interest::Dirty;
-use strait::xds::list::List;
+use strait::xds::list::SharedList;
 use strait::xds::resource::{All, Resource, ResourceSource, ResourceType};
-use strait::xds::session::{Form, Session};
+use strait::xds::session::{ProtocolForm, Session};
 use strait_proto::envoy::envoy::config::cluster::v3::Cluster;
 use strait_proto::envoy::envoy::config::cluster::v3::cluster::{
     ClusterDiscoveryType, DiscoveryType, EdsClusterConfig,
@@ -93,7 +93,7 @@ async fn converse(
     responses: mpsc::Sender<Result<DeltaDiscoveryResponse, Status>>,
     broken: Arc<AtomicBool>,
 ) {
-    let mut session = Session::new(Form::Delta);
+    let mut session = Session::new(ProtocolForm::Delta);
     let mut source = Source { changed: broken.load(Ordering::Relaxed) };
     while let Ok(Some(request)) = requests.message().await {
         let of = |kind: ResourceType| request.type_url == kind.url();
@@ -103,7 +103,7 @@ async fn converse(
         let settled = of(ResourceType::Endpoint) && !request.response_nonce.is_empty();
         let now = SystemTime::now();
         let bytes = request.encode_to_vec();
-        let request = strait::xds::request::Request::read(Form::Delta, &bytes);
+        let request = strait::xds::request::AdsRequest::read(ProtocolForm::Delta, &bytes);
         let request = request.expect("tonic has read it");
         session.on_request(request, Some(&mut source), now).expect("Envoy keeps to the protocol");
         if settled && !source.changed {
@@ -134,7 +134,10 @@ struct Source {
 impl ResourceSource for Source {
     fn all(&mut self, kind: ResourceType) -> All {
         if kind != ResourceType::Cluster {
-            return All { shared: List::new(kind, Arc::new([]), usize::MAX), own: Vec::new() };
+            return All {
+                shared: SharedList::new(kind, Arc::new([]), usize::MAX),
+                own: Vec::new(),
+            };
         }
         let ads = ConfigSource {
             config_source_specifier: Some(ConfigSourceSpecifier::Ads(AggregatedConfigSource {})),
@@ -153,7 +156,7 @@ impl ResourceSource for Source {
             ..Default::default()
         };
         let all = Arc::new([Arc::new(Resource::new(NAME, cluster.encode_to_vec()))]);
-        All { shared: List::new(kind, all, usize::MAX), own: Vec::new() }
+        All { shared: SharedList::new(kind, all, usize::MAX), own: Vec::new() }
     }
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {

@@ -3,13 +3,13 @@
 use super::*;
 
 /// Members remembered from before: ID, Secret, UID.
-pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, Remembered> {
+pub(super) fn remembered(members: &[(&str, &str, &str)]) -> BTreeMap<ClusterId, RememberedMember> {
     let one = |(id, secret, uid): &(&str, &str, &str)| {
-        let remembered = Remembered {
+        let remembered = RememberedMember {
             secret: Some(format!("strait-system/{secret}").into()),
             uid: Some((*uid).to_owned()),
             last_contact: Some(SystemTime::now() - Duration::from_secs(600)),
-            ..Remembered::default()
+            ..RememberedMember::default()
         };
         ((*id).into(), remembered)
     };
@@ -30,10 +30,10 @@ async fn what_is_remembered_is_there_at_once_and_goes_when_its_cluster_speaks() 
         ])
         .await;
     // East may say what is newer, north can't.
-    world.until_settled(Settled::Waiting(vec!["east".into()])).await;
+    world.until_settled(MembersSettled::Waiting(vec!["east".into()])).await;
     world.release("slow-uid-1");
     world.until(&["east live a", "new live b", "north restored b"]).await;
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     let mut words = world.words();
     words.sort();
     assert_eq!(words, ["+east", "+east", "+new", "+north"]);
@@ -55,7 +55,7 @@ async fn another_cluster_under_the_same_secret_is_barred_after_a_restart_too() {
 async fn without_any_configuration_the_members_are_presumed_and_later_as_their_secrets() {
     let members = remembered(&[("east", "a", "1"), ("north", "b", "2"), ("west", "c", "3")]);
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     world.until(&["east restored a", "north restored b", "west restored c"]).await;
     world.until_alive(&[]).await;
     // One is there, one has another Secret, one has gone.
@@ -84,10 +84,10 @@ async fn what_is_remembered_counts_once_its_cluster_had_a_moment_to_say_what_is_
     let mut world = World::new(Setup { remembered: members, ..Setup::default() });
     world.secrets(&[("a", &["dark=dark", "east=good-uid-2", "silent=slow-uid-3"])]);
     world.until(&["dark restored", "east live", "silent restored"]).await;
-    world.until_settled(Settled::Waiting(vec!["silent".into()])).await;
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::Waiting(vec!["silent".into()])).await;
+    world.until_settled(MembersSettled::All).await;
     assert!(began.elapsed() >= FRESH_WAIT, "{:?}", began.elapsed());
-    assert_eq!(world.outputs.statuses.borrow()[2].state, State::Restored);
+    assert_eq!(world.outputs.statuses.borrow()[2].state, ClusterState::Restored);
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn members_whose_secrets_may_be_in_what_can_not_be_read_stay_as_they_were_
     partly(&world, found, Some("more.yaml"));
     let unread = "west rejected c: STR0219: its Secret is not found, and may be in more.yaml";
     world.until(&["east live a", "north live z", unread]).await;
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     // What else changes meanwhile changes nothing for it.
     partly(&world, &[("z", &["north=good-uid-2"])], Some("more.yaml"));
     world.until(&["east draining a", "north live z", unread]).await;
@@ -122,8 +122,8 @@ async fn a_member_that_can_not_be_asked_yet_has_its_moment_all_the_same() {
     world.mesh_trust_domain.send_replace(None);
     world.secrets(&[("a", &["east=good-uid-1"])]);
     world.until(&["east restored a"]).await;
-    assert_eq!(*world.outputs.settled.borrow(), Settled::Waiting(vec!["east".into()]));
+    assert_eq!(*world.outputs.settled.borrow(), MembersSettled::Waiting(vec!["east".into()]));
     world.mesh_trust_domain.send_replace(Some("example.org".into()));
     world.until(&["east live a"]).await;
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
 }

@@ -11,7 +11,7 @@ async fn a_secret_that_turned_bad_meanwhile_leaves_what_was_last_known() {
         world.secrets(&[("a", bad)]);
         world.until(&["east rejected a: from disk, last heard of 10 min ago"]).await;
         world.until(&["east rejected a: STR02"]).await;
-        world.until_settled(Settled::All).await;
+        world.until_settled(MembersSettled::All).await;
         world.until_alive(&[]).await;
         assert_eq!(world.words(), ["+east"], "{bad:?}");
         // It is still known which cluster that is.
@@ -70,7 +70,7 @@ async fn a_cluster_that_is_paused_from_the_start_is_not_called() {
     let mut world = World::new(Setup::default());
     world.secrets(&[("a", &["east=good-1", "strait.dev/mode=pause"])]);
     world.until(&["east paused: frozen by strait.dev/mode; nothing is known of it"]).await;
-    world.until_settled(Settled::All).await;
+    world.until_settled(MembersSettled::All).await;
     assert_eq!(*lock(&world.doubles.started), 0);
     world.secrets(&[("a", &["east=good-1"])]);
     world.until(&["east live"]).await;

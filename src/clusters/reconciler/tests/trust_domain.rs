@@ -62,7 +62,7 @@ async fn nothing_is_read_before_the_trust_domain_of_the_mesh_is_known() {
     let mut world = World::new(Setup::default());
     world.mesh_trust_domain.send_replace(None);
     world.secrets(&[("a", &["east=good-1"])]);
-    world.until_settled(Settled::Waiting(vec!["east".into()])).await;
+    world.until_settled(MembersSettled::Waiting(vec!["east".into()])).await;
     assert_eq!(*lock(&world.doubles.started), 0);
     world.mesh_trust_domain.send_replace(Some("example.org".into()));
     world.until(&["east live"]).await;

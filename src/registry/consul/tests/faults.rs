@@ -8,9 +8,10 @@ use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::fake::{FakeConsul, Fault, instance};
-use crate::registry::consul::{Config, start};
-use crate::registry::{Change, RegistryUpdate, ServiceRecord};
-use crate::sources::{Board, Facts, Lines};
+use crate::mass_deletion::ASK_AGAIN;
+use crate::registry::consul::{ConsulConfig, start};
+use crate::registry::{RegistryUpdate, ServiceRecord, ShardChange};
+use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable};
 use crate::task::Supervisor;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -19,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 struct Rig {
     fake: FakeConsul,
     updates: mpsc::Receiver<RegistryUpdate>,
-    board: Board,
+    source_statuses: SourceStatusTable,
     held: BTreeMap<String, BTreeMap<String, ServiceRecord>>,
     words: usize,
     tasks: Supervisor,
@@ -41,31 +42,31 @@ impl Rig {
     ) -> Self {
         prepare(&fake);
         let (sender, updates) = mpsc::channel(64);
-        let board = Board::new(LIMIT);
+        let source_statuses = SourceStatusTable::new(LIMIT);
         let address = format!("{scheme}://{}{options}", fake.address).parse().expect("an address");
-        let config = Config {
+        let config = ConsulConfig {
             addresses: vec![address],
             updates: sender,
-            board: board.clone(),
+            source_statuses: source_statuses.clone(),
             remembered: BTreeMap::new(),
         };
         start(config, &tasks);
-        Self { fake, updates, board, held: BTreeMap::new(), words: 0, tasks }
+        Self { fake, updates, source_statuses, held: BTreeMap::new(), words: 0, tasks }
     }
 
     fn take(&mut self, update: RegistryUpdate) {
         self.words += 1;
         let shard = update.shard.cluster.to_string();
         let contents = match update.change {
-            Change::Removed => {
+            ShardChange::Removed => {
                 self.held.remove(&shard);
                 return;
             }
-            Change::Reset(contents) => {
+            ShardChange::Reset(contents) => {
                 self.held.remove(&shard);
                 contents
             }
-            Change::Update(contents) => contents,
+            ShardChange::Update(contents) => contents,
         };
         let held = self.held.entry(shard).or_default();
         for (host, record) in contents.services {
@@ -101,11 +102,11 @@ impl Rig {
         }
     }
 
-    async fn until_board(&self, name: &str, wanted: impl Fn(&Facts) -> bool) {
-        let mut lines = self.board.lines();
-        let found = lines.wait_for(|lines: &Lines| lines.get(name).is_some_and(&wanted));
+    async fn until_board(&self, name: &str, wanted: impl Fn(&SourceFacts) -> bool) {
+        let mut lines = self.source_statuses.lines();
+        let found = lines.wait_for(|lines: &SourceStatusMap| lines.get(name).is_some_and(&wanted));
         let found = tokio::time::timeout(LIMIT, found).await;
-        assert!(found.is_ok(), "{:#?}", self.board.show());
+        assert!(found.is_ok(), "{:#?}", self.source_statuses.show());
     }
 }
 
@@ -147,7 +148,7 @@ async fn whatever_fails_what_was_known_stays_and_the_rest_goes_on() {
         rig.fake.set("web", vec![]);
         rig.fake.set("db", vec![instance("db-1", "10.0.0.3", 5432)]);
         rig.until("db.service.consul", Some(&["10.0.0.3:5432"])).await;
-        let warned = |facts: &Facts| {
+        let warned = |facts: &SourceFacts| {
             facts.warnings.iter().any(|text| text.contains("\"web\"") && text.contains("kept"))
         };
         rig.until_board("consul/dc1", warned).await;
@@ -234,12 +235,12 @@ async fn an_empty_catalogue_is_believed_when_it_stays_empty() {
     let emptied = std::time::Instant::now();
     rig.fake.change(|state| state.services.clear());
     rig.until_board("consul/dc1", |facts| {
-        facts.trouble.as_ref().is_some_and(|trouble| trouble.reason.contains("suddenly empty"))
+        facts.trouble.as_ref().is_some_and(|trouble| trouble.reason.contains("asked again"))
     })
     .await;
     rig.until("web.service.consul", None).await;
-    // Three answers, two seconds apart; that the service itself has no instances is no shorter way.
-    assert!(emptied.elapsed() >= Duration::from_millis(3900), "{:?}", emptied.elapsed());
+    // Two answers, some seconds apart; that the service itself has no instances is no shorter way.
+    assert!(emptied.elapsed() >= ASK_AGAIN, "{:?}", emptied.elapsed());
     rig.until_board("consul/dc1", |facts| facts.trouble.is_none()).await;
     rig.tasks.shut_down(LIMIT).await;
 }
@@ -268,7 +269,7 @@ async fn every_datacentre_is_a_shard_and_options_choose_among_them() {
     let update = tokio::time::timeout(LIMIT, rig.updates.recv()).await.expect("in time");
     rig.take(update.expect("it runs"));
     assert_eq!(rig.held.keys().collect::<Vec<_>>(), ["old/dc2"]);
-    assert!(rig.board.waiting_for().is_empty(), "{:?}", rig.board.show());
+    assert!(rig.source_statuses.waiting_for().is_empty(), "{:?}", rig.source_statuses.show());
     rig.tasks.shut_down(LIMIT).await;
 }
 
@@ -311,7 +312,7 @@ async fn the_token_is_read_for_each_request_and_shown_to_nobody() {
     }
     rig.fake.fault(Fault::Deny, "");
     rig.until_board("consul/dc1", |facts| facts.trouble.is_some()).await;
-    assert!(!format!("{:?}", rig.board.show()).contains("canary"));
+    assert!(!format!("{:?}", rig.source_statuses.show()).contains("canary"));
     rig.tasks.shut_down(LIMIT).await;
 }
 

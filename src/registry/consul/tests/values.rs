@@ -1,16 +1,18 @@
 //! What instances mean, and what is said of a datacentre, value by value.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::fake::instance;
+use crate::mass_deletion::ASK_AGAIN;
 use crate::model::{Health, Protocol, Resolution, TlsMode};
 use crate::registry::consul::catalog::{self, Instances};
 use crate::registry::consul::convert::{self, Converted};
-use crate::registry::consul::index::{Index, Taken};
-use crate::registry::consul::{Address, AddressError};
-use crate::registry::{Change, ServiceRecord};
+use crate::registry::consul::index::{CatalogOutcome, ConsulIndex};
+use crate::registry::consul::{AddressError, ConsulAddress};
+use crate::registry::{ServiceRecord, ShardChange};
 
 fn read(instances: &[Value]) -> Instances {
     catalog::instances(json!(instances).to_string().as_bytes()).expect("a list")
@@ -22,7 +24,7 @@ fn convert(instances: &[Value]) -> Converted {
 
 fn record(instances: &[Value]) -> ServiceRecord {
     let converted = convert(instances);
-    assert_eq!(converted.odd, Vec::<String>::new());
+    assert_eq!(converted.invalid, Vec::<String>::new());
     converted.record.expect("a service")
 }
 
@@ -134,7 +136,7 @@ fn instances_inside_and_outside_the_mesh_do_not_mix() {
     let record = mixed.record.expect("a service");
     assert!(!record.service.mesh_external && record.service.resolution == Resolution::ClientSide);
     assert_eq!((record.endpoints.len(), record.service.ports.len()), (1, 1));
-    assert!(mixed.odd[0].contains("\"out\" is outside the mesh"), "{:?}", mixed.odd);
+    assert!(mixed.invalid[0].contains("\"out\" is outside the mesh"), "{:?}", mixed.invalid);
 }
 
 #[test]
@@ -150,11 +152,11 @@ fn an_instance_that_makes_no_sense_costs_only_itself() {
     ] {
         let converted = convert(&[good.clone(), bad]);
         assert_eq!(converted.record.expect("a service").endpoints.len(), 1, "{said}");
-        assert!(converted.odd[0].contains(said), "{:?}", converted.odd);
+        assert!(converted.invalid[0].contains(said), "{:?}", converted.invalid);
     }
     for bad in [json!(7), json!({"Service": {"Port": "x"}}), json!({"Checks": 1})] {
         let read = read(&[good.clone(), bad]);
-        assert_eq!((read.good.len(), read.odd.len()), (1, 1));
+        assert_eq!((read.good.len(), read.invalid.len()), (1, 1));
     }
     for bad in ["", "{", "[1", "{}", "7", "\"x\""] {
         catalog::instances(bad.as_bytes()).expect_err(bad);
@@ -191,20 +193,21 @@ fn names(names: &[&str]) -> Vec<Arc<str>> {
 
 #[test]
 fn nothing_is_said_before_every_service_was_heard_or_failed_thrice() {
-    let mut index = Index::new("dc1");
+    let mut index = ConsulIndex::new("dc1");
     assert!(!index.has_news());
-    index.catalogue(names(&["a", "b"]), false);
-    index.service(&"a".into(), read(&[instance("a", "10.0.0.1", 80)]), false);
+    let now = Instant::now();
+    index.catalogue(names(&["a", "b"]), false, now);
+    index.service(&"a".into(), read(&[instance("a", "10.0.0.1", 80)]), false, now);
     for _ in 0..2 {
         index.failed(&"b".into(), "status 500");
         assert!(index.take_news().is_none());
     }
     index.failed(&"b".into(), "status 500");
-    let Some(Change::Reset(contents)) = index.take_news() else { panic!("a reset") };
+    let Some(ShardChange::Reset(contents)) = index.take_news() else { panic!("a reset") };
     assert_eq!(contents.services.len(), 1);
     assert!(index.take_news().is_none());
-    index.service(&"b".into(), read(&[instance("b", "10.0.0.2", 80)]), false);
-    let Some(Change::Update(contents)) = index.take_news() else { panic!("an update") };
+    index.service(&"b".into(), read(&[instance("b", "10.0.0.2", 80)]), false, now);
+    let Some(ShardChange::Update(contents)) = index.take_news() else { panic!("an update") };
     assert_eq!(
         contents.services.keys().map(|host| host.as_str()).collect::<Vec<_>>(),
         ["b.service.consul"]
@@ -212,18 +215,54 @@ fn nothing_is_said_before_every_service_was_heard_or_failed_thrice() {
 }
 
 #[test]
+fn what_is_suddenly_gone_counts_when_it_is_gone_the_second_time() {
+    let mut index = ConsulIndex::new("dc1");
+    let start = Instant::now();
+    let later = start + ASK_AGAIN;
+    let all = ["a", "b", "c"];
+    index.catalogue(names(&all), false, start);
+    let some = || read(&[instance("i", "10.0.0.1", 80)]);
+    for name in all {
+        assert!(index.service(&name.into(), some(), false, start));
+    }
+    assert!(index.take_news().is_some());
+
+    assert!(!index.service(&"a".into(), read(&[]), false, start));
+    assert!(index.service(&"a".into(), some(), false, start), "it was a fault");
+    assert!(!index.service(&"a".into(), read(&[]), false, start));
+    assert!(index.service(&"a".into(), read(&[]), false, later));
+    assert!(index.take_news().is_some());
+    assert!(index.service(&"a".into(), read(&[]), false, later), "that is known");
+
+    // One of three is most of them gone, though not all.
+    let fact = "the catalogue has 1 where 3 were known; asked again before it counts";
+    let doubtful = CatalogOutcome::Doubtful(fact.to_owned());
+    assert_eq!(index.catalogue(names(&["a"]), false, start), doubtful);
+    assert!(!index.service(&"b".into(), read(&[]), false, start));
+    assert!(!index.service(&"b".into(), read(&[]), false, later), "nor what follows from it");
+    assert!(index.take_news().is_none());
+    let gone = names(&["b", "c"]);
+    assert_eq!(
+        index.catalogue(names(&["a"]), false, later),
+        CatalogOutcome::Yes { come: vec![], gone }
+    );
+    assert!(index.take_news().is_some());
+}
+
+#[test]
 fn names_that_share_a_host_or_have_none_are_told() {
-    let mut index = Index::new("dc1");
-    let taken = index.catalogue(names(&["Web", "web", "a b", "ok"]), false);
-    assert_eq!(taken, Taken::Yes { come: names(&["Web", "ok"]), gone: vec![] });
+    let mut index = ConsulIndex::new("dc1");
+    let now = Instant::now();
+    let taken = index.catalogue(names(&["Web", "web", "a b", "ok"]), false, now);
+    assert_eq!(taken, CatalogOutcome::Yes { come: names(&["Web", "ok"]), gone: vec![] });
     assert_eq!(index.warnings().len(), 2, "{:?}", index.warnings());
-    let taken = index.catalogue(names(&["web", "ok"]), false);
-    assert_eq!(taken, Taken::Yes { come: names(&["web"]), gone: names(&["Web"]) });
+    let taken = index.catalogue(names(&["web", "ok"]), false, now);
+    assert_eq!(taken, CatalogOutcome::Yes { come: names(&["web"]), gone: names(&["Web"]) });
 }
 
 #[test]
 fn addresses_are_urls_with_known_options_and_no_credential() {
-    let address: Address =
+    let address: ConsulAddress =
         "https://consul.example:8501/prefix/?dc=a&dc=b_1&name=old&token-file=/t&ca-file=/c"
             .parse()
             .expect("an address");
@@ -240,6 +279,6 @@ fn addresses_are_urls_with_known_options_and_no_credential() {
         ("http://consul?dc=a/b", AddressError::Value { option: "dc", value: "a/b".into() }),
         ("http://consul?name=A", AddressError::Value { option: "name", value: "A".into() }),
     ] {
-        assert_eq!(bad.parse::<Address>(), Err(error), "{bad}");
+        assert_eq!(bad.parse::<ConsulAddress>(), Err(error), "{bad}");
     }
 }

@@ -6,15 +6,18 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Index, Kept, Touched, names};
-use crate::apiserver::Key;
+use super::{IndexChanges, IndexedObject, KubeIndex, names};
+use crate::apiserver::NamespacedName;
 use crate::model::{DeclaredGateway, Locality, Namespace, NamespaceFilter, WorkloadKey};
 use crate::registry::kube::namespace::NamespaceFacts;
 
-impl Index {
+impl KubeIndex {
     /// Lets the namespaces be these that belong to the mesh. Returns what that touched.
-    pub(in crate::registry::kube) fn filter(&mut self, filter: Arc<NamespaceFilter>) -> Touched {
-        let mut touched = Touched::default();
+    pub(in crate::registry::kube) fn filter(
+        &mut self,
+        filter: Arc<NamespaceFilter>,
+    ) -> IndexChanges {
+        let mut touched = IndexChanges::default();
         if self.chosen.replace(filter, &self.namespaces, &self.pods) {
             touched.services = self.services.keys().cloned().collect();
             (touched.workloads, touched.facts) = (true, true);
@@ -27,7 +30,7 @@ impl Index {
         &mut self,
         name: &Arc<str>,
         facts: Option<NamespaceFacts>,
-        touched: &mut Touched,
+        touched: &mut IndexChanges,
     ) {
         let prefers = |facts: Option<&NamespaceFacts>| facts.map(|facts| facts.prefers);
         let old = self.namespaces.get(name);
@@ -51,14 +54,19 @@ impl Index {
     }
 
     /// Touches all services of a namespace.
-    fn touch_namespace(&self, name: &Arc<str>, touched: &mut Touched) {
-        let first = Key { namespace: Arc::clone(name), name: "".into() };
+    fn touch_namespace(&self, name: &Arc<str>, touched: &mut IndexChanges) {
+        let first = NamespacedName { namespace: Arc::clone(name), name: "".into() };
         let services = self.services.range(first..).map(|(key, _)| key);
         touched.services.extend(services.take_while(|key| key.namespace == *name).cloned());
     }
 
     /// Keeps whether a pod takes traffic.
-    pub(super) fn note_ready(&mut self, key: &Key, ready: bool, touched: &mut Touched) {
+    pub(super) fn note_ready(
+        &mut self,
+        key: &NamespacedName,
+        ready: bool,
+        touched: &mut IndexChanges,
+    ) {
         if ready && self.facts.unready.is_empty() {
             return;
         }
@@ -80,7 +88,7 @@ impl Index {
         &mut self,
         name: WorkloadKey,
         gateway: Option<DeclaredGateway>,
-        touched: &mut Touched,
+        touched: &mut IndexChanges,
     ) {
         touched.facts |= note(&mut self.facts.gateways, name, gateway);
     }
@@ -95,7 +103,7 @@ impl Index {
         &mut self,
         name: WorkloadKey,
         entry: Option<Arc<Value>>,
-        touched: &mut Touched,
+        touched: &mut IndexChanges,
     ) {
         touched.facts |= note(&mut self.facts.entries, name, entry);
     }
@@ -105,14 +113,14 @@ impl Index {
         &mut self,
         name: &Arc<str>,
         locality: Option<&Arc<Locality>>,
-        touched: &mut Touched,
+        touched: &mut IndexChanges,
     ) {
         let locality = locality.filter(|locality| !locality.is_empty());
         touched.facts |= note(&mut self.facts.localities, Arc::clone(name), locality.cloned());
     }
 }
 
-/// Keeps or drops what is said under a name; returns whether that is news.
+/// Keeps or drops what is noted under a name; returns whether that is a change.
 fn note<K: Ord + Clone, V: PartialEq + Clone>(
     map: &mut Arc<BTreeMap<K, V>>,
     name: K,
@@ -130,18 +138,18 @@ fn note<K: Ord + Clone, V: PartialEq + Clone>(
 }
 
 /// The name under which an object is kept.
-pub(in crate::registry::kube) fn name_of(key: &Key) -> WorkloadKey {
+pub(in crate::registry::kube) fn name_of(key: &NamespacedName) -> WorkloadKey {
     WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
 }
 
 /// Those of `named` that aren't on the list.
 pub(in crate::registry::kube) fn missing_names<V, T>(
     named: &BTreeMap<WorkloadKey, V>,
-    list: &[Kept<T>],
-) -> Vec<Key> {
+    list: &[IndexedObject<T>],
+) -> Vec<NamespacedName> {
     let present = names(list);
     let absent = |name: &&WorkloadKey| !present.contains(&(name.namespace.as_str(), &*name.name));
-    let key = |name: &WorkloadKey| Key {
+    let key = |name: &WorkloadKey| NamespacedName {
         namespace: name.namespace.as_str().into(),
         name: Arc::clone(&name.name),
     };

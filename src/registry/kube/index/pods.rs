@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{Index, Indexed, Kept, Kind, ListOf, Touched, name_of};
-use crate::apiserver::{Gather, Key};
-use crate::model::{Gathered, Namespace, Workload, WorkloadKey, WorkloadRef};
+use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ListOf, name_of};
+use crate::apiserver::{Gather, NamespacedName};
+use crate::model::{Namespace, Workload, WorkloadKey, WorkloadRef, WorkloadsBuilder};
 use crate::registry::kube::endpoint_slice::Slice;
-use crate::registry::kube::pod::Pod;
+use crate::registry::kube::pod::PodRecord;
 use crate::registry::kube::slices::{Reference, hash};
 
 /// Names of pods by namespace and address.
@@ -19,33 +19,33 @@ pub(super) type Unnamed = BTreeMap<(Namespace, IpAddr), BTreeSet<Arc<str>>>;
 /// are kept. One by one they would leave a heap full of holes behind, three times as large.
 #[derive(Debug, Default)]
 pub(in crate::registry::kube) struct PodList {
-    pods: Gathered,
+    pods: WorkloadsBuilder,
     /// Those that have an address and take no traffic.
     unready: BTreeSet<WorkloadKey>,
     /// What makes no sense of which.
-    odd: BTreeMap<Key, Box<str>>,
+    invalid: BTreeMap<NamespacedName, Box<str>>,
 }
 
-impl Gather<Kept<Pod>> for PodList {
-    fn add(&mut self, object: Kept<Pod>) {
-        let Kept { key, value, odd } = object;
-        let Some(Pod { workload, ready }) = value else { return self.forget(&key) };
+impl Gather<IndexedObject<PodRecord>> for PodList {
+    fn add(&mut self, object: IndexedObject<PodRecord>) {
+        let IndexedObject { key, value, invalid } = object;
+        let Some(PodRecord { workload, ready }) = value else { return self.forget(&key) };
         if !ready && !workload.addresses.is_empty() {
             self.unready.insert(name_of(&key));
         } else if !self.unready.is_empty() {
             self.unready.remove(&name_of(&key));
         }
         self.pods.put(&key.namespace, &key.name, workload);
-        match odd {
-            Some(reason) => _ = self.odd.insert(key, reason),
-            None => _ = self.odd.remove(&key),
+        match invalid {
+            Some(reason) => _ = self.invalid.insert(key, reason),
+            None => _ = self.invalid.remove(&key),
         }
     }
 
-    fn forget(&mut self, key: &Key) {
+    fn forget(&mut self, key: &NamespacedName) {
         self.pods.remove(&key.namespace, &key.name);
         self.unready.remove(&name_of(key));
-        self.odd.remove(key);
+        self.invalid.remove(key);
     }
 
     fn len(&self) -> usize {
@@ -53,16 +53,16 @@ impl Gather<Kept<Pod>> for PodList {
     }
 }
 
-impl ListOf<Pod> for PodList {
+impl ListOf<PodRecord> for PodList {
     fn count(&self) -> usize {
         self.pods.len()
     }
 }
 
-impl Indexed for Pod {
-    const KIND: Kind = Kind::Pods;
+impl Indexed for PodRecord {
+    const KIND: IndexedKind = IndexedKind::Pods;
 
-    fn put(self, key: Key, index: &mut Index, touched: &mut Touched) {
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         let Self { workload, ready } = self;
         // Without an address it is nobody's endpoint, whatever else it is.
         index.note_ready(&key, ready || workload.addresses.is_empty(), touched);
@@ -71,14 +71,14 @@ impl Indexed for Pod {
         }
     }
 
-    fn remove(key: &Key, index: &mut Index, touched: &mut Touched) {
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         index.note_ready(key, true, touched);
         index.drop_pod(key, touched);
     }
 
-    fn replace(list: PodList, index: &mut Index, touched: &mut Touched) {
-        for (key, reason) in list.odd {
-            index.note(Kind::Pods, Some(key), reason);
+    fn replace(list: PodList, index: &mut KubeIndex, touched: &mut IndexChanges) {
+        for (key, reason) in list.invalid {
+            index.note(IndexedKind::Pods, Some(key), reason);
         }
         let unready = list.unready.into_iter().collect();
         touched.facts |= index.facts.unready != unready;
@@ -90,10 +90,10 @@ impl Indexed for Pod {
             index.pods = pods;
             index.enter_all(touched);
         } else {
-            // What is the same stays where it is, and is shared with what was said.
+            // What is the same stays where it is, and is shared with what was last sent.
             for pod in index.pods.differences(&pods) {
                 let name = Arc::clone(&pod.name);
-                let key = Key { namespace: pod.namespace.as_str().into(), name };
+                let key = NamespacedName { namespace: pod.namespace.as_str().into(), name };
                 match pods.get(&key.namespace, &key.name) {
                     Some(workload) => index.put_pod(&key, workload.clone(), touched),
                     None => index.drop_pod(&key, touched),
@@ -106,9 +106,9 @@ impl Indexed for Pod {
     }
 }
 
-impl Index {
+impl KubeIndex {
     /// Keeps a pod that is new or has changed.
-    fn put_pod(&mut self, key: &Key, pod: Workload, touched: &mut Touched) {
+    fn put_pod(&mut self, key: &NamespacedName, pod: Workload, touched: &mut IndexChanges) {
         self.drop_pod(key, touched);
         let namespace = Namespace::new(Arc::clone(&key.namespace));
         let named = WorkloadRef::of(&namespace, &key.name);
@@ -119,7 +119,7 @@ impl Index {
         self.pods.insert(&key.namespace, &key.name, pod);
     }
 
-    fn drop_pod(&mut self, key: &Key, touched: &mut Touched) {
+    fn drop_pod(&mut self, key: &NamespacedName, touched: &mut IndexChanges) {
         let Some(pod) = self.pods.remove(&key.namespace, &key.name) else { return };
         self.chosen.remove(&key.namespace, &key.name);
         let namespace = Namespace::new(Arc::clone(&key.namespace));
@@ -137,7 +137,7 @@ impl Index {
     }
 
     /// Does for all pods, which are the first, what is done for one that comes.
-    fn enter_all(&mut self, touched: &mut Touched) {
+    fn enter_all(&mut self, touched: &mut IndexChanges) {
         let pods = self.pods.clone();
         // Mostly neither has anything to do.
         if self.slices.name_addresses() {
@@ -163,7 +163,12 @@ impl Index {
 
     /// Touches what depends on a pod that has changed, or has come or gone: itself, and slices that
     /// name it or an address of it.
-    pub(super) fn touch_pod(&self, key: WorkloadRef<'_>, pod: &Workload, touched: &mut Touched) {
+    pub(super) fn touch_pod(
+        &self,
+        key: WorkloadRef<'_>,
+        pod: &Workload,
+        touched: &mut IndexChanges,
+    ) {
         touched.workloads = true;
         self.touch_slices(Reference::Pod(key), touched);
         for address in pod.addresses.iter() {
@@ -172,7 +177,7 @@ impl Index {
     }
 
     /// The pod of an endpoint that names none: the one of that namespace with that address. Pods in
-    /// their host's network share it; which of them is meant can't be told.
+    /// their host's network share it; which of them is meant is unknown.
     pub(super) fn pod_at<'a>(
         &'a self,
         namespace: &'a Namespace,

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{Index, Touched};
-use crate::apiserver::Key;
+use super::{IndexChanges, KubeIndex};
+use crate::apiserver::NamespacedName;
 use crate::model::{
     Definition, Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution,
     Service,
@@ -16,21 +16,21 @@ use crate::registry::{Contents, ServiceRecord};
 /// The domain of services that are the same in all clusters of a set.
 const CLUSTERSET: &str = "clusterset.local";
 
-/// What a cluster shares, and what was said of it.
+/// What a cluster shares, and what was last sent of it.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct SharedWithMesh {
     mode: Mcs,
-    pub(super) exports: BTreeMap<Key, Export>,
-    pub(super) imports: BTreeMap<Key, Import>,
+    pub(super) exports: BTreeMap<NamespacedName, Export>,
+    pub(super) imports: BTreeMap<NamespacedName, Import>,
     /// By the services' keys, as they are in the set.
-    pub(super) said: BTreeMap<Key, ServiceRecord>,
+    pub(super) said: BTreeMap<NamespacedName, ServiceRecord>,
     /// Services whose export was taken away while they were there: whoever did that wants none.
-    pub(super) taken_away: BTreeSet<Key>,
+    pub(super) taken_away: BTreeSet<NamespacedName>,
 }
 
-impl Shared {
+impl SharedWithMesh {
     /// Whether the endpoints of a service are for proxies of this cluster only.
-    fn keeps_home(&self, key: &Key) -> bool {
+    fn is_cluster_local(&self, key: &NamespacedName) -> bool {
         match self.mode {
             Mcs::Off => false,
             Mcs::Exports | Mcs::Clusterset => !self.exports.contains_key(key),
@@ -38,11 +38,15 @@ impl Shared {
         }
     }
 
-    /// The service, with the word that its endpoints stay where they are, if they do.
-    pub(super) fn at_home(&self, key: &Key, service: Arc<Service>) -> Arc<Service> {
-        if self.keeps_home(key) {
+    /// The service, marked so that its endpoints stay in their cluster where it is cluster-local.
+    pub(super) fn with_locality(
+        &self,
+        key: &NamespacedName,
+        service: Arc<Service>,
+    ) -> Arc<Service> {
+        if self.is_cluster_local(key) {
             let mut service = Service::clone(&service);
-            service.keeps_home = true;
+            service.is_cluster_local = true;
             Arc::new(service)
         } else {
             service
@@ -58,7 +62,7 @@ impl Shared {
     /// neither exports nor imports isn't there.
     pub(super) fn in_set(
         &self,
-        key: &Key,
+        key: &NamespacedName,
         hostname: &Hostname,
         own: Option<&ServiceRecord>,
     ) -> Option<ServiceRecord> {
@@ -70,7 +74,7 @@ impl Shared {
                 let definition = Definition {
                     hostname: hostname.clone(),
                     labels: Labels::new(),
-                    keeps_home: !exported,
+                    is_cluster_local: !exported,
                     ..Definition::clone(&own.service)
                 };
                 // What leads to the cluster's own name leads there.
@@ -92,7 +96,7 @@ impl Shared {
 }
 
 /// A service that the cluster has from others only.
-fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
+fn imported(key: &NamespacedName, hostname: Hostname, import: &Import) -> Service {
     let definition = Definition {
         hostname,
         name: Arc::clone(&key.name),
@@ -106,7 +110,7 @@ fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
         export_to: ExportTo::Public,
         node_local: false,
         prefers: Distribution::Any,
-        keeps_home: false,
+        is_cluster_local: false,
         publish_not_ready: false,
         affinity_seconds: None,
         mesh_external: false,
@@ -115,12 +119,12 @@ fn imported(key: &Key, hostname: Hostname, import: &Import) -> Service {
     Service { vips: import.vips.clone(), created: i64::MAX, ..Service::from(definition) }
 }
 
-impl Index {
+impl KubeIndex {
     /// Says what has changed of a service as it is in the set; `own` is the cluster's, `None` where its
     /// namespace doesn't belong to the mesh.
     pub(super) fn say_in_set(
         &mut self,
-        key: &Key,
+        key: &NamespacedName,
         own: Option<Option<&ServiceRecord>>,
         contents: &mut Contents,
     ) {
@@ -142,44 +146,47 @@ impl Index {
         self
     }
 
-    pub(in crate::registry::kube) fn exports(&self) -> impl Iterator<Item = &Key> {
+    pub(in crate::registry::kube) fn exports(&self) -> impl Iterator<Item = &NamespacedName> {
         self.shared.exports.keys()
     }
 
-    pub(in crate::registry::kube) fn imports(&self) -> impl Iterator<Item = &Key> {
+    pub(in crate::registry::kube) fn imports(&self) -> impl Iterator<Item = &NamespacedName> {
         self.shared.imports.keys()
     }
 
     /// The exports, with what is written in their status.
     pub(in crate::registry::kube) fn shared_exports(
         &self,
-    ) -> impl Iterator<Item = (&Key, &Export)> {
+    ) -> impl Iterator<Item = (&NamespacedName, &Export)> {
         self.shared.exports.iter()
     }
 
     /// The imports, with what is written in their status.
     pub(in crate::registry::kube) fn shared_imports(
         &self,
-    ) -> impl Iterator<Item = (&Key, &Import)> {
+    ) -> impl Iterator<Item = (&NamespacedName, &Import)> {
         self.shared.imports.iter()
     }
 
     /// Whether an export of this name is there.
-    pub(in crate::registry::kube) fn is_exported(&self, key: &Key) -> bool {
+    pub(in crate::registry::kube) fn is_exported(&self, key: &NamespacedName) -> bool {
         self.shared.exports.contains_key(key)
     }
 
-    /// How the endpoints are found of a service that was said to be there.
-    pub(in crate::registry::kube) fn said_service(&self, key: &Key) -> Option<&Resolution> {
+    /// How the endpoints are found of a service that was sent.
+    pub(in crate::registry::kube) fn said_service(
+        &self,
+        key: &NamespacedName,
+    ) -> Option<&Resolution> {
         self.said.services.get(key).map(|record| &record.service.resolution)
     }
 
     /// Keeps whether a service is exported.
     pub(in crate::registry::kube) fn note_export(
         &mut self,
-        key: &Key,
+        key: &NamespacedName,
         export: Option<Export>,
-        touched: &mut Touched,
+        touched: &mut IndexChanges,
     ) {
         let exports = &mut self.shared.exports;
         let exported = export.is_some();
@@ -199,7 +206,7 @@ impl Index {
 
     /// Whether a service is not to be exported of itself: its annotation says so, or an export of it was
     /// taken away.
-    pub(in crate::registry::kube) fn declines_export(&self, key: &Key) -> bool {
+    pub(in crate::registry::kube) fn declines_export(&self, key: &NamespacedName) -> bool {
         self.shared.taken_away.contains(key)
             || self.services.get(key).is_some_and(|service| service.declines_export)
     }
@@ -207,9 +214,9 @@ impl Index {
     /// Keeps under which addresses a service is imported.
     pub(in crate::registry::kube) fn note_import(
         &mut self,
-        key: &Key,
+        key: &NamespacedName,
         import: Option<Import>,
-        touched: &mut Touched,
+        touched: &mut IndexChanges,
     ) {
         let imports = &mut self.shared.imports;
         if imports.get(key) == import.as_ref() {

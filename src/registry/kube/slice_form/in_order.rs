@@ -1,14 +1,14 @@
 //! Endpoints in protobuf as Go writes them: fields in the order of their numbers, none longer than 127 bytes.
 //!
 //! So each field is looked for where it should be, without going through what it might be. What is written in
-//! another way is left to [`Message::merge`]; where both read, they read the same.
+//! another way is left to [`ProtobufMessage::merge`]; where both read, they read the same.
 
-use super::{Conditions, Endpoint, Target};
-use crate::apiserver::Message;
+use super::{Conditions, EndpointForm, TargetRef};
+use crate::apiserver::ProtobufMessage;
 
 /// Reads an endpoint. Field numbers: k8s.io/api/discovery/v1/generated.proto.
 #[inline]
-pub(super) fn endpoint(bytes: &[u8]) -> Option<Endpoint<&[u8]>> {
+pub(super) fn endpoint(bytes: &[u8]) -> Option<EndpointForm<&[u8]>> {
     let mut rest = InOrder(bytes);
     let address = Some(rest.take(1)?);
     while rest.take(1).is_some() {}
@@ -21,7 +21,7 @@ pub(super) fn endpoint(bytes: &[u8]) -> Option<Endpoint<&[u8]>> {
     let node = rest.take(6).unwrap_or_default();
     let zone = rest.take(7).unwrap_or_default();
     let _hints = rest.take(8);
-    rest.0.is_empty().then_some(Endpoint { address, conditions, target, node, zone })
+    rest.0.is_empty().then_some(EndpointForm { address, conditions, target, node, zone })
 }
 
 /// Conditions, of which some are unknown.
@@ -33,10 +33,10 @@ fn conditions(bytes: &[u8]) -> Option<Conditions> {
 
 /// An `ObjectReference`: k8s.io/api/core/v1/generated.proto.
 #[inline]
-fn target(bytes: &[u8]) -> Option<Target<&[u8]>> {
+fn target(bytes: &[u8]) -> Option<TargetRef<&[u8]>> {
     let mut rest = InOrder(bytes);
     let mut next = |number| rest.take(number).unwrap_or_default();
-    let target = Target { kind: next(1), namespace: next(2), name: next(3) };
+    let target = TargetRef { kind: next(1), namespace: next(2), name: next(3) };
     let _uid_and_versions_and_path = [next(4), next(5), next(6), next(7)];
     rest.0.is_empty().then_some(target)
 }
@@ -87,7 +87,7 @@ mod tests {
     /// Whether it was read, and if so, as field by field.
     fn is_in_order(bytes: &[u8]) -> bool {
         let Some(read) = endpoint(bytes) else { return false };
-        let mut full = Endpoint::default();
+        let mut full = EndpointForm::default();
         assert_eq!(full.merge(bytes), Ok(()), "{}", bytes.escape_ascii());
         assert_eq!(read, full, "{}", bytes.escape_ascii());
         true
@@ -98,7 +98,7 @@ mod tests {
         assert!(is_in_order(WRITTEN));
         let endpoint = endpoint(WRITTEN).expect("it is in order");
         assert_eq!(endpoint.address, Some(&b"10.0.0.1"[..]));
-        let target = Target { kind: &b"Pod"[..], namespace: b"shop", name: b"web-7d8-abcde" };
+        let target = TargetRef { kind: &b"Pod"[..], namespace: b"shop", name: b"web-7d8-abcde" };
         assert_eq!(endpoint.target, target);
         assert_eq!((endpoint.node, endpoint.zone), (&b"node-1"[..], &b"z1"[..]));
         assert!(is_in_order(b"\x0a\x0810.0.0.1"));

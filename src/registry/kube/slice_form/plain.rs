@@ -6,14 +6,14 @@
 use serde::Deserialize;
 use serde_json::Deserializer;
 
-use super::{Conditions, Endpoint, SliceForm, Target};
+use super::{Conditions, EndpointForm, SliceForm, TargetRef};
 
 /// The slice at the beginning of `json` and what follows.
 pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
-    let (mut plain, mut slice) = (Plain(json), SliceForm::default());
+    let (mut plain, mut slice) = (JsonScanner(json), SliceForm::default());
     // An endpoint takes some 230 bytes or more.
     slice.endpoints.reserve(json.len() / 220);
-    let mut seen = Seen::default();
+    let mut seen = SeenNames::default();
     plain.members(|plain| {
         if plain.takes(b"\"metadata\":") {
             seen.first(1)?;
@@ -40,13 +40,13 @@ pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {
 }
 
 /// What is left to read.
-struct Plain<'a>(&'a [u8]);
+struct JsonScanner<'a>(&'a [u8]);
 
 /// Which names of an object have come: none of them may twice.
 #[derive(Default)]
-struct Seen(u8);
+struct SeenNames(u8);
 
-impl Seen {
+impl SeenNames {
     #[inline]
     fn first(&mut self, bit: u8) -> Option<()> {
         let first = self.0 & bit == 0;
@@ -55,7 +55,7 @@ impl Seen {
     }
 }
 
-impl<'a> Plain<'a> {
+impl<'a> JsonScanner<'a> {
     #[inline]
     fn takes(&mut self, what: &[u8]) -> bool {
         let rest = self.0.strip_prefix(what);
@@ -95,8 +95,8 @@ impl<'a> Plain<'a> {
         }
     }
 
-    fn endpoint(&mut self) -> Option<Endpoint<&'a [u8]>> {
-        let (mut endpoint, mut seen) = (Endpoint::default(), Seen::default());
+    fn endpoint(&mut self) -> Option<EndpointForm<&'a [u8]>> {
+        let (mut endpoint, mut seen) = (EndpointForm::default(), SeenNames::default());
         self.members(|plain| {
             if plain.takes(b"\"addresses\":[\"") {
                 seen.first(1)?;
@@ -131,7 +131,7 @@ impl<'a> Plain<'a> {
 
     #[inline]
     fn conditions(&mut self) -> Option<Conditions> {
-        let (mut conditions, mut seen) = (Conditions::default(), Seen::default());
+        let (mut conditions, mut seen) = (Conditions::default(), SeenNames::default());
         self.members(|plain| {
             let condition = if plain.takes(b"\"ready\":") {
                 seen.first(1).map(|()| &mut conditions.ready)
@@ -149,8 +149,8 @@ impl<'a> Plain<'a> {
     }
 
     #[inline]
-    fn target(&mut self) -> Option<Target<&'a [u8]>> {
-        let (mut target, mut seen) = (Target::default(), Seen::default());
+    fn target(&mut self) -> Option<TargetRef<&'a [u8]>> {
+        let (mut target, mut seen) = (TargetRef::default(), SeenNames::default());
         self.members(|plain| {
             if plain.takes(b"\"kind\":\"") {
                 seen.first(1)?;
@@ -208,7 +208,7 @@ impl<'a> Plain<'a> {
 
     /// A list or an object, as the general parser reads it.
     fn value<T: Deserialize<'a>>(&mut self) -> Option<T> {
-        // Other values may end where it can't tell.
+        // Other values may end where this can't be seen.
         matches!(self.0.first()?, b'[' | b'{').then_some(())?;
         let mut values = Deserializer::from_slice(self.0).into_iter::<T>();
         let value = values.next()?.ok()?;
@@ -347,16 +347,16 @@ mod tests {
             for after in ["\"", "\"]}", "\",\"and more that follows"] {
                 let text = "x".repeat(length);
                 let json = format!("{text}{after}");
-                let mut plain = Plain(json.as_bytes());
+                let mut plain = JsonScanner(json.as_bytes());
                 assert_eq!(plain.text(), Some(text.as_bytes()));
                 assert_eq!(plain.0, &after.as_bytes()[1..]);
             }
-            for odd in ["\\", "\u{1f}", "\u{80}", "\u{1f600}", ""] {
-                let json = format!("{}{odd}", "x".repeat(length));
-                assert_eq!(Plain(json.as_bytes()).text(), None, "{json}");
+            for invalid in ["\\", "\u{1f}", "\u{80}", "\u{1f600}", ""] {
+                let json = format!("{}{invalid}", "x".repeat(length));
+                assert_eq!(JsonScanner(json.as_bytes()).text(), None, "{json}");
             }
             let all: String = (' '..='~').filter(|plain| !"\"\\".contains(*plain)).collect();
-            assert_eq!(Plain(format!("{all}\"").as_bytes()).text(), Some(all.as_bytes()));
+            assert_eq!(JsonScanner(format!("{all}\"").as_bytes()).text(), Some(all.as_bytes()));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::apiserver::Raw;
 /// What rows share, in the order in which it came. An entry that stands twice costs its own size and nothing
 /// else.
 #[derive(Debug, PartialEq)]
-pub(in super::super) struct Table<T> {
+pub(in super::super) struct SharedTable<T> {
     pub(in super::super) entries: Vec<T>,
     /// Of each entry, the place of the one before it in its slot.
     before: Vec<u16>,
@@ -20,13 +20,13 @@ const FEW: usize = 16;
 /// slot must not cost more than that.
 const LOOKS: usize = 16;
 
-impl<T> Default for Table<T> {
+impl<T> Default for SharedTable<T> {
     fn default() -> Self {
         Self { entries: Vec::new(), before: Vec::new(), latest: [0; SLOTS] }
     }
 }
 
-impl<T> Table<T> {
+impl<T> SharedTable<T> {
     /// What stands at a place, from 1.
     #[inline]
     pub(super) fn get(&self, place: u16) -> Option<&T> {
@@ -68,7 +68,7 @@ impl<T> Table<T> {
     }
 }
 
-impl<'a> Table<Raw<'a>> {
+impl<'a> SharedTable<Raw<'a>> {
     /// The place of a name; 0 where it is empty.
     #[inline(always)]
     pub(super) fn place_of_name<N: AsRef<[u8]> + Into<Raw<'a>>>(&mut self, name: N) -> u16 {
@@ -132,7 +132,7 @@ mod tests {
     fn names_that_rows_share_stand_once() {
         let names: Vec<String> =
             (0..200).map(|number| format!("ip-10-0-{number}.internal")).collect();
-        let mut table = Table::default();
+        let mut table = SharedTable::default();
         for _ in 0..2 {
             for (number, name) in (1..).zip(&names) {
                 assert_eq!(table.place_of_name(name.as_bytes()), number);
@@ -141,8 +141,8 @@ mod tests {
         assert_eq!(table.place_of_name(&b""[..]), 0);
         assert_eq!(table.entries.len(), names.len());
 
-        let mut table = Table::default();
-        // As alike as names are at their ends, shorter than a word, and again after others.
+        let mut table = SharedTable::default();
+        // As alike as names are at their ends, shorter than a machine word, and again after others.
         let names: [&[u8]; 7] =
             [b"a-12345678", b"b-12345678", b"n", b"", b"a-12345678", b"b-12345678", b"n"];
         let places = names.map(|name| table.place_of_name(name));
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_crowded_slot_costs_names_that_stand_twice_and_no_more() {
-        let mut table = Table::default();
+        let mut table = SharedTable::default();
         let many = u16::try_from(LOOKS).expect("a few") + 1;
         for number in 0..many {
             assert_eq!(table.find(0, |held| *held == number), None);

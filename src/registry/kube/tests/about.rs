@@ -5,11 +5,11 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::values::{Arrives, apply, index};
-use crate::apiserver::Event;
+use crate::apiserver::WatchEvent;
 use crate::model::{DeclaredGateway, LabelSelector, NamespaceFilter, WorkloadKey};
 use crate::registry::Contents;
-use crate::registry::kube::index::{Index, Kept, Reads};
-use crate::registry::kube::workload_entry::Entry;
+use crate::registry::kube::index::{IndexedObject, KubeIndex, ReadKind};
+use crate::registry::kube::workload_entry::WorkloadEntryRecord;
 
 fn namespace(name: &str, labels: Value) -> Arrives {
     Arrives::Namespace(json!({"metadata": {"name": name, "labels": labels}}))
@@ -98,13 +98,13 @@ fn pods_with_an_address_that_take_no_traffic_are_told() {
     assert_eq!(index.everything().facts.expect("said").unready.len(), 1);
 }
 
-fn gateways(index: &mut Index, labels: Value, spec: Value) -> Vec<DeclaredGateway> {
+fn gateways(index: &mut KubeIndex, labels: Value, spec: Value) -> Vec<DeclaredGateway> {
     let object =
         json!({"metadata": {"namespace": "shop", "name": "gw", "labels": labels}, "spec": spec});
     let json = object.to_string();
     let form = serde_json::from_str(&json).expect("a well-formed object");
     let kept = DeclaredGateway::keep(form, index.scope());
-    index.apply(Event::Applied(kept));
+    index.apply(WatchEvent::Applied(kept));
     index.everything().facts.expect("said").gateways.values().cloned().collect()
 }
 
@@ -147,10 +147,10 @@ fn machines_are_kept_as_they_are_stored_and_go_with_a_list_without_them() {
         })
         .to_string()
     };
-    let apply = |index: &mut Index, object: &str| {
+    let apply = |index: &mut KubeIndex, object: &str| {
         let form = serde_json::from_str(object).expect("a well-formed object");
-        let kept = Entry::keep(form, index.scope());
-        index.apply(Event::Applied(kept)).is_empty()
+        let kept = WorkloadEntryRecord::keep(form, index.scope());
+        index.apply(WatchEvent::Applied(kept)).is_empty()
     };
     assert!(!apply(&mut index, &form("10.7.0.1", "1")));
     assert!(apply(&mut index, &form("10.7.0.1", "2")), "a version means nothing");
@@ -161,7 +161,8 @@ fn machines_are_kept_as_they_are_stored_and_go_with_a_list_without_them() {
     assert_eq!(entry["metadata"]["labels"], json!({"app": "db"}));
     let annotations = json!({"proxy.istio.io/health-checks-enabled": "true"});
     assert_eq!(entry["metadata"]["annotations"], annotations);
-    let none: Event<Kept<Entry>> = Event::Restarted { objects: Vec::new(), odd: Vec::new() };
+    let none: WatchEvent<IndexedObject<WorkloadEntryRecord>> =
+        WatchEvent::Restarted { objects: Vec::new(), invalid: Vec::new() };
     assert!(!index.apply(none).is_empty());
     assert!(index.everything().facts.expect("said").entries.is_empty());
 }

@@ -11,10 +11,12 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-use crate::apiserver::{Access, Credential, Limits, Loopback, Redacted};
+use crate::apiserver::{Access, ApiCredential, Loopback, ReadLimits, Redacted};
 use crate::model::{ClusterId, Endpoint, Hostname, PodState};
-use crate::registry::kube::{Config, Contact, ObjectCounts, OwnMesh, Status, run};
-use crate::registry::{Change, Contents, Epoch, RegistryUpdate, ServiceRecord};
+use crate::registry::kube::{
+    ApiContact, MemberWrites, ObjectCounts, OwnMesh, RunConfig, RunStatus, run,
+};
+use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange};
 use crate::task::Supervisor;
 
 /// More than any deadline that a test waits for, and less than anybody's patience.
@@ -31,16 +33,16 @@ struct Heard {
 impl Heard {
     fn apply(&mut self, update: RegistryUpdate) {
         let contents = match update.change {
-            Change::Reset(contents) => {
+            ShardChange::Reset(contents) => {
                 self.resets += 1;
                 self.services.clear();
                 contents
             }
-            Change::Update(contents) => {
+            ShardChange::Update(contents) => {
                 self.updates += 1;
                 contents
             }
-            Change::Removed => Contents::default(),
+            ShardChange::Removed => Contents::default(),
         };
         for (hostname, record) in contents.services {
             match record {
@@ -67,7 +69,7 @@ impl Heard {
 struct Member {
     sim: SimCluster,
     heard: watch::Receiver<Heard>,
-    status: watch::Receiver<Status>,
+    status: watch::Receiver<RunStatus>,
     _tasks: Supervisor,
 }
 
@@ -94,7 +96,7 @@ pub(super) fn access(sim: &SimCluster, server: &str) -> Access {
         server: server.parse().expect("a URI"),
         ca_pem: Some(sim.certificate_authority().into()),
         tls_server_name: None,
-        credential: Credential::Token(Redacted::new(sim.token())),
+        credential: ApiCredential::Token(Redacted::new(sim.token())),
         loopback: Loopback::Allowed,
     }
 }
@@ -102,12 +104,12 @@ pub(super) fn access(sim: &SimCluster, server: &str) -> Access {
 pub(super) fn config(
     access: Access,
     updates: mpsc::Sender<RegistryUpdate>,
-) -> (Config, watch::Receiver<Status>) {
-    let (status, seen) = watch::channel(Status::starting());
-    let config = Config {
+) -> (RunConfig, watch::Receiver<RunStatus>) {
+    let (status, seen) = watch::channel(RunStatus::starting());
+    let config = RunConfig {
         cluster: ClusterId::from("east"),
         access,
-        limits: Limits::default(),
+        limits: ReadLimits::default(),
         domain: "cluster.local".into(),
         trust_domain: "cluster.local".into(),
         own_mesh: OwnMesh::Unread,
@@ -115,8 +117,10 @@ pub(super) fn config(
         metadata: Default::default(),
         mcs: Default::default(),
         shared: watch::channel(Arc::default()).1,
+        writes: MemberWrites::nothing(),
         namespaces: watch::channel(Some(Arc::default())).1,
         epoch: Epoch(1),
+        client: watch::channel(None).0,
         updates,
         status,
     };
@@ -125,14 +129,18 @@ pub(super) fn config(
 
 impl Member {
     fn reading(sim: SimCluster, access: Access) -> Self {
-        Self::reading_at_most(sim, access, Limits::default())
+        Self::reading_at_most(sim, access, ReadLimits::default())
     }
 
-    fn reading_at_most(sim: SimCluster, access: Access, limits: Limits) -> Self {
-        Self::reading_as(sim, access, |config| Config { limits, ..config })
+    fn reading_at_most(sim: SimCluster, access: Access, limits: ReadLimits) -> Self {
+        Self::reading_as(sim, access, |config| RunConfig { limits, ..config })
     }
 
-    fn reading_as(sim: SimCluster, access: Access, change: impl FnOnce(Config) -> Config) -> Self {
+    fn reading_as(
+        sim: SimCluster,
+        access: Access,
+        change: impl FnOnce(RunConfig) -> RunConfig,
+    ) -> Self {
         let tasks = Supervisor::new();
         let (updates, mut received) = mpsc::channel(16);
         let (config, status) = config(access, updates);
@@ -146,7 +154,7 @@ impl Member {
         Self { sim, heard, status, _tasks: tasks }
     }
 
-    fn begin_with(sim: SimCluster, limits: Limits) -> Self {
+    fn begin_with(sim: SimCluster, limits: ReadLimits) -> Self {
         let access = access(&sim, &sim.url());
         Self::reading_at_most(sim, access, limits)
     }
@@ -157,13 +165,17 @@ impl Member {
     }
 
     async fn synced() -> Self {
-        let member = Self::begin(sim(Options::default()).await);
+        Self::synced_with(Options::default()).await
+    }
+
+    async fn synced_with(options: Options) -> Self {
+        let member = Self::begin(sim(options).await);
         member.until_cart(&["1"]).await;
-        member.until(|status| status.synced && status.contact == Contact::Good).await;
+        member.until(|status| status.synced && status.contact == ApiContact::Good).await;
         member
     }
 
-    async fn until(&self, good: impl Fn(&Status) -> bool) -> Status {
+    async fn until(&self, good: impl Fn(&RunStatus) -> bool) -> RunStatus {
         let mut status = self.status.clone();
         let found = tokio::time::timeout(LIMIT, status.wait_for(|status| good(status))).await;
         match found {
@@ -212,7 +224,7 @@ impl Member {
         self.sim.heal();
         cart(&self.sim, &["1", "7"]);
         self.until_cart(&["1", "7"]).await;
-        self.until(|status| status.contact == Contact::Good).await;
+        self.until(|status| status.contact == ApiContact::Good).await;
         assert_eq!(self.heard.borrow().resets, 1, "healing needs no reset");
     }
 
@@ -234,9 +246,15 @@ impl Member {
     }
 }
 
+/// With a server that speaks HTTP/2, and with one that doesn't.
+async fn over_both_protocols(test: impl AsyncFn(Options)) {
+    let http1 = Options { http2: false, ..Options::default() };
+    tokio::join!(test(Options::default()), test(http1));
+}
+
 #[tokio::test]
 async fn a_cluster_that_is_only_heard_again_has_no_news() {
-    let mut member = Member::synced().await;
+    let mut member = Member::synced_with(quiet(Options::default())).await;
     member.until_probed().await;
     member.status.mark_unchanged();
     let contact = member.status.borrow().last_contact.get();
@@ -249,8 +267,29 @@ async fn a_cluster_that_is_only_heard_again_has_no_news() {
     assert!(!member.status.has_changed().expect("the run goes on"));
 }
 
-fn unreachable(status: &Status) -> bool {
-    matches!(status.contact, Contact::Unreachable(_))
+/// A server that says nothing while nothing changes, so that it is probed.
+fn quiet(options: Options) -> Options {
+    Options { bookmark_interval: Duration::from_secs(3600), ..options }
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_by_itself_is_heard_and_not_probed() {
+    let member = Member::synced().await;
+    let contact = || member.status.borrow().last_contact.get();
+    for _ in 0..3 {
+        let before = contact();
+        let renewed = async {
+            while contact() <= before {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        assert!(tokio::time::timeout(LIMIT, renewed).await.is_ok(), "not heard within {LIMIT:?}");
+    }
+    assert!(member.sim.requests(|one| one.path == "/version").is_empty());
+}
+
+fn unreachable(status: &RunStatus) -> bool {
+    matches!(status.contact, ApiContact::Unreachable(_))
 }
 
 #[tokio::test]
@@ -321,7 +360,7 @@ async fn a_refused_streaming_list_becomes_pages() {
         cart(&member.sim, &["1", "2"]);
         member.until_cart(&["1", "2"]).await;
         assert_eq!(member.heard.borrow().resets, 1, "{how:?}");
-        member.until(|status| status.contact == Contact::Good).await;
+        member.until(|status| status.contact == ApiContact::Good).await;
     }
 }
 
@@ -335,72 +374,87 @@ async fn a_server_that_does_not_know_streaming_lists_is_asked_for_pages() {
 
 #[tokio::test]
 async fn a_killed_server_takes_nothing_with_it() {
-    let member = Member::synced().await;
-    member.sim.stop().await;
-    member.until(|status| format!("{:?}", status.contact).contains("refused")).await;
-    member.assert_kept(&["1"]);
-    cart(&member.sim, &["1", "2"]);
-    member.sim.restart().await;
-    member.until_cart(&["1", "2"]).await;
-    member.until(|status| status.contact == Contact::Good).await;
-    assert_eq!((member.relists(), member.heard.borrow().resets), (0, 1), "resumed");
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(options).await;
+        member.sim.stop().await;
+        member.until(|status| format!("{:?}", status.contact).contains("refused")).await;
+        member.assert_kept(&["1"]);
+        cart(&member.sim, &["1", "2"]);
+        member.sim.restart().await;
+        member.until_cart(&["1", "2"]).await;
+        member.until(|status| status.contact == ApiContact::Good).await;
+        assert_eq!((member.relists(), member.heard.borrow().resets), (0, 1), "resumed");
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_hung_server_shows_within_20_seconds_and_takes_nothing_with_it() {
-    let member = Member::synced().await;
-    member.sim.fault(Fault::Hang);
-    let hung = Instant::now();
-    member.until(unreachable).await;
-    assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
-    member.assert_kept(&["1"]);
-    member.assert_heals().await;
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(options).await;
+        member.sim.fault(Fault::Hang);
+        let hung = Instant::now();
+        member.until(unreachable).await;
+        assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
+        member.assert_kept(&["1"]);
+        member.assert_heals().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_hung_server_does_not_hold_up_its_first_list_for_ever() {
-    let sim = sim(Options::default()).await;
-    sim.fault(Fault::Hang);
-    let member = Member::begin(sim);
-    let hung = Instant::now();
-    let status = member.until(unreachable).await;
-    assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
-    assert!(!status.synced);
-    member.sim.heal();
-    member.until_cart(&["1"]).await;
+    over_both_protocols(async |options| {
+        let sim = sim(options).await;
+        sim.fault(Fault::Hang);
+        let member = Member::begin(sim);
+        let hung = Instant::now();
+        let status = member.until(unreachable).await;
+        assert!(hung.elapsed() < Duration::from_secs(20), "{:?}", hung.elapsed());
+        assert!(!status.synced);
+        member.sim.heal();
+        member.until_cart(&["1"]).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn connections_that_died_silently_are_replaced_within_30_seconds() {
-    let sim = sim(Options::default()).await;
-    let proxy = Proxy::start(&sim).await;
-    let access = access(&sim, &proxy.url);
-    let member = Member::reading(sim, access);
-    member.until_cart(&["1"]).await;
-    // Its connection dies as well: one that is made afterwards would work.
-    member.until_probed().await;
-    proxy.freeze();
-    cart(&member.sim, &["1", "2"]);
-    let frozen = Instant::now();
-    member.until_cart(&["1", "2"]).await;
-    assert!(frozen.elapsed() < Duration::from_secs(30), "{:?}", frozen.elapsed());
-    assert_eq!(member.relists(), 0);
+    over_both_protocols(async |options| {
+        let sim = sim(quiet(options)).await;
+        let proxy = Proxy::start(&sim).await;
+        let access = access(&sim, &proxy.url);
+        let member = Member::reading(sim, access);
+        member.until_cart(&["1"]).await;
+        // Its connection dies as well: one that is made afterwards would work.
+        member.until_probed().await;
+        proxy.freeze();
+        cart(&member.sim, &["1", "2"]);
+        let frozen = Instant::now();
+        member.until_cart(&["1", "2"]).await;
+        assert!(frozen.elapsed() < Duration::from_secs(30), "{:?}", frozen.elapsed());
+        assert_eq!(member.relists(), 0);
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn connections_reset_again_and_again_cost_no_list() {
-    let sim = sim(Options::default()).await;
-    let proxy = Proxy::start(&sim).await;
-    let access = access(&sim, &proxy.url);
-    let member = Member::reading(sim, access);
-    member.until_cart(&["1"]).await;
-    for round in ["2", "3", "4"] {
-        proxy.cut();
-        cart(&member.sim, &["1", round]);
-        member.until_cart(&["1", round]).await;
-    }
-    assert_eq!(member.relists(), 0);
-    assert_eq!(member.heard.borrow().resets, 1);
+    over_both_protocols(async |options| {
+        let sim = sim(options).await;
+        let proxy = Proxy::start(&sim).await;
+        let access = access(&sim, &proxy.url);
+        let member = Member::reading(sim, access);
+        member.until_cart(&["1"]).await;
+        for round in ["2", "3", "4"] {
+            proxy.cut();
+            cart(&member.sim, &["1", round]);
+            member.until_cart(&["1", round]).await;
+        }
+        assert_eq!(member.relists(), 0);
+        assert_eq!(member.heard.borrow().resets, 1);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -443,7 +497,7 @@ async fn server_errors_are_waited_out() {
 async fn an_expired_token_keeps_the_data_and_says_so() {
     let member = Member::synced().await;
     member.sim.fault(Fault::Unauthorized);
-    member.until(|status| matches!(status.contact, Contact::AuthFailed(_))).await;
+    member.until(|status| matches!(status.contact, ApiContact::AuthFailed(_))).await;
     member.assert_kept(&["1"]);
     member.assert_heals().await;
 }
@@ -456,7 +510,7 @@ async fn a_kind_that_may_not_be_read_is_named_and_the_cluster_works_on() {
         let member = Member::begin(sim.clone());
         member.until_cart(&["1"]).await;
         let status = member.until(|status| !status.degraded.is_empty()).await;
-        assert_eq!(status.contact, Contact::Good);
+        assert_eq!(status.contact, ApiContact::Good);
         assert!(
             status.degraded.iter().any(|one| one.starts_with(&format!("STR0309: {resource}"))),
             "{status:?}"
@@ -469,7 +523,7 @@ async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
     let sim = sim(Options::default()).await;
     sim.fault(Fault::Forbidden { resource: "endpointslices".into() });
     let member = Member::begin(sim);
-    let status = member.until(|status| matches!(status.contact, Contact::Denied(_))).await;
+    let status = member.until(|status| matches!(status.contact, ApiContact::Denied(_))).await;
     assert!(format!("{:?}", status.contact).contains("endpointslices"), "{:?}", status.contact);
     assert!(!status.synced);
     assert_eq!(member.heard.borrow().resets, 0, "no half picture");
@@ -477,16 +531,19 @@ async fn a_required_kind_that_may_not_be_read_is_an_authorisation_failure() {
 
 #[tokio::test]
 async fn a_web_page_is_not_an_empty_list_and_a_redirect_leads_nowhere() {
-    let other = sim(Options::default()).await;
-    for fault in [Fault::Html, Fault::Redirect { location: other.url() }] {
-        let member = Member::synced().await;
-        member.sim.fault(fault);
-        member.sim.fault(Fault::CloseWatches { after_ms: 1 });
-        member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
-        member.assert_kept(&["1"]);
-        member.assert_heals().await;
-    }
-    assert!(other.requests(|_| true).is_empty(), "nobody followed");
+    over_both_protocols(async |options| {
+        let other = sim(Options::default()).await;
+        for fault in [Fault::Html, Fault::Redirect { location: other.url() }] {
+            let member = Member::synced_with(options.clone()).await;
+            member.sim.fault(fault);
+            member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+            member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
+            member.assert_kept(&["1"]);
+            member.assert_heals().await;
+        }
+        assert!(other.requests(|_| true).is_empty(), "nobody followed");
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -515,7 +572,7 @@ async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other
         }
         let shown = matches!(own_mesh, OwnMesh::Overruled(_));
         let access = access(&sim, &sim.url());
-        let trusted = |config| Config { trust_domain: domain.into(), own_mesh, ..config };
+        let trusted = |config| RunConfig { trust_domain: domain.into(), own_mesh, ..config };
         let member = Member::reading_as(sim, access, trusted);
         let status = member.until(|status| status.own.is_some() && status.services > 0).await;
         assert_eq!(status.own.and_then(|own| own.trust_domain).as_deref(), own, "{case}");
@@ -533,25 +590,31 @@ async fn a_run_speaks_in_the_trust_domain_that_its_cluster_names_and_in_no_other
 
 #[tokio::test]
 async fn an_answer_that_is_compressed_unasked_is_told_and_takes_nothing_with_it() {
-    let member = Member::synced().await;
-    member.sim.fault(Fault::Compressed);
-    member.sim.fault(Fault::CloseWatches { after_ms: 1 });
-    let told = |status: &Status| matches!(&status.contact, Contact::Misbehaving(fact) if fact.contains("compressed (gzip)"));
-    member.until(told).await;
-    member.assert_kept(&["1"]);
-    member.assert_heals().await;
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(options).await;
+        member.sim.fault(Fault::Compressed);
+        member.sim.fault(Fault::CloseWatches { after_ms: 1 });
+        let told = |status: &RunStatus| matches!(&status.contact, ApiContact::Misbehaving(fact) if fact.contains("compressed (gzip)"));
+        member.until(told).await;
+        member.assert_kept(&["1"]);
+        member.assert_heals().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_server_that_comes_and_goes_costs_neither_a_list_nor_an_update() {
-    let member = Member::synced().await;
-    let lists = member.lists();
-    member.sim.fault(Fault::Flap { up_ms: 300, down_ms: 300 });
-    member.until(unreachable).await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    member.assert_kept(&["1"]);
-    assert_eq!((member.lists(), member.heard.borrow().updates), (lists, 0));
-    member.assert_heals().await;
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(options).await;
+        let lists = member.lists();
+        member.sim.fault(Fault::Flap { up_ms: 300, down_ms: 300 });
+        member.until(unreachable).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        member.assert_kept(&["1"]);
+        assert_eq!((member.lists(), member.heard.borrow().updates), (lists, 0));
+        member.assert_heals().await;
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -586,50 +649,63 @@ async fn an_expired_page_begins_the_list_again() {
 
 #[tokio::test]
 async fn watches_that_close_all_the_time_resume_without_a_list_or_an_update() {
-    let member = Member::synced().await;
-    let lists = member.lists();
-    member.sim.fault(Fault::CloseWatches { after_ms: 50 });
-    let before = member.sim.request_count("watch", "services");
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    let watches = member.sim.request_count("watch", "services") - before;
-    assert!((1..=7).contains(&watches), "{watches} watches in 5 s");
-    assert_eq!((member.lists(), member.relists()), (lists, 0));
-    assert_eq!(member.heard.borrow().updates, 0);
-    assert_eq!(member.status.borrow().contact, Contact::Good);
-    cart(&member.sim, &["1", "2"]);
-    member.until_cart(&["1", "2"]).await;
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(options).await;
+        let lists = member.lists();
+        member.sim.fault(Fault::CloseWatches { after_ms: 50 });
+        let before = member.sim.request_count("watch", "services");
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let watches = member.sim.request_count("watch", "services") - before;
+        assert!((1..=7).contains(&watches), "{watches} watches in 5 s");
+        assert_eq!((member.lists(), member.relists()), (lists, 0));
+        assert_eq!(member.heard.borrow().updates, 0);
+        assert_eq!(member.status.borrow().contact, ApiContact::Good);
+        cart(&member.sim, &["1", "2"]);
+        member.until_cart(&["1", "2"]).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn answers_that_end_in_their_middle_change_nothing() {
-    let member = Member::synced().await;
-    member.sim.fault(Fault::Truncate);
-    cart(&member.sim, &["1", "2"]);
-    member.until(unreachable).await;
-    assert_eq!(member.heard.borrow().resets, 1);
-    assert_eq!(member.heard.borrow().cart().first().map(String::as_str), Some("1"));
-    member.assert_heals().await;
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(quiet(options)).await;
+        member.sim.fault(Fault::Truncate);
+        cart(&member.sim, &["1", "2"]);
+        member.until(unreachable).await;
+        assert_eq!(member.heard.borrow().resets, 1);
+        assert_eq!(member.heard.borrow().cart().first().map(String::as_str), Some("1"));
+        member.assert_heals().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_endless_line_is_cut() {
-    let member = Member::synced().await;
-    member.sim.fault(Fault::EndlessLine);
-    member.sim.stop().await;
-    member.sim.restart().await;
-    member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
-    member.assert_kept(&["1"]);
-    member.assert_heals().await;
+    over_both_protocols(async |options| {
+        let member = Member::synced_with(options).await;
+        member.sim.fault(Fault::EndlessLine);
+        member.sim.stop().await;
+        member.sim.restart().await;
+        member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
+        member.assert_kept(&["1"]);
+        member.assert_heals().await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_endless_list_is_cut() {
-    let sim = sim(Options::default()).await;
-    sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
-    sim.fault(Fault::EndlessPages);
-    let member = Member::begin_with(sim, Limits { pages: 100, ..Limits::default() });
-    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
-    assert!(!status.synced);
+    over_both_protocols(async |options| {
+        let sim = sim(options).await;
+        sim.fault(Fault::NoStreamingLists { how: Refusal::Invalid });
+        sim.fault(Fault::EndlessPages);
+        let member = Member::begin_with(sim, ReadLimits { pages: 100, ..ReadLimits::default() });
+        let status =
+            member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
+        assert!(!status.synced);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -641,7 +717,7 @@ async fn a_list_that_is_suddenly_empty_is_asked_again_before_it_counts() {
     member.sim.fault(Fault::EmptyLists { resource: None });
     member.sim.fault(Fault::Gone { how: Gone::Status, times: Some(5) });
     member.sim.fault(Fault::CloseWatches { after_ms: 1 });
-    let doubted = |status: &Status| {
+    let doubted = |status: &RunStatus| {
         status.doubted.as_ref().is_some_and(|fact| fact.contains("where 1 were known"))
     };
     member.until(doubted).await;
@@ -673,7 +749,7 @@ async fn a_new_run_whose_first_list_lacks_what_the_last_one_held_asks_again_befo
         config
     });
     let is_doubted =
-        |status: &Status| status.doubted.as_ref().is_some_and(|fact| fact.contains(doubted));
+        |status: &RunStatus| status.doubted.as_ref().is_some_and(|fact| fact.contains(doubted));
     member.until(is_doubted).await;
     assert_eq!(member.heard.borrow().resets, 0, "it has said nothing");
     member.sim.heal();
@@ -685,14 +761,14 @@ async fn a_new_run_whose_first_list_lacks_what_the_last_one_held_asks_again_befo
 
 #[tokio::test]
 async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_stays() {
-    let limits = Limits { objects: 5, ..Limits::default() };
+    let limits = ReadLimits { objects: 5, ..ReadLimits::default() };
     let member = Member::begin_with(sim(Options::default()).await, limits);
     member.until_cart(&["1"]).await;
     for name in ["a", "b", "c", "d", "e", "f"] {
         let slice = endpoint_slice("shop", "many", &format!("many-{name}"), &[HTTP], &[]);
         member.sim.store().apply(slice).expect("a slice");
     }
-    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
     let text = format!("{:?}", status.contact);
     assert!(text.contains("more than 5 endpointslices"), "{text}");
     member.assert_kept(&["1"]);
@@ -700,7 +776,7 @@ async fn more_objects_than_the_budget_allows_are_not_held_and_what_was_there_sta
         let name = format!("many-{name}");
         member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
     }
-    member.until(|status| status.contact == Contact::Good).await;
+    member.until(|status| status.contact == ApiContact::Good).await;
 }
 
 /// A slice whose endpoints name pods by names that nothing shares.
@@ -715,14 +791,14 @@ fn heavy(number: usize) -> Value {
 
 #[tokio::test]
 async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_come() {
-    let limits = Limits { memory_bytes: 200 << 10, ..Limits::default() };
+    let limits = ReadLimits { memory_bytes: 200 << 10, ..ReadLimits::default() };
     // What a watch adds is left out where there is no more room, and comes when there is.
     let member = Member::begin_with(sim(Options::default()).await, limits);
     member.until_cart(&["1"]).await;
     for number in 0..10 {
         member.sim.store().apply(heavy(number)).expect("a slice");
     }
-    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
     let text = format!("{:?}", status.contact);
     assert!(text.contains("more than 204800 bytes"), "{text}");
     member.assert_kept(&["1"]);
@@ -730,9 +806,9 @@ async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_com
     // A list that would be too much is not read to its end, and asked for again ever later.
     let sim = sim_with_heavy(10).await;
     let member = Member::begin_with(sim, limits);
-    let status = member.until(|status| matches!(status.contact, Contact::Misbehaving(_))).await;
+    let status = member.until(|status| matches!(status.contact, ApiContact::Misbehaving(_))).await;
     assert!(!status.synced && status.next_attempt.is_some(), "{status:?}");
-    let again = |status: &Status| {
+    let again = |status: &RunStatus| {
         let left = status.next_attempt.and_then(|at| at.duration_since(SystemTime::now()).ok());
         left.is_some_and(|left| left > Duration::from_secs(5))
     };
@@ -742,7 +818,7 @@ async fn all_kinds_together_take_no_more_memory_than_the_budget_however_they_com
         member.sim.store().delete("endpointslices", "shop", &name).expect("it was there");
     }
     member.until_cart(&["1"]).await;
-    let status = member.until(|status| status.contact == Contact::Good).await;
+    let status = member.until(|status| status.contact == ApiContact::Good).await;
     assert_eq!(status.next_attempt, None);
 }
 
@@ -755,13 +831,13 @@ async fn sim_with_heavy(count: usize) -> SimCluster {
 #[tokio::test]
 async fn an_object_that_makes_no_sense_costs_only_itself() {
     let sim = sim(Options::default()).await;
-    let mut odd = service("shop", "odd", "10.96.0.9", &[HTTP]);
-    odd["spec"]["ports"][0]["port"] = json!(70_000);
-    sim.store().apply(odd).expect("the store takes anything");
+    let mut invalid = service("shop", "odd", "10.96.0.9", &[HTTP]);
+    invalid["spec"]["ports"][0]["port"] = json!(70_000);
+    sim.store().apply(invalid).expect("the store takes anything");
     let member = Member::begin(sim);
     member.until_cart(&["1"]).await;
     let status = member.until(|status| status.skipped.count == 1).await;
-    assert_eq!((status.services, &status.contact), (2, &Contact::Good));
+    assert_eq!((status.services, &status.contact), (2, &ApiContact::Good));
     member.sim.store().apply(service("shop", "odd", "10.96.0.9", &[HTTP])).expect("mended");
     member.until(|status| status.skipped.count == 0).await;
 }
@@ -776,7 +852,8 @@ async fn a_certificate_that_is_not_acceptable_is_told_with_the_reason() {
     misnamed.tls_server_name = Some("api.example".into());
     for (access, fact) in [(unknown, "not signed by"), (misnamed, "not for api.example")] {
         let member = Member::reading(sim.clone(), access);
-        let status = member.until(|status| matches!(status.contact, Contact::TlsFailed(_))).await;
+        let status =
+            member.until(|status| matches!(status.contact, ApiContact::TlsFailed(_))).await;
         assert!(format!("{:?}", status.contact).contains(fact), "{:?}", status.contact);
     }
 }

@@ -12,15 +12,15 @@ use serde_json::json;
 use crate::apiserver::Encoding::{self, Json, Protobuf};
 use crate::model::{Health, PodState, Resolution};
 use crate::registry::Contents;
-use crate::registry::kube::offline::Answer::{self, List, Watch};
 use crate::registry::kube::offline::Offline;
+use crate::registry::kube::offline::OfflineResponse::{self, List, Watch};
 use crate::registry::kube::oracle::{
     self, POD, assert_same, count, field, message, protobuf_list, wrapped,
 };
 
 const KINDS: [&str; 5] = ["nodes", "namespaces", "pods", "endpointslices", "services"];
 
-fn recorded(kind: &str, what: Answer, encoding: Encoding) -> Vec<u8> {
+fn recorded(kind: &str, what: OfflineResponse, encoding: Encoding) -> Vec<u8> {
     let what = if what == List { "list" } else { "watch" };
     let form = if encoding == Json { "json" } else { "pb" };
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/kubernetes");
@@ -28,7 +28,7 @@ fn recorded(kind: &str, what: Answer, encoding: Encoding) -> Vec<u8> {
 }
 
 /// What a cluster is, told by these answers.
-fn cluster(piece: usize, answers: &[(&str, Answer, Encoding, Vec<u8>)]) -> Contents {
+fn cluster(piece: usize, answers: &[(&str, OfflineResponse, Encoding, Vec<u8>)]) -> Contents {
     let mut cluster = Offline::new(piece);
     for (kind, what, encoding, bytes) in answers {
         cluster.take(kind, *what, *encoding, bytes).expect("a good answer");

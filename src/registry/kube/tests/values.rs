@@ -7,29 +7,29 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::apiserver::{Event, Form, Gather, Key};
+use crate::apiserver::{Form, Gather, NamespacedName, WatchEvent};
 use crate::model::{
     Endpoint, ExportTo, Health, Hostname, PodState, Resolution, Service, TargetPort, TlsMode,
 };
 use crate::registry::kube::endpoint_slice::Slice;
-use crate::registry::kube::index::{Index, Indexed, Kept, Touched};
+use crate::registry::kube::index::{IndexChanges, Indexed, IndexedObject, KubeIndex};
 use crate::registry::kube::namespace::NamespaceFacts;
-use crate::registry::kube::node::Node;
-use crate::registry::kube::pod::Pod;
-use crate::registry::kube::scope::{Scope, Settings};
+use crate::registry::kube::node::NodeRecord;
+use crate::registry::kube::pod::PodRecord;
+use crate::registry::kube::scope::{ReadSettings, Scope};
 use crate::registry::kube::service::KubeService;
 use crate::registry::{Contents, ServiceRecord};
 
 const CART: &str = "cart.shop.svc.cluster.local";
 
-pub(super) fn index() -> Index {
-    let settings = Settings {
+pub(super) fn index() -> KubeIndex {
+    let settings = ReadSettings {
         domain: "cluster.local".into(),
         trust_domain: "td".into(),
         system_namespace: "strait-system".into(),
         metadata: Default::default(),
     };
-    Index::new(Arc::new(Scope::new(settings, Arc::default())))
+    KubeIndex::new(Arc::new(Scope::new(settings, Arc::default())))
 }
 
 /// Changes that arrive, as an API server writes them.
@@ -45,54 +45,57 @@ pub(super) enum Arrives {
 }
 use Arrives::{Deleted, Listed};
 
-fn kept<T: Indexed>(index: &Index, value: &Value) -> Kept<T> {
+fn kept<T: Indexed>(index: &KubeIndex, value: &Value) -> IndexedObject<T> {
     let json = value.to_string();
     let form: T::Form<'_> = serde_json::from_str(&json).expect("a well-formed object");
     assert!(!form.identity().name.is_empty());
     T::keep(form, index.scope())
 }
 
-pub(super) fn apply(index: &mut Index, arrives: Arrives) -> Touched {
-    fn applied<T: Indexed>(index: &mut Index, value: &Value) -> Touched {
+pub(super) fn apply(index: &mut KubeIndex, arrives: Arrives) -> IndexChanges {
+    fn applied<T: Indexed>(index: &mut KubeIndex, value: &Value) -> IndexChanges {
         let object = kept::<T>(index, value);
-        index.apply(Event::Applied(object))
+        index.apply(WatchEvent::Applied(object))
     }
-    fn listed<T: Indexed>(index: &mut Index, values: &[Value]) -> Touched {
+    fn listed<T: Indexed>(index: &mut KubeIndex, values: &[Value]) -> IndexChanges {
         let mut objects = T::List::default();
         values.iter().for_each(|value| objects.add(kept::<T>(index, value)));
-        index.apply::<T>(Event::Restarted { objects, odd: Vec::new() })
+        index.apply::<T>(WatchEvent::Restarted { objects, invalid: Vec::new() })
     }
-    fn deleted<T: Indexed>(index: &mut Index, key: Key) -> Touched {
-        index.apply::<T>(Event::Deleted(key))
+    fn deleted<T: Indexed>(index: &mut KubeIndex, key: NamespacedName) -> IndexChanges {
+        index.apply::<T>(WatchEvent::Deleted(key))
     }
     match arrives {
         Arrives::Service(value) => applied::<KubeService>(index, &value),
         Arrives::Slice(value) => applied::<Slice>(index, &value),
-        Arrives::Pod(value) => applied::<Pod>(index, &value),
-        Arrives::Node(value) => applied::<Node>(index, &value),
+        Arrives::Pod(value) => applied::<PodRecord>(index, &value),
+        Arrives::Node(value) => applied::<NodeRecord>(index, &value),
         Arrives::Namespace(value) => applied::<NamespaceFacts>(index, &value),
         Deleted(kind, namespace, name) => {
-            let key = Key { namespace: namespace.into(), name: name.into() };
+            let key = NamespacedName { namespace: namespace.into(), name: name.into() };
             match kind {
                 "services" => deleted::<KubeService>(index, key),
                 "slices" => deleted::<Slice>(index, key),
-                "pods" => deleted::<Pod>(index, key),
-                "nodes" => deleted::<Node>(index, key),
+                "pods" => deleted::<PodRecord>(index, key),
+                "nodes" => deleted::<NodeRecord>(index, key),
                 _ => deleted::<NamespaceFacts>(index, key),
             }
         }
         Listed(kind, values) => match kind {
             "services" => listed::<KubeService>(index, &values),
             "slices" => listed::<Slice>(index, &values),
-            "pods" => listed::<Pod>(index, &values),
-            "nodes" => listed::<Node>(index, &values),
+            "pods" => listed::<PodRecord>(index, &values),
+            "nodes" => listed::<NodeRecord>(index, &values),
             _ => listed::<NamespaceFacts>(index, &values),
         },
     }
 }
 
 /// Applies changes one by one and returns what is said of each.
-fn said(index: &mut Index, changes: impl IntoIterator<Item = Arrives>) -> Vec<Option<Contents>> {
+fn said(
+    index: &mut KubeIndex,
+    changes: impl IntoIterator<Item = Arrives>,
+) -> Vec<Option<Contents>> {
     let mut all = Vec::new();
     for change in changes {
         let touched = apply(index, change);
@@ -143,11 +146,11 @@ fn node(labels: Value, addresses: Value) -> Arrives {
     }))
 }
 
-fn record(index: &mut Index) -> Option<ServiceRecord> {
+fn record(index: &mut KubeIndex) -> Option<ServiceRecord> {
     index.everything().services.remove(CART).flatten()
 }
 
-fn endpoints(index: &mut Index) -> Vec<Endpoint> {
+fn endpoints(index: &mut KubeIndex) -> Vec<Endpoint> {
     record(index).map(|record| record.endpoints.to_vec()).unwrap_or_default()
 }
 
@@ -384,11 +387,11 @@ fn odd_parts_are_left_out_and_counted_while_the_rest_works() {
     let found = record(&mut index).expect("the service").service;
     assert_eq!(found.ports.iter().map(|port| port.number).collect::<Vec<_>>(), [81]);
     assert_eq!(index.skipped().count, 1);
-    let odd = crate::apiserver::Odd {
-        key: Some(Key { namespace: "shop".into(), name: "cart".into() }),
+    let invalid = crate::apiserver::InvalidField {
+        key: Some(NamespacedName { namespace: "shop".into(), name: "cart".into() }),
         reason: "no sense".into(),
     };
-    index.apply::<KubeService>(Event::Odd(odd));
+    index.apply::<KubeService>(WatchEvent::Invalid(invalid));
     assert_eq!(record(&mut index), None, "as a fresh list would leave it out");
 }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::faults::{access, config, sim};
 use crate::model::{Mcs, SharedService, SharedServices, WorkloadKey};
-use crate::registry::kube::{Config, run};
+use crate::registry::kube::{RunConfig, run};
 use crate::task::Supervisor;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -38,7 +38,7 @@ impl Written {
         let (updates, mut told) = mpsc::channel(16);
         let (shared, shared_seen) = watch::channel(Arc::default());
         let (config, _) = config(access(&sim, &sim.url()), updates);
-        tasks.spawn("run", run(Config { mcs: Mcs::Exports, shared: shared_seen, ..config }));
+        tasks.spawn("run", run(RunConfig { mcs: Mcs::Exports, shared: shared_seen, ..config }));
         tasks.spawn("hear", async move { while told.recv().await.is_some() {} });
         Self { sim, shared, _tasks: tasks }
     }

@@ -4,15 +4,15 @@ use super::{Cache, LISTS_MANY, ROUTERS_MAX, RouterInputs};
 use crate::fixtures::{endpoint, labels, service, settings, shard, sidecar, workload};
 use crate::model::{ExportTo, GATEWAY_PORT, NetworkId, Proxy, ProxyType, WorkloadKey};
 use crate::push::PushContext;
-use crate::push::event_loop::{Event, Mesh};
+use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::registry::RegistryUpdate;
-use crate::xds::generate::Picture;
-use crate::xds::list::List;
+use crate::xds::generate::ProxyConfig;
+use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::{Resource, ResourceSource, ResourceType};
 
 /// A mesh in which `web.shop` is everybody's, and `db.NAMESPACE` that namespace's own.
-fn mesh(namespaces: &[&str]) -> Mesh {
+fn mesh(namespaces: &[&str]) -> MeshState {
     let mut word =
         shard("east", 1).network("n1").with(service("web.shop"), vec![endpoint("10.0.0.1")]);
     for namespace in namespaces {
@@ -20,18 +20,18 @@ fn mesh(namespaces: &[&str]) -> Mesh {
             .with(|it| it.export_to = ExportTo::Namespaces(vec![(*namespace).into()]));
         word = word.with(own, vec![endpoint("10.0.0.2")]);
     }
-    let mut mesh = Mesh::new(settings());
-    mesh.apply(Event::Registry(word.said()));
-    mesh.apply(Event::Complete);
+    let mut mesh = MeshState::new(settings());
+    mesh.apply(MeshEvent::Registry(word.said()));
+    mesh.apply(MeshEvent::Complete);
     mesh
 }
 
-fn next(mesh: &mut Mesh) -> Arc<PushContext> {
+fn next(mesh: &mut MeshState) -> Arc<PushContext> {
     mesh.next_version().expect("a new version").0
 }
 
-fn hears(mesh: &mut Mesh, word: RegistryUpdate) -> Arc<PushContext> {
-    mesh.apply(Event::Registry(word));
+fn hears(mesh: &mut MeshState, word: RegistryUpdate) -> Arc<PushContext> {
+    mesh.apply(MeshEvent::Registry(word));
     next(mesh)
 }
 
@@ -48,7 +48,7 @@ fn gateway(namespace: &str) -> Proxy {
 /// What a stream holds that asks for everything.
 #[derive(Debug)]
 struct Held {
-    lists: Vec<Arc<List>>,
+    lists: Vec<Arc<SharedList>>,
     resources: Vec<Arc<Resource>>,
 }
 
@@ -63,7 +63,7 @@ impl Held {
 }
 
 fn held(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> Held {
-    let mut picture = Picture::new(context, proxy, "n1".into(), cache);
+    let mut picture = ProxyConfig::new(context, proxy, "n1".into(), cache);
     let assignments: Vec<_> = context
         .services
         .keys()
@@ -156,7 +156,7 @@ fn lists_that_streams_hold_are_found_however_many() {
     let clients: Vec<_> = namespaces.iter().map(|namespace| client(namespace)).collect();
     let all = |context: &Arc<PushContext>| -> Vec<_> {
         let list = |proxy| {
-            Picture::new(context, proxy, "n1".into(), &cache).all(ResourceType::Cluster).shared
+            ProxyConfig::new(context, proxy, "n1".into(), &cache).all(ResourceType::Cluster).shared
         };
         clients.iter().map(list).collect()
     };
@@ -187,7 +187,7 @@ fn clients_choose_no_keys_of_routes() {
     let cache = Cache::default();
     let route = |dns_domain: &str, name: &str| {
         let proxy = Proxy { dns_domain: dns_domain.into(), ..client("shop") };
-        let mut picture = Picture::new(&context, &proxy, "n1".into(), &cache);
+        let mut picture = ProxyConfig::new(&context, &proxy, "n1".into(), &cache);
         picture.one(ResourceType::Route, name).expect("always an answer")
     };
     let (own, host) = ("shop.svc.cluster.local", "web.shop.svc.cluster.local");
@@ -214,7 +214,7 @@ fn proxies_in_a_domain_without_services_share_a_route() {
     let route = |domain: &str, cache: &Cache| {
         let dns_domain = format!("shop.svc.{domain}").into();
         let proxy = Proxy { dns_domain, ..client("shop") };
-        let mut picture = Picture::new(&context, &proxy, "n1".into(), cache);
+        let mut picture = ProxyConfig::new(&context, &proxy, "n1".into(), cache);
         picture.one(ResourceType::Route, "80").expect("always an answer")
     };
     let cache = Cache::default();

@@ -40,7 +40,7 @@ const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 pub(super) fn listener(
     settings: &TrafficSettings,
     families: Families,
-    secrets: Secrets,
+    secrets: &Secrets,
     trust_domains: &BTreeSet<&str>,
     targets: &[InboundTarget<'_>],
 ) -> Option<Resource> {
@@ -55,8 +55,8 @@ pub(super) fn listener(
         if target.target == arrival {
             continue;
         }
-        let kind = Kind::of(target.port.protocol);
-        if kind != Kind::Undeclared {
+        let kind = PortKnowledge::of(target.port.protocol);
+        if kind != PortKnowledge::Undeclared {
             declared.push(target.target);
         }
         let port = Inbound {
@@ -79,7 +79,7 @@ pub(super) fn listener(
         virtual_host: "inbound|http|0".into(),
         grpc_web: false,
     };
-    chains.extend(rest.chains(Kind::Undeclared));
+    chains.extend(rest.chains(PortKnowledge::Undeclared));
     let http_inspector = listener::ListenerFilter {
         // Where the protocol is declared nothing is to be found out, and a server that speaks first
         // must not wait for its client.
@@ -97,13 +97,13 @@ pub(super) fn listener(
 
 /// How much is known of what a port speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum PortKnowledge {
     Http,
     Bytes,
     Undeclared,
 }
 
-impl Kind {
+impl PortKnowledge {
     fn of(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Auto => Self::Undeclared,
@@ -113,15 +113,16 @@ impl Kind {
     }
 
     /// The connections that are taken, each with what becomes of them.
-    fn taken(self) -> &'static [Taken] {
+    fn taken(self) -> &'static [InboundMatch] {
         use Content::{Bytes, Http};
-        const fn mtls(alpn: &'static [&'static str], content: Content) -> Taken {
-            Taken { transport: TLS, alpn, mtls: true, content }
+        const fn mtls(alpn: &'static [&'static str], content: Content) -> InboundMatch {
+            InboundMatch { transport: TLS, alpn, mtls: true, content }
         }
-        const fn plain(alpn: &'static [&'static str], content: Content) -> Taken {
-            Taken { transport: PLAIN, alpn, mtls: false, content }
+        const fn plain(alpn: &'static [&'static str], content: Content) -> InboundMatch {
+            InboundMatch { transport: PLAIN, alpn, mtls: false, content }
         }
-        const UNOPENED: Taken = Taken { transport: TLS, alpn: &[], mtls: false, content: Bytes };
+        const UNOPENED: InboundMatch =
+            InboundMatch { transport: TLS, alpn: &[], mtls: false, content: Bytes };
         match self {
             Self::Http => &const { [mtls(&MESH_ALPN, Http), plain(&[], Http)] },
             Self::Bytes => &const { [mtls(&MESH_ALPN, Bytes), plain(&[], Bytes), UNOPENED] },
@@ -141,7 +142,7 @@ impl Kind {
 }
 
 /// Connections that are taken.
-struct Taken {
+struct InboundMatch {
     /// TLS or plain text.
     transport: &'static str,
     /// What the client offers or was found to speak; empty for all else.
@@ -171,11 +172,11 @@ struct Inbound<'a> {
 }
 
 impl Inbound<'_> {
-    fn chains(&self, kind: Kind) -> impl Iterator<Item = listener::FilterChain> {
+    fn chains(&self, kind: PortKnowledge) -> impl Iterator<Item = listener::FilterChain> {
         kind.taken().iter().map(|taken| self.chain(taken))
     }
 
-    fn chain(&self, taken: &Taken) -> listener::FilterChain {
+    fn chain(&self, taken: &InboundMatch) -> listener::FilterChain {
         let (content, filter) = match taken.content {
             Content::Http => ("http", self.http()),
             Content::Bytes => ("tcp", tcp(self.settings, &self.upstream)),

@@ -27,7 +27,7 @@ use super::parts::{
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
-use crate::push::addresses::{Addresses, has_no_known_address};
+use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
 use crate::xds::generate::cache::PodListenerKey;
 use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
@@ -45,7 +45,7 @@ pub(in crate::xds::generate) fn shared(
     context: &PushContext,
     cluster: &ClusterId,
     families: Families,
-    addresses: &Addresses,
+    addresses: &ListenAddresses,
 ) -> Vec<Resource> {
     let (ipv4, ipv6) = families;
     let settings = TrafficSettings::of(&context.mesh);
@@ -109,7 +109,7 @@ pub(super) fn pods(
     context: &PushContext,
     settings: &TrafficSettings,
     view: &ViewKey,
-    addresses: &Addresses,
+    addresses: &ListenAddresses,
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
@@ -123,7 +123,7 @@ pub(super) fn pods(
                 if decide(context, view, service, shard, endpoint, network) != Ok(Way::Direct) {
                     continue;
                 }
-                let of_port = service.lender_of_port(&view.cluster, port).into_iter();
+                let of_port = service.vip_source_of_port(&view.cluster, port).into_iter();
                 let precedence = of_port.chain([shard]).map(|key| context.precedence(key)).max();
                 let holder = wanted.entry(at).or_insert((precedence, service, port));
                 if precedence < holder.0 {

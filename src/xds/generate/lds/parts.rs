@@ -335,7 +335,7 @@ pub(in crate::xds::generate) fn virtual_host_of_everything(
     }
 }
 
-/// A flag that is told from one that isn't set.
+/// A flag that is distinct from one that isn't set.
 pub(in crate::xds::generate) fn bool_value(value: bool) -> Option<BoolValue> {
     Some(BoolValue { value })
 }

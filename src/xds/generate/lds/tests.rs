@@ -17,30 +17,30 @@ use crate::model::{
 };
 use crate::push::PushContext;
 use crate::push::addresses::addresses;
-use crate::push::event_loop::{Event, Mesh};
+use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::view::{Role, ViewKey};
 use crate::registry::RegistryUpdate;
-use crate::xds::generate::{Cache, Picture};
-use crate::xds::resource::{ResourceSource, ResourceType};
+use crate::xds::generate::{Cache, ProxyConfig};
+use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
-fn mesh() -> Mesh {
-    Mesh::new(crate::fixtures::settings())
+fn mesh() -> MeshState {
+    MeshState::new(crate::fixtures::settings())
 }
 
 fn context(words: Vec<RegistryUpdate>) -> Arc<PushContext> {
     let mut mesh = mesh();
     for word in words {
-        mesh.apply(Event::Registry(word));
+        mesh.apply(MeshEvent::Registry(word));
     }
-    mesh.apply(Event::Complete);
+    mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }
 
 /// What a proxy in network `n1` holds of a wildcard type, by name, in Envoy's JSON form.
 fn held(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType) -> BTreeMap<String, Value> {
     let cache = Cache::default();
-    let all = Picture::new(context, proxy, "n1".into(), &cache).all(kind);
-    let json = |body| to_json(kind.url(), body).expect("a message");
+    let all = ProxyConfig::new(context, proxy, "n1".into(), &cache).all(kind);
+    let json = |body: &ResourceBody| to_json(kind.url(), &body.to_bytes()).expect("a message");
     let all = all.shared.resources().iter().chain(&all.own);
     all.map(|resource| (resource.name.to_string(), json(&resource.body))).collect()
 }
@@ -52,8 +52,8 @@ fn listeners(context: &Arc<PushContext>, proxy: &Proxy) -> BTreeMap<String, Valu
 /// One named resource, in Envoy's JSON form.
 fn one(context: &Arc<PushContext>, proxy: &Proxy, kind: ResourceType, name: &str) -> Value {
     let cache = Cache::default();
-    let one = Picture::new(context, proxy, "n1".into(), &cache).one(kind, name);
-    to_json(kind.url(), &one.expect("always an answer").body).expect("a message")
+    let one = ProxyConfig::new(context, proxy, "n1".into(), &cache).one(kind, name);
+    to_json(kind.url(), &one.expect("always an answer").body.to_bytes()).expect("a message")
 }
 
 fn route(context: &Arc<PushContext>, proxy: &Proxy, name: &str) -> Value {
@@ -443,16 +443,16 @@ fn a_server_takes_clients_of_the_meshs_trust_domains_and_of_no_other_that_its_ro
     };
     let members = |domains: &[(&str, &str)]| {
         let members = domains.iter().map(|(id, domain)| ((*id).into(), member(domain)));
-        Event::Clusters(Arc::new(KnownClusters { clusters: members.collect() }))
+        MeshEvent::Clusters(Arc::new(KnownClusters { clusters: members.collect() }))
     };
     let config = MeshConfig::parse("trustDomainAliases: [old.example]", &Default::default());
     let config = config.expect("valid");
     let mut mesh = mesh();
-    mesh.apply(Event::MeshConfig(Arc::new(config)));
+    mesh.apply(MeshEvent::MeshConfig(Arc::new(config)));
     mesh.apply(members(&[("east", "cluster.local"), ("west", "west.example"), ("new", "")]));
-    mesh.apply(Event::Registry(east(vec![])));
-    mesh.apply(Event::Complete);
-    let accepted = |mesh: &mut Mesh| {
+    mesh.apply(MeshEvent::Registry(east(vec![])));
+    mesh.apply(MeshEvent::Complete);
+    let accepted = |mesh: &mut MeshState| {
         let (context, changes) = mesh.next_version().expect("a version");
         assert!(changes.is_everything(), "it concerns every server");
         let chain = &listeners(&context, &client())["virtualInbound"]["filter_chains"][1];

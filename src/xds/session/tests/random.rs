@@ -105,7 +105,7 @@ struct View {
 
 /// A model of Envoy, with the stream to it and the stream's session.
 struct Client {
-    form: Form,
+    form: ProtocolForm,
     limit: usize,
     session: Session,
     dirty: Dirty,
@@ -114,11 +114,15 @@ struct Client {
     views: BTreeMap<ResourceType, View>,
     /// Upstream clusters that wait for an assignment.
     warming: BTreeSet<Arc<str>>,
+    /// Those that did when the stream began.
+    warming_before: BTreeSet<Arc<str>>,
     first: bool,
+    /// It stands still while anything changes, so that no answer is late.
+    now: SystemTime,
 }
 
 impl Client {
-    fn new(form: Form, limit: usize) -> Self {
+    fn new(form: ProtocolForm, limit: usize) -> Self {
         Self {
             form,
             limit,
@@ -128,7 +132,9 @@ impl Client {
             responses: VecDeque::new(),
             views: ResourceType::ALL.map(|kind| (kind, View::default())).into(),
             warming: BTreeSet::new(),
+            warming_before: BTreeSet::new(),
             first: true,
+            now: SystemTime::UNIX_EPOCH,
         }
     }
 
@@ -163,6 +169,7 @@ impl Client {
             }
         }
         for _ in 0..200 {
+            self.now += Duration::from_secs(1);
             self.hear_out();
             self.serve_one(source, log);
             self.send_one(source, log);
@@ -187,14 +194,17 @@ impl Client {
             }
             let held = self.session.held().remove(kind).unwrap_or_default();
             let held: BTreeMap<_, _> = held.into_iter().collect();
-            let should = expected.clone().into_iter().map(|(name, one)| (name, Held::Sent(one)));
+            let should =
+                expected.clone().into_iter().map(|(name, one)| (name, HeldVersion::Sent(one)));
             // A reconnected client's own word is enough where it is right.
-            let believes = |(name, held): (Arc<str>, Held)| match held {
-                Held::Listed(version) => {
+            let believes = |(name, held): (Arc<str>, HeldVersion)| match held {
+                HeldVersion::Listed(version) => {
                     let right = expected.get(&name).filter(|one| Some(one.version) == version);
                     (
                         Arc::clone(&name),
-                        right.map_or(Held::Listed(version), |one| Held::Sent(Arc::clone(one))),
+                        right.map_or(HeldVersion::Listed(version), |one| {
+                            HeldVersion::Sent(Arc::clone(one))
+                        }),
                     )
                 }
                 sent => (name, sent),
@@ -234,6 +244,7 @@ impl Client {
         self.requests.clear();
         self.responses.clear();
         self.first = true;
+        self.warming_before.clone_from(&self.warming);
         while !asked.is_empty() {
             let kind = asked.swap_remove(random.random_range(0..asked.len()));
             self.ask_first(kind, log);
@@ -304,9 +315,8 @@ impl Client {
         let response_nonce = ask.nonce;
         let error_detail = ask.error.map(|message| Status { message, ..Default::default() });
         let list = |names: BTreeSet<Arc<str>>| names.iter().map(ToString::to_string).collect();
-        let now = SystemTime::UNIX_EPOCH;
         let bytes = match self.form {
-            Form::Delta => DeltaDiscoveryRequest {
+            ProtocolForm::Delta => DeltaDiscoveryRequest {
                 node,
                 type_url,
                 response_nonce,
@@ -321,7 +331,7 @@ impl Client {
                 ..Default::default()
             }
             .encode_to_vec(),
-            Form::Sotw => DiscoveryRequest {
+            ProtocolForm::Sotw => DiscoveryRequest {
                 node,
                 type_url,
                 response_nonce,
@@ -331,15 +341,14 @@ impl Client {
             }
             .encode_to_vec(),
         };
-        let request = Request::read(self.form, &bytes).expect("a request");
-        let handled = self.session.on_request(request, Some(source), now);
+        let request = AdsRequest::read(self.form, &bytes).expect("a request");
+        let handled = self.session.on_request(request, Some(source), self.now);
         handled.expect("a request within the protocol");
     }
 
     /// The session sends a response.
     fn send_one(&mut self, source: &mut Source, log: &mut Vec<String>) {
-        let now = SystemTime::UNIX_EPOCH;
-        if let Some(response) = self.session.next_response(source, self.limit, now) {
+        if let Some(response) = self.session.next_response(source, self.limit, self.now) {
             check_bytes(&response, &response.to_bytes());
             assert!(self.session.watches.values().all(|watch| watch.is_consistent()), "{log:#?}");
             log.push(format!("{:?}: sent {response:?}", self.form));
@@ -353,10 +362,11 @@ impl Client {
         log.push(format!("{:?}: reads #{}", self.form, response.nonce));
         let kind = response.kind;
         let mut gone: BTreeSet<Arc<str>> = response.removed.iter().cloned().collect();
-        if self.form == Form::Sotw && kind.is_wildcard() {
+        if self.form == ProtocolForm::Sotw && kind.is_wildcard() {
             gone = self.view(kind).held.keys().cloned().collect();
             response.all().for_each(|(one, _)| _ = gone.remove(&one.name));
         }
+        self.check_order(kind, !gone.is_empty(), log);
         let mut refused = Vec::new();
         for (one, version) in response.all() {
             let view = self.views.entry(kind).or_default();
@@ -387,6 +397,22 @@ impl Client {
         self.follow(kind, log);
     }
 
+    /// Listeners and routes come when no upstream cluster waits for its assignment, and clusters go when what led
+    /// to them was answered.
+    fn check_order(&self, kind: ResourceType, removes: bool, log: &[String]) {
+        let is_late = self.now > SystemTime::UNIX_EPOCH;
+        let leads = |kind| matches!(kind, ResourceType::Listener | ResourceType::Route);
+        if leads(kind) && !is_late {
+            let warming: Vec<_> = self.warming.difference(&self.warming_before).collect();
+            assert!(warming.is_empty(), "{warming:?} have no assignment\n{}", log.join("\n"));
+        }
+        if kind == ResourceType::Cluster && removes && !is_late {
+            let mut leading = self.views.iter().filter(|(kind, _)| leads(**kind));
+            let answered = leading.all(|(_, view)| view.answers.is_empty());
+            assert!(answered, "a cluster goes early\n{}", log.join("\n"));
+        }
+    }
+
     /// Asks for what the resources of `kind` refer to.
     fn follow(&mut self, kind: ResourceType, log: &mut Vec<String>) {
         let held = &self.view(kind).held;
@@ -394,7 +420,8 @@ impl Client {
             ResourceType::Cluster => (ResourceType::Endpoint, held.keys().cloned().collect()),
             ResourceType::Listener => {
                 let routes = held.values().flat_map(|one| {
-                    let text = std::str::from_utf8(&one.body).expect("text");
+                    let body = one.body.to_bytes();
+                    let text = std::str::from_utf8(&body).expect("text");
                     text.split(' ').skip(1).map(Arc::from).collect::<Vec<_>>()
                 });
                 (ResourceType::Route, routes.collect())
@@ -408,10 +435,14 @@ impl Client {
         view.held.retain(|name, _| names.contains(name));
         if !view.asked {
             self.ask_first(kind, log);
-        } else if before != names || (form == Form::Sotw && repeats) {
+        } else if before != names || (form == ProtocolForm::Sotw && repeats) {
             let ask = Ask {
                 kind,
-                nonce: if form == Form::Sotw { view.answered.clone() } else { String::new() },
+                nonce: if form == ProtocolForm::Sotw {
+                    view.answered.clone()
+                } else {
+                    String::new()
+                },
                 error: None,
                 subscribe: names.difference(&before).cloned().collect(),
                 unsubscribe: before.difference(&names).cloned().collect(),
@@ -424,5 +455,5 @@ impl Client {
 }
 
 fn is_bad(resource: &Resource) -> bool {
-    resource.body.starts_with(BAD.as_bytes())
+    resource.body.to_bytes().starts_with(BAD.as_bytes())
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::model::{ByName, NamedEndpoint, TlsMode};
 use crate::push::proxy::{inbound_targets, served_in};
 use crate::xds::generate::lds::inbound;
 use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
@@ -139,7 +140,7 @@ fn envoy_takes_every_listener_and_route() {
     let app = service("app.ns").vip("10.1.0.1").vip("fd00::1").ports(every_protocol());
     let db = service("db.ns").headless().ports(vec![port("", 7000, 7000), port("http", 8001, 1)]);
     let alias = service("www.ns").with(|it| it.resolution = Resolution::Alias(host("app.ns")));
-    let odd = service("odd.ns").vip("10.1.0.9").with(|it| it.hostname = "odd name\n".into());
+    let invalid = service("odd.ns").vip("10.1.0.9").with(|it| it.hostname = "odd name\n".into());
     let pods = vec![at("10.0.0.2", "", 7000), at("fd00:1::2", "", 7000)];
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     let services = shard("east", 1)
@@ -147,7 +148,7 @@ fn envoy_takes_every_listener_and_route() {
         .with(app, vec![])
         .with(db, pods)
         .with(alias, vec![])
-        .with(odd, vec![]);
+        .with(invalid, vec![]);
     let context = context(vec![services.pod(pod).said()]);
     let v6 = ip("fd00:1::1");
     let mut proxies = vec![east_west_gateway(), client()];
@@ -176,6 +177,41 @@ fn envoy_takes_every_listener_and_route() {
 }
 
 #[test]
+fn envoys_resolve_names_without_deprecated_fields() {
+    let Some(envoy) = envoy() else { return };
+    let named = |just_then: bool| {
+        let endpoint = |address: &str| NamedEndpoint {
+            address: address.into(),
+            ports: [("http".into(), 8080)].into_iter().collect(),
+            weight: 1,
+            locality: Arc::default(),
+            network: None,
+            tls_mode: TlsMode::Disabled,
+        };
+        let endpoints = [endpoint("a.example"), endpoint("b.example")].into_iter().collect();
+        Resolution::ByName(ByName { just_then, endpoints })
+    };
+    let all = service("all.ns").with(|it| it.resolution = named(false));
+    let first = service("first.ns").with(|it| it.resolution = named(true));
+    let services = shard("east", 1).network("n1").with(all, vec![]).with(first, vec![]);
+    let context = context(vec![services.said()]);
+    let old = std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from);
+    for (envoy, release) in [(Some(envoy), (1, 40)), (old, (1, 36))]
+        .into_iter()
+        .filter_map(|(one, of)| Some((one?, of)))
+    {
+        let proxy = Proxy { envoy_release: Some(release), ..client() };
+        let clusters = held(&context, &proxy, ResourceType::Cluster);
+        assert_eq!(clusters.keys().filter(|name| name.starts_with("outbound|")).count(), 2);
+        validated(
+            &envoy,
+            &format!("{release:?}"),
+            &bootstrap(vec![], clusters.into_values().collect()),
+        );
+    }
+}
+
+#[test]
 fn envoy_takes_what_the_mesh_config_turns_on() {
     let Some(envoy) = envoy() else { return };
     let (context, proxy) = serving(every_protocol());
@@ -192,12 +228,12 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
     let made = inbound::listener(
         &settings,
         (view.ipv4, view.ipv6),
-        Secrets::of(&proxy),
+        &Secrets::of(&proxy),
         &clients,
         &targets,
     );
     let made = made.expect("a family");
-    let listener = to_json(ResourceType::Listener.url(), &made.body).expect("a message");
+    let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes()).expect("a message");
     assert!(listener.to_string().contains("/dev/stdout"));
     assert!(listener.to_string().contains("grpc_web"));
     validated(&envoy, "settings", &bootstrap(vec![listener], vec![]));

@@ -7,8 +7,8 @@ use strait_proto::envoy::envoy::service::discovery::v3::{DeltaDiscoveryRequest, 
 use super::*;
 use crate::fixtures::removed;
 use crate::push::interest::Dirty;
-use crate::xds::request::Request;
-use crate::xds::session::{Form, Response, Session};
+use crate::xds::request::AdsRequest;
+use crate::xds::session::{ProtocolForm, Response, Session};
 
 #[test]
 fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
@@ -30,14 +30,14 @@ fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
         own.fold(word, |word, (service, endpoints, _)| word.with(service, endpoints)).said()
     });
     let mut mesh = mesh();
-    words.into_iter().for_each(|word| mesh.apply(Event::Registry(word)));
-    mesh.apply(Event::Complete);
+    words.into_iter().for_each(|word| mesh.apply(MeshEvent::Registry(word)));
+    mesh.apply(MeshEvent::Complete);
     let before = mesh.next_version().expect("a version").0;
-    mesh.apply(Event::Registry(removed("west", 2)));
+    mesh.apply(MeshEvent::Registry(removed("west", 2)));
     let after = mesh.next_version().expect("a version").0;
 
     for proxy in [client(), sidecar("client.ns", "west"), east_west_gateway()] {
-        for form in [Form::Delta, Form::Sotw] {
+        for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
             let mut held = Client::new(form);
             let came = held.follow(&before, &proxy);
             let gone = held.follow(&after, &proxy);
@@ -55,13 +55,16 @@ fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
 /// A client that takes what it is sent, a response at a time.
 struct Client {
     session: Session,
-    form: Form,
+    form: ProtocolForm,
     held: BTreeMap<(ResourceType, String), Value>,
+    /// What it watches by name.
+    named: BTreeMap<ResourceType, Vec<String>>,
 }
 
 impl Client {
-    fn new(form: Form) -> Self {
-        let mut client = Self { session: Session::new(form), form, held: BTreeMap::new() };
+    fn new(form: ProtocolForm) -> Self {
+        let (held, named) = (BTreeMap::new(), BTreeMap::new());
+        let mut client = Self { session: Session::new(form), form, held, named };
         client.ask(ResourceType::Cluster, Vec::new());
         client.ask(ResourceType::Listener, Vec::new());
         client
@@ -71,7 +74,7 @@ impl Client {
     /// many there were.
     fn follow(&mut self, context: &Arc<PushContext>, proxy: &Proxy) -> usize {
         let cache = Cache::default();
-        let mut picture = Picture::new(context, proxy, "n1".into(), &cache);
+        let mut picture = ProxyConfig::new(context, proxy, "n1".into(), &cache);
         self.session.on_change(&Dirty { everything: true, ..Dirty::default() });
         let now = std::time::SystemTime::UNIX_EPOCH;
         let mut count = 0;
@@ -79,6 +82,7 @@ impl Client {
             count += 1;
             self.take(&response);
             self.check(&format!("{:?} {}, response {count}", self.form, proxy.id));
+            self.acknowledge(&response);
         }
         count
     }
@@ -86,9 +90,9 @@ impl Client {
     /// Watches these names, and no others any more.
     fn ask(&mut self, kind: ResourceType, names: Vec<String>) {
         let node = Some(Node { id: "n".into(), ..Default::default() });
-        let (type_url, now) = (kind.url().to_owned(), std::time::SystemTime::UNIX_EPOCH);
+        let type_url = kind.url().to_owned();
         let bytes = match self.form {
-            Form::Delta => {
+            ProtocolForm::Delta => {
                 let held = self.held.keys().filter(|(of, _)| *of == kind);
                 let held: Vec<String> = held.map(|(_, name)| name.clone()).collect();
                 let not_in = |names: &[String], those: &[String]| {
@@ -103,31 +107,57 @@ impl Client {
                 }
                 .encode_to_vec()
             }
-            Form::Sotw => {
+            ProtocolForm::Sotw => {
                 let response_nonce =
                     if names.is_empty() { String::new() } else { "names only".into() };
                 DiscoveryRequest {
                     node,
                     type_url,
-                    resource_names: names,
+                    resource_names: names.clone(),
                     response_nonce,
                     ..Default::default()
                 }
                 .encode_to_vec()
             }
         };
-        let request = Request::read(self.form, &bytes).expect("a request");
-        let taken = self.session.on_request(request, None, now);
+        self.say(&bytes);
+        self.named.insert(kind, names);
+    }
+
+    fn acknowledge(&mut self, response: &Response) {
+        let (type_url, response_nonce) = (response.kind.url().to_owned(), response.nonce.clone());
+        let bytes = match self.form {
+            ProtocolForm::Delta => {
+                DeltaDiscoveryRequest { type_url, response_nonce, ..Default::default() }
+                    .encode_to_vec()
+            }
+            ProtocolForm::Sotw => {
+                let resource_names = self.named.get(&response.kind).cloned().unwrap_or_default();
+                let request = DiscoveryRequest {
+                    type_url,
+                    response_nonce,
+                    resource_names,
+                    ..Default::default()
+                };
+                request.encode_to_vec()
+            }
+        };
+        self.say(&bytes);
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        let request = AdsRequest::read(self.form, bytes).expect("a request");
+        let taken = self.session.on_request(request, None, std::time::SystemTime::UNIX_EPOCH);
         taken.expect("a request within the protocol");
     }
 
     fn take(&mut self, response: &Response) {
         let kind = response.kind;
-        if self.form == Form::Sotw && kind.is_wildcard() {
+        if self.form == ProtocolForm::Sotw && kind.is_wildcard() {
             self.held.retain(|(of, _), _| *of != kind);
         }
         for (one, _) in response.all() {
-            let message = to_json(kind.url(), &one.body).expect("a message");
+            let message = to_json(kind.url(), &one.body.to_bytes()).expect("a message");
             self.held.insert((kind, one.name.to_string()), message);
         }
         for name in &response.removed {

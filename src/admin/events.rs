@@ -1,0 +1,187 @@
+//! `/debug/events`: the last changes, as a list or as a stream that goes on.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures::Stream;
+use futures::stream::unfold;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+
+use super::failure::pretty;
+use crate::model::Cause;
+use crate::timeline::{Timeline, TimelineEntry};
+use crate::xds::connections::rfc3339;
+
+/// A change whose proxies have not all answered within this is told of as it is then.
+const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
+/// How often is looked whether they have, while some have not.
+const LOOK: Duration = Duration::from_millis(200);
+/// Something is sent at least this often, so that whoever stands between keeps the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// What `/debug/events` is asked with.
+#[derive(Debug, Deserialize)]
+pub(super) struct EventsQuery {
+    since: Option<u64>,
+}
+
+/// The changes after number `since`, oldest first. As server-sent events each comes as `change` when it is published,
+/// and as `answered` once its proxies have answered, or after 10 s; a client that comes back goes on behind its
+/// `Last-Event-ID`.
+pub(super) fn answer(
+    timeline: &Arc<Timeline>,
+    query: &EventsQuery,
+    headers: &HeaderMap,
+) -> Response {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let streams = text(header::ACCEPT).is_some_and(|accept| accept.contains("text/event-stream"));
+    if streams {
+        let last = text(header::HeaderName::from_static("last-event-id"));
+        let since = last.and_then(|id| id.parse().ok()).or(query.since).unwrap_or(0);
+        let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
+        let followed = follow(Arc::clone(timeline), since);
+        return Sse::new(followed).keep_alive(keep_alive).into_response();
+    }
+    let entries = timeline.since(query.since.unwrap_or(0));
+    let entries: Vec<_> = entries.iter().map(|entry| view(entry)).collect();
+    pretty(StatusCode::OK, &entries).into_response()
+}
+
+/// Somebody who follows.
+struct Follower {
+    timeline: Arc<Timeline>,
+    last: watch::Receiver<u64>,
+    seq: u64,
+    /// What is to be sent.
+    due: VecDeque<(&'static str, Arc<TimelineEntry>)>,
+    /// Those of which not all proxies have answered, each with when it was sent.
+    unanswered: VecDeque<(Instant, Arc<TimelineEntry>)>,
+}
+
+fn follow(timeline: Arc<Timeline>, since: u64) -> impl Stream<Item = Result<Event, Infallible>> {
+    let last = timeline.last();
+    let (due, unanswered) = (VecDeque::new(), VecDeque::new());
+    let follower = Follower { timeline, last, seq: since, due, unanswered };
+    unfold(follower, |mut follower| async move {
+        let (name, entry) = follower.next().await?;
+        let event = Event::default().event(name).id(entry.seq.to_string());
+        Some((Ok(event.data(view(&entry).to_string())), follower))
+    })
+}
+
+impl Follower {
+    /// What to send next; `None` where nothing comes any more.
+    async fn next(&mut self) -> Option<(&'static str, Arc<TimelineEntry>)> {
+        loop {
+            if let Some(next) = self.due.pop_front() {
+                return Some(next);
+            }
+            self.last.borrow_and_update();
+            for entry in self.timeline.since(self.seq) {
+                self.seq = entry.seq;
+                self.unanswered.push_back((Instant::now(), Arc::clone(&entry)));
+                self.due.push_back(("change", entry));
+            }
+            let Self { due, unanswered, .. } = self;
+            unanswered.retain(|(since, entry)| {
+                let waits =
+                    entry.delivery.counts().waiting() > 0 && since.elapsed() < ANSWERS_LIMIT;
+                if !waits {
+                    due.push_back(("answered", Arc::clone(entry)));
+                }
+                waits
+            });
+            if self.due.is_empty() {
+                tokio::select! {
+                    changed = self.last.changed() => changed.ok()?,
+                    () = sleep(LOOK), if !self.unanswered.is_empty() => {}
+                }
+            }
+        }
+    }
+}
+
+/// One change.
+fn view(entry: &TimelineEntry) -> Value {
+    let named = entry.causes.named_causes();
+    let (cause, others) = match named.split_first() {
+        Some((first, others)) => (Some(first), others),
+        None => (None, named),
+    };
+    let delivery = entry.delivery.counts();
+    let took = delivery.last_answer.unwrap_or(entry.published_after);
+    json!({
+        "seq": entry.seq,
+        "at": rfc3339(entry.at),
+        "cause": cause.map(cause_view),
+        "otherCauses": others.iter().map(cause_view).collect::<Vec<_>>(),
+        "moreCauses": entry.causes.more(),
+        "effect": entry.effect,
+        "version": entry.version,
+        "proxies": delivery.proxies,
+        "acknowledged": delivery.acknowledged,
+        "refused": delivery.refused,
+        "waiting": delivery.waiting(),
+        "publishedMs": milliseconds(entry.published_after),
+        "ms": milliseconds(took),
+    })
+}
+
+fn cause_view(cause: &Cause) -> Value {
+    let Cause { cluster, kind, namespace, name } = cause;
+    json!({"cluster": cluster, "kind": kind, "namespace": namespace, "name": name})
+}
+
+/// In milliseconds, to a thousandth.
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+
+    use super::*;
+    use crate::model::Causes;
+    use crate::timeline::Delivery;
+
+    #[tokio::test]
+    async fn whoever_follows_is_told_of_a_change_and_of_its_end() {
+        let timeline = Arc::<Timeline>::default();
+        let enter = |version: u64| {
+            let delivery = Arc::new(Delivery::new(Instant::now()));
+            let receipt = delivery.receipt();
+            let cause = Cause::named("east".into(), "Pod", "web");
+            let words = format!("change {version}");
+            timeline.enter(version, Causes::from(cause), words, delivery);
+            receipt
+        };
+        enter(1).acknowledge();
+        let second = enter(2);
+        let mut stream = Box::pin(follow(Arc::clone(&timeline), 1));
+        let mut told = Vec::new();
+        let mut next = async || {
+            let event = stream.next().await.expect("it goes on").expect("no error");
+            told.push(format!("{event:?}"));
+            told.len()
+        };
+        assert_eq!(next().await, 1);
+        second.refuse();
+        assert_eq!(next().await, 2);
+        enter(3).acknowledge();
+        assert_eq!(next().await, 3);
+        let order = ["change", "answered", "change"].iter().zip(["2", "2", "3"]);
+        for (told, (name, id)) in told.iter().zip(order) {
+            assert!(told.contains(&format!("event: {name}\\nid: {id}\\n")), "{told}");
+        }
+        assert!(told[1].contains("\\\"refused\\\":1"), "{}", told[1]);
+    }
+}

@@ -1,0 +1,36 @@
+//! Requests to a server, over whatever connections.
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tower::util::BoxCloneSyncService;
+use tower::{BoxError, Service, ServiceExt as _};
+
+/// What a connection reads at once: a TLS record. Left alone, the buffer of each watch grows to 400 KiB with
+/// the first list and stays so.
+pub(super) const READ_BUFFER: usize = 16 << 10;
+
+/// Sends requests to a server. Clones share connections.
+pub type Transport = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
+
+/// Requests over HTTP/1.1, each open one on a connection of its own.
+pub(super) fn http1_over<C>(dial: C) -> Transport
+where
+    C: Service<Uri, Response = ServerStream, Error = BoxError> + Clone + Send + Sync + 'static,
+    C::Future: Send + Unpin + 'static,
+{
+    let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
+        .http1_read_buf_exact_size(READ_BUFFER)
+        .build(dial);
+    BoxCloneSyncService::new(http.map_err(BoxError::from))
+}
+
+/// A connection with its TLS.
+pub(super) type ServerStream = MaybeHttpsStream<TokioIo<TcpStream>>;
+
+/// Makes connections, within our limit of time.
+pub(super) type Dial = BoxCloneSyncService<Uri, ServerStream, BoxError>;

@@ -1,0 +1,128 @@
+//! What becomes of new pods while the webhook doesn't answer, and whether API servers know it when it does.
+//!
+//! Asks the config cluster, and each member by the credential in its Secret: `strait cluster add --inject` gives it the right
+//! to read that one object. Where there is none, or no right, there is nothing to say.
+
+use std::collections::BTreeSet;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use serde_json::Value;
+
+use super::{note, problem};
+use crate::apiserver::Loopback;
+use crate::cli::cluster::api::{ClusterApi, kubeconfigs, path_of};
+use crate::cli::cluster::webhook;
+use crate::cli::failure::CommandFailure;
+use crate::cli::output::items;
+use crate::clusters::kubeconfig;
+use crate::codes;
+
+/// What the API server of a cluster is told of the webhook.
+pub(super) struct ToldOfWebhook {
+    cluster: String,
+    configuration: Value,
+}
+
+/// What all API servers are told, and the roots by which they should know the webhook.
+///
+/// # Errors
+/// The Secrets, or the roots, can't be read.
+pub(super) async fn gather(
+    hub: &ClusterApi,
+    namespace: &str,
+) -> Result<(Vec<ToldOfWebhook>, Option<String>), CommandFailure> {
+    let path = path_of(&webhook::named());
+    let told = |cluster: String, answer: Result<Option<Value>, CommandFailure>| {
+        Some(ToldOfWebhook { cluster, configuration: answer.ok().flatten()? })
+    };
+    let mut found = Vec::new();
+    found.extend(told(hub.context.clone(), hub.get(&path).await));
+    for secret in hub.member_secrets(namespace).await? {
+        for (id, bytes) in kubeconfigs(&secret) {
+            let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
+            let Ok(member) = hub.with_access(&access) else { continue };
+            found.extend(told(id, member.get(&path).await));
+        }
+    }
+    let roots = if found.is_empty() { None } else { webhook::published(hub, namespace).await? };
+    Ok((found, roots))
+}
+
+/// What there is to say of each.
+pub(super) fn findings(found: &[ToldOfWebhook], roots: Option<&str>) -> Vec<Value> {
+    let roots = roots.map(|pem| certificates(pem.as_bytes()));
+    let mut rows = Vec::new();
+    for ToldOfWebhook { cluster, configuration } in found {
+        let object = || format!("cluster/{cluster}");
+        let webhooks = items(&configuration["webhooks"]);
+        let fails = webhooks.iter().any(|one| one["failurePolicy"] == "Fail");
+        let becomes = if fails { "are not made" } else { "are made without one" };
+        let fact = format!(
+            "while the control plane doesn't answer, pods that ask for a sidecar, or whose namespace does, {becomes}"
+        );
+        rows.push(note("injection", &codes::INJECT_AWAY, object(), fact));
+        let knows = |one: &Value| {
+            let bundle = one["clientConfig"]["caBundle"].as_str().unwrap_or_default();
+            let known = certificates(&BASE64.decode(bundle).unwrap_or_default());
+            roots.as_ref().is_none_or(|roots| !roots.is_disjoint(&known))
+        };
+        if !webhooks.iter().all(knows) {
+            let fact = "its API server knows the webhook by other roots than the published ones (caBundle of strait-inject): it can't ask";
+            rows.push(problem("injection", &codes::INJECT_UNKNOWN, object(), fact));
+        }
+    }
+    rows
+}
+
+fn certificates(pem: &[u8]) -> BTreeSet<Vec<u8>> {
+    let found = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
+    found.map(|certificate| certificate.to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::output::text;
+
+    fn pem(certificate: &[u8]) -> String {
+        let body = BASE64.encode(certificate);
+        format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+    }
+
+    #[test]
+    fn it_is_said_what_becomes_of_pods_and_who_could_not_ask() {
+        let told = |cluster: &str, policy: &str, bundle: &str| ToldOfWebhook {
+            cluster: cluster.to_owned(),
+            configuration: json!({ "webhooks": [{
+                "failurePolicy": policy, "clientConfig": { "caBundle": BASE64.encode(bundle) },
+            }] }),
+        };
+        let (old, new) = (pem(b"old"), pem(b"new"));
+        let both = format!("{old}{new}");
+        let found =
+            [told("hub", "Fail", &both), told("east", "Ignore", &new), told("west", "Fail", &old)];
+        let rows = findings(&found, Some(&new));
+        let short: Vec<_> = rows
+            .iter()
+            .map(|row| format!("{} {}", text(&row["code"]), text(&row["object"])))
+            .collect();
+        assert_eq!(
+            short,
+            [
+                "STR0910 cluster/hub",
+                "STR0910 cluster/east",
+                "STR0910 cluster/west",
+                "STR0911 cluster/west"
+            ]
+        );
+        assert!(text(&rows[0]["fact"]).ends_with("are not made"));
+        assert!(text(&rows[1]["fact"]).ends_with("are made without one"));
+        assert_eq!(rows[3]["severity"], "problem");
+        assert_eq!(findings(&found, None).len(), 3, "nothing is published to compare with");
+    }
+}

@@ -1,0 +1,240 @@
+//! `strait cluster add --inject`: has a cluster's API server ask the control plane for sidecars.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+
+use super::api::{ClusterApi, ROOTS};
+use super::manifests::READER;
+use crate::cli::failure::{CommandFailure, Exit};
+use crate::inject::webhook::{WEBHOOK_NAME, WebhookRegistration, WebhookTarget, WhenAway};
+use crate::model::ClusterId;
+
+/// Where roots are published that workloads trust: first where those of another mesh stand beside ours.
+const PUBLISHED: [&str; 2] = ["strait-ca-root-cert", ROOTS];
+
+/// What `strait cluster add` is told of injection.
+#[derive(Debug, Args)]
+pub(super) struct WebhookFlags {
+    /// Have its API server ask the control plane for sidecars: a MutatingWebhookConfiguration
+    #[arg(long, requires = "inject_failure_policy")]
+    inject: bool,
+    /// What becomes of its new pods while the control plane doesn't answer
+    #[arg(long, value_enum, requires = "inject")]
+    inject_failure_policy: Option<FailurePolicy>,
+    /// Where its API server reaches the webhook: https://HOST:PORT, or a Service of the cluster as NAMESPACE/NAME[:PORT] [default: NS/strait:443]
+    #[arg(long, value_name = "WHERE", requires = "inject", value_parser = target)]
+    inject_at: Option<WebhookTarget>,
+    /// Roots of the webhook's certificate, PEM [default: those that the config cluster publishes]
+    #[arg(long, value_name = "F", requires = "inject")]
+    inject_roots: Option<PathBuf>,
+    /// Let Istio's labels choose namespaces and pods as well
+    #[arg(long, requires = "inject")]
+    istio_labels: bool,
+}
+
+/// What becomes of new pods while the webhook doesn't answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FailurePolicy {
+    /// They are not made, where the webhook is asked about them
+    Fail,
+    /// They are made without a sidecar
+    Ignore,
+}
+
+/// The roots that the config cluster publishes, by which workloads, and API servers, know the control plane.
+///
+/// # Errors
+/// They may not be read.
+pub(crate) async fn published(
+    hub: &ClusterApi,
+    namespace: &str,
+) -> Result<Option<String>, CommandFailure> {
+    for name in PUBLISHED {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
+        let found = hub.get(&path).await?.unwrap_or_default();
+        let roots = found["data"]["root-cert.pem"].as_str().map(str::to_owned);
+        if let Some(roots) = roots.filter(|text| is_certificate(text)) {
+            return Ok(Some(roots));
+        }
+    }
+    Ok(None)
+}
+
+fn is_certificate(text: &str) -> bool {
+    text.contains("-----BEGIN CERTIFICATE-----")
+}
+
+/// What lets the cluster's reader see what its API server is told of the webhook: `strait check` shows it.
+pub(super) fn rights() -> [Value; 2] {
+    let api = "rbac.authorization.k8s.io";
+    let metadata = json!({
+        "name": WEBHOOK_NAME,
+        "labels": {
+            "app.kubernetes.io/name": WEBHOOK_NAME,
+            "app.kubernetes.io/part-of": "strait",
+            "app.kubernetes.io/managed-by": "strait",
+        },
+    });
+    [
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "ClusterRole", "metadata": metadata,
+            "rules": [{
+                "apiGroups": ["admissionregistration.k8s.io"],
+                "resources": ["mutatingwebhookconfigurations"],
+                "resourceNames": [WEBHOOK_NAME], "verbs": ["get"],
+            }],
+        }),
+        json!({
+            "apiVersion": format!("{api}/v1"), "kind": "ClusterRoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": api, "kind": "ClusterRole", "name": WEBHOOK_NAME },
+            "subjects": [{ "kind": "ServiceAccount", "name": READER, "namespace": READER }],
+        }),
+    ]
+}
+
+/// The object, by its name alone.
+pub(crate) fn named() -> Value {
+    json!({ "kind": "MutatingWebhookConfiguration", "metadata": { "name": WEBHOOK_NAME } })
+}
+
+/// `https://HOST:PORT`, or `NAMESPACE/NAME[:PORT]`.
+fn target(text: &str) -> Result<WebhookTarget, String> {
+    let wrong = || "expected https://HOST:PORT, or NAMESPACE/NAME[:PORT]".to_owned();
+    if text.starts_with("https://") {
+        let url = text.trim_end_matches('/');
+        let parsed: http::Uri = url.parse().map_err(|_| wrong())?;
+        let plain = parsed.host().is_some() && ["", "/"].contains(&parsed.path());
+        return match plain && parsed.query().is_none() && !url.contains('@') {
+            true => Ok(WebhookTarget::Url(url.to_owned())),
+            false => Err(wrong()),
+        };
+    }
+    let (namespace, service) = text.split_once('/').ok_or_else(wrong)?;
+    let (name, port) = service.split_once(':').unwrap_or((service, "443"));
+    let is_name = |name: &str| {
+        let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        !name.is_empty() && name.bytes().all(fits)
+    };
+    let port: u16 = port.parse().map_err(|_| wrong())?;
+    match is_name(namespace) && is_name(name) && port > 0 {
+        true => Ok(WebhookTarget::Service { namespace: namespace.into(), name: name.into(), port }),
+        false => Err(wrong()),
+    }
+}
+
+impl WebhookFlags {
+    /// The objects for the cluster, where they are asked for: the registration, and the reader's right to read it.
+    ///
+    /// # Errors
+    /// Without roots the API server could not know the webhook.
+    pub(super) async fn manifests(
+        &self,
+        hub: &ClusterApi,
+        namespace: &str,
+        cluster: &ClusterId,
+        network: Option<&str>,
+    ) -> Result<Vec<Value>, CommandFailure> {
+        let Some(policy) = self.inject_failure_policy.filter(|_| self.inject) else {
+            return Ok(Vec::new());
+        };
+        let roots = self.roots(hub, namespace).await?;
+        let usual = || WebhookTarget::Service {
+            namespace: namespace.to_owned(),
+            name: "strait".to_owned(),
+            port: 443,
+        };
+        let registration = WebhookRegistration {
+            cluster: cluster.as_str(),
+            network,
+            target: self.inject_at.clone().unwrap_or_else(usual),
+            roots: &roots,
+            when_away: match policy {
+                FailurePolicy::Fail => WhenAway::Fail,
+                FailurePolicy::Ignore => WhenAway::Ignore,
+            },
+            istio_labels: self.istio_labels,
+        };
+        Ok(rights().into_iter().chain([registration.manifest()]).collect())
+    }
+
+    pub(super) fn is_asked(&self) -> bool {
+        self.inject
+    }
+
+    /// What the plan says of it.
+    pub(super) fn told(&self) -> &'static str {
+        match self.inject_failure_policy.filter(|_| self.inject) {
+            None => "",
+            Some(FailurePolicy::Fail) => {
+                "  clusterrole strait-inject: get mutatingwebhookconfiguration strait-inject\n  \
+                 mutatingwebhookconfiguration strait-inject: sidecars for pods that ask, or whose namespace does;\n    \
+                 while the control plane doesn't answer such pods are not made\n"
+            }
+            Some(FailurePolicy::Ignore) => {
+                "  clusterrole strait-inject: get mutatingwebhookconfiguration strait-inject\n  \
+                 mutatingwebhookconfiguration strait-inject: sidecars for pods that ask, or whose namespace does;\n    \
+                 while the control plane doesn't answer such pods are made without\n"
+            }
+        }
+    }
+
+    async fn roots(&self, hub: &ClusterApi, namespace: &str) -> Result<String, CommandFailure> {
+        if let Some(file) = &self.inject_roots {
+            let read = std::fs::read_to_string(file).map_err(|error| {
+                let text = format!("--inject-roots {}: {error}", file.display());
+                CommandFailure::new(Exit::Usage, text)
+            })?;
+            return Some(read).filter(|text| is_certificate(text)).ok_or_else(|| {
+                let text =
+                    format!("--inject-roots {}: there is no certificate in it", file.display());
+                CommandFailure::usage(text)
+            });
+        }
+        if let Some(roots) = published(hub, namespace).await? {
+            return Ok(roots);
+        }
+        let text = format!(
+            "{} has no configmap {ROOTS} in {namespace}, by which the API server would know the webhook; nothing was changed",
+            hub.context
+        );
+        Err(CommandFailure::failed(text).next("name a file with the roots: --inject-roots FILE"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_is_reached_by_url_or_by_service() {
+        let service = |namespace: &str, name: &str, port| WebhookTarget::Service {
+            namespace: namespace.into(),
+            name: name.into(),
+            port,
+        };
+        for (text, expected) in [
+            ("https://10.0.0.1:15017/", WebhookTarget::Url("https://10.0.0.1:15017".into())),
+            ("https://strait.example", WebhookTarget::Url("https://strait.example".into())),
+            ("strait-system/strait", service("strait-system", "strait", 443)),
+            ("mesh/injector:15017", service("mesh", "injector", 15017)),
+        ] {
+            assert_eq!(target(text), Ok(expected));
+        }
+        for text in [
+            "http://10.0.0.1:1",
+            "https://a@b",
+            "https://a/b",
+            "https://a?b",
+            "strait",
+            "a/",
+            "/b",
+            "a/b:0",
+            "a/b:x",
+            "A/b",
+        ] {
+            assert!(target(text).is_err(), "{text}");
+        }
+    }
+}

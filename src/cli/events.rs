@@ -1,0 +1,166 @@
+//! `strait events`: what changed lately, which object caused it, and which proxies have followed.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::failure::{CommandResult, Exit};
+use super::list::{QueryArgs, follow_pause};
+use super::output::{self, Cell, Column, OutputStyle, TableLayout, items, text};
+
+/// A change is shown without its last answers when the next is this far away.
+const LATE: usize = 8;
+
+#[derive(Debug, Args)]
+pub(crate) struct EventsArgs {
+    /// Go on, and show changes as their proxies have answered
+    #[arg(long, short)]
+    watch: bool,
+    /// Only those after number N
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    since: u64,
+    /// Only the last N of them; 0: all that are kept
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    last: usize,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+const EVENTS: TableLayout = TableLayout {
+    kind: "change",
+    name: |row| text(&row["seq"]),
+    columns: &[
+        Column::wide("SEQ", |row, _| text(&row["seq"]).into()),
+        Column::new("TIME", |row, _| time_of_day(&row["at"]).into()),
+        Column::new("CAUSE", |row, _| cause(row).into()),
+        Column::new("EFFECT", |row, _| text(&row["effect"]).into()),
+        Column::new("PROXIES", |row, _| followed(row)),
+        Column::new("TOOK", |row, _| match row["ms"].as_f64() {
+            Some(ms) => format!("{ms:.1} ms").into(),
+            None => "<none>".into(),
+        }),
+        Column::wide("PUBLISHED", |row, _| match row["publishedMs"].as_f64() {
+            Some(ms) => format!("{ms:.1} ms").into(),
+            None => "<none>".into(),
+        }),
+        Column::wide("VERSION", |row, _| text(&row["version"]).into()),
+    ],
+};
+
+/// Runs `strait events`.
+pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
+    let mut since = args.since;
+    let mut show = args.ask.show.clone();
+    let mut first = true;
+    loop {
+        let answer = args.ask.ask("/debug/events", &[("since", &since.to_string())]).await?;
+        let all = items(&answer.value);
+        let (from, to) = match (first, args.watch) {
+            (true, false) => (all.len().saturating_sub(kept(args.last)), all.len()),
+            (true, true) => (all.len().saturating_sub(kept(args.last)), answered(all)),
+            (false, _) => (0, answered(all)),
+        };
+        let due = all.get(from.min(to)..to).unwrap_or_default();
+        since = due.last().and_then(|row| row["seq"].as_u64()).unwrap_or(since);
+        if !due.is_empty() || !args.watch {
+            let due = Value::Array(due.to_vec());
+            let raw = format!("{due:#}\n");
+            output::print(&EVENTS.render(&raw, &due, &show, &OutputStyle::of_stdout()))?;
+            show.no_headers = true;
+        }
+        if !args.watch {
+            if all.is_empty() && show.output.is_for_people() {
+                eprintln!("Nothing has changed since the control plane was started.");
+            }
+            return Ok(Exit::Fine);
+        }
+        first = false;
+        follow_pause().await;
+    }
+}
+
+fn kept(last: usize) -> usize {
+    if last == 0 { usize::MAX } else { last }
+}
+
+/// How many of the first are to be shown: those whose proxies have all answered, and whoever stands before them for too
+/// long.
+fn answered(rows: &[Value]) -> usize {
+    let waits = |row: &Value| row["waiting"].as_u64().is_some_and(|waiting| waiting > 0);
+    let first = rows.iter().position(waits).unwrap_or(rows.len());
+    first.max(rows.len().saturating_sub(LATE))
+}
+
+/// The time of day in UTC, to a millisecond.
+fn time_of_day(at: &Value) -> String {
+    let at = at.as_str().unwrap_or_default();
+    let time = at.split_once('T').map_or(at, |(_, time)| time);
+    time.trim_end_matches('Z').chars().take(12).collect()
+}
+
+/// The first object behind a change, and how many there were beside it.
+fn cause(row: &Value) -> String {
+    let first = &row["cause"];
+    let Some(kind) = first["kind"].as_str() else { return "<none>".to_owned() };
+    let part = |name: &str| first[name].as_str().filter(|text| !text.is_empty());
+    let mut words = kind.to_owned();
+    match (part("namespace"), part("name")) {
+        (Some(namespace), Some(name)) => words += &format!(" {namespace}/{name}"),
+        (None, Some(name)) => words += &format!(" {name}"),
+        _ => {}
+    }
+    if let Some(cluster) = part("cluster") {
+        words += &format!(" in {cluster}");
+    }
+    let others = items(&row["otherCauses"]).len() as u64;
+    match others + row["moreCauses"].as_u64().unwrap_or(0) {
+        0 => words,
+        more => format!("{words}, {more} more"),
+    }
+}
+
+/// How many proxies have followed, of those that were sent the change.
+fn followed(row: &Value) -> Cell {
+    let count = |name: &str| row[name].as_u64().unwrap_or(0);
+    let (proxies, done) = (count("proxies"), count("acknowledged"));
+    match (count("refused"), count("waiting")) {
+        (0, 0) if proxies == done => format!("{proxies}").into(),
+        (0, 0) => Cell::doubtful(format!("{done} of {proxies}")),
+        (0, _) => format!("{done} of {proxies}").into(),
+        (refused, _) => Cell::bad(format!("{done} of {proxies}, {refused} refused")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::output::Render as _;
+    use super::super::output::tests::LOOK;
+    use super::*;
+
+    #[test]
+    fn a_change_is_one_line_with_its_cause_and_who_followed() {
+        let row = json!([{
+            "seq": 7, "at": "2026-11-23T12:00:01.250123Z",
+            "cause": {"cluster": "east", "kind": "EndpointSlice", "namespace": "shop", "name": "web-x"},
+            "otherCauses": [{"cluster": "east", "kind": "Pod", "namespace": "shop", "name": "web-2"}], "moreCauses": 2,
+            "effect": "web.shop.svc.cluster.local: 3 -> 2 endpoints", "version": 12,
+            "proxies": 4, "acknowledged": 3, "refused": 1, "waiting": 0, "publishedMs": 0.4, "ms": 2.31,
+        }]);
+        let shown = EVENTS.table(items(&row), false).render(false, &LOOK);
+        let expected = "12:00:01.250   EndpointSlice shop/web-x in east, 3 more   web.shop.svc.cluster.local: 3 -> 2 endpoints   3 of 4, 1 refused   2.3 ms\n";
+        assert_eq!(shown, expected);
+    }
+
+    #[test]
+    fn what_has_not_been_answered_is_waited_for_but_not_for_ever() {
+        let rows = |waiting: &[u64]| -> Vec<Value> {
+            waiting.iter().map(|waiting| json!({ "waiting": waiting })).collect()
+        };
+        assert_eq!(answered(&rows(&[0, 0])), 2);
+        assert_eq!(answered(&rows(&[0, 1, 0])), 1);
+        let mut many = vec![0; 12];
+        many[2] = 1;
+        assert_eq!(answered(&rows(&many)), 12 - LATE);
+    }
+}

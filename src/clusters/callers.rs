@@ -1,0 +1,223 @@
+//! Who brings a token: a pod of a member, as the member's keys and our own index of its pods prove, or else as its API
+//! server says.
+//!
+//! Keys come first, so that a dark API server keeps no pod from calling; only pods and keys that nobody knows yet are
+//! asked of it. A token is never sent to another API server than that of the member that it names, nor to that one
+//! where its issuer is somebody else. Tokens are kept nowhere: verdicts are found by the hash.
+
+mod issuers;
+mod review;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::watch;
+
+pub use self::issuers::MemberKeys;
+use self::issuers::{IssuerReader, KeysWanted};
+use self::review::Reviews;
+use super::reconciler::{MemberClients, MembersSettled};
+use crate::codes;
+use crate::identity::SpiffeId;
+use crate::identity::caller::{
+    Caller, CallerAnswer, CallerRefusal, CallerRegistry, RefusalKind, TokenProof,
+};
+use crate::identity::token::{IssuerKeys, SignedToken, TokenClaims, TokenFlaw, TokenPod};
+use crate::model::{ClusterId, KnownClusters};
+use crate::policy::Policy;
+use crate::task::Supervisor;
+
+/// What the mesh knows of who runs in members.
+pub trait RunningPods: std::fmt::Debug + Send + Sync {
+    /// Whether a member is known to have this very pod, running as that account.
+    fn has_pod(&self, cluster: &ClusterId, id: &SpiffeId, pod: &TokenPod) -> bool;
+
+    /// Whether a pod of a member, or a machine that belongs to it, is known to run as that account.
+    fn has_account(&self, cluster: &ClusterId, id: &SpiffeId) -> bool;
+}
+
+/// What is needed to know who calls.
+#[derive(Debug)]
+pub struct CallersConfig {
+    /// The members.
+    pub known: watch::Receiver<Arc<KnownClusters>>,
+    /// Whether it is known what they are.
+    pub settled: watch::Receiver<MembersSettled>,
+    /// Their API servers.
+    pub clients: watch::Receiver<Arc<MemberClients>>,
+    /// Whom they may vouch for, where the operator says.
+    pub policy: watch::Receiver<Arc<Policy>>,
+    /// Who runs in them.
+    pub pods: Arc<dyn RunningPods>,
+    /// For whom tokens must be.
+    pub audiences: Vec<String>,
+    /// Other names by which calls may name members.
+    pub aliases: BTreeMap<ClusterId, ClusterId>,
+    /// For whose accounts only the config cluster vouches, unless policy says otherwise.
+    pub system_namespace: String,
+    /// The keys that were last known.
+    pub remembered: MemberKeys,
+}
+
+/// Knows who brings a token.
+#[derive(Debug)]
+pub struct MemberCallers {
+    config: CallersConfig,
+    keys: watch::Receiver<Arc<MemberKeys>>,
+    wanted: Arc<KeysWanted>,
+    reviews: Reviews,
+}
+
+/// Starts to read the keys of members. Returns also the keys themselves, to be remembered.
+pub fn start(
+    mut config: CallersConfig,
+    tasks: &Supervisor,
+) -> (Arc<MemberCallers>, watch::Receiver<Arc<MemberKeys>>) {
+    let remembered = std::mem::take(&mut config.remembered);
+    let (keys, keys_seen) = watch::channel(Arc::new(remembered));
+    let wanted = Arc::<KeysWanted>::default();
+    let reader = IssuerReader {
+        known: config.known.clone(),
+        settled: config.settled.clone(),
+        clients: config.clients.clone(),
+        wanted: Arc::clone(&wanted),
+        keys,
+    };
+    tasks.spawn_restarting("issuers", issuers::PAUSE, move || reader.clone().run());
+    let callers =
+        MemberCallers { config, keys: keys_seen.clone(), wanted, reviews: Reviews::default() };
+    (Arc::new(callers), keys_seen)
+}
+
+impl CallerRegistry for MemberCallers {
+    fn verify<'a>(&'a self, token: &'a str, cluster: &'a ClusterId) -> CallerAnswer<'a> {
+        Box::pin(self.verified(token, cluster))
+    }
+
+    fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool {
+        let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
+        self.config.known.borrow().contains(cluster)
+            && self.config.pods.has_account(cluster, identity)
+    }
+}
+
+/// What a member's keys say of a token.
+enum OfflineVerdict<'a> {
+    /// It is the member's.
+    Proven(&'a TokenClaims),
+    /// They don't say.
+    Unknown(&'static str),
+}
+
+impl MemberCallers {
+    async fn verified(&self, token: &str, cluster: &ClusterId) -> Result<Caller, CallerRefusal> {
+        let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
+        let known = Arc::clone(&self.config.known.borrow());
+        let Some(trust_domain) = known.trust_domain(cluster) else {
+            let reason = format!("clusterid {:?} names no member", cluster.as_str());
+            return Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason));
+        };
+        let refused = |flaw: TokenFlaw| {
+            let reason = format!("of cluster {cluster}: {flaw}");
+            CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
+        };
+        let signed = SignedToken::read(token).map_err(refused)?;
+        let now = SystemTime::now();
+        signed.check(&self.config.audiences, now).map_err(refused)?;
+        let claims = signed.unverified();
+        let id = SpiffeId::new(trust_domain, &claims.namespace, &claims.service_account)
+            .map_err(|error| refused(TokenFlaw::Form("sub")).because(&error.to_string()))?;
+
+        let keys = self.keys.borrow().get(cluster).cloned();
+        let unknown = match self.offline(cluster, &signed, keys.as_deref()).map_err(refused)? {
+            OfflineVerdict::Proven(claims) => match &claims.pod {
+                Some(pod) if self.config.pods.has_pod(cluster, &id, pod) => None,
+                Some(_) => Some("its pod is not known here"),
+                None => Some("it is bound to no pod"),
+            },
+            OfflineVerdict::Unknown(why) => Some(why),
+        };
+        if let Some(why) = unknown {
+            self.foreign_issuer(cluster, claims, keys.is_some())?;
+            let client = self.config.clients.borrow().get(cluster).cloned();
+            let client = client.ok_or_else(|| {
+                CallerRefusal::unchecked(format!(
+                    "{why}, and the API server of {cluster} can't be asked"
+                ))
+            })?;
+            let audiences = &self.config.audiences;
+            self.reviews
+                .ask(cluster, &client, token, claims, audiences)
+                .await
+                .map_err(|refusal| refusal.because(why))?;
+        }
+        self.vouched(&known, cluster, &id)?;
+        let (pod, expires) = (claims.pod.clone(), claims.expires);
+        Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), pod, expires }))
+    }
+
+    /// What the member's keys say. A key that is not among them may be new.
+    fn offline<'a>(
+        &self,
+        cluster: &ClusterId,
+        signed: &'a SignedToken<'_>,
+        keys: Option<&IssuerKeys>,
+    ) -> Result<OfflineVerdict<'a>, TokenFlaw> {
+        let Some(keys) = keys else {
+            return Ok(OfflineVerdict::Unknown("the cluster's keys are not known"));
+        };
+        match signed.verify(keys) {
+            Ok(claims) => Ok(OfflineVerdict::Proven(claims)),
+            Err(TokenFlaw::UnknownKey) => {
+                self.wanted.ask(cluster, Instant::now());
+                Ok(OfflineVerdict::Unknown("its key is not known"))
+            }
+            Err(flaw) => Err(flaw),
+        }
+    }
+
+    /// Where the issuer of a member is not known, a token that another's may have issued is not shown to it: it could
+    /// use it there.
+    fn foreign_issuer(
+        &self,
+        cluster: &ClusterId,
+        claims: &TokenClaims,
+        is_known: bool,
+    ) -> Result<(), CallerRefusal> {
+        if is_known {
+            return Ok(());
+        }
+        let keys = self.keys.borrow();
+        let other = keys.iter().find(|(_, keys)| **keys.issuer() == *claims.issuer);
+        match other {
+            None => Ok(()),
+            Some((other, _)) => Err(CallerRefusal::unchecked(format!(
+                "the keys of cluster {cluster} are not known, and the issuer is that of {other}"
+            ))),
+        }
+    }
+
+    fn vouched(
+        &self,
+        known: &KnownClusters,
+        cluster: &ClusterId,
+        id: &SpiffeId,
+    ) -> Result<(), CallerRefusal> {
+        let namespace = id.namespace().as_str();
+        let denied = |reason: String| {
+            Err(CallerRefusal { kind: RefusalKind::Denied, code: &codes::NOT_VOUCHED, reason })
+        };
+        match self.config.policy.borrow().may_vouch(cluster, namespace) {
+            Some(Ok(())) => Ok(()),
+            Some(Err(refusal)) => denied(refusal.to_string()),
+            None if namespace != self.config.system_namespace => Ok(()),
+            None if known.clusters.get(cluster).is_some_and(|one| one.config) => Ok(()),
+            None => denied(format!(
+                "{id}: only the config cluster vouches for namespace {namespace}, unless policy names it (clusters.{cluster}.identities)"
+            )),
+        }
+    }
+}

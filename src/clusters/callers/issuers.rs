@@ -1,0 +1,211 @@
+//! Reads who issues the tokens of each member, and by which keys, from the member's own API server: never from an
+//! address that a page names.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::apiserver::ApiClient;
+use crate::clusters::reconciler::{MemberClients, MembersSettled};
+use crate::codes;
+use crate::identity::token::IssuerKeys;
+use crate::model::{ClusterId, KnownClusters};
+
+/// How long the reader rests after a panic.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// How often keys are read again, give or take a quarter.
+const REFRESH: Duration = Duration::from_secs(3600);
+/// A key that is not known has them read again at most so often.
+const WANTED_PAUSE: Duration = Duration::from_secs(10);
+/// How long to rest after they could not be read: at first, and at most.
+const RETRY: Duration = Duration::from_secs(10);
+const RETRY_MAX: Duration = Duration::from_secs(600);
+/// How long one member may take.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Members that are asked at once.
+const READS_MAX: usize = 8;
+
+const CONFIGURATION: &str = "/.well-known/openid-configuration";
+const KEY_SET: &str = "/openid/v1/jwks";
+
+/// By which keys the tokens of each member are signed.
+pub type MemberKeys = BTreeMap<ClusterId, Arc<IssuerKeys>>;
+
+/// Members of which a key is wanted that is not known.
+#[derive(Debug, Default)]
+pub(super) struct KeysWanted {
+    asked: Mutex<BTreeMap<ClusterId, std::time::Instant>>,
+    news: Notify,
+}
+
+impl KeysWanted {
+    /// Has the keys of a member be read again, unless they were a moment ago.
+    pub(super) fn ask(&self, cluster: &ClusterId, now: std::time::Instant) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = asked.get(cluster).is_none_or(|at| now.duration_since(*at) >= WANTED_PAUSE);
+        if is_new {
+            asked.insert(cluster.clone(), now);
+            drop(asked);
+            self.news.notify_one();
+        }
+    }
+
+    /// Those that were asked for since.
+    pub(super) fn since(&self, since: std::time::Instant) -> BTreeSet<ClusterId> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = asked.iter().filter(|(_, at)| **at >= since);
+        wanted.map(|(cluster, _)| cluster.clone()).collect()
+    }
+}
+
+/// What reads them.
+#[derive(Clone)]
+pub(super) struct IssuerReader {
+    pub(super) known: watch::Receiver<Arc<KnownClusters>>,
+    pub(super) settled: watch::Receiver<MembersSettled>,
+    pub(super) clients: watch::Receiver<Arc<MemberClients>>,
+    pub(super) wanted: Arc<KeysWanted>,
+    pub(super) keys: watch::Sender<Arc<MemberKeys>>,
+}
+
+/// When a member is asked next.
+struct IssuerTurn {
+    client: ApiClient,
+    at: Instant,
+    failures: u32,
+    /// Why they could not be read the last time.
+    trouble: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct IssuerPage {
+    issuer: String,
+}
+
+impl IssuerReader {
+    pub(super) async fn run(mut self) {
+        let mut turns = BTreeMap::<ClusterId, IssuerTurn>::new();
+        loop {
+            let looked_at = std::time::Instant::now();
+            let clients = Arc::clone(&self.clients.borrow_and_update());
+            self.forget();
+            take_clients(&mut turns, &clients);
+            self.read_due(&mut turns).await;
+            let next = turns.values().map(|turn| turn.at).min();
+            tokio::select! {
+                changed = self.clients.changed() => if changed.is_err() { return },
+                () = self.wanted.news.notified() => {
+                    for cluster in self.wanted.since(looked_at) {
+                        if let Some(turn) = turns.get_mut(&cluster) {
+                            turn.at = Instant::now();
+                        }
+                    }
+                }
+                Ok(()) = self.known.changed() => {}
+                Ok(()) = self.settled.changed() => {}
+                () = at(next) => {}
+            }
+        }
+    }
+
+    /// Forgets the keys of what is no member, once it is known what is.
+    fn forget(&mut self) {
+        // The members are told before it is told that they are settled.
+        let is_read = *self.settled.borrow_and_update() != MembersSettled::ConfigurationUnread;
+        let known = Arc::clone(&self.known.borrow_and_update());
+        self.keys.send_if_modified(|keys| {
+            let has_gone = is_read && keys.keys().any(|id| !known.contains(id));
+            if has_gone {
+                Arc::make_mut(keys).retain(|id, _| known.contains(id));
+            }
+            has_gone
+        });
+    }
+
+    async fn read_due(&self, turns: &mut BTreeMap<ClusterId, IssuerTurn>) {
+        let now = Instant::now();
+        let due = turns.iter().filter(|(_, turn)| turn.at <= now);
+        let due: Vec<_> = due.map(|(id, turn)| (id.clone(), turn.client.clone())).collect();
+        let reads = due.into_iter().map(|(id, client)| async {
+            let read = tokio::time::timeout(LIMIT, read(client)).await;
+            (id, read.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}"))))
+        });
+        let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
+        while let Some((id, found)) = reads.next().await {
+            let Some(turn) = turns.get_mut(&id) else { continue };
+            match found {
+                Ok(keys) => {
+                    let spread = 0.75 + 0.5 * rand::random::<f64>();
+                    turn.at = Instant::now() + REFRESH.mul_f64(spread);
+                    (turn.failures, turn.trouble) = (0, None);
+                    self.keep(id, keys);
+                }
+                Err(trouble) => {
+                    let rest = RETRY * 2u32.saturating_pow(turn.failures.min(10));
+                    turn.at = Instant::now() + rest.min(RETRY_MAX);
+                    turn.failures += 1;
+                    if turn.trouble.as_ref() != Some(&trouble) {
+                        let code = &codes::KEYS_UNREADABLE;
+                        warn!(
+                            %code,
+                            cluster = %id,
+                            reason = trouble,
+                            "{}; its tokens are asked of it, or proven by the keys that were last known. {}",
+                            code.title,
+                            code.next
+                        );
+                    }
+                    turn.trouble = Some(trouble);
+                }
+            }
+        }
+    }
+
+    fn keep(&self, id: ClusterId, keys: IssuerKeys) {
+        self.keys.send_if_modified(|held| {
+            if held.get(&id).is_some_and(|held| **held == keys) {
+                return false;
+            }
+            info!(cluster = %id, issuer = %keys.issuer(), "keys of the cluster's tokens read");
+            Arc::make_mut(held).insert(id, Arc::new(keys));
+            true
+        });
+    }
+}
+
+/// Asks whoever is reached otherwise now, or for the first time.
+fn take_clients(turns: &mut BTreeMap<ClusterId, IssuerTurn>, clients: &MemberClients) {
+    turns.retain(|id, turn| clients.get(id).is_some_and(|client| client.is_same(&turn.client)));
+    for (id, client) in clients {
+        let new = || IssuerTurn {
+            client: client.clone(),
+            at: Instant::now(),
+            failures: 0,
+            trouble: None,
+        };
+        turns.entry(id.clone()).or_insert_with(new);
+    }
+}
+
+async fn read(client: ApiClient) -> Result<IssuerKeys, String> {
+    let fact = |error: crate::apiserver::ApiError| error.to_string();
+    let configuration = client.get::<IssuerPage>(CONFIGURATION).await.map_err(fact)?;
+    let keys = client.get::<Value>(KEY_SET).await.map_err(fact)?;
+    IssuerKeys::parse(&configuration.issuer, keys.to_string().as_bytes())
+        .map_err(|error| error.to_string())
+}
+
+/// Waits until then; for ever where there is no such time.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,284 @@
+//! Asks an API server whether a token is good (TokenReview), within bounds, and remembers what it said for a moment.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use ring::digest;
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::Semaphore;
+
+use crate::apiserver::{ApiClient, ApiError};
+use crate::codes;
+use crate::identity::caller::CallerRefusal;
+use crate::identity::token::TokenClaims;
+use crate::model::ClusterId;
+
+const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+/// How long an API server may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Questions that wait for one API server at once, and that are asked of it in a second.
+const IN_FLIGHT_MAX: usize = 16;
+const PER_SECOND: f64 = 50.0;
+/// How long an answer counts: yes (at most until the token ends), and no.
+const YES_COUNTS: Duration = Duration::from_secs(60);
+const NO_COUNTS: Duration = Duration::from_secs(5);
+/// The most answers that are remembered.
+const ANSWERS_MAX: usize = 16_384;
+
+/// The group of all service accounts.
+const GROUP: &str = "system:serviceaccounts";
+/// What an API server says beside the name of a pod's account.
+const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
+
+/// What API servers were asked and said.
+#[derive(Debug, Default)]
+pub(super) struct Reviews {
+    answers: Mutex<HashMap<Question, (Instant, Verdict)>>,
+    members: Mutex<BTreeMap<ClusterId, Arc<MemberTurns>>>,
+}
+
+/// The SHA-256 of a cluster and a token.
+type Question = [u8; 32];
+
+/// What an API server said of a token: `Err` with its reason for no.
+type Verdict = Result<(), Arc<str>>;
+
+/// How much one API server is asked.
+#[derive(Debug)]
+struct MemberTurns {
+    in_flight: Arc<Semaphore>,
+    bucket: Mutex<(f64, Instant)>,
+}
+
+#[derive(Deserialize)]
+struct ReviewAnswer {
+    status: ReviewStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ReviewStatus {
+    authenticated: bool,
+    error: String,
+    user: ReviewedUser,
+    audiences: Option<Vec<String>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ReviewedUser {
+    username: String,
+    groups: Option<Vec<String>>,
+    extra: Option<HashMap<String, Vec<String>>>,
+}
+
+impl Reviews {
+    /// Whether the API server of `cluster` takes a token that says `claims`, for one of these audiences.
+    ///
+    /// # Errors
+    /// It doesn't, or can't be asked now.
+    pub(super) async fn ask(
+        &self,
+        cluster: &ClusterId,
+        client: &ApiClient,
+        token: &str,
+        claims: &TokenClaims,
+        audiences: &[String],
+    ) -> Result<(), CallerRefusal> {
+        let question = question(cluster, token);
+        let refused = |why: &str| {
+            let reason = format!("the API server of {cluster} does not take it: {why}");
+            CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
+        };
+        if let Some(verdict) = self.answer(&question) {
+            return verdict.map_err(|why| refused(&why));
+        }
+        let turns = self.turns(cluster);
+        let busy =
+            || CallerRefusal::unchecked(format!("the API server of {cluster} is asked too much"));
+        let _turn = turns.in_flight.try_acquire().map_err(|_| busy())?;
+        if !turns.take(Instant::now()) {
+            return Err(busy());
+        }
+        let review = json!({
+            "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+            "spec": { "token": token, "audiences": audiences },
+        });
+        let asked = client.create::<ReviewAnswer>(PATH, &review);
+        let status = match tokio::time::timeout(LIMIT, asked).await {
+            Ok(Ok(review)) => review.status,
+            Ok(Err(error @ ApiError::Forbidden(_))) => {
+                let next = "it needs the right to create tokenreviews (authentication.k8s.io)";
+                return Err(CallerRefusal::unchecked(format!(
+                    "the API server of {cluster}: {error}; {next}"
+                )));
+            }
+            Ok(Err(error)) => {
+                return Err(CallerRefusal::unchecked(format!("cluster {cluster}: {error}")));
+            }
+            Err(_) => {
+                return Err(CallerRefusal::unchecked(format!(
+                    "cluster {cluster}: no answer in {LIMIT:?}"
+                )));
+            }
+        };
+        let verdict = status.judge(claims, audiences);
+        self.note(question, &verdict, claims);
+        verdict.map_err(|why| refused(&why))
+    }
+
+    fn answer(&self, question: &Question) -> Option<Verdict> {
+        let (until, verdict) = self.answers().get(question)?.clone();
+        (Instant::now() < until).then_some(verdict)
+    }
+
+    fn note(&self, question: Question, verdict: &Verdict, claims: &TokenClaims) {
+        let left = claims.expires.duration_since(SystemTime::now()).unwrap_or_default();
+        let counts = if verdict.is_ok() { YES_COUNTS.min(left) } else { NO_COUNTS };
+        let now = Instant::now();
+        let mut answers = self.answers();
+        if answers.len() >= ANSWERS_MAX {
+            answers.retain(|_, (until, _)| now < *until);
+        }
+        if answers.len() >= ANSWERS_MAX {
+            // All of the last minute: who comes again is asked of its API server again.
+            answers.clear();
+        }
+        answers.insert(question, (now + counts, verdict.clone()));
+    }
+
+    fn turns(&self, cluster: &ClusterId) -> Arc<MemberTurns> {
+        let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(members.entry(cluster.clone()).or_insert_with(|| {
+            let bucket = Mutex::new((PER_SECOND, Instant::now()));
+            Arc::new(MemberTurns { in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)), bucket })
+        }))
+    }
+
+    fn answers(&self) -> MutexGuard<'_, HashMap<Question, (Instant, Verdict)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemberTurns {
+    fn take(&self, now: Instant) -> bool {
+        let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, at) = *bucket;
+        let filled = left + now.saturating_duration_since(at).as_secs_f64() * PER_SECOND;
+        let filled = filled.min(PER_SECOND);
+        let enough = filled >= 1.0;
+        *bucket = (if enough { filled - 1.0 } else { filled }, now);
+        enough
+    }
+}
+
+impl ReviewStatus {
+    /// Whether it says that the token is good, for us, and of whom the token says it is.
+    fn judge(&self, claims: &TokenClaims, audiences: &[String]) -> Verdict {
+        let no = |why: &str| Err(Arc::from(why));
+        if !self.authenticated || !self.error.is_empty() {
+            return no(match &*self.error {
+                "" => "it is not authenticated",
+                error => error,
+            });
+        }
+        // An API server that knows no audiences takes tokens for anybody.
+        let granted = self.audiences.as_deref().unwrap_or_default();
+        if !granted.iter().any(|audience| audiences.contains(audience)) {
+            return no("it is not for our audience");
+        }
+        let TokenClaims { namespace, service_account, pod, .. } = claims;
+        let named = format!("system:serviceaccount:{namespace}:{service_account}");
+        let groups = self.user.groups.as_deref().unwrap_or_default();
+        if self.user.username != named || !groups.iter().any(|group| group == GROUP) {
+            return no("it is of another account");
+        }
+        let said = self.user.extra.as_ref().and_then(|extra| extra.get(POD_UID)?.first());
+        match (said, pod) {
+            (Some(said), Some(pod)) if **said != *pod.uid => no("it is of another pod"),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn question(cluster: &ClusterId, token: &str) -> Question {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    hash.update(cluster.as_str().as_bytes());
+    hash.update(&[0]);
+    hash.update(token.as_bytes());
+    let mut question = [0; 32];
+    question.copy_from_slice(hash.finish().as_ref());
+    question
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims() -> TokenClaims {
+        TokenClaims {
+            issuer: "https://issuer.example".into(),
+            namespace: "shop".into(),
+            service_account: "web".into(),
+            pod: Some(crate::identity::token::TokenPod { name: "web-0".into(), uid: "u1".into() }),
+            node: None,
+            expires: SystemTime::now() + Duration::from_secs(3600),
+        }
+    }
+
+    fn status(change: impl FnOnce(&mut serde_json::Value)) -> ReviewStatus {
+        let mut status = json!({
+            "authenticated": true,
+            "user": {
+                "username": "system:serviceaccount:shop:web",
+                "groups": ["system:serviceaccounts", "system:authenticated"],
+                "extra": { "authentication.kubernetes.io/pod-uid": ["u1"] },
+            },
+            "audiences": ["istio-ca"],
+        });
+        change(&mut status);
+        serde_json::from_value(status).expect("a status")
+    }
+
+    #[test]
+    fn only_a_yes_about_this_account_and_our_audience_is_one() {
+        let ours = ["istio-ca".to_owned()];
+        type Change = fn(&mut serde_json::Value);
+        let cases: [(&str, Change, bool); 9] = [
+            ("as it is", |_| {}, true),
+            ("no pod named", |s| s["user"]["extra"] = json!(null), true),
+            ("not authenticated", |s| s["authenticated"] = json!(false), false),
+            ("an error", |s| s["error"] = json!("expired"), false),
+            ("no audiences", |s| s["audiences"] = json!(null), false),
+            ("others' audience", |s| s["audiences"] = json!(["api"]), false),
+            (
+                "another account",
+                |s| s["user"]["username"] = json!("system:serviceaccount:shop:db"),
+                false,
+            ),
+            ("no account", |s| s["user"]["groups"] = json!(["system:masters"]), false),
+            (
+                "another pod",
+                |s| s["user"]["extra"]["authentication.kubernetes.io/pod-uid"] = json!(["u2"]),
+                false,
+            ),
+        ];
+        for (case, change, good) in cases {
+            assert_eq!(status(change).judge(&claims(), &ours).is_ok(), good, "{case}");
+        }
+    }
+
+    #[test]
+    fn an_api_server_is_asked_so_much_and_no_more() {
+        let now = Instant::now();
+        let turns = MemberTurns {
+            in_flight: Arc::new(Semaphore::new(1)),
+            bucket: Mutex::new((PER_SECOND, now)),
+        };
+        assert_eq!((0..200).filter(|_| turns.take(now)).count(), 50);
+        assert!(turns.take(now + Duration::from_millis(25)));
+        assert!(!turns.take(now + Duration::from_millis(26)));
+    }
+}

@@ -1,0 +1,146 @@
+use std::time::Duration;
+
+use super::*;
+use crate::fixtures::member;
+use crate::identity::token::tests::Signer;
+use crate::model::KnownCluster;
+
+const ISSUER: &str = "https://kubernetes.default.svc";
+
+/// Every member runs pod `web-0` of `shop`, with this UID.
+#[derive(Debug)]
+struct EachRuns(&'static str);
+
+impl RunningPods for EachRuns {
+    fn has_pod(&self, _: &ClusterId, id: &SpiffeId, pod: &TokenPod) -> bool {
+        id.service_account() == "web" && &*pod.name == "web-0" && *pod.uid == *self.0
+    }
+
+    fn has_account(&self, _: &ClusterId, id: &SpiffeId) -> bool {
+        id.service_account() == "web"
+    }
+}
+
+/// Members `config`, `east` and `west`, none of whose API servers can be asked, and the keys of some.
+fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberCallers {
+    let config = KnownCluster { config: true, ..member(None) };
+    let clusters = [("config", config), ("east", member(None)), ("west", member(None))];
+    let clusters = clusters.map(|(id, known)| (ClusterId::from(id), known)).into();
+    let keys = keys.iter().map(|(id, signer)| (ClusterId::from(*id), Arc::new(signer.keys())));
+    MemberCallers {
+        config: CallersConfig {
+            known: watch::channel(Arc::new(KnownClusters { clusters })).1,
+            settled: watch::channel(MembersSettled::All).1,
+            clients: watch::channel(Arc::default()).1,
+            policy: watch::channel(Arc::new(Policy::parse(policy).expect("a policy"))).1,
+            pods: Arc::new(EachRuns(uid)),
+            audiences: vec!["istio-ca".to_owned()],
+            aliases: [(ClusterId::from("Kubernetes"), ClusterId::from("east"))].into(),
+            system_namespace: "strait-system".to_owned(),
+            remembered: MemberKeys::new(),
+        },
+        keys: watch::channel(Arc::new(keys.collect())).1,
+        wanted: Arc::default(),
+        reviews: Reviews::default(),
+    }
+}
+
+const NO_RULES: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
+
+/// Who calls, or the code and the kind of the refusal.
+async fn verdict(
+    callers: &MemberCallers,
+    token: &str,
+    cluster: &str,
+) -> Result<String, (&'static str, RefusalKind)> {
+    let found = callers.verify(token, &ClusterId::from(cluster)).await;
+    let found = found.map(|caller| caller.identity().to_string());
+    found.map_err(|refusal| (refusal.code.id, refusal.kind))
+}
+
+#[tokio::test]
+async fn a_known_pod_is_proven_by_the_keys_of_its_member_alone() {
+    let [east, west] = ["k1", "k2"].map(|id| Signer::new(ISSUER, id));
+    let callers = callers(&[("east", &east), ("west", &west)], "pod-uid", NO_RULES);
+    let now = SystemTime::now();
+    let token = east.sign(&east.claims(now));
+    let web = || Ok("spiffe://cluster.local/ns/shop/sa/web".to_owned());
+    assert_eq!(verdict(&callers, &token, "east").await, web());
+    assert_eq!(verdict(&callers, &token, "Kubernetes").await, web(), "an alias");
+    let unknown = Err(("STR0520", RefusalKind::Unauthenticated));
+    assert_eq!(verdict(&callers, &token, "north").await, unknown);
+    // Its key may be new in the west, which can't be asked.
+    let later = Err(("STR0523", RefusalKind::Unavailable));
+    assert_eq!(verdict(&callers, &token, "west").await, later);
+    let foreign = Signer::new("https://other.example", "k1");
+    let token = foreign.sign(&foreign.claims(now));
+    let refused = Err(("STR0522", RefusalKind::Unauthenticated));
+    assert_eq!(verdict(&callers, &token, "east").await, refused, "of another issuer");
+    let mut ended = east.claims(now);
+    ended["exp"] = ended["iat"].clone();
+    assert_eq!(verdict(&callers, &east.sign(&ended), "east").await, refused, "it has ended");
+}
+
+#[tokio::test]
+async fn what_can_be_neither_proven_nor_asked_may_come_again() {
+    let [east, west] = ["k1", "k2"].map(|id| Signer::new(ISSUER, id));
+    let later = Err(("STR0523", RefusalKind::Unavailable));
+    let now = SystemTime::now();
+    let token = east.sign(&east.claims(now));
+    // The pod that had its name before is what is known.
+    let stale = callers(&[("east", &east)], "another-uid", NO_RULES);
+    assert_eq!(verdict(&stale, &token, "east").await, later);
+    // No keys: it would be shown to the east, were its issuer not the west's as well.
+    let unread = callers(&[("west", &west)], "pod-uid", NO_RULES);
+    let found = unread.verify(&token, &ClusterId::from("east")).await.expect_err("not now");
+    assert!(found.reason.contains("the issuer is that of west"), "{found}");
+    let by_hand = {
+        let mut claims = east.claims(now);
+        claims["kubernetes.io"]["pod"] = serde_json::Value::Null;
+        east.sign(&claims)
+    };
+    let known = callers(&[("east", &east)], "pod-uid", NO_RULES);
+    assert_eq!(verdict(&known, &by_hand, "east").await, later, "bound to no pod");
+}
+
+#[tokio::test]
+async fn a_member_vouches_for_what_policy_says() {
+    let signer = Signer::new(ISSUER, "k1");
+    let all = [("config", &signer), ("east", &signer), ("west", &signer)];
+    let rule = format!("{NO_RULES}clusters:\n  west:\n    identities: [strait-system]\n");
+    let callers = callers(&all, "pod-uid", &rule);
+    let of = |namespace: &str| {
+        let mut claims = signer.claims(SystemTime::now());
+        claims["sub"] = format!("system:serviceaccount:{namespace}:web").into();
+        claims["kubernetes.io"]["namespace"] = namespace.into();
+        signer.sign(&claims)
+    };
+    let (shop, system) = (of("shop"), of("strait-system"));
+    for (cluster, token, good) in [
+        ("config", &shop, true),
+        ("config", &system, true),
+        ("east", &shop, true),
+        ("east", &system, false),
+        ("west", &shop, false),
+        ("west", &system, true),
+    ] {
+        let found = verdict(&callers, token, cluster).await;
+        assert_eq!(found.is_ok(), good, "{cluster}: {found:?}");
+        if !good {
+            assert_eq!(found, Err(("STR0524", RefusalKind::Denied)));
+        }
+    }
+}
+
+#[test]
+fn an_unknown_key_has_keys_read_again_once_in_ten_seconds() {
+    let wanted = KeysWanted::default();
+    let (east, now) = (ClusterId::from("east"), Instant::now());
+    let asked = |since| wanted.since(since).len();
+    wanted.ask(&east, now);
+    assert_eq!(asked(now), 1);
+    wanted.ask(&east, now + Duration::from_secs(9));
+    assert_eq!(asked(now + Duration::from_secs(1)), 0);
+    wanted.ask(&east, now + Duration::from_secs(10));
+    assert_eq!(asked(now + Duration::from_secs(1)), 1);
+}

@@ -1,0 +1,69 @@
+//! Members of which nobody can say just now whether they still are: what was known of them before this process
+//! started counts until somebody can.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tracing::warn;
+
+use super::Reconciler;
+use crate::clusters::kubeconfig::KubeconfigRefusal;
+use crate::clusters::plan::Hold;
+use crate::clusters::secret::MemberSecret;
+use crate::codes;
+use crate::model::ClusterId;
+use crate::store::{ObjectName, WatchedSecret};
+
+impl Reconciler {
+    /// Takes the Secrets of members that are known from before to be there, and unusable, where something
+    /// could not be read and they may be in it. Of those members what was last known counts.
+    pub(super) fn presume_unread(&mut self, place: &str) {
+        let assumed = self.running.clusters.iter();
+        let assumed = assumed.filter(|(_, cluster)| cluster.hold == Hold::Assumed);
+        let assumed = assumed.map(|(id, cluster)| (id.clone(), cluster.secret.clone()));
+        let remembered = self.remembered.iter();
+        let remembered =
+            remembered.filter_map(|(id, known)| Some((id.clone(), known.assumed()?.secret)));
+        let mut unread: BTreeMap<ObjectName, BTreeSet<ClusterId>> = BTreeMap::new();
+        for (id, secret) in assumed.chain(remembered) {
+            let elsewhere = self.read.values().any(|(_, one)| one.clusters.contains_key(&id));
+            if !elsewhere && !self.read.contains_key(&secret) {
+                unread.entry(secret).or_default().insert(id);
+            }
+        }
+        for (name, ids) in unread {
+            let fact = format!(
+                "its Secret is not found, and may be in {place}, which can't be read whole"
+            );
+            let refusal = KubeconfigRefusal::new(&codes::CONFIG_FILE, "", fact);
+            let read = MemberSecret::unread(name.clone(), ids, &refusal);
+            let nothing = WatchedSecret { name: name.clone(), ..WatchedSecret::default() };
+            self.read.insert(name, (Arc::new(nothing), read));
+        }
+    }
+
+    /// Takes the members to be those that are remembered, until the Secrets can be read.
+    pub(super) fn presume(&mut self) {
+        self.presume_at = None;
+        self.assumed = true;
+        warn!("the configuration can't be read yet; the members of before are presumed until then");
+        for (id, remembered) in &self.remembered {
+            if let Some(cluster) = remembered.assumed() {
+                self.running.clusters.insert(id.clone(), cluster);
+            }
+        }
+    }
+
+    /// Takes up members whose Secret turned bad while nobody looked: of them what was last known counts.
+    pub(super) fn resume(&mut self) {
+        for (id, remembered) in &self.remembered {
+            let Some(cluster) = remembered.assumed() else { continue };
+            let secret = self.read.get(&cluster.secret).map(|(_, secret)| secret);
+            let turned_bad =
+                secret.and_then(|secret| secret.clusters.get(id)).is_some_and(Result::is_err);
+            if turned_bad && !self.members.contains_key(id) {
+                self.running.clusters.entry(id.clone()).or_insert(cluster);
+            }
+        }
+    }
+}

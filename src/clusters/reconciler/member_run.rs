@@ -1,0 +1,193 @@
+//! One run of a member's registry, from its start to its end: in turn, behind its gate, and again after
+//! a panic.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::context::{RESTART_PAUSE, ReconcilerContext, at};
+use super::member::{Run, RunSettings};
+use crate::clusters::guard::{Guard, LossNotice, Passed};
+use crate::clusters::status;
+use crate::clusters::token::Lifetime;
+use crate::model::ClusterId;
+use crate::registry::RegistryUpdate;
+use crate::registry::kube::{self, ObjectCounts, RunStatus};
+
+/// How long one of the first syncs counts: a slow or dead one must not keep the others waiting.
+const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
+
+/// Starts a run of the registry of `id`.
+/// `held` is what a run before it held.
+pub(super) fn start_run(
+    context: &Arc<ReconcilerContext>,
+    id: &ClusterId,
+    how: &RunSettings,
+    passed: &Passed,
+    held: ObjectCounts,
+) -> Run {
+    let tasks = context.tasks.child();
+    let (status, status_seen) = watch::channel(RunStatus { held, ..RunStatus::starting() });
+    let (gate, gate_seen) = watch::channel(false);
+    let (delivered, delivered_seen) = watch::channel(false);
+    let (holding, holding_seen) = watch::channel(None);
+    let (client, client_seen) = watch::channel(None);
+    let shared = Arc::clone(context);
+    let (id, run_how, passed) = (id.clone(), how.clone(), passed.clone());
+    tasks.spawn_restarting(format!("cluster {id}"), RESTART_PAUSE, move || {
+        // After a panic the data passed on is still there, but nothing keeps it up to date.
+        delivered.send_replace(false);
+        holding.send_replace(None);
+        status.send_modify(|status| {
+            (status.synced, status.reached) = (false, false);
+            status.contact = kube::ApiContact::Connecting;
+        });
+        shared.note(&id);
+        let (updates, words) = mpsc::channel(1);
+        let config = kube::RunConfig {
+            cluster: id.clone(),
+            access: run_how.access.clone(),
+            limits: run_how.limits,
+            domain: shared.config.domain.clone(),
+            trust_domain: run_how.trust_domain.to_string(),
+            own_mesh: run_how.own_mesh.clone(),
+            system_namespace: shared.config.system_namespace.clone(),
+            namespaces: shared.config.namespaces.clone(),
+            metadata: shared.config.metadata,
+            mcs: shared.config.mcs,
+            shared: shared.config.shared.clone(),
+            writes: shared.config.writes.clone(),
+            epoch: shared.next_epoch(),
+            client: client.clone(),
+            updates,
+            status: status.clone(),
+        };
+        let course = MemberRun {
+            context: Arc::clone(&shared),
+            gate: gate_seen.clone(),
+            delivered: delivered.clone(),
+            status: status.subscribe(),
+            id: id.clone(),
+            guard: Guard::new(passed.clone()),
+            held: holding.clone(),
+        };
+        course.run(config, words)
+    });
+    Run {
+        how: how.clone(),
+        token: Lifetime::of(&how.access),
+        tasks,
+        status: status_seen,
+        gate,
+        delivered: delivered_seen,
+        held: holding_seen,
+        client: client_seen,
+    }
+}
+
+/// One run from its start to its end.
+struct MemberRun {
+    context: Arc<ReconcilerContext>,
+    gate: watch::Receiver<bool>,
+    delivered: watch::Sender<bool>,
+    status: watch::Receiver<RunStatus>,
+    id: ClusterId,
+    guard: Guard,
+    held: watch::Sender<Option<LossNotice>>,
+}
+
+impl MemberRun {
+    async fn run(self, config: kube::RunConfig, words: mpsc::Receiver<RegistryUpdate>) {
+        // Closed never: it lives as long as the context.
+        let turn = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
+        let registry = (self.context.config.runner)(config);
+        let Self { context, gate, delivered, status, id, guard, held } = self;
+        let told = id.clone();
+        let mut words = Words { words, gate, delivered, context: &context, id, guard, held };
+        tokio::select! {
+            () = registry => {}
+            () = words.forward() => {}
+            () = announce(status.clone(), &context, &told) => {}
+            never = async {
+                let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
+                drop(turn);
+                std::future::pending::<std::convert::Infallible>().await
+            } => match never {},
+        }
+    }
+}
+
+/// Until it is known whether the first sync works.
+async fn over(mut status: watch::Receiver<RunStatus>) {
+    // An error says that the run is over.
+    let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
+}
+
+/// What a run says, on its way.
+struct Words<'a> {
+    words: mpsc::Receiver<RegistryUpdate>,
+    gate: watch::Receiver<bool>,
+    delivered: watch::Sender<bool>,
+    context: &'a ReconcilerContext,
+    id: ClusterId,
+    guard: Guard,
+    held: watch::Sender<Option<LossNotice>>,
+}
+
+impl Words<'_> {
+    /// Passes updates on once the gate is open, as far as the guard lets them.
+    async fn forward(&mut self) {
+        // Whose update and when, for what is released without a new one.
+        let mut last = None;
+        loop {
+            let due = self.guard.holding().map(|held| Instant::from_std(held.until));
+            let word = tokio::select! {
+                word = self.words.recv() => {
+                    let Some(RegistryUpdate { shard, epoch, change }) = word else { return };
+                    if self.gate.wait_for(|open| *open).await.is_err() {
+                        return;
+                    }
+                    last = Some((shard, epoch));
+                    let rule = self.context.config.policy.borrow().mass_withdrawal(&self.id);
+                    self.guard.offer(change, rule, Instant::now().into_std())
+                }
+                () = at(due) => self.guard.release(Instant::now().into_std()),
+            };
+            self.tell();
+            let (Some(change), Some((shard, epoch))) = (word, last.clone()) else { continue };
+            let word = RegistryUpdate { shard, epoch, change };
+            if self.context.config.updates.send(word).await.is_err() {
+                return;
+            }
+            if !self.delivered.send_replace(true) {
+                self.context.note(&self.id);
+            }
+        }
+    }
+
+    /// Shows what is held back.
+    fn tell(&self) {
+        let holding = self.guard.holding();
+        let changed = self.held.send_if_modified(|held| {
+            let differs = *held != holding;
+            *held = holding;
+            differs
+        });
+        if changed {
+            self.context.note(&self.id);
+        }
+    }
+}
+
+/// Tells the reconciler of every change of a run's status.
+async fn announce(
+    mut status: watch::Receiver<RunStatus>,
+    context: &ReconcilerContext,
+    id: &ClusterId,
+) {
+    while status.changed().await.is_ok() {
+        context.note(id);
+    }
+}

@@ -1,0 +1,95 @@
+//! How long a root still lives, and how near its end is. Pure.
+//!
+//! A root is replaced in steps that take weeks (docs/guide/certificates.md), so that its end is told of long before.
+
+use std::time::{Duration, SystemTime};
+
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use super::peer::validity;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// A root and when it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootLife {
+    /// Whose it says it is, such as `O=Strait, CN=…`.
+    pub subject: String,
+    /// First moment of its validity.
+    pub begins: SystemTime,
+    /// Last moment of its validity.
+    pub ends: SystemTime,
+}
+
+/// How near the end of a root is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RootStage {
+    /// Far.
+    Fine,
+    /// Less than a fifth of its life is left.
+    Fifth,
+    /// Less than 30 days are.
+    Month,
+    /// Less than 7 days are.
+    Week,
+    /// It has passed.
+    Ended,
+}
+
+impl RootLife {
+    /// That of a certificate in DER; `None` where it can't be parsed.
+    pub(super) fn of(der: &[u8]) -> Option<Self> {
+        let (begins, ends) = validity(&der.into())?;
+        let (_, parsed) = X509Certificate::from_der(der).ok()?;
+        Some(Self { subject: parsed.subject().to_string(), begins, ends })
+    }
+
+    /// How near its end is. Days count for roots that live much longer than so many.
+    pub fn stage(&self, now: SystemTime) -> RootStage {
+        let Ok(left) = self.ends.duration_since(now) else { return RootStage::Ended };
+        let life = self.ends.duration_since(self.begins).unwrap_or_default();
+        let within = |days: u32| left < DAY * days && life > DAY * days * 2;
+        if within(7) {
+            RootStage::Week
+        } else if within(30) {
+            RootStage::Month
+        } else if left < life / 5 {
+            RootStage::Fifth
+        } else {
+            RootStage::Fine
+        }
+    }
+}
+
+impl RootStage {
+    /// The name in `/debug/push`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fine => "fine",
+            Self::Fifth => "fifth",
+            Self::Month => "month",
+            Self::Week => "week",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_root_is_told_in_stages() {
+        let begins = SystemTime::UNIX_EPOCH;
+        let of = |life: u32| RootLife { subject: String::new(), begins, ends: begins + DAY * life };
+        let stages = |life: u32, left: [u32; 4]| {
+            left.map(|left| of(life).stage(begins + DAY * (life - left)))
+        };
+        use RootStage::{Fifth, Fine, Month, Week};
+        assert_eq!(stages(3650, [731, 729, 29, 6]), [Fine, Fifth, Month, Week]);
+        // One that lives a month is no alarm for all its life.
+        assert_eq!(stages(30, [30, 7, 5, 1]), [Fine, Fine, Week, Week]);
+        assert_eq!(stages(10, [10, 3, 1, 1]), [Fine, Fine, Fifth, Fifth]);
+        assert_eq!(of(10).stage(begins + DAY * 11), RootStage::Ended);
+    }
+}

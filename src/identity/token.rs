@@ -1,0 +1,422 @@
+//! The tokens that pods bring: JWTs (RFC 7519, RFC 7515) that an API server signed for a service account, and the keys
+//! (RFC 7517) that prove it. Pure.
+//!
+//! Takes exactly what Kubernetes signs and nothing near it. Whether a member may vouch for what a token says, and
+//! whether its pod still exists, are others' questions.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::signature::{
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256,
+    RsaPublicKeyComponents, UnparsedPublicKey,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// The longest token that is looked at, in bytes; those of Kubernetes have some 1,000.
+pub const TOKEN_BYTES_MAX: usize = 16 << 10;
+/// How far the clock of an API server may be ahead of ours.
+const SKEW: Duration = Duration::from_secs(60);
+/// The most keys of one issuer, and the longest name of one, in bytes.
+const KEYS_MAX: usize = 32;
+const KEY_ID_MAX: usize = 256;
+/// The longest name of an issuer, in bytes.
+const ISSUER_MAX: usize = 2048;
+/// Bytes of an RSA modulus: 2048 to 8192 bits.
+const MODULUS: std::ops::RangeInclusive<usize> = 256..=1024;
+
+/// Why a token is not taken. None of the texts holds a part of the token that proves anything.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenFlaw {
+    /// It is longer than [`TOKEN_BYTES_MAX`].
+    #[error("the token has {0} bytes, more than {TOKEN_BYTES_MAX}")]
+    TooLong(usize),
+    /// It is no signed JWT, or a claim that is needed is missing or of another type.
+    #[error("it is no token of a service account: {0}")]
+    Form(&'static str),
+    /// Another algorithm than `RS256`, `ES256` and `ES384`, or not the one of the key that it names.
+    #[error("it is signed by {0:?}, which is not the algorithm of a key of its issuer")]
+    Algorithm(String),
+    /// None of the issuer's keys has the name.
+    #[error("its key is not known")]
+    UnknownKey,
+    /// The signature is not that of the key.
+    #[error("its signature is wrong")]
+    Signature,
+    /// It is of somebody else.
+    #[error("its issuer is {found:?}, the cluster's is {wanted:?}")]
+    Issuer {
+        /// Who issued it.
+        found: String,
+        /// Who issues those of the cluster.
+        wanted: Arc<str>,
+    },
+    /// It is for somebody else.
+    #[error("its audience is {0:?}, which is not ours")]
+    Audience(Vec<String>),
+    /// It has ended.
+    #[error("it has ended")]
+    Ended,
+    /// It does not hold yet.
+    #[error("it does not hold yet")]
+    Early,
+}
+
+/// What a token says, none of which is to be believed before [`SignedToken::verify`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenClaims {
+    /// Who issued it.
+    pub issuer: String,
+    /// The account's namespace.
+    pub namespace: String,
+    /// The account's name.
+    pub service_account: String,
+    /// The pod that it is bound to.
+    pub pod: Option<TokenPod>,
+    /// The node on which the pod runs.
+    pub node: Option<String>,
+    /// When it ends.
+    pub expires: SystemTime,
+}
+
+/// A pod, as the token that is bound to it names it. Its namespace is the account's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenPod {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its UID, unique over time.
+    pub uid: Arc<str>,
+}
+
+/// A token that has been read, and not verified.
+#[derive(Debug)]
+pub struct SignedToken<'a> {
+    algorithm: String,
+    key: Option<String>,
+    /// What is signed, as it came.
+    signed: &'a [u8],
+    signature: Vec<u8>,
+    claims: TokenClaims,
+    audiences: Vec<String>,
+    not_before: SystemTime,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    /// Extensions that must be understood: none is.
+    crit: Option<Value>,
+}
+
+#[derive(Deserialize)]
+struct ClaimsText {
+    iss: String,
+    sub: String,
+    aud: Audiences,
+    exp: i64,
+    nbf: Option<i64>,
+    iat: Option<i64>,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: KubernetesText,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audiences {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Deserialize)]
+struct KubernetesText {
+    namespace: String,
+    serviceaccount: ObjectText,
+    pod: Option<ObjectText>,
+    node: Option<NodeText>,
+}
+
+#[derive(Deserialize)]
+struct ObjectText {
+    name: String,
+    uid: String,
+}
+
+#[derive(Deserialize)]
+struct NodeText {
+    name: String,
+}
+
+impl<'a> SignedToken<'a> {
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// It is too long, no JWT in three parts, or says not all that it must: who, by whom, for whom and until when.
+    /// Where its subject is another than the account that it names, it says nothing.
+    pub fn read(token: &'a str) -> Result<Self, TokenFlaw> {
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(TokenFlaw::TooLong(token.len()));
+        }
+        let parts = || {
+            let (signed, signature) = token.rsplit_once('.')?;
+            let (header, claims) = signed.split_once('.')?;
+            Some((signed, header, claims, signature))
+        };
+        let (signed, header, claims, signature) = parts().ok_or(TokenFlaw::Form("parts"))?;
+        let header: Header = part(header, "header")?;
+        if header.crit.is_some() {
+            return Err(TokenFlaw::Form("crit"));
+        }
+        let claims: ClaimsText = part(claims, "claims")?;
+        let KubernetesText { namespace, serviceaccount, pod, node } = claims.kubernetes;
+        let account = serviceaccount.name;
+        if claims.sub != format!("system:serviceaccount:{namespace}:{account}") {
+            return Err(TokenFlaw::Form("sub"));
+        }
+        let expires = moment(claims.exp).ok_or(TokenFlaw::Form("exp"))?;
+        let times = [claims.nbf, claims.iat].into_iter().flatten();
+        let not_before = moment(times.max().unwrap_or_default()).ok_or(TokenFlaw::Form("nbf"))?;
+        Ok(Self {
+            algorithm: header.alg,
+            key: header.kid,
+            signed: signed.as_bytes(),
+            signature: bytes(signature).ok_or(TokenFlaw::Form("signature"))?,
+            claims: TokenClaims {
+                issuer: claims.iss,
+                namespace,
+                service_account: account,
+                pod: pod.map(|pod| TokenPod { name: pod.name.into(), uid: pod.uid.into() }),
+                node: node.map(|node| node.name),
+                expires,
+            },
+            audiences: match claims.aud {
+                Audiences::One(one) => vec![one],
+                Audiences::Several(all) => all,
+            },
+            not_before,
+        })
+    }
+
+    /// What it says, proven by nobody.
+    pub fn unverified(&self) -> &TokenClaims {
+        &self.claims
+    }
+
+    /// Whether what it says of itself alone lets it hold now, for one of these audiences.
+    ///
+    /// # Errors
+    /// It has ended, does not hold yet, or is for somebody else.
+    pub fn check(&self, audiences: &[String], now: SystemTime) -> Result<(), TokenFlaw> {
+        if self.claims.expires <= now {
+            return Err(TokenFlaw::Ended);
+        }
+        if self.not_before > now + SKEW {
+            return Err(TokenFlaw::Early);
+        }
+        match self.audiences.iter().any(|audience| audiences.contains(audience)) {
+            true => Ok(()),
+            false => Err(TokenFlaw::Audience(self.audiences.clone())),
+        }
+    }
+
+    /// What it says, once its issuer has been proven.
+    ///
+    /// # Errors
+    /// It is of another issuer, or not signed by the key that it names.
+    pub fn verify(&self, keys: &IssuerKeys) -> Result<&TokenClaims, TokenFlaw> {
+        if *self.claims.issuer != *keys.issuer {
+            let found = self.claims.issuer.clone();
+            return Err(TokenFlaw::Issuer { found, wanted: Arc::clone(&keys.issuer) });
+        }
+        let key = self.key.as_deref().and_then(|id| keys.keys.get(id));
+        key.ok_or(TokenFlaw::UnknownKey)?.verify(self)?;
+        Ok(&self.claims)
+    }
+}
+
+fn part<T: serde::de::DeserializeOwned>(text: &str, name: &'static str) -> Result<T, TokenFlaw> {
+    bytes(text).and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(TokenFlaw::Form(name))
+}
+
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
+fn moment(seconds: i64) -> Option<SystemTime> {
+    UNIX_EPOCH.checked_add(Duration::from_secs(u64::try_from(seconds).ok()?))
+}
+
+/// Who issues the tokens of a cluster, and the keys that prove it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IssuerKeys {
+    issuer: Arc<str>,
+    keys: BTreeMap<String, PublicKey>,
+}
+
+/// Why keys can't be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidKeys(pub &'static str);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum PublicKey {
+    Rsa { modulus: Vec<u8>, exponent: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+}
+
+#[derive(Deserialize)]
+struct KeySetText {
+    keys: Vec<Value>,
+}
+
+#[derive(Deserialize)]
+struct KeyText {
+    kty: String,
+    kid: String,
+    #[serde(rename = "use")]
+    purpose: Option<String>,
+    alg: Option<String>,
+    crv: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+}
+
+impl IssuerKeys {
+    /// Those of a JSON Web Key Set. Keys of kinds that are not for us are passed over; of two of one name the first
+    /// counts.
+    ///
+    /// # Errors
+    /// It is none, has more than 32 keys, or none that can be used.
+    pub fn parse(issuer: &str, key_set: &[u8]) -> Result<Self, InvalidKeys> {
+        if issuer.is_empty() || issuer.len() > ISSUER_MAX {
+            return Err(InvalidKeys("the issuer has no name, or one of more than 2048 bytes"));
+        }
+        let set: KeySetText =
+            serde_json::from_slice(key_set).map_err(|_| InvalidKeys("it is no set of keys"))?;
+        if set.keys.len() > KEYS_MAX {
+            return Err(InvalidKeys("there are more than 32 keys"));
+        }
+        let mut keys = BTreeMap::new();
+        for key in set.keys {
+            if let Ok(text) = serde_json::from_value::<KeyText>(key)
+                && text.kid.len() <= KEY_ID_MAX
+                && let Some(key) = PublicKey::read(&text)
+            {
+                keys.entry(text.kid).or_insert(key);
+            }
+        }
+        if keys.is_empty() {
+            return Err(InvalidKeys("there is no key for RS256, ES256 or ES384"));
+        }
+        Ok(Self { issuer: issuer.into(), keys })
+    }
+
+    /// Who issues.
+    pub fn issuer(&self) -> &Arc<str> {
+        &self.issuer
+    }
+
+    /// As a JSON Web Key Set, which [`Self::parse`] reads.
+    pub fn to_key_set(&self) -> String {
+        let keys = self.keys.iter().map(|(id, key)| key.to_json(id));
+        json!({ "keys": keys.collect::<Vec<_>>() }).to_string()
+    }
+}
+
+impl PublicKey {
+    fn read(text: &KeyText) -> Option<Self> {
+        if text.purpose.as_deref().is_some_and(|purpose| purpose != "sig") {
+            return None;
+        }
+        let number = |text: &Option<String>| bytes(text.as_deref()?);
+        let point = |length: usize| {
+            let (x, y) = (number(&text.x)?, number(&text.y)?);
+            // Uncompressed (SEC 1, section 2.3.3).
+            (x.len() == length && y.len() == length).then(|| [&[4], &x[..], &y[..]].concat())
+        };
+        let key = match (&*text.kty, text.crv.as_deref()) {
+            ("RSA", _) => {
+                let (modulus, exponent) = (number(&text.n)?, number(&text.e)?);
+                let sizes = MODULUS.contains(&modulus.len()) && (1..=8).contains(&exponent.len());
+                sizes.then_some(Self::Rsa { modulus, exponent })?
+            }
+            ("EC", Some("P-256")) => Self::P256(point(32)?),
+            ("EC", Some("P-384")) => Self::P384(point(48)?),
+            _ => return None,
+        };
+        let fits = text.alg.as_deref().is_none_or(|algorithm| algorithm == key.algorithm());
+        fits.then_some(key)
+    }
+
+    /// The one algorithm that it is for: a token chooses none.
+    fn algorithm(&self) -> &'static str {
+        match self {
+            Self::Rsa { .. } => "RS256",
+            Self::P256(_) => "ES256",
+            Self::P384(_) => "ES384",
+        }
+    }
+
+    fn verify(&self, token: &SignedToken<'_>) -> Result<(), TokenFlaw> {
+        if token.algorithm != self.algorithm() {
+            return Err(TokenFlaw::Algorithm(token.algorithm.chars().take(16).collect()));
+        }
+        let (text, signature) = (token.signed, &token.signature[..]);
+        let verified = match self {
+            Self::Rsa { modulus: n, exponent: e } => {
+                let key = RsaPublicKeyComponents { n, e };
+                key.verify(&RSA_PKCS1_2048_8192_SHA256, text, signature)
+            }
+            Self::P256(point) => {
+                UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point).verify(text, signature)
+            }
+            Self::P384(point) => {
+                UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point).verify(text, signature)
+            }
+        };
+        verified.map_err(|_| TokenFlaw::Signature)
+    }
+
+    fn to_json(&self, id: &str) -> Value {
+        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let curve = |name: &str, point: &[u8]| {
+            let (x, y) = point[1..].split_at(point.len() / 2);
+            json!({ "kty": "EC", "kid": id, "crv": name, "x": text(x), "y": text(y) })
+        };
+        match self {
+            Self::Rsa { modulus, exponent } => {
+                json!({ "kty": "RSA", "kid": id, "n": text(modulus), "e": text(exponent) })
+            }
+            Self::P256(point) => curve("P-256", point),
+            Self::P384(point) => curve("P-384", point),
+        }
+    }
+}
+
+/// Takes any bytes as a set of keys, and as a token: what is read as keys is read again as it was, and what nobody has
+/// signed is proven by none.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz(bytes: &[u8]) -> bool {
+    if let Ok(keys) = IssuerKeys::parse("https://issuer.example", bytes) {
+        let again = IssuerKeys::parse(keys.issuer(), keys.to_key_set().as_bytes());
+        assert_eq!(again.as_ref(), Ok(&keys), "what we write ourselves is read");
+        return true;
+    }
+    let Ok(token) = str::from_utf8(bytes) else { return false };
+    let Ok(read) = SignedToken::read(token) else { return false };
+    let claims = read.unverified();
+    let _ = read.check(&["istio-ca".to_owned()], SystemTime::UNIX_EPOCH);
+    let others = IssuerKeys { issuer: claims.issuer.as_str().into(), keys: BTreeMap::new() };
+    assert_eq!(read.verify(&others), Err(TokenFlaw::UnknownKey));
+    true
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

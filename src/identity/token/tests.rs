@@ -1,0 +1,229 @@
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+
+use super::*;
+
+/// Signs tokens as an API server does, with a key made for it.
+pub(crate) struct Signer {
+    pub(crate) issuer: String,
+    key: EcdsaKeyPair,
+    id: &'static str,
+}
+
+impl Signer {
+    pub(crate) fn new(issuer: &str, id: &'static str) -> Self {
+        let (algorithm, random) = (&ECDSA_P256_SHA256_FIXED_SIGNING, SystemRandom::new());
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).expect("a key");
+        let key = EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random).expect("a key");
+        Self { issuer: issuer.to_owned(), key, id }
+    }
+
+    pub(crate) fn keys(&self) -> IssuerKeys {
+        IssuerKeys::parse(&self.issuer, self.key_set().to_string().as_bytes()).expect("keys")
+    }
+
+    fn key_set(&self) -> Value {
+        let point = self.key.public_key().as_ref();
+        let [x, y] = [&point[1..33], &point[33..]].map(|half| URL_SAFE_NO_PAD.encode(half));
+        let key = json!({ "kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": self.id, "x": x, "y": y });
+        json!({ "keys": [key] })
+    }
+
+    /// The claims of a token of pod `web-0` of account `web` in namespace `shop`, which lives for an hour.
+    pub(crate) fn claims(&self, now: SystemTime) -> Value {
+        let now = now.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+        json!({
+            "iss": self.issuer, "aud": ["istio-ca"], "iat": now, "nbf": now, "exp": now + 3600,
+            "sub": "system:serviceaccount:shop:web",
+            "kubernetes.io": {
+                "namespace": "shop",
+                "serviceaccount": { "name": "web", "uid": "account-uid" },
+                "pod": { "name": "web-0", "uid": "pod-uid" },
+                "node": { "name": "node-1", "uid": "node-uid" },
+            },
+        })
+    }
+
+    pub(crate) fn sign(&self, claims: &Value) -> String {
+        self.sign_as(&json!({ "alg": "ES256", "kid": self.id }), &claims.to_string())
+    }
+
+    fn sign_as(&self, header: &Value, claims: &str) -> String {
+        let text = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let signed = format!("{}.{}", text(&header.to_string()), text(claims));
+        let signature = self.key.sign(&SystemRandom::new(), signed.as_bytes()).expect("it signs");
+        format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+fn ours() -> Vec<String> {
+    vec!["istio-ca".to_owned(), "strait-ca".to_owned()]
+}
+
+fn verified(token: &str, keys: &IssuerKeys, now: SystemTime) -> Result<TokenClaims, TokenFlaw> {
+    let token = SignedToken::read(token)?;
+    token.check(&ours(), now)?;
+    token.verify(keys).cloned()
+}
+
+#[test]
+fn a_token_of_the_cluster_says_which_pod_calls() {
+    let (signer, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
+    let claims = verified(&signer.sign(&signer.claims(now)), &signer.keys(), now).expect("good");
+    let pod = TokenPod { name: "web-0".into(), uid: "pod-uid".into() };
+    assert_eq!((&*claims.namespace, &*claims.service_account), ("shop", "web"));
+    assert_eq!((claims.pod, claims.node.as_deref()), (Some(pod), Some("node-1")));
+    let left = claims.expires.duration_since(now).expect("later");
+    assert!((3599..=3600).contains(&left.as_secs()), "{left:?}");
+}
+
+/// Keys and a token as OpenSSL made them, in the form of kube-apiserver.
+#[test]
+fn an_rsa_signature_is_verified() {
+    let keys = include_bytes!("../../../tests/corpus/fuzz/token/keys.json");
+    let token = include_str!("../../../tests/corpus/fuzz/token/rs256");
+    let keys = IssuerKeys::parse(ISSUER, keys).expect("keys");
+    let claims = verified(token, &keys, SystemTime::now()).expect("good");
+    assert_eq!(claims.pod.expect("a pod").name, "web-0".into());
+    // One letter of what is signed, and one of the signature.
+    for at in [100, token.len() - 20] {
+        let other = if token.as_bytes()[at] == b'A' { "B" } else { "A" };
+        let mut changed = token.to_owned();
+        changed.replace_range(at..=at, other);
+        let found = verified(&changed, &keys, SystemTime::now());
+        assert!(matches!(found, Err(TokenFlaw::Signature | TokenFlaw::Form(_))), "{found:?}");
+    }
+}
+
+#[test]
+fn what_does_not_hold_now_or_is_not_for_us_is_refused() {
+    let (signer, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
+    let seconds = now.duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
+    let cases: [(&str, Value, Option<TokenFlaw>); 7] = [
+        ("exp", json!(seconds), Some(TokenFlaw::Ended)),
+        ("exp", json!(seconds + 2), None),
+        ("nbf", json!(seconds + 59), None),
+        ("nbf", json!(seconds + 120), Some(TokenFlaw::Early)),
+        ("iat", json!(seconds + 120), Some(TokenFlaw::Early)),
+        ("aud", json!("strait-ca"), None),
+        ("aud", json!(["other"]), Some(TokenFlaw::Audience(vec!["other".to_owned()]))),
+    ];
+    for (name, value, expected) in cases {
+        let mut claims = signer.claims(now);
+        claims[name] = value.clone();
+        let found = verified(&signer.sign(&claims), &signer.keys(), now).err();
+        assert_eq!(found, expected, "{name} = {value}");
+    }
+}
+
+#[test]
+fn whatever_is_near_a_token_is_refused() {
+    let (signer, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
+    let good = signer.claims(now);
+    let without = |path: &str| {
+        let (parent, name) = path.rsplit_once('/').expect("a path");
+        let mut claims = good.clone();
+        let parent = claims.pointer_mut(parent).and_then(Value::as_object_mut).expect("an object");
+        assert!(parent.remove(name).is_some(), "{path}");
+        claims
+    };
+    for path in [
+        "/exp",
+        "/iss",
+        "/aud",
+        "/sub",
+        "/kubernetes.io",
+        "/kubernetes.io/namespace",
+        "/kubernetes.io/serviceaccount",
+        "/kubernetes.io/serviceaccount/name",
+        "/kubernetes.io/pod/uid",
+    ] {
+        let found = verified(&signer.sign(&without(path)), &signer.keys(), now);
+        assert_eq!(found, Err(TokenFlaw::Form("claims")), "without {path}");
+    }
+    for (path, value) in [
+        ("/sub", "system:serviceaccount:shop:other"),
+        ("/sub", "system:serviceaccount:kube-system:web"),
+        ("/kubernetes.io/namespace", "other"),
+        ("/kubernetes.io/serviceaccount/name", "other"),
+    ] {
+        let mut claims = good.clone();
+        *claims.pointer_mut(path).expect("it is there") = json!(value);
+        let found = verified(&signer.sign(&claims), &signer.keys(), now);
+        assert_eq!(found, Err(TokenFlaw::Form("sub")), "{path} is {value}");
+    }
+    let twice = good.to_string().replacen('{', r#"{"sub":"system:serviceaccount:a:b","#, 1);
+    let header = json!({ "alg": "ES256", "kid": "k1" });
+    let found = verified(&signer.sign_as(&header, &twice), &signer.keys(), now);
+    assert_eq!(found, Err(TokenFlaw::Form("claims")), "a claim that comes twice");
+
+    let token = signer.sign(&good);
+    let [header, claims, signature] = token.split('.').collect::<Vec<_>>()[..] else {
+        panic!("{token}")
+    };
+    let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none","kid":"k1"}"#);
+    for (text, expected) in [
+        (String::new(), TokenFlaw::Form("parts")),
+        ("a.b".to_owned(), TokenFlaw::Form("parts")),
+        (format!("{token}.x"), TokenFlaw::Form("claims")),
+        (format!("{header}.{claims}."), TokenFlaw::Signature),
+        (format!("{none}.{claims}."), TokenFlaw::Algorithm("none".to_owned())),
+        (format!("{none}.{claims}.{signature}"), TokenFlaw::Algorithm("none".to_owned())),
+        (format!("{header}.{claims}.{signature}="), TokenFlaw::Form("signature")),
+        ("x".repeat(TOKEN_BYTES_MAX + 1), TokenFlaw::TooLong(TOKEN_BYTES_MAX + 1)),
+    ] {
+        assert_eq!(verified(&text, &signer.keys(), now), Err(expected), "{text}");
+    }
+    for (header, expected) in [
+        (json!({ "alg": "ES256", "kid": "k1", "crit": ["b64"] }), TokenFlaw::Form("crit")),
+        (json!({ "alg": "ES256", "kid": "k2" }), TokenFlaw::UnknownKey),
+        (json!({ "alg": "ES256" }), TokenFlaw::UnknownKey),
+        (json!({ "alg": "HS256", "kid": "k1" }), TokenFlaw::Algorithm("HS256".to_owned())),
+        (json!({ "alg": "RS256", "kid": "k1" }), TokenFlaw::Algorithm("RS256".to_owned())),
+    ] {
+        let token = signer.sign_as(&header, &good.to_string());
+        assert_eq!(verified(&token, &signer.keys(), now), Err(expected), "{header}");
+    }
+}
+
+#[test]
+fn a_token_of_another_cluster_is_refused_whatever_its_issuer_is_called() {
+    let (east, now) = (Signer::new(ISSUER, "k1"), SystemTime::now());
+    // The same name for the issuer and the key is common; the keys differ.
+    let same_names = Signer::new(ISSUER, "k1");
+    let token = same_names.sign(&same_names.claims(now));
+    assert_eq!(verified(&token, &east.keys(), now), Err(TokenFlaw::Signature));
+    let west = Signer::new("https://west.example", "k1");
+    let found = verified(&west.sign(&west.claims(now)), &east.keys(), now);
+    assert!(matches!(found, Err(TokenFlaw::Issuer { .. })), "{found:?}");
+}
+
+#[test]
+fn keys_are_read_within_bounds_and_again_as_they_were_written() {
+    let signer = Signer::new(ISSUER, "k1");
+    let keys = signer.keys();
+    let again = IssuerKeys::parse(ISSUER, keys.to_key_set().as_bytes());
+    assert_eq!(again, Ok(keys));
+    let key = signer.key_set()["keys"][0].clone();
+    let with = |name: &str, value: Value| {
+        let mut key = key.clone();
+        key[name] = value;
+        json!({ "keys": [key] }).to_string()
+    };
+    for unusable in [
+        "[]".to_owned(),
+        json!({ "keys": [] }).to_string(),
+        json!({ "keys": vec![key.clone(); KEYS_MAX + 1] }).to_string(),
+        with("use", json!("enc")),
+        with("alg", json!("ES384")),
+        with("crv", json!("P-521")),
+        with("kid", json!("k".repeat(KEY_ID_MAX + 1))),
+        with("x", json!("AAAA")),
+        with("kty", json!("oct")),
+    ] {
+        assert!(IssuerKeys::parse(ISSUER, unusable.as_bytes()).is_err(), "{unusable}");
+    }
+    assert!(IssuerKeys::parse("", signer.key_set().to_string().as_bytes()).is_err());
+}

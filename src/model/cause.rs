@@ -1,0 +1,108 @@
+//! Why something changed: the objects behind a change.
+
+use std::sync::Arc;
+
+use super::{ClusterId, ObjectKey};
+
+/// How many objects one change names; of further ones only the number is known.
+const NAMED_MAX: usize = 8;
+
+/// An object that changed, or all of its kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// The cluster that it is in; empty where it is in none that is known here.
+    pub cluster: ClusterId,
+    /// Its kind, as manifests have it.
+    pub kind: &'static str,
+    /// Its namespace; empty for kinds without.
+    pub namespace: Arc<str>,
+    /// Its name; empty where all of its kind were read anew.
+    pub name: Arc<str>,
+}
+
+impl Cause {
+    /// An object of the mesh's own, whichever store it is in.
+    pub fn of_object(kind: &'static str, key: &ObjectKey) -> Self {
+        let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+        Self { cluster: ClusterId::default(), kind, namespace, name }
+    }
+
+    /// Something that is in no namespace.
+    pub fn named(cluster: ClusterId, kind: &'static str, name: impl Into<Arc<str>>) -> Self {
+        Self { cluster, kind, namespace: "".into(), name: name.into() }
+    }
+}
+
+/// The objects behind one change, in the order in which they came: the first few by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Causes {
+    named: Vec<Cause>,
+    more: usize,
+}
+
+impl Causes {
+    /// Adds an object; one that is named already counts once.
+    pub fn add(&mut self, cause: Cause) {
+        if self.named.contains(&cause) {
+            return;
+        }
+        if self.named.len() < NAMED_MAX {
+            self.named.push(cause);
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Adds those of another change.
+    pub fn merge(&mut self, other: Self) {
+        if self.named.is_empty() {
+            let more = self.more;
+            *self = other;
+            self.more += more;
+            return;
+        }
+        other.named.into_iter().for_each(|cause| self.add(cause));
+        self.more += other.more;
+    }
+
+    /// Those that are named, at most eight.
+    pub fn named_causes(&self) -> &[Cause] {
+        &self.named
+    }
+
+    /// How many there were beside these. One that changed several times may count as often.
+    pub fn more(&self) -> usize {
+        self.more
+    }
+}
+
+impl From<Cause> for Causes {
+    fn from(cause: Cause) -> Self {
+        Self { named: vec![cause], more: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(number: usize) -> Cause {
+        Cause::named("east".into(), "Pod", format!("web-{number}"))
+    }
+
+    #[test]
+    fn the_first_eight_are_named_and_the_rest_counted() {
+        let mut causes = Causes::default();
+        (0..20).for_each(|number| causes.add(pod(number)));
+        causes.add(pod(0));
+        assert_eq!(causes.named_causes(), (0..8).map(pod).collect::<Vec<_>>());
+        assert_eq!(causes.more(), 12);
+        let mut all = Causes::from(pod(30));
+        all.merge(causes);
+        assert_eq!(all.named_causes().first(), Some(&pod(30)), "in the order they came");
+        assert_eq!((all.named_causes().len(), all.more()), (8, 13));
+        let mut none = Causes::default();
+        none.merge(all.clone());
+        assert_eq!(none, all);
+    }
+}

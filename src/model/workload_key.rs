@@ -1,0 +1,29 @@
+//! The name of a pod in its cluster.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::Namespace;
+
+/// Namespace and name of a pod, unique in its cluster.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkloadKey {
+    /// The namespace.
+    pub namespace: Namespace,
+    /// The name.
+    pub name: Arc<str>,
+}
+
+impl WorkloadKey {
+    /// The key of `name` in `namespace`.
+    pub fn new(namespace: impl Into<Namespace>, name: impl Into<Arc<str>>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for WorkloadKey {
+    /// `name.namespace`, as in a node id.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.name, self.namespace)
+    }
+}

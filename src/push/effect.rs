@@ -1,0 +1,122 @@
+//! What a change made of services and networks, in words: for people, and for nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::PushContext;
+use super::interest::{Changes, Dep};
+use crate::aggregate::MergedService;
+use crate::model::{Health, Hostname};
+
+/// How many services are named; of further ones the number is.
+const NAMED_MAX: usize = 3;
+
+/// What of a service changed.
+#[derive(Debug, Clone, Copy, Default)]
+struct ServiceChange {
+    definition: bool,
+    endpoints: bool,
+}
+
+/// The words for what `changes` changed between two versions.
+pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &Changes) -> String {
+    let Some(before) = before else {
+        return format!("the first version, {} services", now.services.len());
+    };
+    let mut services = BTreeMap::<&Hostname, ServiceChange>::new();
+    let (mut pods, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for dep in &changes.deps {
+        match dep {
+            Dep::Endpoints(host) | Dep::Members(host) => {
+                services.entry(host).or_default().endpoints = true;
+            }
+            Dep::Definition(host) => services.entry(host).or_default().definition = true,
+            Dep::Accounts(host) => drop(services.entry(host).or_default()),
+            Dep::Workload(cluster, pod) => {
+                pods.insert((cluster, pod));
+            }
+            Dep::Machines => drop(others.insert("machines")),
+            Dep::Networks => drop(others.insert("networks and gateways")),
+            Dep::Mesh => drop(others.insert("settings of the mesh")),
+        }
+    }
+    if !services.is_empty() {
+        others.remove("machines");
+    }
+    let mut words: Vec<String> = others.into_iter().map(str::to_owned).collect();
+    let told = services.iter().take(NAMED_MAX);
+    words.extend(told.map(|(host, change)| of_service(before, now, host, *change)));
+    if services.len() > NAMED_MAX {
+        words.push(format!("{} more services", services.len() - NAMED_MAX));
+    }
+    if services.is_empty() {
+        let named = pods.iter().take(NAMED_MAX);
+        words.extend(
+            named.map(|(cluster, pod)| format!("pod {}.{} in {cluster}", pod.name, pod.namespace)),
+        );
+        if pods.len() > NAMED_MAX {
+            words.push(format!("{} more pods", pods.len() - NAMED_MAX));
+        }
+    }
+    words.join("; ")
+}
+
+fn of_service(
+    before: &PushContext,
+    now: &PushContext,
+    host: &Hostname,
+    change: ServiceChange,
+) -> String {
+    let was = before.services.get(host);
+    let is = now.services.get(host);
+    let (had, has) = (was.map(|was| ready(was)), is.map(|is| ready(is)));
+    match (had, has) {
+        (None, Some(count)) => format!("service {host} comes, {}", endpoints(count)),
+        (Some(count), None) => format!("service {host} goes, {}", endpoints(count)),
+        (Some(had), Some(has)) if had != has => format!("{host}: {had} -> {}", endpoints(has)),
+        _ if change.definition => format!("{host}: definition"),
+        _ if change.endpoints => format!("{host}: endpoints"),
+        _ => format!("{host}: accounts"),
+    }
+}
+
+fn endpoints(count: usize) -> String {
+    format!("{count} endpoint{}", if count == 1 { "" } else { "s" })
+}
+
+/// How many endpoints of a service take requests.
+fn ready(service: &MergedService) -> usize {
+    service.endpoints().filter(|(_, endpoint, _)| endpoint.health == Health::Healthy).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{endpoint, removed, service, settings, shard};
+    use crate::push::event_loop::{MeshEvent, MeshState};
+
+    #[test]
+    fn a_change_is_told_in_words() {
+        let mut mesh = MeshState::new(settings());
+        let mut before = None;
+        let mut next = |event| {
+            mesh.apply(event);
+            let (context, changes) = mesh.next_version()?;
+            let words = effect(before.as_deref(), &context, &changes);
+            before = Some(context);
+            Some(words)
+        };
+        let first = next(MeshEvent::Complete);
+        assert_eq!(first.as_deref(), Some("the first version, 0 services"));
+        let east = |count: u8| {
+            let endpoints = (1..=count).map(|last| endpoint(&format!("10.0.0.{last}"))).collect();
+            let update = shard("east", 1).with(service("web.ns"), endpoints);
+            MeshEvent::Registry(update.said())
+        };
+        let host = service("web.ns").hostname.clone();
+        let comes = format!("networks and gateways; service {host} comes, 2 endpoints");
+        assert_eq!(next(east(2)), Some(comes));
+        assert_eq!(next(east(3)), Some(format!("{host}: 2 -> 3 endpoints")));
+        let gone = next(MeshEvent::Registry(removed("east", 1)));
+        assert_eq!(gone, Some(format!("networks and gateways; service {host} goes, 3 endpoints")));
+    }
+}

@@ -1,0 +1,144 @@
+//! Which endpoints of a service come first: those near the proxy, where the service asks for that
+//! (`trafficDistribution`).
+//!
+//! | prefers | compared, in order |
+//! |---|---|
+//! | same zone | network, region, zone |
+//! | same node | network, region, zone, subzone, node |
+//!
+//! What differs earlier comes later. Endpoints behind the gateways of other networks come after all of
+//! the proxy's own, in the same order among themselves. Only Envoy's priorities are decided here, never
+//! whether an endpoint is sent, nor its weight.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::assignment::{AssignmentGroup, AssignmentMember};
+use super::view_key::ViewKey;
+use crate::aggregate::MergedService;
+use crate::model::{Distribution, Locality};
+
+/// Splits the members of localities by how near they are. `direct` says of each group how many of its
+/// members are reached directly: these come first.
+pub(super) fn by_distance(
+    view: &ViewKey,
+    service: &MergedService,
+    port: u16,
+    groups: Vec<(AssignmentGroup, usize)>,
+) -> Vec<AssignmentGroup> {
+    let prefers = service.primary.prefers;
+    let unknown = Arc::default();
+    let here = Here {
+        locality: view.locality.as_ref().unwrap_or(&unknown),
+        node_counts: prefers == Distribution::SameNode,
+        on_node: if prefers == Distribution::SameNode {
+            on_node(view, service, port)
+        } else {
+            BTreeSet::new()
+        },
+    };
+    // Where policy puts a cluster counts before how near it is.
+    let mut ranked: Vec<((u32, u32), AssignmentGroup)> = Vec::new();
+    for (group, direct) in groups {
+        let AssignmentGroup { locality, priority, members } = group;
+        for (at, member) in members.into_iter().enumerate() {
+            let rank = (priority, here.distance(&locality, &member, at >= direct));
+            let same = |(of, group): &&mut ((u32, u32), AssignmentGroup)| {
+                *of == rank && group.locality == locality
+            };
+            match ranked.iter_mut().rev().find(same) {
+                Some((_, group)) => group.members.push(member),
+                None => {
+                    let locality = Arc::clone(&locality);
+                    ranked.push((
+                        rank,
+                        AssignmentGroup { locality, priority: 0, members: vec![member] },
+                    ));
+                }
+            }
+        }
+    }
+    ranked.sort_by(|(a, one), (b, other)| (a, &one.locality).cmp(&(b, &other.locality)));
+    // Envoy wants priorities without gaps.
+    let mut ranks: Vec<_> = ranked.iter().map(|(rank, _)| *rank).collect();
+    ranks.dedup();
+    let localities = ranked.into_iter().map(|(rank, group)| {
+        let priority = ranks.partition_point(|one| *one < rank);
+        AssignmentGroup { priority: u32::try_from(priority).unwrap_or(u32::MAX), ..group }
+    });
+    localities.collect()
+}
+
+/// The addresses of endpoints on the proxy's node.
+fn on_node(view: &ViewKey, service: &MergedService, port: u16) -> BTreeSet<(IpAddr, u16)> {
+    let Some(node) = &view.node else { return BTreeSet::new() };
+    let own = service.shards_of_port(port).filter(|(shard, _)| shard.key.cluster == view.cluster);
+    let here = own.flat_map(|(shard, _)| shard.packed().map(|(endpoint, _)| endpoint));
+    let here = here.filter(|endpoint| endpoint.node() == Some(node));
+    here.map(|endpoint| (endpoint.address(), endpoint.port())).collect()
+}
+
+/// Where a proxy is.
+struct Here<'a> {
+    locality: &'a Arc<Locality>,
+    node_counts: bool,
+    on_node: BTreeSet<(IpAddr, u16)>,
+}
+
+impl Here<'_> {
+    /// How far a member is, in the order in which things are compared; 0 is nearest.
+    fn distance(&self, locality: &Locality, member: &AssignmentMember, remote: bool) -> u32 {
+        let own = self.locality;
+        let mut same = vec![own.region == locality.region, own.zone == locality.zone];
+        if self.node_counts {
+            let is_here = self.on_node.contains(&(member.address, member.port));
+            same.extend([own.subzone == locality.subzone, is_here && !remote]);
+        }
+        let differs = same.iter().position(|same| !same);
+        let steps = differs.map_or(0, |first| same.len() - first);
+        let further = if remote { same.len() + 1 } else { 0 };
+        u32::try_from(steps + further).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::TlsMode;
+
+    #[test]
+    fn what_differs_earlier_is_further_and_other_networks_are_furthest() {
+        let own = Arc::new(Locality::parse("r1/z1/s1"));
+        let at = |last: u8| AssignmentMember {
+            address: IpAddr::from([10, 0, 0, last]),
+            port: 80,
+            weight: 1,
+            tls_mode: TlsMode::Istio,
+            origin: 0,
+        };
+        let distance = |node_counts, text: &str, last, remote| {
+            let on_node = [(at(1).address, 80)].into();
+            let here = Here { locality: &own, node_counts, on_node };
+            here.distance(&Locality::parse(text), &at(last), remote)
+        };
+        let cases = [
+            (false, "r1/z1/s9", 2, false, 0),
+            (false, "r1/z2/s1", 2, false, 1),
+            (false, "r2/z1/s1", 2, false, 2),
+            (false, "", 2, false, 2),
+            (false, "r1/z1/s1", 2, true, 3),
+            (false, "r2/z1/s1", 2, true, 5),
+            (true, "r1/z1/s1", 1, false, 0),
+            (true, "r1/z1/s1", 2, false, 1),
+            (true, "r1/z1/s2", 2, false, 2),
+            (true, "r1/z2/s1", 2, false, 3),
+            (true, "r2/z1/s1", 2, false, 4),
+            (true, "r1/z1/s1", 1, true, 6),
+        ];
+        for (node_counts, locality, last, remote, expected) in cases {
+            let found = distance(node_counts, locality, last, remote);
+            assert_eq!(found, expected, "{node_counts} {locality} {last} {remote}");
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! The roots that workloads believe, in a ConfigMap of each namespace of the cluster.
+//!
+//! Agents and injected pods read `istio-ca-root-cert`. One that is missing, of no use or written by us before is
+//! written; one in which another writer has put valid roots of its own is left, with ours in `strait-ca-root-cert`
+//! beside it. Whoever grants the right gets them written; nothing else of the cluster suffers where nobody does.
+//! Each write follows a look, at most [`WRITES_MAX`] at once over all clusters.
+
+mod judge;
+mod state;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+use self::judge::{KEY, RootsHeld, RootsMap, WRITTEN, digest, judge};
+pub use self::state::RootsStatus;
+use self::state::{JudgedMap, MapEvent, NamespaceName, RootsState};
+use crate::apiserver::{
+    ApiClient, ApiError, Form, Identity, Meta, NamespacedName, ObjectKind, ReadLimits, Selection,
+    null_as_default,
+};
+use crate::model::RootBundle;
+
+/// Writes under way at once, over all clusters: a new root is written hundreds of thousands of times.
+const WRITES_MAX: usize = 16;
+static WRITES: Semaphore = Semaphore::const_new(WRITES_MAX);
+/// The least time between two looks at what is due.
+const PACE: Duration = Duration::from_millis(500);
+/// How long nothing is written after a fault that may pass, and where it may not be.
+const PAUSE: Duration = Duration::from_secs(5);
+const REST: Duration = Duration::from_secs(60);
+/// Events of a reader that wait. A full channel makes it wait, and in the end the server.
+const EVENTS_MAX: usize = 64;
+/// A ConfigMap has at most 1 MiB of data.
+const OBJECT_BYTES_MAX: usize = 2 << 20;
+
+/// What is written into clusters, beside what they say themselves to be wished.
+#[derive(Debug, Clone)]
+pub struct MemberWrites {
+    /// The roots of the mesh; `None` while they are unknown, or where they are another's to hand out.
+    pub roots: watch::Receiver<Option<Arc<RootBundle>>>,
+    /// Whether this process is the one of several that writes.
+    pub is_writer: watch::Receiver<bool>,
+}
+
+#[cfg(test)]
+impl MemberWrites {
+    /// No roots.
+    pub(crate) fn nothing() -> Self {
+        Self { roots: watch::channel(None).1, is_writer: watch::channel(true).1 }
+    }
+}
+
+/// The namespaces of a cluster that can be written into; `None` until they are known.
+pub(super) type Writable = Option<Arc<BTreeSet<NamespaceName>>>;
+
+/// Sees to it that the cluster's namespaces have the roots, for as long as there are any.
+pub(super) async fn run(
+    client: ApiClient,
+    limits: ReadLimits,
+    writes: MemberWrites,
+    namespaces: watch::Receiver<Writable>,
+    status: watch::Sender<Option<RootsStatus>>,
+) {
+    let MemberWrites { mut roots, is_writer } = writes;
+    loop {
+        let bundle = roots.borrow_and_update().clone();
+        let follow = async {
+            match bundle {
+                Some(bundle) => {
+                    let publisher = Publisher {
+                        client: &client,
+                        bundle,
+                        is_writer: is_writer.clone(),
+                        namespaces: namespaces.clone(),
+                        status: &status,
+                        state: RootsState::default(),
+                    };
+                    publisher.run(limits).await;
+                }
+                None => {
+                    status.send_replace(None);
+                    std::future::pending::<()>().await;
+                }
+            }
+        };
+        tokio::select! {
+            () = Box::pin(follow) => return,
+            changed = roots.changed() => if changed.is_err() {
+                // What they were last they stay, until the process ends.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
+/// One set of roots, on its way into a cluster.
+struct Publisher<'a> {
+    client: &'a ApiClient,
+    bundle: Arc<RootBundle>,
+    is_writer: watch::Receiver<bool>,
+    namespaces: watch::Receiver<Writable>,
+    status: &'a watch::Sender<Option<RootsStatus>>,
+    state: RootsState,
+}
+
+impl Publisher<'_> {
+    async fn run(self, limits: ReadLimits) {
+        let limits = ReadLimits { object_bytes: OBJECT_BYTES_MAX, ..limits };
+        let (usual, usual_taken) = mpsc::channel(EVENTS_MAX);
+        let (beside, beside_taken) = mpsc::channel(EVENTS_MAX);
+        let (need, needed) = watch::channel(false);
+        let read = |map: RootsMap, sink: mpsc::Sender<MapEvent>| {
+            let kind = MapKind { map, bundle: Arc::clone(&self.bundle) };
+            let client = self.client;
+            async move { client.read(kind, kind_selection(map), limits, &sink).await }
+        };
+        let (read_usual, read_beside) =
+            (read(RootsMap::Usual, usual), read(RootsMap::Beside, beside));
+        let client = self.client;
+        let readers = async {
+            tokio::join!(read_usual, async {
+                // Few clusters have any of the second name: a watch for each would be one for nothing.
+                if !any_beside(client).await {
+                    let mut needed = needed;
+                    let _ = needed.wait_for(|needed| *needed).await;
+                }
+                read_beside.await;
+            });
+        };
+        tokio::select! {
+            () = readers => {}
+            never = self.write(usual_taken, beside_taken, need) => match never {},
+        }
+    }
+
+    async fn write(
+        mut self,
+        mut usual: mpsc::Receiver<MapEvent>,
+        mut beside: mpsc::Receiver<MapEvent>,
+        need: watch::Sender<bool>,
+    ) -> std::convert::Infallible {
+        let mut next = tokio::time::Instant::now();
+        self.state.namespaces(self.namespaces.borrow_and_update().clone());
+        loop {
+            let now = Instant::now();
+            self.show(now);
+            need.send_if_modified(|need| {
+                !*need && {
+                    *need = self.state.needs_beside(now);
+                    *need
+                }
+            });
+            let due = match *self.is_writer.borrow_and_update() {
+                true => self.state.due(now),
+                false => Vec::new(),
+            };
+            tokio::select! {
+                Some(event) = usual.recv() => self.take(RootsMap::Usual, event, &mut usual),
+                Some(event) = beside.recv() => self.take(RootsMap::Beside, event, &mut beside),
+                Ok(()) = self.namespaces.changed() => {
+                    self.state.namespaces(self.namespaces.borrow_and_update().clone());
+                }
+                Ok(()) = self.is_writer.changed() => {}
+                () = tokio::time::sleep_until(next), if !due.is_empty() => {
+                    next = tokio::time::Instant::now() + self.wave(due).await;
+                }
+                // What was undone too often may be tried again.
+                () = sleep(REST) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, map: RootsMap, event: MapEvent, more: &mut mpsc::Receiver<MapEvent>) {
+        let now = Instant::now();
+        self.state.take(map, event, now);
+        while let Ok(event) = more.try_recv() {
+            self.state.take(map, event, now);
+        }
+    }
+
+    fn show(&self, now: Instant) {
+        let new = Some(self.state.status(now));
+        self.status.send_if_modified(|held| {
+            let differs = *held != new;
+            if differs {
+                *held = new;
+            }
+            differs
+        });
+    }
+
+    /// Writes what is due; says how long to pause then.
+    async fn wave(&mut self, due: Vec<(NamespaceName, RootsMap)>) -> Duration {
+        let mut written = 0;
+        for (namespace, map) in due {
+            let permit = WRITES.acquire().await;
+            let result = write(self.client, &namespace, map, &self.bundle).await;
+            drop(permit);
+            match result {
+                Ok(held) => {
+                    written += usize::from(held == RootsHeld::Ours);
+                    self.state.written(&namespace, map, held);
+                }
+                // It is on its way out, or gone.
+                Err(ApiError::Forbidden(fact)) if fact.contains("being terminated") => {}
+                Err(ApiError::NotFound(_)) => {}
+                Err(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
+                    debug!(%namespace, fact, "roots may not be written");
+                    self.state.denied(fact);
+                    return REST;
+                }
+                Err(ApiError::Rejected(fact)) => {
+                    debug!(%namespace, name = map.name(), %fact, "roots were not taken");
+                    self.state.rejected(&namespace, map, Instant::now());
+                }
+                Err(error) => {
+                    debug!(%namespace, %error, "roots can't be written now");
+                    return PAUSE;
+                }
+            }
+        }
+        if written > 0 {
+            info!(namespaces = written, server = %self.client.server(), "roots written");
+        }
+        PACE
+    }
+}
+
+/// Whether the cluster has ConfigMaps of the second name. Where that can't be known they are read.
+async fn any_beside(client: &ApiClient) -> bool {
+    #[derive(Deserialize)]
+    struct Items {
+        #[serde(default, deserialize_with = "null_as_default")]
+        items: Vec<serde::de::IgnoredAny>,
+    }
+    let name = RootsMap::Beside.name();
+    let path = format!("/api/v1/configmaps?fieldSelector=metadata.name%3D{name}&limit=1");
+    client.get::<Items>(&path).await.map_or(true, |found| !found.items.is_empty())
+}
+
+fn kind_selection(map: RootsMap) -> Selection {
+    let fields = Some(format!("metadata.name={}", map.name()));
+    Selection { fields, ..Selection::all("", "v1", "configmaps") }
+}
+
+/// Makes it so that ours stand in a ConfigMap, unless what stands there is to be left.
+async fn write(
+    client: &ApiClient,
+    namespace: &str,
+    map: RootsMap,
+    bundle: &RootBundle,
+) -> Result<RootsHeld, ApiError> {
+    let all = format!("/api/v1/namespaces/{namespace}/configmaps");
+    let one = format!("{all}/{}", map.name());
+    let mut object: Value = match client.get(&one).await {
+        Ok(there) => there,
+        Err(ApiError::NotFound(_)) => {
+            let mut new = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": { "name": map.name(), "namespace": namespace },
+            });
+            put(&mut new, bundle);
+            let made = client.create::<Value>(&all, &new).await?;
+            return Ok(judge_object(map, &made, bundle));
+        }
+        Err(error) => return Err(error),
+    };
+    match judge_object(map, &object, bundle) {
+        RootsHeld::Lacking => {
+            put(&mut object, bundle);
+            let replaced = client.replace::<Value>(&one, &object).await?;
+            Ok(judge_object(map, &replaced, bundle))
+        }
+        held => Ok(held),
+    }
+}
+
+/// Puts ours into a ConfigMap; what else is in it stays.
+fn put(object: &mut Value, bundle: &RootBundle) {
+    object["data"][KEY] = json!(&*bundle.pem);
+    object["metadata"]["labels"]["istio.io/config"] = json!("true");
+    object["metadata"]["annotations"][WRITTEN] = json!(digest(&bundle.pem));
+}
+
+fn judge_object(map: RootsMap, object: &Value, bundle: &RootBundle) -> RootsHeld {
+    let text = object["data"][KEY].as_str();
+    let written = object["metadata"]["annotations"][WRITTEN].as_str();
+    judge(map, text, written, bundle, SystemTime::now())
+}
+
+/// What is decoded of a ConfigMap of roots.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct MapForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    data: MapData,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct MapData {
+    #[serde(rename = "root-cert.pem")]
+    roots: Option<String>,
+}
+
+impl<'a> Form<'a> for MapForm<'a> {
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+/// ConfigMaps of one name, judged as they come.
+struct MapKind {
+    map: RootsMap,
+    bundle: Arc<RootBundle>,
+}
+
+impl ObjectKind for MapKind {
+    type ObjectForm<'a> = MapForm<'a>;
+    type Kept = JudgedMap;
+    type List = Vec<JudgedMap>;
+
+    const PROTOBUF: bool = false;
+
+    fn keep(&self, form: MapForm<'_>) -> JudgedMap {
+        let Identity { namespace, name, .. } = form.metadata.identity();
+        let key = NamespacedName { namespace: namespace.into(), name: name.into() };
+        let written = form.metadata.annotations.get(WRITTEN);
+        let text = form.data.roots.as_deref();
+        let held = judge(self.map, text, written, &self.bundle, SystemTime::now());
+        JudgedMap { key, held }
+    }
+}

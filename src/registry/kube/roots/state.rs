@@ -1,0 +1,247 @@
+//! Which namespaces have the roots, and which are to be given them. Pure: from what is heard to what is due.
+//!
+//! Keeps a verdict for each namespace and never a text. Owns the memory of who undid what we wrote, so that two
+//! writers never chase each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use super::judge::{RootsHeld, RootsMap};
+use crate::apiserver::{ApiError, Keyed, NamespacedName, WatchEvent};
+
+/// Namespaces that have no workloads of the mesh, as other meshes have it too.
+const EXCLUDED: [&str; 3] = ["kube-node-lease", "kube-public", "local-path-storage"];
+/// How often what we wrote may be undone within [`WINDOW`] before that is somebody's will.
+const UNDONE_MAX: u32 = 3;
+const WINDOW: Duration = Duration::from_secs(600);
+/// How many namespaces are named in a status.
+const NAMED: usize = 3;
+
+/// How far the roots have come in one cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootsStatus {
+    /// Namespaces that are to have them.
+    pub namespaces: usize,
+    /// Those that have all of them in `istio-ca-root-cert`.
+    pub current: usize,
+    /// Those in which another writer's roots stand there.
+    pub foreign: usize,
+    /// The first of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub foreign_first: Vec<String>,
+    /// Those of them that have ours in `strait-ca-root-cert`.
+    pub beside: usize,
+    /// Which right is missing, where one is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denied: Option<String>,
+}
+
+/// A ConfigMap of roots, as far as anything is kept of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct JudgedMap {
+    pub(super) key: NamespacedName,
+    pub(super) held: RootsHeld,
+}
+
+impl Keyed for JudgedMap {
+    fn key(&self) -> NamespacedName {
+        self.key.clone()
+    }
+}
+
+/// What one of the two readers says.
+pub(super) type MapEvent = WatchEvent<JudgedMap>;
+
+/// A name of a namespace.
+pub(super) type NamespaceName = Arc<str>;
+
+/// What is known of the ConfigMaps of one name.
+#[derive(Debug, Default)]
+struct KnownMaps {
+    /// Whether all of them have been listed once.
+    listed: bool,
+    held: BTreeMap<NamespaceName, RootsHeld>,
+    /// How often ours was undone, and since when that counts.
+    undone: BTreeMap<NamespaceName, (u32, Instant)>,
+    /// Why they can't be read.
+    denied: Option<String>,
+}
+
+impl KnownMaps {
+    fn take(&mut self, event: MapEvent, now: Instant) {
+        match event {
+            WatchEvent::Restarted { objects, .. } => {
+                (self.listed, self.denied) = (true, None);
+                let new: BTreeMap<_, _> =
+                    objects.into_iter().map(|map| (map.key.namespace, map.held)).collect();
+                let before = std::mem::replace(&mut self.held, new);
+                for (namespace, held) in before {
+                    let after = self.held.get(&namespace).copied();
+                    self.compare(&namespace, Some(held), after, now);
+                }
+            }
+            WatchEvent::Applied(map) => {
+                let before = self.held.insert(Arc::clone(&map.key.namespace), map.held);
+                self.compare(&map.key.namespace, before, Some(map.held), now);
+            }
+            WatchEvent::Deleted(key) => self.gone(&key.namespace, now),
+            WatchEvent::Invalid(field) => {
+                if let Some(key) = field.key {
+                    self.gone(&key.namespace, now);
+                }
+            }
+            WatchEvent::Answered => self.denied = None,
+            WatchEvent::Failed(ApiError::Forbidden(fact) | ApiError::Unauthorized(fact)) => {
+                self.denied = Some(fact);
+            }
+            WatchEvent::Failed(_) => {}
+        }
+    }
+
+    fn gone(&mut self, namespace: &NamespaceName, now: Instant) {
+        let before = self.held.remove(namespace);
+        self.compare(namespace, before, None, now);
+    }
+
+    fn compare(
+        &mut self,
+        namespace: &NamespaceName,
+        before: Option<RootsHeld>,
+        after: Option<RootsHeld>,
+        now: Instant,
+    ) {
+        if before == Some(RootsHeld::Ours) && after != Some(RootsHeld::Ours) {
+            self.note_undone(namespace, now);
+        }
+    }
+
+    fn note_undone(&mut self, namespace: &NamespaceName, now: Instant) {
+        self.undone.retain(|_, (_, since)| now.duration_since(*since) < WINDOW);
+        self.undone.entry(Arc::clone(namespace)).or_insert((0, now)).0 += 1;
+    }
+
+    fn is_contested(&self, namespace: &str, now: Instant) -> bool {
+        self.undone.get(namespace).is_some_and(|(count, since)| {
+            *count >= UNDONE_MAX && now.duration_since(*since) < WINDOW
+        })
+    }
+}
+
+/// What is known of a cluster's ConfigMaps of roots.
+#[derive(Debug, Default)]
+pub(super) struct RootsState {
+    /// Those that are to have the roots; `None` until they are known.
+    namespaces: Option<Arc<BTreeSet<NamespaceName>>>,
+    usual: KnownMaps,
+    beside: KnownMaps,
+    /// Why none may be written.
+    denied: Option<String>,
+}
+
+impl RootsState {
+    /// Takes which namespaces there are that can be written into.
+    pub(super) fn namespaces(&mut self, namespaces: Option<Arc<BTreeSet<NamespaceName>>>) {
+        self.namespaces = namespaces;
+    }
+
+    /// Takes what a reader says.
+    pub(super) fn take(&mut self, map: RootsMap, event: MapEvent, now: Instant) {
+        self.of_mut(map).take(event, now);
+    }
+
+    /// Notes what stands in a ConfigMap after a write.
+    pub(super) fn written(&mut self, namespace: &NamespaceName, map: RootsMap, held: RootsHeld) {
+        self.denied = None;
+        self.of_mut(map).held.insert(Arc::clone(namespace), held);
+    }
+
+    /// Notes that a ConfigMap was not taken as it is.
+    pub(super) fn rejected(&mut self, namespace: &NamespaceName, map: RootsMap, now: Instant) {
+        self.of_mut(map).note_undone(namespace, now);
+    }
+
+    /// Notes that none may be written.
+    pub(super) fn denied(&mut self, fact: String) {
+        self.denied = Some(fact);
+    }
+
+    /// Whether any namespace needs ours beside that of another writer.
+    pub(super) fn needs_beside(&self, now: Instant) -> bool {
+        self.wanted().any(|namespace| self.is_foreign(namespace, now))
+    }
+
+    /// What is to be written, in a stable order.
+    pub(super) fn due(&self, now: Instant) -> Vec<(NamespaceName, RootsMap)> {
+        let mut due = Vec::new();
+        for namespace in self.wanted() {
+            for map in [RootsMap::Usual, RootsMap::Beside] {
+                let known = self.of(map);
+                let is_wanted = match map {
+                    RootsMap::Usual => !self.is_foreign(namespace, now),
+                    // One that is there is kept up to date: pods may mount it.
+                    RootsMap::Beside => {
+                        (self.is_foreign(namespace, now) || known.held.contains_key(namespace))
+                            && !known.is_contested(namespace, now)
+                    }
+                };
+                let is_there = known.held.get(namespace) == Some(&RootsHeld::Ours);
+                if known.listed && is_wanted && !is_there {
+                    due.push((Arc::clone(namespace), map));
+                }
+            }
+        }
+        due
+    }
+
+    /// How far the roots have come.
+    pub(super) fn status(&self, now: Instant) -> RootsStatus {
+        let mut status = RootsStatus {
+            denied: self.usual.denied.clone().or_else(|| self.denied.clone()),
+            ..RootsStatus::default()
+        };
+        for namespace in self.wanted() {
+            status.namespaces += 1;
+            let ours = |map| self.of(map).held.get(namespace) == Some(&RootsHeld::Ours);
+            if self.is_foreign(namespace, now) {
+                status.foreign += 1;
+                status.beside += usize::from(ours(RootsMap::Beside));
+                if status.foreign_first.len() < NAMED {
+                    status.foreign_first.push(namespace.to_string());
+                }
+            } else {
+                status.current += usize::from(ours(RootsMap::Usual));
+            }
+        }
+        status
+    }
+
+    fn wanted(&self) -> impl Iterator<Item = &NamespaceName> {
+        let all = self.namespaces.iter().flat_map(|all| all.iter());
+        all.filter(|namespace| !EXCLUDED.contains(&&***namespace))
+    }
+
+    /// Whether the usual ConfigMap is another's: it has another's roots, or ours don't stay there.
+    fn is_foreign(&self, namespace: &str, now: Instant) -> bool {
+        let held = self.usual.held.get(namespace);
+        held == Some(&RootsHeld::Foreign)
+            || held != Some(&RootsHeld::Ours) && self.usual.is_contested(namespace, now)
+    }
+
+    fn of(&self, map: RootsMap) -> &KnownMaps {
+        match map {
+            RootsMap::Usual => &self.usual,
+            RootsMap::Beside => &self.beside,
+        }
+    }
+
+    fn of_mut(&mut self, map: RootsMap) -> &mut KnownMaps {
+        match map {
+            RootsMap::Usual => &mut self.usual,
+            RootsMap::Beside => &mut self.beside,
+        }
+    }
+}

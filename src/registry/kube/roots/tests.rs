@@ -1,0 +1,161 @@
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::judge::{RootsHeld, RootsMap, digest, judge};
+use super::state::{JudgedMap, MapEvent, RootsState, RootsStatus};
+use crate::apiserver::{ApiError, NamespacedName, WatchEvent};
+use crate::model::RootBundle;
+
+/// A root that is valid for so many seconds from now on, as PEM and DER.
+fn root(name: &str, seconds: i64) -> (String, Vec<u8>) {
+    let mut params = rcgen::CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let end = SystemTime::now() + Duration::from_secs(3600);
+    let end = if seconds < 0 { SystemTime::now() - Duration::from_secs(60) } else { end };
+    params.not_before = (SystemTime::now() - Duration::from_secs(7200)).into();
+    params.not_after = end.into();
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a root");
+    (certificate.pem(), certificate.der().to_vec())
+}
+
+fn bundle(roots: &[&(String, Vec<u8>)]) -> RootBundle {
+    let sorted: BTreeSet<_> = roots.iter().map(|(pem, der)| (der.clone(), pem.clone())).collect();
+    let pem: String = sorted.iter().map(|(_, pem)| pem.as_str()).collect();
+    RootBundle { pem: pem.into(), certificates: sorted.into_iter().map(|(der, _)| der).collect() }
+}
+
+#[test]
+fn whose_roots_stand_in_a_config_map_decides_whether_it_is_written() {
+    let (a, b, foreign, ended) =
+        (root("a", 1), root("b", 1), root("foreign", 1), root("ended", -1));
+    let ours = bundle(&[&a, &b]);
+    let now = SystemTime::now();
+    let judged =
+        |map, text: &str, written: Option<&str>| judge(map, Some(text), written, &ours, now);
+    let usual = |text: &str| judged(RootsMap::Usual, text, None);
+    assert_eq!(usual(&ours.pem), RootsHeld::Ours);
+    assert_eq!(usual(&format!("{}{}{}", foreign.0, b.0, a.0)), RootsHeld::Ours, "contains ours");
+    assert_eq!(usual(&foreign.0), RootsHeld::Foreign);
+    assert_eq!(usual(&format!("{}{}", foreign.0, a.0)), RootsHeld::Foreign, "lacks one of ours");
+    for (text, why) in [
+        ("", "empty"),
+        ("no certificate", "nonsense"),
+        (&*a.0, "a part of ours"),
+        (&*ended.0, "nobody believes it any more"),
+        (&*foreign.0.replace("MII", "AAA"), "garbage within PEM"),
+    ] {
+        assert_eq!(usual(text), RootsHeld::Lacking, "{why}");
+    }
+    assert_eq!(judge(RootsMap::Usual, None, None, &ours, now), RootsHeld::Lacking, "no such key");
+    // What we wrote ourselves is never another's: also not a root that was withdrawn since.
+    let before = format!("{}{}{}", a.0, b.0, foreign.0);
+    assert_eq!(judged(RootsMap::Usual, &before, None), RootsHeld::Ours);
+    assert_eq!(judged(RootsMap::Usual, &before, Some(&digest(&before))), RootsHeld::Lacking);
+    let by_another = judged(RootsMap::Usual, &foreign.0, Some(&digest(&before)));
+    assert_eq!(by_another, RootsHeld::Foreign, "the annotation is of what stood there before");
+    assert_eq!(judged(RootsMap::Beside, &foreign.0, None), RootsHeld::Lacking, "the name is ours");
+}
+
+fn namespaces(names: &[&str]) -> Option<Arc<BTreeSet<Arc<str>>>> {
+    Some(Arc::new(names.iter().map(|name| Arc::from(*name)).collect()))
+}
+
+fn map(namespace: &str, held: RootsHeld) -> JudgedMap {
+    let key = NamespacedName { namespace: namespace.into(), name: "istio-ca-root-cert".into() };
+    JudgedMap { key, held }
+}
+
+fn listed(maps: Vec<JudgedMap>) -> MapEvent {
+    WatchEvent::Restarted { objects: maps, invalid: Vec::new() }
+}
+
+fn due(state: &RootsState, now: Instant) -> Vec<String> {
+    let due = state.due(now);
+    due.iter().map(|(namespace, map)| format!("{namespace}/{}", map.name())).collect()
+}
+
+#[test]
+fn every_namespace_is_given_the_roots_that_lacks_them_and_no_other() {
+    let now = Instant::now();
+    let mut state = RootsState::default();
+    state.namespaces(namespaces(&["kube-node-lease", "kube-public", "kube-system", "pay", "shop"]));
+    assert!(due(&state, now).is_empty(), "what is there is not known yet");
+    let maps = vec![map("pay", RootsHeld::Ours), map("gone", RootsHeld::Lacking)];
+    state.take(RootsMap::Usual, listed(maps), now);
+    assert_eq!(due(&state, now), ["kube-system/istio-ca-root-cert", "shop/istio-ca-root-cert"]);
+    state.written(&"kube-system".into(), RootsMap::Usual, RootsHeld::Ours);
+    state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
+    assert!(due(&state, now).is_empty());
+    state.namespaces(namespaces(&["kube-system", "new", "pay", "shop"]));
+    assert_eq!(due(&state, now), ["new/istio-ca-root-cert"]);
+    let status = state.status(now);
+    assert_eq!((status.namespaces, status.current, status.foreign), (4, 3, 0));
+}
+
+#[test]
+fn another_writers_roots_stay_and_ours_stand_beside_them() {
+    let now = Instant::now();
+    let mut state = RootsState::default();
+    state.namespaces(namespaces(&["pay", "shop"]));
+    let maps = vec![map("pay", RootsHeld::Ours), map("shop", RootsHeld::Foreign)];
+    state.take(RootsMap::Usual, listed(maps), now);
+    assert!(state.needs_beside(now));
+    assert!(due(&state, now).is_empty(), "what is there of the second name is not known yet");
+    state.take(RootsMap::Beside, listed(vec![]), now);
+    assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
+    state.written(&"shop".into(), RootsMap::Beside, RootsHeld::Ours);
+    let expected = RootsStatus {
+        namespaces: 2,
+        current: 1,
+        foreign: 1,
+        foreign_first: vec!["shop".to_owned()],
+        beside: 1,
+        denied: None,
+    };
+    assert_eq!(state.status(now), expected);
+    // One that is there is kept up to date even when the other writer has gone: pods may mount it.
+    state.take(RootsMap::Usual, WatchEvent::Applied(map("shop", RootsHeld::Ours)), now);
+    state.take(RootsMap::Beside, WatchEvent::Applied(map("shop", RootsHeld::Lacking)), now);
+    assert_eq!(due(&state, now), ["shop/strait-ca-root-cert"]);
+}
+
+#[test]
+fn what_is_undone_again_and_again_is_left_for_a_while() {
+    let now = Instant::now();
+    let mut state = RootsState::default();
+    state.namespaces(namespaces(&["shop"]));
+    state.take(RootsMap::Usual, listed(vec![map("shop", RootsHeld::Ours)]), now);
+    state.take(RootsMap::Beside, listed(vec![]), now);
+    let key = map("shop", RootsHeld::Ours).key;
+    for round in 0..3 {
+        state.take(RootsMap::Usual, WatchEvent::Deleted(key.clone()), now);
+        let expected =
+            if round < 2 { "shop/istio-ca-root-cert" } else { "shop/strait-ca-root-cert" };
+        assert_eq!(due(&state, now), [expected], "round {round}");
+        state.written(&"shop".into(), RootsMap::Usual, RootsHeld::Ours);
+    }
+    state.take(RootsMap::Usual, WatchEvent::Deleted(key), now);
+    assert_eq!(state.status(now).foreign, 1);
+    let later = now + Duration::from_secs(600);
+    assert_eq!(due(&state, later), ["shop/istio-ca-root-cert"]);
+}
+
+#[test]
+fn a_missing_right_is_told_until_it_is_there() {
+    let now = Instant::now();
+    let mut state = RootsState::default();
+    state.namespaces(namespaces(&["shop"]));
+    let denied = ApiError::of_status(403, "configmaps is forbidden", None);
+    state.take(RootsMap::Usual, WatchEvent::Failed(denied), now);
+    assert_eq!(state.status(now).denied.as_deref(), Some("configmaps is forbidden"));
+    assert!(due(&state, now).is_empty());
+    state.take(RootsMap::Usual, listed(vec![]), now);
+    assert_eq!(state.status(now).denied, None);
+    state.denied("cannot create".to_owned());
+    assert_eq!(state.status(now).denied.as_deref(), Some("cannot create"));
+    state.written(&"shop".into(), RootsMap::Usual, RootsHeld::Ours);
+    assert_eq!(state.status(now).denied, None);
+}

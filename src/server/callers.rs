@@ -1,0 +1,41 @@
+//! What the mesh knows of the pods whose tokens are brought.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::clusters::callers::RunningPods;
+use crate::identity::SpiffeId;
+use crate::identity::token::TokenPod;
+use crate::model::ClusterId;
+use crate::push::PushContext;
+
+/// As the current version of the mesh has them, whether their clusters are in contact or not.
+#[derive(Debug)]
+pub(super) struct KnownPods(pub(super) watch::Receiver<Option<Arc<PushContext>>>);
+
+impl RunningPods for KnownPods {
+    fn has_pod(&self, cluster: &ClusterId, id: &SpiffeId, pod: &TokenPod) -> bool {
+        let Some(mesh) = self.0.borrow().clone() else { return false };
+        let pods = mesh.workloads.get(cluster);
+        let found = pods.and_then(|pods| pods.get(id.namespace().as_str(), &pod.name));
+        found.is_some_and(|found| {
+            found.has_uid(&pod.uid) == Some(true) && *found.service_account == *id.service_account()
+        })
+    }
+
+    fn has_account(&self, cluster: &ClusterId, id: &SpiffeId) -> bool {
+        let Some(mesh) = self.0.borrow().clone() else { return false };
+        let (namespace, account) = (id.namespace(), id.service_account());
+        let mut pods = mesh.workloads.get(cluster).into_iter();
+        if pods.any(|pods| {
+            let mut pods = pods.of_namespace(namespace.as_str());
+            pods.any(|(_, pod)| *pod.service_account == *account)
+        }) {
+            return true;
+        }
+        let machines = mesh.vms.get(cluster).into_iter().flat_map(|machines| machines.iter());
+        let mut machines = machines.chain(mesh.entries.vms().iter());
+        machines.any(|(name, vm)| name.namespace == *namespace && vm.account() == Some(account))
+    }
+}

@@ -1,0 +1,183 @@
+//! The mesh itself, from the events that change it to the versions that are served, and what is asked of the
+//! network on its behalf: gateways by name, and whether they answer.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
+
+use crate::aggregate::MergedService;
+use crate::config::ServeArgs;
+use crate::model::{ClusterId, Mcs, NetworkId, SharedServices};
+use crate::network::ResolvedNames;
+use crate::network::probes::{self, ProbeAddress, ProbeTargets};
+use crate::network::resolver::{self, Dns};
+use crate::push::event_loop::{self, LoopCounters, MeshEvent, MeshState};
+use crate::push::interest::Interest;
+use crate::push::view::is_exported;
+use crate::push::{self, PushContext};
+use crate::task::Supervisor;
+use crate::timeline::Timeline;
+use crate::xds::generate::Cache;
+use crate::xds::names::OutboundName;
+
+/// Events that may wait for the event loop. A full queue makes registries wait, each of which merges what it has to
+/// say meanwhile.
+pub(super) const EVENTS: usize = 1024;
+/// The least time between two looks at which services are shared.
+const SHARED_PACE: Duration = Duration::from_secs(1);
+
+/// The running core: where events go, and what comes of them.
+pub(super) struct Core {
+    pub(super) events: mpsc::Sender<MeshEvent>,
+    pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
+    pub(super) interest: Arc<Interest>,
+    pub(super) cache: Arc<Cache>,
+    pub(super) timeline: Arc<Timeline>,
+    pub(super) counters: watch::Receiver<LoopCounters>,
+    /// What the mesh makes of exports and imports; nothing while `--mcs` is off.
+    pub(super) shared: watch::Receiver<Arc<SharedServices>>,
+    pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
+    pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
+}
+
+impl Core {
+    pub(super) fn start(
+        args: &ServeArgs,
+        config_cluster: Option<ClusterId>,
+        tasks: &Supervisor,
+    ) -> Self {
+        let (events, events_taken) = mpsc::channel(EVENTS);
+        let (context, context_seen) = watch::channel(None::<Arc<PushContext>>);
+        let (names, names_wanted) = watch::channel(Default::default());
+        let (figures, counters) = watch::channel(LoopCounters::none());
+        let interest = Arc::new(Interest::default());
+        let cache = Arc::<Cache>::default();
+        let timeline = Arc::<Timeline>::default();
+        let mesh = MeshState::new(Arc::new(push::FixedSettings {
+            domain: args.domain.clone(),
+            trust_domain: args.trust_domain.clone(),
+            system_namespace: args.namespace.clone(),
+            config_cluster,
+            allow_direct_cross_network: args.allow_direct_cross_network,
+            metadata: args.endpoint_metadata,
+            cluster_aliases: args.cluster_alias.iter().cloned().collect(),
+        }));
+        let outputs = event_loop::LoopOutputs {
+            context,
+            interest: Arc::clone(&interest),
+            sight: Arc::<Cache>::clone(&cache),
+            names,
+            timeline: Arc::clone(&timeline),
+            figures,
+        };
+        let watchdog = tasks.watchdog("event loop");
+        tasks.spawn("event loop", event_loop::run(mesh, events_taken, outputs, watchdog));
+        Self {
+            events,
+            interest,
+            cache,
+            timeline,
+            counters,
+            shared: shared_services(args, &context_seen, tasks),
+            resolved: gateway_names(names_wanted, tasks),
+            dead_gateways: gateway_probes(args.probe_gateways, &context_seen, tasks),
+            context: context_seen,
+        }
+    }
+}
+
+fn shared_services(
+    args: &ServeArgs,
+    context: &watch::Receiver<Option<Arc<PushContext>>>,
+    tasks: &Supervisor,
+) -> watch::Receiver<Arc<SharedServices>> {
+    let (shared, shared_seen) = watch::channel(Arc::default());
+    if args.mcs != Mcs::Off {
+        let (context, auto) = (context.clone(), args.mcs_auto_export);
+        tasks.spawn_restarting("shared services", Duration::from_secs(1), move || {
+            tell_shared(context.clone(), auto, shared.clone())
+        });
+    }
+    shared_seen
+}
+
+fn gateway_names(
+    wanted: watch::Receiver<BTreeSet<Arc<str>>>,
+    tasks: &Supervisor,
+) -> watch::Receiver<Arc<ResolvedNames>> {
+    let (resolved, resolved_seen) = watch::channel(Arc::<ResolvedNames>::default());
+    match Dns::system() {
+        Ok(dns) => {
+            let limits = resolver::DnsLimits::default();
+            tasks.spawn_restarting("gateway names", Duration::from_secs(1), move || {
+                resolver::run(dns.clone(), limits.clone(), wanted.clone(), resolved.clone())
+            });
+        }
+        Err(error) => warn!(%error, "no DNS: gateways named by host name can't be reached"),
+    }
+    resolved_seen
+}
+
+/// The gateways that don't answer, looked at this often; of zero none is looked at.
+fn gateway_probes(
+    every: Duration,
+    context: &watch::Receiver<Option<Arc<PushContext>>>,
+    tasks: &Supervisor,
+) -> watch::Receiver<Arc<BTreeSet<ProbeAddress>>> {
+    let (dead, dead_seen) = watch::channel(Arc::default());
+    if !every.is_zero() {
+        let context = context.clone();
+        tasks.spawn_restarting("gateway probes", Duration::from_secs(1), move || {
+            let context = context.clone();
+            let targets =
+                move || context.borrow().as_deref().map(gateways_to_ask).unwrap_or_default();
+            probes::run(every, targets, dead.clone())
+        });
+    }
+    dead_seen
+}
+
+/// The gateways, each with a service that is reached through it, where there is one.
+fn gateways_to_ask(context: &PushContext) -> ProbeTargets {
+    let behind = |network: &NetworkId| {
+        let there = |service: &&Arc<MergedService>| {
+            is_exported(context, service)
+                && service.shards.iter().any(|shard| shard.networks().contains(network))
+        };
+        let service = context.services.values().find(there)?;
+        let port = service.ports().next()?.number;
+        Some(OutboundName::sni(service.hostname().clone(), port).to_string())
+    };
+    let gateways = context.networks.iter().filter(|gateway| gateway.port != 0);
+    gateways.map(|one| ((one.address, one.port), behind(&one.network))).collect()
+}
+
+/// Tells the registries what the mesh makes of exports and imports.
+async fn tell_shared(
+    mut context: watch::Receiver<Option<Arc<PushContext>>>,
+    auto: bool,
+    shared: watch::Sender<Arc<SharedServices>>,
+) {
+    loop {
+        let current = context.borrow_and_update().clone();
+        if let Some(current) = current {
+            let new = push::shared::shared_services(&current, auto);
+            shared.send_if_modified(|held| {
+                let differs = **held != new;
+                if differs {
+                    *held = Arc::new(new);
+                }
+                differs
+            });
+        }
+        // An error says that the process ends.
+        if context.changed().await.is_err() {
+            return;
+        }
+        // Every change of any service is a new version; whoever reads a status can wait.
+        tokio::time::sleep(SHARED_PACE).await;
+    }
+}

@@ -1,0 +1,70 @@
+//! Why the server could not start.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::admin::TokenError;
+use crate::config::ListenAddress;
+use crate::identity;
+use crate::model::ClusterIdError;
+use crate::policy::PolicyError;
+use crate::store::own_cluster::OwnClusterError;
+
+/// Why the server could not start. Afterwards nothing ends it but a signal.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// A port can't be bound.
+    #[error("can't listen on {address} ({flag}): {source}")]
+    Bind {
+        /// The address.
+        address: ListenAddress,
+        /// The flag that names it.
+        flag: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// `--cluster-id` is unusable.
+    #[error("--cluster-id {id:?}: {source}")]
+    ClusterId {
+        /// The value.
+        id: String,
+        /// What is wrong with it.
+        source: ClusterIdError,
+    },
+    /// `--config-dir` is no directory.
+    #[error("--config-dir {}: {source}; create it, an empty one is fine", path.display())]
+    ConfigDir {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The config cluster can't be reached by its kubeconfig.
+    #[error(transparent)]
+    ConfigCluster(#[from] OwnClusterError),
+    /// The state directory that was asked for can't be used.
+    #[error("--state-dir {}: {source}", path.display())]
+    StateDir {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another process uses the state directory.
+    #[error("state directory {}: {holder} uses it", path.display())]
+    StateInUse {
+        /// The path.
+        path: PathBuf,
+        /// Who.
+        holder: String,
+    },
+    /// Certificates or keys can't be used.
+    #[error(transparent)]
+    Identity(#[from] identity::IdentityError),
+    /// The policy can't be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// There is no admin token.
+    #[error(transparent)]
+    Token(#[from] TokenError),
+}

@@ -1,0 +1,176 @@
+//! The CA of an Istio estate, in a Secret of the config cluster: read and followed, never written.
+//!
+//! `cacerts` is what an operator plugged in, `istio-ca-secret` what an istiod made for itself. Either is the CA where
+//! Strait has no other, so that workloads of the estate and its own believe each other from the first moment on.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::{debug, info};
+
+use super::authority_secret::failed;
+use crate::apiserver::{Access, ApiClient, ApiError, null_as_default};
+use crate::identity::{AuthorityPem, FollowedAuthority, IdentityError};
+use crate::task::Supervisor;
+
+/// In the order in which they count.
+const SECRETS: [&str; 2] = ["cacerts", "istio-ca-secret"];
+/// How often the one in use is read again.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+#[derive(Deserialize)]
+struct SecretData {
+    #[serde(default, deserialize_with = "null_as_default")]
+    data: BTreeMap<String, String>,
+}
+
+/// The CA of the estate, kept up to date by a task of `tasks`; `None` where there is none, or none may be read.
+///
+/// # Errors
+/// The config cluster doesn't answer, or the first that is there makes no CA: to make another would be to have two.
+pub(super) async fn follow(
+    access: watch::Receiver<Access>,
+    namespace: String,
+    tasks: &Supervisor,
+) -> Result<Option<watch::Receiver<Arc<FollowedAuthority>>>, IdentityError> {
+    for name in SECRETS {
+        let current = access.borrow().clone();
+        let found = match read(&current, &namespace, name).await {
+            Ok(found) => found,
+            Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
+                debug!(%error, name, "whether the estate has a CA can't be known");
+                None
+            }
+            Err(error) => return Err(failed(&current, &namespace, name, &error)),
+        };
+        let Some(secret) = found else { continue };
+        let first = authority(&namespace, name, &secret)?;
+        info!(%namespace, name, "the CA is that of this Secret");
+        let origin = origin(&namespace, name);
+        let (held, seen) = watch::channel(Arc::new(FollowedAuthority { origin, held: Ok(first) }));
+        tasks.spawn_restarting("estate's CA", INTERVAL, move || {
+            keep(access.clone(), namespace.clone(), name, held.clone())
+        });
+        return Ok(Some(seen));
+    }
+    Ok(None)
+}
+
+/// Reads it again and again. What can't be read now is as it was.
+async fn keep(
+    access: watch::Receiver<Access>,
+    namespace: String,
+    name: &'static str,
+    held: watch::Sender<Arc<FollowedAuthority>>,
+) {
+    let origin = origin(&namespace, name);
+    loop {
+        sleep(INTERVAL).await;
+        let current = access.borrow().clone();
+        let new = match read(&current, &namespace, name).await {
+            Ok(Some(secret)) => {
+                authority(&namespace, name, &secret).map_err(|error| error.to_string())
+            }
+            Ok(None) => Err(format!("{origin} is gone")),
+            Err(error) => {
+                debug!(%error, name, "the CA's Secret can't be read now");
+                continue;
+            }
+        };
+        held.send_if_modified(|held| {
+            let differs = held.held != new;
+            if differs {
+                *held = Arc::new(FollowedAuthority { origin: origin.clone(), held: new });
+            }
+            differs
+        });
+    }
+}
+
+fn origin(namespace: &str, name: &str) -> String {
+    format!("Secret {namespace}/{name}")
+}
+
+async fn read(
+    access: &Access,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<SecretData>, ApiError> {
+    let client =
+        ApiClient::new(access).map_err(|error| ApiError::Misbehaving(error.to_string()))?;
+    match client.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
+        Ok(secret) => Ok(Some(secret)),
+        Err(ApiError::NotFound(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The CA in a Secret. What an istiod makes for itself has a root that signs, and no files of its own for the chain and
+/// the roots, or empty ones.
+fn authority(
+    namespace: &str,
+    name: &str,
+    secret: &SecretData,
+) -> Result<AuthorityPem, IdentityError> {
+    let part = |key: &'static str| -> io::Result<Vec<u8>> {
+        let held = secret.data.get(key).filter(|text| !text.is_empty());
+        let held = held.ok_or(io::ErrorKind::NotFound)?;
+        BASE64.decode(held).map_err(|_| io::ErrorKind::InvalidData.into())
+    };
+    let own = |key: &'static str| match part(key) {
+        Err(_) if ["cert-chain.pem", "root-cert.pem"].contains(&key) => part("ca-cert.pem"),
+        found => found,
+    };
+    let origin = origin(namespace, name);
+    match name {
+        "cacerts" => AuthorityPem::of_parts(Path::new(&origin), part),
+        _ => AuthorityPem::of_parts(Path::new(&origin), own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+    use crate::identity::Authority;
+
+    fn secret(parts: &[(&str, &str)]) -> SecretData {
+        let encoded = parts.iter().map(|(key, text)| ((*key).to_owned(), BASE64.encode(text)));
+        SecretData { data: encoded.collect() }
+    }
+
+    #[test]
+    fn both_secrets_of_an_istio_estate_make_a_ca() {
+        let made = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+        let sound = |name: &str, parts: &[(&str, &str)]| {
+            let read = authority("istio-system", name, &secret(parts));
+            read.and_then(|files| Authority::new(&files, name, SystemTime::now()))
+                .map(|_| ())
+                .map_err(|error| error.to_string())
+        };
+        let (cert, key) = (("ca-cert.pem", &*made.ca_cert), ("ca-key.pem", &*made.ca_key));
+        let chain = ("cert-chain.pem", &*made.cert_chain);
+        let root = ("root-cert.pem", &*made.root_cert);
+        assert_eq!(sound("cacerts", &[cert, key, chain, root]), Ok(()));
+        let tls = [("tls.crt", cert.1), ("tls.key", key.1), ("ca.crt", root.1)];
+        assert_eq!(sound("cacerts", &tls), Ok(()));
+        let error = sound("cacerts", &[cert, key]).expect_err("partial");
+        assert!(
+            error.contains("Secret istio-system/cacerts lacks cert-chain.pem, root-cert.pem"),
+            "{error}"
+        );
+        assert_eq!(sound("istio-ca-secret", &[cert, key]), Ok(()));
+        let empty = [cert, key, ("cert-chain.pem", ""), ("root-cert.pem", "")];
+        assert_eq!(sound("istio-ca-secret", &empty), Ok(()));
+        assert!(sound("istio-ca-secret", &[cert]).expect_err("partial").contains("ca-key.pem"));
+    }
+}

@@ -1,0 +1,256 @@
+//! Everything that says what the mesh is: the configuration, the member clusters, Consul and the stores, and what
+//! was last known of each.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tracing::warn;
+
+use super::callers::KnownPods;
+use super::core::{Core, EVENTS};
+use super::feed::{self, Configuration, FeedInputs, FeedOutputs};
+use super::source::{ConfigOrigin, MeshSource, ObjectStores};
+use crate::admin::Readiness;
+use crate::clusters::callers::{self, MemberCallers};
+use crate::clusters::status::ClusterStatus;
+use crate::clusters::{events, reconciler, renewal, writer};
+use crate::config::ServeArgs;
+use crate::identity::{NamedRoots, ServerIdentity};
+use crate::lkg;
+use crate::mesh::watch::{ConfigMapData, SourceProblem};
+use crate::model::RootBundle;
+use crate::policy::Policy;
+use crate::registry::kube::MemberWrites;
+use crate::registry::{self, consul};
+use crate::sources::SourceStatusTable;
+use crate::store::Objects;
+use crate::task::Supervisor;
+
+/// The running sources, as far as others look at them.
+pub(super) struct ServerInputs {
+    pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    pub(super) source_statuses: SourceStatusTable,
+    pub(super) mesh_problems: watch::Receiver<Vec<SourceProblem>>,
+    /// The mesh's trust domain, once the mesh config has been read.
+    pub(super) trust_domain: watch::Receiver<Option<Arc<str>>>,
+    /// Who knows the pods of members, and what their tokens prove.
+    pub(super) callers: Arc<MemberCallers>,
+    /// How many objects can't be used as they are.
+    pub(super) faulty: watch::Receiver<usize>,
+    pub(super) readiness: watch::Receiver<Readiness>,
+    /// Where the last known state is kept, where it is.
+    pub(super) state: Option<lkg::StateDirectory>,
+    /// What of it no context holds.
+    pub(super) others: lkg::Others,
+    pub(super) mesh_data: watch::Receiver<ConfigMapData>,
+}
+
+/// What the certificates are made of and what they are.
+pub(super) struct Certificates {
+    pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
+    /// What the mesh config says of roots.
+    pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
+}
+
+impl ServerInputs {
+    /// Starts them, and what feeds the core with what they say.
+    pub(super) async fn start(
+        args: &ServeArgs,
+        source: &ConfigOrigin,
+        state_dir: Option<PathBuf>,
+        policy: watch::Receiver<Arc<Policy>>,
+        Certificates { identity, named_roots }: Certificates,
+        core: &Core,
+        tasks: &Supervisor,
+    ) -> Self {
+        let (state, restored) = last_known_good(args, state_dir).await;
+        let config_cluster = source.objects(args, &restored, tasks);
+        let remembered = restored.is_enough().then(|| restored.mesh.clone());
+        let objects = config_cluster.objects;
+        let mesh = MeshSource::of(args, objects.clone(), remembered, tasks);
+        let source_statuses = SourceStatusTable::new(args.remote_cluster_timeout);
+        let (updates, updates_taken) = mpsc::channel(EVENTS);
+        let consuls = consul::ConsulConfig {
+            addresses: args.consul_address.clone(),
+            updates: updates.clone(),
+            source_statuses: source_statuses.clone(),
+            remembered: restored.datacentres,
+        };
+        let restored_updates = consul::start(consuls, tasks);
+        // Registries say nothing before the mesh config has been read.
+        let (namespaces, namespaces_seen) = watch::channel(None);
+        let (trust_domain, trust_domain_seen) = watch::channel(None);
+        let is_writer = writer(args, source, tasks);
+        let writes = MemberWrites { roots: roots(identity, tasks), is_writer: is_writer.clone() };
+        let clusters = reconciler::start(
+            reconciler::ReconcilerConfig {
+                objects: objects.clone(),
+                config_cluster: source.config_cluster(),
+                loopback: source.loopback(),
+                system_namespace: args.namespace.clone(),
+                domain: args.domain.clone(),
+                trust_domain: trust_domain_seen.clone(),
+                metadata: args.endpoint_metadata,
+                mcs: args.mcs,
+                shared: core.shared.clone(),
+                writes,
+                namespaces: namespaces_seen,
+                removal_grace: args.cluster_removal_grace,
+                sync_timeout: args.remote_cluster_timeout,
+                stale_after: args.stale_after,
+                policy: policy.clone(),
+                updates,
+                remembered: restored.clusters,
+                runner: Arc::new(|config| Box::pin(registry::kube::run(config))),
+            },
+            tasks,
+        );
+        let (callers, keys) = callers::start(
+            callers::CallersConfig {
+                known: clusters.known.clone(),
+                settled: clusters.settled.clone(),
+                clients: clusters.clients.clone(),
+                policy: policy.clone(),
+                pods: Arc::new(KnownPods(core.context.clone())),
+                audiences: args.token_audience.clone(),
+                aliases: args.cluster_alias.iter().cloned().collect(),
+                system_namespace: args.namespace.clone(),
+                remembered: restored.issuers,
+            },
+            tasks,
+        );
+        write_to_config_cluster(args, source, is_writer, &objects, &clusters.statuses, tasks);
+
+        let contact = config_cluster.contact;
+        let stores = ObjectStores::of(
+            args,
+            (objects, contact),
+            restored.stores,
+            source_statuses.clone(),
+            tasks,
+        );
+        let (readiness, readiness_seen) = watch::channel(Readiness::default());
+        let (faulty, faulty_seen) = watch::channel(0);
+        let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
+        let inputs = Self {
+            statuses: clusters.statuses.clone(),
+            mesh_problems: mesh.problems(),
+            trust_domain: trust_domain_seen,
+            callers,
+            faulty: faulty_seen,
+            readiness: readiness_seen,
+            state,
+            others: lkg::Others {
+                lines: source_statuses.lines(),
+                stores: stores.held(),
+                stand_ins: stand_ins_seen,
+                issuers: keys,
+            },
+            mesh_data: mesh.data(),
+            source_statuses: source_statuses.clone(),
+        };
+        let configuration = Configuration { mesh, stores, unread: config_cluster.unread };
+        let from = FeedInputs {
+            restored: restored_updates,
+            updates: updates_taken,
+            clusters,
+            policy,
+            resolved: core.resolved.clone(),
+            dead_gateways: core.dead_gateways.clone(),
+            context: core.context.clone(),
+        };
+        let to = FeedOutputs {
+            events: core.events.clone(),
+            namespaces,
+            trust_domain,
+            named_roots,
+            faulty,
+            stand_ins,
+            source_statuses,
+            readiness,
+        };
+        tasks.spawn("feed", feed::run(configuration, from, to, tasks.clone()));
+        inputs
+    }
+}
+
+/// Whether this process is the one of several that writes. Beside a config directory there is no other.
+fn writer(args: &ServeArgs, source: &ConfigOrigin, tasks: &Supervisor) -> watch::Receiver<bool> {
+    let Some(config_cluster) = source.config_cluster() else { return watch::channel(true).1 };
+    let (is_writer, seen) = watch::channel(false);
+    let (access, namespace) = (config_cluster.access, args.namespace.clone());
+    // A pod's host name is its own name; two processes of one host differ by the rest.
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
+    let us = format!("{host}_{:016x}", rand::random::<u64>());
+    tasks.spawn_restarting("writer", Duration::from_secs(1), move || {
+        writer::run(access.clone(), namespace.clone(), us.clone(), is_writer.clone())
+    });
+    seen
+}
+
+/// The roots that workloads are to be given, as they change.
+fn roots(
+    mut identity: watch::Receiver<Arc<ServerIdentity>>,
+    tasks: &Supervisor,
+) -> watch::Receiver<Option<Arc<RootBundle>>> {
+    let of = |identity: &ServerIdentity| identity.root_bundle().cloned();
+    let (roots, seen) = watch::channel(of(&identity.borrow_and_update()));
+    tasks.spawn("roots", async move {
+        // An error says that the process ends.
+        while identity.changed().await.is_ok() {
+            let new = of(&identity.borrow_and_update());
+            roots.send_if_modified(|held| {
+                let differs = *held != new;
+                if differs {
+                    *held = new;
+                }
+                differs
+            });
+        }
+    });
+    seen
+}
+
+/// What is written where the Secrets of members are: events about these, and tokens that are renewed.
+fn write_to_config_cluster(
+    args: &ServeArgs,
+    source: &ConfigOrigin,
+    is_writer: watch::Receiver<bool>,
+    objects: &watch::Receiver<Option<Arc<Objects>>>,
+    statuses: &watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    tasks: &Supervisor,
+) {
+    let Some(config_cluster) = source.config_cluster() else { return };
+    let (access, namespace) = (config_cluster.access.clone(), args.namespace.clone());
+    let (statuses, writes) = (statuses.clone(), is_writer.clone());
+    tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
+        events::run(access.clone(), namespace.clone(), writes.clone(), statuses.clone())
+    });
+    let (access, objects, loopback) = (config_cluster.access, objects.clone(), source.loopback());
+    tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
+        renewal::run(access.clone(), is_writer.clone(), objects.clone(), loopback)
+    });
+}
+
+/// What was last known, and where it is kept from now on.
+async fn last_known_good(
+    args: &ServeArgs,
+    state_dir: Option<PathBuf>,
+) -> (Option<lkg::StateDirectory>, lkg::RestoredState) {
+    let Some(state_dir) = state_dir else { return (None, lkg::RestoredState::default()) };
+    let origin = lkg::StateOrigin {
+        domain: args.domain.as_str().into(),
+        trust_domain: args.trust_domain.as_str().into(),
+        system_namespace: args.namespace.as_str().into(),
+    };
+    let read = tokio::task::spawn_blocking(move || lkg::open(&state_dir, origin));
+    match read.await {
+        Ok((store, restored)) => (Some(store), restored),
+        Err(error) => {
+            warn!(%error, "last-known-good state can't be read; going on without");
+            (None, lkg::RestoredState::default())
+        }
+    }
+}

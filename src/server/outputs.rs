@@ -1,0 +1,182 @@
+//! What serves the versions of the mesh: ADS, the admin API, and the state directory; and what keeps their memory
+//! within bounds.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::core::Core;
+use super::inputs::ServerInputs;
+use super::{churn_monitor, pressure, state_dir};
+use crate::admin::{self, Token};
+use crate::clusters::heap;
+use crate::clusters::status::ClusterStatus;
+use crate::descriptors::Descriptors;
+use crate::identity::ServerIdentity;
+use crate::inject::InjectionCounts;
+use crate::inject::server::{self as inject, WebhookSettings};
+use crate::lkg;
+use crate::memory::MemoryLimit;
+use crate::metrics::Metrics;
+use crate::policy::WatchedPolicy;
+use crate::task::Supervisor;
+use crate::xds::budgets::Budgets;
+use crate::xds::connections::Connections;
+use crate::xds::{self, server::XdsConfig};
+
+/// Who is served where, and as whom.
+pub(super) struct Ports {
+    pub(super) xds: TcpListener,
+    pub(super) admin: TcpListener,
+    pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
+    pub(super) token: Token,
+    /// Names by which browsers may call the admin port.
+    pub(super) admin_hosts: Vec<String>,
+    pub(super) max_connections: usize,
+    /// Whether tokens count.
+    pub(super) tokens_count: bool,
+    /// The state directory, if there is one.
+    pub(super) state_dir: Option<PathBuf>,
+    /// Where API servers ask for sidecars, if they may, and what holds for these.
+    pub(super) webhook: Option<(TcpListener, WebhookSettings)>,
+}
+
+/// The running outputs, as far as whoever ends the process needs them.
+pub(super) struct ServerOutputs {
+    pub(super) streams: Arc<Connections>,
+    /// Whether the last state has been written, where one is.
+    pub(super) saved: Option<watch::Receiver<bool>>,
+    pub(super) drain: CancellationToken,
+}
+
+impl ServerOutputs {
+    pub(super) fn start(
+        ports: Ports,
+        core: Core,
+        inputs: ServerInputs,
+        policy: WatchedPolicy,
+        tasks: &Supervisor,
+    ) -> Self {
+        let drain = CancellationToken::new();
+        let descriptors = Arc::new(Descriptors::default());
+        let (counted, members) = (Arc::clone(&descriptors), inputs.statuses.clone());
+        tasks.spawn("descriptors", count_members(counted, members));
+
+        let state = inputs.state.map(|store| {
+            let (saved, saved_seen) = watch::channel(false);
+            let (writes, writes_seen) = watch::channel(lkg::Writes::default());
+            let writer = lkg::Writer {
+                store: Arc::new(Mutex::new(store)),
+                context: core.context.clone(),
+                statuses: inputs.statuses.clone(),
+                others: inputs.others,
+                mesh: inputs.mesh_data,
+                drain: drain.clone(),
+                saved,
+                writes,
+            };
+            tasks.spawn_restarting("last known good", Duration::from_secs(1), move || {
+                writer.clone().run()
+            });
+            (saved_seen, writes_seen)
+        });
+        let (saved, writes) = state.unzip();
+        if let (Some(path), Some(writes)) = (ports.state_dir, &writes) {
+            let (writes, statuses) = (writes.clone(), inputs.source_statuses.clone());
+            tasks.spawn_restarting("state directory", Duration::from_secs(1), move || {
+                state_dir::tell(path.clone(), writes.clone(), statuses.clone())
+            });
+        }
+
+        let memory = MemoryLimit::of_process();
+        let streams = Arc::new(Connections::new(Budgets::of_memory(memory.limit())));
+        let stats = Arc::new(xds::Stats::default());
+        tasks.spawn("heap", heap::run(inputs.statuses.clone(), heap::QUIET, give_back));
+        let (open, sent) = (Arc::clone(&streams), Arc::clone(&stats));
+        let churn = move || open.churn() + sent.large_syncs.load(Ordering::Relaxed);
+        tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
+        tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
+
+        let config = XdsConfig {
+            context: core.context.clone(),
+            interest: core.interest,
+            identity: ports.identity.clone(),
+            trust_domain: inputs.trust_domain,
+            callers: inputs.callers,
+            tokens_count: ports.tokens_count,
+            connections: Arc::clone(&streams),
+            stats: Arc::clone(&stats),
+            cache: core.cache,
+            max_connections: ports.max_connections,
+            descriptors: Arc::clone(&descriptors),
+            drain: drain.clone(),
+        };
+        tasks.spawn("ads", xds::server::serve(ports.xds, config, tasks.clone()));
+
+        let injections = ports.webhook.map(|(listener, settings)| {
+            let counts = Arc::new(InjectionCounts::default());
+            let (identity, descriptors) = (ports.identity.clone(), Arc::clone(&descriptors));
+            let (counted, children) = (Arc::clone(&counts), tasks.clone());
+            let serving =
+                inject::serve(listener, settings, identity, counted, descriptors, children);
+            tasks.spawn("webhook", serving);
+            counts
+        });
+
+        let metrics = Metrics {
+            xds: stats,
+            connections: Arc::clone(&streams),
+            tasks: tasks.clone(),
+            identity: ports.identity,
+            faulty_objects: inputs.faulty,
+            source_statuses: inputs.source_statuses.clone(),
+            writes,
+            descriptors: Arc::clone(&descriptors),
+            injections,
+        };
+        let sources = Arc::new(admin::Sources {
+            context: core.context,
+            clusters: inputs.statuses,
+            source_statuses: inputs.source_statuses,
+            mesh_problems: inputs.mesh_problems,
+            policy,
+            connections: Arc::clone(&streams),
+            tasks: tasks.clone(),
+            timeline: core.timeline,
+            figures: core.counters,
+            readiness: inputs.readiness,
+            metrics: Arc::new(metrics),
+            withheld: admin::Lately::default(),
+            admin_connections: Arc::default(),
+            descriptors,
+            token: ports.token,
+            browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts)),
+        });
+        tasks.spawn("admin", admin::serve(ports.admin, sources));
+        Self { streams, saved, drain }
+    }
+}
+
+/// Has memory that lies free go back to the system.
+fn give_back() {
+    strait_heap::give_back();
+}
+
+/// Tells how many members need file descriptors.
+async fn count_members(
+    descriptors: Arc<Descriptors>,
+    mut members: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+) {
+    loop {
+        descriptors.members(members.borrow_and_update().len());
+        // An error says that the process ends.
+        if members.changed().await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the readers of the config cluster pass on.
+
+use serde_json::Value;
+
+use crate::apiserver::WatchEvent;
+use crate::store::kinds::{self, StoreKind};
+use crate::store::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
+
+/// What is read. A Secret that carries both labels is found by two of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum StoreReader {
+    IstioSecrets,
+    Secrets,
+    ConfigMap,
+    IstioConfigMap,
+    Kept(&'static StoreKind),
+    Namespaces,
+}
+
+impl StoreReader {
+    const OF_CORE: [Self; 5] = [
+        Self::IstioSecrets,
+        Self::Secrets,
+        Self::ConfigMap,
+        Self::IstioConfigMap,
+        Self::Namespaces,
+    ];
+
+    pub(super) fn every() -> impl Iterator<Item = Self> {
+        Self::OF_CORE.into_iter().chain(kinds::ALL.iter().map(Self::Kept))
+    }
+
+    /// Whether the mesh can do without it.
+    pub(super) fn is_optional(self) -> bool {
+        !matches!(self, Self::IstioSecrets | Self::Secrets)
+    }
+
+    pub(super) fn plural(self) -> &'static str {
+        match self {
+            Self::IstioSecrets | Self::Secrets => "secrets",
+            Self::ConfigMap | Self::IstioConfigMap => "configmaps",
+            Self::Kept(kind) => kind.plural,
+            Self::Namespaces => "namespaces",
+        }
+    }
+
+    /// Whose lists together are all there is of something.
+    pub(super) fn group(self) -> [Self; 2] {
+        match self {
+            Self::IstioSecrets | Self::Secrets => [Self::IstioSecrets, Self::Secrets],
+            Self::ConfigMap | Self::IstioConfigMap => [Self::ConfigMap, Self::IstioConfigMap],
+            Self::Kept(_) | Self::Namespaces => [self, self],
+        }
+    }
+
+    /// All that it reads, as text.
+    pub(super) fn all(self) -> String {
+        format!("{} of the config cluster", self.plural())
+    }
+}
+
+pub(super) struct StoreInput {
+    pub(super) reader: StoreReader,
+    pub(super) event: WatchEvent<ReadObject>,
+}
+
+/// An object, or why it is none that can be used.
+pub(super) enum ReadObject {
+    Secret(WatchedSecret),
+    ConfigMap(WatchedConfigMap),
+    Namespace(ObjectName, WatchedNamespace),
+    /// An object that is kept as it is, but for its kind, which a list doesn't say.
+    Kept(ObjectName, Value),
+    Unusable(ObjectName, String),
+}

@@ -1,0 +1,109 @@
+//! The roots that an agent is told of on its proxy's stream, as `istio.mesh.v1alpha1.ProxyConfig` (PCDS).
+//!
+//! An agent that asks takes silence for "what you have is all", and never answers an empty response. So it is sent
+//! something only when there is more than it can have, and again whenever the roots change. Pure; who asks and what the
+//! roots are comes from the stream.
+
+use std::sync::Arc;
+
+use prost::Message;
+
+use super::asked::Handled;
+use super::form::ProtocolForm;
+use super::request::AdsRequest;
+use super::unknown_types::{PROXY_CONFIG, SideResource, SideResponse};
+use crate::model::RootBundle;
+
+/// What of the message is ours to say.
+#[derive(Clone, PartialEq, Message)]
+struct AgentConfig {
+    #[prost(string, repeated, tag = "34")]
+    ca_certificates_pem: Vec<String>,
+}
+
+/// What one stream's agent was told of the roots.
+#[derive(Debug, Default)]
+pub(super) struct AgentRoots {
+    has_asked: bool,
+    /// What it was told last, or has by its certificate.
+    told: Option<Arc<RootBundle>>,
+    is_due: bool,
+    /// Of a response that it has not answered.
+    nonce: Option<u64>,
+}
+
+impl AgentRoots {
+    /// Takes a request for them.
+    pub(super) fn on_request(&mut self, request: &AdsRequest<'_>) -> Handled {
+        let answered = u64::from_str_radix(request.nonce, 16).ok();
+        let is_answer = self.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
+        self.has_asked = true;
+        // What an agent refuses of roots says nothing of what its proxy makes of the mesh.
+        if is_answer { Handled::Answer } else { Handled::Request }
+    }
+
+    /// Whether it has asked and nothing was found out for it yet.
+    pub(super) fn waits(&self) -> bool {
+        self.has_asked && self.told.is_none()
+    }
+
+    /// Notes what the roots are. They are sent if they differ from what it was told before; the first time, if they are
+    /// `news`.
+    pub(super) fn offer(&mut self, bundle: &Arc<RootBundle>, news: bool) {
+        let differs = self.told.as_ref().map(|told| told.pem != bundle.pem);
+        self.is_due |= differs.unwrap_or(news);
+        self.told = Some(Arc::clone(bundle));
+    }
+
+    /// Whether something is to be sent.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_due
+    }
+
+    /// The response to be sent, under a nonce.
+    pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
+        let bundle = self.told.as_ref().filter(|_| self.is_due)?;
+        self.is_due = false;
+        self.nonce = Some(nonce);
+        let config = AgentConfig { ca_certificates_pem: vec![bundle.pem.to_string()] };
+        let resource = SideResource {
+            name: String::new(),
+            type_url: PROXY_CONFIG.to_owned(),
+            body: config.encode_to_vec(),
+        };
+        Some(SideResponse::of(form, PROXY_CONFIG, nonce, vec![resource]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bundle(pem: &str) -> Arc<RootBundle> {
+        Arc::new(RootBundle { pem: pem.into(), certificates: [pem.into()].into() })
+    }
+
+    fn answer(nonce: &str) -> AdsRequest<'_> {
+        AdsRequest { type_url: PROXY_CONFIG, nonce, ..AdsRequest::default() }
+    }
+
+    #[test]
+    fn an_agent_is_told_what_it_can_not_have_yet_and_each_change() {
+        let mut roots = AgentRoots::default();
+        assert!(!roots.waits());
+        assert_eq!(roots.on_request(&answer("")), Handled::Request);
+        assert!(roots.waits());
+        roots.offer(&bundle("a"), false);
+        assert!(!roots.waits() && !roots.is_due(), "its chain ended with them");
+        assert!(roots.take(ProtocolForm::Sotw, 1).is_none());
+        roots.offer(&bundle("ab"), false);
+        let sent = roots.take(ProtocolForm::Sotw, 7).expect("they have changed");
+        // Field 34, a text of two bytes.
+        assert_eq!(sent.resources[0].body, [0x92, 2, 2, b'a', b'b']);
+        assert_eq!(roots.on_request(&answer("6")), Handled::Request);
+        assert_eq!(roots.on_request(&answer("7")), Handled::Answer);
+        assert_eq!(roots.on_request(&answer("7")), Handled::Request, "it was answered");
+        roots.offer(&bundle("ab"), true);
+        assert!(!roots.is_due(), "it was told");
+    }
+}

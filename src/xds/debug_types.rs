@@ -1,0 +1,253 @@
+//! What istioctl asks for over ADS: how proxies have followed, and what they hold (`istio.io/debug…`).
+//!
+//! Each question is answered once and watches nothing; whoever asks for nothing else holds no place among the proxies.
+//! Who is of the system namespace sees all proxies, everybody else those of their own namespace. Questions are bounded,
+//! and one that makes no sense is answered by an error. Changes nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use prost::{Message, Name};
+use serde_json::{Value, json};
+use strait_proto::envoy::envoy::admin::v3 as admin;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::status::v3::client_config::GenericXdsConfig;
+use strait_proto::envoy::envoy::service::status::v3::{ClientConfig, ConfigStatus};
+use strait_proto::envoy::google::protobuf::{Any, Struct, Timestamp, Value as FieldValue, value};
+
+use super::answers::Progress;
+use super::connections::{Connections, OpenStream};
+use super::held_version::HeldVersion;
+use super::resource::ResourceType;
+use super::unknown_types::SideResource;
+use crate::identity::SpiffeId;
+use crate::push::PushContext;
+
+/// How the types begin.
+const DEBUG: &str = "istio.io/debug";
+const SYNCZ: &str = "istio.io/debug/syncz";
+const CONFIG_DUMP: &str = "istio.io/debug/config_dump";
+/// Questions that one request may hold.
+const NAMES_MAX: usize = 16;
+
+/// Whether a type is one of these.
+pub(super) fn is_debug(type_url: &str) -> bool {
+    type_url.strip_prefix(DEBUG).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Who answers, in the form in which istioctl reads it.
+pub(super) fn control_plane() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
+    let info = json!({ "version": version, "tag": version, "status": "Clean" });
+    json!({ "Component": "strait", "ID": host, "Info": info }).to_string()
+}
+
+/// The answer to one question of who has proved to be `asker`.
+pub(super) fn answer(
+    type_url: &str,
+    names: &[&str],
+    asker: &SpiffeId,
+    context: &PushContext,
+    connections: &Connections,
+) -> Vec<SideResource> {
+    let streams = visible(asker, context, connections);
+    match type_url {
+        SYNCZ => streams.iter().map(|one| followed(one)).collect(),
+        CONFIG_DUMP => match names.first() {
+            Some(name) => match find(&streams, name) {
+                Some(stream) => vec![resource(name, &dump(stream))],
+                None => {
+                    vec![failure(name, "no such proxy is connected, or it is not yours to see")]
+                }
+            },
+            None => vec![failure("", "name the proxy: NAME.NAMESPACE")],
+        },
+        DEBUG => {
+            let answers = names.iter().take(NAMES_MAX);
+            answers.map(|name| plain(name, &page(name, &streams))).collect()
+        }
+        _ => vec![failure(type_url, "there are syncz and config_dump")],
+    }
+}
+
+/// The streams that `asker` may see, oldest first.
+fn visible(asker: &SpiffeId, context: &PushContext, all: &Connections) -> Vec<Arc<OpenStream>> {
+    let sees_all = asker.namespace().as_str() == context.settings.system_namespace
+        && context
+            .mesh
+            .same_trust_domains(&context.mesh.trust_domain)
+            .any(|one| one == asker.trust_domain());
+    let mut streams = all.list();
+    streams.retain(|one| {
+        let of = |id: &SpiffeId| (id.namespace().clone(), id.trust_domain().to_owned());
+        sees_all || of(one.identity()) == of(asker)
+    });
+    streams
+}
+
+fn find<'a>(streams: &'a [Arc<OpenStream>], name: &str) -> Option<&'a OpenStream> {
+    streams.iter().rev().find(|one| one.is_named(name)).map(|one| &**one)
+}
+
+/// What stands at a path of the debug pages, such as `syncz` or `config_dump?proxyID=web.shop`.
+fn page(path: &str, streams: &[Arc<OpenStream>]) -> Value {
+    let (page, query) =
+        path.trim_start_matches('/').split_once('?').unwrap_or((path.trim_start_matches('/'), ""));
+    match page.trim_start_matches("debug/") {
+        "syncz" | "connections" => streams.iter().map(|one| one.summary()).collect(),
+        "config_dump" => {
+            let mut parts = query.split('&').filter_map(|part| part.split_once('='));
+            let named = parts.find(|(key, _)| *key == "proxyID").map(|(_, name)| name);
+            match named.and_then(|name| find(streams, name)) {
+                Some(stream) => stream.config_dump(),
+                None => json!({ "error": "no such proxy is connected, or it is not yours to see" }),
+            }
+        }
+        _ => {
+            json!({ "error": "there are syncz, connections and config_dump?proxyID=NAME.NAMESPACE; more by the admin port" })
+        }
+    }
+}
+
+/// How one proxy has followed.
+fn followed(stream: &OpenStream) -> SideResource {
+    let proxy = stream.proxy();
+    let text = |text: &str| FieldValue { kind: Some(value::Kind::StringValue(text.to_owned())) };
+    let version = &*proxy.envoy_version;
+    let metadata = BTreeMap::from([
+        ("CLUSTER_ID", text(proxy.cluster.as_str())),
+        ("NAMESPACE", text(proxy.namespace().as_str())),
+        ("ISTIO_VERSION", text(version)),
+    ]);
+    let fields = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let progress = stream.progress();
+    let types = ResourceType::ALL.into_iter();
+    let config = ClientConfig {
+        node: Some(Node {
+            id: proxy.id.to_string(),
+            metadata: Some(Struct { fields }),
+            ..Default::default()
+        }),
+        generic_xds_configs: types.map(|kind| state(kind, progress.get(&kind))).collect(),
+        ..Default::default()
+    };
+    resource(&proxy.id, &config)
+}
+
+/// How a proxy has followed one type, in the words that people know.
+fn state(kind: ResourceType, progress: Option<&Progress>) -> GenericXdsConfig {
+    let nothing = Progress::default();
+    let Progress { sent, acked, last_sent, nack, .. } = progress.unwrap_or(&nothing);
+    let status = match (sent, nack) {
+        (_, Some(_)) => ConfigStatus::Error,
+        (None, _) => ConfigStatus::NotSent,
+        (sent, _) if sent == acked => ConfigStatus::Synced,
+        _ => ConfigStatus::Stale,
+    };
+    let failed =
+        |error: &str| admin::UpdateFailureState { details: error.to_owned(), ..Default::default() };
+    GenericXdsConfig {
+        type_url: kind.url().to_owned(),
+        version_info: sent.map(|sent| sent.to_string()).unwrap_or_default(),
+        config_status: status.into(),
+        last_updated: last_sent.map(timestamp),
+        error_state: nack.as_ref().map(|nack| failed(&nack.error)),
+        ..Default::default()
+    }
+}
+
+/// What one proxy was last sent, in the form of Envoy's own dump.
+fn dump(stream: &OpenStream) -> admin::ConfigDump {
+    use admin::{
+        clusters_config_dump, endpoints_config_dump, listeners_config_dump, routes_config_dump,
+    };
+    let held = stream.held();
+    let of = |kind: ResourceType| {
+        let held = held.get(&kind).into_iter().flatten();
+        held.filter_map(move |(name, held)| match held {
+            HeldVersion::Sent(sent) => {
+                let body =
+                    Any { type_url: kind.url().to_owned(), value: sent.body.to_bytes().into() };
+                Some((name.to_string(), sent.version.to_string(), Some(body)))
+            }
+            // It had that when it connected, and was not sent it again.
+            HeldVersion::Listed(_) => None,
+        })
+    };
+    let clusters = admin::ClustersConfigDump {
+        dynamic_active_clusters: of(ResourceType::Cluster)
+            .map(|(_, version_info, cluster)| clusters_config_dump::DynamicCluster {
+                version_info,
+                cluster,
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    };
+    let endpoints = admin::EndpointsConfigDump {
+        dynamic_endpoint_configs: of(ResourceType::Endpoint)
+            .map(|(_, version_info, endpoint_config)| {
+                endpoints_config_dump::DynamicEndpointConfig {
+                    version_info,
+                    endpoint_config,
+                    ..Default::default()
+                }
+            })
+            .collect(),
+        ..Default::default()
+    };
+    let listeners = admin::ListenersConfigDump {
+        dynamic_listeners: of(ResourceType::Listener)
+            .map(|(name, version_info, listener)| listeners_config_dump::DynamicListener {
+                name,
+                active_state: Some(listeners_config_dump::DynamicListenerState {
+                    version_info,
+                    listener,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    };
+    let routes = admin::RoutesConfigDump {
+        dynamic_route_configs: of(ResourceType::Route)
+            .map(|(_, version_info, route_config)| routes_config_dump::DynamicRouteConfig {
+                version_info,
+                route_config,
+                ..Default::default()
+            })
+            .collect(),
+        ..Default::default()
+    };
+    admin::ConfigDump {
+        configs: vec![any(&clusters), any(&endpoints), any(&listeners), any(&routes)],
+    }
+}
+
+fn any<M: Message + Name>(message: &M) -> Any {
+    Any { type_url: M::type_url(), value: message.encode_to_vec() }
+}
+
+fn resource<M: Message + Name>(name: &str, message: &M) -> SideResource {
+    SideResource { name: name.to_owned(), type_url: M::type_url(), body: message.encode_to_vec() }
+}
+
+fn plain(name: &str, page: &Value) -> SideResource {
+    let body = page.to_string().into_bytes();
+    SideResource { name: name.to_owned(), type_url: DEBUG.to_owned(), body }
+}
+
+fn failure(name: &str, fact: &str) -> SideResource {
+    plain(name, &json!({ "error": fact }))
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or_default(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Long messages of many fragments, cut into chunks that versions and classes of proxies share.
+//!
+//! A fragment is one encoded field: a virtual host, an entry of a table of names. A chunk is a run of fragments in one
+//! piece of memory. Where one chunk ends depends on its fragments alone, so that a fragment which comes, goes or
+//! changes has one chunk made again, or two, and all others are found as they are.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::cache::{CacheTable, CacheValue};
+use crate::hash::SecretHasher;
+
+/// How many fragments a chunk has, on average and at most: what changes with one, and what is pointed at.
+const FRAGMENTS: u64 = 32;
+/// See [`FRAGMENTS`].
+const FRAGMENTS_MAX: usize = 128;
+
+/// A hash of a domain, which but one virtual host of a route may have. Two domains may have the same.
+pub(super) type DomainHash = u32;
+
+/// A run of fragments.
+#[derive(Debug, Default)]
+pub(super) struct FragmentChunk {
+    bytes: Bytes,
+    fragments: Box<[Fragment]>,
+    domains: Box<[DomainHash]>,
+}
+
+/// Where a fragment is in its chunk: up to here, from where the one before it ends.
+#[derive(Debug, Clone, Copy)]
+struct Fragment {
+    /// The end of its bytes. It may have none.
+    end: u32,
+    /// The end of its domains.
+    domains: u32,
+    digest: u64,
+}
+
+impl CacheValue for Arc<FragmentChunk> {
+    fn is_held(&self) -> bool {
+        Self::strong_count(self) > 1
+    }
+}
+
+impl FragmentChunk {
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// How many fragments it has.
+    pub(super) fn len(&self) -> usize {
+        self.fragments.len()
+    }
+
+    /// The [`digest`]s of its fragments.
+    pub(super) fn digests(&self) -> impl Iterator<Item = u64> {
+        self.fragments.iter().map(|one| one.digest)
+    }
+
+    /// The domains of all its fragments.
+    pub(super) fn domains(&self) -> &[DomainHash] {
+        &self.domains
+    }
+
+    /// Where a fragment is in its bytes, and which domains it has.
+    pub(super) fn fragment(&self, at: usize) -> (Range<usize>, &[DomainHash]) {
+        let [before, this] = [at.checked_sub(1), Some(at)].map(|at| {
+            at.and_then(|at| self.fragments.get(at))
+                .map_or((0, 0), |one| (one.end as usize, one.domains as usize))
+        });
+        (before.0..this.0, &self.domains[before.1..this.1])
+    }
+}
+
+/// The hash of a fragment's bytes; of none it is 0, which counts for nothing in a message's version.
+pub(super) fn digest(bytes: &[u8]) -> u64 {
+    if bytes.is_empty() { 0 } else { xxh3_64(bytes) }
+}
+
+/// A chunk that is being made.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) bytes: Vec<u8>,
+    pub(super) domains: Vec<DomainHash>,
+}
+
+/// Chunks by what they are made of. What nobody holds may go at any time.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    kept: CacheTable<u64, (), Arc<FragmentChunk>>,
+    /// Fragments are distinguished by hashes of 64 bits, which whoever names them can't foresee.
+    secret: SecretHasher,
+}
+
+impl Chunks {
+    /// The fragments of `all`, in chunks. The hash of an item is that of all that matters for what `write` makes
+    /// of it.
+    pub(super) fn of<T: Hash>(
+        &self,
+        all: &[T],
+        write: impl Fn(&T, &mut Draft),
+    ) -> Arc<[Arc<FragmentChunk>]> {
+        let mut chunks = Vec::new();
+        let (mut start, mut hasher) = (0, self.secret.build_hasher());
+        for (at, one) in all.iter().enumerate() {
+            let hash = self.secret.hash_one(one);
+            hasher.write_u64(hash);
+            let count = at + 1 - start;
+            if hash.is_multiple_of(FRAGMENTS) || count == FRAGMENTS_MAX || at + 1 == all.len() {
+                let key = hasher.finish();
+                let make = || Arc::new(chunk(&all[start..=at], &write));
+                chunks.push(self.kept.get_or_make(key, (), make));
+                (start, hasher) = (at + 1, self.secret.build_hasher());
+            }
+        }
+        chunks.into()
+    }
+
+    /// The hash of a domain, in whatever case it is written.
+    pub(super) fn domain_hash(&self, domain: &str) -> DomainHash {
+        let lower: Vec<u8> = domain.bytes().map(|byte| byte.to_ascii_lowercase()).collect();
+        self.secret.hash_one(&lower[..]) as DomainHash
+    }
+
+    /// Lets go of what nobody holds.
+    pub(super) fn sweep(&self) {
+        self.kept.sweep(|()| true);
+    }
+}
+
+fn chunk<T>(all: &[T], write: impl Fn(&T, &mut Draft)) -> FragmentChunk {
+    let mut draft = Draft::default();
+    let mut fragments = Vec::with_capacity(all.len());
+    for one in all {
+        let start = draft.bytes.len();
+        write(one, &mut draft);
+        let digest = digest(&draft.bytes[start..]);
+        let count = |length: usize| u32::try_from(length).expect("few short fragments");
+        let (end, domains) = (count(draft.bytes.len()), count(draft.domains.len()));
+        fragments.push(Fragment { end, domains, digest });
+    }
+    draft.bytes.shrink_to_fit();
+    FragmentChunk {
+        bytes: draft.bytes.into(),
+        fragments: fragments.into(),
+        domains: draft.domains.into(),
+    }
+}

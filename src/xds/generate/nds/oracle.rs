@@ -1,0 +1,84 @@
+//! A table of names made at once and from scratch, against which those that share are held.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use prost::Message;
+use strait_proto::istio::nds::{NameTable, name_table::NameInfo};
+
+use super::{CLUSTER_SET, InFull, NameTableInputs, PodNames, is_given, rds};
+use crate::aggregate::{MergedService, ShardEndpoints};
+use crate::model::Resolution;
+use crate::registry::Provider;
+
+impl NameTableInputs<'_> {
+    /// Its bytes.
+    pub(in crate::xds::generate) fn at_once(&self) -> Vec<u8> {
+        let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
+        let services = self.addresses.services.iter();
+        let in_full = rds::in_full(services.map(|(service, _)| &**service));
+        for (service, vips) in &self.addresses.services {
+            if service.primary.resolution == Resolution::Headless {
+                self.put_pods(service, &in_full, &mut hosts);
+            } else {
+                // A name is sent for all ports: at none may another service answer.
+                let whole = vips.iter().filter(|vip| vip.is_whole()).map(|vip| vip.address);
+                let known = whole.filter(|vip| self.given || !is_given(vip));
+                self.add(service, "", known.collect(), &in_full, &mut hosts);
+            }
+        }
+        // One by one, since a map of a message has no order.
+        let mut bytes = Vec::new();
+        for (host, info) in hosts {
+            let one = NameTable { table: [(host.to_string(), info)].into() };
+            one.encode(&mut bytes).expect("a vector has room");
+        }
+        bytes
+    }
+
+    /// The pods of a headless service: under its name, and those that have one below that by their own.
+    fn put_pods(
+        &self,
+        service: &MergedService,
+        in_full: &InFull<'_>,
+        hosts: &mut BTreeMap<Arc<str>, NameInfo>,
+    ) {
+        let PodNames { all, named } = self.pod_names(service);
+        self.add(service, "", all.into_iter().collect(), in_full, hosts);
+        for (name, addresses) in named {
+            self.add(service, &format!("{name}."), addresses.into_iter().collect(), in_full, hosts);
+        }
+    }
+
+    /// A name of a service, below that of the service if there is a `prefix`.
+    fn add(
+        &self,
+        service: &MergedService,
+        prefix: &str,
+        ips: Vec<IpAddr>,
+        in_full: &InFull<'_>,
+        hosts: &mut BTreeMap<Arc<str>, NameInfo>,
+    ) {
+        if ips.is_empty() {
+            return;
+        }
+        let host = service.hostname().as_str();
+        let of_cluster = |shard: &ShardEndpoints| shard.key.provider == Provider::Kubernetes;
+        let in_kubernetes = service.shards.first().is_some_and(of_cluster);
+        // The agent completes short names by the domains that a pod's resolver searches.
+        let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
+        let namespace = self.view.namespace.as_str();
+        let is_anothers = rds::is_anothers(in_full, self.context, namespace, service, &short_form);
+        let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET) && !is_anothers;
+        let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
+        let info = NameInfo {
+            ips: ips.iter().map(ToString::to_string).collect(),
+            registry: if in_kubernetes { "Kubernetes" } else { "External" }.to_owned(),
+            shortname: short(&format!("{prefix}{}", service.primary.name)),
+            namespace: short(service.primary.namespace.as_str()),
+            ..Default::default()
+        };
+        hosts.entry(format!("{prefix}{host}").into()).or_insert(info);
+    }
+}

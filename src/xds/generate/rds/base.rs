@@ -1,0 +1,449 @@
+//! What the routes of a port have in common in all namespaces, and what a namespace has instead.
+//!
+//! In the DNS domain of a namespace its own services have one more name each, and all else is the same. So the
+//! fragments of a route, its virtual hosts, are made once for all namespaces, and once for all versions in which they
+//! are the same ([`Chunks`]). A namespace's route is that with a few edits.
+//!
+//! Envoy refuses a domain that two virtual hosts have. Who has it is settled among all of them, which takes long and is
+//! hardly ever needed: hashes of domains show where.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, message, string};
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+use super::{
+    TrafficSettings, aliases, all_else, called, ending, host_of_address, in_full, is_anothers,
+    is_domain, names_of, routed_ports, searched_domains, shortened, to_service,
+};
+use crate::aggregate::MergedService;
+use crate::hash::SecretHasher;
+use crate::model::{ClusterId, Hostname, Namespace, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::{ListenAddresses, Vip};
+use crate::xds::body::{Edit, ResourceBody};
+use crate::xds::generate::chunks::{Chunks, DomainHash, FragmentChunk, digest};
+use crate::xds::resource::Resource;
+
+/// Field numbers of `RouteConfiguration` and `VirtualHost`.
+mod field {
+    pub(super) const VIRTUAL_HOSTS: u32 = 2;
+    pub(super) const DOMAINS: u32 = 2;
+}
+
+/// The route of a port for a class of proxies, in no namespace's DNS domain, from which those of namespaces are made.
+#[derive(Debug)]
+pub(in crate::xds::generate) struct RouteBase {
+    number: u16,
+    addresses: Arc<ListenAddresses>,
+    /// Of each fragment the place of its service among the addresses.
+    places: Box<[u32]>,
+    aliases: BTreeMap<Hostname, Vec<Hostname>>,
+    chunks: Arc<[Arc<FragmentChunk>]>,
+    /// Of each chunk its first fragment, and the place of its bytes.
+    starts: Box<[(usize, usize)]>,
+    /// All its bytes: the name, the chunks, what all routes end with.
+    runs: Arc<[Bytes]>,
+    /// Whether names are completed with the domains that all namespaces search.
+    completes: bool,
+    /// All domains, sorted, and those that are there twice.
+    domains: Box<[DomainHash]>,
+    disputed: Box<[DomainHash]>,
+    /// Namespaces in which other hosts may have a domain than in others.
+    settled_apart: BTreeSet<Namespace>,
+    /// The fragments of services that have another name in a namespace.
+    of_namespace: HashMap<Box<str>, Vec<u32>, SecretHasher>,
+}
+
+/// A service that has the port.
+#[derive(Clone, Copy)]
+struct RoutedHost<'a> {
+    service: &'a MergedService,
+    vips: &'a [Vip],
+    /// Other names of it.
+    aliases: &'a [Hostname],
+    number: u16,
+}
+
+/// A virtual host that is to be.
+struct Planned<'a> {
+    host: RoutedHost<'a>,
+    completes: bool,
+    /// The domains that it has, where that had to be settled.
+    settled: Option<Vec<String>>,
+}
+
+impl Hash for Planned<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let RoutedHost { service, aliases, number, .. } = self.host;
+        (service.hostname(), aliases, number, self.completes, self.host.is_headless()).hash(state);
+        self.host.addresses().for_each(|vip| vip.address.hash(state));
+        self.settled.hash(state);
+    }
+}
+
+impl<'a> RoutedHost<'a> {
+    fn is_headless(&self) -> bool {
+        self.service.primary.resolution == Resolution::Headless
+    }
+
+    fn addresses(&self) -> impl Iterator<Item = &'a Vip> {
+        self.vips.iter().filter(|vip| vip.has(self.number))
+    }
+
+    fn hostnames(&self) -> impl Iterator<Item = &'a Hostname> {
+        [self.service.hostname()].into_iter().chain(self.aliases)
+    }
+
+    /// Its names where these domains are searched.
+    fn names(&self, searched: &[String]) -> Vec<String> {
+        self.hostnames().flat_map(|name| names_of(name.as_str(), searched)).collect()
+    }
+
+    /// All domains by which it may be meant, of these names.
+    fn domains(&self, names: Vec<String>) -> Vec<String> {
+        let mut domains = names;
+        if self.is_headless() {
+            // Each pod has a name below the service's.
+            domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
+        }
+        domains.extend(self.addresses().map(|vip| host_of_address(&vip.address)));
+        domains.retain(|domain| is_domain(domain));
+        domains
+    }
+
+    /// Writes its virtual host, as a field of the route. Without a domain it has none.
+    fn write(&self, domains: &[String], out: &mut Vec<u8>) {
+        if domains.is_empty() {
+            return;
+        }
+        let host = route::VirtualHost {
+            name: format!("{}:{}", self.service.hostname(), self.number),
+            domains: domains.to_vec(),
+            routes: vec![to_service(self.service, self.number)],
+            ..Default::default()
+        };
+        message::encode(field::VIRTUAL_HOSTS, &host, out);
+    }
+}
+
+impl RouteBase {
+    /// Where names are not completed, the route is that in a DNS domain in which no service is.
+    pub(in crate::xds::generate) fn new(
+        context: &PushContext,
+        addresses: Arc<ListenAddresses>,
+        (cluster, number, completes): (&ClusterId, u16, bool),
+        chunks: &Chunks,
+    ) -> Self {
+        let has_port = |service: &MergedService| {
+            routed_ports(service, cluster).any(|port| port.number == number)
+        };
+        let all = addresses.services.iter().enumerate();
+        let places = all.filter(|(_, (service, _))| has_port(service));
+        let places = places.map(|(place, _)| u32::try_from(place).expect("fewer services"));
+        let mut base = Self {
+            number,
+            places: places.collect(),
+            aliases: aliases(&addresses),
+            completes,
+            addresses,
+            chunks: Arc::default(),
+            starts: Box::default(),
+            runs: Arc::default(),
+            domains: Box::default(),
+            disputed: Box::default(),
+            settled_apart: BTreeSet::new(),
+            of_namespace: HashMap::default(),
+        };
+        base.lay(context, chunks);
+        base
+    }
+
+    /// Makes its fragments, which are those of earlier versions where nothing differs.
+    fn lay(&mut self, context: &PushContext, kept: &Chunks) {
+        let searched = self.searched(context);
+        let planned = |host| Planned { host, completes: self.completes, settled: None };
+        let mut planned: Vec<_> = self.hosts().map(planned).collect();
+        let write = |one: &Planned<'_>| {
+            one.settled.clone().unwrap_or_else(|| one.host.domains(one.host.names(&searched)))
+        };
+        let make = |planned: &[Planned<'_>]| {
+            kept.of(planned, |one, draft| {
+                let domains = write(one);
+                one.host.write(&domains, &mut draft.bytes);
+                draft.domains.extend(domains.iter().map(|domain| kept.domain_hash(domain)));
+            })
+        };
+        let mut chunks = make(&planned);
+        let mut domains: Vec<_> =
+            chunks.iter().flat_map(|chunk| chunk.domains().iter().copied()).collect();
+        domains.sort_unstable();
+        let twice = domains.windows(2).filter(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        let disputed: Box<[_]> = twice.collect();
+        let mut settled_apart = BTreeSet::new();
+        if !disputed.is_empty() {
+            let hosts: Vec<_> = self.hosts().collect();
+            let settled = settle(context, &hosts, &searched, "");
+            settled_apart = settled.restricted_namespaces;
+            for (one, domains) in planned.iter_mut().zip(settled.domains) {
+                one.settled = Some(domains);
+            }
+            chunks = make(&planned);
+        }
+        let mut of_namespace = HashMap::<Box<str>, Vec<u32>, SecretHasher>::default();
+        let services = format!("svc.{}", context.settings.domain);
+        for (at, one) in planned.iter().enumerate() {
+            for name in one.host.hostnames() {
+                let short = shortened(name.as_str(), &services);
+                if let Some((_, namespace)) = short.and_then(|short| short.rsplit_once('.')) {
+                    let at = u32::try_from(at).expect("fewer services");
+                    match of_namespace.get_mut(namespace) {
+                        Some(all) if all.last() == Some(&at) => {}
+                        Some(all) => all.push(at),
+                        None => _ = of_namespace.insert(namespace.into(), vec![at]),
+                    }
+                }
+            }
+        }
+        drop(planned);
+        let name = self.number.to_string();
+        let named = route::RouteConfiguration { name, ..Default::default() };
+        let end = ending(all_else(&TrafficSettings::of(&context.mesh)));
+        let [head, end] = [named, end].map(|message| Bytes::from(message.encode_to_vec()));
+        let mut start = (0, head.len());
+        let starts = chunks.iter().map(|chunk| {
+            let this = start;
+            start = (start.0 + chunk.len(), start.1 + chunk.bytes().len());
+            this
+        });
+        self.starts = starts.collect();
+        let runs = chunks.iter().map(|chunk| chunk.bytes().clone());
+        self.runs = [head].into_iter().chain(runs).chain([end]).collect();
+        self.chunks = chunks;
+        (self.domains, self.disputed) = (domains.into(), disputed);
+        (self.settled_apart, self.of_namespace) = (settled_apart, of_namespace);
+    }
+
+    /// Whether the route in a namespace's DNS domain may be another than that of namespaces without services.
+    pub(in crate::xds::generate) fn is_other_in(&self, namespace: &Namespace) -> bool {
+        self.of_namespace.contains_key(namespace.as_str())
+            || self.settled_apart.contains(namespace)
+            || namespace.as_str().contains('.')
+    }
+
+    /// The route in a DNS domain in which no service is.
+    pub(in crate::xds::generate) fn route(&self) -> Resource {
+        self.resource(&self.digests(), Vec::new(), Vec::new())
+    }
+
+    /// The route in a DNS domain, which may be that of a namespace, `NAMESPACE.svc.DOMAIN`.
+    pub(in crate::xds::generate) fn route_in(
+        &self,
+        context: &PushContext,
+        dns_domain: &str,
+        kept: &Chunks,
+    ) -> Resource {
+        let searched = searched_domains(dns_domain);
+        let (namespace, rest) = dns_domain.split_once('.').unwrap_or((dns_domain, ""));
+        let is_namespaces = rest.strip_prefix("svc.") == Some(&context.settings.domain);
+        let own = if is_namespaces && !self.settled_apart.contains(namespace) {
+            self.own(namespace, &searched, kept)
+        } else {
+            None
+        };
+        let changed = own.unwrap_or_else(|| {
+            let hosts: Vec<_> = self.hosts().collect();
+            let settled = settle(context, &hosts, &searched, namespace);
+            settled.domains.into_iter().enumerate().collect()
+        });
+        self.with(changed)
+    }
+
+    /// The fragments of services that have one more name in a namespace, each with its domains; `None` where any of
+    /// these may be another's.
+    fn own(
+        &self,
+        namespace: &str,
+        searched: &[String],
+        kept: &Chunks,
+    ) -> Option<Vec<(usize, Vec<String>)>> {
+        let places = self.of_namespace.get(namespace).map_or(&[][..], |all| all);
+        let (mut own, mut added) = (Vec::with_capacity(places.len()), Vec::new());
+        for at in places.iter().map(|at| *at as usize) {
+            let host = self.host(at);
+            let domains = host.domains(host.names(searched));
+            let (_, _, before) = self.fragment(at);
+            if before.iter().any(|one| self.disputed.binary_search(one).is_ok()) {
+                return None;
+            }
+            let hashes = domains.iter().map(|domain| kept.domain_hash(domain));
+            let count = added.len();
+            added.extend(hashes.filter(|one| !before.contains(one)));
+            if before.len() + added.len() - count != domains.len() {
+                return None;
+            }
+            own.push((at, domains));
+        }
+        added.sort_unstable();
+        let is_twice = added.windows(2).any(|pair| pair[0] == pair[1]);
+        let is_there = |one: &DomainHash| self.domains.binary_search(one).is_ok();
+        (!is_twice && !added.iter().any(is_there)).then_some(own)
+    }
+
+    /// The route with other domains of some fragments, which are sorted by place.
+    fn with(&self, changed: Vec<(usize, Vec<String>)>) -> Resource {
+        let (mut digests, mut edits, mut text) = (self.digests(), Vec::new(), Vec::new());
+        let mut new = Vec::new();
+        for (at, domains) in changed {
+            let (place, old, _) = self.fragment(at);
+            new.clear();
+            if old.is_empty() || domains.is_empty() {
+                self.host(at).write(&domains, &mut new);
+            } else {
+                write_with(old, &domains, &mut new);
+            }
+            if new != old {
+                digests[at + 1] = digest(&new);
+                edit(place, old, &new, &mut edits, &mut text);
+            }
+        }
+        self.resource(&digests, edits, text)
+    }
+
+    fn resource(&self, digests: &[u64], edits: Vec<Edit>, text: Vec<u8>) -> Resource {
+        let body = ResourceBody::edited(Arc::clone(&self.runs), edits, text);
+        let digests = digests.iter().copied().filter(|one| *one != 0);
+        Resource::of_parts(self.number.to_string(), digests, body)
+    }
+
+    /// Those of its first run, of all fragments and of its last run.
+    fn digests(&self) -> Vec<u64> {
+        let [head, end] = [self.runs.first(), self.runs.last()];
+        let [head, end] = [head, end].map(|run| run.map(|run| digest(run)));
+        let fragments = self.chunks.iter().flat_map(|chunk| chunk.digests());
+        head.into_iter().chain(fragments).chain(end).collect()
+    }
+
+    /// The domains that all namespaces search, behind their own.
+    fn searched(&self, context: &PushContext) -> Vec<String> {
+        if !self.completes {
+            return Vec::new();
+        }
+        let mut searched = searched_domains(&format!("svc.{}", context.settings.domain));
+        searched.truncate(2);
+        searched
+    }
+
+    fn hosts(&self) -> impl Iterator<Item = RoutedHost<'_>> {
+        (0..self.places.len()).map(|at| self.host(at))
+    }
+
+    fn host(&self, at: usize) -> RoutedHost<'_> {
+        let (service, vips) = &self.addresses.services[self.places[at] as usize];
+        let aliases = self.aliases.get(service.hostname()).map_or(&[][..], |all| all);
+        RoutedHost { service, vips, aliases, number: self.number }
+    }
+
+    /// The place of a fragment among the bytes of all runs, its bytes and its domains.
+    fn fragment(&self, at: usize) -> (usize, &[u8], &[DomainHash]) {
+        let chunk = self.starts.partition_point(|(first, _)| *first <= at) - 1;
+        let (first, start) = self.starts[chunk];
+        let chunk = &self.chunks[chunk];
+        let (range, domains) = chunk.fragment(at - first);
+        (start + range.start, &chunk.bytes()[range], domains)
+    }
+}
+
+/// Who has which domains.
+struct Settled {
+    /// For each host those that it has.
+    domains: Vec<Vec<String>>,
+    /// Namespaces of hosts that are called in full what others are called in short: proxies of these may see
+    /// it otherwise.
+    restricted_namespaces: BTreeSet<Namespace>,
+}
+
+/// Settles who has which domains, of hosts of which the first comes first, for proxies of `namespace`. Envoy refuses
+/// a domain that two virtual hosts have, in whatever case.
+fn settle(
+    context: &PushContext,
+    hosts: &[RoutedHost<'_>],
+    searched: &[String],
+    namespace: &str,
+) -> Settled {
+    let in_full = in_full(hosts.iter().map(|host| host.service));
+    let (mut taken, mut restricted_namespaces) = (BTreeSet::new(), BTreeSet::new());
+    let domains = hosts.iter().map(|host| {
+        let mut names = host.names(searched);
+        names.retain(|name| {
+            let others = called(&in_full, host.service, name);
+            restricted_namespaces
+                .extend(others.iter().map(|other| other.primary.namespace.clone()));
+            !is_anothers(&in_full, context, namespace, host.service, name)
+        });
+        let mut domains = host.domains(names);
+        domains.retain(|domain| taken.insert(domain.to_ascii_lowercase()));
+        domains
+    });
+    let domains = domains.collect();
+    Settled { domains, restricted_namespaces }
+}
+
+/// Writes a virtual host that is there with other domains.
+fn write_with(old: &[u8], domains: &[String], out: &mut Vec<u8>) {
+    let (_, content, _) = split_field(old);
+    // The name comes first, then the domains.
+    let (head, name, mut rest) = split_field(content);
+    let mut key = Vec::with_capacity(1);
+    encode_key(field::DOMAINS, WireType::LengthDelimited, &mut key);
+    while rest.starts_with(&key) {
+        (_, _, rest) = split_field(rest);
+    }
+    let named = &content[..head.len() + name.len()];
+    let length = named.len() + string::encoded_len_repeated(field::DOMAINS, domains) + rest.len();
+    encode_key(field::VIRTUAL_HOSTS, WireType::LengthDelimited, out);
+    encode_varint(length as u64, out);
+    out.extend_from_slice(named);
+    string::encode_repeated(field::DOMAINS, domains, out);
+    out.extend_from_slice(rest);
+}
+
+/// The head and the content of a first field, whose number is below 16, and what is behind it.
+fn split_field(bytes: &[u8]) -> (&[u8], &[u8], &[u8]) {
+    let mut rest = &bytes[1..];
+    let length = decode_varint(&mut rest).expect("it was written here") as usize;
+    let (content, rest) = rest.split_at(length);
+    (&bytes[..bytes.len() - rest.len() - length], content, rest)
+}
+
+/// Notes what of a field at `place` is to be replaced.
+fn edit(place: usize, old: &[u8], new: &[u8], edits: &mut Vec<Edit>, text: &mut Vec<u8>) {
+    if old.is_empty() || new.is_empty() {
+        return replace(place, old, new, edits, text);
+    }
+    let ((old_head, old, _), (new_head, new, _)) = (split_field(old), split_field(new));
+    replace(place, old_head, new_head, edits, text);
+    replace(place + old_head.len(), old, new, edits, text);
+}
+
+/// Notes an edit from where two texts begin to differ until they are the same again.
+fn replace(place: usize, old: &[u8], new: &[u8], edits: &mut Vec<Edit>, text: &mut Vec<u8>) {
+    let same = |(a, b): &(&u8, &u8)| a == b;
+    let first = old.iter().zip(new).take_while(same).count();
+    let (old, new) = (&old[first..], &new[first..]);
+    let last = old.iter().rev().zip(new.iter().rev()).take_while(same).count();
+    let (old, new) = (&old[..old.len() - last], &new[..new.len() - last]);
+    if old.is_empty() && new.is_empty() {
+        return;
+    }
+    let count = |number: usize| u32::try_from(number).expect("less than 4 GiB fit into memory");
+    edits.push(Edit { at: count(place + first), drops: count(old.len()), puts: count(new.len()) });
+    text.extend_from_slice(new);
+}
+
+#[cfg(test)]
+mod tests;

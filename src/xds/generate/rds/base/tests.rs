@@ -1,0 +1,157 @@
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
+
+use super::{RouteBase, edit, searched_domains, write_with};
+use crate::fixtures::{host, service, settings, shard};
+use crate::model::{Namespace, Resolution, Service};
+use crate::push::PushContext;
+use crate::push::addresses::addresses;
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::xds::generate::chunks::Chunks;
+use crate::xds::generate::rds::oracle;
+use crate::xds::resource::{Resource, Version};
+
+const SHOP: &str = "shop.svc.cluster.local";
+
+fn context(services: Vec<Service>) -> Arc<PushContext> {
+    let mut mesh = MeshState::new(settings());
+    let word = services.into_iter().fold(shard("east", 1), |word, one| word.with(one, vec![]));
+    mesh.apply(MeshEvent::Registry(word.said()));
+    mesh.apply(MeshEvent::Complete);
+    mesh.next_version().expect("a first version").0
+}
+
+fn base(context: &PushContext, completes: bool, chunks: &Chunks) -> RouteBase {
+    let addresses = addresses(context, &"east".into(), &Namespace::default(), true, true);
+    RouteBase::new(context, Arc::new(addresses), (&"east".into(), 80, completes), chunks)
+}
+
+fn route(context: &PushContext, dns_domain: &str, chunks: &Chunks) -> Resource {
+    let route = base(context, true, chunks).route_in(context, dns_domain, chunks);
+    let addresses = addresses(context, &"east".into(), &Namespace::default(), true, true);
+    let whole = oracle::route(context, &addresses, &"east".into(), dns_domain, 80);
+    assert_eq!(route.body.to_bytes(), whole, "in {dns_domain}");
+    route
+}
+
+/// The domains of each virtual host but the last, by name.
+fn domains(route: &Resource) -> BTreeMap<String, String> {
+    let message = RouteConfiguration::decode(route.body.to_bytes()).expect("a message");
+    let mut hosts = message.virtual_hosts;
+    hosts.pop();
+    hosts.into_iter().map(|host| (host.name, host.domains.join(" "))).collect()
+}
+
+fn called(hostname: &str, namespace: &str, created: i64) -> Service {
+    service(&format!("x.{namespace}")).with(|it| {
+        it.hostname = hostname.into();
+        it.created = created;
+    })
+}
+
+#[test]
+fn a_short_name_that_another_has_is_settled_as_from_scratch() {
+    let chunks = Chunks::default();
+    let alias = || {
+        let target = host("web.shop");
+        service("www.shop").with(|it| it.resolution = Resolution::Alias(target))
+    };
+    let www = "www.shop.svc.cluster.local www.shop.svc.cluster.local.";
+    for (what, others, short) in [
+        ("nothing else", vec![], "web web.shop web.shop.svc"),
+        ("an older host", vec![called("web", "bank", 1)], "web.shop web.shop.svc"),
+        ("a younger host", vec![called("web", "bank", 9)], "web web.shop web.shop.svc"),
+        ("one of its namespace", vec![called("WEB", "shop", 9)], "web.shop web.shop.svc"),
+        ("another short form", vec![called("web.shop", "shop", 9)], "web web.shop.svc"),
+        ("of elsewhere", vec![called("web.shop", "bank", 9)], "web web.shop web.shop.svc"),
+        (
+            "an alias",
+            vec![alias()],
+            &format!("web web.shop web.shop.svc {www} www www.shop www.shop.svc"),
+        ),
+        (
+            "an alias whose short name is another's",
+            vec![alias(), called("www", "shop", 1)],
+            &format!("web web.shop web.shop.svc {www} www.shop www.shop.svc"),
+        ),
+    ] {
+        let mut services = others;
+        services.push(service("web.shop").with(|it| it.created = 5));
+        services.extend(["web.bank", "b.shop", "a.bank"].map(service));
+        let context = context(services);
+        let of_shop = domains(&route(&context, SHOP, &chunks));
+        let full = "web.shop.svc.cluster.local web.shop.svc.cluster.local.";
+        assert_eq!(of_shop["web.shop.svc.cluster.local:80"], format!("{full} {short}"), "{what}");
+        for namespace in ["bank.", "elsewhere.", "", "shop.bank."] {
+            route(&context, &format!("{namespace}svc.cluster.local"), &chunks);
+        }
+        for domain in ["shop", "x.shop", "shop.svc.other.local"] {
+            route(&context, domain, &chunks);
+        }
+        let plain = base(&context, false, &chunks).route();
+        assert_eq!(plain.body, route(&context, "", &chunks).body, "{what}");
+    }
+}
+
+#[test]
+fn addresses_headless_services_and_odd_names_are_as_from_scratch() {
+    let chunks = Chunks::default();
+    let headless = service("db.shop").with(|it| it.resolution = Resolution::Headless);
+    let at_address = called("10.1.0.1", "shop", 9);
+    let web = service("web.shop").vip("10.1.0.1").with(|it| it.created = 1);
+    let invalid = called("bad name\n", "shop", 0);
+    let below = called("x.web.shop.svc.cluster.local", "bank", 2);
+    let context = context(vec![headless, at_address, web, invalid, below, service("a.bank")]);
+    let of_shop = domains(&route(&context, SHOP, &chunks));
+    assert!(of_shop["db.shop.svc.cluster.local:80"].contains(" *.db "), "{of_shop:?}");
+    assert_eq!(of_shop["10.1.0.1:80"], "10.1.0.1.", "the address is the service's: {of_shop:?}");
+    assert!(of_shop["x.web.shop.svc.cluster.local:80"].contains(" x.web "), "{of_shop:?}");
+    assert!(!of_shop.contains_key("bad name\n:80"), "{of_shop:?}");
+    route(&context, "bank.svc.cluster.local", &chunks);
+}
+
+#[test]
+fn versions_differ_where_bytes_do_and_nowhere_else() {
+    let mut seen = BTreeMap::<Version, Vec<u8>>::new();
+    for count in [3, 4, 40] {
+        let services = (0..count).map(|number| service(&format!("s-{number}.ns-{}", number % 3)));
+        let context = context(services.collect());
+        for namespace in ["ns-0", "ns-1", "ns-2", "none", "nobody"] {
+            let domain = format!("{namespace}.svc.cluster.local");
+            let [one, again] = [(); 2].map(|()| route(&context, &domain, &Chunks::default()));
+            assert_eq!(one, again);
+            let bytes = one.body.to_bytes().to_vec();
+            assert_eq!(*seen.entry(one.version).or_insert(bytes.clone()), bytes);
+        }
+    }
+    assert_eq!(seen.len(), 3 * 4, "two of five namespaces have no services");
+}
+
+#[test]
+fn a_new_service_has_a_chunk_or_two_made_and_a_namespace_few_bytes() {
+    let one = |number: u32| service(&format!("s-{number:04}.ns-{}", number % 20));
+    let before = context((0..1000).filter(|number| *number != 500).map(one).collect());
+    let now = context((0..1000).map(one).collect());
+    let chunks = Chunks::default();
+    let held = base(&before, true, &chunks);
+    let with_new = base(&now, true, &chunks);
+    let known: HashSet<_> = held.chunks.iter().map(Arc::as_ptr).collect();
+    let new = with_new.chunks.iter().filter(|chunk| !known.contains(&Arc::as_ptr(chunk))).count();
+    assert!((1..=2).contains(&new), "{new} of {}", with_new.chunks.len());
+    assert!(with_new.chunks.len() > 15, "{}", with_new.chunks.len());
+
+    // Of each of its own services the length and a name.
+    let own = with_new.own("ns-7", &searched_domains("ns-7.svc.cluster.local"), &chunks);
+    let (mut edits, mut text) = (Vec::new(), Vec::new());
+    for (at, domains) in own.expect("nothing is disputed") {
+        let (place, old, _) = with_new.fragment(at);
+        let mut new = Vec::new();
+        write_with(old, &domains, &mut new);
+        edit(place, old, &new, &mut edits, &mut text);
+    }
+    assert_eq!(edits.len(), 2 * 50);
+    assert!((9 * 50..=10 * 50).contains(&text.len()), "{}", text.len());
+}

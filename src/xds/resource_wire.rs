@@ -1,0 +1,62 @@
+//! A resource as a field of a response, in each form of the protocol.
+
+/// As a `Resource` of a `DeltaDiscoveryResponse`.
+pub(super) mod delta {
+    use strait_http2::Rope;
+
+    use crate::xds::resource::{Resource, ResourceType, Version};
+    use crate::xds::wire::{any_len, bytes_len, message_len, put_any, put_bytes, put_head};
+
+    /// Field numbers of `DeltaDiscoveryResponse` and its `Resource`.
+    mod field {
+        pub(super) const RESOURCES: u32 = 2;
+        pub(super) const RESOURCE_VERSION: u32 = 1;
+        pub(super) const RESOURCE_BODY: u32 = 2;
+        pub(super) const RESOURCE_NAME: u32 = 3;
+    }
+
+    /// Writes a resource of a response, under a version.
+    pub(in crate::xds) fn put_resource(
+        kind: ResourceType,
+        resource: &Resource,
+        version: Version,
+        out: &mut Rope,
+    ) {
+        put_head(field::RESOURCES, resource_len(kind, resource), out);
+        put_bytes(field::RESOURCE_VERSION, &version.text(), out);
+        put_any(field::RESOURCE_BODY, kind, resource, out);
+        put_bytes(field::RESOURCE_NAME, resource.name.as_bytes(), out);
+    }
+
+    /// The length of what [`put_resource`] writes.
+    pub(in crate::xds) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
+        message_len(field::RESOURCES, resource_len(kind, resource))
+    }
+
+    fn resource_len(kind: ResourceType, resource: &Resource) -> usize {
+        message_len(field::RESOURCE_VERSION, Version::LENGTH)
+            + any_len(field::RESOURCE_BODY, kind, resource)
+            + bytes_len(field::RESOURCE_NAME, resource.name.as_bytes())
+    }
+}
+
+/// As an `Any` of a `DiscoveryResponse`.
+pub(super) mod sotw {
+    use strait_http2::Rope;
+
+    use crate::xds::resource::{Resource, ResourceType};
+    use crate::xds::wire::{any_len, put_any};
+
+    /// The field number of the resources of a `DiscoveryResponse`.
+    const RESOURCES: u32 = 2;
+
+    /// Writes a resource of a response.
+    pub(in crate::xds) fn put_resource(kind: ResourceType, resource: &Resource, out: &mut Rope) {
+        put_any(RESOURCES, kind, resource, out);
+    }
+
+    /// The length of what [`put_resource`] writes.
+    pub(in crate::xds) fn resource_field_len(kind: ResourceType, resource: &Resource) -> usize {
+        any_len(RESOURCES, kind, resource)
+    }
+}

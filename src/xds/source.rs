@@ -1,0 +1,25 @@
+//! Where a session gets what its proxy shall hold.
+
+use std::sync::Arc;
+
+use super::list::SharedList;
+use super::resource::{Resource, ResourceType};
+
+/// All resources of a wildcard type that a proxy shall hold.
+#[derive(Debug, Clone)]
+pub struct All {
+    /// Those that many proxies hold.
+    pub shared: Arc<SharedList>,
+    /// Its own, sorted by name; none has a name that is in `shared`.
+    pub own: Vec<Arc<Resource>>,
+}
+
+/// Where a session gets what its proxy shall hold: one proxy's picture at one version of the mesh.
+pub trait ResourceSource {
+    /// All resources of a wildcard type.
+    fn all(&mut self, kind: ResourceType) -> All;
+
+    /// The resource of this name: a named type (EDS, RDS) always has an answer, an empty one for an unknown
+    /// name. `None` of a wildcard type, whose resources are found in [`Self::all`].
+    fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
+}

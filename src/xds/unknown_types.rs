@@ -1,0 +1,222 @@
+//! Types that clients ask for and of which nothing is here.
+//!
+//! A client waits for what it asked for, Envoy with the listener or the upstream cluster that needs it. So it is sent a
+//! response that there is nothing of that name, once for each time it asks. Owns what is still to be sent; remembers no
+//! names, and never ends a stream because a client knows more types than we do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::core::v3::ControlPlane;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryResponse, DiscoveryResponse, Resource,
+};
+use strait_proto::envoy::google::protobuf::Any;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::asked::TYPES_MAX;
+use super::asked::{EVERYTHING, Handled, Violation, check_names, take_everything};
+use super::form::ProtocolForm;
+use super::request::AdsRequest;
+use super::resource::Version;
+use strait_http2::Rope;
+
+/// The agent's reports on its workload's health.
+pub(super) const HEALTH_REPORT: &str = "type.googleapis.com/istio.v1.HealthInformation";
+/// What agents are told of roots; see [`super::agent_roots`].
+pub(super) const PROXY_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
+/// Envoy breaks when a filter's configuration is taken back (Envoy issue 32823).
+const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
+/// Asked for by name only: to name nothing is to ask for nothing.
+const NAMED: [&str; 4] = [
+    EXTENSION,
+    "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret",
+    "type.googleapis.com/envoy.config.route.v3.VirtualHost",
+    "type.googleapis.com/envoy.service.runtime.v3.Runtime",
+];
+
+/// What a stream asked for of such types.
+#[derive(Debug, Default)]
+pub(super) struct UnknownTypes {
+    types: BTreeMap<Arc<str>, UnknownTypeRequest>,
+}
+
+/// What it asked for of one type.
+#[derive(Debug, Default)]
+struct UnknownTypeRequest {
+    /// A digest of the names that it watches (SotW).
+    names: u64,
+    /// Of the last response.
+    nonce: Option<u64>,
+    /// What to say: these names are not there.
+    due: Option<BTreeSet<Arc<str>>>,
+}
+
+/// A response about a type that is not of the mesh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideResponse {
+    form: ProtocolForm,
+    /// Of what.
+    pub type_url: Arc<str>,
+    /// What the client will answer with.
+    pub nonce: String,
+    /// Names that are not there (Delta only).
+    pub removed: Vec<Arc<str>>,
+    /// What there is.
+    pub resources: Vec<SideResource>,
+    /// Who answers, where that is part of the answer.
+    pub control_plane: Option<String>,
+}
+
+/// A resource of such a type, encoded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SideResource {
+    /// Its name; empty where the type has one resource.
+    pub name: String,
+    /// The type of its message, which may be another than the one asked for.
+    pub type_url: String,
+    /// Its message.
+    pub body: Vec<u8>,
+}
+
+impl UnknownTypes {
+    /// Takes a request for a type of which there is nothing.
+    ///
+    /// # Errors
+    /// It asks for too much.
+    pub(super) fn on_request(
+        &mut self,
+        form: ProtocolForm,
+        request: AdsRequest<'_>,
+    ) -> Result<Handled, Violation> {
+        let AdsRequest { type_url, mut names, mut dropped, listed, nonce, .. } = request;
+        if type_url == HEALTH_REPORT {
+            return Ok(Handled::Request);
+        }
+        check_names(names.iter().chain(listed.iter().map(|(name, _)| name)), 0)?;
+        let first = !self.types.contains_key(type_url);
+        if first && self.types.len() == TYPES_MAX {
+            return Err(Violation::TooManyTypes);
+        }
+        let asked = self.types.entry(type_url.into()).or_default();
+        let answered = u64::from_str_radix(nonce, 16).ok();
+        // Each response is answered once: what comes after that counts as a question.
+        let is_answer = asked.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
+        let no_names = names.is_empty() && !NAMED.contains(&type_url);
+        let everything = take_everything(&mut names);
+        let waits = match form {
+            ProtocolForm::Delta => {
+                if let Some(due) = &mut asked.due {
+                    dropped.iter().for_each(|name| _ = due.remove(*name));
+                }
+                if first {
+                    // As of all types: what a client lists it goes on to watch.
+                    dropped.sort_unstable();
+                    let of_list = listed.iter().map(|(name, _)| *name);
+                    let of_list = of_list.filter(|name| dropped.binary_search(name).is_err());
+                    names.extend(of_list.filter(|name| *name != EVERYTHING));
+                }
+                !names.is_empty() || everything || (first && no_names)
+            }
+            ProtocolForm::Sotw => {
+                names.sort_unstable();
+                let digest = xxh3_64(names.join("\0").as_bytes());
+                let others = std::mem::replace(&mut asked.names, digest) != digest;
+                let asks = !names.is_empty() || everything || no_names;
+                asks && (first || nonce.is_empty() || others)
+            }
+        };
+        if waits {
+            let due = asked.due.get_or_insert_default();
+            if form == ProtocolForm::Delta && type_url != EXTENSION {
+                due.extend(names.into_iter().map(Arc::from));
+            }
+        }
+        Ok(if is_answer { Handled::Answer } else { Handled::Request })
+    }
+
+    /// Whether something is to be sent.
+    pub(super) fn is_due(&self) -> bool {
+        self.types.values().any(|asked| asked.due.is_some())
+    }
+
+    /// The next response to be sent, under a nonce.
+    pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
+        self.types.iter_mut().find_map(|(type_url, asked)| {
+            let removed = asked.due.take()?.into_iter().collect();
+            asked.nonce = Some(nonce);
+            let nonce = format!("{nonce:x}");
+            let type_url = Arc::clone(type_url);
+            let (resources, control_plane) = (Vec::new(), None);
+            Some(SideResponse { form, type_url, nonce, removed, resources, control_plane })
+        })
+    }
+}
+
+impl SideResponse {
+    pub(super) fn of(
+        form: ProtocolForm,
+        type_url: &str,
+        nonce: u64,
+        resources: Vec<SideResource>,
+    ) -> Self {
+        let (type_url, nonce) = (type_url.into(), format!("{nonce:x}"));
+        Self { form, type_url, nonce, removed: Vec::new(), resources, control_plane: None }
+    }
+
+    /// Writes it as a gRPC message.
+    pub(super) fn encode_message(&self, out: &mut Rope) {
+        let bytes = self.to_bytes();
+        let length = u32::try_from(bytes.len()).expect("less than 4 GiB");
+        out.put_slice(&[0]);
+        out.put_slice(&length.to_be_bytes());
+        out.put_slice(&bytes);
+    }
+
+    /// The message of its form.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // A digest of what is there; 0 of nothing.
+        let digest = self.resources.iter().fold(0, |sum, one| sum ^ xxh3_64(&one.body));
+        let (version, nonce) = (Version(digest).to_string(), self.nonce.clone());
+        let type_url = self.type_url.to_string();
+        let any =
+            |one: &SideResource| Any { type_url: one.type_url.clone(), value: one.body.clone() };
+        let control_plane =
+            self.control_plane.clone().map(|identifier| ControlPlane { identifier });
+        match self.form {
+            ProtocolForm::Delta => DeltaDiscoveryResponse {
+                control_plane,
+                system_version_info: version.clone(),
+                type_url,
+                nonce,
+                resources: self
+                    .resources
+                    .iter()
+                    .map(|one| Resource {
+                        name: one.name.clone(),
+                        version: version.clone(),
+                        resource: Some(any(one)),
+                        ..Default::default()
+                    })
+                    .collect(),
+                removed_resources: self.removed.iter().map(ToString::to_string).collect(),
+                ..Default::default()
+            }
+            .encode_to_vec(),
+            ProtocolForm::Sotw => {
+                let resources = self.resources.iter().map(any).collect();
+                let version_info = version;
+                DiscoveryResponse {
+                    version_info,
+                    type_url,
+                    nonce,
+                    resources,
+                    control_plane,
+                    ..Default::default()
+                }
+                .encode_to_vec()
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The timeline: each change with the object that caused it, and which proxies have followed.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use strait::xds::client::Options;
+use strait::xds::resource::ResourceType;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, holds, wait_until};
+
+/// The last change that passes, once there is one.
+async fn change_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
+    wait_until(SOON, async || {
+        let all = server.admin.json("/debug/events").await;
+        let found = all.as_array().expect("a list").iter().rev().find(|one| test(one)).cloned();
+        found.ok_or_else(|| format!("{all:#}"))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_change_has_its_cause_and_the_proxies_that_followed() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let willing = server.connect(&setup, &Proxy::sidecar("east")).await;
+    let options = Options { rejects: Some(ResourceType::Endpoint), ..Options::default() };
+    let second = Proxy { name: "second", ip: "10.9.9.9".into(), ..Proxy::sidecar("east") };
+    let unwilling = server.open(&setup, &second, options).await.expect("a stream");
+    wait_until(SOON, async || {
+        let contents = unwilling.held();
+        holds(contents.rejected > 0, contents.rejected)
+    })
+    .await;
+
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    endpoints_until(&willing, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    let change = change_until(&server, |change| {
+        change["effect"] == "web.shop.svc.cluster.local: 1 -> 2 endpoints" && change["waiting"] == 0
+    })
+    .await;
+    assert_eq!(change["cause"]["cluster"], "east", "{change:#}");
+    let slice =
+        json!({"cluster": "east", "kind": "EndpointSlice", "namespace": SHOP, "name": "web-1"});
+    let others = change["otherCauses"].as_array().expect("a list");
+    assert!(change["cause"] == slice || others.contains(&slice), "{change:#}");
+    let counts = ["proxies", "acknowledged", "refused"].map(|name| change[name].as_u64());
+    assert_eq!(counts, [Some(2), Some(1), Some(1)], "{change:#}");
+    assert!(change["ms"].as_f64() >= change["publishedMs"].as_f64(), "{change:#}");
+
+    // Nobody is sent what differs for nobody, and what comes to nothing is no change.
+    let seq = change["seq"].as_u64().expect("a number");
+    east.api.store().delete("EndpointSlice", SHOP, "web-1").expect("it was there");
+    let gone = change_until(&server, |change| {
+        change["effect"] == "web.shop.svc.cluster.local: 2 -> 0 endpoints"
+    })
+    .await;
+    assert!(gone["seq"].as_u64() > Some(seq), "{gone:#}");
+    let since = server.admin.json(&format!("/debug/events?since={seq}")).await;
+    let since: Vec<_> = since.as_array().expect("a list").iter().map(|one| &one["seq"]).collect();
+    assert_eq!(since.first(), Some(&&json!(seq + 1)));
+
+    let printed = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(["events", "--since", &(seq - 1).to_string()])
+        .env_clear()
+        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
+        .env("STRAIT_TOKEN_FILE", &server.bound.token_file)
+        .output()
+        .await
+        .expect("the program runs");
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    assert!(printed.contains("web.shop.svc.cluster.local: 1 -> 2 endpoints"), "{printed}");
+    assert!(printed.contains("1 of 2, 1 refused"), "{printed}");
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn changes_are_followed_as_server_sent_events() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
+    let before = server.admin.json("/debug/events").await;
+    let last =
+        before.as_array().and_then(|all| all.last()).map_or(json!(0), |one| one["seq"].clone());
+
+    let token = std::fs::read_to_string(&server.bound.token_file).expect("a token");
+    let mut line = TcpStream::connect(server.bound.admin).await.expect("connected");
+    let request = format!(
+        "GET /debug/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {}\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n",
+        token.trim()
+    );
+    line.write_all(request.as_bytes()).await.expect("sent");
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    let mut heard = String::new();
+    let mut bytes = [0; 4096];
+    let whole =
+        |heard: &str| heard.contains("event: answered") && heard.contains("1 -> 2 endpoints");
+    while !whole(&heard) {
+        let read = timeout(Duration::from_secs(20), line.read(&mut bytes)).await;
+        let count = read.unwrap_or_else(|_| panic!("no more came: {heard}")).expect("read");
+        assert!(count > 0, "it ended: {heard}");
+        heard += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    assert!(heard.contains("content-type: text/event-stream"), "{heard}");
+    let first = heard.find("event: change").expect("it is told of at once");
+    assert!(first < heard.find("event: answered").expect("and of its end"), "{heard}");
+    drop(line);
+    server.shut_down().await;
+}

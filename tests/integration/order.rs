@@ -1,0 +1,180 @@
+//! Make before break on one stream: nothing leads to an upstream cluster that a proxy doesn't have yet, with its
+//! assignment, and none goes while something may lead to it. The proxy here answers as late as it likes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use strait::xds::client;
+use strait::xds::resource::ResourceType::{self, Cluster, Endpoint, Listener, Route};
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::harness::{find_routes, to_json};
+use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, outbound};
+
+/// After this an answer is waited for no longer, so that on a machine which is that slow nothing is shown.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+#[tokio::test]
+async fn what_leads_to_a_cluster_comes_after_it_and_goes_before_it() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let mut proxy = Answering::connect(&server, &setup, &Proxy::sidecar("east")).await;
+    proxy.follow_until(|proxy| proxy.leads_to("web")).await;
+
+    let began = Instant::now();
+    east.serve("late", &["10.0.0.9"]);
+    let cluster = proxy.next_of(Cluster).await;
+    assert!(proxy.holds(Cluster, &outbound("late")));
+    proxy.subscribe_to(Endpoint, &outbound("late")).await;
+    let assignment = proxy.next_of(Endpoint).await;
+    assert!(proxy.holds(Endpoint, &outbound("late")));
+    for answer in [cluster, assignment] {
+        proxy.says_nothing_but_what_is_asked(began).await;
+        proxy.acknowledge(&answer).await;
+    }
+    proxy.follow_until(|proxy| proxy.leads_to("late")).await;
+
+    let began = Instant::now();
+    east.api.store().delete("EndpointSlice", SHOP, "late-1").expect("it was there");
+    east.api.store().delete("Service", SHOP, "late").expect("it was there");
+    let leading = loop {
+        let next = proxy.next().await;
+        if matches!(ResourceType::of_url(&next.type_url), Some(Listener | Route))
+            && !proxy.leads_to("late")
+        {
+            break next;
+        }
+        proxy.acknowledge(&next).await;
+    };
+    proxy.says_nothing_but_what_is_asked(began).await;
+    assert!(proxy.holds(Cluster, &outbound("late")) || began.elapsed() > ANSWER_LIMIT);
+    proxy.acknowledge(&leading).await;
+    proxy.follow_until(|proxy| !proxy.holds(Cluster, &outbound("late"))).await;
+    server.shut_down().await;
+}
+
+/// A proxy that says when it acknowledges what, on a stream of the Delta form.
+struct Answering {
+    requests: mpsc::Sender<DeltaDiscoveryRequest>,
+    responses: Streaming<DeltaDiscoveryResponse>,
+    held: BTreeMap<(ResourceType, String), serde_json::Value>,
+    probes: usize,
+}
+
+impl Answering {
+    async fn connect(server: &Server, setup: &Setup, proxy: &Proxy) -> Self {
+        let tls = setup.certificate(proxy.namespace, proxy.account);
+        let channel = client::channel(server.bound.xds, "localhost", tls).await.expect("connected");
+        let (requests, taken) = mpsc::channel(64);
+        let mut node = Some(proxy.node());
+        for kind in [Cluster, Listener] {
+            let type_url = kind.url().to_owned();
+            let first = DeltaDiscoveryRequest { node: node.take(), type_url, ..Default::default() };
+            requests.send(first).await.expect("there is room");
+        }
+        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let stream = client.delta_aggregated_resources(ReceiverStream::new(taken)).await;
+        let responses = stream.expect("a stream").into_inner();
+        Self { requests, responses, held: BTreeMap::new(), probes: 0 }
+    }
+
+    fn holds(&self, kind: ResourceType, name: &str) -> bool {
+        self.held.contains_key(&(kind, name.to_owned()))
+    }
+
+    /// Whether a route or listener leads to a service.
+    fn leads_to(&self, service: &str) -> bool {
+        let name = json!(outbound(service)).to_string();
+        let leading = self.held.iter().filter(|((kind, _), _)| matches!(kind, Listener | Route));
+        leading.map(|(_, one)| one.to_string()).any(|text| text.contains(&name))
+    }
+
+    /// The next response, taken in.
+    async fn next(&mut self) -> DeltaDiscoveryResponse {
+        let next = tokio::time::timeout(SOON, self.responses.message()).await;
+        let response = next.expect("in time").expect("open").expect("the stream goes on");
+        let kind = ResourceType::of_url(&response.type_url).expect("a type that was asked for");
+        for one in &response.resources {
+            let body = &one.resource.as_ref().expect("a body").value;
+            self.held.insert((kind, one.name.clone()), to_json(kind, body));
+        }
+        for name in &response.removed_resources {
+            self.held.remove(&(kind, name.clone()));
+        }
+        response
+    }
+
+    /// The next response, which must be of that type.
+    async fn next_of(&mut self, kind: ResourceType) -> DeltaDiscoveryResponse {
+        let response = self.next().await;
+        assert_eq!(response.type_url, kind.url(), "{:?}", self.held.keys());
+        response
+    }
+
+    /// Acknowledges everything at once, and asks for all that it names before, until the test passes.
+    async fn follow_until(&mut self, test: impl Fn(&Self) -> bool) {
+        let mut asked = BTreeSet::new();
+        while !test(self) {
+            let response = self.next().await;
+            for (kind, name) in self.named() {
+                if !self.holds(kind, &name) && asked.insert((kind, name.clone())) {
+                    self.subscribe_to(kind, &name).await;
+                }
+            }
+            self.acknowledge(&response).await;
+        }
+    }
+
+    /// What is named by what is held.
+    fn named(&self) -> BTreeSet<(ResourceType, String)> {
+        let clusters =
+            self.held.iter().filter(|((kind, _), one)| *kind == Cluster && one["type"] == "EDS");
+        let assignments = clusters.map(|((_, name), _)| (Endpoint, name.clone()));
+        let mut routes = BTreeSet::new();
+        let listeners = self.held.iter().filter(|((kind, _), _)| *kind == Listener);
+        listeners.for_each(|(_, one)| find_routes(one, &mut routes));
+        assignments.chain(routes.into_iter().map(|name| (Route, name))).collect()
+    }
+
+    async fn subscribe_to(&self, kind: ResourceType, name: &str) {
+        let type_url = kind.url().to_owned();
+        let resource_names_subscribe = vec![name.to_owned()];
+        self.say(DeltaDiscoveryRequest {
+            type_url,
+            resource_names_subscribe,
+            ..Default::default()
+        })
+        .await;
+    }
+
+    async fn acknowledge(&self, response: &DeltaDiscoveryResponse) {
+        let (type_url, response_nonce) = (response.type_url.clone(), response.nonce.clone());
+        self.say(DeltaDiscoveryRequest { type_url, response_nonce, ..Default::default() }).await;
+    }
+
+    async fn say(&self, request: DeltaDiscoveryRequest) {
+        self.requests.send(request).await.expect("the server reads");
+    }
+
+    /// What was to be sent would come before the answer to a new question.
+    async fn says_nothing_but_what_is_asked(&mut self, began: Instant) {
+        self.probes += 1;
+        let name = outbound(&format!("nobody-{}", self.probes));
+        self.subscribe_to(Endpoint, &name).await;
+        while !self.holds(Endpoint, &name) {
+            let next = self.next().await;
+            let is_asked = next.type_url == Endpoint.url();
+            assert!(is_asked || began.elapsed() > ANSWER_LIMIT, "{}", next.type_url);
+        }
+    }
+}

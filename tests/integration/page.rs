@@ -1,0 +1,156 @@
+//! The page's server side: who is let in, what answers carry, and when a page is told to look again. What it shows is tested
+//! with a browser (`tests/page`).
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, COOKIE, ETAG, HOST, IF_NONE_MATCH, LOCATION, SET_COOKIE};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+
+use super::mesh::{Member, SOON, Server, Setup};
+
+/// Asks as a browser would.
+async fn ask(
+    server: &Server,
+    method: Method,
+    path: &str,
+    headers: &[(http::HeaderName, &str)],
+) -> Response<Incoming> {
+    let mut request =
+        Request::builder().method(method).uri(format!("http://{}{path}", server.bound.admin));
+    for (name, value) in headers {
+        request = request.header(name, *value);
+    }
+    let request = request.body(Empty::<Bytes>::new()).expect("a request");
+    let http = Client::builder(TokioExecutor::new()).build_http();
+    http.request(request).await.expect("an answer")
+}
+
+async fn status(server: &Server, path: &str, headers: &[(http::HeaderName, &str)]) -> StatusCode {
+    ask(server, Method::GET, path, headers).await.status()
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    headers.get(name).unwrap_or_else(|| panic!("no {name}: {headers:?}")).to_str().expect("text")
+}
+
+/// A session's cookie, as a browser sends it back.
+async fn sign_in(server: &Server) -> String {
+    let answer = server.admin.json("/api/login-code").await;
+    let code = answer["code"].as_str().expect("a code");
+    let entered = ask(server, Method::GET, &format!("/login?code={code}"), &[]).await;
+    assert_eq!(entered.status(), StatusCode::SEE_OTHER);
+    assert_eq!(text(entered.headers(), LOCATION.as_str()), "/");
+    let cookie = text(entered.headers(), SET_COOKIE.as_str());
+    let again = ask(server, Method::GET, &format!("/login?code={code}"), &[]).await;
+    assert_eq!(again.headers().get(SET_COOKIE), None, "a code works once");
+    cookie.split(';').next().expect("a cookie").to_owned()
+}
+
+#[tokio::test]
+async fn a_session_reads_what_the_token_reads_and_makes_no_sessions() {
+    let setup = Setup::new();
+    let server = setup.start_ready().await;
+    let cookie = sign_in(&server).await;
+    for path in ["/debug/clusters", "/debug/networks", "/debug/push"] {
+        assert_eq!(status(&server, path, &[]).await, StatusCode::UNAUTHORIZED, "{path}");
+        assert_eq!(status(&server, path, &[(COOKIE, &cookie)]).await, StatusCode::OK, "{path}");
+        let elsewhere = [(COOKIE, &*cookie), (HOST, "evil.example")];
+        assert_eq!(status(&server, path, &elsewhere).await, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let code = status(&server, "/api/login-code", &[(COOKIE, &cookie)]).await;
+    assert_eq!(code, StatusCode::UNAUTHORIZED);
+}
+
+#[tokio::test]
+async fn it_says_until_when_certificates_last() {
+    let setup = Setup::new();
+    let server = setup.start_ready().await;
+    let answer = server.admin.json("/debug/certificates").await;
+    let ends = |what: &str| {
+        let text = answer[what]["expires"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        text.parse::<jiff::Timestamp>().expect("a time")
+    };
+    // What is issued ends before what signs it.
+    assert!(jiff::Timestamp::now() < ends("serving") && ends("serving") <= ends("authority"));
+    assert!(answer["problem"].is_null(), "{answer}");
+}
+
+#[tokio::test]
+async fn the_page_is_served_to_everybody_who_names_this_server_and_to_nobody_else() {
+    let setup = Setup::new().with(&["--admin-host", "strait.example.org"]);
+    let server = setup.start_ready().await;
+    let index = ask(&server, Method::GET, "/", &[]).await;
+    assert_eq!(index.status(), StatusCode::OK);
+    let policy = text(index.headers(), "content-security-policy");
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    assert_eq!(text(index.headers(), "x-content-type-options"), "nosniff");
+    let tag = text(index.headers(), ETAG.as_str()).to_owned();
+    let known = ask(&server, Method::GET, "/", &[(IF_NONE_MATCH, &tag)]).await;
+    assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+    for (host, wanted) in [
+        ("localhost:15014", StatusCode::OK),
+        ("strait.example.org", StatusCode::OK),
+        ("evil.example:15014", StatusCode::MISDIRECTED_REQUEST),
+    ] {
+        for path in ["/", "/page/main.js", "/login?code=x"] {
+            let wanted = match path.starts_with("/login") && wanted == StatusCode::OK {
+                true => StatusCode::SEE_OTHER,
+                false => wanted,
+            };
+            assert_eq!(status(&server, path, &[(HOST, host)]).await, wanted, "{host}{path}");
+        }
+    }
+    let post = ask(&server, Method::POST, "/", &[]).await;
+    assert_eq!(post.status(), StatusCode::METHOD_NOT_ALLOWED);
+    for path in ["/page/../token", "/page/x.js", "/page/"] {
+        assert_eq!(status(&server, path, &[]).await, StatusCode::NOT_FOUND, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_is_told_when_the_mesh_or_a_clusters_state_changes_and_not_otherwise() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let setup = Setup::new();
+    let server = setup.start_ready().await;
+    let cookie = sign_in(&server).await;
+    let mut stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+    assert_eq!(text(stream.headers(), CONTENT_TYPE.as_str()), "text/event-stream");
+    let mut next = async || {
+        let frame = stream.body_mut().frame().await.expect("it goes on").expect("unbroken");
+        String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text")
+    };
+    let first = next().await;
+    assert!(first.starts_with("event: change\ndata: {\"version\":"), "{first}");
+    let idle = tokio::time::timeout(std::time::Duration::from_secs(2), next()).await;
+    assert!(idle.is_err(), "nothing changed: {idle:?}");
+    setup.join(&[&east]);
+    let told = tokio::time::timeout(SOON, next()).await.expect("told in time");
+    assert!(told.starts_with("event: change\n"), "{told}");
+}
+
+#[tokio::test]
+async fn pages_wait_for_changes_only_so_many_at_once() {
+    let setup = Setup::new();
+    let server = setup.start_ready().await;
+    let cookie = sign_in(&server).await;
+    let mut open = Vec::new();
+    let mut answers = BTreeSet::new();
+    for _ in 0..33 {
+        let stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+        answers.insert(stream.status());
+        open.push(stream);
+    }
+    assert_eq!(answers, [StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE].into());
+    drop(open);
+    // Who went makes room.
+    super::mesh::wait_until(SOON, async || {
+        let stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+        super::mesh::holds(stream.status() == StatusCode::OK, stream.status())
+    })
+    .await;
+}

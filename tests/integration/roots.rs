@@ -1,0 +1,346 @@
+//! The roots that workloads are to believe, in the namespaces of members.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use prost::Message as _;
+use rustls::ClientConfig;
+use serde_json::{Value, json};
+use strait::identity::{Authority, AuthorityPem};
+use strait::xds::client::channel;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use strait_proto::envoy::envoy::service::status::v3::{
+    ClientConfig as FollowedConfig, ConfigStatus,
+};
+use strait_sim::{Fault, SimCluster};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, replace, wait_until};
+
+const USUAL: &str = "istio-ca-root-cert";
+const BESIDE: &str = "strait-ca-root-cert";
+
+/// The roots in a namespace of a cluster, and under which version.
+fn published(cluster: &SimCluster, namespace: &str, name: &str) -> Option<Value> {
+    cluster.store().get("configmaps", namespace, name).map(|object| object.value())
+}
+
+fn roots(cluster: &SimCluster, namespace: &str, name: &str) -> String {
+    let found = published(cluster, namespace, name).unwrap_or_default();
+    found["data"]["root-cert.pem"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn until(cluster: &SimCluster, namespace: &str, name: &str, expected: &str) {
+    wait_until(SOON, async || {
+        let found = roots(cluster, namespace, name);
+        holds(found == expected, (namespace, name, found))
+    })
+    .await;
+}
+
+fn namespace(name: &str) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } })
+}
+
+fn config_map(namespace: &str, text: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": USUAL, "namespace": namespace, "labels": { "owner": "else" } },
+        "data": { "root-cert.pem": text, "other": "kept" },
+    })
+}
+
+#[tokio::test]
+async fn every_namespace_of_a_member_has_the_roots_and_gets_them_back() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    for name in ["shop", "kube-system", "kube-public", "kube-node-lease", "edited"] {
+        east.apply(namespace(name));
+    }
+    let mut leaving = namespace("leaving");
+    leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    east.apply(leaving);
+    east.apply(config_map("edited", "nonsense"));
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let ours = setup.authority().roots().to_pem();
+    for name in ["shop", "kube-system", "edited"] {
+        until(&east.api, name, USUAL, &ours).await;
+    }
+    let edited = published(&east.api, "edited", USUAL).expect("it is there");
+    assert_eq!(edited["metadata"]["labels"], json!({ "owner": "else", "istio.io/config": "true" }));
+    assert_eq!(edited["data"]["other"], "kept", "what else is in it stays");
+    // A namespace that comes, one that is deleted from, one that is edited.
+    east.apply(namespace("new"));
+    until(&east.api, "new", USUAL, &ours).await;
+    east.api.store().delete("configmaps", "shop", USUAL).expect("deleted");
+    until(&east.api, "shop", USUAL, &ours).await;
+    east.apply(config_map("new", ""));
+    until(&east.api, "new", USUAL, &ours).await;
+    for name in ["kube-public", "kube-node-lease", "leaving"] {
+        assert_eq!(published(&east.api, name, USUAL), None, "{name}");
+    }
+    let shown = server
+        .cluster_until("east", |row| row["roots"]["current"] == row["roots"]["namespaces"])
+        .await;
+    assert!(shown["roots"]["namespaces"].as_u64() >= Some(4), "{shown}");
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn another_writers_roots_stay_and_new_roots_of_ours_are_written_over_the_old() {
+    let other = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+    let other = Authority::new(&other, "other", SystemTime::now()).expect("a sound CA");
+    let foreign = other.roots().to_pem();
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    for name in ["shop", "theirs", "both"] {
+        east.apply(namespace(name));
+    }
+    let setup = Setup::new();
+    let ours = setup.authority().roots().to_pem();
+    east.apply(config_map("theirs", &foreign));
+    let both = format!("{foreign}{ours}");
+    east.apply(config_map("both", &both));
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    until(&east.api, "shop", USUAL, &ours).await;
+    until(&east.api, "theirs", BESIDE, &ours).await;
+    let shown = server.cluster_until("east", |row| row["roots"]["beside"] == 1).await;
+    assert_eq!(shown["roots"]["foreignFirst"], json!(["theirs"]));
+    assert_eq!(roots(&east.api, "theirs", USUAL), foreign);
+    assert_eq!(roots(&east.api, "both", USUAL), both, "it contains ours");
+    assert_eq!(published(&east.api, "both", BESIDE), None);
+    // A root is added: what we wrote is ours to replace, in either place.
+    let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+    let more = Authority::new(&more, "more", SystemTime::now()).expect("a sound CA");
+    replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.roots().to_pem()));
+    wait_until(SOON, async || {
+        let found = [("shop", USUAL), ("theirs", BESIDE)];
+        let found = found.map(|(namespace, name)| roots(&east.api, namespace, name));
+        let both = found.iter().all(|found| found.matches("BEGIN CERTIFICATE").count() == 2);
+        holds(both && found[0] == found[1], found)
+    })
+    .await;
+    assert_eq!(roots(&east.api, "theirs", USUAL), foreign);
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_missing_right_is_shown_and_harms_nothing() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.apply(namespace("shop"));
+    east.api.fault(Fault::Forbidden { resource: "configmaps".to_owned() });
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let shown = server.cluster_until("east", |row| row["roots"]["denied"].is_string()).await;
+    assert_eq!(shown["state"], "live");
+    assert!(shown["reason"].is_null(), "{shown}");
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn of_two_control_planes_beside_each_other_one_writes() {
+    let hub = Member::start("hub", "n1", "198.18.0.1").await;
+    hub.apply(namespace("shop"));
+    let setup = Setup::new();
+    let first = setup.start_as(setup.arguments_with(&hub.api)).await;
+    first.ready().await;
+    until(&hub.api, "shop", USUAL, &setup.authority().roots().to_pem()).await;
+    let lease = || {
+        let found = hub.api.store().get("leases", super::mesh::SYSTEM, "strait-writer");
+        found.map(|object| object.value()).unwrap_or_default()["spec"]["holderIdentity"].clone()
+    };
+    let holder = lease();
+    assert!(holder.is_string());
+    // Another one with roots of its own has no say while the first holds the Lease.
+    let other = Setup::new();
+    let second = other.start_as(other.arguments_with(&hub.api)).await;
+    second.ready().await;
+    let theirs = other.authority().roots().to_pem();
+    second.cluster_until("config", |row| row["roots"]["foreign"].is_u64()).await;
+    assert_ne!(roots(&hub.api, "shop", USUAL), theirs);
+    assert_eq!(lease(), holder);
+    // When it has gone the other takes over within the Lease's life, and then what it writes.
+    first.shut_down().await;
+    until(&hub.api, "shop", USUAL, &theirs).await;
+    assert_ne!(lease(), holder);
+    second.shut_down().await;
+}
+
+const CLUSTERS: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+const AGENT_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
+const UNKNOWN: &str = "type.googleapis.com/example.Unknown";
+
+/// A stream of an agent, which speaks for its proxy and for itself.
+struct Agent {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: tonic::Streaming<DiscoveryResponse>,
+}
+
+impl Agent {
+    async fn connect(server: &Server, tls: Arc<ClientConfig>) -> Self {
+        let node = Some(Proxy::sidecar("east").node());
+        let first = DiscoveryRequest { node, type_url: CLUSTERS.into(), ..Default::default() };
+        Self::open(server, tls, first).await
+    }
+
+    async fn open(server: &Server, tls: Arc<ClientConfig>, first: DiscoveryRequest) -> Self {
+        let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
+        let (requests, taken) = mpsc::channel(16);
+        requests.send(first).await.expect("there is room");
+        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let responses = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
+        Self { requests, responses: responses.expect("let in").into_inner() }
+    }
+
+    async fn ask(&self, type_url: &str, response_nonce: &str) {
+        let (type_url, response_nonce) = (type_url.to_owned(), response_nonce.to_owned());
+        let request = DiscoveryRequest { type_url, response_nonce, ..Default::default() };
+        self.requests.send(request).await.expect("the server reads");
+    }
+
+    /// What istioctl is answered: by a stream that asks for nothing else and names no cluster.
+    async fn istioctl(
+        server: &Server,
+        tls: Arc<ClientConfig>,
+        type_url: &str,
+        names: &[&str],
+    ) -> DiscoveryResponse {
+        let id = "sidecar~1.1.1.1~istioctl.x~x.svc.cluster.local".to_owned();
+        let resource_names = names.iter().map(|name| (*name).to_owned()).collect();
+        let type_url = type_url.to_owned();
+        let node = Some(Node { id, ..Default::default() });
+        let first = DiscoveryRequest {
+            node,
+            type_url: type_url.clone(),
+            resource_names,
+            ..Default::default()
+        };
+        Self::open(server, tls, first).await.next(&[&type_url]).await
+    }
+
+    /// The next response of one of these types.
+    async fn next(&mut self, types: &[&str]) -> DiscoveryResponse {
+        loop {
+            let next = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
+            let next = next.expect("no error").expect("the stream goes on");
+            if types.contains(&&*next.type_url) {
+                return next;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_asks_is_told_of_roots_that_its_chain_did_not_end_with() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let older = setup.certificate("shop", "client");
+    let server = setup.start_ready().await;
+    // Of the time before the process it is not known what chains ended with.
+    let mut agent = Agent::connect(&server, older).await;
+    agent.ask(AGENT_CONFIG, "").await;
+    let told = agent.next(&[AGENT_CONFIG]).await;
+    let ours = setup.authority().roots().to_pem();
+    let holds_text = |response: &DiscoveryResponse, pem: &str| {
+        let body = &response.resources[0].value;
+        assert_eq!(body[..2], [0x92, 2], "field 34, a text");
+        String::from_utf8_lossy(body).ends_with(pem)
+    };
+    assert!(holds_text(&told, &ours));
+    agent.ask(AGENT_CONFIG, &told.nonce).await;
+    // Certificates begin at whole seconds.
+    let started = SystemTime::now();
+    wait_until(SOON, async || {
+        holds(SystemTime::now() > started + Duration::from_secs(1), "the same second")
+    })
+    .await;
+    // A certificate of this process's time came with all there is, so that there is silence.
+    let mut younger = Agent::connect(&server, setup.certificate("shop", "client")).await;
+    younger.ask(AGENT_CONFIG, "").await;
+    younger.ask(UNKNOWN, "").await;
+    let next = younger.next(&[AGENT_CONFIG, UNKNOWN]).await;
+    assert_eq!(next.type_url, UNKNOWN, "{next:?}");
+    // Both hear of a root that comes.
+    let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+    replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.root_cert));
+    for agent in [&mut agent, &mut younger] {
+        let told = agent.next(&[AGENT_CONFIG]).await;
+        let text = String::from_utf8_lossy(&told.resources[0].value).into_owned();
+        assert_eq!(text.matches("BEGIN CERTIFICATE").count(), 2);
+        assert!(text.contains(&*more.root_cert));
+    }
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let mut proxy = Agent::connect(&server, setup.certificate("shop", "client")).await;
+    let clusters = proxy.next(&[CLUSTERS]).await;
+    let syncz = "istio.io/debug/syncz";
+    let ask = async |namespace: &str, type_url: &str, names: &[&str]| {
+        Agent::istioctl(&server, setup.certificate(namespace, "default"), type_url, names).await
+    };
+    let followed = |answer: &DiscoveryResponse| -> Vec<(String, Vec<i32>)> {
+        let read = |body: &[u8]| FollowedConfig::decode(body).expect("as CSDS has it");
+        let all = answer.resources.iter().map(|one| read(&one.value));
+        let short = |one: FollowedConfig| {
+            let states = one.generic_xds_configs.iter().map(|one| one.config_status).collect();
+            (one.node.expect("a node").id, states)
+        };
+        all.map(short).collect()
+    };
+    let (id, stale, unsent) =
+        (Proxy::sidecar("east").id(), ConfigStatus::Stale as i32, ConfigStatus::NotSent as i32);
+    let of_system = ask(super::mesh::SYSTEM, syncz, &[]).await;
+    let seen = followed(&of_system);
+    assert_eq!(seen.len(), 1, "who only asks is no proxy: {seen:?}");
+    assert_eq!((&seen[0].0, seen[0].1[0]), (&id, stale));
+    assert!(seen[0].1[1..].iter().all(|state| *state == unsent), "{seen:?}");
+    let identifier = of_system.control_plane.expect("it says who answers").identifier;
+    let identifier: Value = serde_json::from_str(&identifier).expect("JSON");
+    assert_eq!(identifier["Info"]["version"], env!("CARGO_PKG_VERSION"));
+    proxy.ask(CLUSTERS, &clusters.nonce).await;
+    wait_until(SOON, async || {
+        let seen = followed(&ask("shop", syncz, &[]).await);
+        holds(seen[0].1[0] == ConfigStatus::Synced as i32, seen)
+    })
+    .await;
+    assert!(followed(&ask("elsewhere", syncz, &[]).await).is_empty(), "not theirs to see");
+    // One proxy's configuration, and pages by their paths.
+    let name = "client.shop";
+    let dump = ask("shop", "istio.io/debug/config_dump", &[name]).await;
+    assert_eq!(dump.resources[0].type_url, "type.googleapis.com/envoy.admin.v3.ConfigDump");
+    let text = String::from_utf8_lossy(&dump.resources[0].value).into_owned();
+    assert!(text.contains("outbound|80||web.shop.svc.cluster.local"), "{text}");
+    let page =
+        ask("shop", "istio.io/debug", &["connections", "%zz", "config_dump?proxyID=x"]).await;
+    let pages: Vec<Value> = page
+        .resources
+        .iter()
+        .map(|one| serde_json::from_slice(&one.value).expect("JSON"))
+        .collect();
+    assert_eq!(pages[0][0]["id"], id.as_str());
+    assert!(pages[1]["error"].is_string() && pages[2]["error"].is_string(), "{pages:?}");
+    let hidden = ask("elsewhere", "istio.io/debug/config_dump", &[name]).await;
+    assert_eq!(
+        hidden.resources[0].type_url, "istio.io/debug",
+        "an error, not another's configuration"
+    );
+    // By way of a proxy's own agent, whose stream goes on.
+    proxy.ask(syncz, "").await;
+    assert_eq!(followed(&proxy.next(&[syncz]).await).len(), 1);
+    proxy.ask("type.googleapis.com/envoy.config.listener.v3.Listener", "").await;
+    proxy.next(&["type.googleapis.com/envoy.config.listener.v3.Listener"]).await;
+    server.shut_down().await;
+}

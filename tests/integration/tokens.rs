@@ -1,0 +1,429 @@
+//! Pods that bring nothing but a token: a stand-in for Istio's agent, from its first certificate to the end of its
+//! streams, with API servers that come and go.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ClientConfig;
+use serde_json::json;
+use strait::identity::{TrustRoots, tls};
+use strait::xds::client::channel;
+use strait::xds::resource::ResourceType;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
+use strait_proto::envoy::google::protobuf::value::Kind;
+use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue};
+use strait_proto::istio::auth::IstioCertificateRequest;
+use strait_proto::istio::auth::istio_certificate_service_client::IstioCertificateServiceClient;
+use strait_sim::{Options as SimOptions, SimCluster, objects};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request, Status, Streaming};
+
+use super::mesh::{Member, Proxy, SHOP, SOON, SYSTEM, Server, Setup, holds, wait_until};
+
+const AUDIENCE: &str = "istio-ca";
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// The agent of one pod: a token, the ID of its cluster, and no certificate.
+#[derive(Clone)]
+struct Agent {
+    token: String,
+    cluster: String,
+    proxy: Proxy,
+}
+
+impl Agent {
+    /// That of the pod `web-10-0-0-1` that the member runs.
+    fn of(member: &Member) -> Self {
+        let proxy = Proxy {
+            name: "web-10-0-0-1",
+            account: "web",
+            ip: "10.0.0.1".into(),
+            ..Proxy::sidecar(member.id())
+        };
+        Self { token: token(member, proxy.name, HOUR), cluster: member.id().to_owned(), proxy }
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        let metadata = request.metadata_mut();
+        let bearer = format!("Bearer {}", self.token);
+        metadata.insert("authorization", bearer.parse().expect("text"));
+        metadata.insert("clusterid", self.cluster.parse().expect("text"));
+        request
+    }
+
+    /// Asks for a certificate, as it does first.
+    async fn certificate(&self, server: &Server, setup: &Setup) -> Result<Vec<String>, Status> {
+        let channel = channel(server.bound.xds, "localhost", without_certificate(setup)).await;
+        let channel = channel.map_err(|error| Status::unavailable(error.to_string()))?;
+        let mut client = IstioCertificateServiceClient::new(channel);
+        let answer = client.create_certificate(self.request(csr())).await?;
+        Ok(answer.into_inner().cert_chain)
+    }
+
+    /// The same, again while it is told to come again.
+    async fn certificate_soon(&self, server: &Server, setup: &Setup) -> Vec<String> {
+        wait_until(SOON, async || match self.certificate(server, setup).await {
+            Ok(chain) => Ok(chain),
+            Err(status) if status.code() == Code::Unavailable => Err(status.to_string()),
+            Err(status) => panic!("a final refusal: {status}"),
+        })
+        .await
+    }
+
+    /// Opens its stream, as its Envoy has it do.
+    async fn stream(&self, server: &Server, setup: &Setup) -> Result<AgentStream, Status> {
+        let channel = channel(server.bound.xds, "localhost", without_certificate(setup)).await;
+        let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
+        let (requests, taken) = mpsc::channel(16);
+        let first = discovery(ResourceType::Cluster.url(), Some(self.proxy.node()));
+        requests.send(first).await.expect("room");
+        let answer = client.stream_aggregated_resources(self.request(ReceiverStream::new(taken)));
+        Ok(AgentStream { requests, responses: answer.await?.into_inner() })
+    }
+}
+
+struct AgentStream {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+}
+
+impl AgentStream {
+    async fn say(&self, request: DiscoveryRequest) {
+        self.requests.send(request).await.expect("it is open");
+    }
+
+    /// The next response, acknowledged as Envoy does.
+    async fn next(&mut self) -> DiscoveryResponse {
+        let response = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
+        let response = response.expect("no error").expect("it goes on");
+        self.say(DiscoveryRequest {
+            version_info: response.version_info.clone(),
+            response_nonce: response.nonce.clone(),
+            ..discovery(&response.type_url, None)
+        })
+        .await;
+        response
+    }
+
+    /// How it ends.
+    async fn end(&mut self) -> Status {
+        tokio::time::timeout(SOON, async {
+            loop {
+                match self.responses.message().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => return Status::ok("ended"),
+                    Err(status) => return status,
+                }
+            }
+        })
+        .await
+        .expect("it ends")
+    }
+}
+
+fn discovery(type_url: &str, node: Option<Node>) -> DiscoveryRequest {
+    DiscoveryRequest { type_url: type_url.to_owned(), node, ..Default::default() }
+}
+
+/// A request for a certificate as the agent writes it.
+fn csr() -> IstioCertificateRequest {
+    let key = KeyPair::generate().expect("a key");
+    let csr = CertificateParams::default().serialize_request(&key).expect("signed");
+    let none = ProtoValue { kind: Some(Kind::StringValue(String::new())) };
+    let fields = [("CertSigner".to_owned(), none)].into();
+    IstioCertificateRequest {
+        csr: csr.pem().expect("PEM"),
+        validity_duration: 86_400,
+        metadata: Some(Struct { fields }),
+    }
+}
+
+/// A client's TLS that knows the roots and has no certificate.
+fn without_certificate(setup: &Setup) -> Arc<ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    for pem in setup.authority().roots().to_pem().split_inclusive("-----END CERTIFICATE-----\n") {
+        let der = rustls_pki_types::pem::PemObject::from_pem_slice(pem.as_bytes());
+        roots.add(der.expect("PEM")).expect("a root");
+    }
+    let builder = ClientConfig::builder_with_provider(tls::provider());
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("TLS 1.3");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![tls::ALPN.to_vec()];
+    Arc::new(config)
+}
+
+fn token(member: &Member, pod: &str, life: Duration) -> String {
+    member.api.pod_token(SHOP, pod, AUDIENCE, life).expect("a token")
+}
+
+/// A member that runs the pod `web-10-0-0-1`.
+async fn member(id: &str, network: &str) -> Member {
+    let member = Member::start(id, network, "198.18.0.1").await;
+    member.serve("web", &["10.0.0.1"]);
+    member
+}
+
+async fn running() -> (Setup, Member, Server) {
+    let east = member("east", "n1").await;
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    (setup, east, server)
+}
+
+fn reviews(member: &Member) -> usize {
+    member.api.requests(|request| request.path.ends_with("/tokenreviews")).len()
+}
+
+/// Waits until the keys of a member have been read.
+async fn keys_read(member: &Member) {
+    wait_until(SOON, async || {
+        let asked = member.api.requests(|request| request.path == "/openid/v1/jwks").len();
+        holds(asked > 0, asked)
+    })
+    .await;
+}
+
+/// Who the leaf of an answer is of; the answer is a leaf, then the roots.
+fn identity_of(chain: &[String]) -> String {
+    let (leaf, roots) = (chain.first().expect("a leaf"), chain.last().expect("roots"));
+    assert!(chain.len() >= 2 && chain.iter().all(|pem| pem.ends_with('\n')), "{chain:?}");
+    let now = SystemTime::now();
+    let roots = TrustRoots::from_pem(roots.as_bytes(), "answer", now).expect("roots");
+    let der = rustls_pki_types::pem::PemObject::from_pem_slice(leaf.as_bytes()).expect("PEM");
+    roots.authenticate(&[der], now).expect("verifies").id().to_string()
+}
+
+#[tokio::test]
+async fn a_pod_with_a_token_gets_its_certificate_and_its_configuration() {
+    let (setup, east, server) = running().await;
+    let agent = Agent::of(&east);
+    let chain = agent.certificate_soon(&server, &setup).await;
+    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+
+    let mut stream = agent.stream(&server, &setup).await.expect("let in");
+    assert_eq!(stream.next().await.type_url, ResourceType::Cluster.url());
+    // What the agent slips in beside Envoy's requests has no node; what is unknown here gets no answer.
+    stream.say(discovery(ResourceType::Listener.url(), None)).await;
+    stream.say(discovery(ResourceType::NameTable.url(), None)).await;
+    stream.say(discovery("type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig", None)).await;
+    stream.say(discovery("type.googleapis.com/istio.v1.HealthInformation", None)).await;
+    let mut kinds = std::collections::BTreeSet::new();
+    while kinds.len() < 2 {
+        kinds.insert(stream.next().await.type_url);
+    }
+    assert!(kinds.contains(ResourceType::Listener.url()), "{kinds:?}");
+    assert!(kinds.contains(ResourceType::NameTable.url()), "{kinds:?}");
+    let shown = server.admin.json("/debug/proxies").await;
+    let entry = &shown[0];
+    assert_eq!((&entry["verified"], &entry["knownBy"]), (&json!(true), &json!("token")), "{shown}");
+    assert!(entry["knownUntil"].is_string(), "{shown}");
+
+    // A restart of the agent alone: another stream of the same node, beside the old one for a while.
+    let mut again = agent.stream(&server, &setup).await.expect("let in");
+    again.next().await;
+    // And pods of the same account are nobody's affair but their own.
+    east.serve("web", &["10.0.0.1", "10.0.0.2", "10.0.0.3"]);
+    for pod in ["web-10-0-0-2", "web-10-0-0-3"] {
+        let other = Agent { token: token(&east, pod, HOUR), ..agent.clone() };
+        let chain = other.certificate_soon(&server, &setup).await;
+        assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+    }
+    assert_eq!(server.admin.metric("strait_certificates_issued_total").await, 3.0);
+}
+
+#[tokio::test]
+async fn a_call_that_proves_nothing_is_refused() {
+    let (setup, east, server) = running().await;
+    let west = member("west", "n2").await;
+    setup.join(&[&west]);
+    server.cluster_in("west", "live").await;
+    for member in [&east, &west] {
+        keys_read(member).await;
+        Agent::of(member).certificate_soon(&server, &setup).await;
+    }
+    let good = Agent::of(&east);
+    let for_others = east.api.pod_token(SHOP, "web-10-0-0-1", "other", HOUR).expect("a token");
+    let (asked_east, asked_west) = (reviews(&east), reviews(&west));
+    let with = |token: &str, cluster: &str| Agent {
+        token: token.to_owned(),
+        cluster: cluster.to_owned(),
+        ..good.clone()
+    };
+    for (case, agent) in [
+        ("no token", with("", "east")),
+        ("no JWT", with("abc", "east")),
+        ("cut", with(&good.token[..good.token.len() - 8], "east")),
+        ("of another cluster by the same issuer", with(&Agent::of(&west).token, "east")),
+        ("of an unknown cluster", with(&good.token, "north")),
+        ("of no cluster", with(&good.token, "")),
+        ("for another audience", with(&for_others, "east")),
+    ] {
+        // The same for whatever is called.
+        let status = agent.stream(&server, &setup).await.err().expect("refused");
+        assert_eq!(status.code(), Code::Unauthenticated, "{case}: {status}");
+        assert!(!status.message().contains("shop"), "{case}: {status}");
+        // Keys of the same issuer differ: what is not signed by them may be asked of the member it names alone.
+        assert_eq!(reviews(&west), asked_west, "{case}");
+    }
+    // The key of the other cluster was asked of the named one, which does not know it.
+    assert!(reviews(&east) <= asked_east + 1);
+    let refused = "strait_callers_refused_total{reason=\"STR0522\"}";
+    assert!(server.admin.metric(refused).await >= 4.0);
+    // With one name beside another's certificate it is neither.
+    let both = {
+        let tls = setup.certificate(SHOP, "other");
+        let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
+        let mut client = IstioCertificateServiceClient::new(channel);
+        client.create_certificate(good.request(csr())).await
+    };
+    assert_eq!(both.expect_err("refused").code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_dark_api_server_keeps_no_known_pod_out_not_even_after_a_restart() {
+    let (setup, east, server) = running().await;
+    keys_read(&east).await;
+    let agent = Agent::of(&east);
+    agent.certificate_soon(&server, &setup).await;
+    let asked = reviews(&east);
+    let newer = Agent { token: token(&east, agent.proxy.name, HOUR), ..agent.clone() };
+    // Signed by a key that nobody knows.
+    let unknown_key = {
+        let twin = SimCluster::start("east", SimOptions::default()).await.expect("a free port");
+        twin.store()
+            .apply(objects::pod(SHOP, agent.proxy.name, "web", "10.0.0.1", "node"))
+            .expect("valid");
+        twin.pod_token(SHOP, agent.proxy.name, AUDIENCE, HOUR).expect("a token")
+    };
+    east.api.stop().await;
+    let chain = newer.certificate(&server, &setup).await.expect("proven offline");
+    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+    newer.stream(&server, &setup).await.expect("let in").next().await;
+    assert_eq!(reviews(&east), asked, "nothing was asked");
+    server.shut_down().await;
+
+    let server = setup.start_ready().await;
+    server.cluster_in("east", "restored").await;
+    let chain = agent.certificate(&server, &setup).await.expect("proven by what is remembered");
+    assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+    agent.stream(&server, &setup).await.expect("let in").next().await;
+    // Of a key that nobody knows nothing can be said before its API server is back.
+    let stranger = Agent { token: unknown_key, ..agent };
+    let status = stranger.certificate(&server, &setup).await.expect_err("not now");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+}
+
+#[tokio::test]
+async fn what_is_not_known_here_is_asked_of_the_member_and_the_answer_kept_a_while() {
+    let (setup, east, server) = running().await;
+    keys_read(&east).await;
+    Agent::of(&east).certificate_soon(&server, &setup).await;
+    let by_hand = {
+        let account = json!({
+            "apiVersion": "v1", "kind": "ServiceAccount",
+            "metadata": { "namespace": SHOP, "name": "web" },
+        });
+        east.apply(account);
+        let path = format!("{}/api/v1/namespaces/{SHOP}/serviceaccounts/web/token", east.api.url());
+        token_by_hand(&east, &path).await
+    };
+    // Bound to no pod, it can only be asked.
+    let before = reviews(&east);
+    let agent = Agent { token: by_hand, ..Agent::of(&east) };
+    for _ in 0..3 {
+        agent.certificate(&server, &setup).await.expect("the member says so");
+    }
+    assert_eq!(reviews(&east), before + 1, "one question for three calls");
+    east.api.stop().await;
+    agent.certificate(&server, &setup).await.expect("the answer is kept");
+}
+
+async fn token_by_hand(member: &Member, path: &str) -> String {
+    use strait::apiserver::{Access, ApiClient, ApiCredential, Loopback, Redacted};
+    let access = Access {
+        server: member.api.url().parse().expect("a URL"),
+        ca_pem: Some(member.api.certificate_authority().as_bytes().to_vec()),
+        tls_server_name: None,
+        credential: ApiCredential::Token(Redacted::new(member.api.token())),
+        loopback: Loopback::Named,
+    };
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "audiences": [AUDIENCE], "expirationSeconds": 3600 },
+    });
+    let path = path.trim_start_matches(&member.api.url());
+    let answer: serde_json::Value =
+        ApiClient::new(&access).expect("a client").create(path, &request).await.expect("made");
+    answer["status"]["token"].as_str().expect("a token").to_owned()
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_its_token_or_its_pod() {
+    let (setup, east, server) = running().await;
+    keys_read(&east).await;
+    let agent = Agent::of(&east);
+    agent.certificate_soon(&server, &setup).await;
+    let short =
+        Agent { token: token(&east, agent.proxy.name, Duration::from_secs(4)), ..agent.clone() };
+    let mut ends = short.stream(&server, &setup).await.expect("let in");
+    ends.next().await;
+    let status = ends.end().await;
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    assert!(status.message().starts_with("STR0526"), "{status}");
+
+    let mut stream = agent.stream(&server, &setup).await.expect("let in");
+    stream.next().await;
+    // Another pod of that name, as of a StatefulSet.
+    east.api.store().delete("Pod", SHOP, "web-10-0-0-1").expect("deleted");
+    let status = stream.end().await;
+    assert_eq!(status.code(), Code::PermissionDenied, "{status}");
+    assert!(status.message().starts_with("STR0525"), "{status}");
+    east.serve("web", &["10.0.0.1"]);
+    wait_until(SOON, async || {
+        let refused =
+            agent.certificate(&server, &setup).await.expect_err("of the pod that has gone");
+        holds(refused.code() == Code::Unauthenticated, refused)
+    })
+    .await;
+    Agent::of(&east).certificate_soon(&server, &setup).await;
+}
+
+#[tokio::test]
+async fn a_member_vouches_for_its_own_but_not_for_the_system_namespace() {
+    let (setup, east, server) = running().await;
+    keys_read(&east).await;
+    east.apply(objects::pod(SYSTEM, "gateway-0", "gateway", "10.0.0.50", "node"));
+    let token = east.api.pod_token(SYSTEM, "gateway-0", AUDIENCE, HOUR).expect("a token");
+    let agent = Agent { token, ..Agent::of(&east) };
+    wait_until(SOON, async || {
+        let refused = agent.certificate(&server, &setup).await.expect_err("refused");
+        holds(refused.code() == Code::PermissionDenied, refused)
+    })
+    .await;
+    server.shut_down().await;
+    let policy = setup.path("policy.yaml");
+    let text = "apiVersion: strait.dev/v1\nkind: Policy\nclusters:\n  east:\n    identities: [shop, strait-system]\n";
+    std::fs::write(&policy, text).expect("written");
+    let setup = setup.with(&["--policy", &policy.display().to_string()]);
+    let server = setup.start_ready().await;
+    let chain = agent.certificate_soon(&server, &setup).await;
+    assert_eq!(identity_of(&chain), format!("spiffe://cluster.local/ns/{SYSTEM}/sa/gateway"));
+}
+
+#[tokio::test]
+async fn where_certificates_are_required_a_token_opens_nothing() {
+    let east = member("east", "n1").await;
+    let setup = Setup::new().with(&["--require-client-certificate"]);
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let status = Agent::of(&east).certificate(&server, &setup).await.expect_err("refused");
+    assert_ne!(status.code(), Code::Unauthenticated, "the handshake fails, not the call: {status}");
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    wait_until(SOON, async || holds(client.held().responses > 0, ())).await;
+}
