@@ -485,7 +485,8 @@ comes. Nothing else suffers: proxies that get their roots otherwise need no Conf
         "Rotate to a new root, step by step: docs/guide/certificates.md", "\
 With a root everything ends that it has signed: workloads are refused by each other, and by this control
 plane. A new root must be believed everywhere before anything is signed by it, which takes as long as
-the slowest workload. It is told from the last fifth of a root's life on, and again 30 and 7 days before its end.";
+the slowest workload. It is told from the last fifth of a root's life on, and again 30 and 7 days before its
+end.";
 
     /// A file or folder that should be written.
     UNWRITABLE = "STR0801", "a file can't be written",

@@ -335,7 +335,7 @@ async fn answers_have_the_fields_of_the_contract() {
     let clusters = server.admin.json("/debug/clusters").await;
     assert_keys(
         &clusters[0],
-        "id secret state reason network trustDomain lastContact services endpoints withheld objects relists",
+        "id secret state reason network trustDomain lastContact services endpoints withheld objects relists roots",
     );
     assert_eq!(clusters[0]["secret"], "strait-system/strait-cluster-east");
     assert_eq!((&clusters[1]["network"], &clusters[1]["endpoints"]), (&json!("n2"), &json!(2)));
@@ -385,7 +385,7 @@ async fn answers_have_the_fields_of_the_contract() {
     .await;
     assert_keys(
         &proxies[0],
-        "key id type cluster network namespace identity verified version connectedAt protocol types",
+        "key id type cluster network namespace identity knownBy knownUntil verified version connectedAt protocol types",
     );
     assert_eq!(proxies[0]["identity"], "spiffe://cluster.local/ns/shop/sa/client");
     assert_eq!((&proxies[0]["network"], &proxies[0]["verified"]), (&json!("n1"), &json!(false)));
