@@ -4,7 +4,7 @@
 //! neither renumbered nor given a second meaning. Groups: 01xx usage, 02xx kubeconfig and Secret,
 //! 03xx contact with a cluster, 04xx network and gateway, 05xx proxy and xDS, 06xx policy, 07xx
 //! trust and TLS, 08xx host and storage, 09xx injection, of these 095x and 096x
-//! the agent in a pod. Large groups have files of their own.
+//! the agent in a pod, 10xx traffic configuration. Large groups have files of their own.
 
 #[macro_use]
 mod code;
@@ -12,15 +12,17 @@ mod agent;
 mod injection;
 mod members;
 mod networks;
+mod traffic;
 
 pub use self::agent::*;
 pub use self::code::Code;
 pub use self::injection::*;
 pub use self::members::*;
 pub use self::networks::*;
+pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 5] =
-    [CODES, members::CODES, networks::CODES, injection::CODES, agent::CODES];
+static GROUPS: [&[&Code]; 6] =
+    [CODES, members::CODES, networks::CODES, injection::CODES, agent::CODES, traffic::CODES];
 
 /// Every code, in order.
 pub fn all() -> Vec<&'static Code> {

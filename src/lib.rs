@@ -50,6 +50,7 @@ pub mod sources;
 pub mod store;
 pub mod task;
 pub mod timeline;
+pub mod traffic;
 pub mod xds;
 
 #[cfg(test)]

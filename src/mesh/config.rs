@@ -47,6 +47,12 @@ pub struct MeshConfig {
     pub namespaces: Arc<NamespaceFilter>,
     /// `defaultServiceExportTo`: to whom entries are exported that don't say so; empty for everybody.
     pub default_service_export_to: Vec<String>,
+    /// `defaultDestinationRuleExportTo`: the same of DestinationRules.
+    pub default_destination_rule_export_to: Vec<String>,
+    /// `defaultVirtualServiceExportTo`: the same of VirtualServices.
+    pub default_virtual_service_export_to: Vec<String>,
+    /// `rootNamespace`: whose traffic and access objects hold for the mesh.
+    pub root_namespace: String,
     /// Top-level fields of the text that have no effect, sorted.
     pub ignored: Vec<String>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
@@ -132,6 +138,9 @@ impl MeshConfig {
             config_sources: Vec::new(),
             namespaces: Arc::default(),
             default_service_export_to: Vec::new(),
+            default_destination_rule_export_to: Vec::new(),
+            default_virtual_service_export_to: Vec::new(),
+            root_namespace: namespace.clone(),
             ignored: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
@@ -184,6 +193,16 @@ impl MeshConfig {
                 .take_with("discoverySelectors", |raw: Vec<RawSelector>| discovery::read(raw))?
                 .map_or(base.namespaces, Arc::new),
             default_service_export_to: fields.take("defaultServiceExportTo")?.unwrap_or_default(),
+            default_destination_rule_export_to: fields
+                .take("defaultDestinationRuleExportTo")?
+                .unwrap_or_default(),
+            default_virtual_service_export_to: fields
+                .take("defaultVirtualServiceExportTo")?
+                .unwrap_or_default(),
+            root_namespace: fields
+                .take("rootNamespace")?
+                .filter(|name: &String| !name.is_empty())
+                .unwrap_or(base.root_namespace),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -258,7 +277,10 @@ impl MeshConfig {
                 "trustDomains": one.trust_domains,
             })).collect::<Vec<_>>(),
             "configSources": self.config_sources.iter().map(StoreSource::to_json).collect::<Vec<_>>(),
+            "defaultDestinationRuleExportTo": self.default_destination_rule_export_to,
             "defaultServiceExportTo": self.default_service_export_to,
+            "defaultVirtualServiceExportTo": self.default_virtual_service_export_to,
+            "rootNamespace": self.root_namespace,
             "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
             "enableAutoMtls": self.enable_auto_mtls,

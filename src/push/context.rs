@@ -11,13 +11,15 @@ use imbl::OrdMap;
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, EndpointMetadata, EndpointRef, Hostname, KnownClusters, Locality,
-    NO_ADDRESS, Namespace, NetworkId, Proxy, Seniority, Service, Workload, WorkloadKey, Workloads,
+    ClusterFacts, ClusterId, EndpointMetadata, EndpointRef, Hostname, KnownClusters, Labels,
+    Locality, NO_ADDRESS, Namespace, NetworkId, Proxy, Seniority, Service, Workload, WorkloadKey,
+    Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
 use crate::registry::service_entry::{Selections, VmWorkload, VmWorkloads};
 use crate::registry::{Provider, ShardKey};
+use crate::traffic::{Selection, Traffic};
 
 /// What an operator fixed when the process started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,6 +76,8 @@ pub struct PushContext {
     pub restricted_namespaces: OrdMap<Namespace, usize>,
     /// What entries select of clusters, and the machines that they describe.
     pub entries: Arc<Selections>,
+    /// The traffic configuration in force.
+    pub traffic: Arc<Traffic>,
     /// The machines that clusters describe.
     pub vms: OrdMap<ClusterId, Arc<VmWorkloads>>,
 }
@@ -204,6 +208,16 @@ impl PushContext {
         let own = self.vms.get(&proxy.cluster);
         let own = own.and_then(|vms| vms.get(&proxy.workload));
         own.or_else(|| self.entries.vm(&proxy.workload))
+    }
+
+    /// The labels of a proxy: its pod's where that is known, else those it claims.
+    pub fn labels_of<'a>(&'a self, proxy: &'a Proxy) -> &'a Labels {
+        self.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
+    }
+
+    /// The selectors of rules that select a proxy.
+    pub fn selection(&self, proxy: &Proxy) -> Selection {
+        self.traffic.selection(proxy.namespace(), self.labels_of(proxy))
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.

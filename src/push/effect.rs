@@ -15,6 +15,7 @@ const NAMED_MAX: usize = 3;
 struct ServiceChange {
     definition: bool,
     endpoints: bool,
+    traffic: bool,
 }
 
 /// The words for what `changes` changed between two versions.
@@ -34,6 +35,8 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
             Dep::Workload(cluster, pod) => {
                 pods.insert((cluster, pod));
             }
+            Dep::Traffic(host) => services.entry(host).or_default().traffic = true,
+            Dep::Selectors => drop(others.insert("selectors of rules")),
             Dep::Machines => drop(others.insert("machines")),
             Dep::Networks => drop(others.insert("networks and gateways")),
             Dep::Mesh => drop(others.insert("settings of the mesh")),
@@ -75,6 +78,7 @@ fn of_service(
         (Some(had), Some(has)) if had != has => format!("{host}: {had} -> {}", endpoints(has)),
         _ if change.definition => format!("{host}: definition"),
         _ if change.endpoints => format!("{host}: endpoints"),
+        _ if change.traffic => format!("{host}: traffic rules"),
         _ => format!("{host}: accounts"),
     }
 }

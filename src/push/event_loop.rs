@@ -32,6 +32,7 @@ use crate::registry::service_entry::Selections;
 use crate::registry::{RegistryUpdate, ShardChange};
 use crate::task::Watchdog;
 use crate::timeline::{Delivery, Timeline};
+use crate::traffic::{Traffic, TrafficChanges, TrafficUpdate};
 
 /// Of more services than this that change at once everybody hears without a look at who sees a difference: nearly
 /// everybody would.
@@ -44,6 +45,8 @@ pub enum MeshEvent {
     Registry(RegistryUpdate),
     /// The update of entries, with what they select of clusters, and clusters of them.
     Entries(RegistryUpdate, Arc<Selections>),
+    /// What the traffic configuration is now.
+    Traffic(TrafficUpdate),
     /// The clusters that belong to the mesh.
     Clusters(Arc<KnownClusters>),
     /// Mesh settings.
@@ -130,6 +133,9 @@ pub struct MeshState {
     facts: OrdMap<ClusterId, ClusterFacts>,
     private: Private,
     restricted_namespaces: OrdMap<Namespace, usize>,
+    traffic: Arc<Traffic>,
+    /// What of it waits for the next version.
+    touched_traffic: TrafficChanges,
     claims: AddressClaims,
     joins: Joins,
     version: u64,
@@ -164,6 +170,8 @@ impl MeshState {
             facts: OrdMap::new(),
             private: OrdMap::new(),
             restricted_namespaces: OrdMap::new(),
+            traffic: Arc::default(),
+            touched_traffic: TrafficChanges::default(),
             claims: AddressClaims::default(),
             joins: Joins::default(),
             version: 0,
@@ -186,6 +194,11 @@ impl MeshState {
             MeshEvent::Entries(update, selections) => {
                 self.hear(update);
                 self.vms_stale |= self.joins.select(selections);
+            }
+            MeshEvent::Traffic(update) => {
+                self.causes.merge(update.causes);
+                self.touched_traffic.merge(update.changes);
+                self.traffic = Arc::new(update.traffic);
             }
             MeshEvent::Clusters(clusters) if clusters != self.clusters => {
                 self.note_clusters(&clusters);
@@ -277,6 +290,7 @@ impl MeshState {
             || self.networks_stale
             || self.all_hosts_stale
             || self.joins.is_stale()
+            || !self.touched_traffic.is_empty()
             || !self.touched.is_empty()
     }
 
@@ -286,6 +300,7 @@ impl MeshState {
             || self.networks_stale
             || self.all_hosts_stale
             || self.joins.is_stale()
+            || !self.touched_traffic.is_empty()
             || !self.touched.objects.is_empty()
     }
 
@@ -316,6 +331,7 @@ impl MeshState {
             self.merge(&host, &mut changes);
         }
         self.settle_addresses(&mut changes);
+        self.note_traffic(&mut changes);
         self.refresh_facts(&touched.facts);
         let workloads = touched.workloads.into_iter();
         changes.deps.extend(workloads.map(|(cluster, name)| Dep::Workload(cluster, name)));
@@ -338,6 +354,24 @@ impl MeshState {
             self.definitions = self.version;
         }
         Some((Arc::new(self.context()), changes))
+    }
+
+    /// The services that changed rules are about. Of wildcards these are all that there are of them.
+    fn note_traffic(&mut self, changes: &mut Changes) {
+        let TrafficChanges { hosts, selectors, .. } = std::mem::take(&mut self.touched_traffic);
+        for pattern in &hosts {
+            match pattern.exact() {
+                Some(host) => drop(changes.deps.insert(Dep::Traffic(host.clone()))),
+                None => {
+                    let names = self.services.keys().chain(self.private.keys());
+                    let held = names.filter(|host| pattern.matches(host.as_str()));
+                    changes.deps.extend(held.cloned().map(Dep::Traffic));
+                }
+            }
+        }
+        if selectors {
+            changes.deps.insert(Dep::Selectors);
+        }
     }
 
     /// Takes over the pods of the clusters that have others now.
@@ -554,6 +588,7 @@ impl MeshState {
             restricted_namespaces: self.restricted_namespaces.clone(),
             same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
+            traffic: Arc::clone(&self.traffic),
             vms: self.joins.vms().clone(),
         }
     }
@@ -670,7 +705,7 @@ fn publish(
         let stands = outputs.interest.stands();
         let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
         let mut seen = outputs.sight.seen(before, &context, &hosts, &places);
-        if changes.deps.contains(&Dep::Machines) {
+        if changes.may_move() {
             for (seen, place) in seen.iter_mut().zip(&places) {
                 if place.moved([before, &context]) {
                     *seen = Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });

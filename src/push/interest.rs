@@ -37,6 +37,10 @@ pub enum Dep {
     Definition(Hostname),
     /// The record of a pod.
     Workload(ClusterId, WorkloadKey),
+    /// The rules of how it is spoken to.
+    Traffic(Hostname),
+    /// The selectors that rules have.
+    Selectors,
     /// Which machines and nodes there are, and what is known of them.
     Machines,
     /// Gateways, and which network something is in.
@@ -121,7 +125,10 @@ impl Changes {
     /// The services of which more changed than what assignments say.
     pub fn services(&self) -> BTreeSet<Hostname> {
         let host = |dep: &Dep| match dep {
-            Dep::Definition(host) | Dep::Accounts(host) | Dep::Members(host) => Some(host.clone()),
+            Dep::Definition(host)
+            | Dep::Accounts(host)
+            | Dep::Members(host)
+            | Dep::Traffic(host) => Some(host.clone()),
             _ => None,
         };
         self.deps.iter().filter_map(host).collect()
@@ -130,9 +137,14 @@ impl Changes {
     /// Whether it is for [`super::scope::Sight`] to say who sees it.
     pub fn is_of_services(&self) -> bool {
         let is = |dep: &Dep| {
-            matches!(dep, Dep::Definition(_) | Dep::Accounts(_) | Dep::Members(_) | Dep::Machines)
+            !matches!(dep, Dep::Endpoints(_) | Dep::Workload(..) | Dep::Networks | Dep::Mesh)
         };
         self.deps.iter().any(is)
+    }
+
+    /// Whether proxies may stand elsewhere than before, as rules and views see them.
+    pub fn may_move(&self) -> bool {
+        self.deps.contains(&Dep::Machines) || self.deps.contains(&Dep::Selectors)
     }
 
     /// Takes note of what streams see of it.
@@ -284,7 +296,7 @@ impl Interest {
                 marked.push(stream);
             }
         } else if changes.is_of_services() {
-            let moves = changes.deps.contains(&Dep::Machines);
+            let moves = changes.may_move();
             let unknown = SeenChanges { everything: moves, ..SeenChanges::default() };
             let told = table.streams.iter().filter(|(stream, listener)| {
                 let seen = changes.seen_by(*stream, listener.stand.as_ref());

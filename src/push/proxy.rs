@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Labels, NETWORK_LABEL, Namespace, Port, Protocol,
-    Proxy, ProxyType, Service, TargetPort, gateway_port, labels_match,
+    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, NETWORK_LABEL, Namespace, Port, Protocol, Proxy,
+    ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
 
 /// One service port that a proxy's workload serves.
@@ -18,11 +18,6 @@ pub struct InboundTarget<'a> {
     pub port: &'a Port,
     /// The port on the workload.
     pub target: u16,
-}
-
-/// The labels of a proxy: its pod's where that is known, else those it claims.
-pub fn labels<'a>(context: &'a PushContext, proxy: &'a Proxy) -> &'a Labels {
-    context.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
 }
 
 /// The services that workloads of a namespace in a cluster may serve, oldest first: those of the namespace
@@ -66,7 +61,7 @@ pub fn inbound_targets<'a>(
     proxy: &'a Proxy,
     served: &'a [Arc<Service>],
 ) -> Vec<InboundTarget<'a>> {
-    let labels = labels(context, proxy);
+    let labels = context.labels_of(proxy);
     let mut targets = BTreeMap::new();
     for own in served {
         let selects = !own.selector.is_empty();
@@ -124,7 +119,7 @@ pub fn east_west_port(context: &PushContext, proxy: &Proxy) -> Option<u16> {
     if proxy.kind != ProxyType::Router {
         return None;
     }
-    let labels = labels(context, proxy);
+    let labels = context.labels_of(proxy);
     let own = context.services.values().filter_map(|merged| merged.by_cluster.get(&proxy.cluster));
     let mut gateways: Vec<&Arc<Service>> = own
         .filter(|service| {

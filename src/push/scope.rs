@@ -28,10 +28,11 @@ pub struct Stand {
 }
 
 impl Stand {
-    /// Whether what is known of the proxy's machine or node differs between two versions.
+    /// Whether what is known of the proxy's machine or node, or what selects it, differs between two versions.
     pub(super) fn moved(&self, [before, now]: [&PushContext; 2]) -> bool {
         let proxy = &self.proxy;
         before.whereabouts(proxy) != now.whereabouts(proxy)
+            || before.selection(proxy) != now.selection(proxy)
             || before.machine_of(proxy) != now.machine_of(proxy)
     }
 }

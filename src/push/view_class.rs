@@ -12,6 +12,7 @@ use super::interest::{Changes, Interest};
 use super::view::{ViewDependencies, ViewKey, contribution};
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{ClusterId, Hostname, Namespace};
+use crate::traffic::Selection;
 
 /// Where fewer names than this are watched, who watches is woken without a look: it costs as much.
 const WORTH_A_LOOK: usize = 4;
@@ -25,6 +26,7 @@ impl ViewKey {
             namespace: Namespace::default(),
             node: None,
             locality: None,
+            selection: Selection::default(),
             ..self
         }
     }
@@ -71,7 +73,8 @@ pub(super) fn unaffected_views(
 /// The service of that name, if nothing but the vantage matters for what a proxy is given of its endpoints.
 fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedService> {
     let service = context.services.get(host)?;
-    let is_plain = ViewDependencies::of(context, service) == ViewDependencies::default();
+    let is_plain = ViewDependencies::of(context, service) == ViewDependencies::default()
+        && !context.traffic.is_by_namespace(host.as_str());
     (is_plain && !context.private.contains_key(host)).then_some(service)
 }
 

@@ -9,6 +9,7 @@ use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, Distribution, ExportTo, Locality, Namespace, NetworkId, Proxy, Resolution,
 };
+use crate::traffic::Selection;
 
 /// What a view depends on besides the mesh: equal keys see the same. Proxies that share a key share
 /// encoded assignments.
@@ -30,6 +31,8 @@ pub struct ViewKey {
     pub node: Option<Arc<str>>,
     /// Where that is, where known.
     pub locality: Option<Arc<Locality>>,
+    /// The selectors of rules that select it.
+    pub selection: Selection,
     /// For whom the answer is.
     pub role: Role,
 }
@@ -55,6 +58,7 @@ impl ViewKey {
             ipv6: proxy.has_ipv6(),
             node: None,
             locality: None,
+            selection: Selection::default(),
             role,
         }
     }
@@ -64,11 +68,18 @@ impl ViewKey {
         Self { node, locality, ..self }
     }
 
+    /// The same, of a proxy that these select.
+    pub fn selected(self, selection: Selection) -> Self {
+        Self { selection, ..self }
+    }
+
     /// The view with all left out that can't matter for the endpoints of `service`, so that more
     /// proxies share it. It is given what the whole view is given.
     pub fn projected(&self, context: &PushContext, service: &MergedService) -> Self {
         let matters = ViewDependencies::of(context, service);
         let by_name = matches!(service.primary.resolution, Resolution::ByName(_));
+        let by_rules = context.traffic.is_by_namespace(service.hostname().as_str());
+        let is_named = by_rules && context.traffic.concerns(&self.namespace);
         Self {
             cluster: if matters.cluster { self.cluster.clone() } else { ClusterId::default() },
             network: if by_name || has_endpoints_in(service, &self.network) {
@@ -80,7 +91,7 @@ impl ViewKey {
                 let networks = service.shards.iter().flat_map(|shard| shard.networks());
                 networks.into_iter().any(|network| !self.sees(network))
             }),
-            namespace: if matters.namespace {
+            namespace: if matters.namespace || is_named {
                 self.namespace.clone()
             } else {
                 Namespace::default()
@@ -89,6 +100,7 @@ impl ViewKey {
             ipv6: self.ipv6,
             node: self.node.clone().filter(|_| matters.node),
             locality: self.locality.clone().filter(|_| matters.locality),
+            selection: if by_rules { self.selection.clone() } else { Selection::default() },
             role: self.role,
         }
     }

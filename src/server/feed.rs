@@ -28,6 +28,7 @@ use crate::registry::{Epoch, RegistryUpdate, ShardKey};
 use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
 use crate::store::Objects;
 use crate::task::{Supervisor, Watchdog};
+use crate::traffic::{KindSettings, TrafficIndex};
 
 /// What readiness waits for at first.
 const UNREAD: &str = "the configuration to be read";
@@ -45,6 +46,8 @@ type Fed = Result<(), mpsc::error::SendError<MeshEvent>>;
 pub(super) struct Configuration {
     pub(super) mesh: MeshSource,
     pub(super) stores: ObjectStores,
+    /// The DNS domain of services.
+    pub(super) domain: String,
     /// What keeps it from being read.
     pub(super) unread: watch::Receiver<Option<String>>,
 }
@@ -100,6 +103,8 @@ pub(super) async fn run(
         settings,
         known: Arc::default(),
         entries: service_entry::EntryIndex::new(&config.trust_domain),
+        traffic: TrafficIndex::new(kind_settings(&configuration.domain, &config)),
+        domain: configuration.domain,
         statuses: to.source_statuses.lines(),
         to,
         watchdog: tasks.watchdog("feed"),
@@ -116,6 +121,9 @@ struct Feed {
     settings: watch::Receiver<mesh::MeshSettings>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::EntryIndex,
+    traffic: TrafficIndex,
+    /// The DNS domain of services.
+    domain: String,
     statuses: watch::Receiver<SourceStatusMap>,
     watchdog: Watchdog,
 }
@@ -262,6 +270,10 @@ impl Feed {
         self.to.events.send(MeshEvent::MeshConfig(settings.config)).await?;
         self.to.events.send(MeshEvent::MeshNetworks(settings.networks)).await?;
         self.entries.move_to(&trust_domain);
+        let settings = kind_settings(&self.domain, &self.settings.borrow().config);
+        if let Some(update) = self.traffic.set(settings) {
+            self.to.events.send(MeshEvent::Traffic(update)).await?;
+        }
         // To whom entries are exported may be another matter now.
         self.entries().await
     }
@@ -279,8 +291,10 @@ impl Feed {
         let before = self.entries.problems().to_vec();
         self.entries.shadowed(&objects.shadowed);
         let change = self.entries.apply(&objects.others);
+        self.traffic(&objects).await?;
         self.to.stand_ins.send_if_modified(|held| {
-            let new = self.entries.stand_ins();
+            let mut new = self.entries.stand_ins();
+            new.extend(self.traffic.stand_ins());
             // Equal ones too: which object of a store is meant is known by its place in memory.
             let differs = !(held.is_empty() && new.is_empty());
             *held = Arc::new(new);
@@ -302,9 +316,32 @@ impl Feed {
         self.to.events.send(MeshEvent::Entries(update, selections)).await
     }
 
+    /// What the objects of the traffic configuration say now, and what of them is not followed.
+    async fn traffic(&mut self, objects: &Objects) -> Fed {
+        let update = self.traffic.apply(&objects.others);
+        for (key, reason) in self.traffic.take_news() {
+            let next = reason.code.next;
+            warn!(object = %key, %reason, next, "traffic configuration not followed as it is");
+        }
+        match update {
+            Some(update) => self.to.events.send(MeshEvent::Traffic(update)).await,
+            None => Ok(()),
+        }
+    }
+
     async fn gateway_names(&mut self) -> Fed {
         let resolved = Arc::clone(&self.from.resolved.borrow_and_update());
         self.to.events.send(MeshEvent::GatewayNames(resolved)).await
+    }
+}
+
+/// What the objects of the traffic configuration depend on.
+fn kind_settings(domain: &str, config: &mesh::MeshConfig) -> KindSettings {
+    KindSettings {
+        domain: domain.to_owned(),
+        root_namespace: config.root_namespace.as_str().into(),
+        destination_rules_export_to: config.default_destination_rule_export_to.clone(),
+        virtual_services_export_to: config.default_virtual_service_export_to.clone(),
     }
 }
 
@@ -428,6 +465,11 @@ mod tests {
             settings,
             objects,
             entries: service_entry::EntryIndex::new("cluster.local"),
+            traffic: TrafficIndex::new(kind_settings(
+                "cluster.local",
+                &mesh::MeshConfig::default(),
+            )),
+            domain: "cluster.local".to_owned(),
             watchdog: Supervisor::new().watchdog("feed"),
         };
         let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();

@@ -151,7 +151,8 @@ impl ServerInputs {
             mesh_data: mesh.data(),
             source_statuses: source_statuses.clone(),
         };
-        let configuration = Configuration { mesh, stores, unread: config_cluster.unread };
+        let domain = args.domain.clone();
+        let configuration = Configuration { mesh, stores, domain, unread: config_cluster.unread };
         let from = FeedInputs {
             restored: restored_updates,
             updates: updates_taken,

@@ -9,6 +9,9 @@ use serde_json::Value;
 use super::spec;
 use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ObjectKey};
 
+/// From the body of an object to the form in which manifests have it.
+pub(super) type ReadSpec = fn(&[u8]) -> Result<Value, DecodeError>;
+
 /// A kind of objects that are kept as they are stored. What they mean others decide.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StoreKind {
@@ -22,8 +25,9 @@ pub(super) struct StoreKind {
     pub(super) kind: &'static str,
     /// Whether its objects are in namespaces.
     pub(super) namespaced: bool,
-    /// Reads the body of an object that comes as protobuf, as a manifest has it.
-    pub(super) spec: fn(&[u8]) -> Result<Value, DecodeError>,
+    /// Reads the body of an object that comes as protobuf, as a manifest has it; `None` where MCP servers are not asked
+    /// for the kind.
+    pub(super) spec: Option<ReadSpec>,
 }
 
 /// All of them. API servers need not have any.
@@ -34,7 +38,7 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "serviceentries",
         kind: "ServiceEntry",
         namespaced: true,
-        spec: spec::service_entry,
+        spec: Some(spec::service_entry),
     },
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -42,9 +46,46 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "workloadentries",
         kind: "WorkloadEntry",
         namespaced: true,
-        spec: spec::workload_entry,
+        spec: Some(spec::workload_entry),
+    },
+    StoreKind {
+        group: ISTIO_NETWORKING,
+        versions: ISTIO_NETWORKING_VERSIONS,
+        plural: "destinationrules",
+        kind: "DestinationRule",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: ISTIO_NETWORKING,
+        versions: ISTIO_NETWORKING_VERSIONS,
+        plural: "gateways",
+        kind: "Gateway",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: ISTIO_NETWORKING,
+        versions: ISTIO_NETWORKING_VERSIONS,
+        plural: "sidecars",
+        kind: "Sidecar",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: ISTIO_NETWORKING,
+        versions: ISTIO_NETWORKING_VERSIONS,
+        plural: "virtualservices",
+        kind: "VirtualService",
+        namespaced: true,
+        spec: None,
     },
 ];
+
+/// Those that MCP servers are asked for.
+pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
+    ALL.iter().filter(|one| one.spec.is_some())
+}
 
 impl StoreKind {
     /// The row of an object.

@@ -25,6 +25,11 @@ fn workloads() -> StoreReader {
     StoreReader::Kept(&kinds::ALL[1])
 }
 
+/// The kinds behind the first two.
+fn further_kinds() -> impl Iterator<Item = StoreReader> {
+    kinds::ALL.iter().skip(2).map(StoreReader::Kept)
+}
+
 fn listed(reader: StoreReader, objects: Vec<ReadObject>) -> StoreInput {
     StoreInput { reader, event: WatchEvent::Restarted { objects, invalid: Vec::new() } }
 }
@@ -54,6 +59,9 @@ fn read(secrets: Vec<ReadObject>) -> (StoreIndex, Objects) {
     assert_eq!(index.tell(listed(StoreReader::IstioConfigMap, vec![])), None);
     assert_eq!(index.tell(listed(services(), vec![])), None);
     assert_eq!(index.tell(not_found(workloads())), None);
+    for reader in further_kinds() {
+        assert_eq!(index.tell(listed(reader, vec![])), None);
+    }
     let json = r#"{"metadata": {"name": "shop", "labels": {"mesh": "on"}}}"#;
     let shop = serde_json::from_str::<NamespaceObject>(json).expect("a namespace").into();
     let objects = index.tell(listed(StoreReader::Namespaces, vec![shop])).expect("all is read");
@@ -140,6 +148,9 @@ fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
     assert_eq!(index.tell(forbidden(StoreReader::IstioConfigMap)), None);
     assert_eq!(index.tell(not_found(services())), None);
     assert_eq!(index.tell(not_found(workloads())), None);
+    for reader in further_kinds() {
+        assert_eq!(index.tell(not_found(reader)), None);
+    }
     assert_eq!(index.tell(forbidden(StoreReader::Namespaces)), None);
     assert_eq!(index.tell(listed(StoreReader::Secrets, vec![])), None);
     assert_eq!(index.unread(), None);
@@ -248,7 +259,8 @@ fn a_first_list_is_held_against_what_was_known_before_the_start() {
     let (start, mut index) = (Instant::now(), StoreIndex::knowing(&known()));
     let mut tell = |reader, objects, now| index.apply(listed(reader, objects), now);
     let config_map = || vec![config_map("istio")];
-    for reader in [services(), workloads(), StoreReader::Namespaces] {
+    let kept = [services(), workloads()].into_iter().chain(further_kinds());
+    for reader in kept.chain([StoreReader::Namespaces]) {
         assert_eq!(tell(reader, vec![], start), None);
     }
     assert_eq!(tell(StoreReader::ConfigMap, vec![], start), None);

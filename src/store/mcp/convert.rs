@@ -40,7 +40,9 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
     if !fits {
         return Err(bad(&format!("its body is {message:?}, no {}", kind.kind)));
     }
-    let spec = (kind.spec)(&body.value).map_err(|_| bad("its body can't be decoded"))?;
+    let read =
+        kind.spec.ok_or_else(|| bad("it is of a kind that MCP servers are not asked for"))?;
+    let spec = read(&body.value).map_err(|_| bad("its body can't be decoded"))?;
     let mut object = json!({
         "metadata": {
             "namespace": key.namespace,

@@ -40,7 +40,7 @@ impl Type {
             let served = kind.versions.len().checked_sub(1).filter(|last| *last != 0);
             [Some(0), served].into_iter().flatten().map(move |version| Self { kind, version })
         };
-        kinds::ALL.iter().flat_map(versions)
+        kinds::of_mcp().flat_map(versions)
     }
 
     fn url(self) -> String {
@@ -171,13 +171,13 @@ impl McpState {
     /// Whether each kind has been answered on this stream, by one of its versions at least.
     pub(super) fn is_heard(&self) -> bool {
         let heard = |kind| self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
-        kinds::ALL.iter().all(heard)
+        kinds::of_mcp().all(heard)
     }
 
     /// The time to answer is over: a version that wasn't answered on this stream, while another of its kind
     /// was, is no longer served.
     pub(super) fn settle(&mut self) {
-        for kind in kinds::ALL {
+        for kind in kinds::of_mcp() {
             let heard = self.types.iter().any(|(one, held)| one.kind == kind && held.heard);
             let unheard =
                 self.types.iter_mut().filter(|(one, held)| one.kind == kind && !held.heard);

@@ -29,6 +29,8 @@ use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::proxy::{east_west_port, served_in};
 use crate::push::view::{ViewDependencies, ViewKey};
+use crate::traffic::Selection;
+use crate::traffic::destination_rule::RulesForHost;
 use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -238,13 +240,27 @@ struct RouterInputs {
 /// A service for a view, in a form, and whether it is in another network as well.
 pub(super) type ClustersKey = (Hostname, ViewKey, ClusterFormat, bool);
 
-/// Proxies that share addresses: cluster, namespace, whether they speak IPv4, and IPv6. What is kept
-/// for a class was made at a version of the definitions.
-pub(super) type Class = (ClusterId, Namespace, bool, bool);
+/// Proxies that share addresses, listeners and routes. What is kept for a class was made at a version of the
+/// definitions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Class {
+    pub(super) cluster: ClusterId,
+    /// Empty where it doesn't matter.
+    pub(super) namespace: Namespace,
+    /// The selectors of rules that select them.
+    pub(super) selection: Selection,
+    /// Whether they speak IPv4, and IPv6.
+    pub(super) families: (bool, bool),
+}
 
 /// The class of a view.
 pub(super) fn class_of(view: &ViewKey) -> Class {
-    (view.cluster.clone(), view.namespace.clone(), view.ipv4, view.ipv6)
+    Class {
+        cluster: view.cluster.clone(),
+        namespace: view.namespace.clone(),
+        selection: view.selection.clone(),
+        families: (view.ipv4, view.ipv6),
+    }
 }
 
 /// A route for a class of proxies, by name, and the namespace in whose DNS domain they are. In another, which
@@ -297,17 +313,19 @@ impl Scopes {
             ipv6: view.ipv6 || !self.family,
             node: view.node.clone().filter(|_| self.node),
             locality: view.locality.clone().filter(|_| self.locality),
+            selection: view.selection.clone(),
             role: view.role,
         }
     }
 }
 
-/// The namespace, if it is one for which some service is there that isn't for all.
+/// The namespace, if it is one for which some service is there that isn't for all, or some rule.
 pub(super) fn projected_namespace(context: &PushContext, namespace: &Namespace) -> Namespace {
     let nobody = Namespace::default();
     // Nothing is for a namespace without a name, but for what names none by mistake.
     let matters = context.restricted_namespaces.contains_key(namespace)
-        || context.restricted_namespaces.contains_key(&nobody);
+        || context.restricted_namespaces.contains_key(&nobody)
+        || context.traffic.concerns(namespace);
     if matters { namespace.clone() } else { nobody }
 }
 
@@ -319,6 +337,7 @@ pub(super) struct ServiceInputs {
     mesh: Arc<MeshConfig>,
     clusters: Arc<KnownClusters>,
     policy: Arc<Policy>,
+    rules: RulesForHost,
 }
 
 impl ServiceInputs {
@@ -329,6 +348,7 @@ impl ServiceInputs {
             mesh: Arc::clone(&context.mesh),
             clusters: Arc::clone(&context.clusters),
             policy: Arc::clone(&context.policy),
+            rules: context.traffic.destination_rules.of(service.hostname().as_str()),
         }
     }
 
@@ -339,6 +359,7 @@ impl ServiceInputs {
             && Arc::ptr_eq(&self.mesh, &context.mesh)
             && Arc::ptr_eq(&self.clusters, &context.clusters)
             && Arc::ptr_eq(&self.policy, &context.policy)
+            && self.rules.are_of(&context.traffic.destination_rules, service.hostname().as_str())
     }
 }
 
@@ -349,6 +370,7 @@ impl PartialEq for ServiceInputs {
             && Arc::ptr_eq(&self.mesh, &other.mesh)
             && Arc::ptr_eq(&self.clusters, &other.clusters)
             && Arc::ptr_eq(&self.policy, &other.policy)
+            && self.rules == other.rules
     }
 }
 

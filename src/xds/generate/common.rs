@@ -31,12 +31,11 @@ impl SharedResources<'_> {
 
     /// What addresses, shared listeners and routes depend on, besides the mesh.
     pub(super) fn class(&self, view: &ViewKey) -> Class {
-        let ViewKey { cluster, namespace, ipv4, ipv6, .. } = view;
-        (cluster.clone(), projected_namespace(self.context, namespace), *ipv4, *ipv6)
+        Class { namespace: projected_namespace(self.context, &view.namespace), ..class_of(view) }
     }
 
     pub(super) fn addresses(&self, class: &Class) -> Arc<ListenAddresses> {
-        let (cluster, namespace, ipv4, ipv6) = class;
+        let Class { cluster, namespace, families: (ipv4, ipv6), .. } = class;
         self.cache.addresses.at(class.clone(), self.context.definitions, || {
             Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
         })
@@ -127,7 +126,7 @@ impl SharedResources<'_> {
 
     /// The listeners that all sidecars of a class have, those for pods aside.
     pub(super) fn listeners(&self, class: &Class) -> Arc<SharedList> {
-        let (cluster, _, ipv4, ipv6) = class;
+        let Class { cluster, families: (ipv4, ipv6), .. } = class;
         self.cache.listeners.at(class.clone(), self.context.definitions, || {
             let addresses = self.addresses(class);
             let listeners = lds::shared(self.context, cluster, (*ipv4, *ipv6), &addresses);
@@ -191,12 +190,12 @@ impl SharedResources<'_> {
         let make = || {
             Arc::new(match port_number(name) {
                 Some(port) => self.route_of_port(class, namespace, port),
-                None => rds::of_service(&self.addresses(class), &class.0, name)
+                None => rds::of_service(&self.addresses(class), &class.cluster, name)
                     .unwrap_or_else(|| rds::empty(name)),
             })
         };
         // Clients choose names: only what listeners have named is worth keeping.
-        if !rds::is_named(&self.addresses(class), &class.0, name) {
+        if !rds::is_named(&self.addresses(class), &class.cluster, name) {
             return make();
         }
         self.cache.routes.at(key, self.context.definitions, make)
@@ -217,7 +216,7 @@ impl SharedResources<'_> {
     pub(super) fn base(&self, class: &Class, port: u16, completes: bool) -> Arc<rds::RouteBase> {
         let key = (class.clone(), port, completes);
         self.cache.bases.at(key, self.context.definitions, || {
-            let of = (&class.0, port, completes);
+            let of = (&class.cluster, port, completes);
             let addresses = self.addresses(class);
             Arc::new(rds::RouteBase::new(self.context, addresses, of, &self.cache.chunks))
         })

@@ -60,7 +60,7 @@ impl<'a> ProxyConfig<'a> {
     ) -> Self {
         let east_west_port = cache.east_west_port(context, proxy);
         let role = if east_west_port.is_some() { Role::Gateway } else { Role::Client };
-        let view = ViewKey::of(proxy, network, role);
+        let view = ViewKey::of(proxy, network, role).selected(context.selection(proxy));
         Self { context, proxy, view, east_west_port, cache }
     }
 

@@ -27,6 +27,7 @@ use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
 use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
+use crate::traffic::Selection;
 use crate::xds::names::port_number;
 
 impl Sight for Cache {
@@ -91,7 +92,10 @@ impl<'a> Lens<'a> {
         }
         let differs = |host: &&Hostname| {
             let both = [&before, &now].map(|context| context.services.get(*host));
-            matches!(both, [Some(old), Some(new)] if old.differs_beside_endpoints(new))
+            let rules =
+                [&before, &now].map(|context| context.traffic.destination_rules.of(host.as_str()));
+            matches!(both, [Some(old), Some(new)]
+                if old.differs_beside_endpoints(new) || rules[0] != rules[1])
         };
         let defined = hosts.iter().filter(differs).cloned().collect();
         let services = before.all_services().chain(now.all_services());
@@ -144,7 +148,7 @@ impl<'a> Lens<'a> {
             return *same;
         }
         let [before, now] = self.both().map(|common| common.listeners(class));
-        let same = before == now && !self.is_reranked(&class.0);
+        let same = before == now && !self.is_reranked(&class.cluster);
         self.answers.borrow_mut().listeners.insert(class.clone(), same);
         same
     }
@@ -241,7 +245,7 @@ impl<'a> Lens<'a> {
             }
         }
         let [before, now] = self.both().map(|common| common.route(class, namespace, name));
-        before == now && !self.is_reranked(&class.0)
+        before == now && !self.is_reranked(&class.cluster)
     }
 
     /// The routes of a port in namespaces that have none of the services.
@@ -250,7 +254,7 @@ impl<'a> Lens<'a> {
         if let Some(same) = self.answers.borrow().bases.get(&key) {
             return *same;
         }
-        let same = before.route() == now.route() && !self.is_reranked(&class.0);
+        let same = before.route() == now.route() && !self.is_reranked(&class.cluster);
         self.answers.borrow_mut().bases.insert(key, same);
         same
     }
@@ -351,6 +355,7 @@ struct StandGroup<'a> {
     families: (bool, bool),
     node: Option<&'a str>,
     locality: Option<&'a Locality>,
+    selection: Selection,
     kind: ListenerKind,
     form: ClusterFormat,
     given: bool,
@@ -414,6 +419,7 @@ impl<'a> Groups<'a> {
                 .locality
                 .as_deref()
                 .filter(|_| self.scopes.iter().any(|one| one.locality)),
+            selection: now.selection(proxy),
             kind,
             form: ClusterFormat::of(proxy),
             given: proxy.takes_given_addresses,
@@ -464,6 +470,7 @@ impl<'a> Groups<'a> {
             host.as_str().ends_with(&domain)
                 || contexts.iter().any(|context| context.private.contains_key(host))
         });
+        let is_named = is_named || contexts.iter().any(|one| one.traffic.concerns(namespace));
         let services = contexts.iter().flat_map(|context| context.services.values());
         let visible = services.map(|service| service.primary.export_to.visible_to(namespace));
         let signature = (visible.collect(), is_named.then(|| namespace.clone()));
@@ -477,7 +484,9 @@ impl<'a> Groups<'a> {
 fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifference {
     let proxy = &*stand.proxy;
     let role = if let ListenerKind::Gateway(_) = kind { Role::Gateway } else { Role::Client };
-    let view = ViewKey::of(proxy, stand.network.clone(), role).at(stand.whereabouts.clone());
+    let view = ViewKey::of(proxy, stand.network.clone(), role)
+        .at(stand.whereabouts.clone())
+        .selected(lens.whole[1].selection(proxy));
     let form = ClusterFormat::of(proxy);
     let mut seen = SeenChanges::default();
     let mut pods: Arc<[IpAddr]> = Arc::default();
@@ -497,7 +506,7 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifferenc
                 Err(domain) => {
                     let [before, now] =
                         lens.both().map(|common| common.route_in(&class, domain, name));
-                    before == now && !lens.is_reranked(&class.0)
+                    before == now && !lens.is_reranked(&class.cluster)
                 }
             };
             seen.routes = lens.routes.iter().filter(|name| !same(name)).cloned().collect();

@@ -1,0 +1,59 @@
+//! 10xx: traffic configuration.
+
+use super::code::Code;
+
+codes! {
+    /// An object that its schema refuses.
+    TRAFFIC_MALFORMED = "STR1001", "an object of the traffic configuration does not fit its schema",
+        "Correct the field that is named; it is read again by itself.", "\
+A field has a value of a type, or a word, that the schema doesn't know. The object's last form that did
+fit stays in force, whole; where there is none, over a restart either, it is as if it were absent. No
+other object is affected.";
+
+    /// A host that is none.
+    TRAFFIC_HOST = "STR1002", "a host that is no DNS name and no wildcard",
+        "Write a full name, a Service's short name, * or *.suffix.", "\
+Hosts are DNS names; a name without a dot is a Service of the object's own namespace; a wildcard is * or
+begins with *. and has no other star. What names no host that can be, holds for nothing.";
+
+    /// A subset that can't be.
+    TRAFFIC_SUBSET = "STR1003", "a subset that can't be used",
+        "Give each subset of the rule its own name of letters, digits, - . and _", "\
+The name of a subset becomes a part of the names of upstream clusters and of SNIs, which other parties
+take apart again. Of two subsets of one name the first counts. The rest of the rule holds.";
+
+    /// Settings for what is no port.
+    TRAFFIC_PORT = "STR1004", "a number that is no port",
+        "Name a port of the service, from 1 to 65535.", "\
+Settings for a port count where the service has that port; settings for what is no port count nowhere.
+The rest of the object holds.";
+
+    /// Known, and not done.
+    TRAFFIC_UNSUPPORTED = "STR1005", "a field that has no effect here",
+        "Remove it if you don't need it; docs/guide/traffic.md says what is there instead.", "\
+The schema has the field and Strait doesn't follow it. The rest of the object holds.";
+
+    /// A group that another makes void.
+    TRAFFIC_REPLACED = "STR1006", "a setting that another one replaces",
+        "Say in the place that counts all that shall hold there.", "\
+Groups of settings count whole: those of a port replace those of the service, those of a subset the same
+groups of the service, and of two that exclude each other one counts. Nothing is mixed inside a group.";
+
+    /// A value that Envoy refuses.
+    TRAFFIC_VALUE = "STR1007", "a value that proxies would refuse",
+        "Correct the value that is named.", "\
+Proxies refuse whole tables for one such value, so it is not sent: the text says what counts in its
+place. The rest of the object holds.";
+
+    /// DISABLE that nobody wrote.
+    TRAFFIC_PLAIN_TEXT = "STR1008", "a tls block without a mode means plain text",
+        "Name the mode: ISTIO_MUTUAL, SIMPLE, MUTUAL or DISABLE.", "\
+The schema's first mode is DISABLE, so a block that names none turns TLS off, the mesh's own included. It
+is followed, since other control planes do the same, and said.";
+
+    /// TLS that can't be made.
+    TRAFFIC_TLS = "STR1009", "TLS to a service that can't be made as it is asked for",
+        "Name the certificates that the mode needs, or choose another mode.", "\
+The mode needs certificates that the rule doesn't name, or that this kind of proxy can't be given.
+Nothing is sent in plain text in its place: the upstream cluster is left out, and requests fail.";
+}

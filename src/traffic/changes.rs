@@ -1,0 +1,31 @@
+//! What a change of the traffic configuration touches.
+
+use std::collections::BTreeSet;
+
+use super::hosts::HostPattern;
+use crate::model::Namespace;
+
+/// What may be otherwise than before, by name. What is not named is as it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrafficChanges {
+    /// Hosts of which some rule came, went or changed.
+    pub hosts: BTreeSet<HostPattern>,
+    /// Namespaces whose proxies import other hosts than before.
+    pub scopes: BTreeSet<Namespace>,
+    /// Whether the selectors in use are others, so that what selects a proxy is to be found out again.
+    pub selectors: bool,
+}
+
+impl TrafficChanges {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty() && self.scopes.is_empty() && !self.selectors
+    }
+
+    /// Takes in others.
+    pub fn merge(&mut self, other: Self) {
+        self.hosts.extend(other.hosts);
+        self.scopes.extend(other.scopes);
+        self.selectors |= other.selectors;
+    }
+}

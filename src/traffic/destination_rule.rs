@@ -1,0 +1,435 @@
+//! DestinationRule: which holds for a client of a service. (Istio, "Destination Rule";
+//! docs/reference/traffic.md, "DestinationRule".)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::changes::TrafficChanges;
+use super::hosts::HostPattern;
+use super::kind::KindSettings;
+use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
+use super::policy::{RawTrafficPolicy, TrafficPolicy};
+use super::selection::{RuleSelector, Selection, Selectors};
+use crate::codes;
+use crate::model::{ExportTo, Labels, Namespace};
+
+/// A rule, as one object or several of one meaning have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DestinationRule {
+    /// The objects that it is from, the oldest first; never empty, of one namespace.
+    pub objects: Vec<ObjectMeta>,
+    /// The services that it is about.
+    pub host: HostPattern,
+    /// The namespaces whose clients it may hold for.
+    pub export_to: ExportTo,
+    /// The clients that it holds for, where these are not all. It is for its own namespace alone then.
+    pub selector: Option<RuleSelector>,
+    /// How a service is spoken to.
+    pub policy: Option<Arc<TrafficPolicy>>,
+    /// Parts of a service, by name.
+    pub subsets: BTreeMap<Arc<str>, Subset>,
+}
+
+/// A part of a service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subset {
+    /// The labels that its endpoints have; empty for all.
+    pub labels: Labels,
+    /// How it is spoken to, over what holds for the service.
+    pub policy: Option<Arc<TrafficPolicy>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDestinationRule {
+    host: String,
+    traffic_policy: Option<RawTrafficPolicy>,
+    subsets: Vec<RawSubset>,
+    export_to: Vec<String>,
+    workload_selector: Option<RawWorkloadSelector>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawSubset {
+    name: String,
+    labels: BTreeMap<String, String>,
+    traffic_policy: Option<RawTrafficPolicy>,
+}
+
+impl DestinationRule {
+    /// Reads an object, with what its owner should know.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read(
+        meta: ObjectMeta,
+        object: &Value,
+        settings: &KindSettings,
+    ) -> Result<(Self, Vec<Reason>), Reason> {
+        let raw: RawDestinationRule = object::body(object)?;
+        let host = HostPattern::parse(&raw.host, meta.namespace.as_str(), &settings.domain);
+        let host = host.map_err(|error| {
+            let text = format!("{:?} {error}; the rule holds for nothing", raw.host);
+            Reason::lost(&codes::TRAFFIC_HOST, "spec.host", text)
+        })?;
+        let mut reasons = Vec::new();
+        let policy = raw
+            .traffic_policy
+            .map(|raw| Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", &mut reasons)));
+        let mut subsets = BTreeMap::new();
+        for (at, raw) in raw.subsets.into_iter().enumerate() {
+            let path = format!("spec.subsets[{at}]");
+            if let Err(fact) = is_subset_name(&raw.name) {
+                let text = format!("{:?} {fact}; the subset is left out", raw.name);
+                reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, format!("{path}.name"), text));
+                continue;
+            }
+            if subsets.contains_key(&*raw.name) {
+                let text = format!("{} is there already; the first counts", raw.name);
+                reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, format!("{path}.name"), text));
+                continue;
+            }
+            let policy = raw.traffic_policy.map(|raw| {
+                let path = format!("{path}.trafficPolicy");
+                Arc::new(TrafficPolicy::read(raw, &path, &mut reasons))
+            });
+            subsets.insert(raw.name.into(), Subset { labels: labels(&raw.labels), policy });
+        }
+        let selector = raw.workload_selector.map(|raw| labels(&raw.match_labels));
+        let selector = selector.filter(|labels| !labels.is_empty()).map(Arc::new);
+        let default = &settings.destination_rules_export_to;
+        let export_to = match selector {
+            Some(_) => ExportTo::Namespaces(vec![meta.namespace.clone()]),
+            None => object::export_to(&raw.export_to, default, &meta.namespace),
+        };
+        let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
+        Ok((rule, reasons))
+    }
+
+    /// The oldest object that it is from.
+    pub fn meta(&self) -> &ObjectMeta {
+        self.objects.first().expect("a rule is from an object")
+    }
+
+    /// The namespace that it is in.
+    pub fn namespace(&self) -> &Namespace {
+        &self.meta().namespace
+    }
+
+    /// Whether all clients of its host see it alike, wherever they are: a service's own namespace says to everybody how
+    /// it is spoken to, or the root namespace does where nobody else does.
+    fn is_general(&self, settings: &KindSettings) -> bool {
+        let of_own_service = || {
+            let suffix = format!(".{}.svc.{}", self.namespace(), settings.domain);
+            self.host.exact().is_some_and(|host| host.as_str().ends_with(&suffix))
+        };
+        self.selector.is_none()
+            && self.export_to == ExportTo::Public
+            && (*self.namespace() == settings.root_namespace || of_own_service())
+    }
+
+    /// Whether a younger one says of the same clients and services what it doesn't.
+    fn merges_with(&self, younger: &Self) -> bool {
+        self.export_to == younger.export_to && self.selector == younger.selector
+    }
+
+    /// Takes in what a younger one says that it doesn't say itself.
+    fn merge(&mut self, younger: &Self) {
+        self.objects.extend(younger.objects.iter().cloned());
+        if self.policy.is_none() {
+            self.policy.clone_from(&younger.policy);
+        }
+        for (name, subset) in &younger.subsets {
+            self.subsets.entry(Arc::clone(name)).or_insert_with(|| subset.clone());
+        }
+    }
+}
+
+fn labels(raw: &BTreeMap<String, String>) -> Labels {
+    raw.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+}
+
+/// It becomes a part of names that are parsed again, so it has no characters that separate these. (Kubernetes, "Label names";
+/// the API says DNS label.)
+fn is_subset_name(name: &str) -> Result<(), &'static str> {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    match name {
+        "" => Err("is empty"),
+        _ if name.len() > 253 => Err("is longer than 253 characters"),
+        _ if !name.bytes().all(legal) => {
+            Err("has other characters than letters, digits, - . and _")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A client of services, as far as rules ask for it.
+#[derive(Debug, Clone, Copy)]
+pub struct RuleClient<'a> {
+    /// Its namespace.
+    pub namespace: &'a Namespace,
+    /// The selectors that select it.
+    pub selection: &'a Selection,
+}
+
+/// The rules of one host, by namespace: with selectors first, then by age.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct HostRules(BTreeMap<Namespace, Vec<Arc<DestinationRule>>>);
+
+/// All rules in force, by host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DestinationRules {
+    by_host: OrdMap<HostPattern, Arc<HostRules>>,
+    /// Those that not all see alike: how many there are of each host, and for each namespace that they are for.
+    special_hosts: OrdMap<HostPattern, usize>,
+    special_namespaces: OrdMap<Namespace, usize>,
+    root_namespace: Namespace,
+}
+
+impl DestinationRules {
+    /// The rules that may hold for clients of a service.
+    pub fn of(&self, host: &str) -> RulesForHost {
+        if self.by_host.is_empty() {
+            return RulesForHost::default();
+        }
+        let found = patterns(host).filter_map(|pattern| self.by_host.get(&pattern).cloned());
+        RulesForHost { rules: found.collect(), root_namespace: self.root_namespace.clone() }
+    }
+
+    /// See [`super::Traffic::is_by_namespace`].
+    pub fn is_by_namespace(&self, host: &str) -> bool {
+        !self.special_hosts.is_empty()
+            && patterns(host).any(|pattern| self.special_hosts.contains_key(&pattern))
+    }
+
+    /// All hosts that rules name.
+    pub fn hosts(&self) -> impl Iterator<Item = HostPattern> {
+        self.by_host.keys().cloned()
+    }
+
+    /// See [`super::Traffic::concerns`].
+    pub fn concerns(&self, namespace: &Namespace) -> bool {
+        self.special_namespaces.contains_key(namespace)
+    }
+}
+
+/// The patterns that hold a host, the most specific first.
+fn patterns(host: &str) -> impl Iterator<Item = HostPattern> {
+    let exact = HostPattern::Exact(host.to_ascii_lowercase().into());
+    let dots = host.match_indices('.').map(|(at, _)| at).filter(|at| *at != 0);
+    let under =
+        dots.filter_map(|at| Some(HostPattern::Under(host.get(at..)?.to_ascii_lowercase().into())));
+    let under: Vec<_> = under.collect();
+    std::iter::once(exact).chain(under).chain([HostPattern::all()])
+}
+
+/// The rules that may hold for clients of one service: equal as long as none of them changed.
+#[derive(Debug, Clone, Default)]
+pub struct RulesForHost {
+    /// Of the most specific host first.
+    rules: Vec<Arc<HostRules>>,
+    root_namespace: Namespace,
+}
+
+impl PartialEq for RulesForHost {
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(a, b): (&Arc<HostRules>, &Arc<HostRules>)| Arc::ptr_eq(a, b) || a == b;
+        self.rules.len() == other.rules.len()
+            && self.root_namespace == other.root_namespace
+            && self.rules.iter().zip(&other.rules).all(same)
+    }
+}
+
+impl Eq for RulesForHost {}
+
+impl RulesForHost {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether these are still the rules of the host.
+    pub fn are_of(&self, all: &DestinationRules, host: &str) -> bool {
+        (self.is_empty() && all.by_host.is_empty()) || *self == all.of(host)
+    }
+
+    /// The rule that holds for a client of a service that is in the namespace `owner`: one of the client's own
+    /// namespace, else of the service's, else of the root namespace; in each the one of the most specific host among
+    /// those that the client may see and that select it. Rules of several namespaces are never mixed.
+    pub fn rule(&self, client: RuleClient<'_>, owner: &Namespace) -> Option<&Arc<DestinationRule>> {
+        let root = &self.root_namespace;
+        let own = || {
+            let is_own = |rule: &DestinationRule| {
+                // The root namespace's public rules are everybody's last resort, its own clients' as well.
+                client.namespace != root || rule.export_to != ExportTo::Public
+            };
+            self.first_in(client.namespace, |rule| is_own(rule) && sees(rule, client))
+        };
+        let others = |namespace: &Namespace| {
+            self.first_in(namespace, |rule| rule.selector.is_none() && sees(rule, client))
+        };
+        own().or_else(|| others(owner)).or_else(|| others(root))
+    }
+
+    /// The rule by which the service itself is known to gateways of other networks: that of its own namespace, else of the
+    /// root namespace.
+    pub fn owners(&self, owner: &Namespace) -> Option<&Arc<DestinationRule>> {
+        let public = |rule: &DestinationRule| rule.selector.is_none();
+        self.first_in(owner, public).or_else(|| self.first_in(&self.root_namespace, public))
+    }
+
+    fn first_in(
+        &self,
+        namespace: &Namespace,
+        holds: impl Fn(&DestinationRule) -> bool,
+    ) -> Option<&Arc<DestinationRule>> {
+        let of_namespace = self.rules.iter().filter_map(|rules| rules.0.get(namespace));
+        of_namespace.flatten().find(|rule| holds(rule))
+    }
+}
+
+/// Whether a client may be held to a rule.
+fn sees(rule: &DestinationRule, client: RuleClient<'_>) -> bool {
+    rule.export_to.visible_to(client.namespace)
+        && rule.selector.as_ref().is_none_or(|selector| client.selection.contains(selector))
+}
+
+/// The objects that rules come of, which change one by one.
+#[derive(Debug, Default)]
+pub(super) struct DestinationRuleObjects {
+    by_host: BTreeMap<(HostPattern, Namespace), BTreeSet<Ranked>>,
+}
+
+/// An object among those of one host and namespace.
+#[derive(Debug, Clone)]
+struct Ranked(Arc<DestinationRule>);
+
+impl Ranked {
+    fn key(&self) -> (bool, &ObjectMeta) {
+        (self.0.selector.is_none(), self.0.meta())
+    }
+}
+
+impl PartialEq for Ranked {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Ranked {}
+
+impl PartialOrd for Ranked {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ranked {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+/// What is in force, as objects change it.
+pub(super) struct RulesInForce<'a> {
+    pub(super) rules: &'a mut DestinationRules,
+    pub(super) selectors: &'a mut Selectors,
+    pub(super) settings: &'a KindSettings,
+    pub(super) changes: &'a mut TrafficChanges,
+}
+
+impl DestinationRuleObjects {
+    pub(super) fn insert(&mut self, rule: Arc<DestinationRule>, into: RulesInForce<'_>) {
+        if let Some(selector) = &rule.selector {
+            into.changes.selectors |=
+                into.selectors.add(Some(rule.namespace()), Arc::clone(selector));
+        }
+        let key = (rule.host.clone(), rule.namespace().clone());
+        self.by_host.entry(key.clone()).or_default().insert(Ranked(rule));
+        self.put(&key, into);
+    }
+
+    pub(super) fn remove(&mut self, rule: &Arc<DestinationRule>, from: RulesInForce<'_>) {
+        if let Some(selector) = &rule.selector {
+            from.changes.selectors |= from.selectors.remove(Some(rule.namespace()), selector);
+        }
+        let key = (rule.host.clone(), rule.namespace().clone());
+        if let Some(objects) = self.by_host.get_mut(&key) {
+            objects.remove(&Ranked(Arc::clone(rule)));
+            if objects.is_empty() {
+                self.by_host.remove(&key);
+            }
+        }
+        self.put(&key, from);
+    }
+
+    /// Joins the objects of a host and a namespace again, and puts what comes of them in force.
+    fn put(&self, key: &(HostPattern, Namespace), into: RulesInForce<'_>) {
+        let RulesInForce { rules, settings, changes, .. } = into;
+        let joined = joined(self.by_host.get(key));
+        let (host, namespace) = key;
+        rules.root_namespace = settings.root_namespace.clone();
+        let mut all = rules.by_host.get(host).map(|all| HostRules::clone(all)).unwrap_or_default();
+        let before = all.0.remove(namespace).unwrap_or_default();
+        if before == joined {
+            return;
+        }
+        for rule in before.iter().filter(|rule| !rule.is_general(settings)) {
+            count(&mut rules.special_hosts, host, false);
+            for namespace in special_namespaces(rule) {
+                count(&mut rules.special_namespaces, &namespace, false);
+            }
+        }
+        for rule in joined.iter().filter(|rule| !rule.is_general(settings)) {
+            count(&mut rules.special_hosts, host, true);
+            for namespace in special_namespaces(rule) {
+                count(&mut rules.special_namespaces, &namespace, true);
+            }
+        }
+        if !joined.is_empty() {
+            all.0.insert(namespace.clone(), joined);
+        }
+        if all.0.is_empty() {
+            rules.by_host.remove(host);
+        } else {
+            rules.by_host.insert(host.clone(), Arc::new(all));
+        }
+        changes.hosts.insert(host.clone());
+    }
+}
+
+/// What comes of the objects of one host and namespace.
+fn joined(objects: Option<&BTreeSet<Ranked>>) -> Vec<Arc<DestinationRule>> {
+    let mut joined: Vec<Arc<DestinationRule>> = Vec::new();
+    for Ranked(rule) in objects.into_iter().flatten() {
+        match joined.iter_mut().find(|older| older.merges_with(rule)) {
+            Some(older) => Arc::make_mut(older).merge(rule),
+            None => joined.push(Arc::clone(rule)),
+        }
+    }
+    joined
+}
+
+/// The namespaces whose clients see a rule that not all see alike: its own, and those that it names.
+fn special_namespaces(rule: &DestinationRule) -> BTreeSet<Namespace> {
+    let named = match &rule.export_to {
+        ExportTo::Public => [].as_slice(),
+        ExportTo::Namespaces(named) => named,
+    };
+    named.iter().chain([rule.namespace()]).cloned().collect()
+}
+
+fn count<K: Ord + Clone>(counts: &mut OrdMap<K, usize>, key: &K, up: bool) {
+    let now = counts.get(key).copied().unwrap_or_default();
+    let now = if up { now + 1 } else { now.saturating_sub(1) };
+    if now == 0 {
+        counts.remove(key);
+    } else {
+        counts.insert(key.clone(), now);
+    }
+}

@@ -1,0 +1,246 @@
+//! From objects as they are stored to the traffic configuration in force, object by object.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::changes::TrafficChanges;
+use super::config::Traffic;
+use super::destination_rule::{DestinationRule, DestinationRuleObjects, RulesInForce};
+use super::kind::KindSettings;
+use super::object::{ObjectMeta, ObjectState, Reason};
+use crate::model::{Cause, Causes, ClusterId, Collection, ISTIO_NETWORKING, ObjectKey};
+
+/// What comes of a change of objects.
+#[derive(Debug, Clone)]
+pub struct TrafficUpdate {
+    /// What is in force now.
+    pub traffic: Traffic,
+    /// What of it may differ.
+    pub changes: TrafficChanges,
+    /// The objects behind that.
+    pub causes: Causes,
+}
+
+/// A kind of objects that this index reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TrafficKind {
+    DestinationRule,
+}
+
+impl TrafficKind {
+    fn of(key: &ObjectKey) -> Option<Self> {
+        match (&*key.group, &*key.kind) {
+            (ISTIO_NETWORKING, "DestinationRule") => Some(Self::DestinationRule),
+            _ => None,
+        }
+    }
+
+    fn read(
+        self,
+        meta: ObjectMeta,
+        object: &Value,
+        settings: &KindSettings,
+    ) -> Result<(TrafficObject, Vec<Reason>), Reason> {
+        Ok(match self {
+            Self::DestinationRule => {
+                let (rule, reasons) = DestinationRule::read(meta, object, settings)?;
+                (TrafficObject::DestinationRule(Arc::new(rule)), reasons)
+            }
+        })
+    }
+}
+
+/// An object that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum TrafficObject {
+    DestinationRule(Arc<DestinationRule>),
+}
+
+/// An object as it was last read.
+#[derive(Debug)]
+struct TrafficEntry {
+    /// The last of it that made sense, as it was stored and as it was read.
+    good: Option<(Arc<Value>, TrafficObject)>,
+    state: ObjectState,
+}
+
+/// What is known of the objects. Pure. What comes of a history of changes is the same as what comes of its end.
+#[derive(Debug)]
+pub struct TrafficIndex {
+    settings: KindSettings,
+    /// The objects as they were last taken.
+    objects: Collection,
+    entries: BTreeMap<ObjectKey, TrafficEntry>,
+    destination_rules: DestinationRuleObjects,
+    traffic: Traffic,
+    /// Of objects that came or changed, what was not yet passed on of what is said of them.
+    news: Vec<(ObjectKey, Reason)>,
+    heard: bool,
+}
+
+impl TrafficIndex {
+    /// Nothing yet.
+    pub fn new(settings: KindSettings) -> Self {
+        Self {
+            settings,
+            objects: Collection::default(),
+            entries: BTreeMap::new(),
+            destination_rules: DestinationRuleObjects::default(),
+            traffic: Traffic::default(),
+            news: Vec::new(),
+            heard: false,
+        }
+    }
+
+    /// Takes the objects that there are now; kinds of others are left alone. `None` where nothing comes of it: the same
+    /// content in another order, or of another version, changes nothing. The first time something always does.
+    pub fn apply(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
+        let before = std::mem::replace(&mut self.objects, objects.clone());
+        let mut changes = TrafficChanges::default();
+        let mut causes = Causes::default();
+        for difference in objects.differences(&before) {
+            let Some(kind) = TrafficKind::of(difference.key) else { continue };
+            let key = difference.key;
+            let touched = match difference.now {
+                Some(object) => self.put(kind, key, object, &mut changes),
+                None => self.remove(key, &mut changes),
+            };
+            if touched {
+                causes.add(Cause {
+                    namespace: Arc::clone(&key.namespace),
+                    ..Cause::named(ClusterId::default(), kind_name(kind), &*key.name)
+                });
+            }
+        }
+        let first = !std::mem::replace(&mut self.heard, true);
+        (first || !changes.is_empty()).then(|| TrafficUpdate {
+            traffic: self.traffic.clone(),
+            changes,
+            causes,
+        })
+    }
+
+    /// Reads all objects again where settings of the mesh are others now.
+    pub fn set(&mut self, settings: KindSettings) -> Option<TrafficUpdate> {
+        if settings == self.settings {
+            return None;
+        }
+        let objects = self.objects.clone();
+        let heard = self.heard;
+        let mut anew = Self::new(settings);
+        // The last good form first, so that it stands in again.
+        let good =
+            self.entries.values().filter_map(|entry| Some(Arc::clone(&entry.good.as_ref()?.0)));
+        anew.apply(&good.collect());
+        let mut update = anew.apply(&objects);
+        if let Some(update) = &mut update {
+            update.causes = Causes::default();
+        }
+        // Whatever was or is named may be otherwise.
+        let mut changes = TrafficChanges { selectors: true, ..TrafficChanges::default() };
+        changes.hosts.extend(self.traffic.destination_rules.hosts());
+        changes.hosts.extend(anew.traffic.destination_rules.hosts());
+        let traffic = anew.traffic.clone();
+        *self = anew;
+        heard.then(|| TrafficUpdate { traffic, changes, causes: Causes::default() })
+    }
+
+    /// What is said of objects that came or changed since this was last asked.
+    pub fn take_news(&mut self) -> Vec<(ObjectKey, Reason)> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// What is said of each object that this index reads.
+    pub fn states(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectState)> {
+        self.entries.iter().map(|(key, entry)| (key, &entry.state))
+    }
+
+    /// The objects that make no sense as they are, each with its last form that did.
+    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+        let of = |(key, entry): (&ObjectKey, &TrafficEntry)| {
+            let (good, _) = entry.good.as_ref().filter(|_| entry.state.refused)?;
+            // Which object of a store is meant is known by its place in memory.
+            Some((Arc::clone(self.objects.get(key)?), Arc::clone(good)))
+        };
+        self.entries.iter().filter_map(of).collect()
+    }
+
+    /// Takes an object; whether anything comes of it.
+    fn put(
+        &mut self,
+        kind: TrafficKind,
+        key: &ObjectKey,
+        object: &Arc<Value>,
+        changes: &mut TrafficChanges,
+    ) -> bool {
+        let before = self.entries.remove(key);
+        let said = before.as_ref().map(|entry| entry.state.reasons.clone()).unwrap_or_default();
+        let was = before.as_ref().and_then(|entry| entry.good.clone());
+        let meta = ObjectMeta::of(key, object);
+        let (good, state) = match kind.read(meta, object, &self.settings) {
+            Ok((read, reasons)) => {
+                let state = ObjectState { reasons, ..ObjectState::default() };
+                (Some((Arc::clone(object), read)), state)
+            }
+            Err(reason) => {
+                let is_last_good = was.is_some();
+                let state = ObjectState { reasons: vec![reason], refused: true, is_last_good };
+                (was.clone(), state)
+            }
+        };
+        let new = state.reasons.iter().filter(|reason| !said.contains(reason));
+        self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
+        let (old, new) = (was.map(|(_, read)| read), good.as_ref().map(|(_, read)| read.clone()));
+        self.entries.insert(key.clone(), TrafficEntry { good, state });
+        if old == new {
+            return false;
+        }
+        if let Some(old) = old {
+            self.take_out(&old, changes);
+        }
+        if let Some(new) = new {
+            self.put_in(new, changes);
+        }
+        true
+    }
+
+    fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {
+        let entry = self.entries.remove(key);
+        let Some((_, old)) = entry.and_then(|entry| entry.good) else { return false };
+        self.take_out(&old, changes);
+        true
+    }
+
+    fn put_in(&mut self, object: TrafficObject, changes: &mut TrafficChanges) {
+        let Self { traffic, settings, .. } = self;
+        match object {
+            TrafficObject::DestinationRule(rule) => {
+                let Traffic { destination_rules: rules, selectors, .. } = traffic;
+                let into = RulesInForce { rules, selectors, settings, changes };
+                self.destination_rules.insert(rule, into);
+            }
+        }
+    }
+
+    fn take_out(&mut self, object: &TrafficObject, changes: &mut TrafficChanges) {
+        let Self { traffic, settings, .. } = self;
+        match object {
+            TrafficObject::DestinationRule(rule) => {
+                let Traffic { destination_rules: rules, selectors, .. } = traffic;
+                let from = RulesInForce { rules, selectors, settings, changes };
+                self.destination_rules.remove(rule, from);
+            }
+        }
+    }
+}
+
+fn kind_name(kind: TrafficKind) -> &'static str {
+    match kind {
+        TrafficKind::DestinationRule => "DestinationRule",
+    }
+}
+
+#[cfg(test)]
+mod tests;

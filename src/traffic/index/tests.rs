@@ -1,0 +1,270 @@
+//! Which rule is in force for whom, and what a change of objects touches.
+
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+use super::*;
+use crate::model::{ExportTo, Namespace};
+use crate::traffic::HostPattern;
+use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::selection::Selection;
+
+fn settings() -> KindSettings {
+    KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    }
+}
+
+fn index() -> TrafficIndex {
+    let mut index = TrafficIndex::new(settings());
+    index.apply(&Collection::default());
+    index
+}
+
+/// A DestinationRule `namespace/name`, so many seconds young.
+fn rule(namespace: &str, name: &str, age: u32, spec: Value) -> Arc<Value> {
+    Arc::new(json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "DestinationRule",
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "creationTimestamp": format!("2026-01-01T00:00:{age:02}Z"),
+        },
+        "spec": spec,
+    }))
+}
+
+fn all(objects: &[Arc<Value>]) -> Collection {
+    objects.iter().cloned().collect()
+}
+
+/// The names of the objects of the rule that is in force.
+fn in_force(index: &TrafficIndex, client: &str, host: &str, owner: &str) -> Vec<String> {
+    in_force_for(index, client, &[], host, owner)
+}
+
+fn in_force_for(
+    index: &TrafficIndex,
+    client: &str,
+    labels: &[(&str, &str)],
+    host: &str,
+    owner: &str,
+) -> Vec<String> {
+    let namespace: Namespace = client.into();
+    let labels = labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    let selection: Selection = index.traffic.selection(&namespace, &labels);
+    let client = RuleClient { namespace: &namespace, selection: &selection };
+    let rules = index.traffic.destination_rules.of(host);
+    let rule = rules.rule(client, &owner.into());
+    rule.into_iter().flat_map(|rule| &rule.objects).map(ToString::to_string).collect()
+}
+
+const HOST: &str = "web.shop.svc.cluster.local";
+
+#[test]
+fn the_clients_namespace_comes_before_the_services_and_that_before_the_root() {
+    let mut index = index();
+    let root = rule("istio-system", "mesh", 0, json!({"host": "*.local"}));
+    let owner = rule("shop", "own", 1, json!({"host": "web"}));
+    let client = rule("client", "mine", 2, json!({"host": HOST}));
+    index.apply(&all(&[root.clone(), owner, client.clone()]));
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["client/mine"]);
+    assert_eq!(in_force(&index, "other", HOST, "shop"), ["shop/own"]);
+    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/own"]);
+    index.apply(&all(&[root, client]));
+    assert_eq!(in_force(&index, "other", HOST, "shop"), ["istio-system/mesh"]);
+    assert_eq!(in_force(&index, "istio-system", HOST, "shop"), ["istio-system/mesh"]);
+}
+
+#[test]
+fn the_most_specific_host_counts_within_a_namespace() {
+    let mut index = index();
+    let wide = rule("shop", "wide", 0, json!({"host": "*.local"}));
+    let near = rule("shop", "near", 1, json!({"host": "*.shop.svc.cluster.local"}));
+    index.apply(&all(&[wide, near]));
+    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/near"]);
+}
+
+/// Flaw 4 of the peer: the most specific host is chosen before it is asked whether the client may see it.
+#[test]
+fn an_invisible_exact_rule_hides_no_visible_wildcard() {
+    let mut index = index();
+    let exact = rule("shop", "exact", 0, json!({"host": "web", "exportTo": ["."]}));
+    let wide = rule("shop", "wide", 1, json!({"host": "*.shop.svc.cluster.local"}));
+    index.apply(&all(&[exact, wide]));
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/wide"]);
+    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/exact"]);
+}
+
+/// Flaw 3: rules of the client's namespace that all select other pods hide those of the service's.
+#[test]
+fn rules_that_select_other_pods_hide_nothing() {
+    let mut index = index();
+    let selecting = json!({"host": HOST, "workloadSelector": {"matchLabels": {"app": "a"}}});
+    let picky = rule("client", "picky", 0, selecting);
+    let owner = rule("shop", "own", 1, json!({"host": "web"}));
+    index.apply(&all(&[picky, owner]));
+    assert_eq!(in_force_for(&index, "client", &[("app", "a")], HOST, "shop"), ["client/picky"]);
+    assert_eq!(in_force_for(&index, "client", &[("app", "b")], HOST, "shop"), ["shop/own"]);
+}
+
+/// Flaw 5: an unset exportTo and `*` are one, and the oldest policy wins.
+#[test]
+fn rules_of_one_host_for_the_same_clients_are_one() {
+    let mut index = index();
+    let first = json!({"host": "web", "subsets": [{"name": "v1", "labels": {"version": "1"}}]});
+    let second = json!({
+        "host": HOST,
+        "exportTo": ["*", "x"],
+        "subsets": [{"name": "v1"}, {"name": "v2"}],
+        "trafficPolicy": {"loadBalancer": {"simple": "RANDOM"}},
+    });
+    index.apply(&all(&[rule("shop", "b", 1, second), rule("shop", "a", 0, first)]));
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/a", "shop/b"]);
+    let rules = index.traffic.destination_rules.of(HOST);
+    let rule = rules.owners(&"shop".into()).expect("it is there");
+    assert_eq!(rule.subsets.keys().map(|name| &**name).collect::<Vec<_>>(), ["v1", "v2"]);
+    assert_eq!(rule.subsets["v1"].labels.len(), 1, "the oldest counts");
+    assert!(rule.policy.is_some());
+}
+
+#[test]
+fn of_rules_for_different_clients_the_oldest_visible_counts() {
+    let mut index = index();
+    let young = rule("shop", "young", 5, json!({"host": "web"}));
+    let old = rule("shop", "old", 1, json!({"host": "web", "exportTo": ["client"]}));
+    index.apply(&all(&[young, old]));
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/old"]);
+    assert_eq!(in_force(&index, "other", HOST, "shop"), ["shop/young"]);
+}
+
+#[test]
+fn only_what_not_all_see_alike_makes_a_namespace_matter() {
+    let mut index = index();
+    index.apply(&all(&[
+        rule("shop", "own", 0, json!({"host": "web"})),
+        rule("istio-system", "mesh", 0, json!({"host": "*"})),
+    ]));
+    let traffic = &index.traffic;
+    assert!(!traffic.concerns(&"shop".into()) && !traffic.is_by_namespace(HOST));
+    let spec = json!({"host": "web", "exportTo": ["a", "b"]});
+    index.apply(&all(&[rule("shop", "own", 0, spec)]));
+    let traffic = &index.traffic;
+    assert!(
+        traffic.is_by_namespace(HOST) && !traffic.is_by_namespace("api.shop.svc.cluster.local")
+    );
+    let named = ["a", "b", "shop", "c"].map(|namespace| traffic.concerns(&namespace.into()));
+    assert_eq!(named, [true, true, true, false]);
+    index.apply(&Collection::default());
+    assert!(!index.traffic.concerns(&"a".into()) && !index.traffic.is_by_namespace(HOST));
+}
+
+#[test]
+fn a_change_touches_the_hosts_that_it_names_and_an_equal_one_nothing() {
+    let mut index = index();
+    let before = rule("shop", "own", 0, json!({"host": "web", "subsets": [{"name": "a"}]}));
+    let update = index.apply(&all(&[before])).expect("something");
+    let host = HostPattern::Exact(HOST.into());
+    assert_eq!(update.changes.hosts.iter().collect::<Vec<_>>(), [&host]);
+    assert_eq!(update.causes.named_causes()[0].kind, "DestinationRule");
+    let again = json!({"subsets": [{"labels": {}, "name": "a"}], "host": HOST});
+    assert!(index.apply(&all(&[rule("shop", "own", 0, again)])).is_none());
+    let moved = rule("shop", "own", 0, json!({"host": "api"}));
+    let update = index.apply(&all(&[moved])).expect("something");
+    let hosts: Vec<_> = update.changes.hosts.iter().map(ToString::to_string).collect();
+    assert_eq!(hosts, ["api.shop.svc.cluster.local", HOST]);
+}
+
+#[test]
+fn an_object_that_does_not_fit_keeps_its_last_good_form() {
+    let mut index = index();
+    let good = rule("shop", "own", 0, json!({"host": "web"}));
+    index.apply(&all(std::slice::from_ref(&good)));
+    let bad =
+        rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": {"tls": {"mode": "TSL"}}}));
+    assert!(index.apply(&all(std::slice::from_ref(&bad))).is_none());
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/own"]);
+    let (_, state) = index.states().next().expect("one object");
+    assert!(state.refused && state.is_last_good);
+    assert_eq!(state.reasons[0].code.id, "STR1001");
+    assert!(state.reasons[0].text.contains("TSL"), "{}", state.reasons[0]);
+    let stand_ins = index.stand_ins();
+    assert!(Arc::ptr_eq(&stand_ins[0].0, &bad) && Arc::ptr_eq(&stand_ins[0].1, &good));
+    // Without a good form it is as if it were absent.
+    let mut anew = TrafficIndex::new(settings());
+    anew.apply(&all(&[bad]));
+    assert!(in_force(&anew, "client", HOST, "shop").is_empty());
+}
+
+#[test]
+fn another_root_namespace_is_another_last_resort() {
+    let mut index = index();
+    index.apply(&all(&[rule("base", "mesh", 0, json!({"host": "*.local"}))]));
+    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+    let update = index.set(KindSettings { root_namespace: "base".into(), ..settings() });
+    assert!(!update.expect("something").changes.hosts.is_empty());
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["base/mesh"]);
+}
+
+#[test]
+fn to_whom_a_rule_is_exported_by_default_the_mesh_config_says() {
+    let private = KindSettings { destination_rules_export_to: vec![".".to_owned()], ..settings() };
+    let mut index = TrafficIndex::new(private);
+    index.apply(&all(&[rule("shop", "own", 0, json!({"host": "web"}))]));
+    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+    assert_eq!(in_force(&index, "shop", HOST, "shop"), ["shop/own"]);
+    assert_eq!(
+        ExportTo::Public,
+        crate::traffic::object::export_to(&["*".into()], &[], &"a".into())
+    );
+}
+
+fn pick<T: Copy>(random: &mut StdRng, all: &[T]) -> T {
+    *all.choose(random).expect("there are some")
+}
+
+/// Whatever the order in which objects come, change and go, what is in force is what comes of those that are there.
+#[test]
+fn a_history_ends_where_its_end_does() {
+    let mut random = StdRng::seed_from_u64(7);
+    for _ in 0..200 {
+        let mut objects = BTreeMap::new();
+        let mut index = index();
+        for _ in 0..random.random_range(1..20) {
+            let key = (
+                pick(&mut random, &["a", "b", "istio-system"]),
+                pick(&mut random, &["x", "y", "z"]),
+            );
+            if random.random_ratio(1, 4) {
+                objects.remove(&key);
+            } else {
+                let host = pick(&mut random, &["web", "web.a.svc.cluster.local", "*.local", "*"]);
+                let export: &[&str] = pick(&mut random, &[&[], &["*"], &["."], &["b"]]);
+                let mut spec = json!({"host": host, "exportTo": export});
+                if random.random_bool(0.5) {
+                    spec["workloadSelector"] = json!({"matchLabels": {"app": "a"}});
+                }
+                if random.random_bool(0.5) {
+                    spec["subsets"] = json!([{"name": pick(&mut random, &["v1", "v2"])}]);
+                }
+                objects.insert(key, rule(key.0, key.1, random.random_range(0..3), spec));
+            }
+            let now: Vec<_> = objects.values().cloned().collect();
+            index.apply(&all(&now));
+        }
+        let mut anew = TrafficIndex::new(settings());
+        anew.apply(&all(&objects.values().cloned().collect::<Vec<_>>()));
+        let mut fresh = anew.traffic.clone();
+        if objects.is_empty() {
+            fresh.clone_from(&index.traffic);
+            assert!(index.traffic.destination_rules.hosts().next().is_none());
+        }
+        assert_eq!(index.traffic, fresh);
+    }
+}

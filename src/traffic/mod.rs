@@ -1,0 +1,24 @@
+//! Traffic configuration: what users say of how services are spoken to.
+//!
+//! Pure. Objects come as they are stored, and become a [`Traffic`] in force: parsed, the last good form of each kept,
+//! and indexed by the hosts that they name, so that a changed object costs what it names and no more
+//! ([`TrafficIndex`]). What comes of it for a proxy, generators decide, with the look-ups that are here; there is one
+//! for each question, for all who ask it.
+
+pub mod changes;
+pub mod config;
+pub mod destination_rule;
+pub mod hosts;
+pub mod index;
+pub mod kind;
+pub mod object;
+pub mod policy;
+pub mod selection;
+
+pub use self::changes::TrafficChanges;
+pub use self::config::Traffic;
+pub use self::hosts::HostPattern;
+pub use self::index::{TrafficIndex, TrafficUpdate};
+pub use self::kind::KindSettings;
+pub use self::object::{ObjectMeta, ObjectState, Reason};
+pub use self::selection::Selection;

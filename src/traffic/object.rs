@@ -1,0 +1,117 @@
+//! What every object of the traffic configuration says of itself, and what is said of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::codes::{self, Code};
+use crate::model::{ExportTo, Namespace, ObjectKey};
+
+/// Which object it is, and how old. Sorts from the oldest to the youngest; of one age by name, then by namespace, as
+/// everywhere where age decides. (docs/reference/traffic.md, "Order".)
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectMeta {
+    /// When it was made, in seconds since the Unix epoch; 0 where that is not known.
+    pub created: i64,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its namespace.
+    pub namespace: Namespace,
+}
+
+impl ObjectMeta {
+    /// Of the object of `key`.
+    pub fn of(key: &ObjectKey, object: &Value) -> Self {
+        let created = object.pointer("/metadata/creationTimestamp").and_then(Value::as_str);
+        let created = created.and_then(|text| text.parse::<jiff::Timestamp>().ok());
+        Self {
+            created: created.map_or(0, jiff::Timestamp::as_second),
+            name: Arc::clone(&key.name),
+            namespace: Namespace::from(&*key.namespace),
+        }
+    }
+}
+
+impl fmt::Display for ObjectMeta {
+    /// `namespace/name`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Something about a part of an object that its owner should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// What kind of trouble it is.
+    pub code: &'static Code,
+    /// Where in the object: `spec.http[1].route[0]`.
+    pub path: String,
+    /// What was found there and what becomes of it.
+    pub text: String,
+    /// Whether that part has no effect; else it works, and this is a warning.
+    pub is_lost: bool,
+}
+
+impl Reason {
+    /// A part that has no effect.
+    pub fn lost(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
+        Self { code, path: path.into(), text: text.to_string(), is_lost: true }
+    }
+
+    /// A part that works otherwise than one might believe.
+    pub fn warning(code: &'static Code, path: impl Into<String>, text: impl fmt::Display) -> Self {
+        Self { code, path: path.into(), text: text.to_string(), is_lost: false }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.code, self.path, self.text)
+    }
+}
+
+/// The body of an object.
+///
+/// # Errors
+/// The first field that is not what the schema says; the object is refused whole.
+pub fn body<T: DeserializeOwned>(object: &Value) -> Result<T, Reason> {
+    let empty = Value::Object(serde_json::Map::new());
+    let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
+    serde_path_to_error::deserialize(spec).map_err(|error| {
+        let path = match error.path().to_string() {
+            root if root == "." => "spec".to_owned(),
+            path => format!("spec.{path}"),
+        };
+        Reason::lost(&codes::TRAFFIC_MALFORMED, path, error.into_inner())
+    })
+}
+
+/// To whom an object is exported: what it says, else `default`. A `*` beside other entries stands for all; `.` is
+/// the object's own namespace; `~` is nobody.
+pub fn export_to(said: &[String], default: &[String], own: &Namespace) -> ExportTo {
+    let list = if said.is_empty() { default } else { said };
+    ExportTo::parse(&list.join(","), own)
+}
+
+/// A selector as these objects have it: labels that must all be there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RawWorkloadSelector {
+    /// `matchLabels`, or `labels` as Sidecar calls them.
+    #[serde(alias = "labels")]
+    pub match_labels: std::collections::BTreeMap<String, String>,
+}
+
+/// How an object is taken.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ObjectState {
+    /// What its owner should know.
+    pub reasons: Vec<Reason>,
+    /// It does not fit its schema: its last good form counts, or nothing.
+    pub refused: bool,
+    /// An earlier form of it counts in its place.
+    pub is_last_good: bool,
+}

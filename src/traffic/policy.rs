@@ -1,0 +1,293 @@
+//! How a service, or a part of it, is spoken to. (Istio, "Destination Rule", `TrafficPolicy`;
+//! docs/reference/traffic.md, "Policy resolution".)
+
+mod raw;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+pub(super) use self::raw::RawTrafficPolicy;
+use crate::mesh::TcpKeepalive;
+
+/// What a rule says of how a service is spoken to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TrafficPolicy {
+    /// What holds on all ports.
+    pub groups: PolicyGroups,
+    /// What holds on a port instead: these groups replace the others wholly.
+    pub ports: BTreeMap<u16, PolicyGroups>,
+}
+
+/// The groups of settings. A group counts whole: where one replaces another, nothing of that is left.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PolicyGroups {
+    /// Which endpoint a request goes to.
+    pub load_balancer: Option<Arc<LoadBalancing>>,
+    /// How many connections and requests there may be.
+    pub connection_pool: Option<Arc<PoolLimits>>,
+    /// When an endpoint is left out for a while.
+    pub outlier_detection: Option<Arc<OutlierDetection>>,
+    /// Whether and how it is spoken to by TLS.
+    pub tls: Option<Arc<ClientTls>>,
+    /// Whether the address of the client is sent ahead of the bytes.
+    pub proxy_protocol: Option<ProxyProtocol>,
+    /// How many retries there may be at once, as a share of requests.
+    pub retry_budget: Option<RetryBudget>,
+}
+
+/// The way to choose an endpoint.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadBalancing {
+    /// By which rule.
+    pub algorithm: Algorithm,
+    /// Which places come first; `None` where the rule doesn't say, and the mesh's setting counts.
+    pub locality: Option<LocalitySetting>,
+    /// How a new endpoint is given more and more.
+    pub warmup: Option<Warmup>,
+}
+
+/// The rule by which an endpoint is chosen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// The one with fewer open requests of two.
+    #[default]
+    LeastRequest,
+    /// In turn.
+    RoundRobin,
+    /// Any.
+    Random,
+    /// Where the client was going.
+    Passthrough,
+    /// By a hash of the request.
+    ConsistentHash(ConsistentHash),
+}
+
+/// How requests are told apart, and endpoints found by that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsistentHash {
+    /// What of a request counts.
+    pub key: HashKey,
+    /// How endpoints are found.
+    pub table: HashTable,
+}
+
+/// What of a request is hashed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HashKey {
+    /// A header.
+    Header(String),
+    /// A cookie, which is set where it lacks and there is a lifetime (zero for the session).
+    Cookie {
+        /// Its name.
+        name: String,
+        /// Its path; empty for none.
+        path: String,
+        /// Its lifetime.
+        ttl: Option<Duration>,
+    },
+    /// The address of the client.
+    SourceIp,
+    /// A parameter of the query.
+    QueryParameter(String),
+}
+
+/// Envoy's two tables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HashTable {
+    /// A ring of at least so many entries.
+    Ring {
+        /// At most 8 Mi (Envoy's limit).
+        minimum_size: u64,
+    },
+    /// A table of so many entries, a prime; `None` for Envoy's 65,537.
+    Maglev(Option<u64>),
+}
+
+/// Which localities come first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LocalitySetting {
+    /// Whether they matter at all.
+    pub enabled: bool,
+    /// Shares, by where a client is: the first that fits counts.
+    pub distribute: Vec<Distribute>,
+    /// Which region stands in for which.
+    pub failover: Vec<(String, String)>,
+    /// The labels by which endpoints that are like the client come first.
+    pub failover_priority: Vec<String>,
+}
+
+/// For clients of a place, which share each place has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Distribute {
+    /// `region/zone/subzone`, with `*` for the rest.
+    pub from: String,
+    /// Percentages, by the same form; together 100.
+    pub to: BTreeMap<String, u32>,
+}
+
+/// How a new endpoint is given more and more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Warmup {
+    /// For how long.
+    pub duration: Duration,
+    /// With which percentage of its weight it begins, at least 1.
+    pub minimum_percent: u32,
+    /// How it rises, in thousandths: 1000 is even.
+    pub aggression_milli: u32,
+}
+
+/// Limits. What is `None` has none, or Envoy's default where it is a time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// Connections.
+    pub max_connections: Option<u32>,
+    /// Requests that wait for a connection.
+    pub max_pending_requests: Option<u32>,
+    /// Requests at once.
+    pub max_requests: Option<u32>,
+    /// Retries at once.
+    pub max_retries: Option<u32>,
+    /// Requests on a connection.
+    pub max_requests_per_connection: Option<u32>,
+    /// Streams on an HTTP/2 connection.
+    pub max_concurrent_streams: Option<u32>,
+    /// How long connecting may take.
+    pub connect_timeout: Option<Duration>,
+    /// How connections are probed; fields that it lacks are the mesh's.
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// How long a connection lives.
+    pub max_connection_duration: Option<Duration>,
+    /// How long a TCP connection may be silent.
+    pub tcp_idle_timeout: Option<Duration>,
+    /// How long an HTTP connection may be without requests.
+    pub http_idle_timeout: Option<Duration>,
+    /// Whether HTTP/2 is spoken, whatever the port is called.
+    pub h2_upgrade: Option<bool>,
+    /// Whether what the client speaks is spoken.
+    pub use_client_protocol: bool,
+}
+
+/// When an endpoint is left out for a while.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutlierDetection {
+    /// Errors in a row; `Some(0)` for never, `None` for Envoy's 5.
+    pub consecutive_5xx: Option<u32>,
+    /// Errors of gateways in a row; `Some(0)` and `None` for never.
+    pub consecutive_gateway_errors: Option<u32>,
+    /// Failures to connect in a row, counted apart.
+    pub consecutive_local_origin_failures: Option<u32>,
+    /// Whether failures to connect are counted apart.
+    pub split_local_origin: bool,
+    /// How often it is looked; Envoy's is 10 s.
+    pub interval: Option<Duration>,
+    /// For how long an endpoint is left out the first time; Envoy's is 30 s.
+    pub base_ejection_time: Option<Duration>,
+    /// How many may be left out, in percent; Envoy's is 10.
+    pub max_ejection_percent: Option<u32>,
+    /// Below how many healthy ones, in percent, all are used; 0 for never.
+    pub min_health_percent: u32,
+}
+
+/// How a service is spoken to by TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientTls {
+    /// Whether, and with which certificates.
+    pub mode: TlsSetting,
+    /// The name that is asked for; empty for the default.
+    pub sni: String,
+    /// The names that the server's certificate may have; empty for the default.
+    pub subject_alt_names: Vec<String>,
+    /// The file of roots; empty for none.
+    pub ca_certificates: String,
+    /// The file of the client's certificate; empty for none.
+    pub client_certificate: String,
+    /// The file of its key; empty for none.
+    pub private_key: String,
+    /// The file of what is revoked; empty for none.
+    pub ca_crl: String,
+    /// The Secret that holds certificates; empty for none.
+    pub credential_name: String,
+    /// Whether any certificate will do.
+    pub insecure_skip_verify: bool,
+}
+
+/// The modes of TLS to a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum TlsSetting {
+    /// Plain text, as the schema has it where no mode is named.
+    #[default]
+    #[serde(rename = "DISABLE")]
+    Disable,
+    /// The server's certificate is checked.
+    #[serde(rename = "SIMPLE")]
+    Simple,
+    /// The client has one as well.
+    #[serde(rename = "MUTUAL")]
+    Mutual,
+    /// Both have the mesh's.
+    #[serde(rename = "ISTIO_MUTUAL")]
+    IstioMutual,
+}
+
+/// The version of the PROXY protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum ProxyProtocol {
+    /// Text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// How many retries there may be at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryBudget {
+    /// In hundredths of a percent of requests.
+    pub percent_hundredths: u32,
+    /// This many always.
+    pub min_retry_concurrency: u32,
+}
+
+/// What holds for one port of a service, or of a part of it: see [`resolve`].
+pub type ResolvedPolicy = PolicyGroups;
+
+/// What a rule's policy says for a port of a service, and over it that of a subset. The one place where this is decided.
+///
+/// What a rule says of the port replaces what it says of all ports; a part's own groups then replace the others, each
+/// whole; and what the part says of the port replaces these four: load balancer, pool, outlier detection, TLS.
+pub fn resolve(
+    policy: Option<&TrafficPolicy>,
+    subset: Option<&TrafficPolicy>,
+    port: u16,
+) -> ResolvedPolicy {
+    let mut groups = match policy {
+        Some(policy) => policy.ports.get(&port).unwrap_or(&policy.groups).clone(),
+        None => PolicyGroups::default(),
+    };
+    let Some(own) = subset else { return groups };
+    groups.overlay(&own.groups);
+    if let Some(of_port) = own.ports.get(&port) {
+        let PolicyGroups { load_balancer, connection_pool, outlier_detection, tls, .. } =
+            of_port.clone();
+        groups = PolicyGroups { load_balancer, connection_pool, outlier_detection, tls, ..groups };
+    }
+    groups
+}
+
+impl PolicyGroups {
+    fn overlay(&mut self, over: &Self) {
+        fn put<T: Clone>(under: &mut Option<T>, over: Option<&T>) {
+            if let Some(over) = over {
+                *under = Some(over.clone());
+            }
+        }
+        put(&mut self.load_balancer, over.load_balancer.as_ref());
+        put(&mut self.connection_pool, over.connection_pool.as_ref());
+        put(&mut self.outlier_detection, over.outlier_detection.as_ref());
+        put(&mut self.tls, over.tls.as_ref());
+        put(&mut self.proxy_protocol, over.proxy_protocol.as_ref());
+        put(&mut self.retry_budget, over.retry_budget.as_ref());
+    }
+}

@@ -1,0 +1,548 @@
+//! A traffic policy as manifests have it, and what of it can't be done.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer};
+
+use super::{
+    Algorithm, ClientTls, ConsistentHash, Distribute, HashKey, HashTable, LoadBalancing,
+    LocalitySetting, OutlierDetection, PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget,
+    TlsSetting, TrafficPolicy, Warmup,
+};
+use crate::codes;
+use crate::mesh::{TcpKeepalive, parse_duration};
+use crate::traffic::object::Reason;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(in crate::traffic) struct RawTrafficPolicy {
+    #[serde(flatten)]
+    groups: RawGroups,
+    port_level_settings: Vec<RawPortPolicy>,
+    tunnel: Option<serde_json::Value>,
+    proxy_protocol: Option<RawProxyProtocol>,
+    retry_budget: Option<RawRetryBudget>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawPortPolicy {
+    port: RawPort,
+    #[serde(flatten)]
+    groups: RawGroups,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawPort {
+    number: u32,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawGroups {
+    load_balancer: Option<RawLoadBalancer>,
+    connection_pool: Option<RawConnectionPool>,
+    outlier_detection: Option<RawOutlierDetection>,
+    tls: Option<RawTls>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawProxyProtocol {
+    version: Option<ProxyProtocol>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawRetryBudget {
+    percent: Option<f64>,
+    min_retry_concurrency: Option<u32>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy)]
+enum RawSimple {
+    #[default]
+    #[serde(rename = "UNSPECIFIED", alias = "LEAST_CONN", alias = "LEAST_REQUEST")]
+    LeastRequest,
+    #[serde(rename = "ROUND_ROBIN")]
+    RoundRobin,
+    #[serde(rename = "RANDOM")]
+    Random,
+    #[serde(rename = "PASSTHROUGH")]
+    Passthrough,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawLoadBalancer {
+    simple: Option<RawSimple>,
+    consistent_hash: Option<RawConsistentHash>,
+    locality_lb_setting: Option<RawLocalitySetting>,
+    warmup: Option<RawWarmup>,
+    warmup_duration_secs: Option<RawDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawConsistentHash {
+    http_header_name: Option<String>,
+    http_cookie: Option<RawCookie>,
+    use_source_ip: Option<bool>,
+    http_query_parameter_name: Option<String>,
+    ring_hash: Option<RawRingHash>,
+    maglev: Option<RawMaglev>,
+    minimum_ring_size: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawCookie {
+    name: String,
+    path: String,
+    ttl: Option<RawDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawRingHash {
+    minimum_ring_size: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawMaglev {
+    table_size: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawWarmup {
+    duration: RawDuration,
+    minimum_percent: Option<f64>,
+    aggression: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawLocalitySetting {
+    distribute: Vec<RawDistribute>,
+    failover: Vec<RawFailover>,
+    failover_priority: Vec<String>,
+    enabled: Option<bool>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawDistribute {
+    from: String,
+    to: BTreeMap<String, u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawFailover {
+    from: String,
+    to: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawConnectionPool {
+    tcp: RawTcpPool,
+    http: RawHttpPool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawTcpPool {
+    max_connections: u32,
+    connect_timeout: Option<RawDuration>,
+    tcp_keepalive: Option<RawKeepalive>,
+    max_connection_duration: Option<RawDuration>,
+    idle_timeout: Option<RawDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawKeepalive {
+    probes: u32,
+    time: Option<RawDuration>,
+    interval: Option<RawDuration>,
+}
+
+#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
+enum RawUpgrade {
+    #[default]
+    #[serde(rename = "DEFAULT")]
+    Default,
+    #[serde(rename = "DO_NOT_UPGRADE")]
+    Never,
+    #[serde(rename = "UPGRADE")]
+    Always,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawHttpPool {
+    http1_max_pending_requests: u32,
+    http2_max_requests: u32,
+    max_requests_per_connection: u32,
+    max_retries: u32,
+    max_concurrent_streams: u32,
+    idle_timeout: Option<RawDuration>,
+    h2_upgrade_policy: RawUpgrade,
+    use_client_protocol: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawOutlierDetection {
+    #[serde(rename = "consecutive5xxErrors")]
+    consecutive_5xx: Option<u32>,
+    consecutive_gateway_errors: Option<u32>,
+    consecutive_local_origin_failures: Option<u32>,
+    split_external_local_origin_errors: bool,
+    consecutive_errors: Option<u32>,
+    interval: Option<RawDuration>,
+    base_ejection_time: Option<RawDuration>,
+    max_ejection_percent: u32,
+    min_health_percent: u32,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawTls {
+    mode: Option<TlsSetting>,
+    sni: String,
+    subject_alt_names: Vec<String>,
+    ca_certificates: String,
+    client_certificate: String,
+    private_key: String,
+    ca_crl: String,
+    credential_name: String,
+    insecure_skip_verify: bool,
+}
+
+/// A duration as manifests have it.
+#[derive(Default, Clone, Copy)]
+struct RawDuration(Duration);
+
+impl<'de> Deserialize<'de> for RawDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Envoy's largest ring.
+const RING_MAX: u64 = 8 << 20;
+/// Envoy's largest table.
+const MAGLEV_MAX: u64 = 5_000_011;
+
+impl TrafficPolicy {
+    pub(in crate::traffic) fn read(
+        raw: RawTrafficPolicy,
+        path: &str,
+        reasons: &mut Vec<Reason>,
+    ) -> Self {
+        let mut groups = raw.groups.read(path, reasons);
+        groups.proxy_protocol =
+            raw.proxy_protocol.map(|raw| raw.version.unwrap_or(ProxyProtocol::V1));
+        groups.retry_budget = raw.retry_budget.and_then(|raw| raw.read(path, reasons));
+        if raw.tunnel.is_some() {
+            let text = "tunnels are not made; connections go to the service itself";
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, format!("{path}.tunnel"), text));
+        }
+        let mut ports = BTreeMap::new();
+        for (at, raw) in raw.port_level_settings.into_iter().enumerate() {
+            let path = format!("{path}.portLevelSettings[{at}]");
+            match u16::try_from(raw.port.number) {
+                Ok(number) if number != 0 => {
+                    let of_port = raw.groups.read(&path, reasons);
+                    ports.entry(number).or_insert(of_port);
+                }
+                _ => {
+                    let text = format!("{} is no port; the settings are left out", raw.port.number);
+                    let path = format!("{path}.port.number");
+                    reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
+                }
+            }
+        }
+        if !ports.is_empty() && (groups.proxy_protocol.is_some() || groups.retry_budget.is_some()) {
+            let text = "proxyProtocol and retryBudget hold on none of these ports: what is said of a port replaces \
+                        all that is said of the service";
+            let path = format!("{path}.portLevelSettings");
+            reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
+        }
+        Self { groups, ports }
+    }
+}
+
+impl RawGroups {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> PolicyGroups {
+        let under = |name: &str| format!("{path}.{name}");
+        PolicyGroups {
+            load_balancer: self
+                .load_balancer
+                .map(|raw| Arc::new(raw.read(&under("loadBalancer"), reasons))),
+            connection_pool: self.connection_pool.map(|raw| Arc::new(raw.read())),
+            outlier_detection: self
+                .outlier_detection
+                .map(|raw| Arc::new(raw.read(&under("outlierDetection"), reasons))),
+            tls: self.tls.map(|raw| Arc::new(raw.read(&under("tls"), reasons))),
+            proxy_protocol: None,
+            retry_budget: None,
+        }
+    }
+}
+
+impl RawRetryBudget {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<RetryBudget> {
+        let percent = self.percent.unwrap_or(20.0);
+        if !(0.0..=100.0).contains(&percent) {
+            let text = format!("{percent} is no percentage; there is no budget");
+            let path = format!("{path}.retryBudget.percent");
+            reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+            return None;
+        }
+        Some(RetryBudget {
+            percent_hundredths: (percent * 100.0).round() as u32,
+            min_retry_concurrency: self.min_retry_concurrency.unwrap_or(3),
+        })
+    }
+}
+
+impl RawLoadBalancer {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> LoadBalancing {
+        let hash = self.consistent_hash.and_then(|raw| raw.read(path, reasons));
+        let algorithm = match (hash, self.simple) {
+            (Some(hash), simple) => {
+                if simple.is_some() {
+                    let text = "consistentHash is there as well, and counts";
+                    let path = format!("{path}.simple");
+                    reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
+                }
+                Algorithm::ConsistentHash(hash)
+            }
+            (None, Some(RawSimple::RoundRobin)) => Algorithm::RoundRobin,
+            (None, Some(RawSimple::Random)) => Algorithm::Random,
+            (None, Some(RawSimple::Passthrough)) => Algorithm::Passthrough,
+            (None, Some(RawSimple::LeastRequest) | None) => Algorithm::LeastRequest,
+        };
+        let lasts = self.warmup_duration_secs.map(|RawDuration(duration)| Warmup {
+            duration,
+            minimum_percent: 10,
+            aggression_milli: 1000,
+        });
+        let warmup = self.warmup.map(|raw| raw.read(path, reasons)).or(lasts);
+        let warmup = warmup.filter(|warmup| !warmup.duration.is_zero()).filter(|_| {
+            let has = matches!(algorithm, Algorithm::LeastRequest | Algorithm::RoundRobin);
+            if !has {
+                let text = "only LEAST_REQUEST and ROUND_ROBIN know it; it is left out";
+                let path = format!("{path}.warmup");
+                reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+            }
+            has
+        });
+        let locality = self
+            .locality_lb_setting
+            .map(|raw| raw.read(&format!("{path}.localityLbSetting"), reasons));
+        LoadBalancing { algorithm, locality, warmup }
+    }
+}
+
+impl RawConsistentHash {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<ConsistentHash> {
+        let path = format!("{path}.consistentHash");
+        let named = |name: Option<String>| name.filter(|name| !name.is_empty());
+        let key = if let Some(name) = named(self.http_header_name) {
+            HashKey::Header(name)
+        } else if let Some(cookie) = self.http_cookie.filter(|cookie| !cookie.name.is_empty()) {
+            let RawCookie { name, path, ttl } = cookie;
+            HashKey::Cookie { name, path, ttl: ttl.map(|RawDuration(ttl)| ttl) }
+        } else if self.use_source_ip == Some(true) {
+            HashKey::SourceIp
+        } else if let Some(name) = named(self.http_query_parameter_name) {
+            HashKey::QueryParameter(name)
+        } else {
+            let text = "it names nothing to hash; endpoints are chosen as if it were not there";
+            reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+            return None;
+        };
+        let table = match (self.ring_hash, self.maglev) {
+            (None, Some(maglev)) => {
+                let size = maglev.table_size;
+                let fits = |size: &u64| {
+                    let fits = (2..=MAGLEV_MAX).contains(size) && is_prime(*size);
+                    if !fits {
+                        let text = format!(
+                            "{size} is no prime up to {MAGLEV_MAX}; Envoy's own size counts"
+                        );
+                        let path = format!("{path}.maglev.tableSize");
+                        reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+                    }
+                    fits
+                };
+                HashTable::Maglev(size.filter(fits))
+            }
+            (ring, _) => {
+                let size = ring.and_then(|ring| ring.minimum_ring_size);
+                let size = size.or(self.minimum_ring_size).filter(|size| *size != 0);
+                let size = size.unwrap_or(1024);
+                if size > RING_MAX {
+                    let text = format!("{size} is more than {RING_MAX}, which counts");
+                    let path = format!("{path}.ringHash.minimumRingSize");
+                    reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+                }
+                HashTable::Ring { minimum_size: size.min(RING_MAX) }
+            }
+        };
+        Some(ConsistentHash { key, table })
+    }
+}
+
+fn is_prime(number: u64) -> bool {
+    number >= 2
+        && (2..).take_while(|one| one * one <= number).all(|one| !number.is_multiple_of(one))
+}
+
+impl RawWarmup {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Warmup {
+        let percent = self.minimum_percent.unwrap_or(10.0);
+        let aggression = self.aggression.unwrap_or(1.0);
+        let mut within = |value: f64, least: f64, most: f64, name: &str| {
+            if !(least..=most).contains(&value) {
+                let near = value.max(least).min(most);
+                let text = format!("{value} is not within {least} to {most}; {near} counts");
+                let path = format!("{path}.warmup.{name}");
+                reasons.push(Reason::warning(&codes::TRAFFIC_VALUE, path, text));
+                return near;
+            }
+            value
+        };
+        Warmup {
+            duration: self.duration.0,
+            minimum_percent: within(percent, 1.0, 100.0, "minimumPercent").round() as u32,
+            aggression_milli: (within(aggression, 1.0, 1000.0, "aggression") * 1000.0) as u32,
+        }
+    }
+}
+
+impl RawLocalitySetting {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> LocalitySetting {
+        let mut setting = LocalitySetting {
+            enabled: self.enabled.unwrap_or(true),
+            distribute: Vec::new(),
+            failover: Vec::new(),
+            failover_priority: self.failover_priority,
+        };
+        for (at, raw) in self.distribute.into_iter().enumerate() {
+            let sum: u64 = raw.to.values().map(|share| u64::from(*share)).sum();
+            if sum != 100 || raw.from.is_empty() {
+                let text = format!("its shares are {sum} together, not 100; it is left out");
+                let path = format!("{path}.distribute[{at}].to");
+                reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+            } else {
+                setting.distribute.push(Distribute { from: raw.from, to: raw.to });
+            }
+        }
+        if !setting.distribute.is_empty() && !self.failover.is_empty() {
+            let text = "distribute is there as well, and counts";
+            reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, format!("{path}.failover"), text));
+        } else {
+            setting.failover = self.failover.into_iter().map(|raw| (raw.from, raw.to)).collect();
+        }
+        setting
+    }
+}
+
+impl RawConnectionPool {
+    fn read(self) -> PoolLimits {
+        let Self { tcp, http } = self;
+        // Zero is unset, in each of these.
+        let limit = |number: u32| Some(number).filter(|number| *number != 0);
+        let time = |raw: Option<RawDuration>| raw.map(|RawDuration(time)| time);
+        let lasting = |raw: Option<RawDuration>| time(raw).filter(|time| !time.is_zero());
+        PoolLimits {
+            max_connections: limit(tcp.max_connections),
+            max_pending_requests: limit(http.http1_max_pending_requests),
+            max_requests: limit(http.http2_max_requests),
+            max_retries: limit(http.max_retries),
+            max_requests_per_connection: limit(http.max_requests_per_connection),
+            max_concurrent_streams: limit(http.max_concurrent_streams),
+            connect_timeout: lasting(tcp.connect_timeout),
+            tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {
+                probes: limit(raw.probes),
+                time: lasting(raw.time),
+                interval: lasting(raw.interval),
+            }),
+            max_connection_duration: lasting(tcp.max_connection_duration),
+            tcp_idle_timeout: time(tcp.idle_timeout),
+            http_idle_timeout: time(http.idle_timeout),
+            h2_upgrade: match http.h2_upgrade_policy {
+                RawUpgrade::Default => None,
+                RawUpgrade::Never => Some(false),
+                RawUpgrade::Always => Some(true),
+            },
+            use_client_protocol: http.use_client_protocol,
+        }
+    }
+}
+
+impl RawOutlierDetection {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> OutlierDetection {
+        if self.consecutive_errors.is_some() {
+            let text = "nothing follows it; write consecutive5xxErrors or consecutiveGatewayErrors";
+            let path = format!("{path}.consecutiveErrors");
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+        }
+        let mut percent = |value: u32, name: &str| {
+            if value > 100 {
+                let text = format!("{value} is more than 100, which counts");
+                reasons.push(Reason::warning(
+                    &codes::TRAFFIC_VALUE,
+                    format!("{path}.{name}"),
+                    text,
+                ));
+            }
+            value.min(100)
+        };
+        let most = percent(self.max_ejection_percent, "maxEjectionPercent");
+        let least = percent(self.min_health_percent, "minHealthPercent");
+        let lasting =
+            |raw: Option<RawDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
+        OutlierDetection {
+            consecutive_5xx: self.consecutive_5xx,
+            consecutive_gateway_errors: self.consecutive_gateway_errors,
+            consecutive_local_origin_failures: self.consecutive_local_origin_failures,
+            split_local_origin: self.split_external_local_origin_errors,
+            interval: lasting(self.interval),
+            base_ejection_time: lasting(self.base_ejection_time),
+            max_ejection_percent: Some(most).filter(|most| *most != 0),
+            min_health_percent: least,
+        }
+    }
+}
+
+impl RawTls {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> ClientTls {
+        if self.mode.is_none() {
+            let text = "no mode is named, which means DISABLE: plain text; name the mode";
+            reasons.push(Reason::warning(&codes::TRAFFIC_PLAIN_TEXT, format!("{path}.mode"), text));
+        }
+        ClientTls {
+            mode: self.mode.unwrap_or_default(),
+            sni: self.sni,
+            subject_alt_names: self.subject_alt_names,
+            ca_certificates: self.ca_certificates,
+            client_certificate: self.client_certificate,
+            private_key: self.private_key,
+            ca_crl: self.ca_crl,
+            credential_name: self.credential_name,
+            insecure_skip_verify: self.insecure_skip_verify,
+        }
+    }
+}
