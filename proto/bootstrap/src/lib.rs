@@ -193,6 +193,9 @@ pub struct Bootstrap<'a> {
     pub secrets: SecretSource<'a>,
 }
 
+/// The largest program, in instructions, that RE2 may make of an expression in a route, as in Istio's proxies.
+const REGEX_PROGRAM_MAX: u32 = 32_768;
+
 impl Bootstrap<'_> {
     /// As Envoy reads it.
     pub fn to_json(&self) -> Value {
@@ -221,6 +224,12 @@ impl Bootstrap<'_> {
                 "cds_config": { "ads": {}, "resource_api_version": "V3" },
                 "lds_config": { "ads": {}, "resource_api_version": "V3" },
             },
+            // Envoy's own limit refuses a whole table of routes for an expression of some length (docs/reference/traffic.md,
+            // "What Envoy refuses").
+            "layered_runtime": { "layers": [
+                { "name": "strait", "static_layer": { "re2.max_program_size.error_level": REGEX_PROGRAM_MAX } },
+                { "name": "admin", "admin_layer": {} },
+            ] },
             "static_resources": resources,
         })
     }
