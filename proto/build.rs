@@ -60,6 +60,7 @@ const ENVOY: &[&str] = &[
     "envoy/extensions/load_balancing_policies/wrr_locality/v3/wrr_locality.proto",
     "envoy/extensions/network/dns_resolver/getaddrinfo/v3/getaddrinfo_dns_resolver.proto",
     "envoy/extensions/retry/host/previous_hosts/v3/previous_hosts.proto",
+    "envoy/extensions/retry/priority/previous_priorities/v3/previous_priorities_config.proto",
     "envoy/extensions/transport_sockets/internal_upstream/v3/internal_upstream.proto",
     "envoy/extensions/transport_sockets/raw_buffer/v3/raw_buffer.proto",
     "envoy/extensions/transport_sockets/tls/v3/tls.proto",

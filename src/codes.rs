@@ -12,6 +12,7 @@ mod agent;
 mod injection;
 mod members;
 mod networks;
+mod routes;
 mod traffic;
 
 pub use self::agent::*;
@@ -19,10 +20,18 @@ pub use self::code::Code;
 pub use self::injection::*;
 pub use self::members::*;
 pub use self::networks::*;
+pub use self::routes::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 6] =
-    [CODES, members::CODES, networks::CODES, injection::CODES, agent::CODES, traffic::CODES];
+static GROUPS: [&[&Code]; 7] = [
+    CODES,
+    members::CODES,
+    networks::CODES,
+    injection::CODES,
+    agent::CODES,
+    traffic::CODES,
+    routes::CODES,
+];
 
 /// Every code, in order.
 pub fn all() -> Vec<&'static Code> {

@@ -363,6 +363,8 @@ impl MeshState {
             match pattern.exact() {
                 Some(host) => drop(changes.deps.insert(Dep::Traffic(host.clone()))),
                 None => {
+                    // It may have routes of its own.
+                    changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
                     let names = self.services.keys().chain(self.private.keys());
                     let held = names.filter(|host| pattern.matches(host.as_str()));
                     changes.deps.extend(held.cloned().map(Dep::Traffic));
@@ -372,6 +374,16 @@ impl MeshState {
         if selectors {
             changes.deps.insert(Dep::Selectors);
         }
+        // Routes that name no port lead to the only one that a service has.
+        let defined = changes.deps.iter().filter_map(|dep| match dep {
+            Dep::Definition(host) => Some(host),
+            _ => None,
+        });
+        let services = &self.traffic.virtual_services;
+        let depending = defined.flat_map(|host| services.depending_on(host));
+        let depending: Vec<_> =
+            depending.map(|host| Dep::Traffic(host.to_string().into())).collect();
+        changes.deps.extend(depending);
     }
 
     /// Takes over the pods of the clusters that have others now.

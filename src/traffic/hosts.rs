@@ -71,6 +71,15 @@ impl HostPattern {
         }))
     }
 
+    /// A service's own name, which may be a wildcard.
+    pub fn of_service(hostname: &Hostname) -> Self {
+        let name = hostname.as_str().to_ascii_lowercase();
+        match name.strip_prefix('*') {
+            Some(suffix) => Self::Under(suffix.into()),
+            None => Self::Exact(name.into()),
+        }
+    }
+
     /// Whether `host` is one of these.
     pub fn matches(&self, host: &str) -> bool {
         match self {

@@ -10,6 +10,8 @@ use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRuleObjects, RulesInForce};
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
+use super::virtual_service::VirtualService;
+use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{Cause, Causes, ClusterId, Collection, ISTIO_NETWORKING, ObjectKey};
 
 /// What comes of a change of objects.
@@ -27,12 +29,14 @@ pub struct TrafficUpdate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrafficKind {
     DestinationRule,
+    VirtualService,
 }
 
 impl TrafficKind {
     fn of(key: &ObjectKey) -> Option<Self> {
         match (&*key.group, &*key.kind) {
             (ISTIO_NETWORKING, "DestinationRule") => Some(Self::DestinationRule),
+            (ISTIO_NETWORKING, "VirtualService") => Some(Self::VirtualService),
             _ => None,
         }
     }
@@ -48,6 +52,10 @@ impl TrafficKind {
                 let (rule, reasons) = DestinationRule::read(meta, object, settings)?;
                 (TrafficObject::DestinationRule(Arc::new(rule)), reasons)
             }
+            Self::VirtualService => {
+                let (service, reasons) = VirtualService::read(meta, object, settings)?;
+                (TrafficObject::VirtualService(Arc::new(service)), reasons)
+            }
         })
     }
 }
@@ -56,6 +64,7 @@ impl TrafficKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TrafficObject {
     DestinationRule(Arc<DestinationRule>),
+    VirtualService(Arc<VirtualService>),
 }
 
 /// An object as it was last read.
@@ -74,6 +83,7 @@ pub struct TrafficIndex {
     objects: Collection,
     entries: BTreeMap<ObjectKey, TrafficEntry>,
     destination_rules: DestinationRuleObjects,
+    virtual_services: VirtualServiceObjects,
     traffic: Traffic,
     /// Of objects that came or changed, what was not yet passed on of what is said of them.
     news: Vec<(ObjectKey, Reason)>,
@@ -88,6 +98,7 @@ impl TrafficIndex {
             objects: Collection::default(),
             entries: BTreeMap::new(),
             destination_rules: DestinationRuleObjects::default(),
+            virtual_services: VirtualServiceObjects::default(),
             traffic: Traffic::default(),
             news: Vec::new(),
             heard: false,
@@ -114,6 +125,16 @@ impl TrafficIndex {
                 });
             }
         }
+        let news = self.virtual_services.take_news(&self.traffic.virtual_services);
+        self.news.extend(news.into_iter().map(|(meta, reason)| {
+            let key = ObjectKey {
+                kind: kind_name(TrafficKind::VirtualService).into(),
+                group: ISTIO_NETWORKING.into(),
+                namespace: meta.namespace.into(),
+                name: meta.name,
+            };
+            (key, reason)
+        }));
         let first = !std::mem::replace(&mut self.heard, true);
         (first || !changes.is_empty()).then(|| TrafficUpdate {
             traffic: self.traffic.clone(),
@@ -142,6 +163,9 @@ impl TrafficIndex {
         let mut changes = TrafficChanges { selectors: true, ..TrafficChanges::default() };
         changes.hosts.extend(self.traffic.destination_rules.hosts());
         changes.hosts.extend(anew.traffic.destination_rules.hosts());
+        for traffic in [&self.traffic, &anew.traffic] {
+            changes.hosts.extend(traffic.virtual_services.hosts().cloned());
+        }
         let traffic = anew.traffic.clone();
         *self = anew;
         heard.then(|| TrafficUpdate { traffic, changes, causes: Causes::default() })
@@ -221,6 +245,11 @@ impl TrafficIndex {
                 let into = RulesInForce { rules, selectors, settings, changes };
                 self.destination_rules.insert(rule, into);
             }
+            TrafficObject::VirtualService(service) => {
+                let Traffic { virtual_services: services, selectors, .. } = traffic;
+                let into = ServicesInForce { services, selectors, changes };
+                self.virtual_services.insert(service, into);
+            }
         }
     }
 
@@ -232,6 +261,11 @@ impl TrafficIndex {
                 let from = RulesInForce { rules, selectors, settings, changes };
                 self.destination_rules.remove(rule, from);
             }
+            TrafficObject::VirtualService(service) => {
+                let Traffic { virtual_services: services, selectors, .. } = traffic;
+                let from = ServicesInForce { services, selectors, changes };
+                self.virtual_services.remove(service, from);
+            }
         }
     }
 }
@@ -239,6 +273,7 @@ impl TrafficIndex {
 fn kind_name(kind: TrafficKind) -> &'static str {
     match kind {
         TrafficKind::DestinationRule => "DestinationRule",
+        TrafficKind::VirtualService => "VirtualService",
     }
 }
 

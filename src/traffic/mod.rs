@@ -13,7 +13,11 @@ pub mod index;
 pub mod kind;
 pub mod object;
 pub mod policy;
+pub mod re2;
+pub mod route;
 pub mod selection;
+pub mod virtual_service;
+pub mod virtual_services;
 
 pub use self::changes::TrafficChanges;
 pub use self::config::Traffic;

@@ -113,6 +113,22 @@ fn the_architecture_and_recipes_name_only_files_that_exist() {
     assert!(missing.is_empty(), "named but not there: {missing:?}");
 }
 
+#[test]
+fn each_row_of_the_guide_of_traffic_names_a_golden_case() {
+    let guide = std::fs::read_to_string(root().join("docs/guide/traffic.md")).expect("the guide");
+    let rows = guide.lines().filter(|line| line.starts_with("| ") && !line.ends_with("| case |"));
+    let cases: Vec<_> = rows.map(|row| row.rsplit('|').nth(1).unwrap_or_default().trim()).collect();
+    assert!(cases.len() > 40, "rows are looked for where none are: {cases:?}");
+    let is_there = |case: &&str| {
+        let name = case.trim_matches('`');
+        case.starts_with('`') && root().join(format!("tests/golden/{name}.txtar")).exists()
+    };
+    let missing: Vec<_> = cases.iter().filter(|case| !is_there(case)).collect();
+    assert!(missing.is_empty(), "rows without a case: {missing:?}");
+    let told: BTreeSet<_> = cases.iter().collect();
+    assert_eq!(told.len(), cases.len(), "one case for two rows");
+}
+
 fn is_tests(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name == "tests.rs")
         || file.components().any(|part| part.as_os_str() == "tests")

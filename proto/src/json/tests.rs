@@ -47,6 +47,7 @@ const TYPES: &[&str] = &[
     "envoy.extensions.load_balancing_policies.wrr_locality.v3.WrrLocality",
     "envoy.extensions.network.dns_resolver.getaddrinfo.v3.GetAddrInfoDnsResolverConfig",
     "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+    "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
     "envoy.extensions.transport_sockets.internal_upstream.v3.InternalUpstreamTransport",
     "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer",
     "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",

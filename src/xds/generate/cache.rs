@@ -14,7 +14,7 @@ use dashmap::DashMap;
 
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
-use super::rds::RouteBase;
+use super::rds::{RouteBase, RouteLists};
 use super::sight::Lens;
 use crate::aggregate::MergedService;
 use crate::hash::SecretHasher;
@@ -65,6 +65,8 @@ pub struct Cache {
     /// What routes of a port are made from: see [`Base`].
     pub(super) bases: CacheTable<BaseKey, Span, Arc<RouteBase>>,
     pub(super) chunks: Chunks,
+    /// Routes that rules make, by what they are made of.
+    pub(super) route_lists: RouteLists,
     /// By view, and whether given addresses are sent.
     pub(super) names: CacheTable<(ViewKey, bool), Span, Arc<SharedList>, LISTS_MANY>,
     east_west_ports:
@@ -95,6 +97,7 @@ impl Cache {
         self.bases.sweep(by_definitions);
         self.names.sweep(by_definitions);
         self.chunks.sweep();
+        self.route_lists.sweep(|_| true);
         // A name that is only claimed may never come again.
         self.east_west_ports
             .sweep(|inputs| by_definitions(&inputs.span) && inputs.workload.is_some());

@@ -126,10 +126,9 @@ impl SharedResources<'_> {
 
     /// The listeners that all sidecars of a class have, those for pods aside.
     pub(super) fn listeners(&self, class: &Class) -> Arc<SharedList> {
-        let Class { cluster, families: (ipv4, ipv6), .. } = class;
         self.cache.listeners.at(class.clone(), self.context.definitions, || {
             let addresses = self.addresses(class);
-            let listeners = lds::shared(self.context, cluster, (*ipv4, *ipv6), &addresses);
+            let listeners = lds::shared(self.context, class, &addresses);
             list(ResourceType::Listener, listeners.into_iter().map(Arc::new).collect())
         })
     }
@@ -190,8 +189,11 @@ impl SharedResources<'_> {
         let make = || {
             Arc::new(match port_number(name) {
                 Some(port) => self.route_of_port(class, namespace, port),
-                None => rds::of_service(&self.addresses(class), &class.cluster, name)
-                    .unwrap_or_else(|| rds::empty(name)),
+                None => {
+                    let (addresses, lists) = (self.addresses(class), &self.cache.route_lists);
+                    rds::of_service(self.context, &addresses, class, name, lists)
+                        .unwrap_or_else(|| rds::empty(name))
+                }
             })
         };
         // Clients choose names: only what listeners have named is worth keeping.
@@ -216,9 +218,9 @@ impl SharedResources<'_> {
     pub(super) fn base(&self, class: &Class, port: u16, completes: bool) -> Arc<rds::RouteBase> {
         let key = (class.clone(), port, completes);
         self.cache.bases.at(key, self.context.definitions, || {
-            let of = (&class.cluster, port, completes);
-            let addresses = self.addresses(class);
-            Arc::new(rds::RouteBase::new(self.context, addresses, of, &self.cache.chunks))
+            let of = (class, port, completes);
+            let kept = (&self.cache.chunks, &self.cache.route_lists);
+            Arc::new(rds::RouteBase::new(self.context, self.addresses(class), of, kept))
         })
     }
 

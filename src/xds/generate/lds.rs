@@ -8,6 +8,7 @@ mod gateway;
 mod inbound;
 mod outbound;
 mod parts;
+mod ruled;
 #[cfg(test)]
 mod tests;
 

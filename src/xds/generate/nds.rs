@@ -71,7 +71,9 @@ impl<'a> NameTableInputs<'a> {
     fn entries(&self) -> Vec<Entry<'a>> {
         let mut entries = Vec::with_capacity(self.addresses.services.len());
         let services = self.addresses.services.iter();
-        let in_full = rds::in_full(services.map(|(service, _)| &**service));
+        let in_full = rds::in_full(
+            services.map(|(service, _)| (service.hostname(), &service.primary.namespace)),
+        );
         for (service, vips) in &self.addresses.services {
             let called = self.called(service, &in_full);
             if service.primary.resolution == Resolution::Headless {
@@ -166,7 +168,7 @@ impl<'a> NameTableInputs<'a> {
                 in_full,
                 self.context,
                 namespace,
-                service,
+                (service.hostname(), &service.primary.namespace),
                 &format!("{name}.{of}"),
             );
         Called { host, in_kubernetes, short: is_short.then_some((name, of)) }

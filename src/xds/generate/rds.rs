@@ -7,22 +7,27 @@
 //! Routes of a port differ little between namespaces, and between versions: see [`Base`].
 
 mod base;
+mod lists;
 #[cfg(test)]
 pub(super) mod oracle;
+mod rules;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
+use prost::Message;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
 pub(super) use self::base::RouteBase;
+pub(super) use self::lists::{RouteLists, only_port};
+use super::cache::Class;
 use super::encode;
 use super::lds::{
     RetryOn, TrafficSettings, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
 use crate::aggregate::MergedService;
 use crate::hash::SecretHasher;
-use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
+use crate::model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::xds::generate::cds::PASSTHROUGH;
@@ -31,13 +36,27 @@ use crate::xds::resource::Resource;
 
 /// The route `name` where that is of one service; `None` where there is no such service.
 pub(super) fn of_service(
+    context: &PushContext,
     addresses: &ListenAddresses,
-    cluster: &ClusterId,
+    class: &Class,
     name: &str,
+    kept: &RouteLists,
 ) -> Option<Resource> {
-    let (service, port) = one_service(addresses, cluster, name)?;
-    let host = virtual_host_of_everything(name, to_service(service, port.number));
+    let (service, port) = one_service(addresses, &class.cluster, name)?;
+    let hostname = service.hostname();
+    let mut host = virtual_host_of_everything(name, to_service(hostname, port.number));
+    if let Some(list) = lists::of_service(context, class, port.number, hostname, kept) {
+        host.routes.clear();
+        host = merged_with(&host, &list.bytes);
+    }
     Some(encode(name, &route::RouteConfiguration { name: name.into(), ..ending(host) }))
+}
+
+/// A virtual host with fields that are encoded already.
+fn merged_with(host: &route::VirtualHost, fields: &[u8]) -> route::VirtualHost {
+    let mut bytes = host.encode_to_vec();
+    bytes.extend_from_slice(fields);
+    route::VirtualHost::decode(&bytes[..]).expect("it was written here")
 }
 
 /// What all routes end with: a virtual host, and settings.
@@ -91,48 +110,48 @@ fn routed_ports<'a>(
     service.ports_in(cluster).filter(move |port| !alias && routed(port))
 }
 
-fn to_service(service: &MergedService, number: u16) -> route::Route {
-    let upstream = OutboundName::sidecar(service.hostname().clone(), number);
+fn to_service(hostname: &Hostname, number: u16) -> route::Route {
+    let upstream = OutboundName::sidecar(hostname.clone(), number);
     route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
 }
 
-/// Hosts by their names in full, in lower case.
-pub(super) type InFull<'a> = HashMap<String, Vec<&'a MergedService>, SecretHasher>;
+/// The namespaces of hosts by their names in full, in lower case.
+pub(super) type InFull<'a> = HashMap<String, Vec<&'a Namespace>, SecretHasher>;
 
-/// The names that these services have in full.
-pub(super) fn in_full<'a>(services: impl Iterator<Item = &'a MergedService>) -> InFull<'a> {
+/// The names that these hosts have in full, each with its namespace.
+pub(super) fn in_full<'a>(
+    hosts: impl Iterator<Item = (&'a Hostname, &'a Namespace)>,
+) -> InFull<'a> {
     let mut names = InFull::default();
-    for service in services {
-        names.entry(service.hostname().as_str().to_ascii_lowercase()).or_default().push(service);
+    for (hostname, namespace) in hosts {
+        names.entry(hostname.as_str().to_ascii_lowercase()).or_default().push(namespace);
     }
     names
 }
 
-/// Whether `domain`, one of the names of `service`, is rather that of a host that is called so in full: then the
+/// Whether `domain`, one of the names of a host, is rather that of a host that is called so in full: then the
 /// short form is only a guess of what is meant, whoever is older. That holds for hosts of the service's own
 /// namespace, of the proxy's and of the system's. Any other may not take a service's traffic by its short name.
 pub(super) fn is_anothers(
     in_full: &InFull<'_>,
     context: &PushContext,
     namespace: &str,
-    service: &MergedService,
+    (hostname, of): (&Hostname, &Namespace),
     domain: &str,
 ) -> bool {
-    let may = |other: &&MergedService| {
-        let of = other.primary.namespace.as_str();
-        [service.primary.namespace.as_str(), namespace, &context.settings.system_namespace]
-            .contains(&of)
+    let may = |other: &&Namespace| {
+        [of.as_str(), namespace, &context.settings.system_namespace].contains(&other.as_str())
     };
-    called(in_full, service, domain).iter().any(may)
+    called(in_full, hostname, domain).iter().any(may)
 }
 
-/// The other hosts that are called in full what is one of the names of `service`.
+/// The namespaces of other hosts that are called in full what is one of the names of a host.
 fn called<'a, 'b>(
     in_full: &'b InFull<'a>,
-    service: &MergedService,
+    hostname: &Hostname,
     domain: &str,
-) -> &'b [&'a MergedService] {
-    if domain.eq_ignore_ascii_case(service.hostname().as_str()) {
+) -> &'b [&'a Namespace] {
+    if domain.eq_ignore_ascii_case(hostname.as_str()) {
         return &[];
     }
     in_full.get(&domain.to_ascii_lowercase()).map_or(&[], |others| others)

@@ -90,6 +90,18 @@ impl<'a> Lens<'a> {
                 routes.insert(format!("{}:{}", service.hostname(), port.number).into());
             }
         }
+        let is_ruled = |context: &PushContext| !context.traffic.virtual_services.is_empty();
+        if is_ruled(&before) || is_ruled(&now) {
+            // Hosts that only rules know.
+            routes.insert("80".into());
+            let wildcards = |context: &Arc<PushContext>| -> Vec<u16> {
+                let all =
+                    context.all_services().filter(|one| one.hostname().as_str().starts_with('*'));
+                all.flat_map(|one| one.ports().map(|port| port.number)).collect()
+            };
+            let wildcards = whole.iter().flat_map(|context| wildcards(context));
+            routes.extend(wildcards.map(|port| port.to_string().into()));
+        }
         let differs = |host: &&Hostname| {
             let both = [&before, &now].map(|context| context.services.get(*host));
             let rules =

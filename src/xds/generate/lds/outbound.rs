@@ -10,7 +10,7 @@
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -24,12 +24,13 @@ use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
     listening_on, routes_named, tcp, tls_inspector, to_port, to_range, wildcards,
 };
+use super::ruled::{ConnectionRules, RuledConnections};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
-use crate::xds::generate::cache::PodListenerKey;
+use crate::xds::generate::cache::{Class, PodListenerKey};
 use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
@@ -43,12 +44,13 @@ const AGENT_PORTS: [u16; 2] = [15021, 15090];
 /// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
 pub(in crate::xds::generate) fn shared(
     context: &PushContext,
-    cluster: &ClusterId,
-    families: Families,
+    class: &Class,
     addresses: &ListenAddresses,
 ) -> Vec<Resource> {
+    let (cluster, families) = (&class.cluster, class.families);
     let (ipv4, ipv6) = families;
     let settings = TrafficSettings::of(&context.mesh);
+    let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
@@ -86,10 +88,11 @@ pub(in crate::xds::generate) fn shared(
 
     let mut listeners: Vec<_> = arrival(&settings, families).into_iter().collect();
     listeners.extend(
-        any_address.iter().filter_map(|(port, wanted)| wanted.listener(&settings, families, *port)),
+        any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
     listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
-        for_one_service(&settings, address, number, service, port)
+        let ruled = rules.of(service.hostname(), port, Some(address));
+        for_one_service(&settings, address, number, (service, port), ruled)
     }));
     let mut resources: Vec<_> = listeners
         .into_iter()
@@ -139,7 +142,7 @@ pub(super) fn pods(
         }
         let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol);
         let make = || {
-            let message = for_one_service(settings, at.0, at.1, service, port)?;
+            let message = for_one_service(settings, at.0, at.1, (service, port), None)?;
             Some(encode(name.clone(), &message))
         };
         keep(key, &make).map(|listener| (at.0, listener))
@@ -196,10 +199,11 @@ struct AnyAddress<'a> {
 impl AnyAddress<'_> {
     fn listener(
         &self,
-        settings: &TrafficSettings,
+        rules: ConnectionRules<'_>,
         families: Families,
         port: u16,
     ) -> Option<listener::Listener> {
+        let settings = rules.settings;
         let wildcards = wildcards(families);
         let name = name(*wildcards.first()?, port);
         let manager = Http {
@@ -215,8 +219,18 @@ impl AnyAddress<'_> {
         }
         for (range, (service, port)) in &self.ranges {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
-            let upstream = upstream.to_string();
-            chains.push(chain(range.to_string(), Some(to_range(*range)), tcp(settings, &upstream)));
+            let mut rest = tcp(settings, &upstream.to_string());
+            if let Some(ruled) = rules.of(service.hostname(), port, None) {
+                let parts = ruled
+                    .by_range
+                    .into_iter()
+                    .filter(|(part, _)| range.contains(part) && part != range);
+                for (part, filter) in parts.filter(|(part, _)| !self.ranges.contains_key(part)) {
+                    chains.push(chain(part.to_string(), Some(to_range(part)), filter));
+                }
+                rest = ruled.rest.unwrap_or(rest);
+            }
+            chains.push(chain(range.to_string(), Some(to_range(*range)), rest));
             if port.protocol == Protocol::Auto {
                 let plain_http = listener::FilterChainMatch {
                     prefix_ranges: to_range(*range).prefix_ranges,
@@ -226,7 +240,24 @@ impl AnyAddress<'_> {
                 chains.push(chain(format!("{range} http"), Some(plain_http), http(&manager)));
             }
         }
-        for (host, (_, port)) in &self.names {
+        let ruled = self.names.iter().map(|(host, (_, port))| (*host, rules.of(host, port, None)));
+        let ruled: BTreeMap<_, _> = ruled
+            .filter_map(|(host, ruled)| {
+                Some((host, ruled.filter(|ruled| !ruled.by_name.is_empty())?))
+            })
+            .collect();
+        let mut names: BTreeSet<Arc<str>> = self
+            .names
+            .keys()
+            .filter(|host| !ruled.contains_key(*host))
+            .map(|host| host.as_str().into())
+            .collect();
+        for (name, chain) in ruled.values().flat_map(|ruled| &ruled.by_name) {
+            if names.insert(Arc::clone(name)) {
+                chains.push(chain.clone());
+            }
+        }
+        for (host, (_, port)) in self.names.iter().filter(|(host, _)| !ruled.contains_key(*host)) {
             let upstream = OutboundName::sidecar((*host).clone(), port.number).to_string();
             let named = listener::FilterChainMatch {
                 server_names: vec![host.to_string()],
@@ -237,7 +268,9 @@ impl AnyAddress<'_> {
         let rest = match self.rest {
             Some((service, port)) => {
                 let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
-                chain(service.hostname().to_string(), None, tcp(settings, &upstream.to_string()))
+                let ruled = rules.of(service.hostname(), port, None).and_then(|ruled| ruled.rest);
+                let filter = ruled.unwrap_or_else(|| tcp(settings, &upstream.to_string()));
+                chain(service.hostname().to_string(), None, filter)
             }
             None => unknown("PassthroughFilterChain", settings),
         };
@@ -259,20 +292,27 @@ impl AnyAddress<'_> {
     }
 }
 
-/// A listener for an address that belongs to one service.
+/// A listener for an address that belongs to one service, for which there may be rules.
 fn for_one_service(
     settings: &TrafficSettings,
     address: IpAddr,
     number: u16,
-    service: &MergedService,
-    port: &Port,
+    (service, port): (&MergedService, &Port),
+    ruled: Option<RuledConnections>,
 ) -> Option<listener::Listener> {
     let upstream = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
     let name = name(address, number);
-    let listener = listener::Listener {
-        default_filter_chain: Some(chain("tcp", None, tcp(settings, &upstream))),
-        ..handed_over(name.clone(), &[address], number)?
-    };
+    let listener = handed_over(name.clone(), &[address], number)?;
+    let ruled = ruled.unwrap_or_default();
+    if !ruled.by_name.is_empty() {
+        // What begins TLS with another name, or none, is closed.
+        let filter_chains = ruled.by_name.into_iter().map(|(_, chain)| chain).collect();
+        let listener = listener::Listener { filter_chains, ..listener };
+        return Some(detect(settings, vec![tls_inspector()], listener));
+    }
+    let filter = ruled.rest.unwrap_or_else(|| tcp(settings, &upstream));
+    let listener =
+        listener::Listener { default_filter_chain: Some(chain("tcp", None, filter)), ..listener };
     if port.protocol != Protocol::Auto {
         return Some(listener);
     }

@@ -114,6 +114,22 @@ pub(super) fn tcp(settings: &TrafficSettings, upstream: &str) -> listener::Filte
     network_filter("envoy.filters.network.tcp_proxy", &proxy)
 }
 
+/// Passes bytes to several upstream clusters, by weight.
+pub(super) fn tcp_weighted(
+    settings: &TrafficSettings,
+    stat_prefix: String,
+    clusters: Vec<tcp_proxy::tcp_proxy::weighted_cluster::ClusterWeight>,
+) -> listener::Filter {
+    use tcp_proxy::tcp_proxy::{ClusterSpecifier, WeightedCluster};
+    let proxy = tcp_proxy::TcpProxy {
+        stat_prefix,
+        cluster_specifier: Some(ClusterSpecifier::WeightedClusters(WeightedCluster { clusters })),
+        access_log: access_log(settings),
+        ..Default::default()
+    };
+    network_filter("envoy.filters.network.tcp_proxy", &proxy)
+}
+
 /// An HTTP connection manager as both directions have it.
 pub(super) struct Http {
     /// Names its figures.

@@ -20,6 +20,7 @@ use crate::push::addresses::addresses;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::view::{Role, ViewKey};
 use crate::registry::RegistryUpdate;
+use crate::xds::generate::cache::class_of;
 use crate::xds::generate::{Cache, ProxyConfig};
 use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
@@ -320,7 +321,7 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
     let shared = |proxy: &Proxy, network: &str| {
         let view = ViewKey::of(proxy, network.into(), Role::Client);
         let addresses = addresses(&context, &view.cluster, &view.namespace, view.ipv4, view.ipv6);
-        outbound::shared(&context, &view.cluster, (view.ipv4, view.ipv6), &addresses)
+        outbound::shared(&context, &class_of(&view), &addresses)
     };
     let other = Proxy {
         addresses: vec![ip("10.0.0.77")],

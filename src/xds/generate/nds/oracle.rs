@@ -17,7 +17,9 @@ impl NameTableInputs<'_> {
     pub(in crate::xds::generate) fn at_once(&self) -> Vec<u8> {
         let mut hosts: BTreeMap<Arc<str>, NameInfo> = BTreeMap::new();
         let services = self.addresses.services.iter();
-        let in_full = rds::in_full(services.map(|(service, _)| &**service));
+        let in_full = rds::in_full(
+            services.map(|(service, _)| (service.hostname(), &service.primary.namespace)),
+        );
         for (service, vips) in &self.addresses.services {
             if service.primary.resolution == Resolution::Headless {
                 self.put_pods(service, &in_full, &mut hosts);
@@ -69,7 +71,10 @@ impl NameTableInputs<'_> {
         // The agent completes short names by the domains that a pod's resolver searches.
         let short_form = format!("{}.{}", service.primary.name, service.primary.namespace);
         let namespace = self.view.namespace.as_str();
-        let is_anothers = rds::is_anothers(in_full, self.context, namespace, service, &short_form);
+        let is_anothers = {
+            let of = (service.hostname(), &service.primary.namespace);
+            rds::is_anothers(in_full, self.context, namespace, of, &short_form)
+        };
         let is_short = in_kubernetes && !host.ends_with(CLUSTER_SET) && !is_anothers;
         let short = |text: &str| if is_short { text.to_owned() } else { String::new() };
         let info = NameInfo {

@@ -13,19 +13,21 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
-use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, message, string};
+use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, string};
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
+use super::lists::{self, RouteList, RouteLists};
 use super::{
     TrafficSettings, aliases, all_else, called, ending, host_of_address, in_full, is_anothers,
-    is_domain, names_of, routed_ports, searched_domains, shortened, to_service,
+    is_domain, names_of, routed_ports, rules, searched_domains, shortened, to_service,
 };
 use crate::aggregate::MergedService;
 use crate::hash::SecretHasher;
-use crate::model::{ClusterId, Hostname, Namespace, Resolution};
+use crate::model::{Hostname, Namespace, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, Vip};
 use crate::xds::body::{Edit, ResourceBody};
+use crate::xds::generate::cache::Class;
 use crate::xds::generate::chunks::{Chunks, DomainHash, FragmentChunk, digest};
 use crate::xds::resource::Resource;
 
@@ -40,8 +42,10 @@ mod field {
 pub(in crate::xds::generate) struct RouteBase {
     number: u16,
     addresses: Arc<ListenAddresses>,
-    /// Of each fragment the place of its service among the addresses.
-    places: Box<[u32]>,
+    /// Of each fragment of a service its place among the addresses, and the routes that rules give it.
+    places: Box<[(u32, Option<Arc<RouteList>>)]>,
+    /// Behind them, hosts that only rules know.
+    ruled: Box<[RuledHost]>,
     aliases: BTreeMap<Hostname, Vec<Hostname>>,
     chunks: Arc<[Arc<FragmentChunk>]>,
     /// Of each chunk its first fragment, and the place of its bytes.
@@ -59,10 +63,24 @@ pub(in crate::xds::generate) struct RouteBase {
     of_namespace: HashMap<Box<str>, Vec<u32>, SecretHasher>,
 }
 
-/// A service that has the port.
+/// A host that is no service of the port.
+#[derive(Debug)]
+struct RuledHost {
+    host: Hostname,
+    /// The namespace of the object that it belongs to.
+    namespace: Namespace,
+    routes: Arc<RouteList>,
+}
+
+/// A service that has the port, or a host that rules name.
 #[derive(Clone, Copy)]
 struct RoutedHost<'a> {
-    service: &'a MergedService,
+    hostname: &'a Hostname,
+    /// Where it is one.
+    service: Option<&'a MergedService>,
+    namespace: &'a Namespace,
+    /// What rules give it.
+    routes: Option<&'a RouteList>,
     vips: &'a [Vip],
     /// Other names of it.
     aliases: &'a [Hostname],
@@ -79,8 +97,9 @@ struct Planned<'a> {
 
 impl Hash for Planned<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let RoutedHost { service, aliases, number, .. } = self.host;
-        (service.hostname(), aliases, number, self.completes, self.host.is_headless()).hash(state);
+        let RoutedHost { hostname, aliases, number, service, .. } = self.host;
+        (hostname, aliases, number, self.completes, self.host.is_headless()).hash(state);
+        (service.is_some(), self.host.routes.map(|routes| routes.digest)).hash(state);
         self.host.addresses().for_each(|vip| vip.address.hash(state));
         self.settled.hash(state);
     }
@@ -88,7 +107,7 @@ impl Hash for Planned<'_> {
 
 impl<'a> RoutedHost<'a> {
     fn is_headless(&self) -> bool {
-        self.service.primary.resolution == Resolution::Headless
+        self.service.is_some_and(|service| service.primary.resolution == Resolution::Headless)
     }
 
     fn addresses(&self) -> impl Iterator<Item = &'a Vip> {
@@ -96,11 +115,14 @@ impl<'a> RoutedHost<'a> {
     }
 
     fn hostnames(&self) -> impl Iterator<Item = &'a Hostname> {
-        [self.service.hostname()].into_iter().chain(self.aliases)
+        [self.hostname].into_iter().chain(self.aliases)
     }
 
     /// Its names where these domains are searched.
     fn names(&self, searched: &[String]) -> Vec<String> {
+        if self.service.is_none() {
+            return vec![self.hostname.to_string()];
+        }
         self.hostnames().flat_map(|name| names_of(name.as_str(), searched)).collect()
     }
 
@@ -122,12 +144,22 @@ impl<'a> RoutedHost<'a> {
             return;
         }
         let host = route::VirtualHost {
-            name: format!("{}:{}", self.service.hostname(), self.number),
+            name: format!("{}:{}", self.hostname, self.number),
             domains: domains.to_vec(),
-            routes: vec![to_service(self.service, self.number)],
             ..Default::default()
         };
-        message::encode(field::VIRTUAL_HOSTS, &host, out);
+        let plain;
+        let routes = match self.routes {
+            Some(list) => &list.bytes[..],
+            None => {
+                plain = rules::plain(&to_service(self.hostname, self.number));
+                &plain
+            }
+        };
+        encode_key(field::VIRTUAL_HOSTS, WireType::LengthDelimited, out);
+        encode_varint((host.encoded_len() + routes.len()) as u64, out);
+        host.encode(out).expect("a vector has room");
+        out.extend_from_slice(routes);
     }
 }
 
@@ -136,18 +168,30 @@ impl RouteBase {
     pub(in crate::xds::generate) fn new(
         context: &PushContext,
         addresses: Arc<ListenAddresses>,
-        (cluster, number, completes): (&ClusterId, u16, bool),
-        chunks: &Chunks,
+        (class, number, completes): (&Class, u16, bool),
+        (chunks, lists): (&Chunks, &RouteLists),
     ) -> Self {
         let has_port = |service: &MergedService| {
-            routed_ports(service, cluster).any(|port| port.number == number)
+            routed_ports(service, &class.cluster).any(|port| port.number == number)
         };
         let all = addresses.services.iter().enumerate();
         let places = all.filter(|(_, (service, _))| has_port(service));
-        let places = places.map(|(place, _)| u32::try_from(place).expect("fewer services"));
+        let places = places.map(|(place, (service, _))| {
+            let place = u32::try_from(place).expect("fewer services");
+            (place, lists::of_service(context, class, number, service.hostname(), lists))
+        });
+        let places: Box<[_]> = places.collect();
+        let routed = places.iter().map(|(place, _)| &*addresses.services[*place as usize].0);
+        let ruled = lists::beyond(context, class, number, routed, lists);
+        let ruled = ruled.into_iter().map(|(host, namespace, routes)| RuledHost {
+            host,
+            namespace,
+            routes,
+        });
         let mut base = Self {
             number,
-            places: places.collect(),
+            ruled: ruled.collect(),
+            places,
             aliases: aliases(&addresses),
             completes,
             addresses,
@@ -196,7 +240,7 @@ impl RouteBase {
         }
         let mut of_namespace = HashMap::<Box<str>, Vec<u32>, SecretHasher>::default();
         let services = format!("svc.{}", context.settings.domain);
-        for (at, one) in planned.iter().enumerate() {
+        for (at, one) in planned.iter().enumerate().take(self.places.len()) {
             for name in one.host.hostnames() {
                 let short = shortened(name.as_str(), &services);
                 if let Some((_, namespace)) = short.and_then(|short| short.rsplit_once('.')) {
@@ -339,13 +383,31 @@ impl RouteBase {
     }
 
     fn hosts(&self) -> impl Iterator<Item = RoutedHost<'_>> {
-        (0..self.places.len()).map(|at| self.host(at))
+        (0..self.places.len() + self.ruled.len()).map(|at| self.host(at))
     }
 
     fn host(&self, at: usize) -> RoutedHost<'_> {
-        let (service, vips) = &self.addresses.services[self.places[at] as usize];
-        let aliases = self.aliases.get(service.hostname()).map_or(&[][..], |all| all);
-        RoutedHost { service, vips, aliases, number: self.number }
+        let number = self.number;
+        let Some((place, routes)) = self.places.get(at) else {
+            let RuledHost { host, namespace, routes } = &self.ruled[at - self.places.len()];
+            let (service, routes) = (None, Some(&**routes));
+            let (vips, aliases) = (&[][..], &[][..]);
+            return RoutedHost {
+                hostname: host,
+                service,
+                namespace,
+                routes,
+                vips,
+                aliases,
+                number,
+            };
+        };
+        let (service, vips) = &self.addresses.services[*place as usize];
+        let hostname = service.hostname();
+        let aliases = self.aliases.get(hostname).map_or(&[][..], |all| all);
+        let namespace = &service.primary.namespace;
+        let routes = routes.as_deref();
+        RoutedHost { hostname, service: Some(service), namespace, routes, vips, aliases, number }
     }
 
     /// The place of a fragment among the bytes of all runs, its bytes and its domains.
@@ -375,15 +437,15 @@ fn settle(
     searched: &[String],
     namespace: &str,
 ) -> Settled {
-    let in_full = in_full(hosts.iter().map(|host| host.service));
+    let in_full = in_full(hosts.iter().map(|host| (host.hostname, host.namespace)));
     let (mut taken, mut restricted_namespaces) = (BTreeSet::new(), BTreeSet::new());
     let domains = hosts.iter().map(|host| {
         let mut names = host.names(searched);
         names.retain(|name| {
-            let others = called(&in_full, host.service, name);
-            restricted_namespaces
-                .extend(others.iter().map(|other| other.primary.namespace.clone()));
-            !is_anothers(&in_full, context, namespace, host.service, name)
+            let others = called(&in_full, host.hostname, name);
+            restricted_namespaces.extend(others.iter().map(|other| (*other).clone()));
+            let service = (host.hostname, host.namespace);
+            !is_anothers(&in_full, context, namespace, service, name)
         });
         let mut domains = host.domains(names);
         domains.retain(|domain| taken.insert(domain.to_ascii_lowercase()));

@@ -5,45 +5,54 @@ use std::collections::BTreeSet;
 use prost::Message;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
+use super::lists::{self, RouteLists};
 use super::{
     TrafficSettings, aliases, all_else, ending, host_of_address, in_full, is_anothers, is_domain,
-    names_of, routed_ports, searched_domains, to_service,
+    merged_with, names_of, routed_ports, searched_domains, to_service,
 };
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Resolution};
+use crate::model::Resolution;
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
+use crate::xds::generate::cache::Class;
 
-/// The bytes of the route of a port for sidecars of `cluster` with these addresses in a DNS domain.
+/// The bytes of the route of a port for sidecars of a class with these addresses in a DNS domain.
 pub(in crate::xds::generate) fn route(
     context: &PushContext,
     addresses: &ListenAddresses,
-    cluster: &ClusterId,
+    class: &Class,
     dns_domain: &str,
     number: u16,
 ) -> Vec<u8> {
-    let virtual_hosts = of_port(context, addresses, cluster, dns_domain, number);
+    let virtual_hosts = of_port(context, addresses, class, dns_domain, number);
     let name = number.to_string();
     let end = ending(all_else(&TrafficSettings::of(&context.mesh)));
     route::RouteConfiguration { name, virtual_hosts, ..end }.encode_to_vec()
 }
 
-/// One virtual host for each service that has the port, oldest first, then one for all else.
+/// One virtual host for each service that has the port, oldest first, then those that rules alone know, then one for
+/// all else.
 fn of_port(
     context: &PushContext,
     addresses: &ListenAddresses,
-    cluster: &ClusterId,
+    class: &Class,
     dns_domain: &str,
     number: u16,
 ) -> Vec<route::VirtualHost> {
     let aliases = aliases(addresses);
     let searched = searched_domains(dns_domain);
+    let cluster = &class.cluster;
+    let kept = RouteLists::default();
     // Envoy refuses a domain that two virtual hosts have, in whatever case: the first has it.
     let mut taken = BTreeSet::new();
     let has_port =
         |service: &&MergedService| routed_ports(service, cluster).any(|port| port.number == number);
+    let routed: Vec<&MergedService> =
+        addresses.services.iter().map(|(service, _)| &**service).filter(has_port).collect();
+    let beyond = lists::beyond(context, class, number, routed.iter().copied(), &kept);
+    let services = routed.iter().map(|service| (service.hostname(), &service.primary.namespace));
     let in_full =
-        in_full(addresses.services.iter().map(|(service, _)| &**service).filter(has_port));
+        in_full(services.chain(beyond.iter().map(|(host, namespace, _)| (host, namespace))));
     let namespace = dns_domain.split('.').next().unwrap_or_default();
     let mut hosts = Vec::new();
     for (service, vips) in &addresses.services {
@@ -55,7 +64,8 @@ fn of_port(
         let names = [hostname].into_iter().chain(aliases);
         let mut domains: Vec<String> =
             names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
-        domains.retain(|domain| !is_anothers(&in_full, context, namespace, service, domain));
+        let of = (hostname, &service.primary.namespace);
+        domains.retain(|domain| !is_anothers(&in_full, context, namespace, of, domain));
         if service.primary.resolution == Resolution::Headless {
             // Each pod has a name below the service's.
             domains.extend(domains.clone().iter().map(|domain| format!("*.{domain}")));
@@ -63,13 +73,24 @@ fn of_port(
         let vips = vips.iter().filter(|vip| vip.has(number));
         domains.extend(vips.map(|vip| host_of_address(&vip.address)));
         domains.retain(|domain| is_domain(domain) && taken.insert(domain.to_ascii_lowercase()));
-        if !domains.is_empty() {
-            hosts.push(route::VirtualHost {
-                name: format!("{hostname}:{number}"),
-                domains,
-                routes: vec![to_service(service, port.number)],
-                ..Default::default()
-            });
+        if domains.is_empty() {
+            continue;
+        }
+        let name = format!("{hostname}:{number}");
+        let host = route::VirtualHost { name, domains, ..Default::default() };
+        hosts.push(match lists::of_service(context, class, number, hostname, &kept) {
+            Some(list) => merged_with(&host, &list.bytes),
+            None => {
+                let routes = vec![to_service(hostname, port.number)];
+                route::VirtualHost { routes, ..host }
+            }
+        });
+    }
+    for (host, _, list) in beyond {
+        if is_domain(host.as_str()) && taken.insert(host.as_str().to_ascii_lowercase()) {
+            let (name, domains) = (format!("{host}:{number}"), vec![host.to_string()]);
+            let host = route::VirtualHost { name, domains, ..Default::default() };
+            hosts.push(merged_with(&host, &list.bytes));
         }
     }
     hosts.push(all_else(&TrafficSettings::of(&context.mesh)));

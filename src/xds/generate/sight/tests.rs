@@ -14,14 +14,15 @@ use crate::fixtures::{
 };
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ByName, Definition, Endpoint, ExportTo, Health, KnownClusters, NamedEndpoint, PodState, Port,
-    Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
+    ByName, Collection, Definition, Endpoint, ExportTo, Health, KnownClusters, NamedEndpoint,
+    ObjectKey, PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
 use crate::push::scope::around;
 use crate::push::view::Role;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
+use crate::traffic::{KindSettings, TrafficIndex};
 use crate::xds::generate::cache::class_of;
 use crate::xds::generate::{ProxyConfig, nds, rds};
 use crate::xds::names::OutboundName;
@@ -205,8 +206,76 @@ fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
     }
 }
 
+/// Hosts that rules are about: of services, of none, below an entry, and wildcards.
+const RULED: [&str; 8] = [
+    "a.shop.svc.cluster.local",
+    "b.shop.svc.cluster.local",
+    "db.shop.svc.cluster.local",
+    "*.shop.svc.cluster.local",
+    "ext.example",
+    "none.example",
+    "*.example",
+    "a.shop",
+];
+
+/// One rule for requests and one for connections, each for some senders.
+fn some_virtual_service(random: &mut StdRng) -> serde_json::Value {
+    let hosts: Vec<_> = (0..random.random_range(1..3)).map(|_| pick(random, &RULED)).collect();
+    let to = |random: &mut StdRng| {
+        let mut to = serde_json::json!({ "host": pick(random, &RULED[..3]) });
+        if random.random_ratio(1, 2) {
+            to["port"] = serde_json::json!({ "number": 80 });
+        }
+        serde_json::json!([{ "destination": to }])
+    };
+    let mut matches = serde_json::json!([{}]);
+    match random.random_range(0..5) {
+        0 => matches[0]["sourceNamespace"] = pick(random, &NAMESPACES).into(),
+        1 => matches[0]["sourceLabels"] = serde_json::json!({ "app": "a" }),
+        2 => matches[0]["port"] = 80.into(),
+        _ => {}
+    }
+    let mut spec = serde_json::json!({
+        "hosts": hosts,
+        "http": [{ "match": matches, "timeout": pick(random, &["1s", "2s"]), "route": to(random) }],
+        "tcp": [{ "match": matches, "route": to(random) }],
+        "tls": [{ "match": [{ "sniHosts": [hosts[0]] }], "route": to(random) }],
+    });
+    if random.random_ratio(1, 3) {
+        spec["exportTo"] = serde_json::json!([pick(random, &NAMESPACES)]);
+    }
+    spec
+}
+
+/// One VirtualService comes, changes or goes.
+fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
+    let (namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
+    let key = ObjectKey {
+        kind: "VirtualService".into(),
+        group: crate::model::ISTIO_NETWORKING.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    rules.objects.remove(&key);
+    if random.random_ratio(3, 4) {
+        let object = serde_json::json!({ "spec": some_virtual_service(random) });
+        rules.objects.insert(key, Arc::new(object));
+    }
+    let nothing = || MeshEvent::CompleteWithoutNames;
+    rules.index.apply(&rules.objects).map_or_else(nothing, MeshEvent::Traffic)
+}
+
+/// The objects of the traffic configuration.
+struct Rules {
+    objects: Collection,
+    index: TrafficIndex,
+}
+
 /// One event of any kind; most are of services.
-fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>) -> MeshEvent {
+fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rules) -> MeshEvent {
+    if random.random_ratio(1, 5) {
+        return ruled(random, rules);
+    }
     let cluster = pick(random, &CLUSTERS);
     let epoch = *epochs.entry(cluster).or_insert(1);
     let name = pick(random, &SERVICES);
@@ -299,8 +368,9 @@ fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache
     if proxy.kind == ProxyType::Router {
         return;
     }
+    let class = common.class(&picture.view);
     for port in [80, 8080, 5432, 7000] {
-        let whole = rds::oracle::route(context, addresses, &proxy.cluster, &proxy.dns_domain, port);
+        let whole = rds::oracle::route(context, addresses, &class, &proxy.dns_domain, port);
         let route = picture.one(ResourceType::Route, &port.to_string()).expect("an answer");
         assert_eq!(route.body.to_bytes(), whole, "{place}: route {port} for {proxy:?}");
     }
@@ -387,9 +457,16 @@ fn history(seed: u64, count: &mut Count) {
     mesh.apply(MeshEvent::Complete);
     let (mut before, _) = mesh.next_version().expect("a first version");
     let (kept, mut epochs) = (Cache::default(), BTreeMap::new());
+    let index = TrafficIndex::new(KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    });
+    let mut rules = Rules { objects: Collection::default(), index };
     for step in 0..STEPS {
         for _ in 0..random.random_range(1..3) {
-            mesh.apply(event(random, &mut epochs));
+            mesh.apply(event(random, &mut epochs, &mut rules));
         }
         let Some((now, changes)) = mesh.next_version() else { continue };
         let place = format!("seed {seed}, step {step}: {:?}", changes.deps);
@@ -423,7 +500,8 @@ fn check(
         assert_eq!(shape(now, stand, kept), new, "{place}: kept for {proxy:?}");
         check_against_scratch(now, stand, kept, place);
         let own = Dep::Workload(proxy.cluster.clone(), proxy.workload.clone());
-        if changes.is_everything() || changes.deps.contains(&own) || were[at] != *stand {
+        let moved = were[at] != *stand || before.selection(proxy) != now.selection(proxy);
+        if changes.is_everything() || changes.deps.contains(&own) || moved {
             continue;
         }
         let differing = differing(&shape(before, stand, &fresh_before), &new);

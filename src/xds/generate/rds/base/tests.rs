@@ -10,8 +10,10 @@ use crate::model::{Namespace, Resolution, Service};
 use crate::push::PushContext;
 use crate::push::addresses::addresses;
 use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::traffic::Selection;
+use crate::xds::generate::cache::Class;
 use crate::xds::generate::chunks::Chunks;
-use crate::xds::generate::rds::oracle;
+use crate::xds::generate::rds::{RouteLists, oracle};
 use crate::xds::resource::{Resource, Version};
 
 const SHOP: &str = "shop.svc.cluster.local";
@@ -26,13 +28,23 @@ fn context(services: Vec<Service>) -> Arc<PushContext> {
 
 fn base(context: &PushContext, completes: bool, chunks: &Chunks) -> RouteBase {
     let addresses = addresses(context, &"east".into(), &Namespace::default(), true, true);
-    RouteBase::new(context, Arc::new(addresses), (&"east".into(), 80, completes), chunks)
+    let kept = (chunks, &RouteLists::default());
+    RouteBase::new(context, Arc::new(addresses), (&class(), 80, completes), kept)
+}
+
+fn class() -> Class {
+    Class {
+        cluster: "east".into(),
+        namespace: Namespace::default(),
+        selection: Selection::default(),
+        families: (true, true),
+    }
 }
 
 fn route(context: &PushContext, dns_domain: &str, chunks: &Chunks) -> Resource {
     let route = base(context, true, chunks).route_in(context, dns_domain, chunks);
     let addresses = addresses(context, &"east".into(), &Namespace::default(), true, true);
-    let whole = oracle::route(context, &addresses, &"east".into(), dns_domain, 80);
+    let whole = oracle::route(context, &addresses, &class(), dns_domain, 80);
     assert_eq!(route.body.to_bytes(), whole, "in {dns_domain}");
     route
 }

@@ -1,0 +1,542 @@
+//! Regular expressions as Envoy takes them: the syntax of RE2, and how large a program it makes of one.
+//! (RE2, `doc/syntax.txt`; Envoy, `re2.max_program_size.error_level`.)
+//!
+//! One expression that Envoy can't compile makes it refuse the whole table of routes that holds it, so this is stricter
+//! where RE2 is vague, such as in the names of rare scripts.
+
+/// The most repetitions of one thing, nested ones multiplied.
+const REPEAT_MAX: u32 = 1000;
+/// The largest program that is sent: what Istio's bootstraps and ours let Envoy take.
+const PROGRAM_MAX: u64 = 32_768;
+/// The longest expression (Istio refuses longer ones where they are written).
+const LENGTH_MAX: usize = 1024;
+/// What an Envoy takes whose bootstrap says nothing of it.
+pub const PLAIN_PROGRAM_MAX: u64 = 100;
+/// About how many instructions RE2 makes of any character but a few (8 on Envoy 1.36, 2 on 1.40).
+const ANY_CHARACTER: u64 = 8;
+/// What every program has besides.
+const FRAME: u64 = 4;
+
+/// What is known of an expression that can be compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Regex {
+    /// How many groups it captures.
+    pub groups: u32,
+    /// About how large the program is, in instructions: rather more than less.
+    pub size: u64,
+}
+
+/// Reads an expression.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn parse(text: &str) -> Result<Regex, String> {
+    if text.is_empty() {
+        return Err("is empty".to_owned());
+    }
+    if text.len() > LENGTH_MAX {
+        return Err(format!("is longer than {LENGTH_MAX} bytes"));
+    }
+    let mut parser = RegexParser { rest: text, groups: 0, names: Vec::new() };
+    let size = parser.alternatives(0)?;
+    if !parser.rest.is_empty() {
+        return Err("has a ) that closes nothing".to_owned());
+    }
+    let size = size.instructions.saturating_add(FRAME);
+    if size > PROGRAM_MAX {
+        return Err(format!("makes a program of more than {PROGRAM_MAX} instructions"));
+    }
+    Ok(Regex { groups: parser.groups, size })
+}
+
+/// The highest group that a substitution names (`\1`), if it is one that RE2 takes.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub fn groups_of(substitution: &str) -> Result<u32, String> {
+    let mut highest = 0;
+    let mut rest = substitution.chars();
+    while let Some(c) = rest.next() {
+        if c != '\\' {
+            continue;
+        }
+        match rest.next() {
+            Some('\\') => {}
+            Some(digit) if digit.is_ascii_digit() => {
+                highest = highest.max(digit.to_digit(10).unwrap_or_default());
+            }
+            _ => return Err("has a \\ that neither a digit nor another \\ follows".to_owned()),
+        }
+    }
+    Ok(highest)
+}
+
+/// What a part of an expression comes to.
+#[derive(Debug, Clone, Copy, Default)]
+struct RegexPart {
+    instructions: u64,
+    /// How often the thing that is repeated most is.
+    repeated: u32,
+}
+
+struct RegexParser<'a> {
+    rest: &'a str,
+    groups: u32,
+    names: Vec<&'a str>,
+}
+
+impl<'a> RegexParser<'a> {
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let mut chars = self.rest.chars();
+        let next = chars.next();
+        self.rest = chars.as_str();
+        next
+    }
+
+    fn take(&mut self, prefix: &str) -> bool {
+        let stripped = self.rest.strip_prefix(prefix);
+        self.rest = stripped.unwrap_or(self.rest);
+        stripped.is_some()
+    }
+
+    /// Up to a `)` that it doesn't take, or to the end. `depth` is bounded by the length of the whole.
+    fn alternatives(&mut self, depth: usize) -> Result<RegexPart, String> {
+        let mut all = self.sequence(depth)?;
+        while self.take("|") {
+            let next = self.sequence(depth)?;
+            all.instructions = all.instructions.saturating_add(next.instructions).saturating_add(1);
+            all.repeated = all.repeated.max(next.repeated);
+        }
+        Ok(all)
+    }
+
+    fn sequence(&mut self, depth: usize) -> Result<RegexPart, String> {
+        let mut all = RegexPart::default();
+        // The last thing, and whether it is repeated already.
+        let mut last: Option<(RegexPart, bool)> = None;
+        while let Some(c) = self.peek() {
+            if c == '|' || c == ')' {
+                break;
+            }
+            if let Some((least, most)) = self.repetition()? {
+                let Some((thing, is_repeated)) = last else {
+                    return Err("repeats nothing".to_owned());
+                };
+                if is_repeated {
+                    return Err("repeats a repetition, which RE2 refuses".to_owned());
+                }
+                all.instructions -= thing.instructions;
+                let again = repeat(thing, least, most)?;
+                all.instructions = all.instructions.saturating_add(again.instructions);
+                all.repeated = all.repeated.max(again.repeated);
+                last = Some((again, true));
+                continue;
+            }
+            let thing = self.thing(depth)?;
+            if let Some(thing) = thing {
+                all.instructions = all.instructions.saturating_add(thing.instructions);
+                all.repeated = all.repeated.max(thing.repeated);
+            }
+            last = thing.map(|thing| (thing, false)).or(last);
+        }
+        Ok(all)
+    }
+
+    /// `*`, `+`, `?`, `{2,3}`: at least and at most so often, `None` for any number. A `{` that begins none of these is a
+    /// character.
+    fn repetition(&mut self) -> Result<Option<(u32, Option<u32>)>, String> {
+        let found = match self.peek() {
+            Some('*') => (0, None),
+            Some('+') => (1, None),
+            Some('?') => (0, Some(1)),
+            Some('{') => {
+                let Some((counts, rest)) = self.rest[1..].split_once('}') else { return Ok(None) };
+                let number = |text: &str| {
+                    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+                    let leads = text.len() > 1 && text.starts_with('0');
+                    (digits && !leads).then(|| text.parse().unwrap_or(u32::MAX))
+                };
+                let (least, most) = match counts.split_once(',') {
+                    None => (number(counts), number(counts).map(Some)),
+                    Some((least, "")) => (number(least), Some(None)),
+                    Some((least, most)) => (number(least), number(most).map(Some)),
+                };
+                let (Some(least), Some(most)) = (least, most) else { return Ok(None) };
+                if least > REPEAT_MAX || most.is_some_and(|most| most > REPEAT_MAX || most < least)
+                {
+                    return Err(format!("repeats {{{counts}}} times, of 0 to {REPEAT_MAX}"));
+                }
+                self.rest = rest;
+                self.take("?");
+                return Ok(Some((least, most)));
+            }
+            _ => return Ok(None),
+        };
+        self.next();
+        self.take("?");
+        Ok(Some(found))
+    }
+
+    /// One thing that can be repeated; `None` for flags.
+    fn thing(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
+        let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
+        match self.next().unwrap_or_default() {
+            '(' => self.group(depth + 1),
+            '[' => self.class().map(Some),
+            '.' => one(ANY_CHARACTER),
+            '\\' => self.escape(),
+            c => one(c.len_utf8() as u64),
+        }
+    }
+
+    fn group(&mut self, depth: usize) -> Result<Option<RegexPart>, String> {
+        let mut captures = true;
+        if self.take("?P<") || self.take("?<") {
+            let (name, rest) =
+                self.rest.split_once('>').ok_or("has a group whose name has no end")?;
+            let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            if name.is_empty() || !name.bytes().all(is_word) {
+                return Err(format!("has a group that can't be named {name:?}"));
+            }
+            if self.names.contains(&name) {
+                return Err(format!("has two groups named {name:?}"));
+            }
+            self.names.push(name);
+            self.rest = rest;
+        } else if self.take("?") {
+            captures = false;
+            let end = self.rest.find([')', ':']).ok_or("has a ( that nothing closes")?;
+            let flags = &self.rest[..end];
+            let plain = flags.strip_prefix('-').unwrap_or(flags);
+            let mut parts = plain.splitn(2, '-');
+            let known = parts.all(|part| part.bytes().all(|b| b"imsU".contains(&b)));
+            let is_colon = self.rest[end..].starts_with(':');
+            if !known || flags.ends_with('-') || (flags.is_empty() && !is_colon) {
+                return Err(format!("has (?{flags}, which RE2 doesn't know"));
+            }
+            self.rest = &self.rest[end + 1..];
+            if !is_colon {
+                return Ok(None);
+            }
+        }
+        let mut inner = self.alternatives(depth)?;
+        if !self.take(")") {
+            return Err("has a ( that nothing closes".to_owned());
+        }
+        if captures {
+            self.groups += 1;
+            inner.instructions = inner.instructions.saturating_add(2);
+        }
+        Ok(Some(inner))
+    }
+
+    /// What follows a `\` outside of brackets.
+    fn escape(&mut self) -> Result<Option<RegexPart>, String> {
+        let one = |instructions| Ok(Some(RegexPart { instructions, repeated: 1 }));
+        match self.peek() {
+            Some('A' | 'z' | 'b' | 'B' | 'C') => {
+                self.next();
+                one(1)
+            }
+            Some('Q') => {
+                self.next();
+                let (literal, rest) = self.rest.split_once("\\E").unwrap_or((self.rest, ""));
+                self.rest = rest;
+                if literal.is_empty() { Ok(None) } else { one(literal.len() as u64) }
+            }
+            Some('d' | 's' | 'w') => {
+                self.next();
+                one(4)
+            }
+            Some('D' | 'S' | 'W') => {
+                self.next();
+                one(ANY_CHARACTER + 4)
+            }
+            Some('p' | 'P') => {
+                self.property()?;
+                one(8 * ANY_CHARACTER)
+            }
+            _ => {
+                let c = self.character()?;
+                one(c.len_utf8() as u64)
+            }
+        }
+    }
+
+    /// `\pL`, `\p{Greek}`, at the `p`.
+    fn property(&mut self) -> Result<(), String> {
+        self.next();
+        let name = match self.peek() {
+            Some('{') => {
+                let (name, rest) =
+                    self.rest[1..].split_once('}').ok_or("has a \\p{ without end")?;
+                self.rest = rest;
+                name
+            }
+            Some(c) => {
+                let (name, rest) = self.rest.split_at(c.len_utf8());
+                self.rest = rest;
+                name
+            }
+            None => return Err("ends in \\p".to_owned()),
+        };
+        let name = name.strip_prefix('^').unwrap_or(name);
+        if is_property(name) {
+            Ok(())
+        } else {
+            Err(format!("names {name:?} with \\p, which isn't known"))
+        }
+    }
+
+    /// One escaped character, behind the `\`.
+    fn character(&mut self) -> Result<char, String> {
+        let Some(c) = self.next() else { return Err("ends in \\".to_owned()) };
+        let named = |c| format!("has \\{c}, which RE2 doesn't know");
+        match c {
+            'n' | 'r' | 't' | 'a' | 'f' | 'v' => Ok(' '),
+            'x' => {
+                let digits = if self.take("{") {
+                    let (digits, rest) =
+                        self.rest.split_once('}').ok_or("has a \\x{ without end")?;
+                    self.rest = rest;
+                    digits
+                } else {
+                    let digits = self.rest.get(..2).ok_or("has \\x without two digits")?;
+                    self.rest = &self.rest[2..];
+                    digits
+                };
+                let hexadecimal =
+                    !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+                let code = u32::from_str_radix(digits, 16).ok().filter(|_| hexadecimal);
+                code.and_then(char::from_u32)
+                    .ok_or_else(|| format!("has \\x{digits}, which is no character"))
+            }
+            '0'..='7' => {
+                let more =
+                    self.rest.bytes().take(2).take_while(|b| (b'0'..=b'7').contains(b)).count();
+                if c != '0' && more == 0 {
+                    return Err(format!("refers back to a group by \\{c}, which RE2 can't"));
+                }
+                self.rest = &self.rest[more..];
+                Ok(' ')
+            }
+            c if c.is_ascii() && !c.is_ascii_alphanumeric() => Ok(c),
+            c => Err(named(c)),
+        }
+    }
+
+    /// What is in brackets, behind the `[`.
+    fn class(&mut self) -> Result<RegexPart, String> {
+        let open = "has a [ that nothing closes";
+        let negated = self.take("^");
+        let (mut ranges, mut is_wide, mut is_first) = (0, negated, true);
+        loop {
+            match self.peek().ok_or(open)? {
+                ']' if !is_first => {
+                    self.next();
+                    break;
+                }
+                '[' if self.rest.starts_with("[:") && self.rest.contains(":]") => {
+                    let (name, rest) = self.rest[2..].split_once(":]").ok_or(open)?;
+                    if !CLASSES.contains(&name.strip_prefix('^').unwrap_or(name)) {
+                        return Err(format!("has [:{name}:], which isn't known"));
+                    }
+                    is_wide |= name.starts_with('^');
+                    self.rest = rest;
+                    ranges += 3;
+                }
+                '\\' if self.rest[1..].starts_with(['d', 's', 'w']) => {
+                    self.rest = &self.rest[2..];
+                    ranges += 3;
+                }
+                '\\' if self.rest[1..].starts_with(['D', 'S', 'W', 'p', 'P']) => {
+                    self.next();
+                    is_wide = true;
+                    if self.rest.starts_with(['p', 'P']) {
+                        self.property()?;
+                        ranges += 8 * ANY_CHARACTER;
+                    } else {
+                        self.next();
+                    }
+                }
+                _ => {
+                    let low = self.in_class(open)?;
+                    ranges += low.len_utf8() as u64;
+                    if self.rest.starts_with('-')
+                        && !self.rest.starts_with("-]")
+                        && self.rest.len() > 1
+                    {
+                        self.next();
+                        let is_escaped = self.rest.starts_with('\\');
+                        let high = self.in_class(open)?;
+                        if high < low && !is_escaped {
+                            return Err(format!("has the range {low}-{high}, which is empty"));
+                        }
+                        is_wide |= !high.is_ascii();
+                    }
+                }
+            }
+            is_first = false;
+        }
+        let wide = if is_wide { ANY_CHARACTER } else { 0 };
+        Ok(RegexPart { instructions: ranges + wide, repeated: 1 })
+    }
+
+    fn in_class(&mut self, open: &str) -> Result<char, String> {
+        match self.next().ok_or(open)? {
+            '\\' => self.character(),
+            c => Ok(c),
+        }
+    }
+}
+
+fn repeat(thing: RegexPart, least: u32, most: Option<u32>) -> Result<RegexPart, String> {
+    let times = most.unwrap_or(least).max(1);
+    let repeated = if times > 1 { thing.repeated.saturating_mul(times) } else { thing.repeated };
+    if repeated > REPEAT_MAX {
+        return Err(format!("repeats something more than {REPEAT_MAX} times in all"));
+    }
+    let optional = match most {
+        None => 1,
+        Some(most) => most - least,
+    };
+    let copies = u64::from(times);
+    let instructions =
+        thing.instructions.saturating_mul(copies).saturating_add(u64::from(optional));
+    Ok(RegexPart { instructions, repeated })
+}
+
+/// Names of classes within brackets.
+const CLASSES: [&str; 14] = [
+    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
+    "space", "upper", "word", "xdigit",
+];
+
+/// General categories, and the scripts that are met most.
+fn is_property(name: &str) -> bool {
+    const CATEGORIES: [&str; 37] = [
+        "Any", "C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me",
+        "Mn", "N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc",
+        "Sk", "Sm", "So", "Z", "Zl", "Zp", "Zs",
+    ];
+    const SCRIPTS: [&str; 14] = [
+        "Arabic",
+        "Armenian",
+        "Bengali",
+        "Common",
+        "Cyrillic",
+        "Devanagari",
+        "Georgian",
+        "Greek",
+        "Han",
+        "Hangul",
+        "Hebrew",
+        "Hiragana",
+        "Katakana",
+        "Latin",
+    ];
+    CATEGORIES.contains(&name) || SCRIPTS.contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_re2_takes_is_taken() {
+        let cases = [
+            ("/api/v[0-9]+/users/.*", 0),
+            (".*", 0),
+            ("^(.*?;)?(user=jason)(;.*)?$", 3),
+            (r"/a\.b\/c\-d\_e", 0),
+            (r"(?i)curl.*", 0),
+            (r"(?P<ver>v\d{1,3})/(?<id>[[:alpha:]_]+)", 2),
+            (r"[^/]+(/|$)", 1),
+            (r"[]a-]", 0),
+            (r"a{,3}b{x}", 0),
+            (r"(?:a|b)*?", 0),
+            (r"\Qa.b*c\E+", 0),
+            (r"\x41\x{1F600}\012", 0),
+            (r"\p{Greek}\PL", 0),
+            ("(?i-s:a)|", 0),
+            ("^*", 0),
+        ];
+        for (text, groups) in cases {
+            assert_eq!(parse(text).map(|regex| regex.groups), Ok(groups), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_re2_refuses_is_refused() {
+        let long = "a".repeat(1025);
+        let cases = [
+            "",
+            "*a",
+            "a**",
+            "a+?+",
+            "(a",
+            "a)",
+            "[a",
+            "[z-a]",
+            r"\1",
+            r"(?=a)",
+            r"(?!a)",
+            r"(?<=a)",
+            r"\q",
+            r"a\",
+            "a{1001}",
+            "a{3,2}",
+            "(a{100}){100}",
+            "[[:nope:]]",
+            r"\p{Klingon}",
+            "(?P<a>x)(?P<a>y)",
+            "(?P<>x)",
+            "(?x)a",
+            "(?",
+            "[a-\\",
+            r"\x{110000}",
+            r"\xg1",
+            &long,
+            r"[\w-\q]",
+            "(?)a",
+            ".{999}.{999}.{999}.{999}.{999}",
+        ];
+        for text in cases {
+            assert!(parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn programs_are_no_smaller_than_what_envoys_make_of_them() {
+        // As Envoy 1.36 says.
+        let cases = [
+            (".*", 12),
+            ("/api/v[0-9]+/users/.*", 27),
+            ("^(.*?;)?(user=jason)(;.*)?$", 38),
+            (".{50}", 404),
+            ("a{500}", 504),
+            ("[^/]{30}", 244),
+            (r"\w+@\w+\.com", 17),
+            (r"\p{Greek}", 66),
+            (r"\S+", 15),
+        ];
+        for (text, size) in cases {
+            let found = parse(text).map(|regex| regex.size);
+            assert!(
+                found.as_ref().is_ok_and(|found| (size..3 * size).contains(found)),
+                "{text}: {found:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_substitution_names_groups_by_digits() {
+        assert_eq!(groups_of(r"/new/\1/\2"), Ok(2));
+        assert_eq!(groups_of(r"a\\1"), Ok(0));
+        assert!(groups_of(r"a\x").is_err() && groups_of("a\\").is_err());
+    }
+}

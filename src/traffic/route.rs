@@ -1,0 +1,404 @@
+//! One form for the rules by which requests and connections find their way, whatever wrote them: a VirtualService,
+//! an HTTPRoute, an Ingress.
+//!
+//! It can't hold what Envoy refuses: whoever reads an object leaves such a piece out with a reason, and marks the rule
+//! or the match, so that a 500 stands in its place ([`HttpRule::refused`], [`RequestMatch::refused`]).
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::selection::{RuleSelector, Selection};
+use crate::model::{Hostname, Namespace};
+
+/// The name that stands for all sidecars where gateways are named.
+pub const MESH: &str = "mesh";
+
+/// The rules of one object for requests, first to last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpRoutes {
+    /// The object.
+    pub origin: RouteOrigin,
+    /// Its rules; the first that fits a request decides.
+    pub rules: Box<[HttpRule]>,
+}
+
+/// The object that rules come from, as proxies show it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RouteOrigin {
+    /// The API group and version, such as `networking.istio.io/v1`.
+    pub api: &'static str,
+    /// The kind as in `istio.config`, such as `virtual-service`.
+    pub kind: &'static str,
+    /// The object's namespace.
+    pub namespace: Namespace,
+    /// The object's name.
+    pub name: Arc<str>,
+}
+
+impl RouteOrigin {
+    /// What access logs and `istioctl` show of a route (Istio, the metadata `istio.config`).
+    pub fn config(&self) -> String {
+        let Self { api, kind, namespace, name } = self;
+        format!("/apis/{api}/namespaces/{namespace}/{kind}/{name}")
+    }
+}
+
+/// What becomes of requests that fit any of some matches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HttpRule {
+    /// Its name; empty where it has none.
+    pub name: Arc<str>,
+    /// Any of these has to fit; none stands for every request.
+    pub matches: Box<[RequestMatch]>,
+    /// A redirect, which comes before all else.
+    pub redirect: Option<RedirectRule>,
+    /// An answer by the proxy itself, which comes before destinations.
+    pub response: Option<FixedResponse>,
+    /// Where requests go, by weight. Those of weight 0 are left out, but where there is one alone, whose weight
+    /// says nothing. Where there are none, requests get a 500.
+    pub destinations: Box<[Destination]>,
+    /// What of a request is another at its destination.
+    pub rewrite: Option<Rewrite>,
+    /// How long the whole of a request may take; `None` for ever.
+    pub timeout: Option<Duration>,
+    /// When it is tried again; `None` leaves that to the mesh.
+    pub retries: Option<RetryRule>,
+    /// Failures on purpose.
+    pub fault: Option<InjectedFault>,
+    /// Where copies go.
+    pub mirrors: Option<Box<[Mirror]>>,
+    /// Which other origins may ask.
+    pub cors: Option<CrossOrigin>,
+    /// Headers that are added, set or taken away.
+    pub headers: Option<HeaderChanges>,
+    /// Whether it holds what Envoy refuses: requests get a 500.
+    pub refused: bool,
+}
+
+/// Conditions of a request, all of which have to fit, and of who sends it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestMatch {
+    /// Its name; empty where it has none.
+    pub name: Arc<str>,
+    /// The path, without its query.
+    pub path: Option<PathMatch>,
+    /// Whether the path is compared without regard to case.
+    pub ignore_case: bool,
+    /// Headers in lower case, sorted.
+    pub headers: Box<[(Arc<str>, TextMatch)]>,
+    /// Headers that don't fit, in lower case, sorted.
+    pub without_headers: Box<[(Arc<str>, TextMatch)]>,
+    /// The method.
+    pub method: Option<TextMatch>,
+    /// The host that the client names.
+    pub authority: Option<TextMatch>,
+    /// The scheme.
+    pub scheme: Option<TextMatch>,
+    /// Parameters of the query, sorted.
+    pub query: Box<[(Arc<str>, TextMatch)]>,
+    /// The port that the client meant, of the service.
+    pub port: Option<u16>,
+    /// What of the sender.
+    pub source: SourceMatch,
+    /// Under which name figures are kept; empty for none.
+    pub stat_prefix: Arc<str>,
+    /// Whether it holds a condition that Envoy refuses and that is left out here: what fits the rest gets a 500.
+    pub refused: bool,
+}
+
+/// What of a sender has to fit; all of it is known when a proxy's routes are made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct SourceMatch {
+    /// Through which gateways, `NAMESPACE/NAME` or [`MESH`]; none for all that the object names.
+    pub gateways: Box<[Arc<str>]>,
+    /// Labels of the proxy's pod.
+    pub labels: Option<RuleSelector>,
+    /// The proxy's namespace.
+    pub namespace: Option<Namespace>,
+}
+
+/// A condition on a path.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum PathMatch {
+    /// The whole.
+    Exact(Arc<str>),
+    /// How it begins, as text.
+    Prefix(Arc<str>),
+    /// How it begins, by whole segments: `/a` takes `/a` and `/a/b`, not `/ab`. Neither `/` nor ends with one.
+    Segments(Arc<str>),
+    /// An RE2 expression of the whole.
+    Regex(Arc<str>),
+}
+
+/// A condition on a text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum TextMatch {
+    /// The whole.
+    Exact(Arc<str>),
+    /// How it begins; not empty.
+    Prefix(Arc<str>),
+    /// An RE2 expression of the whole.
+    Regex(Arc<str>),
+    /// That it is there.
+    Present,
+}
+
+/// A place where requests or connections go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The service, in full.
+    pub host: Hostname,
+    /// The port; `None` for the only one that the service has, else the listener's.
+    pub port: Option<u16>,
+    /// The subset; empty for none.
+    pub subset: Arc<str>,
+    /// Its share of the sum.
+    pub weight: u32,
+    /// Headers of requests that go here.
+    pub headers: HeaderChanges,
+    /// Whether it can't be used, such as one in a foreign namespace that grants nothing: its share gets a 500.
+    pub invalid: bool,
+}
+
+/// A redirect.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedirectRule {
+    /// The new path.
+    pub path: RedirectPath,
+    /// The new host.
+    pub authority: Option<Arc<str>>,
+    /// The new scheme.
+    pub scheme: Option<Arc<str>>,
+    /// The new port.
+    pub port: RedirectPort,
+    /// The status: 301, 302, 303, 307 or 308.
+    pub status: u16,
+}
+
+/// What becomes of the path in a redirect.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum RedirectPath {
+    /// It stays.
+    #[default]
+    Kept,
+    /// It is another.
+    Whole(Arc<str>),
+    /// What matched of it is another.
+    Prefix(Arc<str>),
+}
+
+/// Which port a redirect names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum RedirectPort {
+    /// The one of the request, or the scheme's where the host is another.
+    #[default]
+    Unset,
+    /// This.
+    Number(u16),
+    /// That on which the request came in.
+    OfRequest,
+    /// That of the scheme.
+    OfScheme,
+}
+
+/// An answer that the proxy gives.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FixedResponse {
+    /// From 200 to 599.
+    pub status: u16,
+    /// What it says, if anything.
+    pub body: Option<Arc<[u8]>>,
+}
+
+/// What of a request is another at its destination.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rewrite {
+    /// The path.
+    pub path: Option<PathRewrite>,
+    /// The host.
+    pub authority: Option<Arc<str>>,
+}
+
+/// How a path is rewritten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PathRewrite {
+    /// What matched of it becomes this: the prefix, or the whole of another match.
+    Matched(Arc<str>),
+    /// The whole becomes this, whatever matched.
+    Whole(Arc<str>),
+    /// What an RE2 expression takes becomes another text, in which `\1` is its first group.
+    Regex(Arc<str>, Arc<str>),
+}
+
+/// When a request is tried again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RetryRule {
+    /// How often; 0 never.
+    pub attempts: u32,
+    /// How long one try may take.
+    pub per_try_timeout: Option<Duration>,
+    /// On what, as Envoy's `x-envoy-retry-on` has it; empty leaves that to the mesh.
+    pub on: Arc<str>,
+    /// On which statuses besides.
+    pub statuses: Box<[u16]>,
+    /// Whether it shall be tried at another locality's endpoints.
+    pub other_localities: bool,
+    /// Whether endpoints that were tried are left out; `None` leaves that to the kind of balancing.
+    pub ignore_previous: Option<bool>,
+    /// The pause before the first repetition; above zero.
+    pub backoff: Option<Duration>,
+}
+
+/// Failures on purpose. Percentages are per million.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InjectedFault {
+    /// How long requests wait, and how many of them.
+    pub delay: Option<(Duration, u32)>,
+    /// What requests are answered, and how many of them.
+    pub abort: Option<(AbortStatus, u32)>,
+}
+
+/// With what a request is aborted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AbortStatus {
+    /// An HTTP status from 200 to 599.
+    Http(u16),
+    /// A gRPC status from 0 to 16.
+    Grpc(u8),
+}
+
+/// Where copies of requests go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mirror {
+    /// The place; its weight says nothing.
+    pub destination: Destination,
+    /// How many, per million; above zero.
+    pub per_million: u32,
+}
+
+/// Which other origins may ask (CORS).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CrossOrigin {
+    /// The origins.
+    pub origins: Box<[TextMatch]>,
+    /// Methods, headers and what may be read, each as a list with commas; empty where not said.
+    pub methods: Arc<str>,
+    /// See [`Self::methods`].
+    pub headers: Arc<str>,
+    /// See [`Self::methods`].
+    pub expose: Arc<str>,
+    /// How long the answer may be kept.
+    pub max_age: Option<Duration>,
+    /// Whether credentials may be sent.
+    pub credentials: Option<bool>,
+    /// Whether preflights of other origins are answered here instead of by the destination.
+    pub answers_all_preflights: bool,
+}
+
+/// Headers that are changed, of requests and of responses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeaderChanges {
+    /// Of requests.
+    pub request: HeaderEdits,
+    /// Of responses.
+    pub response: HeaderEdits,
+    /// The host that requests name from here on.
+    pub host: Option<Arc<str>>,
+}
+
+/// Headers that are changed one way. Names are in lower case.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeaderEdits {
+    /// Those that are set, by name.
+    pub set: Box<[(Arc<str>, Arc<str>)]>,
+    /// Those that are added to what is there, by name.
+    pub add: Box<[(Arc<str>, Arc<str>)]>,
+    /// Those that are taken away.
+    pub remove: Box<[Arc<str>]>,
+}
+
+/// Where connections go that aren't looked into.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TcpRule {
+    /// Any of these has to fit; none stands for every connection.
+    pub matches: Box<[ConnectionMatch]>,
+    /// Where they go, by weight; none where nothing is left: they are closed.
+    pub destinations: Box<[Destination]>,
+}
+
+/// Conditions of a connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ConnectionMatch {
+    /// The names that clients give when they begin TLS, in lower case; none for all, be it TLS or not.
+    pub server_names: Box<[Arc<str>]>,
+    /// The addresses that clients mean.
+    pub to: Box<[IpNet]>,
+    /// The port that they mean, of the service.
+    pub port: Option<u16>,
+    /// What of the sender.
+    pub source: SourceMatch,
+}
+
+impl Destination {
+    /// The service, whatever its port.
+    pub fn to(host: Hostname) -> Self {
+        Self {
+            host,
+            port: None,
+            subset: Arc::default(),
+            weight: 1,
+            headers: HeaderChanges::default(),
+            invalid: false,
+        }
+    }
+
+    /// Nowhere.
+    pub fn invalid() -> Self {
+        Self { invalid: true, ..Self::to(Hostname::default()) }
+    }
+}
+
+impl RequestMatch {
+    /// Whether every request fits that reaches it: the matches behind it are never asked.
+    pub fn is_catch_all(&self) -> bool {
+        let any_path = match &self.path {
+            None => true,
+            Some(PathMatch::Prefix(prefix)) => &**prefix == "/",
+            Some(PathMatch::Regex(regex)) => &**regex == ".*",
+            Some(PathMatch::Exact(_) | PathMatch::Segments(_)) => false,
+        };
+        let no_text = self.method.is_none() && self.authority.is_none() && self.scheme.is_none();
+        any_path
+            && no_text
+            && self.headers.is_empty()
+            && self.without_headers.is_empty()
+            && self.query.is_empty()
+    }
+}
+
+impl SourceMatch {
+    /// Whether it fits a proxy of this namespace that serves as `gateway`, which these selectors select.
+    pub fn fits(&self, gateway: &str, namespace: &Namespace, selection: &Selection) -> bool {
+        let through = self.gateways.is_empty() || self.gateways.iter().any(|one| **one == *gateway);
+        through
+            && self.namespace.as_ref().is_none_or(|wanted| wanted == namespace)
+            && self.labels.as_ref().is_none_or(|labels| selection.contains(labels))
+    }
+}
+
+impl ConnectionMatch {
+    /// Whether connections to `address` may fit.
+    pub fn may_be_to(&self, address: IpAddr) -> bool {
+        self.to.is_empty() || self.to.iter().any(|range| range.contains(&address))
+    }
+}
+
+impl HeaderChanges {
+    /// Whether nothing is changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}

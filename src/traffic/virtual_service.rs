@@ -1,0 +1,313 @@
+//! VirtualService: which way requests and connections to a host go. (Istio, "Virtual Service";
+//! docs/reference/traffic.md, "VirtualService".)
+//!
+//! Reads an object into the form of [`super::route`]. What Envoy would refuse is left out, with a reason; which object
+//! a host belongs to is decided in [`super::virtual_services`].
+
+mod delegation;
+mod http;
+mod raw;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+use serde_json::Value;
+
+use self::http::Reader;
+use self::raw::{RawDestination, RawHttpRule};
+pub use self::source::Delegate;
+use self::source::{gateway_name, source};
+use super::hosts::HostPattern;
+use super::kind::KindSettings;
+use super::object::{self, ObjectMeta, Reason};
+use super::route::{
+    ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, SourceMatch, TcpRule,
+};
+use crate::codes;
+use crate::model::{ExportTo, Namespace};
+
+/// A VirtualService, or the part of one that others delegate to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VirtualService {
+    /// Which, and how old.
+    pub meta: ObjectMeta,
+    /// The hosts that it is about, each once; none for one that others delegate to.
+    pub hosts: Box<[HostPattern]>,
+    /// The gateways that it is for, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
+    pub gateways: Box<[Arc<str>]>,
+    /// The namespaces whose proxies it is for.
+    pub export_to: ExportTo,
+    /// What becomes of requests.
+    pub http: Box<[VirtualServiceRule]>,
+    /// What becomes of connections that begin TLS.
+    pub tls: Box<[TcpRule]>,
+    /// What becomes of other connections.
+    pub tcp: Box<[TcpRule]>,
+}
+
+/// A rule for requests.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VirtualServiceRule {
+    /// The rule.
+    pub rule: HttpRule,
+    /// The object whose rules stand in its place.
+    pub delegate: Option<Delegate>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawVirtualService {
+    hosts: Vec<String>,
+    gateways: Vec<String>,
+    export_to: Vec<String>,
+    http: Vec<RawHttpRule>,
+    tls: Vec<RawConnectionRule>,
+    tcp: Vec<RawConnectionRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawConnectionRule {
+    r#match: Vec<RawConnectionMatch>,
+    route: Vec<RawConnectionDestination>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawConnectionMatch {
+    sni_hosts: Vec<String>,
+    destination_subnets: Vec<String>,
+    port: u32,
+    source_labels: BTreeMap<String, String>,
+    source_namespace: String,
+    gateways: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawConnectionDestination {
+    destination: RawDestination,
+    weight: i64,
+}
+
+impl VirtualService {
+    /// Reads an object, with what its owner should know.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read(
+        meta: ObjectMeta,
+        object: &Value,
+        settings: &KindSettings,
+    ) -> Result<(Self, Vec<Reason>), Reason> {
+        let raw: RawVirtualService = object::body(object)?;
+        let mut reasons = Vec::new();
+        let namespace = meta.namespace.clone();
+        let gateways: BTreeSet<Arc<str>> =
+            raw.gateways.iter().map(|name| gateway_name(name, &namespace)).collect();
+        let gateways: Box<[Arc<str>]> =
+            if gateways.is_empty() { [MESH.into()].into() } else { gateways.into_iter().collect() };
+        let hosts = hosts(&raw.hosts, &namespace, settings, &mut reasons);
+        let is_for_mesh = gateways.iter().any(|gateway| **gateway == *MESH);
+        if is_for_mesh && let Some(at) = hosts.iter().position(|host| *host == HostPattern::all()) {
+            let text =
+                "* would take all requests of sidecars, which it doesn't; at gateways it holds";
+            let path = format!("spec.hosts[{at}]");
+            reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
+        }
+        let mut reader = Reader { namespace: &namespace, settings, reasons: &mut reasons };
+        let mut http = Vec::with_capacity(raw.http.len());
+        for (at, raw) in raw.http.into_iter().enumerate() {
+            let path = format!("spec.http[{at}]");
+            let (rule, delegate) = reader.rule(raw, &path);
+            http.push(VirtualServiceRule { rule, delegate });
+        }
+        let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));
+        let tcp = reader.connections(raw.tcp, "spec.tcp", None);
+        unreachable(&http, &mut reasons);
+        let export_to =
+            object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
+        let service = Self { meta, hosts, gateways, export_to, http: http.into(), tls, tcp };
+        Ok((service, reasons))
+    }
+
+    /// Whether it is for sidecars.
+    pub fn is_for_mesh(&self) -> bool {
+        self.gateways.iter().any(|gateway| **gateway == *MESH)
+    }
+
+    /// The hosts for which it may stand at sidecars.
+    pub fn mesh_hosts(&self) -> impl Iterator<Item = &HostPattern> {
+        let all = HostPattern::all();
+        let is_for_mesh = self.is_for_mesh();
+        self.hosts.iter().filter(move |host| is_for_mesh && **host != all)
+    }
+
+    /// The objects that its rules name.
+    pub fn delegates(&self) -> impl Iterator<Item = &Delegate> {
+        self.http.iter().filter_map(|rule| rule.delegate.as_ref())
+    }
+
+    /// What proxies show of its routes.
+    pub fn origin(&self) -> RouteOrigin {
+        RouteOrigin {
+            api: "networking.istio.io/v1",
+            kind: "virtual-service",
+            namespace: self.meta.namespace.clone(),
+            name: Arc::clone(&self.meta.name),
+        }
+    }
+}
+
+impl Reader<'_> {
+    /// Rules for connections. Of TLS each needs names, which its hosts hold.
+    fn connections(
+        &mut self,
+        raw: Vec<RawConnectionRule>,
+        path: &str,
+        hosts: Option<&[HostPattern]>,
+    ) -> Box<[TcpRule]> {
+        let mut rules = Vec::with_capacity(raw.len());
+        for (at, raw) in raw.into_iter().enumerate() {
+            let path = format!("{path}[{at}]");
+            let is_any = raw.r#match.is_empty();
+            let matches = raw.r#match.into_iter().enumerate().filter_map(|(at, raw)| {
+                self.connection(raw, &format!("{path}.match[{at}]"), hosts)
+            });
+            let matches: Box<[ConnectionMatch]> = matches.collect();
+            if matches.is_empty() && (!is_any || hosts.is_some()) {
+                let text = "has no match that can be used: it takes no connection";
+                self.reasons.push(Reason::lost(&codes::ROUTE_PART_LOST, path, text));
+                continue;
+            }
+            let only = raw.route.len() == 1;
+            let mut destinations = Vec::new();
+            for (at, raw) in raw.route.into_iter().enumerate() {
+                let weight = if only { 1 } else { u32::try_from(raw.weight).unwrap_or_default() };
+                let path = format!("{path}.route[{at}].destination");
+                let to = self.destination(raw.destination, &path);
+                if let Some(to) = to.filter(|_| weight > 0) {
+                    destinations.push(Destination { weight, ..to });
+                }
+            }
+            if destinations.is_empty() {
+                let text = "leads nowhere: connections are closed";
+                self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
+            }
+            rules.push(TcpRule { matches, destinations: destinations.into() });
+        }
+        rules.into()
+    }
+
+    /// A condition; `None` where it can't be one, and nothing fits it.
+    fn connection(
+        &mut self,
+        raw: RawConnectionMatch,
+        path: &str,
+        hosts: Option<&[HostPattern]>,
+    ) -> Option<ConnectionMatch> {
+        let mut lost = |path: String, text: String| {
+            self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
+        };
+        let mut names: BTreeSet<Arc<str>> = BTreeSet::new();
+        for (at, name) in raw.sni_hosts.iter().enumerate() {
+            let path = format!("{path}.sniHosts[{at}]");
+            // A name without a dot is none of a service here: clients send it as it is.
+            match HostPattern::parse(name, "", "") {
+                Ok(_) if name.contains('.') || name == "*" => {
+                    let name = name.to_ascii_lowercase();
+                    let parsed = HostPattern::parse(&name, "", "").ok()?;
+                    if hosts.is_some_and(|hosts| !hosts.iter().any(|host| host.contains(&parsed))) {
+                        lost(path, format!("{name} is none of the hosts: no connection fits it"));
+                        continue;
+                    }
+                    names.insert(name.into());
+                }
+                _ => lost(path, format!("{name:?} can't be a name in TLS: no connection fits it")),
+            }
+        }
+        if hosts.is_some() && names.is_empty() {
+            return None;
+        }
+        let mut to = Vec::new();
+        for (at, range) in raw.destination_subnets.iter().enumerate() {
+            let parsed: Option<IpNet> = range
+                .parse()
+                .ok()
+                .or_else(|| range.parse().ok().map(|ip: std::net::IpAddr| ip.into()));
+            match parsed {
+                Some(range) => to.push(range.trunc()),
+                None => lost(
+                    format!("{path}.destinationSubnets[{at}]"),
+                    format!("{range:?} is no range of addresses: no connection fits it"),
+                ),
+            }
+        }
+        if to.is_empty() && !raw.destination_subnets.is_empty() {
+            return None;
+        }
+        let Ok(port) = u16::try_from(raw.port) else {
+            lost(format!("{path}.port"), format!("{} is no port: no connection fits it", raw.port));
+            return None;
+        };
+        Some(ConnectionMatch {
+            server_names: names.into_iter().collect(),
+            to: to.into(),
+            port: (port != 0).then_some(port),
+            source: source(
+                self.namespace,
+                &raw.gateways,
+                &raw.source_labels,
+                &raw.source_namespace,
+            ),
+        })
+    }
+}
+
+/// The hosts that can be used, each once.
+fn hosts(
+    raw: &[String],
+    namespace: &Namespace,
+    settings: &KindSettings,
+    reasons: &mut Vec<Reason>,
+) -> Box<[HostPattern]> {
+    let mut hosts: Vec<HostPattern> = Vec::with_capacity(raw.len());
+    for (at, text) in raw.iter().enumerate() {
+        let path = format!("spec.hosts[{at}]");
+        match HostPattern::parse(text, namespace.as_str(), &settings.domain) {
+            Ok(host) if hosts.contains(&host) => {
+                let text = format!("{host} is there already");
+                reasons.push(Reason::warning(&codes::ROUTE_HOST_INVALID, path, text));
+            }
+            Ok(host) => hosts.push(host),
+            Err(error) => {
+                let text = format!("{text:?} {error}; the other hosts hold");
+                reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
+            }
+        }
+    }
+    hosts.into()
+}
+
+/// Notes rules that stand behind one that takes every request of all proxies.
+fn unreachable(rules: &[VirtualServiceRule], reasons: &mut Vec<Reason>) {
+    let takes_all = |one: &VirtualServiceRule| {
+        let all = |one: &super::route::RequestMatch| {
+            one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
+        };
+        one.delegate.is_none() && (one.rule.matches.is_empty() || one.rule.matches.iter().any(all))
+    };
+    if let Some(at) = rules.iter().position(takes_all) {
+        for behind in at + 1..rules.len() {
+            let text = format!("spec.http[{at}] takes every request: this rule is never asked");
+            let path = format!("spec.http[{behind}]");
+            reasons.push(Reason::warning(&codes::RULE_UNREACHABLE, path, text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

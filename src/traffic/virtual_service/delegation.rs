@@ -1,0 +1,207 @@
+//! Rules that stand in the place of a rule that delegates to them. (docs/reference/traffic.md, "Delegation".)
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::super::object::Reason;
+use super::super::route::{HttpRoutes, HttpRule, PathMatch, RequestMatch, SourceMatch, TextMatch};
+use super::{Delegate, VirtualService};
+use crate::codes;
+use crate::model::Labels;
+
+impl VirtualService {
+    /// Its rules for requests, with those of the objects that it delegates to in their places, and what its owner should
+    /// know of that. A delegate that is not there, or not visible from its namespace, takes its rule away.
+    pub fn routes<'a>(
+        &self,
+        find: impl Fn(&Delegate) -> Option<&'a Self>,
+    ) -> (HttpRoutes, Vec<Reason>) {
+        let (mut rules, mut reasons) = (Vec::new(), Vec::new());
+        for (at, one) in self.http.iter().enumerate() {
+            let path = format!("spec.http[{at}].delegate");
+            let Some(name) = &one.delegate else {
+                rules.push(one.rule.clone());
+                continue;
+            };
+            let visible = |found: &&Self| {
+                found.hosts.is_empty()
+                    && (found.meta.namespace == self.meta.namespace
+                        || found.export_to.visible_to(&self.meta.namespace))
+            };
+            let Some(delegate) = find(name).filter(visible) else {
+                let text = format!(
+                    "there is no VirtualService {}/{} without hosts that {} may use: the rule is as if absent",
+                    name.namespace, name.name, self.meta.namespace
+                );
+                reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
+                continue;
+            };
+            for (of, its) in delegate.http.iter().enumerate() {
+                if its.delegate.is_some() {
+                    let text = format!(
+                        "spec.http[{of}] of {} delegates itself: it is left out",
+                        delegate.meta
+                    );
+                    reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
+                    continue;
+                }
+                match merged(&one.rule, &its.rule) {
+                    Some(rule) => rules.push(rule),
+                    None => {
+                        let text = format!(
+                            "no request can fit both this rule and spec.http[{of}] of {}: that is left out",
+                            delegate.meta
+                        );
+                        reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
+                    }
+                }
+            }
+        }
+        (HttpRoutes { origin: self.origin(), rules: rules.into() }, reasons)
+    }
+}
+
+/// What becomes of requests that fit both; `None` where none can.
+fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
+    let matches: Vec<RequestMatch> = match (root.matches.is_empty(), its.matches.is_empty()) {
+        (true, _) => its.matches.to_vec(),
+        (false, true) => root.matches.to_vec(),
+        (false, false) => {
+            let both =
+                its.matches.iter().flat_map(|its| root.matches.iter().map(move |root| (root, its)));
+            let both: Vec<_> = both.filter_map(|(root, its)| of_both(root, its)).collect();
+            if both.is_empty() {
+                return None;
+            }
+            both
+        }
+    };
+    let joined = joined(&root.name, &its.name);
+    Some(HttpRule {
+        name: joined,
+        matches: matches.into(),
+        redirect: its.redirect.clone(),
+        response: its.response.clone(),
+        destinations: its.destinations.clone(),
+        rewrite: its.rewrite.clone().or_else(|| root.rewrite.clone()),
+        timeout: its.timeout.or(root.timeout),
+        retries: its.retries.clone().or_else(|| root.retries.clone()),
+        fault: its.fault.clone().or_else(|| root.fault.clone()),
+        mirrors: its.mirrors.clone().or_else(|| root.mirrors.clone()),
+        cors: its.cors.clone().or_else(|| root.cors.clone()),
+        headers: its.headers.clone().or_else(|| root.headers.clone()),
+        refused: root.refused || its.refused,
+    })
+}
+
+fn joined(root: &Arc<str>, its: &Arc<str>) -> Arc<str> {
+    match (root.is_empty(), its.is_empty()) {
+        (false, false) => format!("{root}-{its}").into(),
+        (true, _) => Arc::clone(its),
+        (false, true) => Arc::clone(root),
+    }
+}
+
+/// The conditions of both; `None` where no request can fit them.
+fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
+    let path = match (&root.path, &its.path) {
+        (Some(root), Some(its)) if !paths_agree(root, its) => return None,
+        (root, its) => its.clone().or_else(|| root.clone()),
+    };
+    if root.path.is_some() && its.path.is_some() && root.ignore_case != its.ignore_case {
+        return None;
+    }
+    let port = match (root.port, its.port) {
+        (Some(root), Some(its)) if root != its => return None,
+        (root, its) => its.or(root),
+    };
+    Some(RequestMatch {
+        name: joined(&root.name, &its.name),
+        path,
+        ignore_case: root.ignore_case || its.ignore_case,
+        headers: named(&root.headers, &its.headers)?,
+        without_headers: named(&root.without_headers, &its.without_headers)?,
+        method: text(root.method.as_ref(), its.method.as_ref())?,
+        authority: text(root.authority.as_ref(), its.authority.as_ref())?,
+        scheme: text(root.scheme.as_ref(), its.scheme.as_ref())?,
+        query: named(&root.query, &its.query)?,
+        port,
+        source: sources(&root.source, &its.source)?,
+        stat_prefix: Arc::clone(if its.stat_prefix.is_empty() {
+            &root.stat_prefix
+        } else {
+            &its.stat_prefix
+        }),
+        refused: root.refused || its.refused,
+    })
+}
+
+fn paths_agree(root: &PathMatch, its: &PathMatch) -> bool {
+    match (root, its) {
+        (PathMatch::Prefix(root), PathMatch::Prefix(its) | PathMatch::Exact(its)) => {
+            its.starts_with(&**root)
+        }
+        // What fits two expressions nobody knows; neither can one be written in the place of both.
+        (root, its) => root == its && !matches!(root, PathMatch::Regex(_)),
+    }
+}
+
+/// Of two conditions on one text that of the delegate; `None` where they contradict.
+fn text(root: Option<&TextMatch>, its: Option<&TextMatch>) -> Option<Option<TextMatch>> {
+    match (root, its) {
+        (Some(root), Some(its)) if !texts_agree(root, its) => None,
+        (root, its) => Some(its.or(root).cloned()),
+    }
+}
+
+fn texts_agree(root: &TextMatch, its: &TextMatch) -> bool {
+    match (root, its) {
+        (TextMatch::Present, _) => true,
+        (TextMatch::Prefix(root), TextMatch::Prefix(its) | TextMatch::Exact(its)) => {
+            its.starts_with(&**root)
+        }
+        (root, its) => root == its && !matches!(root, TextMatch::Regex(_)),
+    }
+}
+
+type NamedMatches = Box<[(Arc<str>, TextMatch)]>;
+
+fn named(root: &NamedMatches, its: &NamedMatches) -> Option<NamedMatches> {
+    let mut all: BTreeMap<Arc<str>, TextMatch> = root.iter().cloned().collect();
+    for (name, its) in its {
+        let both = text(all.get(name), Some(its))?;
+        all.extend(both.map(|both| (Arc::clone(name), both)));
+    }
+    Some(all.into_iter().collect())
+}
+
+fn sources(root: &SourceMatch, its: &SourceMatch) -> Option<SourceMatch> {
+    let namespace = match (&root.namespace, &its.namespace) {
+        (Some(root), Some(its)) if root != its => return None,
+        // A delegate that says nothing is for those of the root.
+        (root, its) => its.clone().or_else(|| root.clone()),
+    };
+    let within = |name: &Arc<str>| root.gateways.is_empty() || root.gateways.contains(name);
+    if !its.gateways.iter().all(within) {
+        return None;
+    }
+    let labels = match (&root.labels, &its.labels) {
+        (Some(root), Some(its)) => {
+            let contradicts = |(key, value): (&Arc<str>, &Arc<str>)| {
+                root.get(key).is_some_and(|other| other != value)
+            };
+            if its.iter().any(contradicts) {
+                return None;
+            }
+            let both: Labels = root
+                .iter()
+                .chain(its.iter())
+                .map(|(key, value)| (Arc::clone(key), Arc::clone(value)))
+                .collect();
+            Some(Arc::new(both))
+        }
+        (root, its) => its.clone().or_else(|| root.clone()),
+    };
+    let gateways = if its.gateways.is_empty() { &root.gateways } else { &its.gateways };
+    Some(SourceMatch { gateways: gateways.clone(), labels, namespace })
+}

@@ -1,0 +1,703 @@
+//! The rules of a VirtualService for requests, as they are written, and what they come to.
+//! (Istio, "Virtual Service", `HTTPRoute`; docs/reference/traffic.md, "VirtualService".)
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::super::hosts::HostPattern;
+use super::super::kind::KindSettings;
+use super::super::object::Reason;
+use super::super::re2::{self, Regex};
+use super::super::route::{
+    AbortStatus, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits, HttpRule,
+    InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
+    RequestMatch, RetryRule, Rewrite, TextMatch,
+};
+use super::raw::{
+    RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
+    RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRetries, RawRewrite, RawTextMatch,
+};
+use super::source::{Delegate, source};
+use crate::codes::{self, Code};
+use crate::model::{Hostname, Namespace};
+
+/// The longest body of an answer by the proxy itself.
+const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Reads the rules of one object, and notes what is wrong with them.
+pub(super) struct Reader<'a> {
+    pub(super) namespace: &'a Namespace,
+    pub(super) settings: &'a KindSettings,
+    pub(super) reasons: &'a mut Vec<Reason>,
+}
+
+impl Reader<'_> {
+    /// A rule, and the object whose rules stand in its place, if that is so.
+    pub(super) fn rule(&mut self, raw: RawHttpRule, path: &str) -> (HttpRule, Option<Delegate>) {
+        let matches = raw.r#match.into_iter().enumerate();
+        let matches = matches.map(|(at, raw)| self.request(raw, &format!("{path}.match[{at}]")));
+        let mut rule = HttpRule {
+            name: raw.name,
+            matches: matches.collect(),
+            timeout: raw.timeout.map(|timeout| timeout.0),
+            ..HttpRule::default()
+        };
+        let delegate = raw.delegate.filter(|_| {
+            let alone =
+                raw.route.is_empty() && raw.redirect.is_none() && raw.direct_response.is_none();
+            if !alone {
+                self.refuse(&mut rule.refused, path, "has a delegate beside what it does itself");
+            }
+            alone
+        });
+        let delegate = delegate.map(|raw| Delegate {
+            namespace: match &*raw.namespace {
+                "" | "." => self.namespace.clone(),
+                other => other.into(),
+            },
+            name: raw.name,
+        });
+        let kinds = [raw.redirect.is_some(), raw.direct_response.is_some(), !raw.route.is_empty()];
+        if delegate.is_none() {
+            match kinds.into_iter().filter(|is| *is).count() {
+                0 => self.refuse(&mut rule.refused, path, "says neither where requests go nor what they are answered"),
+                1 => {}
+                _ => self.lost(path, "has more than one of redirect, directResponse and route: the first of these counts"),
+            }
+        }
+        self.destinations(raw.route, path, &mut rule);
+        self.actions(raw.redirect, raw.direct_response, raw.rewrite, path, &mut rule);
+        rule.retries =
+            raw.retries.map(|raw| self.retries(raw, &format!("{path}.retries"), &mut rule.refused));
+        rule.fault =
+            raw.fault.map(|raw| self.fault(raw, &format!("{path}.fault"), &mut rule.refused));
+        rule.cors = raw
+            .cors_policy
+            .map(|raw| self.cors(raw, &format!("{path}.corsPolicy"), &mut rule.refused));
+        rule.headers =
+            raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), &mut rule.refused));
+        // A share of all hundred where none is given; the newer field counts.
+        let share = match (raw.mirror_percentage, raw.mirror_percent) {
+            (Some(share), _) => {
+                self.per_million(Some(share), 1_000_000, &format!("{path}.mirrorPercentage"))
+            }
+            (None, Some(share)) => share.min(100) * 10_000,
+            (None, None) => 1_000_000,
+        };
+        let mut mirrors = Vec::new();
+        if let Some(raw) = raw.mirror {
+            let destination = self.destination(raw, &format!("{path}.mirror.host"));
+            mirrors
+                .extend(destination.map(|destination| Mirror { destination, per_million: share }));
+        }
+        let is_set = !mirrors.is_empty() || !raw.mirrors.is_empty();
+        for (at, raw) in raw.mirrors.into_iter().enumerate() {
+            let path = format!("{path}.mirrors[{at}]");
+            let per_million =
+                self.per_million(raw.percentage, 1_000_000, &format!("{path}.percentage"));
+            let destination =
+                self.destination(raw.destination, &format!("{path}.destination.host"));
+            mirrors.extend(destination.map(|destination| Mirror { destination, per_million }));
+        }
+        mirrors.retain(|mirror| mirror.per_million > 0);
+        rule.mirrors = is_set.then(|| mirrors.into());
+        (rule, delegate)
+    }
+
+    fn note(&mut self, code: &'static Code, path: &str, text: &str) {
+        self.reasons.push(Reason::lost(code, path, text));
+    }
+
+    fn lost(&mut self, path: &str, text: &str) {
+        self.note(&codes::ROUTE_PART_LOST, path, text);
+    }
+
+    /// Notes that a rule holds what Envoy refuses.
+    fn refuse(&mut self, refused: &mut bool, path: &str, text: &str) {
+        *refused = true;
+        self.note(
+            &codes::ROUTE_REFUSED,
+            path,
+            &format!("{text}; requests that it takes are answered 500"),
+        );
+    }
+
+    /// Reads an expression, and notes where only some Envoys take it.
+    fn regex(&mut self, text: &str, path: &str) -> Result<Regex, String> {
+        let regex = re2::parse(text)?;
+        if regex.size > re2::PLAIN_PROGRAM_MAX {
+            let text = format!(
+                "{text:?} makes a program of about {} instructions: an Envoy takes it if its bootstrap sets \
+                 re2.max_program_size.error_level, as that of `strait proxy bootstrap` does",
+                regex.size
+            );
+            self.reasons.push(Reason::warning(&codes::REGEX_LONG, path, text));
+        }
+        Ok(regex)
+    }
+
+    fn request(&mut self, raw: RawRequestMatch, path: &str) -> RequestMatch {
+        let mut refused = false;
+        let uri = raw.uri.and_then(|raw| self.uri(raw, &format!("{path}.uri"), &mut refused));
+        let mut text = |this: &mut Self, raw: Option<RawTextMatch>, field: &str| {
+            this.text(raw?, &format!("{path}.{field}"), &mut refused)
+        };
+        let method = text(self, raw.method, "method");
+        let authority = text(self, raw.authority, "authority");
+        let scheme = text(self, raw.scheme, "scheme");
+        let headers = self.named(raw.headers, &format!("{path}.headers"), true, &mut refused);
+        let without_headers =
+            self.named(raw.without_headers, &format!("{path}.withoutHeaders"), true, &mut refused);
+        let query =
+            self.named(raw.query_params, &format!("{path}.queryParams"), false, &mut refused);
+        let port = self.port(raw.port, &format!("{path}.port"));
+        RequestMatch {
+            name: raw.name,
+            path: uri,
+            ignore_case: raw.ignore_uri_case,
+            headers,
+            without_headers,
+            method,
+            authority,
+            scheme,
+            query,
+            // Port 0 stands for none; one that can't be fits nothing.
+            port,
+            source: source(
+                self.namespace,
+                &raw.gateways,
+                &raw.source_labels,
+                &raw.source_namespace,
+            ),
+            stat_prefix: raw.stat_prefix,
+            refused,
+        }
+    }
+
+    fn refuse_condition(&mut self, refused: &mut bool, path: &str, text: &str) {
+        *refused = true;
+        let text = format!("{text}; requests that the other conditions take are answered 500");
+        self.note(&codes::MATCH_REFUSED, path, &text);
+    }
+
+    fn uri(&mut self, raw: RawTextMatch, path: &str, refused: &mut bool) -> Option<PathMatch> {
+        match raw {
+            RawTextMatch { exact: Some(text), .. } => Some(PathMatch::Exact(text)),
+            RawTextMatch { prefix: Some(text), .. } => Some(PathMatch::Prefix(text)),
+            RawTextMatch { regex: Some(text), .. } => {
+                if let Err(fact) = self.regex(&text, path) {
+                    self.refuse_condition(
+                        refused,
+                        &format!("{path}.regex"),
+                        &format!("{text:?} {fact}"),
+                    );
+                    return None;
+                }
+                Some(PathMatch::Regex(text))
+            }
+            RawTextMatch { .. } => None,
+        }
+    }
+
+    /// A condition on a text; an empty one, and the expression `*`, ask that it is there.
+    fn text(&mut self, raw: RawTextMatch, path: &str, refused: &mut bool) -> Option<TextMatch> {
+        match raw {
+            RawTextMatch { exact: Some(text), .. } if is_text(&text) => {
+                Some(TextMatch::Exact(text))
+            }
+            RawTextMatch { prefix: Some(text), .. } if is_text(&text) && !text.is_empty() => {
+                Some(TextMatch::Prefix(text))
+            }
+            RawTextMatch { exact: Some(text), .. } | RawTextMatch { prefix: Some(text), .. } => {
+                self.refuse_condition(
+                    refused,
+                    path,
+                    &format!("{text:?} is empty or holds control characters"),
+                );
+                None
+            }
+            RawTextMatch { regex: Some(text), .. } if &*text == "*" => Some(TextMatch::Present),
+            RawTextMatch { regex: Some(text), .. } => match self.regex(&text, path) {
+                Ok(_) => Some(TextMatch::Regex(text)),
+                Err(fact) => {
+                    self.refuse_condition(
+                        refused,
+                        &format!("{path}.regex"),
+                        &format!("{text:?} {fact}"),
+                    );
+                    None
+                }
+            },
+            RawTextMatch { .. } => Some(TextMatch::Present),
+        }
+    }
+
+    fn named(
+        &mut self,
+        raw: BTreeMap<String, RawTextMatch>,
+        path: &str,
+        are_headers: bool,
+        refused: &mut bool,
+    ) -> Box<[(Arc<str>, TextMatch)]> {
+        let mut all = BTreeMap::new();
+        for (name, raw) in raw {
+            let path = format!("{path}[{name}]");
+            if are_headers && name.starts_with('@') {
+                self.refuse_condition(
+                    refused,
+                    &path,
+                    "claims of tokens are known at gateways alone",
+                );
+                continue;
+            }
+            let is_known = if are_headers {
+                is_header_name(name.strip_prefix(':').unwrap_or(&name))
+            } else {
+                !name.is_empty()
+            };
+            if !is_known {
+                self.refuse_condition(refused, &path, "can't be the name of anything in a request");
+                continue;
+            }
+            let name = if are_headers { name.to_ascii_lowercase() } else { name };
+            if let Some(found) = self.text(raw, &path, refused) {
+                all.insert(name.into(), found);
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    fn port(&mut self, number: u32, path: &str) -> Option<u16> {
+        u16::try_from(number).map_or_else(
+            |_| {
+                self.lost(path, &format!("{number} is no port: 65535 stands for it"));
+                Some(u16::MAX)
+            },
+            |number| (number != 0).then_some(number),
+        )
+    }
+
+    /// A place, if its host is one.
+    pub(super) fn destination(&mut self, raw: RawDestination, path: &str) -> Option<Destination> {
+        let host =
+            match HostPattern::parse(&raw.host, self.namespace.as_str(), &self.settings.domain) {
+                Ok(HostPattern::Exact(host)) => host,
+                // An entry may be named by its wildcard.
+                Ok(under @ HostPattern::Under(_)) if under != HostPattern::all() => {
+                    Hostname::from(under.to_string())
+                }
+                other => {
+                    let fact = other
+                        .map_or_else(|error| error.to_string(), |_| "is every host".to_owned());
+                    let text = format!("{:?} {fact}; nothing goes there", raw.host);
+                    self.note(&codes::DESTINATION_INVALID, path, &text);
+                    return None;
+                }
+            };
+        let is_label = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        if !raw.subset.chars().all(is_label) {
+            let text = format!("{:?} is no name of a subset; nothing goes there", raw.subset);
+            self.note(&codes::DESTINATION_INVALID, path, &text);
+            return None;
+        }
+        let port = self.port(raw.port.number, path);
+        Some(Destination { port, subset: raw.subset, ..Destination::to(host) })
+    }
+
+    fn destinations(&mut self, raw: Vec<RawHttpDestination>, path: &str, rule: &mut HttpRule) {
+        let only = raw.len() == 1;
+        let mut all = Vec::with_capacity(raw.len());
+        for (at, raw) in raw.into_iter().enumerate() {
+            let path = format!("{path}.route[{at}]");
+            let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
+            let Ok(weight) = weight else {
+                self.refuse(&mut rule.refused, &path, &format!("a weight can't be {}", raw.weight));
+                continue;
+            };
+            if weight == 0 {
+                continue;
+            }
+            let headers = raw
+                .headers
+                .map(|raw| self.headers(raw, &format!("{path}.headers"), &mut rule.refused));
+            match self.destination(raw.destination, &format!("{path}.destination")) {
+                Some(to) => {
+                    all.push(Destination { weight, headers: headers.unwrap_or_default(), ..to })
+                }
+                // What it would have taken is answered, and doesn't go to the others.
+                None => all.push(Destination { weight, ..Destination::invalid() }),
+            }
+        }
+        let sum: u64 = all.iter().map(|one| u64::from(one.weight)).sum();
+        if u32::try_from(sum).is_err() {
+            self.refuse(
+                &mut rule.refused,
+                path,
+                &format!("weights come to {sum}, more than 4294967295"),
+            );
+        }
+        rule.destinations = all.into();
+    }
+
+    fn actions(
+        &mut self,
+        redirect: Option<RawRedirect>,
+        response: Option<RawResponse>,
+        rewrite: Option<RawRewrite>,
+        path: &str,
+        rule: &mut HttpRule,
+    ) {
+        let refused = &mut rule.refused;
+        rule.redirect =
+            redirect.map(|raw| self.redirect(raw, &format!("{path}.redirect"), refused));
+        rule.response = response.map(|raw| {
+            let path = format!("{path}.directResponse");
+            let status =
+                u16::try_from(raw.status).ok().filter(|status| (200..600).contains(status));
+            if status.is_none() {
+                self.refuse(
+                    refused,
+                    &format!("{path}.status"),
+                    &format!("{} is not from 200 to 599", raw.status),
+                );
+            }
+            let body = raw.body.and_then(|body| match (body.string, body.bytes) {
+                (Some(text), _) => Some(text.into_bytes()),
+                (None, Some(text)) => STANDARD.decode(&text).ok().or_else(|| {
+                    self.lost(
+                        &format!("{path}.body.bytes"),
+                        "is not base64: the answer has no body",
+                    );
+                    None
+                }),
+                (None, None) => None,
+            });
+            let body = body.filter(|body| {
+                let fits = body.len() <= BODY_BYTES_MAX;
+                if !fits {
+                    self.refuse(refused, &format!("{path}.body"), "is longer than 1 MiB");
+                }
+                fits
+            });
+            FixedResponse { status: status.unwrap_or(500), body: body.map(Into::into) }
+        });
+        rule.rewrite = rewrite.map(|raw| {
+            let path = format!("{path}.rewrite");
+            if !is_text(&raw.uri) || !is_text(&raw.authority) {
+                self.refuse(refused, &path, "holds control characters");
+            }
+            let regex = raw.uri_regex_rewrite.and_then(|raw| {
+                let groups = self.regex(&raw.r#match, &path).map(|regex| regex.groups);
+                let named = re2::groups_of(&raw.rewrite);
+                let fact = match (groups, named) {
+                    (Ok(groups), Ok(named)) if named <= groups && is_text(&raw.rewrite) => {
+                        return Some(PathRewrite::Regex(raw.r#match, raw.rewrite));
+                    }
+                    (Ok(groups), Ok(named)) => format!("names group {named}, of {groups}"),
+                    (Err(fact), _) | (_, Err(fact)) => fact,
+                };
+                self.refuse(refused, &format!("{path}.uriRegexRewrite"), &fact);
+                None
+            });
+            let uri = Some(raw.uri).filter(|uri| !uri.is_empty()).map(PathRewrite::Matched);
+            let authority = Some(raw.authority).filter(|authority| !authority.is_empty());
+            Rewrite { path: uri.or(regex), authority }
+        });
+    }
+
+    fn redirect(&mut self, raw: RawRedirect, path: &str, refused: &mut bool) -> RedirectRule {
+        let status = match raw.redirect_code {
+            0 => 301,
+            code @ (301 | 302 | 303 | 307 | 308) => code as u16,
+            other => {
+                let text = format!("{other} is none of 301, 302, 303, 307, 308");
+                self.refuse(refused, &format!("{path}.redirectCode"), &text);
+                301
+            }
+        };
+        if ![&raw.uri, &raw.authority, &raw.scheme].into_iter().all(|text| is_text(text)) {
+            self.refuse(refused, path, "holds control characters");
+        }
+        let port = match (raw.port, &*raw.derive_port) {
+            (Some(number), _) => self
+                .port(number, &format!("{path}.port"))
+                .map_or(RedirectPort::Unset, RedirectPort::Number),
+            (None, "FROM_REQUEST_PORT") => RedirectPort::OfRequest,
+            (None, "FROM_PROTOCOL_DEFAULT") => RedirectPort::OfScheme,
+            (None, "") => RedirectPort::Unset,
+            (None, other) => {
+                self.lost(&format!("{path}.derivePort"), &format!("{other:?} isn't known"));
+                RedirectPort::Unset
+            }
+        };
+        let some = |text: Arc<str>| Some(text).filter(|text| !text.is_empty());
+        RedirectRule {
+            path: some(raw.uri).map_or(RedirectPath::Kept, RedirectPath::Whole),
+            authority: some(raw.authority),
+            scheme: some(raw.scheme),
+            port,
+            status,
+        }
+    }
+
+    fn retries(&mut self, raw: RawRetries, path: &str, refused: &mut bool) -> RetryRule {
+        let attempts = u32::try_from(raw.attempts).unwrap_or_else(|_| {
+            self.refuse(
+                refused,
+                &format!("{path}.attempts"),
+                &format!("{} is no number of tries", raw.attempts),
+            );
+            0
+        });
+        let (mut on, mut statuses) = (Vec::new(), Vec::new());
+        for word in raw.retry_on.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word.parse::<u16>() {
+                Ok(status) if (100..600).contains(&status) => statuses.push(status),
+                _ => on.push(word),
+            }
+        }
+        if !statuses.is_empty() && !on.contains(&"retriable-status-codes") {
+            on.push("retriable-status-codes");
+        }
+        if let Some(word) = on.iter().find(|word| !RETRY_ON.contains(*word)) {
+            self.lost(&format!("{path}.retryOn"), &format!("{word:?} is nothing that Envoy knows"));
+        }
+        let on = on.join(",");
+        let on = if is_text(&on) { on } else { String::new() };
+        let backoff = raw.backoff.map(|backoff| backoff.0).filter(|backoff| {
+            if backoff.is_zero() {
+                self.lost(&format!("{path}.backoff"), "0s is no pause: Envoy's own counts");
+            }
+            !backoff.is_zero()
+        });
+        RetryRule {
+            attempts,
+            per_try_timeout: raw.per_try_timeout.map(|timeout| timeout.0),
+            on: on.into(),
+            statuses: statuses.into(),
+            other_localities: raw.retry_remote_localities.unwrap_or_default(),
+            ignore_previous: raw.retry_ignore_previous_hosts,
+            backoff,
+        }
+    }
+
+    /// A share, per million; `unset` where none is given.
+    fn per_million(&mut self, raw: Option<RawPercent>, unset: u32, path: &str) -> u32 {
+        let Some(RawPercent { value }) = raw else { return unset };
+        let share = (value * 10_000.0).round();
+        if !(0.0..=1_000_000.0).contains(&share) {
+            self.lost(path, &format!("{value} is no percentage: the nearer of 0 and 100 counts"));
+        }
+        // Not a number counts as 0.
+        share.clamp(0.0, 1_000_000.0) as u32
+    }
+
+    fn fault(&mut self, raw: RawFault, path: &str, refused: &mut bool) -> InjectedFault {
+        let delay = raw.delay.and_then(|raw| {
+            let path = format!("{path}.delay");
+            let fixed = raw.fixed_delay.map(|delay| delay.0).filter(|delay| !delay.is_zero());
+            let Some(delay) = fixed else {
+                self.lost(&path, "names no fixedDelay above 0s: nothing is delayed");
+                return None;
+            };
+            let unset = raw.percent.min(100) * 10_000;
+            if unset == 0 && raw.percentage.is_none() {
+                self.lost(&path, "names no percentage: nothing is delayed");
+            }
+            Some((delay, self.per_million(raw.percentage, unset, &format!("{path}.percentage"))))
+        });
+        let abort = raw.abort.and_then(|raw| {
+            let path = format!("{path}.abort");
+            let status = match (raw.http_status, raw.grpc_status) {
+                (Some(status), _) => {
+                    match u16::try_from(status).ok().filter(|status| (200..600).contains(status)) {
+                        Some(status) => AbortStatus::Http(status),
+                        None => {
+                            self.refuse(
+                                refused,
+                                &format!("{path}.httpStatus"),
+                                &format!("{status} is not from 200 to 599"),
+                            );
+                            return None;
+                        }
+                    }
+                }
+                (None, Some(name)) => match grpc_status(&name) {
+                    Some(status) => AbortStatus::Grpc(status),
+                    None => {
+                        self.refuse(
+                            refused,
+                            &format!("{path}.grpcStatus"),
+                            &format!("{name:?} isn't known"),
+                        );
+                        return None;
+                    }
+                },
+                (None, None) => {
+                    self.lost(&path, "names no status: nothing is aborted");
+                    return None;
+                }
+            };
+            if raw.percentage.is_none() {
+                self.lost(&path, "names no percentage: nothing is aborted");
+            }
+            Some((status, self.per_million(raw.percentage, 0, &format!("{path}.percentage"))))
+        });
+        InjectedFault { delay, abort }
+    }
+
+    fn cors(&mut self, raw: RawCors, path: &str, refused: &mut bool) -> CrossOrigin {
+        let old = raw.allow_origin.into_iter().map(|exact| match &*exact {
+            "*" => TextMatch::Regex(".*".into()),
+            _ => TextMatch::Exact(exact),
+        });
+        let mut origins: Vec<TextMatch> = Vec::new();
+        if raw.allow_origins.is_empty() {
+            origins.extend(old);
+        }
+        for (at, raw) in raw.allow_origins.into_iter().enumerate() {
+            let path = format!("{path}.allowOrigins[{at}]");
+            match raw {
+                RawTextMatch { exact: Some(text), .. } if is_text(&text) => {
+                    origins.push(TextMatch::Exact(text))
+                }
+                RawTextMatch { prefix: Some(text), .. } if is_text(&text) && !text.is_empty() => {
+                    origins.push(TextMatch::Prefix(text));
+                }
+                RawTextMatch { regex: Some(text), .. } if self.regex(&text, &path).is_ok() => {
+                    origins.push(TextMatch::Regex(text));
+                }
+                // No origin more is let in than those that can be read.
+                _ => self.lost(&path, "can't be read: it allows no origin"),
+            }
+        }
+        let mut joined = |this: &mut Self, list: Vec<String>, field: &str| -> Arc<str> {
+            let text = list.join(",");
+            if !is_text(&text) {
+                this.refuse(refused, &format!("{path}.{field}"), "holds control characters");
+                return Arc::default();
+            }
+            text.into()
+        };
+        CrossOrigin {
+            origins: origins.into(),
+            methods: joined(self, raw.allow_methods, "allowMethods"),
+            headers: joined(self, raw.allow_headers, "allowHeaders"),
+            expose: joined(self, raw.expose_headers, "exposeHeaders"),
+            max_age: raw.max_age.map(|age| age.0),
+            credentials: raw.allow_credentials,
+            answers_all_preflights: raw.unmatched_preflights == "IGNORE",
+        }
+    }
+
+    fn headers(&mut self, raw: RawHeaders, path: &str, refused: &mut bool) -> HeaderChanges {
+        // `set` comes before `add`, which a client may name by either of its names.
+        let names_host = |name: &str| name == ":authority" || name.eq_ignore_ascii_case("host");
+        let named = |map: &BTreeMap<String, Arc<str>>| {
+            map.iter().find(|(name, _)| names_host(name)).map(|(_, value)| Arc::clone(value))
+        };
+        let host = named(&raw.request.set).or_else(|| named(&raw.request.add));
+        let host = host.filter(|host| is_text(host) && !host.is_empty());
+        let mut edits = |this: &mut Self, raw: RawHeaderEdits, part: &str| {
+            let path = format!("{path}.{part}");
+            let mut pairs = |this: &mut Self, map: BTreeMap<String, Arc<str>>, what: &str| {
+                let mut kept = BTreeMap::new();
+                for (name, value) in map {
+                    let path = format!("{path}.{what}[{name}]");
+                    if part == "request" && names_host(&name) {
+                        continue;
+                    }
+                    if name.starts_with(':') || names_host(&name) {
+                        this.lost(&path, "Envoy changes no such header: it stays as it is");
+                    } else if !is_header_name(&name) || !is_text(&value) {
+                        this.refuse(refused, &path, "is no header");
+                    } else {
+                        kept.insert(name.to_ascii_lowercase().into(), value);
+                    }
+                }
+                kept.into_iter().collect()
+            };
+            let set = pairs(this, raw.set, "set");
+            let add = pairs(this, raw.add, "add");
+            let mut remove: Vec<Arc<str>> = Vec::new();
+            for name in raw.remove {
+                let path = format!("{path}.remove[{name}]");
+                if name.starts_with(':') || names_host(&name) {
+                    this.lost(&path, "Envoy takes no such header away: it stays");
+                } else if !is_header_name(&name) {
+                    this.refuse(refused, &path, "is no header");
+                } else {
+                    remove.push(name.to_ascii_lowercase().into());
+                }
+            }
+            HeaderEdits { set, add, remove: remove.into() }
+        };
+        let request = edits(self, raw.request, "request");
+        let response = edits(self, raw.response, "response");
+        HeaderChanges { request, response, host }
+    }
+}
+
+/// What Envoy retries on (Envoy, `x-envoy-retry-on` and `x-envoy-retry-grpc-on`).
+const RETRY_ON: [&str; 18] = [
+    "5xx",
+    "gateway-error",
+    "reset",
+    "reset-before-request",
+    "connect-failure",
+    "envoy-ratelimited",
+    "retriable-4xx",
+    "refused-stream",
+    "retriable-status-codes",
+    "retriable-headers",
+    "http3-post-connect-failure",
+    "cancelled",
+    "deadline-exceeded",
+    "internal",
+    "resource-exhausted",
+    "unavailable",
+    "safe_or_idempotent",
+    "aborted",
+];
+
+/// The number of a gRPC status, by its name or as it is.
+fn grpc_status(name: &str) -> Option<u8> {
+    const NAMES: [&str; 17] = [
+        "OK",
+        "CANCELLED",
+        "UNKNOWN",
+        "INVALID_ARGUMENT",
+        "DEADLINE_EXCEEDED",
+        "NOT_FOUND",
+        "ALREADY_EXISTS",
+        "PERMISSION_DENIED",
+        "RESOURCE_EXHAUSTED",
+        "FAILED_PRECONDITION",
+        "ABORTED",
+        "OUT_OF_RANGE",
+        "UNIMPLEMENTED",
+        "INTERNAL",
+        "UNAVAILABLE",
+        "DATA_LOSS",
+        "UNAUTHENTICATED",
+    ];
+    let place = NAMES.iter().position(|known| *known == name);
+    let number = place.or_else(|| name.parse().ok().filter(|number| *number < NAMES.len()));
+    number.and_then(|number| u8::try_from(number).ok())
+}
+
+/// Whether Envoy takes this as a value.
+fn is_text(text: &str) -> bool {
+    !text.bytes().any(|byte| {
+        matches!(byte, 0 | b'\r' | b'\n') || (byte < 32 && byte != b'\t') || byte == 127
+    })
+}
+
+/// Whether a header can have this name (RFC 9110, 5.1).
+fn is_header_name(name: &str) -> bool {
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    !name.is_empty() && name.bytes().all(is_token)
+}

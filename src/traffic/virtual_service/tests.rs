@@ -1,0 +1,302 @@
+use serde_json::Value;
+
+use super::*;
+use crate::codes::Code;
+use crate::traffic::route::{HttpRule, PathMatch, TextMatch};
+
+fn settings() -> KindSettings {
+    KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    }
+}
+
+fn object(spec: &str) -> Value {
+    let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");
+    serde_json::json!({ "spec": spec })
+}
+
+fn meta(namespace: &str, name: &str) -> ObjectMeta {
+    ObjectMeta { created: 0, name: name.into(), namespace: namespace.into() }
+}
+
+fn read_in(namespace: &str, name: &str, spec: &str) -> (VirtualService, Vec<Reason>) {
+    VirtualService::read(meta(namespace, name), &object(spec), &settings())
+        .expect("it fits its schema")
+}
+
+fn read(spec: &str) -> (VirtualService, Vec<Reason>) {
+    read_in("shop", "reviews", spec)
+}
+
+/// Codes and paths of reasons.
+fn said(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
+    reasons.iter().map(|reason| (reason.code, reason.path.as_str())).collect()
+}
+
+/// One rule that sends all to a service, with one field more.
+fn rule(more: &str) -> (HttpRule, Vec<Reason>) {
+    let spec = format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}");
+    let (service, reasons) = read(&spec);
+    (service.http[0].rule.clone(), reasons)
+}
+
+#[test]
+fn short_names_are_services_of_the_objects_namespace_and_gateways_too() {
+    let (service, reasons) = read(
+        "{hosts: [reviews, reviews.sales, '*.Example.com'], gateways: [mesh, gw, ./other, edge/gw, gw.edge.svc.cluster.local],
+          http: [{route: [{destination: {host: ratings, subset: v1, port: {number: 8080}}}]}]}",
+    );
+    assert_eq!(reasons, []);
+    let hosts: Vec<_> = service.hosts.iter().map(ToString::to_string).collect();
+    assert_eq!(hosts, ["reviews.shop.svc.cluster.local", "reviews.sales", "*.example.com"]);
+    assert_eq!(*service.gateways, ["edge/gw", "mesh", "shop/gw", "shop/other"].map(Arc::from));
+    let to = &service.http[0].rule.destinations[0];
+    assert_eq!(
+        (to.host.as_str(), to.port, &*to.subset),
+        ("ratings.shop.svc.cluster.local", Some(8080), "v1")
+    );
+}
+
+#[test]
+fn an_object_that_its_schema_refuses_says_where() {
+    let broken = [
+        ("{hosts: 7}", "spec.hosts"),
+        ("{hosts: [a], http: [{timeout: soon}]}", "spec.http[0].timeout"),
+        ("{hosts: [a], http: [{route: [{weight: many}]}]}", "spec.http[0].route[0].weight"),
+    ];
+    for (spec, path) in broken {
+        let reason =
+            VirtualService::read(meta("shop", "a"), &object(spec), &settings()).expect_err(spec);
+        assert_eq!((reason.code, reason.path.as_str()), (&codes::TRAFFIC_MALFORMED, path));
+    }
+}
+
+#[test]
+fn a_host_that_is_none_costs_only_itself() {
+    let (service, reasons) =
+        read("{hosts: [good, 'a.*', '', good, '*'], http: [{route: [{destination: {host: a}}]}]}");
+    let lost = ["spec.hosts[1]", "spec.hosts[2]", "spec.hosts[3]", "spec.hosts[2]"];
+    let lost = lost.map(|path| (&codes::ROUTE_HOST_INVALID, path));
+    let said = said(&reasons);
+    assert_eq!(said.iter().map(|one| one.0).collect::<Vec<_>>(), lost.map(|one| one.0));
+    let mesh: Vec<_> = service.mesh_hosts().map(ToString::to_string).collect();
+    assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* is for gateways alone");
+}
+
+#[test]
+fn what_envoy_refuses_is_answered_500_and_falls_through_to_nobody() {
+    let cases = [
+        ("directResponse: {status: 600}, route: []", "spec.http[0].directResponse.status"),
+        ("redirect: {redirectCode: 304}, route: []", "spec.http[0].redirect.redirectCode"),
+        (
+            "fault: {abort: {httpStatus: 600, percentage: {value: 100}}}",
+            "spec.http[0].fault.abort.httpStatus",
+        ),
+        (
+            "rewrite: {uriRegexRewrite: {match: '(', rewrite: /}}",
+            "spec.http[0].rewrite.uriRegexRewrite",
+        ),
+        (
+            "rewrite: {uriRegexRewrite: {match: '(a)', rewrite: '\\2'}}",
+            "spec.http[0].rewrite.uriRegexRewrite",
+        ),
+        ("headers: {request: {set: {'a b': c}}}", "spec.http[0].headers.request.set[a b]"),
+        ("headers: {response: {add: {a: \"b\\nc\"}}}", "spec.http[0].headers.response.add[a]"),
+        ("retries: {attempts: -1}", "spec.http[0].retries.attempts"),
+    ];
+    for (more, path) in cases {
+        let spec = if more.contains("route: []") {
+            format!("{{hosts: [a], http: [{{{more}}}]}}")
+        } else {
+            format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}")
+        };
+        let (service, reasons) = read(&spec);
+        assert_eq!(said(&reasons), [(&codes::ROUTE_REFUSED, path)], "{more}");
+        assert!(service.http[0].rule.refused, "{more}");
+    }
+}
+
+#[test]
+fn a_match_that_cannot_be_read_keeps_what_can_be() {
+    let (rule, reasons) = rule(
+        "match: [{uri: {prefix: /a}, headers: {x: {regex: '('}, y: {exact: z}}}, {uri: {regex: '(?=a)'}}, {uri: {prefix: /b}}]",
+    );
+    let paths = ["spec.http[0].match[0].headers[x].regex", "spec.http[0].match[1].uri.regex"];
+    assert_eq!(said(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
+    let [first, second, third] = &*rule.matches else { panic!("{rule:?}") };
+    assert!(first.refused && second.refused && !third.refused);
+    assert_eq!(first.path, Some(PathMatch::Prefix("/a".into())));
+    assert_eq!(*first.headers, [("y".into(), TextMatch::Exact("z".into()))]);
+    assert!(second.is_catch_all(), "nothing of it can be read: all that reach it get 500");
+    assert!(!rule.refused, "the other matches hold");
+}
+
+#[test]
+fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
+    let weights = |weights: [i64; 2]| {
+        let [a, b] = weights;
+        let (service, _) = read(&format!(
+            "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}, weight: {a}}}, {{destination: {{host: b}}, weight: {b}}}]}}]}}"
+        ));
+        let rule = &service.http[0].rule;
+        (rule.refused, rule.destinations.iter().map(|one| one.weight).collect::<Vec<_>>())
+    };
+    assert_eq!(weights([90, 10]), (false, vec![90, 10]));
+    assert_eq!(weights([100, 0]), (false, vec![100]));
+    assert_eq!(weights([0, 0]), (false, vec![]));
+    assert_eq!(weights([-1, 101]), (true, vec![101]));
+    let (rule, _) = rule("name: one");
+    assert_eq!(rule.destinations[0].weight, 1, "of one destination the weight says nothing");
+}
+
+#[test]
+fn a_destination_that_is_none_keeps_its_share() {
+    let (service, reasons) = read(
+        "{hosts: [a], http: [{route: [{destination: {host: '*'}, weight: 30}, {destination: {host: b}, weight: 70}]}]}",
+    );
+    assert_eq!(
+        said(&reasons),
+        [(&codes::DESTINATION_INVALID, "spec.http[0].route[0].destination")]
+    );
+    let shares: Vec<_> =
+        service.http[0].rule.destinations.iter().map(|one| (one.invalid, one.weight)).collect();
+    assert_eq!(shares, [(true, 30), (false, 70)]);
+}
+
+#[test]
+fn the_host_of_a_request_is_changed_by_either_of_its_names() {
+    let (rule, reasons) = rule(
+        "headers: {request: {set: {Host: first, X-A: b, ':path': /}, add: {':authority': second}, remove: [U]}}",
+    );
+    let changes = rule.headers.expect("it has some");
+    assert_eq!(changes.host.as_deref(), Some("first"));
+    assert_eq!(*changes.request.set, [("x-a".into(), "b".into())]);
+    assert_eq!(*changes.request.remove, [Arc::from("u")]);
+    let lost = (&codes::ROUTE_PART_LOST, "spec.http[0].headers.request.set[:path]");
+    assert_eq!(said(&reasons), [lost]);
+    assert!(!rule.refused);
+}
+
+#[test]
+fn numbers_among_the_retry_conditions_are_statuses() {
+    let (rule, reasons) =
+        rule("retries: {attempts: 3, perTryTimeout: 2s, retryOn: 'connect-failure, 503, 1000'}");
+    let retries = rule.retries.expect("it has some");
+    assert_eq!(&*retries.on, "connect-failure,1000,retriable-status-codes");
+    assert_eq!(*retries.statuses, [503]);
+    assert_eq!(said(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.retryOn")]);
+}
+
+#[test]
+fn percentages_are_kept_per_million_and_the_newer_field_counts() {
+    let (rule, reasons) = rule(
+        "mirror: {host: b}, mirrorPercent: 50, mirrorPercentage: {value: 0.1}, mirrors: [{destination: {host: c}, percentage: {value: 0}}],
+         fault: {delay: {fixedDelay: 5s, percentage: {value: 12.5}}, abort: {grpcStatus: UNAVAILABLE, percentage: {value: 100}}}",
+    );
+    assert_eq!(reasons, []);
+    let shares: Vec<_> = rule
+        .mirrors
+        .iter()
+        .flatten()
+        .map(|one| (one.destination.host.as_str(), one.per_million))
+        .collect();
+    assert_eq!(shares, [("b.shop.svc.cluster.local", 1_000)]);
+    let fault = rule.fault.expect("it has one");
+    assert_eq!(fault.delay.map(|delay| delay.1), Some(125_000));
+    assert_eq!(fault.abort, Some((crate::traffic::route::AbortStatus::Grpc(14), 1_000_000)));
+}
+
+#[test]
+fn ranges_of_one_tls_match_are_its_own() {
+    let (service, reasons) = read(
+        "{hosts: ['*.a.com'], tls: [{match: [{sniHosts: [x.a.com], destinationSubnets: [10.1.0.0/16]}, {sniHosts: [y.a.com, z.b.com]}],
+          route: [{destination: {host: a.com}}]}]}",
+    );
+    assert_eq!(said(&reasons), [(&codes::MATCH_REFUSED, "spec.tls[0].match[1].sniHosts[1]")]);
+    let [first, second] = &*service.tls[0].matches else { panic!("{service:?}") };
+    assert_eq!((first.to.len(), second.to.len()), (1, 0));
+    assert_eq!(*second.server_names, [Arc::from("y.a.com")]);
+}
+
+#[test]
+fn a_rule_behind_one_for_all_is_told() {
+    let (_, reasons) = read(
+        "{hosts: [a], http: [{match: [{method: {exact: GET}}], route: [{destination: {host: a}}]}, {route: [{destination: {host: a}}]},
+          {match: [{uri: {prefix: /a}}], route: [{destination: {host: a}}]}]}",
+    );
+    assert_eq!(said(&reasons), [(&codes::RULE_UNREACHABLE, "spec.http[2]")]);
+}
+
+/// The rules of a root and its delegate: name, paths, retries.
+fn delegated(root: &str, delegate: &str) -> (Vec<HttpRule>, Vec<&'static Code>) {
+    let (root, _) = read(&format!("{{hosts: [a], http: [{root}]}}"));
+    let (delegate, _) = read_in("teams", "its", delegate);
+    let find = |name: &Delegate| (name.to_string() == "its.teams").then_some(&delegate);
+    let (routes, reasons) = root.routes(find);
+    (routes.rules.to_vec(), reasons.iter().map(|reason| reason.code).collect())
+}
+
+#[test]
+fn a_delegates_rules_stand_in_the_place_of_the_root() {
+    let root = "{name: root, match: [{uri: {prefix: /shop}, sourceNamespace: web}], timeout: 3s, delegate: {name: its, namespace: teams}},
+                {name: rest, route: [{destination: {host: b}}]}";
+    let (rules, codes) = delegated(
+        root,
+        "{http: [{name: a, match: [{uri: {prefix: /shop/a}, headers: {x: {exact: '1'}}}], timeout: 1s, route: [{destination: {host: x}}]},
+                 {match: [{uri: {prefix: /other}}], route: [{destination: {host: v}}]}, {name: all, route: [{destination: {host: z}}]}]}",
+    );
+    let names: Vec<_> = rules.iter().map(|rule| &*rule.name).collect();
+    assert_eq!(names, ["root-a", "root-all", "rest"]);
+    assert_eq!(codes, [&codes::DELEGATE_CONFLICT], "nothing fits both /shop and /other");
+    let [first, second, _] = &*rules else { panic!("{rules:?}") };
+    assert_eq!(first.matches[0].path, Some(PathMatch::Prefix("/shop/a".into())));
+    assert_eq!(
+        first.matches[0].source.namespace,
+        Some("web".into()),
+        "what the delegate leaves open is the root's"
+    );
+    assert_eq!(second.matches[0].path, Some(PathMatch::Prefix("/shop".into())));
+    let timeouts = [first, second].map(|rule| rule.timeout.map(|timeout| timeout.as_secs()));
+    assert_eq!(timeouts, [Some(1), Some(3)]);
+    assert_eq!(
+        first.destinations[0].host.as_str(),
+        "x.teams.svc.cluster.local",
+        "in the delegate's namespace"
+    );
+}
+
+#[test]
+fn a_delegate_that_is_not_there_takes_its_rule_away() {
+    let root = "{delegate: {name: its, namespace: teams}}, {name: rest, route: [{destination: {host: b}}]}";
+    for delegate in
+        ["{hosts: [x], http: [{name: a, route: []}]}", "{exportTo: [.], http: [{name: a}]}"]
+    {
+        let (rules, codes) = delegated(root, delegate);
+        assert_eq!(rules.iter().map(|rule| &*rule.name).collect::<Vec<_>>(), ["rest"]);
+        assert_eq!(codes, [&codes::DELEGATE_MISSING]);
+    }
+}
+
+#[test]
+fn conditions_that_contradict_each_other_are_told() {
+    let cases = [
+        ("uri: {exact: /a}", "uri: {prefix: /a}"),
+        ("uri: {regex: /a.*}", "uri: {exact: /ab}"),
+        ("port: 80", "port: 81"),
+        ("headers: {x: {exact: a}}", "headers: {X: {exact: b}}"),
+        ("sourceNamespace: a", "sourceNamespace: b"),
+        ("sourceLabels: {v: '1'}", "sourceLabels: {v: '2'}"),
+        ("gateways: [mesh]", "gateways: [gw]"),
+        ("uri: {prefix: /a}, ignoreUriCase: true", "uri: {prefix: /ab}"),
+    ];
+    for (root, its) in cases {
+        let root = format!("{{match: [{{{root}}}], delegate: {{name: its, namespace: teams}}}}");
+        let its =
+            format!("{{http: [{{match: [{{{its}}}], route: [{{destination: {{host: x}}}}]}}]}}");
+        let (rules, codes) = delegated(&root, &its);
+        assert_eq!((rules.len(), codes), (0, vec![&codes::DELEGATE_CONFLICT]), "{root} {its}");
+    }
+}

@@ -1,0 +1,364 @@
+//! Which VirtualService a host belongs to, for whom. (docs/reference/traffic.md, "Order" and "VirtualService".)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::changes::TrafficChanges;
+use super::hosts::HostPattern;
+use super::object::{ObjectMeta, Reason};
+use super::route::{HttpRoutes, SourceMatch};
+use super::selection::Selectors;
+use super::virtual_service::{Delegate, VirtualService};
+use crate::codes;
+use crate::model::{ExportTo, Hostname, Namespace, WorkloadKey};
+
+/// A VirtualService with the rules of those that it delegates to.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RoutedService {
+    /// The object.
+    pub service: Arc<VirtualService>,
+    /// What becomes of requests.
+    pub http: HttpRoutes,
+    /// What its owner should know of its delegates.
+    pub reasons: Vec<Reason>,
+    /// Services that its rules name without a port, sorted.
+    portless: Box<[Hostname]>,
+}
+
+impl RoutedService {
+    fn of(service: &Arc<VirtualService>, (http, reasons): (HttpRoutes, Vec<Reason>)) -> Self {
+        let all = http.rules.iter().flat_map(|rule| {
+            let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
+            rule.destinations.iter().chain(mirrors)
+        });
+        let connections = service.tls.iter().chain(&service.tcp);
+        let all = all.chain(connections.flat_map(|rule| &rule.destinations));
+        let portless = all.filter(|to| to.port.is_none() && !to.invalid).map(|to| to.host.clone());
+        let portless: BTreeSet<_> = portless.collect();
+        let (service, portless) = (Arc::clone(service), portless.into_iter().collect());
+        Self { service, http, reasons, portless }
+    }
+
+    /// Services that its rules name without a port: what is sent there goes to the only port that each has.
+    pub fn portless(&self) -> &[Hostname] {
+        &self.portless
+    }
+
+    /// What is asked of senders, by all its rules.
+    pub fn sources(&self) -> impl Iterator<Item = &SourceMatch> {
+        let http =
+            self.http.rules.iter().flat_map(|rule| rule.matches.iter().map(|one| &one.source));
+        let connections = self.service.tls.iter().chain(&self.service.tcp);
+        http.chain(connections.flat_map(|rule| rule.matches.iter().map(|one| &one.source)))
+    }
+}
+
+/// All that hold for sidecars, by host, and of each host the oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VirtualServices {
+    by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>>,
+    /// The namespaces for which something holds that doesn't for all, with the number of objects that say so.
+    special_namespaces: OrdMap<Namespace, usize>,
+    /// Of services that are named without a port, the hosts whose rules do so, with the number of objects.
+    portless: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
+}
+
+impl VirtualServices {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_host.is_empty()
+    }
+
+    /// Whether other rules hold for proxies of this namespace than for those of one that no object names.
+    pub fn concerns(&self, namespace: &Namespace) -> bool {
+        self.special_namespaces.contains_key(namespace)
+    }
+
+    /// The hosts whose routes depend on which ports a service has.
+    pub fn depending_on<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
+        self.portless.get(service).into_iter().flat_map(OrdMap::keys)
+    }
+
+    /// All hosts that are named, the most specific first.
+    pub fn hosts(&self) -> impl Iterator<Item = &HostPattern> {
+        self.by_host.keys()
+    }
+
+    /// The objects to one of which a host belongs for proxies of a namespace: the first one that has rules for them.
+    /// Of the host itself first, then of the longest wildcard that holds it; of each those that are private to the
+    /// namespace, then those that are exported to it by its name, then public ones, and of these the oldest.
+    pub fn of_host<'a>(
+        &'a self,
+        host: &HostPattern,
+        namespace: &'a Namespace,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> {
+        let mut patterns = Vec::new();
+        if !self.is_empty() {
+            patterns.push(host.clone());
+            // Wildcards come last: mostly there are none.
+            if matches!(self.by_host.get_max(), Some((HostPattern::Under(_), _))) {
+                patterns.extend(wider(host));
+            }
+        }
+        patterns.into_iter().flat_map(|pattern| self.of_pattern(&pattern, namespace))
+    }
+
+    /// The objects that name this very host.
+    pub fn of_pattern<'a>(
+        &'a self,
+        host: &HostPattern,
+        namespace: &'a Namespace,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a> {
+        let all = self.by_host.get(host).map_or(&[][..], |all| all);
+        [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
+            move |group| {
+                all.iter().filter(move |one| Visibility::of(&one.service, namespace) == Some(group))
+            },
+        )
+    }
+
+    /// The hosts of an object that belong to an older one, as long as that has rules, wherever both are visible.
+    fn losses(&self, routed: &RoutedService) -> Vec<Reason> {
+        let service = &routed.service;
+        let hosts = service.hosts.iter().enumerate();
+        let lost = hosts.filter(|(_, host)| service.mesh_hosts().any(|one| one == *host));
+        let lost = lost.filter_map(|(at, host)| {
+            let wins = |other: &&Arc<RoutedService>| {
+                other.service.meta < service.meta && other.service.export_to == service.export_to
+            };
+            let winner = self.by_host.get(host)?.iter().find(wins)?;
+            let text = format!(
+                "{host} belongs to VirtualService {}, which is older: no rule of this one holds for it",
+                winner.service.meta
+            );
+            Some(Reason::lost(&codes::HOST_OF_ANOTHER, format!("spec.hosts[{at}]"), text))
+        });
+        lost.collect()
+    }
+
+    /// The same with those alone that concern these hosts.
+    #[must_use]
+    pub fn excerpt<'a>(&self, hosts: impl Iterator<Item = &'a Hostname>) -> Self {
+        if self.is_empty() {
+            return self.clone();
+        }
+        let patterns = hosts.map(HostPattern::of_service);
+        let patterns = patterns
+            .flat_map(|host| [host.clone()].into_iter().chain(wider(&host).collect::<Vec<_>>()));
+        let kept = patterns.filter_map(|host| self.by_host.get_key_value(&host));
+        Self {
+            by_host: kept.map(|(host, all)| (host.clone(), Arc::clone(all))).collect(),
+            ..self.clone()
+        }
+    }
+}
+
+/// The wildcards that hold a host, or all hosts of another wildcard, the narrowest first.
+fn wider(host: &HostPattern) -> impl Iterator<Item = HostPattern> {
+    let (HostPattern::Exact(text) | HostPattern::Under(text)) = host;
+    let text = text.as_str();
+    let dots = text.match_indices('.').map(|(at, _)| at).filter(|at| *at != 0);
+    dots.filter_map(|at| Some(HostPattern::Under(text.get(at..)?.into())))
+}
+
+/// How an object comes to be visible in a namespace, the closest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Visibility {
+    Private,
+    ByName,
+    Public,
+}
+
+impl Visibility {
+    fn of(service: &VirtualService, namespace: &Namespace) -> Option<Self> {
+        match &service.export_to {
+            ExportTo::Public => Some(Self::Public),
+            ExportTo::Namespaces(all) if !all.contains(namespace) => None,
+            ExportTo::Namespaces(all) if all.len() == 1 && service.meta.namespace == *namespace => {
+                Some(Self::Private)
+            }
+            ExportTo::Namespaces(_) => Some(Self::ByName),
+        }
+    }
+}
+
+/// The objects, which change one by one.
+#[derive(Debug, Default)]
+pub(super) struct VirtualServiceObjects {
+    all: BTreeMap<WorkloadKey, Arc<VirtualService>>,
+    /// Of those that are delegated to, who does.
+    roots: BTreeMap<Delegate, BTreeSet<WorkloadKey>>,
+    /// What is in force of each.
+    routed: BTreeMap<WorkloadKey, Arc<RoutedService>>,
+    /// Those of which something else may be said than before, and what was said of which.
+    touched: BTreeSet<WorkloadKey>,
+    said: BTreeMap<WorkloadKey, Vec<Reason>>,
+}
+
+/// What is in force, as objects change it.
+pub(super) struct ServicesInForce<'a> {
+    pub(super) services: &'a mut VirtualServices,
+    pub(super) selectors: &'a mut Selectors,
+    pub(super) changes: &'a mut TrafficChanges,
+}
+
+impl VirtualServiceObjects {
+    pub(super) fn insert(&mut self, service: Arc<VirtualService>, mut into: ServicesInForce<'_>) {
+        let key = key_of(&service.meta);
+        for delegate in service.delegates() {
+            self.roots.entry(delegate.clone()).or_default().insert(key.clone());
+        }
+        self.all.insert(key.clone(), service);
+        self.put(&key, &mut into);
+    }
+
+    pub(super) fn remove(&mut self, service: &Arc<VirtualService>, mut from: ServicesInForce<'_>) {
+        let key = key_of(&service.meta);
+        for delegate in service.delegates() {
+            if let Some(roots) = self.roots.get_mut(delegate) {
+                roots.remove(&key);
+                if roots.is_empty() {
+                    self.roots.remove(delegate);
+                }
+            }
+        }
+        self.all.remove(&key);
+        self.put(&key, &mut from);
+    }
+
+    /// What is said of objects for the sake of others, and was not when this was last asked.
+    pub(super) fn take_news(&mut self, services: &VirtualServices) -> Vec<(ObjectMeta, Reason)> {
+        let mut news = Vec::new();
+        for key in std::mem::take(&mut self.touched) {
+            let Some(routed) = self.routed.get(&key) else {
+                self.said.remove(&key);
+                continue;
+            };
+            let mut reasons = routed.reasons.clone();
+            reasons.extend(services.losses(routed));
+            let said = self.said.get(&key).map_or(&[][..], |said| said);
+            let new = reasons.iter().filter(|reason| !said.contains(reason));
+            news.extend(new.map(|reason| (routed.service.meta.clone(), reason.clone())));
+            if reasons.is_empty() {
+                self.said.remove(&key);
+            } else {
+                self.said.insert(key, reasons);
+            }
+        }
+        news
+    }
+
+    /// Puts in force what is to be of an object, and of those that delegate to it.
+    fn put(&mut self, key: &WorkloadKey, into: &mut ServicesInForce<'_>) {
+        let mut changed = vec![key.clone()];
+        changed
+            .extend(self.roots.get(key).into_iter().flatten().filter(|root| *root != key).cloned());
+        for key in changed {
+            let now = self.all.get(&key).filter(|service| service.mesh_hosts().next().is_some());
+            let now = now.map(|service| {
+                let routes = service.routes(|name| self.all.get(name).map(|one| &**one));
+                Arc::new(RoutedService::of(service, routes))
+            });
+            let before = match &now {
+                Some(now) => self.routed.insert(key.clone(), Arc::clone(now)),
+                None => self.routed.remove(&key),
+            };
+            if before == now {
+                // What others hold stays what it was.
+                self.routed.extend(before.map(|before| (key, before)));
+                continue;
+            }
+            let rivals = replace(before.as_deref(), now.as_ref(), into);
+            self.touched.extend(rivals);
+            self.touched.insert(key);
+        }
+    }
+}
+
+fn key_of(meta: &ObjectMeta) -> WorkloadKey {
+    WorkloadKey { namespace: meta.namespace.clone(), name: Arc::clone(&meta.name) }
+}
+
+/// Puts an object in force in the place of what it was. Returns those that have a host in common with it.
+fn replace(
+    before: Option<&RoutedService>,
+    now: Option<&Arc<RoutedService>>,
+    into: &mut ServicesInForce<'_>,
+) -> BTreeSet<WorkloadKey> {
+    let mut rivals = BTreeSet::new();
+    let ServicesInForce { services, selectors, changes } = into;
+    for labels in
+        now.into_iter().flat_map(|now| now.sources()).filter_map(|one| one.labels.as_ref())
+    {
+        changes.selectors |= selectors.add(None, Arc::clone(labels));
+    }
+    for labels in
+        before.into_iter().flat_map(RoutedService::sources).filter_map(|one| one.labels.as_ref())
+    {
+        changes.selectors |= selectors.remove(None, labels);
+    }
+    let is_of =
+        |one: &RoutedService, before: &RoutedService| one.service.meta == before.service.meta;
+    for namespace in before.into_iter().flat_map(special_namespaces) {
+        count(&mut services.special_namespaces, &namespace, false);
+    }
+    for namespace in now.into_iter().flat_map(|now| special_namespaces(now)) {
+        count(&mut services.special_namespaces, &namespace, true);
+    }
+    let old = before.into_iter().flat_map(|before| before.service.mesh_hosts());
+    let new = now.into_iter().flat_map(|now| now.service.mesh_hosts());
+    let hosts: BTreeSet<&HostPattern> = old.chain(new).collect();
+    for (routed, is_more) in
+        before.map(|one| (one, false)).into_iter().chain(now.map(|one| (&**one, true)))
+    {
+        for service in &routed.portless {
+            let mut all = services.portless.get(service).cloned().unwrap_or_default();
+            routed.service.mesh_hosts().for_each(|host| count(&mut all, host, is_more));
+            if all.is_empty() {
+                services.portless.remove(service);
+            } else {
+                services.portless.insert(service.clone(), all);
+            }
+        }
+    }
+    for host in hosts {
+        let mut all: Vec<_> = services.by_host.get(host).map_or_else(Vec::new, |all| all.to_vec());
+        all.retain(|one| !before.is_some_and(|before| is_of(one, before)));
+        if let Some(now) = now.filter(|now| now.service.mesh_hosts().any(|one| one == host)) {
+            let place = all.partition_point(|one| one.service.meta < now.service.meta);
+            all.insert(place, Arc::clone(now));
+        }
+        rivals.extend(all.iter().map(|one| key_of(&one.service.meta)));
+        if all.is_empty() {
+            services.by_host.remove(host);
+        } else {
+            services.by_host.insert(host.clone(), all.into());
+        }
+        changes.hosts.insert(host.clone());
+    }
+    rivals
+}
+
+/// The namespaces for which an object holds otherwise than for most.
+fn special_namespaces(routed: &RoutedService) -> BTreeSet<Namespace> {
+    let exported = match &routed.service.export_to {
+        ExportTo::Public => &[][..],
+        ExportTo::Namespaces(all) => all,
+    };
+    let named = routed.sources().filter_map(|source| source.namespace.clone());
+    exported.iter().cloned().chain(named).collect()
+}
+
+fn count<K: Ord + Clone>(counts: &mut OrdMap<K, usize>, key: &K, is_more: bool) {
+    let count = counts.get(key).copied().unwrap_or_default();
+    let count = if is_more { count + 1 } else { count.saturating_sub(1) };
+    match count {
+        0 => counts.remove(key),
+        count => counts.insert(key.clone(), count),
+    };
+}
+
+#[cfg(test)]
+mod tests;

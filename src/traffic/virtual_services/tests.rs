@@ -1,0 +1,176 @@
+use super::*;
+use crate::traffic::kind::KindSettings;
+
+fn service(created: i64, namespace: &str, name: &str, spec: &str) -> Arc<VirtualService> {
+    let settings = KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    };
+    let meta = ObjectMeta { created, name: name.into(), namespace: namespace.into() };
+    let spec: serde_json::Value = serde_saphyr::from_str(spec).expect("the text is YAML");
+    let object = serde_json::json!({ "spec": spec });
+    Arc::new(VirtualService::read(meta, &object, &settings).expect("it fits its schema").0)
+}
+
+#[derive(Default)]
+struct World {
+    objects: VirtualServiceObjects,
+    services: VirtualServices,
+    selectors: Selectors,
+}
+
+impl World {
+    fn put(&mut self, service: &Arc<VirtualService>) -> Vec<String> {
+        self.change(|objects, into| objects.insert(Arc::clone(service), into))
+    }
+
+    fn take(&mut self, service: &Arc<VirtualService>) -> Vec<String> {
+        self.change(|objects, from| objects.remove(service, from))
+    }
+
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut VirtualServiceObjects, ServicesInForce<'_>),
+    ) -> Vec<String> {
+        let mut changes = TrafficChanges::default();
+        let Self { objects, services, selectors } = self;
+        change(objects, ServicesInForce { services, selectors, changes: &mut changes });
+        changes.hosts.iter().map(ToString::to_string).collect()
+    }
+
+    /// What is said of objects for the sake of others, as code and path.
+    fn news(&mut self) -> Vec<String> {
+        let news = self.objects.take_news(&self.services);
+        news.into_iter()
+            .map(|(meta, reason)| format!("{meta} {} {}", reason.code, reason.path))
+            .collect()
+    }
+
+    /// The objects that a host belongs to for a namespace, the first first.
+    fn of(&self, host: &str, namespace: &str) -> Vec<String> {
+        let host = HostPattern::parse(host, "", "").expect("a host");
+        let namespace = namespace.into();
+        let all = self.services.of_host(&host, &namespace);
+        all.map(|one| one.service.meta.to_string()).collect()
+    }
+}
+
+const RULE: &str = "http: [{route: [{destination: {host: a.com}}]}]";
+
+#[test]
+fn of_several_for_one_host_the_closest_comes_first_then_the_oldest() {
+    let mut world = World::default();
+    for (created, namespace, name, more) in [
+        (1, "other", "old", ""),
+        (9, "web", "young", ", exportTo: [.]"),
+        (5, "other", "named", ", exportTo: [web, other]"),
+        (1, "aaa", "zzz", ""),
+        (0, "other", "elsewhere", ", exportTo: [shop]"),
+    ] {
+        world.put(&service(created, namespace, name, &format!("{{hosts: [a.com], {RULE}{more}}}")));
+    }
+    let web = ["web/young", "other/named", "other/old", "aaa/zzz"];
+    assert_eq!(world.of("a.com", "web"), web, "ties go by name, before the namespace");
+    assert_eq!(world.of("a.com", "shop"), ["other/elsewhere", "other/old", "aaa/zzz"]);
+    assert!(world.services.concerns(&"web".into()) && !world.services.concerns(&"far".into()));
+}
+
+#[test]
+fn an_exact_host_beats_an_older_wildcard_and_a_longer_one_a_shorter() {
+    let mut world = World::default();
+    for (created, name, host) in
+        [(0, "all", "*.com"), (1, "under", "*.a.com"), (2, "exact", "x.a.com")]
+    {
+        world.put(&service(created, "shop", name, &format!("{{hosts: ['{host}'], {RULE}}}")));
+    }
+    assert_eq!(world.of("x.a.com", "web"), ["shop/exact", "shop/under", "shop/all"]);
+    assert_eq!(world.of("y.a.com", "web"), ["shop/under", "shop/all"]);
+    assert_eq!(world.of("*.a.com", "web"), ["shop/under", "shop/all"]);
+    assert_eq!(world.of("a.com", "web"), ["shop/all"]);
+}
+
+#[test]
+fn a_change_names_the_hosts_that_it_concerns() {
+    let mut world = World::default();
+    let first = service(0, "shop", "a", &format!("{{hosts: [a.com, b.com], {RULE}}}"));
+    assert_eq!(world.put(&first), ["a.com", "b.com"]);
+    assert_eq!(world.put(&first), [""; 0], "the same again changes nothing");
+    let edge = service(0, "shop", "edge", &format!("{{hosts: [c.com], gateways: [gw], {RULE}}}"));
+    assert_eq!(world.put(&edge), [""; 0], "sidecars have nothing of it");
+    let second = service(0, "shop", "a", &format!("{{hosts: [b.com, d.com], {RULE}}}"));
+    assert_eq!(world.put(&second), ["a.com", "b.com", "d.com"]);
+    assert_eq!(world.take(&second), ["b.com", "d.com"]);
+    assert!(world.services.is_empty());
+    assert_eq!(world.services, VirtualServices::default(), "nothing is left of it");
+}
+
+#[test]
+fn a_change_of_a_delegate_is_one_of_those_who_name_it() {
+    let mut world = World::default();
+    let root = service(0, "shop", "root", "{hosts: [a.com], http: [{delegate: {name: its}}]}");
+    assert_eq!(world.put(&root), ["a.com"]);
+    assert_eq!(world.news(), ["shop/root STR1025 spec.http[0].delegate"]);
+    let its = |host: &str| {
+        service(
+            0,
+            "shop",
+            "its",
+            &format!("{{http: [{{route: [{{destination: {{host: {host}}}}}]}}]}}"),
+        )
+    };
+    assert_eq!(world.put(&its("x.com")), ["a.com"]);
+    assert_eq!(world.news(), [""; 0]);
+    let web = "web".into();
+    let host = HostPattern::parse("a.com", "", "").expect("a host");
+    let rules = world.services.of_host(&host, &web).next().map(|one| one.http.rules.len());
+    assert_eq!(rules, Some(1));
+    assert_eq!(world.put(&its("x.com")), [""; 0]);
+    assert_eq!(world.take(&its("x.com")), ["a.com"]);
+    assert_eq!(world.news(), ["shop/root STR1025 spec.http[0].delegate"], "it is missing again");
+}
+
+#[test]
+fn the_younger_of_two_for_one_host_is_told_once_and_again_when_it_loses_another() {
+    let mut world = World::default();
+    let young = service(5, "web", "young", &format!("{{hosts: [a.com, b.com], {RULE}}}"));
+    world.put(&young);
+    assert_eq!(world.news(), [""; 0]);
+    let old = |hosts: &str| service(1, "web", "old", &format!("{{hosts: [{hosts}], {RULE}}}"));
+    world.put(&old("a.com"));
+    assert_eq!(world.news(), ["web/young STR1024 spec.hosts[0]"]);
+    world.take(&old("a.com"));
+    world.put(&old("a.com, b.com"));
+    assert_eq!(world.news(), ["web/young STR1024 spec.hosts[1]"]);
+    let private =
+        service(0, "web", "private", &format!("{{hosts: [b.com], exportTo: [.], {RULE}}}"));
+    world.put(&private);
+    assert_eq!(world.news(), [""; 0], "who sees it has both, others have the public one");
+}
+
+#[test]
+fn labels_of_senders_are_selectors_in_use_those_of_delegates_joined() {
+    let mut world = World::default();
+    let root = service(
+        0,
+        "shop",
+        "root",
+        "{hosts: [a.com], http: [{match: [{sourceLabels: {app: web}}], delegate: {name: its}}]}",
+    );
+    let its = service(
+        0,
+        "shop",
+        "its",
+        "{http: [{match: [{sourceLabels: {v: '1'}}], route: [{destination: {host: x.com}}]}]}",
+    );
+    world.put(&root);
+    world.put(&its);
+    let labels =
+        |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).into(), (*b).into())).collect();
+    let both = world.selectors.selection(&"any".into(), &labels(&[("app", "web"), ("v", "1")]));
+    let one = world.selectors.selection(&"any".into(), &labels(&[("app", "web")]));
+    assert!(!both.is_empty() && one.is_empty());
+    world.take(&root);
+    assert_eq!(world.selectors, Selectors::default());
+}

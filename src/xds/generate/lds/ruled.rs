@@ -1,0 +1,141 @@
+//! Connections that rules lead elsewhere than to their service. (docs/reference/traffic.md, "TCP and TLS routes".)
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+
+use super::TrafficSettings;
+use super::parts::{TLS, chain, found, tcp, tcp_weighted};
+use crate::model::{Hostname, Port, Protocol};
+use crate::push::PushContext;
+use crate::traffic::HostPattern;
+use crate::traffic::route::{ConnectionMatch, Destination, MESH, TcpRule};
+use crate::traffic::virtual_services::RoutedService;
+use crate::xds::generate::cache::Class;
+use crate::xds::generate::cds::BLACK_HOLE;
+use crate::xds::generate::rds::only_port;
+
+/// What rules make of connections to a port of a service.
+#[derive(Debug, Default)]
+pub(super) struct RuledConnections {
+    /// Chains for names that clients give when they begin TLS. Where there are any, other names lead nowhere.
+    pub(super) by_name: Vec<(Arc<str>, listener::FilterChain)>,
+    /// Ranges of addresses, each with its own way.
+    pub(super) by_range: Vec<(IpNet, listener::Filter)>,
+    /// All else, where that is said.
+    pub(super) rest: Option<listener::Filter>,
+}
+
+/// Finds what rules make of connections.
+#[derive(Clone, Copy)]
+pub(super) struct ConnectionRules<'a> {
+    pub(super) context: &'a PushContext,
+    pub(super) class: &'a Class,
+    pub(super) settings: &'a TrafficSettings,
+}
+
+impl ConnectionRules<'_> {
+    /// What rules make of connections to a port of a service at an address, or at any; `None` where they say nothing.
+    /// The first object that has a rule for them decides.
+    pub(super) fn of(
+        &self,
+        host: &Hostname,
+        port: &Port,
+        address: Option<IpAddr>,
+    ) -> Option<RuledConnections> {
+        let services = &self.context.traffic.virtual_services;
+        if services.is_empty() {
+            return None;
+        }
+        let host = HostPattern::of_service(host);
+        let mut objects = services.of_host(&host, &self.class.namespace);
+        objects.find_map(|routed| self.by(routed, port, address))
+    }
+
+    fn by(
+        &self,
+        routed: &RoutedService,
+        port: &Port,
+        address: Option<IpAddr>,
+    ) -> Option<RuledConnections> {
+        let Class { namespace, selection, .. } = self.class;
+        let fits = |one: &&ConnectionMatch| {
+            one.port.is_none_or(|number| number == port.number)
+                && one.source.fits(MESH, namespace, selection)
+                && address.is_none_or(|address| one.may_be_to(address))
+        };
+        let mut found = RuledConnections::default();
+        if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
+            let mut seen = BTreeSet::new();
+            for rule in &routed.service.tls {
+                for one in rule.matches.iter().filter(fits) {
+                    for name in one.server_names.iter().filter(|name| seen.insert(Arc::clone(name)))
+                    {
+                        let chain = self.named(name, routed, rule, port);
+                        found.by_name.push((Arc::clone(name), chain));
+                    }
+                }
+            }
+            if !found.by_name.is_empty() {
+                return Some(found);
+            }
+        }
+        let every = [ConnectionMatch::default()];
+        for rule in &routed.service.tcp {
+            let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
+            for one in matches.iter().filter(fits) {
+                let filter = self.filter(routed, rule, port);
+                if address.is_some() || one.to.is_empty() {
+                    found.rest = Some(filter);
+                    return Some(found);
+                }
+                for range in &one.to {
+                    if !found.by_range.iter().any(|(other, _)| other == range) {
+                        found.by_range.push((*range, filter.clone()));
+                    }
+                }
+            }
+        }
+        (!found.by_range.is_empty()).then_some(found)
+    }
+
+    fn named(
+        &self,
+        name: &str,
+        routed: &RoutedService,
+        rule: &TcpRule,
+        port: &Port,
+    ) -> listener::FilterChain {
+        let names = if name == "*" { Vec::new() } else { vec![name.to_owned()] };
+        let named = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
+        chain(name, Some(named), self.filter(routed, rule, port))
+    }
+
+    fn filter(&self, routed: &RoutedService, rule: &TcpRule, port: &Port) -> listener::Filter {
+        let upstream = |to: &Destination| {
+            let only = || only_port(self.context, self.class, &to.host);
+            let number = to.port.or_else(only).unwrap_or(port.number);
+            format!("outbound|{number}|{}|{}", to.subset, to.host)
+        };
+        match &*rule.destinations {
+            [] => tcp(self.settings, BLACK_HOLE),
+            [only] => tcp(self.settings, &upstream(only)),
+            several => {
+                let clusters = several.iter().map(|to| {
+                    tcp_proxy::tcp_proxy::weighted_cluster::ClusterWeight {
+                        name: upstream(to),
+                        weight: to.weight,
+                        ..Default::default()
+                    }
+                });
+                let meta = &routed.service.meta;
+                let prefix = format!("{}.{}", meta.name, meta.namespace);
+                tcp_weighted(self.settings, prefix, clusters.collect())
+            }
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The routes that a host has of its own, encoded once for all who share them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::rules::{self, RuleInputs};
+use crate::aggregate::MergedService;
+use crate::model::{ClusterId, Hostname, Namespace, Protocol};
+use crate::push::PushContext;
+use crate::traffic::route::{MESH, SourceMatch};
+use crate::traffic::virtual_services::RoutedService;
+use crate::traffic::{HostPattern, Selection};
+use crate::xds::generate::cache::{CacheTable, CacheValue, Class};
+use crate::xds::generate::chunks::digest;
+
+/// Routes of an object for a port, as fields of a virtual host.
+#[derive(Debug)]
+pub(in crate::xds::generate) struct RouteList {
+    /// None where no rule is for such a proxy.
+    pub(super) bytes: Bytes,
+    /// Of the bytes.
+    pub(super) digest: u64,
+}
+
+impl CacheValue for Arc<RouteList> {
+    fn is_held(&self) -> bool {
+        Self::strong_count(self) > 1
+    }
+}
+
+/// An object, the port, and what of a proxy matters for its rules.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::xds::generate) struct RouteListKey {
+    object: (Namespace, Arc<str>),
+    port: u16,
+    cluster: ClusterId,
+    namespace: Namespace,
+    selection: Selection,
+}
+
+/// What routes were made of.
+#[derive(Debug, Clone)]
+pub(in crate::xds::generate) struct RouteListInputs {
+    routed: Arc<RoutedService>,
+    /// The ports of destinations that name none.
+    ports: Box<[Option<u16>]>,
+}
+
+impl PartialEq for RouteListInputs {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.routed, &other.routed) && self.ports == other.ports
+    }
+}
+
+/// Lists of routes by what they are made of.
+pub(in crate::xds::generate) type RouteLists =
+    CacheTable<RouteListKey, RouteListInputs, Arc<RouteList>>;
+
+/// The routes of an object for sidecars of a class whose clients mean `port`.
+pub(super) fn list(
+    context: &PushContext,
+    class: &Class,
+    port: u16,
+    routed: &Arc<RoutedService>,
+    kept: &RouteLists,
+) -> Arc<RouteList> {
+    let only = |host: &Hostname| only_port(context, class, host);
+    let portless = routed.portless();
+    let ports: Box<[_]> = portless.iter().map(only).collect();
+    let asks = |is: fn(&SourceMatch) -> bool| routed.sources().any(is);
+    let by_namespace = asks(|source| source.namespace.is_some());
+    let by_selection = asks(|source| source.labels.is_some());
+    let meta = &routed.service.meta;
+    let key = RouteListKey {
+        object: (meta.namespace.clone(), Arc::clone(&meta.name)),
+        port,
+        cluster: if portless.is_empty() { ClusterId::default() } else { class.cluster.clone() },
+        namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
+        selection: if by_selection { class.selection.clone() } else { Selection::default() },
+    };
+    let inputs = RouteListInputs { routed: Arc::clone(routed), ports };
+    kept.get_or_make(key, inputs, || {
+        let rules = RuleInputs {
+            namespace: &class.namespace,
+            selection: &class.selection,
+            gateway: MESH,
+            port,
+            only_port: &only,
+        };
+        let bytes = rules::encoded(&routed.http, rules);
+        Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into() })
+    })
+}
+
+/// The port of a service that has no other, as proxies of the class see it.
+pub(in crate::xds::generate) fn only_port(
+    context: &PushContext,
+    class: &Class,
+    host: &Hostname,
+) -> Option<u16> {
+    let service = context.service(host.as_str(), &class.namespace)?;
+    let ports = service.ports_in(&class.cluster);
+    let mut ports = ports.filter(|port| port.protocol != Protocol::Udp);
+    let only = ports.next()?.number;
+    ports.next().is_none().then_some(only)
+}
+
+/// The routes that rules give a service; `None` where no rule is for it and such a proxy.
+pub(super) fn of_service(
+    context: &PushContext,
+    class: &Class,
+    port: u16,
+    hostname: &Hostname,
+    kept: &RouteLists,
+) -> Option<Arc<RouteList>> {
+    let services = &context.traffic.virtual_services;
+    if services.is_empty() {
+        return None;
+    }
+    let host = HostPattern::of_service(hostname);
+    first(context, class, port, services.of_host(&host, &class.namespace), kept)
+        .map(|found| found.1)
+}
+
+/// The hosts that rules name and that are no such service, each with the namespace of its rules. On port 80 these are
+/// all; on another those that a wildcard service of the port holds.
+pub(super) fn beyond<'a>(
+    context: &PushContext,
+    class: &Class,
+    port: u16,
+    routed: impl Iterator<Item = &'a MergedService>,
+    kept: &RouteLists,
+) -> Vec<(Hostname, Namespace, Arc<RouteList>)> {
+    let services = &context.traffic.virtual_services;
+    let mut found = Vec::new();
+    if !services.is_empty() {
+        let routed: BTreeSet<HostPattern> =
+            routed.map(|service| HostPattern::of_service(service.hostname())).collect();
+        let wildcards: Vec<_> = routed.iter().filter(|host| host.exact().is_none()).collect();
+        let is_here =
+            |host: &&HostPattern| port == 80 || wildcards.iter().any(|under| under.contains(host));
+        if port == 80 || !wildcards.is_empty() {
+            for host in services.hosts().filter(|host| !routed.contains(*host)).filter(is_here) {
+                let objects = services.of_pattern(host, &class.namespace);
+                if let Some((routed, list)) = first(context, class, port, objects, kept) {
+                    let namespace = routed.service.meta.namespace.clone();
+                    found.push((Hostname::from(host.to_string()), namespace, list));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The first of some objects that has routes for such a proxy.
+fn first<'a>(
+    context: &PushContext,
+    class: &Class,
+    port: u16,
+    objects: impl Iterator<Item = &'a Arc<RoutedService>>,
+    kept: &RouteLists,
+) -> Option<(&'a Arc<RoutedService>, Arc<RouteList>)> {
+    let mut lists = objects.map(|routed| (routed, list(context, class, port, routed, kept)));
+    lists.find(|(_, list)| !list.bytes.is_empty())
+}

@@ -1,0 +1,556 @@
+//! From rules to Envoy's routes. (docs/reference/traffic.md, "Match" and "Action".)
+//!
+//! Pure: what a route depends on besides its rule is in [`RuleInputs`]. A rule that holds what Envoy refuses, and a
+//! match that does, becomes a route that answers 500.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prost::Message;
+use prost::encoding::{WireType, encode_key, encode_varint, message, string};
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::filters::common::fault::v3 as common_fault;
+use strait_proto::envoy::envoy::extensions::filters::http::cors::v3::CorsPolicy;
+use strait_proto::envoy::envoy::extensions::filters::http::fault::v3 as fault;
+use strait_proto::envoy::envoy::extensions::retry::priority::previous_priorities::v3::PreviousPrioritiesConfig;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+use strait_proto::envoy::envoy::r#type::v3::{FractionalPercent, fractional_percent};
+use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value};
+
+use super::super::lds::{RetryOn, bool_value, retries};
+use super::super::{any, duration};
+use crate::model::{Hostname, Namespace};
+use crate::traffic::Selection;
+use crate::traffic::route::{
+    AbortStatus, CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRoutes, HttpRule,
+    InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
+    RequestMatch, RetryRule, TextMatch,
+};
+
+/// An upstream cluster that never is: its share of requests gets a 500.
+const NOWHERE: &str = "UnknownService";
+
+/// Field numbers of `VirtualHost` and `Route`.
+mod field {
+    pub(super) const ROUTES: u32 = 3;
+    pub(super) const TYPED_PER_FILTER_CONFIG: u32 = 13;
+}
+
+/// What routes depend on besides their rules.
+#[derive(Clone, Copy)]
+pub(in crate::xds::generate) struct RuleInputs<'a> {
+    /// The proxy's namespace.
+    pub(super) namespace: &'a Namespace,
+    /// The selectors that select it.
+    pub(super) selection: &'a Selection,
+    /// As which gateway it takes requests, [`crate::traffic::route::MESH`] for a sidecar.
+    pub(super) gateway: &'a str,
+    /// The port that clients mean.
+    pub(super) port: u16,
+    /// The port of a service where none is named.
+    pub(super) only_port: &'a dyn Fn(&Hostname) -> Option<u16>,
+}
+
+/// A route, and what filters are told of it.
+#[derive(Debug, Default)]
+pub(super) struct RuleRoute {
+    pub(super) route: route::Route,
+    /// By the filter's name. Not in the route, whose map has no order.
+    filters: BTreeMap<&'static str, Any>,
+}
+
+impl RuleRoute {
+    /// Writes it as a field of a virtual host.
+    fn write(&self, out: &mut Vec<u8>) {
+        let mut filters = Vec::new();
+        for (name, config) in &self.filters {
+            let mut entry = Vec::new();
+            string::encode(1, &(*name).to_owned(), &mut entry);
+            message::encode(2, config, &mut entry);
+            encode_key(field::TYPED_PER_FILTER_CONFIG, WireType::LengthDelimited, &mut filters);
+            encode_varint(entry.len() as u64, &mut filters);
+            filters.extend(entry);
+        }
+        encode_key(field::ROUTES, WireType::LengthDelimited, out);
+        encode_varint((self.route.encoded_len() + filters.len()) as u64, out);
+        self.route.encode(out).expect("a vector has room");
+        out.extend(filters);
+    }
+}
+
+/// The routes of these rules for such a proxy, as fields of a virtual host: none where no rule is for it.
+pub(in crate::xds::generate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    routes(rules, inputs).iter().for_each(|route| route.write(&mut bytes));
+    bytes
+}
+
+/// The routes of these rules for such a proxy, up to the first that takes every request.
+pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRoute> {
+    let mut routes = Vec::new();
+    let every = [RequestMatch::default()];
+    for rule in &rules.rules {
+        let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
+        for one in matches {
+            let is_for = one.port.is_none_or(|port| port == inputs.port)
+                && one.source.fits(inputs.gateway, inputs.namespace, inputs.selection);
+            if is_for {
+                routes.push(route_of(rules, rule, one, inputs));
+                if one.is_catch_all() {
+                    return routes;
+                }
+            }
+        }
+    }
+    routes
+}
+
+fn route_of(
+    rules: &HttpRoutes,
+    rule: &HttpRule,
+    one: &RequestMatch,
+    inputs: RuleInputs<'_>,
+) -> RuleRoute {
+    let name = match (rule.name.is_empty(), one.name.is_empty()) {
+        (false, false) => format!("{}.{}", rule.name, one.name),
+        _ => format!("{}{}", rule.name, one.name),
+    };
+    let mut made = RuleRoute {
+        route: route::Route {
+            name,
+            r#match: Some(match_of(one)),
+            metadata: Some(metadata(&rules.origin.config())),
+            stat_prefix: one.stat_prefix.to_string(),
+            ..Default::default()
+        },
+        filters: BTreeMap::new(),
+    };
+    if rule.refused || one.refused {
+        made.route.action = Some(answer(500));
+        return made;
+    }
+    if let Some(fault) = rule.fault.as_ref().and_then(fault_of) {
+        made.filters.insert("envoy.filters.http.fault", any(&fault));
+    }
+    if let Some(cors) = &rule.cors {
+        made.filters.insert("envoy.filters.http.cors", any(&cors_of(cors)));
+    }
+    let none = HeaderChanges::default();
+    let headers = rule.headers.as_ref().unwrap_or(&none);
+    change_headers(&mut made.route, headers);
+    made.route.action = Some(if let Some(redirect) = &rule.redirect {
+        redirect_of(redirect, inputs.port)
+    } else if let Some(response) = &rule.response {
+        let body = response.body.as_ref().map(|body| core::DataSource {
+            specifier: Some(match std::str::from_utf8(body) {
+                Ok(text) => core::data_source::Specifier::InlineString(text.to_owned()),
+                Err(_) => core::data_source::Specifier::InlineBytes(body.to_vec()),
+            }),
+            ..Default::default()
+        });
+        let status = response.status.into();
+        let answer = route::DirectResponseAction { status, body, ..Default::default() };
+        route::route::Action::DirectResponse(answer)
+    } else {
+        let operation = operation(rules, rule, one, inputs);
+        made.route.decorator = Some(route::Decorator { operation, ..Default::default() });
+        forward(rule, one, headers, inputs, &mut made.route)
+    });
+    made
+}
+
+/// What a route does that answers itself.
+fn answer(status: u32) -> route::route::Action {
+    let answer = route::DirectResponseAction { status, ..Default::default() };
+    route::route::Action::DirectResponse(answer)
+}
+
+/// Where a request goes, in words for traces: the only destination, else the object.
+fn operation(
+    rules: &HttpRoutes,
+    rule: &HttpRule,
+    one: &RequestMatch,
+    inputs: RuleInputs<'_>,
+) -> String {
+    let path = match &one.path {
+        None => "/*".to_owned(),
+        Some(PathMatch::Exact(path) | PathMatch::Regex(path)) => path.to_string(),
+        Some(PathMatch::Prefix(path) | PathMatch::Segments(path)) => format!("{path}*"),
+    };
+    match &*rule.destinations {
+        [only] => format!("{}:{}{path}", only.host, port_of(only, inputs)),
+        _ => format!("{}:{}{path}", rules.origin.name, inputs.port),
+    }
+}
+
+/// What proxies show of a route (Istio, `istio.config`).
+fn metadata(config: &str) -> core::Metadata {
+    let config = Value { kind: Some(value::Kind::StringValue(config.to_owned())) };
+    let fields = [("config".to_owned(), config)].into();
+    core::Metadata {
+        filter_metadata: [("istio".to_owned(), Struct { fields })].into(),
+        ..Default::default()
+    }
+}
+
+fn match_of(one: &RequestMatch) -> route::RouteMatch {
+    use route::route_match::PathSpecifier;
+    let path = match &one.path {
+        None => PathSpecifier::Prefix("/".to_owned()),
+        Some(PathMatch::Exact(path)) => PathSpecifier::Path(path.to_string()),
+        Some(PathMatch::Prefix(path)) => PathSpecifier::Prefix(path.to_string()),
+        Some(PathMatch::Segments(path)) => PathSpecifier::PathSeparatedPrefix(path.to_string()),
+        Some(PathMatch::Regex(path)) => PathSpecifier::SafeRegex(regex(path)),
+    };
+    let mut headers: Vec<route::HeaderMatcher> =
+        one.headers.iter().map(|(name, text)| header(name, text)).collect();
+    headers.extend(one.without_headers.iter().map(|(name, text)| route::HeaderMatcher {
+        invert_match: true,
+        treat_missing_header_as_empty: *text != TextMatch::Present,
+        ..header(name, text)
+    }));
+    let pseudo =
+        [(":method", &one.method), (":authority", &one.authority), (":scheme", &one.scheme)];
+    headers
+        .extend(pseudo.into_iter().filter_map(|(name, text)| Some(header(name, text.as_ref()?))));
+    let query_parameters = one.query.iter().map(|(name, text)| {
+        use route::query_parameter_matcher::QueryParameterMatchSpecifier;
+        route::QueryParameterMatcher {
+            name: name.to_string(),
+            query_parameter_match_specifier: Some(match string_match(text) {
+                Some(text) => QueryParameterMatchSpecifier::StringMatch(text),
+                None => QueryParameterMatchSpecifier::PresentMatch(true),
+            }),
+        }
+    });
+    route::RouteMatch {
+        case_sensitive: bool_value(!one.ignore_case),
+        headers,
+        query_parameters: query_parameters.collect(),
+        path_specifier: Some(path),
+        ..Default::default()
+    }
+}
+
+fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
+    use route::header_matcher::HeaderMatchSpecifier;
+    route::HeaderMatcher {
+        name: name.to_owned(),
+        header_match_specifier: Some(match string_match(text) {
+            Some(text) => HeaderMatchSpecifier::StringMatch(text),
+            None => HeaderMatchSpecifier::PresentMatch(true),
+        }),
+        ..Default::default()
+    }
+}
+
+/// `None` where it is asked only that there is one.
+fn string_match(text: &TextMatch) -> Option<matcher::StringMatcher> {
+    use matcher::string_matcher::MatchPattern;
+    let pattern = match text {
+        TextMatch::Exact(text) => MatchPattern::Exact(text.to_string()),
+        TextMatch::Prefix(text) => MatchPattern::Prefix(text.to_string()),
+        TextMatch::Regex(text) => MatchPattern::SafeRegex(regex(text)),
+        TextMatch::Present => return None,
+    };
+    Some(matcher::StringMatcher { match_pattern: Some(pattern), ..Default::default() })
+}
+
+fn regex(text: &str) -> matcher::RegexMatcher {
+    matcher::RegexMatcher { regex: text.to_owned(), ..Default::default() }
+}
+
+fn redirect_of(redirect: &RedirectRule, listener: u16) -> route::route::Action {
+    use route::redirect_action::{
+        PathRewriteSpecifier, RedirectResponseCode, SchemeRewriteSpecifier,
+    };
+    let default = if redirect.scheme.as_deref() == Some("https") { 443 } else { 80 };
+    let port = match redirect.port {
+        RedirectPort::Unset => 0,
+        RedirectPort::Number(number) => number,
+        RedirectPort::OfRequest => listener,
+        RedirectPort::OfScheme => default,
+    };
+    // Of another scheme or host none means the scheme's own.
+    let is_implied = redirect.scheme.is_some() || redirect.authority.is_some();
+    let port = if is_implied && port == default { 0 } else { port };
+    let code = match redirect.status {
+        302 => RedirectResponseCode::Found,
+        303 => RedirectResponseCode::SeeOther,
+        307 => RedirectResponseCode::TemporaryRedirect,
+        308 => RedirectResponseCode::PermanentRedirect,
+        _ => RedirectResponseCode::MovedPermanently,
+    };
+    let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().unwrap_or_default().to_owned();
+    route::route::Action::Redirect(route::RedirectAction {
+        host_redirect: text(&redirect.authority),
+        port_redirect: port.into(),
+        response_code: code.into(),
+        scheme_rewrite_specifier: redirect
+            .scheme
+            .as_deref()
+            .map(|scheme| SchemeRewriteSpecifier::SchemeRedirect(scheme.to_owned())),
+        path_rewrite_specifier: match &redirect.path {
+            RedirectPath::Kept => None,
+            RedirectPath::Whole(path) => Some(PathRewriteSpecifier::PathRedirect(path.to_string())),
+            RedirectPath::Prefix(path) => {
+                Some(PathRewriteSpecifier::PrefixRewrite(path.to_string()))
+            }
+        },
+        ..Default::default()
+    })
+}
+
+/// The port of a destination: named, else the service's only one, else the listener's.
+fn port_of(destination: &Destination, inputs: RuleInputs<'_>) -> u16 {
+    let only = || (inputs.only_port)(&destination.host);
+    destination.port.or_else(only).unwrap_or(inputs.port)
+}
+
+fn upstream(destination: &Destination, inputs: RuleInputs<'_>) -> String {
+    if destination.invalid {
+        return NOWHERE.to_owned();
+    }
+    let Destination { host, subset, .. } = destination;
+    format!("outbound|{}|{subset}|{host}", port_of(destination, inputs))
+}
+
+fn forward(
+    rule: &HttpRule,
+    one: &RequestMatch,
+    headers: &HeaderChanges,
+    inputs: RuleInputs<'_>,
+    made: &mut route::Route,
+) -> route::route::Action {
+    use route::route_action::{
+        ClusterNotFoundResponseCode, ClusterSpecifier, HostRewriteSpecifier, MaxStreamDuration,
+    };
+    let rewritten = rule.rewrite.as_ref().and_then(|rewrite| rewrite.authority.clone());
+    let mut host = rewritten.or_else(|| headers.host.clone());
+    let specifier = match &*rule.destinations {
+        [] => return answer(500),
+        [only] if only.invalid => return answer(500),
+        [only] => {
+            change_headers(made, &only.headers);
+            host = host.or_else(|| only.headers.host.clone());
+            ClusterSpecifier::Cluster(upstream(only, inputs))
+        }
+        several => {
+            let clusters = several.iter().map(|one| weighted(one, inputs)).collect();
+            let weighted = route::WeightedCluster { clusters, ..Default::default() };
+            ClusterSpecifier::WeightedClusters(weighted)
+        }
+    };
+    let timeout = Some(duration(rule.timeout.unwrap_or_default()));
+    let mut action = route::RouteAction {
+        cluster_specifier: Some(specifier),
+        timeout,
+        max_stream_duration: Some(MaxStreamDuration {
+            grpc_timeout_header_max: timeout,
+            ..Default::default()
+        }),
+        retry_policy: retry_policy(rule.retries.as_ref()),
+        host_rewrite_specifier: host
+            .map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_string())),
+        request_mirror_policies: rule
+            .mirrors
+            .iter()
+            .flatten()
+            .map(|mirror| mirror_of(mirror, inputs))
+            .collect(),
+        ..Default::default()
+    };
+    if rule.destinations.iter().any(|one| one.invalid) {
+        action.cluster_not_found_response_code =
+            ClusterNotFoundResponseCode::InternalServerError.into();
+    }
+    rewrite_path(rule, one, &mut action);
+    route::route::Action::Route(action)
+}
+
+fn weighted(
+    destination: &Destination,
+    inputs: RuleInputs<'_>,
+) -> route::weighted_cluster::ClusterWeight {
+    use route::weighted_cluster::cluster_weight::HostRewriteSpecifier;
+    let HeaderChanges { request, response, host } = &destination.headers;
+    route::weighted_cluster::ClusterWeight {
+        name: upstream(destination, inputs),
+        weight: Some(UInt32Value { value: destination.weight }),
+        request_headers_to_add: added(request),
+        request_headers_to_remove: removed(request),
+        response_headers_to_add: added(response),
+        response_headers_to_remove: removed(response),
+        host_rewrite_specifier: host
+            .as_ref()
+            .map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_string())),
+        ..Default::default()
+    }
+}
+
+fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAction) {
+    let Some(path) = rule.rewrite.as_ref().and_then(|rewrite| rewrite.path.as_ref()) else {
+        return;
+    };
+    let substituted = |pattern: String, substitution: String| {
+        Some(matcher::RegexMatchAndSubstitute { pattern: Some(regex(&pattern)), substitution })
+    };
+    match (path, &one.path) {
+        // What follows the segments begins with a slash as well.
+        (PathRewrite::Matched(path), Some(PathMatch::Segments(prefix))) if path.ends_with('/') => {
+            let pattern = format!("^{}/*(.*)$", escaped(prefix));
+            action.regex_rewrite =
+                substituted(pattern, format!("{}\\1", path.replace('\\', "\\\\")));
+        }
+        (PathRewrite::Matched(path), _) => action.prefix_rewrite = path.to_string(),
+        (PathRewrite::Whole(path), _) => {
+            action.regex_rewrite = substituted(".*".to_owned(), path.replace('\\', "\\\\"));
+        }
+        (PathRewrite::Regex(pattern, substitution), _) => {
+            action.regex_rewrite = substituted(pattern.to_string(), substitution.to_string());
+        }
+    }
+}
+
+/// A text as an expression that takes it alone.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii() && !c.is_ascii_alphanumeric() && c != '/' {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// When a request is tried again; `None` where never.
+fn retry_policy(rule: Option<&RetryRule>) -> Option<route::RetryPolicy> {
+    use route::retry_policy::{RetryBackOff, RetryPriority, retry_priority};
+    let mut policy = retries(RetryOn::Upstream);
+    let Some(rule) = rule else { return Some(policy) };
+    if rule.attempts == 0 {
+        return None;
+    }
+    policy.num_retries = Some(UInt32Value { value: rule.attempts });
+    if !rule.on.is_empty() {
+        policy.retry_on = rule.on.to_string();
+    }
+    policy.retriable_status_codes = rule.statuses.iter().map(|status| u32::from(*status)).collect();
+    policy.per_try_timeout = rule.per_try_timeout.filter(|one| !one.is_zero()).map(duration);
+    policy.retry_back_off = rule
+        .backoff
+        .map(|base| RetryBackOff { base_interval: Some(duration(base)), ..Default::default() });
+    if rule.ignore_previous == Some(false) {
+        policy.retry_host_predicate.clear();
+        policy.host_selection_retry_max_attempts = 0;
+    }
+    if rule.other_localities {
+        let config = PreviousPrioritiesConfig { update_frequency: 2 };
+        policy.retry_priority = Some(RetryPriority {
+            name: "envoy.retry_priorities.previous_priorities".to_owned(),
+            config_type: Some(retry_priority::ConfigType::TypedConfig(any(&config))),
+        });
+    }
+    Some(policy)
+}
+
+fn mirror_of(mirror: &Mirror, inputs: RuleInputs<'_>) -> route::route_action::RequestMirrorPolicy {
+    route::route_action::RequestMirrorPolicy {
+        cluster: upstream(&mirror.destination, inputs),
+        runtime_fraction: Some(core::RuntimeFractionalPercent {
+            default_value: Some(per_million(mirror.per_million)),
+            ..Default::default()
+        }),
+        trace_sampled: bool_value(false),
+        disable_shadow_host_suffix_append: true,
+        ..Default::default()
+    }
+}
+
+fn per_million(numerator: u32) -> FractionalPercent {
+    let denominator = fractional_percent::DenominatorType::Million.into();
+    FractionalPercent { numerator, denominator }
+}
+
+fn fault_of(injected: &InjectedFault) -> Option<fault::HttpFault> {
+    use common_fault::fault_delay::FaultDelaySecifier;
+    use fault::fault_abort::ErrorType;
+    let delay = injected.delay.map(|(delay, share)| common_fault::FaultDelay {
+        percentage: Some(per_million(share)),
+        fault_delay_secifier: Some(FaultDelaySecifier::FixedDelay(duration(delay))),
+    });
+    let abort = injected.abort.map(|(status, share)| fault::FaultAbort {
+        percentage: Some(per_million(share)),
+        error_type: Some(match status {
+            AbortStatus::Http(status) => ErrorType::HttpStatus(status.into()),
+            AbortStatus::Grpc(status) => ErrorType::GrpcStatus(status.into()),
+        }),
+        ..Default::default()
+    });
+    let does_any = delay.is_some() || abort.is_some();
+    does_any.then(|| fault::HttpFault { delay, abort, ..Default::default() })
+}
+
+fn cors_of(cors: &CrossOrigin) -> CorsPolicy {
+    let always = FractionalPercent { numerator: 100, ..Default::default() };
+    CorsPolicy {
+        allow_origin_string_match: cors.origins.iter().filter_map(string_match).collect(),
+        allow_methods: cors.methods.to_string(),
+        allow_headers: cors.headers.to_string(),
+        expose_headers: cors.expose.to_string(),
+        max_age: cors
+            .max_age
+            .as_ref()
+            .map(Duration::as_secs)
+            .map_or_else(String::new, |age| age.to_string()),
+        allow_credentials: cors.credentials.and_then(bool_value),
+        filter_enabled: Some(core::RuntimeFractionalPercent {
+            default_value: Some(always),
+            ..Default::default()
+        }),
+        forward_not_matching_preflights: bool_value(!cors.answers_all_preflights),
+        ..Default::default()
+    }
+}
+
+/// Adds changes of headers behind those that are there.
+fn change_headers(made: &mut route::Route, changes: &HeaderChanges) {
+    made.request_headers_to_add.extend(added(&changes.request));
+    made.request_headers_to_remove.extend(removed(&changes.request));
+    made.response_headers_to_add.extend(added(&changes.response));
+    made.response_headers_to_remove.extend(removed(&changes.response));
+}
+
+fn added(edits: &HeaderEdits) -> Vec<core::HeaderValueOption> {
+    use core::header_value_option::HeaderAppendAction::{
+        AppendIfExistsOrAdd, OverwriteIfExistsOrAdd,
+    };
+    let set = edits.set.iter().map(|pair| (pair, OverwriteIfExistsOrAdd));
+    let add = edits.add.iter().map(|pair| (pair, AppendIfExistsOrAdd));
+    set.chain(add)
+        .map(|((key, value), action)| core::HeaderValueOption {
+            header: Some(core::HeaderValue {
+                key: key.to_string(),
+                value: value.to_string(),
+                ..Default::default()
+            }),
+            append_action: action.into(),
+            // An empty value is one: without this Envoy would leave the header away.
+            keep_empty_value: value.is_empty(),
+            ..Default::default()
+        })
+        .collect()
+}
+
+fn removed(edits: &HeaderEdits) -> Vec<String> {
+    edits.remove.iter().map(ToString::to_string).collect()
+}
+
+/// The routes of a service that no rule is about, as fields of a virtual host.
+pub(super) fn plain(route: &route::Route) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(route.encoded_len() + 4);
+    message::encode(field::ROUTES, route, &mut bytes);
+    bytes
+}
