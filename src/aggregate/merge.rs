@@ -218,6 +218,44 @@ impl MergedService {
             && self.shards.iter().zip(&other.shards).all(same)
     }
 
+    /// Whether it is the same but for what is behind its ports ([`Service::same_before_ports`]), its endpoints
+    /// included. That is the business of the pods that serve it, and of nobody who calls it.
+    pub fn same_before_ports(&self, other: &Self) -> bool {
+        // By name, so that whoever adds a field must decide.
+        let Self {
+            primary,
+            added,
+            protocols_differ,
+            by_cluster,
+            service_accounts,
+            may_take_mtls,
+            conflicts: _,
+            shards,
+            is_cluster_local,
+            node_local,
+            refused,
+            overruled,
+        } = self;
+        let alike = |(a, b): (&Arc<Service>, &Arc<Service>)| a.same_before_ports(b);
+        let same_port = |((a, one), (b, two)): (&(ShardKey, Port), &(ShardKey, Port))| {
+            a == b && *one == Port { target: one.target.clone(), ..two.clone() }
+        };
+        *protocols_differ == other.protocols_differ
+            && *service_accounts == other.service_accounts
+            && *may_take_mtls == other.may_take_mtls
+            && *is_cluster_local == other.is_cluster_local
+            && *node_local == other.node_local
+            && *refused == other.refused
+            && *overruled == other.overruled
+            && added.len() == other.added.len()
+            && added.iter().zip(&other.added).all(same_port)
+            && shards.len() == other.shards.len()
+            && shards.iter().zip(&other.shards).all(|(a, b)| a.same_before_ports(b))
+            && by_cluster.keys().eq(other.by_cluster.keys())
+            && by_cluster.values().zip(other.by_cluster.values()).all(alike)
+            && alike((primary, &other.primary))
+    }
+
     /// Its ports: the union by number, each as the first shard has it that has the number.
     pub fn ports(&self) -> impl Iterator<Item = &Port> + Clone {
         self.primary.ports.iter().chain(self.added.iter().map(|(_, port)| port))
@@ -353,6 +391,18 @@ impl ShardEndpoints {
             network: label.cloned().unwrap_or_default(),
             at_any_address: true,
         })
+    }
+
+    /// See [`MergedService::same_before_ports`].
+    fn same_before_ports(&self, other: &Self) -> bool {
+        let Self { key, service, endpoints, networks, bars, claimants, places } = self;
+        *key == other.key
+            && *endpoints == other.endpoints
+            && *networks == other.networks
+            && *bars == other.bars
+            && *claimants == other.claimants
+            && *places == other.places
+            && service.same_before_ports(&other.service)
     }
 
     fn placed(

@@ -72,6 +72,19 @@ impl Service {
         ports.find(|port| port.number == number && port.protocol != Protocol::Udp)
     }
 
+    /// Whether it is the same but for what is behind its ports: which pods these lead to, and where on them.
+    pub fn same_before_ports(&self, other: &Self) -> bool {
+        let without = |one: &Self| {
+            let mut one = one.clone();
+            one.selector = Labels::new();
+            for port in &mut one.ports {
+                port.target = TargetPort::Number(port.number);
+            }
+            one
+        };
+        self == other || without(self) == without(other)
+    }
+
     /// Whether it carries [`NETWORK_LABEL`], as a gateway into a network does.
     pub fn has_network_label(&self) -> bool {
         self.labels.contains_key(NETWORK_LABEL)

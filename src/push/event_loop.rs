@@ -17,7 +17,7 @@ use super::debounce::Debounce;
 use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
-use super::scope::{SeenChanges, Sight, around};
+use super::scope::{SeenChanges, Sight, around, is_looked_at};
 use super::view_class::unaffected_views;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::mesh::{MeshConfig, MeshNetworks};
@@ -33,10 +33,6 @@ use crate::registry::{RegistryUpdate, ShardChange};
 use crate::task::Watchdog;
 use crate::timeline::{Delivery, Timeline};
 use crate::traffic::{Traffic, TrafficChanges, TrafficUpdate};
-
-/// Of more services than this that change at once everybody hears without a look at who sees a difference: nearly
-/// everybody would.
-const LOOKED_AT_MAX: usize = 32;
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
@@ -705,7 +701,9 @@ fn publish(
     publish_names(outputs, &context.networks);
     let before = outputs.context.borrow().clone();
     let words = effect(before.as_deref(), &context, &changes);
-    if changes.services().len() > LOOKED_AT_MAX {
+    if let Some(before) = &before
+        && !is_looked_at([before, &context], &changes.services())
+    {
         changes.deps.insert(Dep::Mesh);
     }
     if let Some(before) = &before

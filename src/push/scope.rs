@@ -16,6 +16,10 @@ use crate::model::{
 };
 use crate::registry::ShardKey;
 
+/// Of more services than this that change at once, behind their ports aside, everybody hears without a look at who sees
+/// a difference: nearly everybody would.
+const LOOKED_AT_MAX: usize = 128;
+
 /// Everything that can matter for what a proxy is given, besides the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stand {
@@ -156,8 +160,29 @@ pub fn around(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> BTreeS
     all
 }
 
-/// All definitions of a name.
-fn definitions<'a>(
+/// Whether it is worth finding out who sees a change of `hosts`.
+pub fn is_looked_at(versions: [&PushContext; 2], hosts: &BTreeSet<Hostname>) -> bool {
+    let differ = hosts.iter().filter(|host| !same_before_ports(versions, host));
+    differ.take(LOOKED_AT_MAX + 1).count() <= LOOKED_AT_MAX
+}
+
+/// Whether a name's definitions, and the rules for all, are the same in both versions but for what is behind ports
+/// ([`MergedService::same_before_ports`]): then nobody but the pods that serve it can see a difference.
+pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
+    let [then, since] = versions.map(|context| {
+        let private = context.private.get(host).into_iter().flat_map(|private| private.keys());
+        (context.services.contains_key(host), private)
+    });
+    let [old, new] = versions.map(|context| definitions(context, host));
+    let [before, now] = versions;
+    Arc::ptr_eq(&before.traffic, &now.traffic)
+        && then.0 == since.0
+        && then.1.eq(since.1)
+        && old.zip(new).all(|(old, new)| old.same_before_ports(new))
+}
+
+/// All definitions of a name, those that one namespace has for itself behind the others.
+pub fn definitions<'a>(
     context: &'a PushContext,
     host: &Hostname,
 ) -> impl Iterator<Item = &'a Arc<MergedService>> {

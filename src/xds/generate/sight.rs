@@ -7,10 +7,11 @@
 //! win or lose a name against one that the excerpt doesn't show, and what a workload itself serves is found among all
 //! services of its namespace.
 //!
-//! Many streams see alike, so each question is asked once.
+//! Many streams see alike, so each question is asked once; and none is where only what is behind ports differs, or for
+//! a namespace that none of the services is there for.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::model::{
 };
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
-use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard};
+use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_before_ports};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
 use crate::traffic::Selection;
 use crate::xds::names::port_number;
@@ -57,8 +58,10 @@ pub(super) struct Lens<'a> {
     routes: BTreeSet<Arc<str>>,
     /// Services that differ beside their endpoints.
     defined: Vec<Hostname>,
-    /// The namespaces in which clusters have them.
-    namespaces: HashSet<Namespace>,
+    /// The services by the namespaces in which clusters have them.
+    by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
+    /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
+    is_behind_ports: bool,
     answers: RefCell<KnownAnswers>,
 }
 
@@ -110,15 +113,27 @@ impl<'a> Lens<'a> {
                 if old.differs_beside_endpoints(new) || rules[0] != rules[1])
         };
         let defined = hosts.iter().filter(differs).cloned().collect();
-        let services = before.all_services().chain(now.all_services());
-        let own = services.flat_map(|service| service.by_cluster.values());
-        let namespaces = own.map(|own| own.namespace.clone()).collect();
+        let mut by_namespace = HashMap::<Namespace, BTreeSet<&Hostname>>::new();
+        for host in hosts {
+            for service in
+                [&before, &now].into_iter().flat_map(|context| definitions(context, host))
+            {
+                for own in service.by_cluster.values() {
+                    match by_namespace.get_mut(&own.namespace) {
+                        Some(all) => drop(all.insert(host)),
+                        None => drop(by_namespace.insert(own.namespace.clone(), [host].into())),
+                    }
+                }
+            }
+        }
+        let is_behind_ports = hosts.iter().all(|host| same_before_ports([&before, &now], host));
         Self {
             cache,
             whole,
             hosts,
             defined,
-            namespaces,
+            by_namespace,
+            is_behind_ports,
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
             answers: RefCell::default(),
@@ -135,6 +150,9 @@ impl<'a> Lens<'a> {
     }
 
     fn same_scopes(&self) -> bool {
+        if self.is_behind_ports {
+            return true;
+        }
         let [before, now] = self.excerpts.each_ref().map(|(context, _)| Scopes::of(context));
         before == now
     }
@@ -150,12 +168,18 @@ impl<'a> Lens<'a> {
     }
 
     pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
+        if self.is_behind_ports {
+            return true;
+        }
         let [before, now] = self.both().map(|common| common.outbound(view, form));
         before == now
     }
 
     /// The listeners of a class, those for pods aside.
     pub(super) fn same_listeners(&self, class: &Class) -> bool {
+        if self.is_behind_ports {
+            return true;
+        }
         if let Some(same) = self.answers.borrow().listeners.get(class) {
             return *same;
         }
@@ -212,6 +236,9 @@ impl<'a> Lens<'a> {
 
     /// The addresses of pods whose listeners differ.
     pub(super) fn other_pods(&self, view: &ViewKey) -> Arc<[IpAddr]> {
+        if self.is_behind_ports {
+            return Arc::default();
+        }
         let view = self.projected(view);
         if let Some(others) = self.answers.borrow().pods.get(&view) {
             return Arc::clone(others);
@@ -247,7 +274,7 @@ impl<'a> Lens<'a> {
         namespace: Option<&Namespace>,
         name: &str,
     ) -> bool {
-        if !self.routes.contains(name) {
+        if self.is_behind_ports || !self.routes.contains(name) {
             return true;
         }
         if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
@@ -272,6 +299,9 @@ impl<'a> Lens<'a> {
     }
 
     pub(super) fn same_names(&self, view: &ViewKey, given: bool) -> bool {
+        if self.is_behind_ports {
+            return true;
+        }
         let [before, now] = self.both().map(|common| common.names(view, given));
         before == now && !self.is_reranked(&view.cluster)
     }
@@ -294,14 +324,12 @@ impl<'a> Lens<'a> {
 
     /// Whether workloads of a namespace in a cluster may serve otherwise than before.
     pub(super) fn may_serve(&self, cluster: &ClusterId, namespace: &Namespace) -> bool {
-        if !self.namespaces.contains(namespace) {
-            return false;
-        }
+        let Some(hosts) = self.by_namespace.get(namespace) else { return false };
         let key = (cluster.clone(), namespace.clone());
         if let Some(serves) = self.answers.borrow().serves.get(&key) {
             return *serves;
         }
-        let serves = self.hosts.iter().any(|host| {
+        let serves = hosts.iter().any(|host| {
             let [before, now] = self.whole.map(|context| context.service(host.as_str(), namespace));
             let own = |merged: Option<&'a Arc<MergedService>>| -> Vec<&'a Arc<Service>> {
                 merged.into_iter().flat_map(|one| served_of(one, cluster, namespace)).collect()
@@ -342,8 +370,8 @@ impl<'a> Lens<'a> {
 struct Groups<'a> {
     lens: &'a Lens<'a>,
     scopes: [Scopes; 2],
-    /// For each namespace one that sees the same of the changed services.
-    like: HashMap<&'a Namespace, &'a Namespace>,
+    /// For each namespace one that sees the same of the changed services; `None` for one that sees none.
+    like: HashMap<&'a Namespace, Option<&'a Namespace>>,
     by_signature: HashMap<Signature, &'a Namespace>,
     seen: HashMap<StandGroup<'a>, VisibleDifference>,
     served: HashMap<(&'a ClusterId, &'a Namespace), [ServedServices; 2]>,
@@ -419,10 +447,30 @@ impl<'a> Groups<'a> {
             (ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
             (ProxyType::Router, None) => ListenerKind::Router,
         };
+        let seen = if self.lens.is_behind_ports {
+            Arc::clone(&self.nothing)
+        } else {
+            self.seen_outbound(stand, kind)
+        };
+        if kind == ListenerKind::Sidecar && self.lens.may_serve(&proxy.cluster, proxy.namespace()) {
+            return self.with_inbound(stand, seen);
+        }
+        if *seen == *self.nothing { Arc::clone(&self.nothing) } else { seen }
+    }
+
+    /// What differs on the way out of a proxy.
+    fn seen_outbound(&mut self, stand: &'a Arc<Stand>, kind: ListenerKind) -> Arc<SeenChanges> {
+        let proxy = &*stand.proxy;
+        let like = self.like(proxy.namespace());
+        let namespace = match like {
+            None if kind == ListenerKind::Sidecar => return Arc::clone(&self.nothing),
+            // A gateway passes on what all may see, wherever it is itself.
+            like => like.unwrap_or(proxy.namespace()),
+        };
         let whereabouts = &stand.whereabouts;
         let group = StandGroup {
             cluster: &proxy.cluster,
-            namespace: self.like(proxy.namespace()),
+            namespace,
             network: &stand.network,
             sees: proxy.sees.as_deref(),
             families: (proxy.has_ipv4(), proxy.has_ipv6()),
@@ -435,16 +483,12 @@ impl<'a> Groups<'a> {
             kind,
             form: ClusterFormat::of(proxy),
             given: proxy.takes_given_addresses,
-            domain: own_domain(now, proxy).err(),
+            domain: own_domain(self.lens.whole[1], proxy).err(),
         };
         let lens = self.lens;
         let shown = self.seen.entry(group).or_insert_with(|| shown(lens, stand, kind));
         let others = shown.pods.iter().any(|pod| !proxy.addresses.contains(pod));
-        let seen = Arc::clone(if others { &shown.with_listeners } else { &shown.seen });
-        if kind == ListenerKind::Sidecar && lens.may_serve(&proxy.cluster, proxy.namespace()) {
-            return self.with_inbound(stand, seen);
-        }
-        if *seen == *self.nothing { Arc::clone(&self.nothing) } else { seen }
+        Arc::clone(if others { &shown.with_listeners } else { &shown.seen })
     }
 
     /// Adds what the workload of a sidecar serves otherwise than before.
@@ -470,23 +514,28 @@ impl<'a> Groups<'a> {
         if lists == seen.lists { seen } else { Arc::new(SeenChanges { lists, ..(*seen).clone() }) }
     }
 
-    /// A namespace that sees the same of the changed services.
-    fn like(&mut self, namespace: &'a Namespace) -> &'a Namespace {
+    /// A namespace that sees the same of the changed services, if it sees any.
+    fn like(&mut self, namespace: &'a Namespace) -> Option<&'a Namespace> {
         if let Some(like) = self.like.get(namespace) {
-            return like;
+            return *like;
         }
         let lens = self.lens;
         let contexts = lens.excerpts.each_ref().map(|(context, _)| context);
         let domain = format!(".{namespace}.svc.{}", lens.whole[1].settings.domain);
-        let is_named = lens.hosts.iter().any(|host| {
-            host.as_str().ends_with(&domain)
-                || contexts.iter().any(|context| context.private.contains_key(host))
-        });
-        let is_named = is_named || contexts.iter().any(|one| one.traffic.concerns(namespace));
+        let is_private = contexts.iter().any(|context| !context.private.is_empty());
+        let is_named = is_private
+            || lens.hosts.iter().any(|host| host.as_str().ends_with(&domain))
+            || contexts.iter().any(|one| one.traffic.concerns(namespace));
         let services = contexts.iter().flat_map(|context| context.services.values());
         let visible = services.map(|service| service.primary.export_to.visible_to(namespace));
-        let signature = (visible.collect(), is_named.then(|| namespace.clone()));
-        let like = self.by_signature.entry(signature).or_insert(namespace);
+        let visible: Vec<bool> = visible.collect();
+        // Rules may be about hosts that no service is.
+        let [before, now] = contexts;
+        let is_ruled = !Arc::ptr_eq(&before.traffic, &now.traffic);
+        let like = (is_private || is_ruled || visible.contains(&true)).then(|| {
+            let signature = (visible, is_named.then(|| namespace.clone()));
+            *self.by_signature.entry(signature).or_insert(namespace)
+        });
         self.like.insert(namespace, like);
         like
     }

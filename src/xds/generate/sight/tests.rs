@@ -19,7 +19,7 @@ use crate::model::{
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
-use crate::push::scope::around;
+use crate::push::scope::{around, is_looked_at};
 use crate::push::view::Role;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
 use crate::traffic::{KindSettings, TrafficIndex};
@@ -300,6 +300,16 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
             let entry = pick(random, &ENTRIES);
             MeshEvent::Registry(some_entry(random, entry))
         }
+        26..36 => {
+            // Always the same, so that what differs from the one before is often behind its ports alone.
+            let of = &mut StdRng::seed_from_u64(1);
+            let (mut service, endpoints) = some_service(of, name);
+            let ports = service.ports.len();
+            let at = &mut service.ports[random.random_range(0..ports)];
+            at.target = TargetPort::Number(pick(random, &[8080, 8081, 8082]));
+            let epoch = *epochs.entry("east").or_insert(1);
+            MeshEvent::Registry(shard("east", epoch).update().with(service, endpoints).said())
+        }
         _ => {
             let (service, endpoints) = some_service(random, name);
             MeshEvent::Registry(shard(cluster, epoch).update().with(service, endpoints).said())
@@ -444,6 +454,8 @@ struct Count {
     told: usize,
     in_vain: usize,
     steps: usize,
+    /// Versions that differ behind ports alone.
+    behind_ports: usize,
 }
 
 fn history(seed: u64, count: &mut Count) {
@@ -491,6 +503,7 @@ fn check(
     let decided = !changes.is_everything() && changes.is_of_services();
     let seen = decided.then(|| {
         let hosts = around([before, now], &services);
+        count.behind_ports += usize::from(Lens::new(kept, [before, now], &hosts).is_behind_ports);
         kept.seen(before, now, &hosts, &stands)
     });
     let (fresh, fresh_before) = (Cache::default(), Cache::default());
@@ -536,4 +549,87 @@ fn who_is_told_is_who_sees_a_difference() {
     // this happens at all.
     assert!(count.told > 1000 && count.steps > 4 * count.told / 3, "{count:?}");
     assert!(count.in_vain * 6 < count.told, "{count:?}");
+    assert!(count.behind_ports > 10, "{count:?}");
+}
+
+#[test]
+fn any_number_of_target_ports_concerns_the_pods_behind_them_alone() {
+    let name = |at: usize| format!("s{at}.shop");
+    let all_at = |target: u16| {
+        (0..300).fold(shard("east", 1), |word, at| {
+            let one = service(&name(at)).with(|one| {
+                one.ports = vec![port("http", 80, target)];
+                one.selector = labels(&[("app", &name(at))]);
+            });
+            word.with(one, vec![endpoint("10.0.0.9")])
+        })
+    };
+    let mut mesh = MeshState::new(settings());
+    let clusters = [("east".into(), member(None))].into();
+    mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    mesh.apply(MeshEvent::Registry(all_at(8080).said()));
+    mesh.apply(MeshEvent::Complete);
+    let (before, _) = mesh.next_version().expect("a first version");
+    mesh.apply(MeshEvent::Registry(all_at(8081).update().said()));
+    let (now, changes) = mesh.next_version().expect("another version");
+    let hosts = changes.services();
+    assert_eq!(hosts.len(), 300);
+    assert!(is_looked_at([&before, &now], &hosts));
+
+    let proxy = |name: &str, app: &str| {
+        let proxy = Arc::new(Proxy { labels: labels(&[("app", app)]), ..sidecar(name, "east") });
+        let whereabouts = now.whereabouts(&proxy);
+        Arc::new(Stand { proxy, network: NetworkId::default(), whereabouts })
+    };
+    let stands = [
+        proxy("pod.shop", "s7.shop"),
+        proxy("client.shop", "none"),
+        proxy("client.pay", "s7.shop"),
+    ];
+    let kept = Cache::default();
+    let view = ViewKey::of(&stands[0].proxy, NetworkId::default(), Role::Client);
+    let form = ClusterFormat::of(&stands[0].proxy);
+    let outbound = |context| SharedResources { context, cache: &kept }.outbound(&view, &form);
+    let clusters = outbound(&before);
+    let seen = kept.seen(&before, &now, &around([&before, &now], &hosts), &stands);
+    let own = SeenChanges {
+        lists: [Wildcard::Clusters, Wildcard::Listeners].into_iter().collect(),
+        ..SeenChanges::default()
+    };
+    assert_eq!(
+        seen.iter().map(|one| (**one).clone()).collect::<Vec<_>>(),
+        [own, SeenChanges::default(), SeenChanges::default()]
+    );
+    assert!(Arc::ptr_eq(&clusters, &outbound(&now)), "what is the same is kept as it is");
+}
+
+#[test]
+fn who_may_not_see_a_service_is_asked_nothing() {
+    let ours = |number: u16| {
+        let one = service("a.shop").with(|one| {
+            one.ports = vec![port("http", number, 8080)];
+            one.export_to = ExportTo::Namespaces(vec!["shop".into()]);
+        });
+        shard("east", 1).with(one, vec![endpoint("10.0.0.9")])
+    };
+    let mut mesh = MeshState::new(settings());
+    let clusters = [("east".into(), member(None))].into();
+    mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    mesh.apply(MeshEvent::Registry(ours(80).said()));
+    mesh.apply(MeshEvent::Complete);
+    let (before, _) = mesh.next_version().expect("a first version");
+    mesh.apply(MeshEvent::Registry(ours(81).update().said()));
+    let (now, changes) = mesh.next_version().expect("another version");
+    let stand = |name: &str| {
+        let proxy = Arc::new(sidecar(name, "east"));
+        let whereabouts = now.whereabouts(&proxy);
+        Arc::new(Stand { proxy, network: NetworkId::default(), whereabouts })
+    };
+    let (kept, stands) = (Cache::default(), [stand("client.shop"), stand("client.pay")]);
+    let hosts = around([&before, &now], &changes.services());
+    let lens = Lens::new(&kept, [&before, &now], &hosts);
+    let mut groups = Groups::new(&lens);
+    assert!(!groups.seen_from(&stands[0]).lists.is_empty());
+    assert_eq!(*groups.seen_from(&stands[1]), SeenChanges::default());
+    assert_eq!(groups.seen.len(), 1, "only those that see it are asked about");
 }
