@@ -3,12 +3,14 @@
 //! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
 //! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
 
+mod finding;
 mod injection;
 mod roots;
 
 use clap::Args;
 use serde_json::{Value, json};
 
+use self::finding::{note, problem};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
@@ -278,19 +280,6 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
 /// Whether a finding needs somebody; notes are only worth knowing.
 pub(super) fn is_problem(row: &Value) -> bool {
     row["severity"] != "note"
-}
-
-fn problem(category: &str, code: &Code, object: String, fact: impl Into<String>) -> Value {
-    json!({
-        "code": code.id, "category": category, "severity": "problem", "object": &object,
-        "fact": fact.into(), "next": code.next_for(object.strip_prefix("cluster/")),
-    })
-}
-
-fn note(category: &str, code: &Code, object: String, fact: impl Into<String>) -> Value {
-    let mut row = problem(category, code, object, fact);
-    row["severity"] = json!("note");
-    row
 }
 
 /// What is not as it should be, in a stable order.

@@ -19,7 +19,8 @@ use std::time::Instant;
 
 use clap::Args;
 
-use self::mesh::{DemoMesh, SettledProxy};
+use self::expected::SettledProxy;
+use self::mesh::DemoMesh;
 use self::traffic::{Part, Ran};
 use self::world::{NETWORKS, World};
 use super::failure::{CommandFailure, CommandResult, Exit};

@@ -75,6 +75,11 @@ impl CommandFailure {
         Self::new(Exit::Failed, message)
     }
 
+    /// An error of no kind of its own, as plain failure.
+    pub(crate) fn of(error: impl fmt::Display) -> Self {
+        Self::failed(error.to_string())
+    }
+
     /// Wrong usage: exit code 64.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)

@@ -11,7 +11,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
-use super::{note, problem};
+use super::finding::{note, problem};
 use crate::apiserver::Loopback;
 use crate::cli::cluster::api::{ClusterApi, kubeconfigs, path_of};
 use crate::cli::cluster::webhook;

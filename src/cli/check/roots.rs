@@ -9,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use serde_json::Value;
 
-use super::{note, problem};
+use super::finding::{note, problem};
 use crate::apiserver::Loopback;
 use crate::cli::cluster::api::{ClusterApi, kubeconfigs};
 use crate::cli::failure::CommandFailure;

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::{done, find};
+use super::done;
 use crate::cli::client::{AdminClient, Connect, ServerFlags};
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
@@ -221,6 +221,13 @@ fn tell(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
         eprintln!("! {count} endpoints are withheld from proxies of other networks");
         eprintln!("  next: strait network get '{network}'");
     }
+}
+
+/// The cluster's entry; one on standby comes after the one that holds the ID.
+pub(super) fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
+    let mut named = clusters.iter().filter(|row| row["id"] == id);
+    let first = named.next()?;
+    if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod add;
 pub(super) mod api;
+mod change;
 mod follow;
 mod import;
 mod manifests;
@@ -14,13 +15,12 @@ mod remove;
 mod rotate;
 pub(super) mod webhook;
 
-use std::io::{IsTerminal, Write};
-
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 pub(super) use self::add::{Manifests, check_network};
-use super::failure::{CommandFailure, CommandResult, Exit};
+pub(super) use self::change::{ClusterChange, done};
+use super::failure::{CommandResult, Exit};
 use super::list::{GetOne, ListArgs, ListedKind};
 use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, items, text, until};
 
@@ -60,7 +60,7 @@ pub(crate) const CLUSTERS: ListedKind = ListedKind {
     path: "/debug/clusters",
     does: "is a member",
     next: "strait cluster list",
-    find: |rows, id| Ok(find(rows, id)),
+    find: |rows, id| Ok(follow::find(rows, id)),
     describe,
     listing: TableLayout {
         kind: "cluster",
@@ -127,13 +127,6 @@ pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
     }
 }
 
-/// The cluster's entry; one on standby comes after the one that holds the ID.
-fn find<'a>(clusters: &'a [Value], id: &str) -> Option<&'a Value> {
-    let mut named = clusters.iter().filter(|row| row["id"] == id);
-    let first = named.next()?;
-    if first["state"] == "conflict" { named.next().or(Some(first)) } else { Some(first) }
-}
-
 fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
     let mut fields: Vec<(&str, Cell)> =
         vec![("Cluster", text(&row["id"]).into()), ("State", state(row))];
@@ -196,53 +189,4 @@ pub(super) fn same_addresses(same: &Value) -> String {
 /// The rows of `sameAddresses` in which a cluster is not the one whose pods others are given.
 pub(super) fn yielded(cluster: &Value) -> impl Iterator<Item = &Value> {
     items(&cluster["sameAddresses"]).iter().filter(|same| same["holder"] != cluster["id"])
-}
-
-/// Where a command changes clusters, and what it does with its plan.
-#[derive(Debug, Clone, Args)]
-pub(super) struct ClusterChange {
-    #[command(flatten)]
-    pub(super) hub: api::Hub,
-    /// Say what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Don't ask
-    #[arg(long, short)]
-    yes: bool,
-}
-
-impl ClusterChange {
-    /// Shows the plan and asks whether to go on; `false` for a dry run.
-    pub(super) async fn confirmed(&self, plan: &str) -> Result<bool, CommandFailure> {
-        eprint!("{plan}");
-        if self.dry_run {
-            eprintln!("Dry run: nothing was changed.");
-            return Ok(false);
-        }
-        if self.yes {
-            return Ok(true);
-        }
-        if !std::io::stdin().is_terminal() {
-            return Err(CommandFailure::usage("there is no terminal to ask on").next("add --yes"));
-        }
-        eprint!("Continue? [Y/n] ");
-        let _ = std::io::stderr().flush();
-        // On a thread of its own, so that Ctrl-C is heard meanwhile.
-        let read = || {
-            let mut line = String::new();
-            std::io::stdin().read_line(&mut line).map(|bytes| (bytes, line)).unwrap_or_default()
-        };
-        let (bytes, line) = tokio::task::spawn_blocking(read).await.unwrap_or_default();
-        match line.trim().to_lowercase().as_str() {
-            "" if bytes > 0 => Ok(true),
-            "y" | "yes" => Ok(true),
-            _ => Err(CommandFailure::failed("stopped; nothing was changed")),
-        }
-    }
-}
-
-/// A step that is done.
-pub(super) fn done(text: &str) {
-    let look = OutputStyle::of_stdout();
-    eprintln!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use strait_sim::objects::GATEWAY_PORT;
 
@@ -12,6 +13,18 @@ use super::world::World;
 
 /// The weight of each address, by upstream cluster. One without endpoints is not in it.
 pub(super) type Holdings = BTreeMap<String, BTreeMap<SocketAddr, u32>>;
+
+/// A proxy that holds what it should.
+pub(super) struct SettledProxy {
+    /// `name.namespace@cluster`.
+    pub(super) proxy: String,
+    /// When it did, counted from the change.
+    pub(super) after: Duration,
+    /// What it holds.
+    pub(super) holdings: Holdings,
+    /// How many responses it has taken in all.
+    pub(super) responses: u64,
+}
 
 /// What a client's proxy in `network` should hold.
 ///

@@ -14,7 +14,7 @@ use strait_proto::envoy::envoy::config::core::v3::Node;
 use strait_sim::{Options, SimCluster};
 use tempfile::TempDir;
 
-use super::expected::{Holdings, holdings};
+use super::expected::{Holdings, SettledProxy, holdings};
 use super::show;
 use super::world::{CLIENT, SHOP, SYSTEM, World};
 use crate::cli::client::{self, Connect, root_cause};
@@ -68,18 +68,6 @@ pub(super) struct RecordingProxy {
     pub(super) cluster: String,
     pub(super) network: &'static str,
     client: XdsClient,
-}
-
-/// A proxy that holds what it should.
-pub(super) struct SettledProxy {
-    /// `name.namespace@cluster`.
-    pub(super) proxy: String,
-    /// When it did, counted from the change.
-    pub(super) after: Duration,
-    /// What it holds.
-    pub(super) holdings: Holdings,
-    /// How many responses it has taken in all.
-    pub(super) responses: u64,
 }
 
 impl RecordingProxy {

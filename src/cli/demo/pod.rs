@@ -10,7 +10,6 @@ use tokio::process::{Child, Command};
 use super::app::RequestCounts;
 use super::mesh::DemoMesh;
 use super::netns::{Netns, bridge, ip, run};
-use super::traffic::failed;
 use super::world::{CLIENT, GATEWAY, SHOP, SYSTEM, World};
 use crate::cli::bootstrap::{self, BootstrapArgs};
 use crate::cli::failure::CommandFailure;
@@ -99,16 +98,18 @@ impl EnvoyPod {
     pub(super) async fn start(&self, mesh: &DemoMesh) -> Result<Vec<Child>, CommandFailure> {
         let mut running = Vec::new();
         if let Some(port) = self.listens {
-            let mut command = self.netns.command(std::env::current_exe().map_err(failed)?);
+            let mut command =
+                self.netns.command(std::env::current_exe().map_err(CommandFailure::of)?);
             let address = SocketAddr::new(self.address.into(), port).to_string();
             command.args(["demo", "echo", &address, &format!("{}/{}", self.cluster, self.name)]);
-            running.push(command.spawn().map_err(failed)?);
+            running.push(command.spawn().map_err(CommandFailure::of)?);
         }
         let file =
             |extension: &str| mesh.folder().join(format!("{}.{extension}", self.netns.name()));
         let bootstrap = self.bootstrap(mesh, &file("certs"))?;
         let configuration = file("yaml");
-        durable::replace(&configuration, bootstrap.as_bytes(), durable::SECRET).map_err(failed)?;
+        durable::replace(&configuration, bootstrap.as_bytes(), durable::SECRET)
+            .map_err(CommandFailure::of)?;
         let mut command = self.netns.command("envoy");
         command.arg("--config-path").arg(&configuration).arg("--log-path").arg(file("log"));
         // Requests share a connection for each thread of the client's Envoy, and a gateway balances
@@ -116,7 +117,7 @@ impl EnvoyPod {
         let threads = if self.app == CLIENT { "4" } else { "1" };
         command.args(["--concurrency", threads, "--disable-hot-restart", "--log-level", "error"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        running.push(command.spawn().map_err(failed)?);
+        running.push(command.spawn().map_err(CommandFailure::of)?);
         Ok(running)
     }
 
@@ -149,8 +150,8 @@ impl EnvoyPod {
             ("--root-ca", &root),
         ];
         let words = flags.iter().flat_map(|(flag, value)| [*flag, *value]);
-        let line =
-            Line::try_parse_from(std::iter::once("bootstrap").chain(words)).map_err(failed)?;
+        let line = Line::try_parse_from(std::iter::once("bootstrap").chain(words))
+            .map_err(CommandFailure::of)?;
         bootstrap::text(&line.args)
     }
 
@@ -161,10 +162,10 @@ impl EnvoyPod {
         host: String,
         count: usize,
     ) -> Result<RequestCounts, CommandFailure> {
-        let program = std::env::current_exe().map_err(failed)?;
+        let program = std::env::current_exe().map_err(CommandFailure::of)?;
         let mut command = self.netns.command(program);
         command.args(["demo", "ask", &address.to_string(), &host, &count.to_string()]);
-        let text = run(&mut command, "").await.map_err(failed)?;
-        serde_json::from_str(&text).map_err(failed)
+        let text = run(&mut command, "").await.map_err(CommandFailure::of)?;
+        serde_json::from_str(&text).map_err(CommandFailure::of)
     }
 }

@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 
 use serde_json::Value;
 
-use super::expected::Holdings;
-use super::mesh::SettledProxy;
+use super::expected::{Holdings, SettledProxy};
 use super::world::{DemoCluster, World};
 use crate::cli::output::{Cell, OutputStyle, age, items, table, text};
 

@@ -71,18 +71,15 @@ pub(super) enum Ran {
 pub(super) async fn part(part: &Part) -> CommandResult {
     match part {
         Part::Inside => return inside().await,
-        Part::Echo { address, name } => app::echo(*address, name).await.map_err(failed)?,
+        Part::Echo { address, name } => {
+            app::echo(*address, name).await.map_err(CommandFailure::of)?;
+        }
         Part::Ask { address, host, count } => {
             let answers = app::ask(*address, host, *count).await;
-            print(&serde_json::to_string(&answers).map_err(failed)?)?;
+            print(&serde_json::to_string(&answers).map_err(CommandFailure::of)?)?;
         }
     }
     Ok(Exit::Fine)
-}
-
-/// An error of no kind of its own.
-pub(super) fn failed(error: impl std::fmt::Display) -> CommandFailure {
-    CommandFailure::failed(error.to_string())
 }
 
 /// Sends real requests, if this machine can.
@@ -101,13 +98,13 @@ pub(super) async fn run(folder: &Path) -> Result<Ran, CommandFailure> {
         Ok(spaces) => spaces,
         Err(fact) => return Ok(Ran::Skipped(fact)),
     };
-    let program = std::env::current_exe().map_err(failed)?;
+    let program = std::env::current_exe().map_err(CommandFailure::of)?;
     let mut command = Command::new("unshare");
     command.args(spaces).arg("--").arg(program).args(["demo", "inside"]);
     // Below our own folder, so that it goes with it however that process ends.
     command.env("TMPDIR", folder).kill_on_drop(true).stdin(Stdio::null()).stderr(Stdio::piped());
-    let child = command.spawn().map_err(failed)?;
-    let output = child.wait_with_output().await.map_err(failed)?;
+    let child = command.spawn().map_err(CommandFailure::of)?;
+    let output = child.wait_with_output().await.map_err(CommandFailure::of)?;
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim().trim_start_matches("error: ");
     match output.status.code() {
@@ -148,7 +145,10 @@ async fn inside() -> CommandResult {
     for pod in &pods {
         running.extend(pod.start(&mesh).await?);
     }
-    let client = pods.iter().find(|pod| pod.app == CLIENT).ok_or_else(|| failed("no client"))?;
+    let client = pods
+        .iter()
+        .find(|pod| pod.app == CLIENT)
+        .ok_or_else(|| CommandFailure::failed("no client"))?;
     let service = &mesh.world.clusters[0].services[0];
     let load = |count| {
         client.ask(
@@ -166,19 +166,23 @@ async fn inside() -> CommandResult {
         }
         let ended = running.iter_mut().find_map(|child: &mut Child| child.try_wait().ok()?);
         if let Some(status) = ended {
-            return Err(failed(format!(
+            return Err(CommandFailure::failed(format!(
                 "a pod's program ended with {status}{}",
                 logs(mesh.folder())
             )));
         }
         if Instant::now() > until {
             let logs = logs(mesh.folder());
-            return Err(failed(format!("not all is well after {START:?}: {answers:?}{logs}")));
+            return Err(CommandFailure::failed(format!(
+                "not all is well after {START:?}: {answers:?}{logs}"
+            )));
         }
     }
     let answers = load(REQUESTS).await?;
     if !reached_both(&answers) {
-        return Err(failed(format!("not all answered, or not in both clusters: {answers:?}")));
+        return Err(CommandFailure::failed(format!(
+            "not all answered, or not in both clusters: {answers:?}"
+        )));
     }
     print(&show(&mesh.world, &answers))?;
     drop(running);

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::index::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ReadKind};
+use super::kind::{IndexedKind, IndexedObject, ReadKind};
 use super::scope::Scope;
 use crate::apiserver::{
-    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, NamespacedName, list, null_as_default,
+    ApiClient, ApiError, BorrowedText, Form, Identity, Meta, list, null_as_default,
 };
 use crate::model::{Port, Protocol, TargetPort};
 
@@ -183,39 +183,5 @@ impl ReadKind for Import {
         let clusters = status.clusters.iter().map(|one| Box::from(&*one.cluster)).collect();
         let import = Self { vips, ports: ports.collect(), clusters };
         IndexedObject { key: scope.key(metadata.identity()), value: Some(import), invalid }
-    }
-}
-
-impl Indexed for Export {
-    const KIND: IndexedKind = IndexedKind::ServiceExports;
-
-    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_export(&key, Some(self), touched);
-    }
-
-    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_export(key, None, touched);
-    }
-
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        let gone = super::index::missing(index.exports(), &list);
-        index.exchange(gone, list, touched);
-    }
-}
-
-impl Indexed for Import {
-    const KIND: IndexedKind = IndexedKind::ServiceImports;
-
-    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_import(&key, Some(self), touched);
-    }
-
-    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        index.note_import(key, None, touched);
-    }
-
-    fn replace(list: Vec<IndexedObject<Self>>, index: &mut KubeIndex, touched: &mut IndexChanges) {
-        let gone = super::index::missing(index.imports(), &list);
-        index.exchange(gone, list, touched);
     }
 }

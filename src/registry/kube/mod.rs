@@ -10,6 +10,8 @@ mod contact;
 mod endpoint_slice;
 mod gateway_api;
 mod index;
+mod kind;
+mod kind_weights;
 mod last_contact;
 mod mcs;
 mod namespace;

@@ -1,21 +1,22 @@
 //! Pods: identity, labels, network and ports of what runs.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use super::index::{IndexedObject, PodList, ReadKind};
+use super::kind::{IndexedObject, ListOf, ReadKind, name_of};
 use super::namespace::network;
 use super::scope::Scope;
 use crate::apiserver::{
-    BorrowedText, FieldValue, Form, Identity, MalformedMessage, Meta, OwnerReference,
-    ProtobufMessage, Raw, list, null_as_default,
+    BorrowedText, FieldValue, Form, Gather, Identity, MalformedMessage, Meta, NamespacedName,
+    OwnerReference, ProtobufMessage, Raw, list, null_as_default,
 };
 use crate::model::{
     Addresses, EndpointMetadata, Locality, Profile, TLS_MODE_LABEL, TlsMode, UidMark, Workload,
-    telemetry,
+    WorkloadKey, WorkloadsBuilder, telemetry,
 };
 
 /// What is decoded of a Pod.
@@ -354,4 +355,48 @@ fn workload_name<'a>(
         _ => None,
     };
     found.filter(|name| !name.is_empty()).unwrap_or(owner)
+}
+
+/// A list of pods, of which there are more than of anything else: gathered in the form in which they
+/// are kept. One by one they would leave a heap full of holes behind, three times as large.
+#[derive(Debug, Default)]
+pub(super) struct PodList {
+    pub(super) pods: WorkloadsBuilder,
+    /// Those that have an address and take no traffic.
+    pub(super) unready: BTreeSet<WorkloadKey>,
+    /// What makes no sense of which.
+    pub(super) invalid: BTreeMap<NamespacedName, Box<str>>,
+}
+
+impl Gather<IndexedObject<PodRecord>> for PodList {
+    fn add(&mut self, object: IndexedObject<PodRecord>) {
+        let IndexedObject { key, value, invalid } = object;
+        let Some(PodRecord { workload, ready }) = value else { return self.forget(&key) };
+        if !ready && !workload.addresses.is_empty() {
+            self.unready.insert(name_of(&key));
+        } else if !self.unready.is_empty() {
+            self.unready.remove(&name_of(&key));
+        }
+        self.pods.put(&key.namespace, &key.name, workload);
+        match invalid {
+            Some(reason) => _ = self.invalid.insert(key, reason),
+            None => _ = self.invalid.remove(&key),
+        }
+    }
+
+    fn forget(&mut self, key: &NamespacedName) {
+        self.pods.remove(&key.namespace, &key.name);
+        self.unready.remove(&name_of(key));
+        self.invalid.remove(key);
+    }
+
+    fn len(&self) -> usize {
+        self.pods.len()
+    }
+}
+
+impl ListOf<PodRecord> for PodList {
+    fn count(&self) -> usize {
+        self.pods.len()
+    }
 }

@@ -5,20 +5,11 @@ use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-use super::endpoint_slice::Slice;
-use super::mcs::{Export, Import};
-use super::namespace::NamespaceFacts;
-use super::node::NodeRecord;
-use super::pod::PodRecord;
-use super::service::KubeService;
-use super::workload_entry::WorkloadEntryRecord;
 use crate::apiserver::NamespacedName;
-use crate::model::{
-    DeclaredGateway, Definition, GatewayHost, Labels, Port, Profile, Service, Workload,
-};
+use crate::model::{Definition, Labels, Port, Profile, Service, Workload};
 
 /// What a value takes in a map or a pool besides itself.
-const NODE: usize = 48;
+pub(super) const NODE: usize = 48;
 /// What is made of an endpoint: where it is listed, and what is sent of it, each at each port.
 pub(super) const ENDPOINT: usize = 32;
 
@@ -37,7 +28,7 @@ fn text(text: &Arc<str>) -> usize {
     part(text, text.len() + NODE)
 }
 
-fn labels(labels: &Labels) -> usize {
+pub(super) fn labels(labels: &Labels) -> usize {
     labels.iter().map(|(name, value)| text(name) + text(value)).sum()
 }
 
@@ -67,7 +58,7 @@ pub(super) fn workload(pod: &Workload) -> usize {
     size_of::<Workload>() + addresses + part(&pod.profile, profile(&pod.profile))
 }
 
-fn port(port: &Port) -> usize {
+pub(super) fn port(port: &Port) -> usize {
     size_of::<Port>() + text(&port.name)
 }
 
@@ -88,73 +79,6 @@ pub(super) fn service(service: &Service) -> usize {
         + service.external_addresses.iter().map(text).sum::<usize>()
         + service.external_ports.len() * 4;
     2 * own + part(&service.definition, definition(&service.definition))
-}
-
-impl MemoryWeight for KubeService {
-    fn weight(&self) -> usize {
-        let nodes = self.node_selector.as_ref().map_or(0, labels);
-        size_of::<Self>() + service(&self.service) + nodes
-    }
-}
-
-impl MemoryWeight for Slice {
-    fn weight(&self) -> usize {
-        let (rows, ports, names) = self.sizes();
-        size_of::<Self>() + NODE + names + rows * (ENDPOINT + ENDPOINT * ports.max(1))
-    }
-}
-
-impl MemoryWeight for PodRecord {
-    fn weight(&self) -> usize {
-        workload(&self.workload) + NODE
-    }
-}
-
-impl MemoryWeight for NodeRecord {
-    fn weight(&self) -> usize {
-        size_of::<Self>() + NODE + labels(&self.labels)
-    }
-}
-
-impl MemoryWeight for NamespaceFacts {
-    fn weight(&self) -> usize {
-        size_of::<Self>() + labels(&self.labels) + self.uid.len()
-    }
-}
-
-impl MemoryWeight for DeclaredGateway {
-    fn weight(&self) -> usize {
-        let address = |host: &GatewayHost| match host {
-            GatewayHost::Address(_) => 0,
-            GatewayHost::Name(name) => name.len(),
-        };
-        let addresses: usize = self.addresses.iter().map(|one| NODE + address(one)).sum();
-        2 * (size_of::<Self>() + addresses + self.entrances.len() * NODE)
-    }
-}
-
-impl MemoryWeight for WorkloadEntryRecord {
-    fn weight(&self) -> usize {
-        entry(self.value())
-    }
-}
-
-impl MemoryWeight for Export {
-    fn weight(&self) -> usize {
-        let texts = self.conditions.iter().map(|one| {
-            let texts = [&one.kind, &one.status, &one.reason, &one.message, &one.since];
-            NODE + texts.into_iter().map(|text| text.len() + 16).sum::<usize>()
-        });
-        size_of::<Self>() + texts.sum::<usize>()
-    }
-}
-
-impl MemoryWeight for Import {
-    fn weight(&self) -> usize {
-        let clusters = self.clusters.iter().map(|name| name.len() + 16).sum::<usize>();
-        let ports = self.ports.iter().map(port).sum::<usize>();
-        2 * (size_of::<Self>() + self.vips.len() * 17 + ports + clusters)
-    }
 }
 
 /// A WorkloadEntry as it is stored. It is sent as well, and what is made of it then is of the same size.

@@ -6,22 +6,19 @@
 //! nobody asks for again is let go by a sweep now and then.
 
 use std::collections::HashSet;
-use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dashmap::DashMap;
-
+pub(super) use super::cache_table::{CacheTable, CacheValue, Span};
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
+use super::lds::PodListenerKey;
 use super::rds::{RouteBase, RouteLists};
-use super::sight::Lens;
 use crate::aggregate::MergedService;
-use crate::hash::SecretHasher;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ClusterId, Hostname, KnownClusters, Labels, Namespace, Protocol, Proxy, ProxyType, Resolution,
-    Service, Workload, WorkloadKey,
+    ClusterId, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Resolution, Service,
+    Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::policy::Policy;
@@ -34,9 +31,6 @@ use crate::traffic::destination_rule::RulesForHost;
 use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
-
-/// The most entries of a kind; above it the kind is emptied and fills again with what is in use.
-const ENTRIES_MAX: usize = 1 << 20;
 
 /// From so many lists on, those that no stream holds go before one more is kept: of a thousand upstream
 /// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.
@@ -57,7 +51,7 @@ pub struct Cache {
     pub(super) pod_listeners: Arc<CacheTable<PodListenerKey, SameMesh, Arc<Resource>>>,
     pub(super) outbound: CacheTable<(ViewKey, ClusterFormat), Span, Arc<SharedList>, LISTS_MANY>,
     pub(super) scopes: CacheTable<(), Span, Scopes>,
-    served: CacheTable<(ClusterId, Namespace), Span, Arc<[Arc<Service>]>>,
+    pub(super) served: CacheTable<(ClusterId, Namespace), Span, Arc<[Arc<Service>]>>,
     pub(super) addresses: CacheTable<Class, Span, Arc<ListenAddresses>>,
     pub(super) listeners: CacheTable<Class, Span, Arc<SharedList>>,
     pub(super) pods: CacheTable<ViewKey, Span, Arc<Pods>>,
@@ -69,7 +63,7 @@ pub struct Cache {
     pub(super) route_lists: RouteLists,
     /// By view, and whether given addresses are sent.
     pub(super) names: CacheTable<(ViewKey, bool), Span, Arc<SharedList>, LISTS_MANY>,
-    east_west_ports:
+    pub(super) east_west_ports:
         CacheTable<(ClusterId, WorkloadKey), RouterInputs, Option<u16>, ROUTERS_MAX, ROUTERS_MAX>,
 }
 
@@ -83,7 +77,7 @@ impl Cache {
                 && inputs.are_of(context, &inputs.service)
         };
         // Some streams may be ahead.
-        let by_definitions = |span: &Span| span.last >= context.definitions;
+        let by_definitions = |span: &Span| span.reaches(context.definitions);
         self.assignments.sweep(by_service);
         // Before what is in them.
         self.outbound.sweep(by_definitions);
@@ -157,50 +151,6 @@ impl Cache {
             port
         })
     }
-
-    /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.
-    pub(super) fn carry_over(&self, lens: &Lens<'_>) {
-        let step = lens.step();
-        self.outbound.carry_over(step, |(view, form)| lens.same_outbound(view, form));
-        self.listeners.carry_over(step, |class| lens.same_listeners(class));
-        self.pods.carry_over(step, |view| {
-            lens.same_listeners(&class_of(view)) && lens.other_pods(view).is_empty()
-        });
-        self.routes.carry_over(step, |(class, namespace, name)| {
-            lens.same_route(class, namespace.as_ref(), name)
-        });
-        self.names.carry_over(step, |(view, given)| lens.same_names(view, *given));
-        self.served.carry_over(step, |(cluster, namespace)| !lens.may_serve(cluster, namespace));
-        self.east_west_ports.for_each(|(cluster, _), inputs| {
-            if !lens.may_be_gateway(cluster) {
-                inputs.span.reach(step);
-            }
-        });
-    }
-}
-
-/// Versions of definitions for which something holds, the first and the last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
-    first: u64,
-    last: u64,
-}
-
-impl Span {
-    pub(super) fn of(version: u64) -> Self {
-        Self { first: version, last: version }
-    }
-
-    pub(super) fn contains(self, version: u64) -> bool {
-        (self.first..=self.last).contains(&version)
-    }
-
-    /// Has it hold for a next version as well, if it holds for the one before.
-    fn reach(&mut self, [before, now]: [u64; 2]) {
-        if self.contains(before) {
-            self.last = self.last.max(now);
-        }
-    }
 }
 
 /// A mesh config, which is another one if it is another value.
@@ -219,10 +169,6 @@ impl PartialEq for SameMesh {
     }
 }
 
-/// The listener of a pod of a headless service: its address and port, and the service's name, port and
-/// protocol.
-pub(super) type PodListenerKey = (IpAddr, u16, Hostname, u16, Protocol);
-
 /// The listeners for pods of headless services that proxies of a view reach.
 #[derive(Debug)]
 pub(super) struct Pods {
@@ -234,8 +180,8 @@ pub(super) struct Pods {
 
 /// What the port of an east-west gateway depends on, besides its name.
 #[derive(Debug, Clone, PartialEq)]
-struct RouterInputs {
-    span: Span,
+pub(super) struct RouterInputs {
+    pub(super) span: Span,
     workload: Option<Workload>,
     claimed: Labels,
 }
@@ -377,14 +323,6 @@ impl PartialEq for ServiceInputs {
     }
 }
 
-/// What can be kept.
-pub(super) trait CacheValue: Clone {
-    /// Whether a stream holds it, if that can be known.
-    fn is_held(&self) -> bool {
-        true
-    }
-}
-
 impl CacheValue for Arc<Resource> {
     fn is_held(&self) -> bool {
         Self::strong_count(self) > 1
@@ -409,107 +347,6 @@ impl CacheValue for Arc<ListenAddresses> {}
 impl CacheValue for Arc<RouteBase> {}
 impl CacheValue for Scopes {}
 impl CacheValue for Option<u16> {}
-
-/// Values by key, each with the inputs it was made from: from `MANY` on only what is current and held, and
-/// never more than `MAX`.
-#[derive(Debug)]
-pub(super) struct CacheTable<
-    K: Eq + Hash,
-    I,
-    V,
-    const MANY: usize = ENTRIES_MAX,
-    const MAX: usize = ENTRIES_MAX,
-> {
-    entries: DashMap<K, (I, V), SecretHasher>,
-}
-
-impl<K: Eq + Hash, I, V, const MANY: usize, const MAX: usize> Default
-    for CacheTable<K, I, V, MANY, MAX>
-{
-    fn default() -> Self {
-        Self { entries: DashMap::default() }
-    }
-}
-
-impl<K: Eq + Hash, I: Clone + PartialEq, V: CacheValue, const MANY: usize, const MAX: usize>
-    CacheTable<K, I, V, MANY, MAX>
-{
-    /// The value for `key` made from `inputs`; made now where it isn't kept.
-    pub(super) fn get_or_make(&self, key: K, inputs: I, make: impl FnOnce() -> V) -> V {
-        self.get(&key, |held| *held == inputs).unwrap_or_else(|| {
-            let value = make();
-            self.put(key, inputs, value.clone());
-            value
-        })
-    }
-
-    /// The value for `key`, if it is kept and `is_current` says so of the inputs it was made from.
-    pub(super) fn get(&self, key: &K, is_current: impl FnOnce(&I) -> bool) -> Option<V> {
-        let entry = self.entries.get(key)?;
-        is_current(&entry.0).then(|| entry.1.clone())
-    }
-
-    /// Keeps a value. Two streams may make the same at once; they make equal bytes.
-    pub(super) fn put(&self, key: K, inputs: I, value: V) {
-        if self.entries.len() >= MANY {
-            self.sweep(|held| *held == inputs);
-            if self.entries.len() >= MAX {
-                self.entries.clear();
-            }
-        }
-        self.entries.insert(key, (inputs, value));
-    }
-
-    /// Looks at all inputs, and may change them.
-    fn for_each(&self, mut look: impl FnMut(&K, &mut I)) {
-        self.entries.iter_mut().for_each(|mut entry| {
-            let (key, (inputs, _)) = entry.pair_mut();
-            look(key, inputs);
-        });
-    }
-
-    /// Lets go of what isn't current, and of what nobody holds.
-    pub(super) fn sweep(&self, is_current: impl Fn(&I) -> bool) {
-        // What goes is freed when no lock is held.
-        let mut gone = Vec::new();
-        self.entries.retain(|_, entry| {
-            let stays = is_current(&entry.0) && entry.1.is_held();
-            if !stays {
-                gone.push(entry.clone());
-            }
-            stays
-        });
-    }
-}
-
-impl<K: Eq + Hash, V: CacheValue, const MANY: usize, const MAX: usize>
-    CacheTable<K, Span, V, MANY, MAX>
-{
-    /// The value for `key` at a version of the definitions; made now where it isn't kept.
-    pub(super) fn at(&self, key: K, version: u64, make: impl FnOnce() -> V) -> V {
-        self.get(&key, |span| span.contains(version)).unwrap_or_else(|| {
-            let value = make();
-            // Who makes it of an older version is late.
-            let newer = self.entries.get(&key).is_some_and(|entry| entry.0.last > version);
-            if !newer {
-                if self.entries.len() >= MANY {
-                    self.sweep(|span| span.contains(version));
-                }
-                self.entries.insert(key, (Span::of(version), value.clone()));
-            }
-            value
-        })
-    }
-
-    /// Keeps for a next version what is the same there.
-    pub(super) fn carry_over(&self, step: [u64; 2], is_same: impl Fn(&K) -> bool) {
-        self.for_each(|key, span| {
-            if span.contains(step[0]) && !span.contains(step[1]) && is_same(key) {
-                span.reach(step);
-            }
-        });
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
 
 use super::tls::Secrets;
-use super::{any, duration, encode};
+use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
 use crate::model::{
     ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution, TlsMode,
@@ -321,7 +321,7 @@ impl ClusterInputs<'_> {
                 eds_config: Some(core::ConfigSource {
                     config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
                     // Envoy waits for the assignment instead of starting with none.
-                    initial_fetch_timeout: Some(super::seconds(0)),
+                    initial_fetch_timeout: Some(seconds(0)),
                     resource_api_version: core::ApiVersion::V3.into(),
                     ..Default::default()
                 }),
@@ -391,6 +391,15 @@ pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
     };
     let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), Protocol::Auto, ipv4);
     vec![encode(BLACK_HOLE, &black_hole), encode(PASSTHROUGH, &passthrough), inbound]
+}
+
+/// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
+pub(super) fn inbound_clusters(
+    context: &PushContext,
+    proxy: &Proxy,
+    targets: &[InboundTarget<'_>],
+) -> Vec<Resource> {
+    targets.iter().map(|target| inbound(context, target, proxy.has_ipv4())).collect()
 }
 
 /// The upstream cluster that leads to one port of the proxy's own workload.

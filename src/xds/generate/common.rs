@@ -7,7 +7,7 @@ use super::cache::{
     Cache, Class, Pods, SameMesh, Scopes, ServiceInputs, Span, class_of, projected_namespace,
 };
 use super::cds::ClusterFormat;
-use super::{cds, lds, list, nds, rds};
+use super::{cds, lds, nds, rds};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Namespace, NetworkId, Proxy, Resolution};
 use crate::push::PushContext;
@@ -16,6 +16,7 @@ use crate::push::view::{Role, ViewKey, is_exported};
 use crate::xds::list::SharedList;
 use crate::xds::names::port_number;
 use crate::xds::resource::{Resource, ResourceType};
+use crate::xds::session::RESPONSE_BYTES;
 
 /// Makes what many proxies hold, and keeps it.
 #[derive(Clone, Copy)]
@@ -245,5 +246,32 @@ impl SharedResources<'_> {
             let table = names.table(&self.cache.chunks);
             list(ResourceType::NameTable, vec![Arc::new(table)])
         })
+    }
+}
+
+/// A list of what many proxies hold.
+pub(super) fn list(kind: ResourceType, mut resources: Vec<Arc<Resource>>) -> Arc<SharedList> {
+    sort(&mut resources);
+    SharedList::new(kind, resources.into(), RESPONSE_BYTES)
+}
+
+/// By name, of each name the first.
+pub(super) fn sort(resources: &mut Vec<Arc<Resource>>) {
+    resources.sort_by(|a, b| a.name.cmp(&b.name));
+    resources.dedup_by(|a, b| a.name == b.name);
+}
+
+/// The namespace in whose DNS domain the proxy is, `NAMESPACE.svc.DOMAIN`, if that is its own; else the domain.
+pub(super) fn own_domain<'a>(
+    context: &PushContext,
+    proxy: &'a Proxy,
+) -> Result<&'a Namespace, &'a str> {
+    let namespace = proxy.namespace();
+    let rest = proxy.dns_domain.strip_prefix(namespace.as_str());
+    let domain = rest.and_then(|rest| rest.strip_prefix(".svc."));
+    if domain == Some(context.settings.domain.as_str()) {
+        Ok(namespace)
+    } else {
+        Err(&proxy.dns_domain)
     }
 }

@@ -4,10 +4,12 @@
 //! share is encoded once and kept in [`Cache`], keyed by the generator's entire input.
 
 mod cache;
+mod cache_table;
 mod cds;
 mod chunks;
 mod common;
 mod eds;
+mod encoding;
 #[cfg(test)]
 mod joining;
 mod lds;
@@ -21,22 +23,18 @@ mod tests;
 mod tls;
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use prost::{Message, Name};
-use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 pub use self::cache::Cache;
 use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
-use self::common::SharedResources;
+use self::common::{SharedResources, list, own_domain, sort};
+pub(in crate::xds::generate) use self::encoding::{any, duration, encode, seconds};
 use super::list::SharedList;
 use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
-use super::session::RESPONSE_BYTES;
 use crate::aggregate::MergedService;
-use crate::model::{Namespace, NetworkId, Proxy, ProxyType};
-use crate::push::proxy::{InboundTarget, inbound_targets};
+use crate::model::{NetworkId, Proxy, ProxyType};
+use crate::push::proxy::inbound_targets;
 use crate::push::view::{Role, ViewKey};
 use crate::push::{PushContext, Whereabouts};
 
@@ -88,7 +86,7 @@ impl<'a> ProxyConfig<'a> {
         if self.proxy.kind == ProxyType::Sidecar {
             let served = self.cache.served(context, &self.proxy.cluster, self.proxy.namespace());
             let targets = inbound_targets(context, self.proxy, &served);
-            let inbound = inbound_clusters(context, self.proxy, &targets);
+            let inbound = cds::inbound_clusters(context, self.proxy, &targets);
             own.extend(
                 cds::fixed(context, self.view.ipv4).into_iter().chain(inbound).map(Arc::new),
             );
@@ -140,48 +138,12 @@ impl ResourceSource for ProxyConfig<'_> {
     }
 }
 
-/// A list of what many proxies hold.
-fn list(kind: ResourceType, mut resources: Vec<Arc<Resource>>) -> Arc<SharedList> {
-    sort(&mut resources);
-    SharedList::new(kind, resources.into(), RESPONSE_BYTES)
-}
-
 /// What many proxies hold, and of a proxy's own what has other names.
 fn all(shared: Arc<SharedList>, mut own: Vec<Arc<Resource>>) -> All {
     sort(&mut own);
     let taken = shared.resources();
     own.retain(|one| taken.binary_search_by(|other| other.name.cmp(&one.name)).is_err());
     All { shared, own }
-}
-
-/// By name, of each name the first.
-fn sort(resources: &mut Vec<Arc<Resource>>) {
-    resources.sort_by(|a, b| a.name.cmp(&b.name));
-    resources.dedup_by(|a, b| a.name == b.name);
-}
-
-/// Encodes a message as the resource `name`.
-fn encode(name: impl Into<Arc<str>>, message: &impl Message) -> Resource {
-    Resource::new(name, message.encode_to_vec())
-}
-
-/// Wraps a message with its type.
-fn any<M: Message + Name>(message: &M) -> Any {
-    Any {
-        type_url: format!("type.googleapis.com/{}", M::full_name()),
-        value: message.encode_to_vec(),
-    }
-}
-
-fn duration(duration: Duration) -> ProtoDuration {
-    ProtoDuration {
-        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        nanos: i32::try_from(duration.subsec_nanos()).unwrap_or_default(),
-    }
-}
-
-fn seconds(seconds: u64) -> ProtoDuration {
-    duration(Duration::from_secs(seconds))
 }
 
 impl ProxyConfig<'_> {
@@ -219,26 +181,5 @@ impl ProxyConfig<'_> {
     /// Made for those who ask, and no others.
     fn name_table(&self) -> Arc<SharedList> {
         self.common().names(&self.view, self.proxy.takes_given_addresses)
-    }
-}
-
-/// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
-fn inbound_clusters(
-    context: &PushContext,
-    proxy: &Proxy,
-    targets: &[InboundTarget<'_>],
-) -> Vec<Resource> {
-    targets.iter().map(|target| cds::inbound(context, target, proxy.has_ipv4())).collect()
-}
-
-/// The namespace in whose DNS domain the proxy is, `NAMESPACE.svc.DOMAIN`, if that is its own; else the domain.
-fn own_domain<'a>(context: &PushContext, proxy: &'a Proxy) -> Result<&'a Namespace, &'a str> {
-    let namespace = proxy.namespace();
-    let rest = proxy.dns_domain.strip_prefix(namespace.as_str());
-    let domain = rest.and_then(|rest| rest.strip_prefix(".svc."));
-    if domain == Some(context.settings.domain.as_str()) {
-        Ok(namespace)
-    } else {
-        Err(&proxy.dns_domain)
     }
 }

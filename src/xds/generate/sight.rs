@@ -16,10 +16,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::cache::{Cache, Class, Scopes, class_of};
-use super::cds::ClusterFormat;
-use super::common::SharedResources;
+use super::cds::{ClusterFormat, inbound_clusters};
+use super::common::{SharedResources, own_domain};
 use super::rds::RouteBase;
-use super::{eds, inbound_clusters, lds, own_domain};
+use super::{eds, lds};
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, Hostname, Locality, Namespace, NetworkId, Protocol, ProxyType, Service,
@@ -30,6 +30,7 @@ use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_
 use crate::push::view::{Role, ViewDependencies, ViewKey};
 use crate::traffic::Selection;
 use crate::xds::names::port_number;
+use crate::xds::resource::Resource;
 
 impl Sight for Cache {
     fn seen(
@@ -47,8 +48,30 @@ impl Sight for Cache {
     }
 }
 
+impl Cache {
+    /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.
+    fn carry_over(&self, lens: &Lens<'_>) {
+        let step = lens.step();
+        self.outbound.carry_over(step, |(view, form)| lens.same_outbound(view, form));
+        self.listeners.carry_over(step, |class| lens.same_listeners(class));
+        self.pods.carry_over(step, |view| {
+            lens.same_listeners(&class_of(view)) && lens.other_pods(view).is_empty()
+        });
+        self.routes.carry_over(step, |(class, namespace, name)| {
+            lens.same_route(class, namespace.as_ref(), name)
+        });
+        self.names.carry_over(step, |(view, given)| lens.same_names(view, *given));
+        self.served.carry_over(step, |(cluster, namespace)| !lens.may_serve(cluster, namespace));
+        self.east_west_ports.for_each(|(cluster, _), inputs| {
+            if !lens.may_be_gateway(cluster) {
+                inputs.span.reach(step);
+            }
+        });
+    }
+}
+
 /// Two versions of the mesh, and what differs between them.
-pub(super) struct Lens<'a> {
+struct Lens<'a> {
     cache: &'a Cache,
     whole: [&'a Arc<PushContext>; 2],
     hosts: &'a BTreeSet<Hostname>,
@@ -141,7 +164,7 @@ impl<'a> Lens<'a> {
     }
 
     /// The versions of definitions before and after.
-    pub(super) fn step(&self) -> [u64; 2] {
+    fn step(&self) -> [u64; 2] {
         self.whole.map(|context| context.definitions)
     }
 
@@ -167,7 +190,7 @@ impl<'a> Lens<'a> {
         [old, of(now)]
     }
 
-    pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
+    fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
         if self.is_behind_ports {
             return true;
         }
@@ -176,7 +199,7 @@ impl<'a> Lens<'a> {
     }
 
     /// The listeners of a class, those for pods aside.
-    pub(super) fn same_listeners(&self, class: &Class) -> bool {
+    fn same_listeners(&self, class: &Class) -> bool {
         if self.is_behind_ports {
             return true;
         }
@@ -235,7 +258,7 @@ impl<'a> Lens<'a> {
     }
 
     /// The addresses of pods whose listeners differ.
-    pub(super) fn other_pods(&self, view: &ViewKey) -> Arc<[IpAddr]> {
+    fn other_pods(&self, view: &ViewKey) -> Arc<[IpAddr]> {
         if self.is_behind_ports {
             return Arc::default();
         }
@@ -252,7 +275,7 @@ impl<'a> Lens<'a> {
             (Some(_), None) => Some((true, false)),
             (None, Some(_)) => Some((false, true)),
             (Some(old), Some(new)) => {
-                let key = |(at, one): &(IpAddr, Arc<super::Resource>)| (*at, Arc::clone(&one.name));
+                let key = |(at, one): &(IpAddr, Arc<Resource>)| (*at, Arc::clone(&one.name));
                 let (old, new) = (key(old), key(new));
                 Some((old <= new, new <= old))
             }
@@ -268,12 +291,7 @@ impl<'a> Lens<'a> {
         others
     }
 
-    pub(super) fn same_route(
-        &self,
-        class: &Class,
-        namespace: Option<&Namespace>,
-        name: &str,
-    ) -> bool {
+    fn same_route(&self, class: &Class, namespace: Option<&Namespace>, name: &str) -> bool {
         if self.is_behind_ports || !self.routes.contains(name) {
             return true;
         }
@@ -298,7 +316,7 @@ impl<'a> Lens<'a> {
         same
     }
 
-    pub(super) fn same_names(&self, view: &ViewKey, given: bool) -> bool {
+    fn same_names(&self, view: &ViewKey, given: bool) -> bool {
         if self.is_behind_ports {
             return true;
         }
@@ -323,7 +341,7 @@ impl<'a> Lens<'a> {
     }
 
     /// Whether workloads of a namespace in a cluster may serve otherwise than before.
-    pub(super) fn may_serve(&self, cluster: &ClusterId, namespace: &Namespace) -> bool {
+    fn may_serve(&self, cluster: &ClusterId, namespace: &Namespace) -> bool {
         let Some(hosts) = self.by_namespace.get(namespace) else { return false };
         let key = (cluster.clone(), namespace.clone());
         if let Some(serves) = self.answers.borrow().serves.get(&key) {
@@ -343,7 +361,7 @@ impl<'a> Lens<'a> {
     }
 
     /// Whether an east-west gateway of a cluster may listen on another port than before.
-    pub(super) fn may_be_gateway(&self, cluster: &ClusterId) -> bool {
+    fn may_be_gateway(&self, cluster: &ClusterId) -> bool {
         self.hosts.iter().any(|host| {
             self.whole.iter().any(|context| {
                 let merged = context.services.get(host);

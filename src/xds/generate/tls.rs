@@ -10,7 +10,7 @@ use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 
-use super::any;
+use super::{any, seconds};
 use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
 
@@ -147,7 +147,7 @@ fn of_agent() -> core::ConfigSource {
             set_node_on_first_message_only: true,
             ..Default::default()
         })),
-        initial_fetch_timeout: Some(super::seconds(0)),
+        initial_fetch_timeout: Some(seconds(0)),
         resource_api_version: core::ApiVersion::V3.into(),
         ..Default::default()
     }

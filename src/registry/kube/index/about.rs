@@ -137,11 +137,6 @@ fn note<K: Ord + Clone, V: PartialEq + Clone>(
     true
 }
 
-/// The name under which an object is kept.
-pub(in crate::registry::kube) fn name_of(key: &NamespacedName) -> WorkloadKey {
-    WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
-}
-
 /// Those of `named` that aren't on the list.
 pub(in crate::registry::kube) fn missing_names<V, T>(
     named: &BTreeMap<WorkloadKey, V>,

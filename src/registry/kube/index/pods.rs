@@ -1,63 +1,16 @@
 //! The pods of a cluster: as a list of them comes, and what depends on one.
 
+use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, ListOf, name_of};
-use crate::apiserver::{Gather, NamespacedName};
-use crate::model::{Namespace, Workload, WorkloadKey, WorkloadRef, WorkloadsBuilder};
+use super::{IndexChanges, Indexed, IndexedKind, KubeIndex};
+use crate::apiserver::NamespacedName;
+use crate::model::{Namespace, Workload, WorkloadRef};
 use crate::registry::kube::endpoint_slice::Slice;
-use crate::registry::kube::pod::PodRecord;
+use crate::registry::kube::pod::{PodList, PodRecord};
 use crate::registry::kube::slices::{Reference, hash};
-
-/// Names of pods by namespace and address.
-pub(super) type Unnamed = BTreeMap<(Namespace, IpAddr), BTreeSet<Arc<str>>>;
-
-/// A list of pods, of which there are more than of anything else: gathered in the form in which they
-/// are kept. One by one they would leave a heap full of holes behind, three times as large.
-#[derive(Debug, Default)]
-pub(in crate::registry::kube) struct PodList {
-    pods: WorkloadsBuilder,
-    /// Those that have an address and take no traffic.
-    unready: BTreeSet<WorkloadKey>,
-    /// What makes no sense of which.
-    invalid: BTreeMap<NamespacedName, Box<str>>,
-}
-
-impl Gather<IndexedObject<PodRecord>> for PodList {
-    fn add(&mut self, object: IndexedObject<PodRecord>) {
-        let IndexedObject { key, value, invalid } = object;
-        let Some(PodRecord { workload, ready }) = value else { return self.forget(&key) };
-        if !ready && !workload.addresses.is_empty() {
-            self.unready.insert(name_of(&key));
-        } else if !self.unready.is_empty() {
-            self.unready.remove(&name_of(&key));
-        }
-        self.pods.put(&key.namespace, &key.name, workload);
-        match invalid {
-            Some(reason) => _ = self.invalid.insert(key, reason),
-            None => _ = self.invalid.remove(&key),
-        }
-    }
-
-    fn forget(&mut self, key: &NamespacedName) {
-        self.pods.remove(&key.namespace, &key.name);
-        self.unready.remove(&name_of(key));
-        self.invalid.remove(key);
-    }
-
-    fn len(&self) -> usize {
-        self.pods.len()
-    }
-}
-
-impl ListOf<PodRecord> for PodList {
-    fn count(&self) -> usize {
-        self.pods.len()
-    }
-}
 
 impl Indexed for PodRecord {
     const KIND: IndexedKind = IndexedKind::Pods;

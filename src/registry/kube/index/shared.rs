@@ -4,22 +4,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::{IndexChanges, KubeIndex};
 use crate::apiserver::NamespacedName;
 use crate::model::{
     Definition, Distribution, Endpoints, ExportTo, Hostname, Labels, Mcs, Namespace, Resolution,
     Service,
 };
+use crate::registry::ServiceRecord;
 use crate::registry::kube::mcs::{Export, Import};
-use crate::registry::{Contents, ServiceRecord};
 
 /// The domain of services that are the same in all clusters of a set.
-const CLUSTERSET: &str = "clusterset.local";
+pub(super) const CLUSTERSET: &str = "clusterset.local";
 
 /// What a cluster shares, and what was last sent of it.
 #[derive(Debug, Default)]
 pub(super) struct SharedWithMesh {
-    mode: Mcs,
+    pub(super) mode: Mcs,
     pub(super) exports: BTreeMap<NamespacedName, Export>,
     pub(super) imports: BTreeMap<NamespacedName, Import>,
     /// By the services' keys, as they are in the set.
@@ -117,115 +116,4 @@ fn imported(key: &NamespacedName, hostname: Hostname, import: &Import) -> Servic
     };
     // Younger than any service, so that it never decides for others what they are.
     Service { vips: import.vips.clone(), created: i64::MAX, ..Service::from(definition) }
-}
-
-impl KubeIndex {
-    /// Says what has changed of a service as it is in the set; `own` is the cluster's, `None` where its
-    /// namespace doesn't belong to the mesh.
-    pub(super) fn say_in_set(
-        &mut self,
-        key: &NamespacedName,
-        own: Option<Option<&ServiceRecord>>,
-        contents: &mut Contents,
-    ) {
-        let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, CLUSTERSET);
-        let record = own.and_then(|own| self.shared.in_set(key, &hostname, own));
-        if self.shared.said.get(key) == record.as_ref() {
-            return;
-        }
-        match &record {
-            Some(record) => self.shared.said.insert(key.clone(), record.clone()),
-            None => self.shared.said.remove(key),
-        };
-        contents.services.insert(hostname, record);
-    }
-
-    /// What it means that a service is exported, or imported.
-    pub(in crate::registry::kube) fn sharing(mut self, mode: Mcs) -> Self {
-        self.shared.mode = mode;
-        self
-    }
-
-    pub(in crate::registry::kube) fn exports(&self) -> impl Iterator<Item = &NamespacedName> {
-        self.shared.exports.keys()
-    }
-
-    pub(in crate::registry::kube) fn imports(&self) -> impl Iterator<Item = &NamespacedName> {
-        self.shared.imports.keys()
-    }
-
-    /// The exports, with what is written in their status.
-    pub(in crate::registry::kube) fn shared_exports(
-        &self,
-    ) -> impl Iterator<Item = (&NamespacedName, &Export)> {
-        self.shared.exports.iter()
-    }
-
-    /// The imports, with what is written in their status.
-    pub(in crate::registry::kube) fn shared_imports(
-        &self,
-    ) -> impl Iterator<Item = (&NamespacedName, &Import)> {
-        self.shared.imports.iter()
-    }
-
-    /// Whether an export of this name is there.
-    pub(in crate::registry::kube) fn is_exported(&self, key: &NamespacedName) -> bool {
-        self.shared.exports.contains_key(key)
-    }
-
-    /// How the endpoints are found of a service that was sent.
-    pub(in crate::registry::kube) fn said_service(
-        &self,
-        key: &NamespacedName,
-    ) -> Option<&Resolution> {
-        self.said.services.get(key).map(|record| &record.service.resolution)
-    }
-
-    /// Keeps whether a service is exported.
-    pub(in crate::registry::kube) fn note_export(
-        &mut self,
-        key: &NamespacedName,
-        export: Option<Export>,
-        touched: &mut IndexChanges,
-    ) {
-        let exports = &mut self.shared.exports;
-        let exported = export.is_some();
-        let was = match export {
-            Some(export) => exports.insert(key.clone(), export),
-            None => exports.remove(key),
-        };
-        if was.is_some() != exported {
-            touched.services.insert(key.clone());
-        }
-        if exported {
-            self.shared.taken_away.remove(key);
-        } else if was.is_some() && self.services.contains_key(key) {
-            self.shared.taken_away.insert(key.clone());
-        }
-    }
-
-    /// Whether a service is not to be exported of itself: its annotation says so, or an export of it was
-    /// taken away.
-    pub(in crate::registry::kube) fn declines_export(&self, key: &NamespacedName) -> bool {
-        self.shared.taken_away.contains(key)
-            || self.services.get(key).is_some_and(|service| service.declines_export)
-    }
-
-    /// Keeps under which addresses a service is imported.
-    pub(in crate::registry::kube) fn note_import(
-        &mut self,
-        key: &NamespacedName,
-        import: Option<Import>,
-        touched: &mut IndexChanges,
-    ) {
-        let imports = &mut self.shared.imports;
-        if imports.get(key) == import.as_ref() {
-            return;
-        }
-        match import {
-            Some(import) => imports.insert(key.clone(), import),
-            None => imports.remove(key),
-        };
-        touched.services.insert(key.clone());
-    }
 }

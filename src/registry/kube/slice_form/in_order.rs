@@ -3,7 +3,7 @@
 //! So each field is looked for where it should be, without going through what it might be. What is written in
 //! another way is left to [`ProtobufMessage::merge`]; where both read, they read the same.
 
-use super::{Conditions, EndpointForm, TargetRef};
+use super::rows::{Conditions, EndpointForm, TargetRef};
 use crate::apiserver::ProtobufMessage;
 
 /// Reads an endpoint. Field numbers: k8s.io/api/discovery/v1/generated.proto.

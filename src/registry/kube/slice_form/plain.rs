@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::Deserializer;
 
-use super::{Conditions, EndpointForm, SliceForm, TargetRef};
+use super::rows::{Conditions, EndpointForm, SliceForm, TargetRef};
 
 /// The slice at the beginning of `json` and what follows.
 pub(super) fn slice<'a>(json: &'a [u8]) -> Option<(SliceForm<'a>, &'a [u8])> {

@@ -6,8 +6,9 @@ use std::collections::BTreeSet;
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 
+use super::TrafficSettings;
 use super::parts::{Families, chain, found, listening_on, tcp, tls_inspector, wildcards};
-use super::{MESH_ALPN, TrafficSettings};
+use super::settings::MESH_ALPN;
 use crate::model::{Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::view::is_exported;

@@ -13,12 +13,13 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 
+use super::TrafficSettings;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
     http, http_inspector, listening_on, original_destination, retries, route_to, tcp,
     tls_inspector, to_port, virtual_host_of_everything, wildcards,
 };
-use super::{MESH_ALPN, TrafficSettings};
+use super::settings::MESH_ALPN;
 use crate::model::Protocol;
 use crate::push::proxy::InboundTarget;
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};

@@ -19,18 +19,18 @@ use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::HttpConnectionManager;
 
-use super::TrafficSettings;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
     listening_on, routes_named, tcp, tls_inspector, to_port, to_range, wildcards,
 };
 use super::ruled::{ConnectionRules, RuledConnections};
+use super::{PodListenerKey, TrafficSettings};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
-use crate::xds::generate::cache::{Class, PodListenerKey};
+use crate::xds::generate::cache::Class;
 use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;

@@ -1,0 +1,102 @@
+//! What an index holds, and what a change of it touched.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::shared::SharedWithMesh;
+use crate::apiserver::NamespacedName;
+use crate::model::{ClusterFacts, Namespace, NetworkId, Workloads};
+use crate::registry::ServiceRecord;
+use crate::registry::kube::chosen::ChosenNamespaces;
+use crate::registry::kube::kind::{IndexedKind, ReadKind};
+use crate::registry::kube::namespace::NamespaceFacts;
+use crate::registry::kube::node::NodeRecord;
+use crate::registry::kube::scope::Scope;
+use crate::registry::kube::service::KubeService;
+use crate::registry::kube::slices::Slices;
+
+/// The objects of one cluster.
+#[derive(Debug)]
+pub(in crate::registry::kube) struct KubeIndex {
+    pub(super) scope: Arc<Scope>,
+    pub(super) services: BTreeMap<NamespacedName, KubeService>,
+    pub(super) slices: Slices,
+    pub(super) pods: Workloads,
+    /// Whether pods have been listed: else a pod that is not here is not missing, but unknown.
+    pub(super) pods_listed: bool,
+    /// The names of the pods at addresses for which slices name no pod, by namespace and address.
+    pub(super) unnamed: Unnamed,
+    pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
+    pub(super) facts: ClusterFacts,
+    pub(super) namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
+    pub(super) chosen: ChosenNamespaces,
+    pub(super) shared: SharedWithMesh,
+    /// Objects that make no sense, wholly or in part, and why.
+    pub(super) invalid: BTreeMap<(IndexedKind, Option<NamespacedName>), Box<str>>,
+    pub(super) last_invalid: Option<String>,
+    /// What was sent last: equal content is not sent again.
+    pub(super) said: LastSent,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LastSent {
+    pub(super) services: BTreeMap<NamespacedName, ServiceRecord>,
+    pub(super) workloads: Option<Workloads>,
+    pub(super) network: Option<Option<NetworkId>>,
+    pub(super) facts: Option<ClusterFacts>,
+    pub(super) endpoints: usize,
+}
+
+/// Names of pods by namespace and address.
+pub(super) type Unnamed = BTreeMap<(Namespace, IpAddr), BTreeSet<Arc<str>>>;
+
+/// What a change touched.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::registry::kube) struct IndexChanges {
+    pub(super) services: BTreeSet<NamespacedName>,
+    pub(super) workloads: bool,
+    pub(super) system_namespace: bool,
+    pub(super) facts: bool,
+}
+
+impl IndexChanges {
+    /// Adds services.
+    pub(in crate::registry::kube) fn services(&mut self, keys: Vec<NamespacedName>) {
+        self.services.extend(keys);
+    }
+
+    /// Adds what another change touched.
+    pub(in crate::registry::kube) fn merge(&mut self, other: Self) {
+        self.services.extend(other.services);
+        self.workloads |= other.workloads;
+        self.system_namespace |= other.system_namespace;
+        self.facts |= other.facts;
+    }
+
+    pub(super) fn service(&mut self, key: &NamespacedName) {
+        if !self.services.contains(key) {
+            self.services.insert(key.clone());
+        }
+    }
+
+    /// Whether it is nothing.
+    pub(in crate::registry::kube) fn is_empty(&self) -> bool {
+        self.services.is_empty() && !self.workloads && !self.system_namespace && !self.facts
+    }
+}
+
+/// A kind of object that the index holds.
+pub(in crate::registry::kube) trait Indexed: ReadKind {
+    /// Which.
+    const KIND: IndexedKind;
+
+    /// Keeps it in place of what had its key.
+    fn put(self, key: NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
+
+    /// Drops what has that key.
+    fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges);
+
+    /// Keeps what is listed in place of all that was kept.
+    fn replace(list: Self::List, index: &mut KubeIndex, touched: &mut IndexChanges);
+}

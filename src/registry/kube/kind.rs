@@ -1,0 +1,189 @@
+//! The kinds of objects that are read of a cluster, and what is made of one when it is.
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::scope::Scope;
+use super::weight::{self, MemoryWeight};
+use crate::apiserver::{self, Form, Gather, Keyed, NamespacedName, WatchEvent};
+use crate::model::{Namespace, WorkloadKey};
+
+/// The kinds an index holds, also as text for messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum IndexedKind {
+    Services,
+    EndpointSlices,
+    Pods,
+    Nodes,
+    Namespaces,
+    /// Of the Gateway API.
+    Gateways,
+    /// Of multi-cluster services.
+    ServiceExports,
+    /// The same.
+    ServiceImports,
+    /// Istio's machines.
+    WorkloadEntries,
+}
+
+impl IndexedKind {
+    /// All of them.
+    pub(super) const ALL: [Self; 9] = [
+        Self::Services,
+        Self::EndpointSlices,
+        Self::Pods,
+        Self::Nodes,
+        Self::Namespaces,
+        Self::Gateways,
+        Self::ServiceExports,
+        Self::ServiceImports,
+        Self::WorkloadEntries,
+    ];
+
+    /// The kind in plural, as in paths.
+    pub(super) const fn plural(self) -> &'static str {
+        match self {
+            Self::Services => "services",
+            Self::EndpointSlices => "endpointslices",
+            Self::Pods => "pods",
+            Self::Nodes => "nodes",
+            Self::Namespaces => "namespaces",
+            Self::Gateways => "gateways",
+            Self::ServiceExports => "serviceexports",
+            Self::ServiceImports => "serviceimports",
+            Self::WorkloadEntries => "workloadentries",
+        }
+    }
+
+    /// The kind as manifests have it.
+    pub(super) const fn manifest_kind(self) -> &'static str {
+        match self {
+            Self::Services => "Service",
+            Self::EndpointSlices => "EndpointSlice",
+            Self::Pods => "Pod",
+            Self::Nodes => "Node",
+            Self::Namespaces => "Namespace",
+            Self::Gateways => "Gateway",
+            Self::ServiceExports => "ServiceExport",
+            Self::ServiceImports => "ServiceImport",
+            Self::WorkloadEntries => "WorkloadEntry",
+        }
+    }
+
+    /// Whether a cluster may not know it at all, which is nobody's fault.
+    pub(super) const fn may_be_absent(self) -> bool {
+        matches!(
+            self,
+            Self::Gateways | Self::ServiceExports | Self::ServiceImports | Self::WorkloadEntries
+        )
+    }
+
+    /// What is lost where it may not be read; `None` where nothing works without it.
+    pub(super) const fn optional(self) -> Option<&'static str> {
+        match self {
+            Self::Pods => Some("no identities, no labels, nothing crosses networks"),
+            Self::Nodes => Some("no localities but the zones of slices, no NodePort gateways"),
+            Self::Gateways => Some("no network gateways of the Gateway API"),
+            Self::ServiceExports => Some("no service is for other clusters"),
+            Self::ServiceImports => Some("no addresses for services of other clusters"),
+            Self::WorkloadEntries => Some("none of its machines"),
+            Self::Services | Self::EndpointSlices | Self::Namespaces => None,
+        }
+    }
+}
+
+/// What is made of an object when it is read.
+#[derive(Debug, Clone)]
+pub(super) struct IndexedObject<T> {
+    /// Which object.
+    pub(super) key: NamespacedName,
+    /// What is kept of it; `None` where it means nothing here.
+    pub(super) value: Option<T>,
+    /// What of it makes no sense.
+    pub(super) invalid: Option<Box<str>>,
+}
+
+impl<T: MemoryWeight> Keyed for IndexedObject<T> {
+    fn key(&self) -> NamespacedName {
+        self.key.clone()
+    }
+
+    fn weight(&self) -> usize {
+        let invalid = self.invalid.as_ref().map_or(0, |invalid| invalid.len());
+        weight::key(&self.key) + invalid + self.value.as_ref().map_or(0, MemoryWeight::weight)
+    }
+}
+
+/// What is kept of an object of a kind.
+pub(super) trait ReadKind: MemoryWeight + Sized + Send + 'static {
+    /// What is decoded of it.
+    type Form<'a>: Form<'a>;
+    /// What is kept of a list.
+    type List: ListOf<Self>;
+
+    /// Whether there is a form in protobuf: not of what was installed.
+    const PROTOBUF: bool = true;
+
+    /// Keeps what is needed.
+    fn keep(form: Self::Form<'_>, scope: &Scope) -> IndexedObject<Self>;
+}
+
+/// A list of objects of which a `T` is kept.
+pub(super) trait ListOf<T>: Gather<IndexedObject<T>> {
+    /// How many of them mean something here.
+    fn count(&self) -> usize;
+}
+
+impl<T: MemoryWeight + Send + 'static> ListOf<T> for Vec<IndexedObject<T>> {
+    fn count(&self) -> usize {
+        self.iter().filter(|one| one.value.is_some()).count()
+    }
+}
+
+/// What is reported of objects of which a `T` is kept.
+pub(super) type IndexEvent<T> = WatchEvent<IndexedObject<T>, <T as ReadKind>::List>;
+
+/// How objects of which a `T` is kept are read.
+pub(super) struct ReadAs<'a, T>(&'a Scope, PhantomData<fn() -> T>);
+
+impl<'a, T> ReadAs<'a, T> {
+    pub(super) fn with(scope: &'a Scope) -> Self {
+        Self(scope, PhantomData)
+    }
+}
+
+impl<T: ReadKind> apiserver::ObjectKind for ReadAs<'_, T> {
+    type ObjectForm<'a> = T::Form<'a>;
+    type Kept = IndexedObject<T>;
+    type List = T::List;
+
+    const PROTOBUF: bool = T::PROTOBUF;
+
+    fn keep(&self, form: Self::ObjectForm<'_>) -> IndexedObject<T> {
+        T::keep(form, self.0)
+    }
+}
+
+/// Those of `keys` that are not on the list.
+pub(super) fn missing<'a, T>(
+    keys: impl Iterator<Item = &'a NamespacedName>,
+    list: &[IndexedObject<T>],
+) -> Vec<NamespacedName> {
+    let mut keys = keys.peekable();
+    if keys.peek().is_none() {
+        return Vec::new();
+    }
+    let present = names(list);
+    keys.filter(|key| !present.contains(&(&*key.namespace, &*key.name))).cloned().collect()
+}
+
+/// Namespace and name of all that are listed.
+pub(super) fn names<T>(list: &[IndexedObject<T>]) -> BTreeSet<(&str, &str)> {
+    list.iter().map(|one| (&*one.key.namespace, &*one.key.name)).collect()
+}
+
+/// The name under which an object is kept.
+pub(super) fn name_of(key: &NamespacedName) -> WorkloadKey {
+    WorkloadKey::new(Namespace::new(Arc::clone(&key.namespace)), Arc::clone(&key.name))
+}

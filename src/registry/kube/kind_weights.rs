@@ -1,0 +1,80 @@
+//! What is kept of an object of each kind, as memory.
+
+use std::mem::size_of;
+
+use super::endpoint_slice::Slice;
+use super::mcs::{Export, Import};
+use super::namespace::NamespaceFacts;
+use super::node::NodeRecord;
+use super::pod::PodRecord;
+use super::service::KubeService;
+use super::weight::{ENDPOINT, MemoryWeight, NODE, entry, labels, port, service, workload};
+use super::workload_entry::WorkloadEntryRecord;
+use crate::model::{DeclaredGateway, GatewayHost};
+
+impl MemoryWeight for KubeService {
+    fn weight(&self) -> usize {
+        let nodes = self.node_selector.as_ref().map_or(0, labels);
+        size_of::<Self>() + service(&self.service) + nodes
+    }
+}
+
+impl MemoryWeight for Slice {
+    fn weight(&self) -> usize {
+        let (rows, ports, names) = self.sizes();
+        size_of::<Self>() + NODE + names + rows * (ENDPOINT + ENDPOINT * ports.max(1))
+    }
+}
+
+impl MemoryWeight for PodRecord {
+    fn weight(&self) -> usize {
+        workload(&self.workload) + NODE
+    }
+}
+
+impl MemoryWeight for NodeRecord {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + NODE + labels(&self.labels)
+    }
+}
+
+impl MemoryWeight for NamespaceFacts {
+    fn weight(&self) -> usize {
+        size_of::<Self>() + labels(&self.labels) + self.uid.len()
+    }
+}
+
+impl MemoryWeight for DeclaredGateway {
+    fn weight(&self) -> usize {
+        let address = |host: &GatewayHost| match host {
+            GatewayHost::Address(_) => 0,
+            GatewayHost::Name(name) => name.len(),
+        };
+        let addresses: usize = self.addresses.iter().map(|one| NODE + address(one)).sum();
+        2 * (size_of::<Self>() + addresses + self.entrances.len() * NODE)
+    }
+}
+
+impl MemoryWeight for WorkloadEntryRecord {
+    fn weight(&self) -> usize {
+        entry(self.value())
+    }
+}
+
+impl MemoryWeight for Export {
+    fn weight(&self) -> usize {
+        let texts = self.conditions.iter().map(|one| {
+            let texts = [&one.kind, &one.status, &one.reason, &one.message, &one.since];
+            NODE + texts.into_iter().map(|text| text.len() + 16).sum::<usize>()
+        });
+        size_of::<Self>() + texts.sum::<usize>()
+    }
+}
+
+impl MemoryWeight for Import {
+    fn weight(&self) -> usize {
+        let clusters = self.clusters.iter().map(|name| name.len() + 16).sum::<usize>();
+        let ports = self.ports.iter().map(port).sum::<usize>();
+        2 * (size_of::<Self>() + self.vips.len() * 17 + ports + clusters)
+    }
+}

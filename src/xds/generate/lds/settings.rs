@@ -1,0 +1,43 @@
+//! What listeners depend on beside services.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
+use crate::model::{Hostname, Protocol};
+
+/// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
+/// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
+pub(super) const MESH_ALPN: [&str; 5] =
+    ["istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"];
+
+/// What the mesh config says of listeners and routes.
+pub(in crate::xds::generate) struct TrafficSettings {
+    /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
+    pub(in crate::xds::generate) outbound_any: bool,
+    /// The file that takes access logs, if any.
+    pub(super) access_log_file: Option<String>,
+    /// Where a sidecar's redirected outbound connections arrive.
+    pub(super) outbound_port: u16,
+    /// Where a sidecar's redirected inbound connections arrive.
+    pub(super) inbound_port: u16,
+    /// How long a connection may stay silent before it counts as neither TLS nor HTTP; zero for ever.
+    pub(super) detection_timeout: Duration,
+}
+
+impl TrafficSettings {
+    pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
+        let file = Some(&mesh.access_log_file).filter(|file| !file.is_empty());
+        Self {
+            outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
+            access_log_file: file.cloned(),
+            outbound_port: mesh.proxy_listen_port,
+            inbound_port: mesh.proxy_inbound_listen_port,
+            detection_timeout: mesh.protocol_detection_timeout,
+        }
+    }
+}
+
+/// The listener of a pod of a headless service: its address and port, and the service's name, port and
+/// protocol.
+pub(in crate::xds::generate) type PodListenerKey = (IpAddr, u16, Hostname, u16, Protocol);
