@@ -8,7 +8,7 @@ mod injection;
 mod roots;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::finding::{note, problem};
 use super::client::AdminClient;
@@ -532,6 +532,8 @@ fn strays(list: &Value) -> Vec<Value> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::cli::output::tests::LOOK;
 
