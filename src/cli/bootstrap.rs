@@ -46,9 +46,10 @@ pub(crate) struct BootstrapArgs {
     /// Label of the pod; repeatable
     #[arg(long = "label", value_name = "K=V", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// Where the control plane serves ADS; its certificate must name HOST
-    #[arg(long, value_name = "HOST:PORT")]
-    discovery: Discovery,
+    /// Where the control plane serves ADS; its certificate must name HOST. Several by commas, or repeated: the first that
+    /// answers
+    #[arg(long, value_name = "HOST:PORT", required = true, value_delimiter = ',')]
+    discovery: Vec<Discovery>,
     /// Certificate chain, PEM
     #[arg(long, value_name = "F")]
     cert: PathBuf,
@@ -218,7 +219,7 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
             labels: &args.labels,
             domain: &args.domain,
         },
-        discovery: std::slice::from_ref(&args.discovery),
+        discovery: &args.discovery,
         delta: args.protocol == Wire::Delta,
         admin: args.admin_address,
         secrets: match sds {

@@ -129,6 +129,11 @@ impl CommandFailure {
         &self.message
     }
 
+    /// Whether it is this kind of trouble.
+    pub(crate) fn is(&self, code: &Code) -> bool {
+        self.code == Some(code.id)
+    }
+
     /// The same with another exit code.
     #[must_use]
     pub(crate) fn exit(mut self, exit: Exit) -> Self {

@@ -498,6 +498,163 @@ async fn a_cluster_is_told_of_the_webhook_where_that_is_asked_for_and_the_failur
     }
 }
 
+/// The control plane's Service, with an address outside its cluster.
+fn front(rig: &Rig) {
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "strait", "namespace": "strait-system" },
+        "spec": { "type": "LoadBalancer", "ports": [{ "name": "grpc-xds", "port": 15012 }, { "name": "https-inject", "port": 443 }] },
+    });
+    service["status"]["loadBalancer"]["ingress"] = json!([{ "ip": "203.0.113.7" }]);
+    rig.hub.store().apply(service).expect("applied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_is_added_with_its_gateway_and_all_goes_with_it() {
+    let rig = Rig::start().await;
+    let url = rig.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--gateway"];
+    let with_network = [&add[..], &["--network", "eu"]].concat();
+    let output = rig.strait(&add).await;
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--network NET"), "{}", stderr(&output));
+    let output = rig.strait(&[&with_network[..], &["--yes"]].concat()).await;
+    assert_eq!(code(&output), 1, "nothing outside reaches the control plane: {}", stderr(&output));
+    assert!(stderr(&output).contains("--discovery HOST:15012"), "{}", stderr(&output));
+    let output = rig.strait(&[&with_network[..], &["--discovery", "a"]].concat()).await;
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+
+    front(&rig);
+    let output = rig.strait(&[&with_network[..], &["--dry-run"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let printed = stdout(&output);
+    for kind in
+        ["Namespace", "Deployment", "Service", "ClusterRole", "PodDisruptionBudget", "Secret"]
+    {
+        assert!(printed.contains(&format!("kind: {kind}\n")), "{kind} in {printed}");
+    }
+    assert!(printed.contains("made-when-it-is-added"), "{printed}");
+    assert!(stderr(&output).contains("strait cluster add --rights"), "{}", stderr(&output));
+    assert!(get(&rig.remote, "Namespace", "", "strait-gateway").is_none());
+
+    let output = rig.strait(&[&with_network[..], &["--yes"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("next: strait network get eu --wait"), "{}", stderr(&output));
+    let gateway = |kind: &str| get(&rig.remote, kind, "strait-gateway", "east-west-gateway");
+    let deployment = gateway("Deployment").expect("it is made").to_string();
+    for argument in ["--discovery=203.0.113.7:15012", "--cluster=prod-eu", "--network=eu"] {
+        assert!(deployment.contains(argument), "{argument} in {deployment}");
+    }
+    let service = gateway("Service").expect("it is made");
+    assert_eq!(service["metadata"]["labels"]["topology.istio.io/network"], "eu");
+    let role = get(&rig.remote, "ClusterRole", "", "strait-reader").expect("a role").to_string();
+    assert!(role.contains("istio-ca-root-cert"), "its pods start with the roots: {role}");
+
+    let purge = ["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes"];
+    let output = rig.strait(&purge).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(get(&rig.remote, "Namespace", "", "strait-gateway").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_config_cluster_gets_its_gateway_and_no_reader() {
+    let rig = Rig::start().await;
+    let output = rig.strait(&["cluster", "add", "hub", "--yes"]).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("--gateway"), "{}", stderr(&output));
+    let output =
+        rig.strait(&["cluster", "add", "hub", "--network", "home", "--gateway", "--yes"]).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let deployment = get(&rig.hub, "Deployment", "strait-gateway", "east-west-gateway");
+    let deployment = deployment.expect("it is made").to_string();
+    assert!(deployment.contains("--discovery=strait.strait-system.svc:15012"), "{deployment}");
+    assert!(
+        rig.member("hub").is_none() && get(&rig.hub, "ClusterRole", "", "strait-reader").is_none()
+    );
+    let system = get(&rig.hub, "Namespace", "", "strait-system").expect("it stays");
+    assert_eq!(system["metadata"]["labels"]["topology.istio.io/network"], "home");
+    let other = ["cluster", "add", "hub", "--network", "away", "--gateway", "--yes"];
+    let output = rig.strait(&other).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    assert!(stderr(&output).contains("strait network join hub"), "{}", stderr(&output));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn istios_agents_find_the_control_plane_by_a_service_without_pods() {
+    let rig = Rig::start().await;
+    let url = rig.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes", "--istio-service"];
+    let output = rig.strait(&[&add[..], &["127.0.0.1"]].concat()).await;
+    assert_eq!(code(&output), 64, "{}", stderr(&output));
+    let output = rig.strait(&[&add[..], &["203.0.113.7"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("istiod.istio-system.svc"), "{}", stderr(&output));
+    let slice =
+        get(&rig.remote, "EndpointSlice", "strait-system", "istiod-strait").expect("a slice");
+    assert_eq!(slice["endpoints"][0]["addresses"], json!(["203.0.113.7"]));
+    let service = get(&rig.remote, "Service", "strait-system", "istiod").expect("a Service");
+    assert!(service["spec"].get("selector").is_none(), "{service}");
+    let purge = ["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes"];
+    let output = rig.strait(&purge).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(get(&rig.remote, "Service", "strait-system", "istiod").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_clusters_are_added_by_a_file_with_a_row_for_each() {
+    let rig = Rig::start().await;
+    let file = rig.folder.path().join("fleet.yaml");
+    let named = file.to_str().expect("UTF-8");
+    let url = rig.remote.url();
+    let add = async |text: &str, more: &[&str]| {
+        std::fs::write(&file, text).expect("written");
+        rig.strait(&[&["cluster", "add", "--from", named][..], more].concat()).await
+    };
+    for (text, said) in [
+        ("[]", "lists no cluster"),
+        ("- {context: a}\n- {context: b, name: a}", "listed twice"),
+        ("- {context: a, nettwork: n}", "nettwork"),
+        ("- {context: a, istioService: 'a:1'}", "istioService"),
+        ("- {context: a, network: 'a b'}", "--network"),
+    ] {
+        let output = add(text, &["--yes"]).await;
+        assert_eq!(code(&output), 64, "{text}: {}", stderr(&output));
+        assert!(stderr(&output).contains(said), "{text}: {}", stderr(&output));
+    }
+    let both = format!(
+        "- {{context: prod-eu, name: eu, network: n2, apiServer: '{url}'}}\n- {{context: nowhere}}\n"
+    );
+    let output = add(&both, &["--dry-run"]).await;
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    assert!(stderr(&output).contains("1 of 2 clusters can be added"), "{}", stderr(&output));
+    assert!(stdout(&output).contains("kind: Secret"), "{}", stdout(&output));
+    assert!(rig.member("eu").is_none());
+
+    let output = add(&both, &["--yes"]).await;
+    assert_eq!(code(&output), 1, "{}", stderr(&output));
+    let table = stdout(&output);
+    let row =
+        |id: &str| table.lines().find(|line| line.starts_with(id)).unwrap_or(&table).to_owned();
+    assert!(row("eu").ends_with("added") && row("nowhere").contains("failed: "), "{table}");
+    assert!(rig.member("eu").expect("a member").contains(&url));
+    // The same file again changes nothing of what is there.
+    let before = rig.member("eu");
+    let output = add(&both, &["--yes"]).await;
+    assert!(stdout(&output).contains("a member already"), "{}", stdout(&output));
+    assert_eq!(rig.member("eu"), before);
+}
+
+#[test]
+fn rights_are_told_with_what_is_lost_without_each_and_nobody_is_asked() {
+    let output = strait(&["cluster", "add", "--rights"], &[("KUBECONFIG", "/nowhere")]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let table = stdout(&output);
+    assert!(table.starts_with("MAY") && table.contains("localities of pods"), "{table}");
+    assert!(!table.contains("secrets") && !table.contains("istio-ca-root-cert"), "{table}");
+    let more = strait(&["cluster", "add", "--rights", "--gateway", "--self-renew"], &[]);
+    assert!(stdout(&more).contains("istio-ca-root-cert"), "{}", stdout(&more));
+}
+
 #[test]
 fn manifests_are_printed_with_sidecars_and_not_at_all_where_a_pod_is_refused() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -719,6 +876,7 @@ fn envoy_accepts_every_bootstrap() {
         ("router", "strait.strait-system.svc.cluster.local:15012", "sotw", "json"),
         ("sidecar", "[::1]:15012", "sotw", "yaml"),
         ("router", "10.0.0.1:15012", "delta", "json"),
+        ("sidecar", "strait.example:15012,10.0.0.1:15012", "delta", "yaml"),
     ] {
         let file = at(&format!("bootstrap-{kind}.{format}"));
         let written = kind == "router";
@@ -774,6 +932,8 @@ fn envoy_accepts_every_bootstrap() {
         let said = std::fs::read_to_string(&file).expect("read");
         assert!(said.contains(&cert) && said.contains(&roots), "{said}");
         assert!(!said.contains("key.pem"), "the files name the key: {said}");
+        let of_second = said.matches("priority").count();
+        assert_eq!(of_second, usize::from(discovery.contains(',')), "{said}");
     }
 }
 
@@ -801,7 +961,7 @@ fn a_bootstrap_has_static_secrets_where_no_file_of_secrets_can_be() {
     assert!(written.contains(&cert) && written.contains(&key), "{written}");
 }
 
-fn envoy() -> Option<std::path::PathBuf> {
+pub(crate) fn envoy() -> Option<std::path::PathBuf> {
     if let Some(named) = std::env::var_os("STRAIT_ENVOY") {
         return Some(named.into());
     }

@@ -5,6 +5,7 @@
 //! and a Secret in the config cluster. What fails half-way can be run again: the reader is applied, not
 //! created, and the Secret comes last.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,46 +14,55 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use clap::{Args, ValueEnum};
 use http::Uri;
 use serde_json::{Value, json};
+use strait_bootstrap::Discovery;
 
-use super::api::{ClusterApi, full_name, holds};
+use super::api::{ClusterApi, full_name, holds, kubeconfigs};
 use super::follow::{Goal, Wait};
+use super::gateway::{GatewayFlags, GatewayPlan};
 use super::manifests::{self, More, Rbac};
 use super::preview::preview;
 use super::webhook::WebhookFlags;
-use super::{ClusterChange, done};
+use super::{ClusterChange, done, istio_service, rights};
 use crate::apiserver::{Access, Loopback};
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
-use crate::cli::output::{self, text};
+use crate::cli::output::{self, OutputStyle, text};
 use crate::clusters::kubeconfig::{self, KubeconfigRefusal};
 use crate::clusters::secret::{self, MemberSpec};
 use crate::codes;
-use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
+use crate::model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
 
 /// `strait cluster add`.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct AddArgs {
-    /// Context of the cluster to add
-    #[arg(value_name = "CONTEXT")]
-    remote: String,
+    /// Context of the cluster to add; that of the config cluster, to add a gateway or injection to it
+    #[arg(value_name = "CONTEXT", required_unless_present_any = ["from", "rights"])]
+    pub(super) remote: Option<String>,
+    /// Add all clusters that a file lists: YAML, entries of context and, where they differ, name, network, trustDomain,
+    /// apiServer, tlsServerName, discovery, injectAt, istioService
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["remote", "name", "output"])]
+    pub(super) from: Option<PathBuf>,
+    /// List the rights that the control plane gets, each with what is lost without it, and do nothing
+    #[arg(long)]
+    rights: bool,
     /// Its cluster ID [default: the context's name]
     #[arg(long, value_name = "ID")]
-    name: Option<String>,
+    pub(super) name: Option<String>,
     /// Its network; fixes it, whatever labels say
     #[arg(long, value_name = "NET")]
-    network: Option<String>,
+    pub(super) network: Option<String>,
     /// Trust domain of its workloads' certificates [default: the mesh's]
     #[arg(long, value_name = "TD")]
-    trust_domain: Option<String>,
+    pub(super) trust_domain: Option<String>,
     /// Let the control plane read that trust domain from the cluster's own mesh ConfigMap
     #[arg(long, conflicts_with = "trust_domain")]
     own_mesh_config: bool,
     /// URL by which the control plane reaches its API server [default: as in the kubeconfig]
     #[arg(long, value_name = "URL")]
-    api_server: Option<Uri>,
+    pub(super) api_server: Option<Uri>,
     /// Name in the API server's certificate, where the URL has another
     #[arg(long, value_name = "NAME")]
-    tls_server_name: Option<String>,
+    pub(super) tls_server_name: Option<String>,
     /// What the control plane may read in it
     #[arg(long, value_enum, default_value = "full")]
     rbac: Rbac,
@@ -62,19 +72,31 @@ pub(crate) struct AddArgs {
     /// Let the reader ask for its next token itself, and the control plane renew it in good time
     #[arg(long)]
     self_renew: bool,
-    /// Let the control plane write the roots that workloads are to believe, in each namespace
+    /// Let the control plane write the roots that workloads are to believe, in each namespace; --gateway and --inject include it
     #[arg(long)]
     roots: bool,
     #[command(flatten)]
-    webhook: WebhookFlags,
+    pub(super) gateway: GatewayFlags,
+    /// Where its gateway reaches the control plane: HOST:PORT, several by commas [default: the config cluster's Service strait,
+    /// by its address]
+    #[arg(long, value_name = "HOST:PORT", requires = "gateway", value_parser = discovery)]
+    pub(super) discovery: Option<String>,
     #[command(flatten)]
-    change: ClusterChange,
+    pub(super) webhook: WebhookFlags,
+    /// Make a Service istiod in it that leads to the control plane, for Istio's agents
+    #[arg(long, value_name = "ADDRESS", value_parser = istio_service::address)]
+    pub(super) istio_service: Option<String>,
     #[command(flatten)]
-    wait: Wait,
+    pub(super) change: ClusterChange,
+    #[command(flatten)]
+    pub(super) wait: Wait,
     /// Print the manifests, for both clusters, instead of applying them
     #[arg(long, short, value_enum)]
     output: Option<Manifests>,
 }
+
+/// In the place of a token that is not there yet.
+const NO_TOKEN: &str = "made-when-it-is-added";
 
 /// How manifests are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -83,53 +105,196 @@ pub(crate) enum Manifests {
     Yaml,
 }
 
-/// Runs `strait cluster add`.
-pub(crate) async fn run(args: &AddArgs) -> CommandResult {
-    let id = cluster_id(args.name.as_deref().unwrap_or(&args.remote))?;
-    check_network(args.network.as_deref())?;
-    check_trust_domain(args.trust_domain.as_deref())?;
-    check_ttl(args.token_ttl)?;
-    args.wait.check()?;
-    let hub = args.change.hub.open().await?;
-    let remote = args.change.hub.remote(&args.remote).await?;
-    // Before anything is asked of anybody: an address that can't work.
-    let access = |token: String| {
-        let access =
-            remote.access(token, args.api_server.as_ref(), args.tls_server_name.as_deref())?;
-        checked(&id, &access).map_err(|failure| match &args.api_server {
-            Some(_) => failure.exit(Exit::Usage),
-            None => failure,
-        })?;
-        Ok::<_, CommandFailure>(MemberSpec {
-            access,
-            network: network(args.network.as_deref()),
-            mode: Mode::Normal,
-            uid: None,
-            trust_domain: args.trust_domain.as_deref().map(Arc::from),
-        })
-    };
-    let server = access("not-yet-known".into())?.access.server;
-    let (hub_uid, remote_uid) = (hub.uid().await?, remote.uid().await?);
-    if hub_uid == remote_uid {
-        return Err(of_config_cluster(&format!("context {}", remote.context), &hub, &hub_uid));
+/// Control planes by commas.
+///
+/// # Errors
+/// One of them is no `HOST:PORT`.
+pub(super) fn discovery(text: &str) -> Result<String, String> {
+    for one in text.split(',') {
+        one.parse::<Discovery>().map_err(|error| format!("{one:?}: {error}"))?;
     }
+    Ok(text.to_owned())
+}
+
+/// Runs `strait cluster add`, for one cluster.
+pub(crate) async fn run(args: &AddArgs) -> CommandResult {
+    args.check()?;
+    if args.rights {
+        let rights = rights::rights(args.rbac, args.more(), args.webhook.is_asked());
+        output::print(&rights::table(&rights, &OutputStyle::of_stdout()))?;
+        return Ok(Exit::Fine);
+    }
+    let hub = args.change.hub.open().await?;
+    let joining = prepare(args, &hub).await?;
+    if args.output.is_some() {
+        return joining.print().await;
+    }
+    if !args.change.confirmed(&joining.plan).await? {
+        output::print(&joining.manifests()?)?;
+        return Ok(joining.dry_exit());
+    }
+    joining.carry_out().await?;
+    joining.follow().await
+}
+
+/// A cluster that can be added: what is to be made of it, and what its operator is told first.
+pub(super) struct Joining<'a> {
+    args: AddArgs,
+    /// Its ID.
+    pub(super) id: ClusterId,
+    hub: &'a ClusterApi,
+    remote: ClusterApi,
+    /// What is made in it.
+    objects: Vec<Value>,
+    /// Whether it is the config cluster, which is a member by itself.
+    is_hub: bool,
+    /// Whether its operator should look before going on.
+    finds_problem: bool,
+    /// For people.
+    pub(super) plan: String,
+}
+
+/// Looks at both clusters, and refuses what can't work. Changes nothing.
+pub(super) async fn prepare<'a>(
+    args: &AddArgs,
+    hub: &'a ClusterApi,
+) -> Result<Joining<'a>, CommandFailure> {
+    let context = args.remote.as_deref().unwrap_or_default();
+    let id = cluster_id(args.name.as_deref().unwrap_or(context))?;
+    args.check()?;
+    let remote = args.change.hub.remote(context).await?;
+    // Before anything is asked of anybody: an address that can't work.
+    let server = member(args, &id, &remote, NO_TOKEN.into()).map(|spec| spec.access.server);
+    let hub_uid = hub.uid().await?;
+    let remote_uid = remote.uid().await;
+    let is_hub = remote_uid.as_ref().is_ok_and(|uid| *uid == hub_uid);
+    let has_parts = args.gateway.gateway || args.webhook.is_asked();
+    if is_hub && !has_parts {
+        return Err(of_config_cluster(&format!("context {}", remote.context), hub, &hub_uid));
+    }
+    let (server, remote_uid) = match is_hub {
+        true => (remote.server().clone(), hub_uid.clone()),
+        false => (server?, remote_uid?),
+    };
     let ns = &args.change.hub.namespace;
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
-    // What is printed may be to change what a member's API server is told of the webhook.
-    if args.output.is_none() || !args.webhook.is_asked() {
-        free(&hub, ns, &id, &server).await?;
+    // What is printed may be to change what a member is told.
+    if !is_hub && (args.output.is_none() || !has_parts) {
+        free(hub, ns, &id, &server).await?;
     }
     let version = remote.get("/version").await?.unwrap_or_default();
-    let webhook = args.webhook.manifests(&hub, ns, &id, args.network.as_deref()).await?;
-    let made = || manifests::reader(args.rbac, args.more()).into_iter().chain(webhook.clone());
+    let network = args.network.as_deref();
+    let discovery = discovery_of(args, hub, is_hub).await?;
+    let image = args.gateway.image();
+    let gateway = network.filter(|_| args.gateway.gateway).map(|network| {
+        let (cluster, discovery, image) = (id.as_str(), &*discovery, &*image);
+        GatewayPlan { cluster, network, discovery, image }
+    });
+    let webhook = args.webhook.manifests(hub, ns, (&id, &remote), network).await?;
+    let mut objects = match is_hub {
+        true => in_network(hub, ns, network).await?,
+        false => manifests::reader(args.rbac, args.more()),
+    };
+    objects.extend(args.istio_service.iter().flat_map(|at| istio_service::manifests(ns, at)));
+    objects.extend(gateway.iter().flat_map(GatewayPlan::manifests));
+    // Last: from then on pods are asked about.
+    let of_reader = |object: &Value| is_hub && object["kind"] != "MutatingWebhookConfiguration";
+    objects.extend(webhook.into_iter().filter(|object| !of_reader(object)));
 
-    if args.output.is_some() {
-        return print_manifests(args, &id, &remote, made(), access).await;
+    let mut plan = clusters(hub, &hub_uid, &remote, &remote_uid, &version);
+    plan += &format!("Will make in {}", remote.context);
+    plan += &if is_hub {
+        let label =
+            network.map(|network| format!("  label {NETWORK_LABEL}={network} of namespace {ns}\n"));
+        format!(", which is the config cluster\n{}", label.unwrap_or_default())
+    } else {
+        format!(" (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
+    };
+    plan += &gateway.as_ref().map(GatewayPlan::told).unwrap_or_default();
+    plan += &args.istio_service.iter().map(|at| istio_service::told(ns, at)).collect::<String>();
+    plan += args.webhook.told();
+    let mut finds_problem = false;
+    if !is_hub {
+        plan += &format!(
+            "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
+            hub.context,
+            secret::name_of(&id),
+            args.token_ttl
+        );
+        let told = preview(&remote, hub, ns, network, &args.wait.connect()).await;
+        finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
+        plan += &told;
     }
-    let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
-    let mut plan = output::table(
+    Ok(Joining { args: args.clone(), id, hub, remote, objects, is_hub, finds_problem, plan })
+}
+
+/// What puts the config cluster into a network: a member's Secret would say it, and it has none.
+///
+/// # Errors
+/// It is in another.
+async fn in_network(
+    hub: &ClusterApi,
+    namespace: &str,
+    network: Option<&str>,
+) -> Result<Vec<Value>, CommandFailure> {
+    let Some(network) = network else { return Ok(Vec::new()) };
+    let found = hub.get(&format!("/api/v1/namespaces/{namespace}")).await?.unwrap_or_default();
+    if let Some(other) = found["metadata"]["labels"][NETWORK_LABEL].as_str()
+        && other != network
+    {
+        let text = format!(
+            "namespace {namespace} of {} says that the cluster is in network {other:?}, not {network:?}; nothing was changed",
+            hub.context
+        );
+        return Err(CommandFailure::failed(text).next(format!(
+            "give --network {other}, or change it first: strait network join {} --network {network}",
+            hub.context
+        )));
+    }
+    Ok(vec![json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": { "name": namespace, "labels": { NETWORK_LABEL: network } },
+    })])
+}
+
+/// Where a gateway finds the control plane; empty where no gateway is asked for.
+async fn discovery_of(
+    args: &AddArgs,
+    hub: &ClusterApi,
+    is_hub: bool,
+) -> Result<String, CommandFailure> {
+    let ns = &args.change.hub.namespace;
+    match &args.discovery {
+        Some(told) => return Ok(told.clone()),
+        None if !args.gateway.gateway => return Ok(String::new()),
+        None if is_hub => return Ok(format!("strait.{ns}.svc:15012")),
+        None => {}
+    }
+    let Some((address, _)) = hub.front(ns).await? else {
+        return Err(CommandFailure::failed(format!(
+            "service {ns}/strait of {} has no address outside its cluster, by which the gateway would reach the control plane; nothing was changed",
+            hub.context
+        ))
+        .next("wait for its load balancer, or say where: --discovery HOST:15012"));
+    };
+    Ok(if address.contains(':') {
+        format!("[{address}]:15012")
+    } else {
+        format!("{address}:15012")
+    })
+}
+
+/// The two clusters, as a plan begins.
+fn clusters(
+    hub: &ClusterApi,
+    hub_uid: &str,
+    remote: &ClusterApi,
+    remote_uid: &str,
+    version: &Value,
+) -> String {
+    output::table(
         &[],
         vec![
             vec![
@@ -145,63 +310,178 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
                 format!("kube-system {remote_uid}, {}", text(&version["gitVersion"])).into(),
             ],
         ],
-        &output::OutputStyle::of_stdout(),
-    );
-    plan += &format!(
-        "Will make in {} (rbac level {})\n  namespace strait-reader, serviceaccount strait-reader\n  \
-         clusterrole strait-reader: get, list, watch {}; no secrets, {}\n",
-        remote.context,
-        args.rbac.as_str(),
-        resources.join(", "),
-        if args.roots { "no writes of other objects than these" } else { "no writes of objects" },
-    );
-    match args.rbac {
-        Rbac::Core => {
-            plan += "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
-                     and localities come from its slices only; no pod of it can call by its token\n";
+        &OutputStyle::of_stdout(),
+    )
+}
+
+/// How the control plane is to know and reach a member, with this token.
+fn member(
+    args: &AddArgs,
+    id: &ClusterId,
+    remote: &ClusterApi,
+    token: String,
+) -> Result<MemberSpec, CommandFailure> {
+    let access = remote.access(token, args.api_server.as_ref(), args.tls_server_name.as_deref())?;
+    checked(id, &access).map_err(|failure| match &args.api_server {
+        Some(_) => failure.exit(Exit::Usage),
+        None => failure,
+    })?;
+    Ok(MemberSpec {
+        access,
+        network: network(args.network.as_deref()),
+        mode: Mode::Normal,
+        uid: None,
+        trust_domain: args.trust_domain.as_deref().map(Arc::from),
+    })
+}
+
+impl Joining<'_> {
+    /// Makes everything; the Secret comes last.
+    pub(super) async fn carry_out(&self) -> Result<(), CommandFailure> {
+        let Self { args, id, hub, remote, .. } = self;
+        for manifest in &self.objects {
+            remote.apply(manifest).await?;
         }
-        Rbac::Full => {
-            plan += "  and create of tokenreviews, and get of the keys by which tokens are signed:\n    \
-                     to know pods by their tokens\n";
+        if self.is_hub {
+            done(&format!("gateway and injection as asked for made in {}", remote.context));
+            return Ok(());
         }
+        done(&format!("reader made in {}", remote.context));
+        let (token, ends) = token(remote, args.token_ttl).await?;
+        check_rights(&remote.with_token(&token)?, args.rbac).await?;
+        let resources: Vec<&str> = args.rbac.resources().iter().map(|(_, name)| *name).collect();
+        done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
+        let spec = member(args, id, remote, token)?;
+        make_secret(hub, &args.change.hub.namespace, id, &spec, args.self_renew).await
     }
-    if args.roots {
-        plan += "  create of ConfigMaps, and get, list, watch, update of istio-ca-root-cert and strait-ca-root-cert:\n    \
-                 the roots that its workloads are to believe\n";
+
+    /// Tells how the control plane takes it, and what to do next.
+    pub(super) async fn follow(&self) -> CommandResult {
+        let Self { args, id, remote, .. } = self;
+        let end = match self.is_hub {
+            true => Exit::Fine,
+            false => args.wait.follow(id, &Goal::Synced).await?,
+        };
+        let network = args.network.as_deref().filter(|_| args.gateway.gateway);
+        if let Some(network) = network {
+            eprintln!("next: strait network get {network} --wait    # until it can be entered");
+        }
+        if args.webhook.is_asked() {
+            eprintln!(
+                "next: kubectl --context {} label namespace NAMESPACE strait.dev/inject=enabled    # and restart its pods",
+                remote.context
+            );
+        }
+        Ok(end)
     }
-    if args.self_renew {
-        plan += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";
+
+    /// How a dry run ends.
+    pub(super) fn dry_exit(&self) -> Exit {
+        if self.finds_problem { Exit::Unhealthy } else { Exit::Fine }
     }
-    if args.own_mesh_config {
-        plan += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
+
+    /// All that would be written, for both clusters, but for the token, which is made when it is.
+    pub(super) fn manifests(&self) -> Result<String, CommandFailure> {
+        let Self { args, id, remote, .. } = self;
+        let mut out = self.of_remote();
+        if !self.is_hub {
+            out += &format!("# In {}:\n", self.hub.context);
+            let spec = member(args, id, remote, NO_TOKEN.to_owned())?;
+            out += &secret::to_yaml(&args.change.hub.namespace, id, &spec, args.self_renew);
+        }
+        Ok(out)
     }
-    plan += args.webhook.told();
-    plan += &format!(
-        "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
-        hub.context,
-        secret::name_of(&id),
-        args.token_ttl
-    );
-    let told = preview(&remote, &hub, ns, args.network.as_deref(), &args.wait.connect()).await;
-    plan += &told;
-    if !args.change.confirmed(&plan).await? {
-        let finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
-        return Ok(if finds_problem { Exit::Unhealthy } else { Exit::Fine });
+
+    fn of_remote(&self) -> String {
+        let mut out = format!("# In {}:\n", self.remote.context);
+        for manifest in &self.objects {
+            out += &format!("{}---\n", output::yaml(manifest));
+        }
+        out
     }
-    for manifest in made() {
-        remote.apply(&manifest).await?;
+
+    async fn print(&self) -> CommandResult {
+        let Self { args, id, remote, .. } = self;
+        let mut out = self.of_remote();
+        let made = match self.is_hub {
+            true => return output::print(&out).map(|()| Exit::Fine),
+            false => remote.reader_token(args.token_ttl.0.as_secs()).await?,
+        };
+        match made {
+            Some((token, ends)) => {
+                out += &format!("# In the config cluster. The token is valid until {ends}.\n");
+                let spec = member(args, id, remote, token)?;
+                out += &secret::to_yaml(&args.change.hub.namespace, id, &spec, args.self_renew);
+            }
+            None => {
+                out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
+                        # Run the same command again to have it printed.\n";
+            }
+        }
+        output::print(&out)?;
+        Ok(Exit::Fine)
     }
-    done(&format!("reader made in {}", remote.context));
-    let (token, ends) = token(&remote, args.token_ttl).await?;
-    check_rights(&remote.with_token(&token)?, args.rbac).await?;
-    done(&format!("it reads {}; token valid until {ends}", resources.join(", ")));
-    make_secret(&hub, ns, &id, &access(token)?, args.self_renew).await?;
-    args.wait.follow(&id, &Goal::Synced).await
 }
 
 impl AddArgs {
     fn more(&self) -> More {
-        More { own_mesh: self.own_mesh_config, self_renew: self.self_renew, roots: self.roots }
+        More {
+            own_mesh: self.own_mesh_config,
+            self_renew: self.self_renew,
+            // What is injected, and the gateway, start with them.
+            roots: self.roots || self.gateway.gateway || self.webhook.is_asked(),
+        }
+    }
+
+    /// What the command line alone shows to be wrong.
+    pub(super) fn check(&self) -> Result<(), CommandFailure> {
+        check_network(self.network.as_deref())?;
+        check_trust_domain(self.trust_domain.as_deref())?;
+        check_ttl(self.token_ttl)?;
+        self.wait.check()?;
+        if self.gateway.gateway && self.network.is_none() && self.from.is_none() && !self.rights {
+            return Err(CommandFailure::usage("--gateway leads into a network, and none is named")
+                .next("add --network NET"));
+        }
+        Ok(())
+    }
+
+    /// What a plan says of the reader.
+    fn rights_told(&self) -> String {
+        let resources: Vec<&str> = self.rbac.resources().iter().map(|(_, name)| *name).collect();
+        let more = self.more();
+        let mut told = format!(
+            "  namespace strait-reader, serviceaccount strait-reader\n  \
+             clusterrole strait-reader: get, list, watch {}; no secrets, {}\n",
+            resources.join(", "),
+            if more.roots {
+                "no writes of other objects than these"
+            } else {
+                "no writes of objects"
+            },
+        );
+        told += match self.rbac {
+            Rbac::Core => {
+                "  ! without pods and nodes no identity is known: nothing of it can cross networks,\n    \
+                 and localities come from its slices only; no pod of it can call by its token\n"
+            }
+            Rbac::Full => {
+                "  and create of tokenreviews, and get of the keys by which tokens are signed:\n    \
+                 to know pods by their tokens\n"
+            }
+        };
+        if more.roots {
+            told += "  create of ConfigMaps, and get, list, watch, update of istio-ca-root-cert and strait-ca-root-cert:\n    \
+                     the roots that its workloads are to believe\n";
+        }
+        if more.self_renew {
+            told += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";
+        }
+        if more.own_mesh {
+            told += "  and get of the ConfigMaps strait and istio: its own trust domain\n";
+        }
+        told += "  what is lost without each right: strait cluster add --rights\n";
+        told
     }
 }
 
@@ -212,7 +492,7 @@ pub(super) fn of_config_cluster(what: &str, hub: &ClusterApi, uid: &str) -> Comm
         hub.context
     );
     CommandFailure::coded(&codes::SAME_CLUSTER_TWICE, fact)
-        .next("name another cluster, or the context of the config cluster by --context")
+        .next("name another cluster, or the context of the config cluster by --context\nfor a gateway or injection in the config cluster itself: --gateway, --inject")
 }
 
 /// A cluster ID, or what is wrong with it.
@@ -335,6 +615,22 @@ pub(super) async fn free(
     Ok(())
 }
 
+/// Whether the cluster that is to be added is a member already under its ID, by the address that it would be given.
+///
+/// # Errors
+/// The kubeconfig, or the Secrets, can't be read.
+pub(super) async fn is_member(args: &AddArgs, hub: &ClusterApi) -> Result<bool, CommandFailure> {
+    let context = args.remote.as_deref().unwrap_or_default();
+    let id = args.name.as_deref().unwrap_or(context);
+    let remote = args.change.hub.remote(context).await?;
+    let server = args.api_server.as_ref().unwrap_or(remote.server());
+    let secrets = hub.member_secrets(&args.change.hub.namespace).await?;
+    let entries = secrets.iter().flat_map(kubeconfigs).filter(|(key, _)| key == id);
+    let reads = |bytes: &[u8]| kubeconfig::parse(bytes, None, Loopback::Allowed);
+    let mut read = entries.filter_map(|(_, bytes)| reads(&bytes).ok());
+    Ok(read.any(|access| access.server == *server))
+}
+
 async fn token(
     remote: &ClusterApi,
     ttl: HumanDuration,
@@ -390,32 +686,6 @@ pub(super) async fn make_secret(
     hub.apply(&manifest).await?;
     done(&format!("secret {namespace}/{} made in {}", secret::name_of(id), hub.context));
     Ok(())
-}
-
-async fn print_manifests(
-    args: &AddArgs,
-    id: &ClusterId,
-    remote: &ClusterApi,
-    made: impl Iterator<Item = Value>,
-    access: impl Fn(String) -> Result<MemberSpec, CommandFailure>,
-) -> CommandResult {
-    let mut out = format!("# In {}:\n", remote.context);
-    for manifest in made {
-        out += &format!("{}---\n", output::yaml(&manifest));
-    }
-    match remote.reader_token(args.token_ttl.0.as_secs()).await? {
-        Some((token, ends)) => {
-            out += &format!("# In the config cluster. The token is valid until {ends}.\n");
-            out +=
-                &secret::to_yaml(&args.change.hub.namespace, id, &access(token)?, args.self_renew);
-        }
-        None => {
-            out += "# In the config cluster: a Secret, once the above is applied and a token can be made.\n\
-                    # Run the same command again to have it printed.\n";
-        }
-    }
-    output::print(&out)?;
-    Ok(Exit::Fine)
 }
 
 /// Loopback addresses are believed where the operator has named the URL.

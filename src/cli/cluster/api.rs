@@ -27,6 +27,9 @@ use crate::store::{ISTIO_SECRET_LABEL, SECRET_LABEL, kubeconfig};
 /// Where meshes publish the roots that workloads trust.
 pub(crate) const ROOTS: &str = "istio-ca-root-cert";
 
+/// On the control plane's Service: the name or address by which other clusters reach it. The chart writes it.
+const ADDRESS_ANNOTATION: &str = "strait.dev/address";
+
 /// How long a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -268,6 +271,23 @@ impl ClusterApi {
         }
     }
 
+    /// The name or address by which other clusters reach the control plane's Service, and its ports; none where nothing
+    /// outside the cluster does.
+    pub(crate) async fn front(
+        &self,
+        namespace: &str,
+    ) -> Result<Option<(String, Vec<u64>)>, CommandFailure> {
+        let path = format!("/api/v1/namespaces/{namespace}/services/strait");
+        let service = self.get(&path).await?.unwrap_or_default();
+        let first = &service["status"]["loadBalancer"]["ingress"][0];
+        let named = &service["metadata"]["annotations"][ADDRESS_ANNOTATION];
+        let address = [named, &first["ip"], &first["hostname"], &service["spec"]["externalIPs"][0]]
+            .into_iter()
+            .find_map(Value::as_str);
+        let ports = items(&service["spec"]["ports"]).iter().filter_map(|one| one["port"].as_u64());
+        Ok(address.map(|address| (address.to_owned(), ports.collect())))
+    }
+
     /// The Secrets that describe member clusters, the oldest first.
     pub(crate) async fn member_secrets(
         &self,
@@ -439,6 +459,14 @@ pub(crate) fn path_of(manifest: &Value) -> String {
         Some("ClusterRoleBinding") => format!("{rbac}/clusterrolebindings/{name}"),
         Some("MutatingWebhookConfiguration") => {
             format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{name}")
+        }
+        Some("Service") => format!("/api/v1/namespaces/{namespace}/services/{name}"),
+        Some("EndpointSlice") => {
+            format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}")
+        }
+        Some("Deployment") => format!("/apis/apps/v1/namespaces/{namespace}/deployments/{name}"),
+        Some("PodDisruptionBudget") => {
+            format!("/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}")
         }
         _ => format!("/api/v1/namespaces/{namespace}/secrets/{name}"),
     }

@@ -6,12 +6,16 @@
 mod add;
 pub(super) mod api;
 mod change;
+mod fleet;
 mod follow;
+mod gateway;
 mod import;
+mod istio_service;
 mod manifests;
 mod mode;
 mod preview;
 mod remove;
+mod rights;
 mod rotate;
 pub(super) mod webhook;
 
@@ -27,7 +31,7 @@ use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, age, ite
 /// Member clusters.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ClusterCommand {
-    /// Make a cluster a member: a reader in it, and a Secret with its token
+    /// Make a cluster a member, or many: a reader in it, and a Secret with its token; its gateway and injection where asked for
     Add(Box<add::AddArgs>),
     /// List member clusters
     List(ListArgs),
@@ -111,6 +115,7 @@ fn state(row: &Value) -> Cell {
 /// Runs `strait cluster`.
 pub(crate) async fn run(command: ClusterCommand) -> CommandResult {
     match command {
+        ClusterCommand::Add(args) if args.from.is_some() => Box::pin(fleet::run(&args)).await,
         ClusterCommand::Add(args) => Box::pin(add::run(&args)).await,
         ClusterCommand::List(list) => list.run(CLUSTERS.path, &CLUSTERS.listing).await,
         ClusterCommand::Get(ClusterGetArgs { name, one }) => {

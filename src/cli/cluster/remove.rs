@@ -6,7 +6,7 @@ use serde_json::json;
 use super::api::{full_name, holds, path_of};
 use super::follow::{Goal, Wait};
 use super::manifests::{self, More, Rbac};
-use super::{ClusterChange, done, webhook};
+use super::{ClusterChange, done, gateway, istio_service, webhook};
 use crate::cli::failure::{CommandResult, Exit};
 use crate::model::ClusterId;
 
@@ -51,8 +51,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
     if let Some(remote) = &remote {
         plan += &format!(
             "Will remove from {}: clusterrolebinding, clusterrole and namespace strait-reader, with every token of it,\n  \
-             and mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more\n",
-            remote.context
+             and mutatingwebhookconfiguration strait-inject: new pods get no sidecar any more;\n  \
+             and what 'strait cluster add' made beside: namespace strait-gateway with the gateway, service {}/istiod\n",
+            remote.context, args.change.hub.namespace
         );
     }
     if !args.change.confirmed(&plan).await? {
@@ -78,6 +79,17 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
         let everything = More { own_mesh: true, self_renew: true, roots: true };
         for manifest in manifests::reader(Rbac::Full, everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
+        }
+        let beside = [gateway::namespace()]
+            .into_iter()
+            .chain(istio_service::named(&args.change.hub.namespace));
+        for manifest in beside {
+            let path = path_of(&manifest);
+            let there = remote.get(&path).await?.unwrap_or_default();
+            // What another has made, or Helm, stays.
+            if there["metadata"]["labels"]["app.kubernetes.io/managed-by"] == "strait" {
+                remote.delete(&path).await?;
+            }
         }
         done(&format!("reader removed from {}", remote.context));
     }

@@ -15,7 +15,7 @@ use crate::model::ClusterId;
 const PUBLISHED: [&str; 2] = ["strait-ca-root-cert", ROOTS];
 
 /// What `strait cluster add` is told of injection.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct WebhookFlags {
     /// Have its API server ask the control plane for sidecars: a MutatingWebhookConfiguration
     #[arg(long, requires = "inject_failure_policy")]
@@ -23,9 +23,9 @@ pub(super) struct WebhookFlags {
     /// What becomes of its new pods while the control plane doesn't answer
     #[arg(long, value_enum, requires = "inject")]
     inject_failure_policy: Option<FailurePolicy>,
-    /// Where its API server reaches the webhook: https://HOST:PORT, or a Service of the cluster as NAMESPACE/NAME[:PORT] [default: NS/strait:443]
+    /// Where its API server reaches the webhook: https://HOST:PORT, or a Service of the cluster as NAMESPACE/NAME[:PORT] [default: the Service strait of the cluster, else that of the config cluster by its address]
     #[arg(long, value_name = "WHERE", requires = "inject", value_parser = target)]
-    inject_at: Option<WebhookTarget>,
+    pub(super) inject_at: Option<WebhookTarget>,
     /// Roots of the webhook's certificate, PEM [default: those that the config cluster publishes]
     #[arg(long, value_name = "F", requires = "inject")]
     inject_roots: Option<PathBuf>,
@@ -100,7 +100,7 @@ pub(crate) fn named() -> Value {
 }
 
 /// `https://HOST:PORT`, or `NAMESPACE/NAME[:PORT]`.
-fn target(text: &str) -> Result<WebhookTarget, String> {
+pub(super) fn target(text: &str) -> Result<WebhookTarget, String> {
     let wrong = || "expected https://HOST:PORT, or NAMESPACE/NAME[:PORT]".to_owned();
     if text.starts_with("https://") {
         let url = text.trim_end_matches('/');
@@ -124,6 +124,36 @@ fn target(text: &str) -> Result<WebhookTarget, String> {
     }
 }
 
+/// Where an API server reaches the webhook unless the operator says it.
+async fn usual_target(
+    hub: &ClusterApi,
+    remote: &ClusterApi,
+    namespace: &str,
+) -> Result<WebhookTarget, CommandFailure> {
+    let say = "say where: --inject-at https://HOST:PORT, or --inject-at NAMESPACE/SERVICE[:PORT]";
+    let path = format!("/api/v1/namespaces/{namespace}/services/strait");
+    if remote.get(&path).await?.is_some() {
+        let (namespace, name) = (namespace.to_owned(), "strait".to_owned());
+        return Ok(WebhookTarget::Service { namespace, name, port: 443 });
+    }
+    match hub.front(namespace).await? {
+        Some((address, ports)) if ports.contains(&443) => {
+            let host = if address.contains(':') { format!("[{address}]") } else { address };
+            Ok(WebhookTarget::Url(format!("https://{host}:443")))
+        }
+        Some(_) => Err(CommandFailure::failed(format!(
+            "service {namespace}/strait of {} has no port 443: this control plane injects nothing; nothing was changed",
+            hub.context
+        ))
+        .next("helm upgrade strait deploy/charts/strait --reuse-values --set inject.enabled=true")),
+        None => Err(CommandFailure::failed(format!(
+            "{} has no service {namespace}/strait, and that of {} has no address outside its cluster; nothing was changed",
+            remote.context, hub.context
+        ))
+        .next(say)),
+    }
+}
+
 impl WebhookFlags {
     /// The objects for the cluster, where they are asked for: the registration, and the reader's right to read it.
     ///
@@ -133,22 +163,21 @@ impl WebhookFlags {
         &self,
         hub: &ClusterApi,
         namespace: &str,
-        cluster: &ClusterId,
+        (cluster, remote): (&ClusterId, &ClusterApi),
         network: Option<&str>,
     ) -> Result<Vec<Value>, CommandFailure> {
         let Some(policy) = self.inject_failure_policy.filter(|_| self.inject) else {
             return Ok(Vec::new());
         };
         let roots = self.roots(hub, namespace).await?;
-        let usual = || WebhookTarget::Service {
-            namespace: namespace.to_owned(),
-            name: "strait".to_owned(),
-            port: 443,
+        let target = match &self.inject_at {
+            Some(target) => target.clone(),
+            None => usual_target(hub, remote, namespace).await?,
         };
         let registration = WebhookRegistration {
             cluster: cluster.as_str(),
             network,
-            target: self.inject_at.clone().unwrap_or_else(usual),
+            target,
             roots: &roots,
             when_away: match policy {
                 FailurePolicy::Fail => WhenAway::Fail,

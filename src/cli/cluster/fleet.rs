@@ -1,0 +1,207 @@
+//! `strait cluster add --from FILE`: many clusters at once, with a row for each of what became of it.
+//!
+//! All are looked at before anything is asked or made. One that can't be added keeps nothing from the others, and the same
+//! file can be given again: those that are members already stay as they are.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::add::{AddArgs, Joining, discovery, is_member, prepare};
+use super::istio_service;
+use super::webhook;
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::output::{self, Cell, OutputStyle};
+use crate::codes;
+
+/// What a file may take, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// A cluster of the file: what differs from the command line.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FleetEntry {
+    context: String,
+    name: Option<String>,
+    network: Option<String>,
+    trust_domain: Option<String>,
+    api_server: Option<String>,
+    tls_server_name: Option<String>,
+    discovery: Option<String>,
+    inject_at: Option<String>,
+    istio_service: Option<String>,
+}
+
+/// What became of a cluster.
+enum FleetResult {
+    /// It can be added.
+    Ready,
+    /// It is a member already.
+    Member,
+    /// It was added; whether the control plane could follow.
+    Added(Exit),
+    Failed(CommandFailure),
+}
+
+struct FleetRow<'a> {
+    args: AddArgs,
+    joining: Option<Joining<'a>>,
+    result: FleetResult,
+}
+
+/// Runs `strait cluster add --from`.
+pub(crate) async fn run(args: &AddArgs) -> CommandResult {
+    args.check()?;
+    let file = args.from.as_deref().unwrap_or(Path::new("-"));
+    let all = read(file, args)?;
+    let hub = args.change.hub.open().await?;
+    let mut rows = Vec::new();
+    let mut plan = String::new();
+    for args in all {
+        let (joining, result) = match prepare(&args, &hub).await {
+            Ok(joining) => {
+                plan += &format!("{}\n", joining.plan);
+                (Some(joining), FleetResult::Ready)
+            }
+            Err(failure) if failure.is(&codes::ID_TAKEN) && is_member(&args, &hub).await? => {
+                (None, FleetResult::Member)
+            }
+            Err(failure) => {
+                plan += &format!("! {} can't be added\n{failure}\n\n", context(&args));
+                (None, FleetResult::Failed(failure))
+            }
+        };
+        rows.push(FleetRow { args, joining, result });
+    }
+    let ready = rows.iter().filter(|row| row.joining.is_some()).count();
+    plan += &format!("{ready} of {} clusters can be added.\n", rows.len());
+    if ready > 0 && !args.change.confirmed(&plan).await? {
+        let mut end = if ready == rows.len() { Exit::Fine } else { Exit::Unhealthy };
+        for joining in rows.iter().filter_map(|row| row.joining.as_ref()) {
+            output::print(&format!("{}---\n", joining.manifests()?))?;
+            if joining.dry_exit() == Exit::Unhealthy {
+                end = Exit::Unhealthy;
+            }
+        }
+        eprint!("{}", table(&rows));
+        return Ok(end);
+    }
+    if ready == 0 {
+        eprint!("{plan}");
+    }
+    // All are made before any is waited for: they are read at the same time.
+    for row in &mut rows {
+        let Some(joining) = &row.joining else { continue };
+        row.result = match joining.carry_out().await {
+            Ok(()) => FleetResult::Added(Exit::Fine),
+            Err(failure) => told(failure),
+        };
+    }
+    for row in &mut rows {
+        let (Some(joining), FleetResult::Added(_)) = (&row.joining, &row.result) else { continue };
+        row.result = match joining.follow().await {
+            Ok(end) => FleetResult::Added(end),
+            Err(failure) => {
+                let end = failure.exit;
+                eprintln!("{failure}");
+                FleetResult::Added(end)
+            }
+        };
+    }
+    output::print(&table(&rows))?;
+    let failed = |row: &FleetRow<'_>| matches!(row.result, FleetResult::Failed(_));
+    let behind =
+        |row: &FleetRow<'_>| matches!(row.result, FleetResult::Added(end) if end != Exit::Fine);
+    Ok(match (rows.iter().any(failed), rows.iter().any(behind)) {
+        (true, _) => {
+            eprintln!(
+                "next: mend what is said above, and give the same file again: members stay as they are"
+            );
+            Exit::Failed
+        }
+        (false, true) => Exit::Unhealthy,
+        (false, false) => Exit::Fine,
+    })
+}
+
+fn told(failure: CommandFailure) -> FleetResult {
+    eprintln!("{failure}");
+    FleetResult::Failed(failure)
+}
+
+fn context(args: &AddArgs) -> &str {
+    args.remote.as_deref().unwrap_or_default()
+}
+
+fn table(rows: &[FleetRow<'_>]) -> String {
+    let look = OutputStyle::of_stdout();
+    let row = |row: &FleetRow<'_>| {
+        let result = match &row.result {
+            FleetResult::Ready => Cell::good("can be added"),
+            FleetResult::Member => "a member already".into(),
+            FleetResult::Added(Exit::Fine) => Cell::good("added"),
+            FleetResult::Added(_) => Cell::doubtful("added, and not followed yet: see above"),
+            FleetResult::Failed(failure) => Cell::bad(format!("failed: {}", failure.message())),
+        };
+        let id = row.args.name.as_deref().unwrap_or_else(|| context(&row.args));
+        let network = row.args.network.as_deref().unwrap_or("<none>");
+        vec![id.into(), context(&row.args).into(), network.into(), result]
+    };
+    output::table(
+        &["CLUSTER", "CONTEXT", "NETWORK", "RESULT"],
+        rows.iter().map(row).collect(),
+        &look,
+    )
+}
+
+/// The command lines that the entries of a file stand for.
+fn read(file: &Path, args: &AddArgs) -> Result<Vec<AddArgs>, CommandFailure> {
+    let usage = |fact: String| {
+        CommandFailure::usage(format!("--from {}: {fact}; nothing was changed", file.display()))
+            .next("list entries such as '- {context: west, network: n2}'")
+    };
+    let metadata = std::fs::metadata(file).map_err(|error| usage(error.to_string()))?;
+    if metadata.len() > FILE_BYTES_MAX {
+        return Err(usage(format!("it is larger than {FILE_BYTES_MAX} bytes")));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| usage(error.to_string()))?;
+    let entries: Vec<FleetEntry> = serde_saphyr::from_str(&text)
+        .map_err(|error| usage(output::clean(&error.without_snippet().to_string())))?;
+    if entries.is_empty() {
+        return Err(usage("it lists no cluster".to_owned()));
+    }
+    let mut seen = BTreeSet::new();
+    let mut all = Vec::new();
+    for entry in entries {
+        let id = entry.name.clone().unwrap_or_else(|| entry.context.clone());
+        let wrong = |field: &str, fact: String| usage(format!("cluster {id}: {field}: {fact}"));
+        if !seen.insert(id.clone()) {
+            return Err(usage(format!("cluster {id} is listed twice")));
+        }
+        let mut one = args.clone();
+        one.from = None;
+        let api_server = entry.api_server.map(|text| text.parse());
+        let api_server =
+            api_server.transpose().map_err(|error| wrong("apiServer", format!("{error}")))?;
+        let parsed = |field, text: Option<String>, parse: fn(&str) -> Result<String, String>| {
+            text.map(|text| parse(&text)).transpose().map_err(|fact| wrong(field, fact))
+        };
+        let told = parsed("discovery", entry.discovery, discovery)?;
+        let istio_service = parsed("istioService", entry.istio_service, istio_service::address)?;
+        let inject_at = entry.inject_at.map(|text| webhook::target(&text)).transpose();
+        let inject_at = inject_at.map_err(|fact| wrong("injectAt", fact))?;
+        one.remote = Some(entry.context);
+        one.name = Some(id.clone());
+        one.network = entry.network.or(one.network);
+        one.trust_domain = entry.trust_domain.or(one.trust_domain);
+        one.api_server = api_server.or(one.api_server);
+        one.tls_server_name = entry.tls_server_name.or(one.tls_server_name);
+        one.discovery = told.or(one.discovery);
+        one.istio_service = istio_service.or(one.istio_service);
+        one.webhook.inject_at = inject_at.or(one.webhook.inject_at);
+        one.check()?;
+        all.push(one);
+    }
+    Ok(all)
+}

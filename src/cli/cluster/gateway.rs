@@ -1,0 +1,242 @@
+//! `strait cluster add --gateway`: the east-west gateway of the cluster's network, as the chart `strait-member` has it.
+//!
+//! It is in a namespace of its own. For accounts of the control plane's namespace no member may vouch unless the policy
+//! says so, and a gateway needs none of that: it passes mTLS on by name.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::inject::default_image;
+
+/// Its namespace.
+const NAMESPACE: &str = "strait-gateway";
+/// Account, Deployment, Service and PodDisruptionBudget are called so.
+const NAME: &str = "east-west-gateway";
+/// In the place of the chart's release.
+const INSTANCE: &str = "strait";
+/// Where other networks dial, and where Envoy listens.
+const PORT: u16 = 15443;
+
+/// What `strait cluster add` is told of the gateway.
+#[derive(Debug, Clone, Args)]
+pub(super) struct GatewayFlags {
+    /// Make the east-west gateway of its network in it: what other networks reach its services by
+    #[arg(long)]
+    pub(super) gateway: bool,
+    /// Image of the gateway, with strait-agent and envoy [default: strait-agent of this version]
+    #[arg(long, value_name = "IMAGE", requires = "gateway")]
+    gateway_image: Option<String>,
+}
+
+impl GatewayFlags {
+    /// The image.
+    pub(super) fn image(&self) -> String {
+        self.gateway_image.clone().unwrap_or_else(default_image)
+    }
+}
+
+/// A gateway to be made.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GatewayPlan<'a> {
+    /// ID of its cluster.
+    pub(super) cluster: &'a str,
+    /// The network that it leads into.
+    pub(super) network: &'a str,
+    /// Where it reaches the control plane: `HOST:PORT`, several by commas.
+    pub(super) discovery: &'a str,
+    /// With `strait-agent` and `envoy`.
+    pub(super) image: &'a str,
+}
+
+impl GatewayPlan<'_> {
+    /// What the plan says of it.
+    pub(super) fn told(&self) -> String {
+        let Self { network, discovery, image, .. } = self;
+        format!(
+            "  namespace {NAMESPACE}, and in it serviceaccount, deployment, poddisruptionbudget and service {NAME}:\n    \
+             the gateway of network {network}, at each address that a load balancer gives the service;\n    \
+             2 pods of {image} without a right to anything of the cluster; the control plane is at {discovery}\n"
+        )
+    }
+
+    /// The objects, in the order in which they can be made.
+    pub(super) fn manifests(&self) -> Vec<Value> {
+        let Self { cluster, network, discovery, image } = self;
+        let [selector, labels] = labels();
+        let mut metadata = json!({ "name": NAME, "namespace": NAMESPACE, "labels": labels });
+        let plain = metadata.clone();
+        metadata["labels"]["topology.istio.io/network"] = json!(network);
+        let spread: Vec<Value> = ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+            .map(|key| {
+                json!({
+                    "maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway",
+                    "labelSelector": { "matchLabels": selector },
+                })
+            })
+            .into();
+        let field = |name: &str, path: &str| json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": path } } });
+        let port = |name: &str, port: u16| json!({ "name": name, "containerPort": port, "protocol": "TCP" });
+        let mount = |name: &str, path: &str| json!({ "name": name, "mountPath": path });
+        let read_only =
+            |name: &str, path: &str| json!({ "name": name, "mountPath": path, "readOnly": true });
+        let args = [
+            "run".to_owned(),
+            "--type=router".to_owned(),
+            format!("--service-account={NAME}"),
+            format!("--cluster={cluster}"),
+            format!("--network={network}"),
+            format!("--label=app.kubernetes.io/name={NAME}"),
+            format!("--label=app.kubernetes.io/instance={INSTANCE}"),
+            format!("--discovery={discovery}"),
+            "--domain=cluster.local".to_owned(),
+            "--".to_owned(),
+            "envoy".to_owned(),
+        ];
+        let container = json!({
+            "name": "envoy",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "args": args,
+            "env": [
+                field("POD_NAME", "metadata.name"),
+                field("POD_NAMESPACE", "metadata.namespace"),
+                field("POD_IP", "status.podIPs"),
+                field("NODE_NAME", "spec.nodeName"),
+            ],
+            "ports": [port("tls", PORT), port("health", 15021), port("metrics", 15020)],
+            // It listens once it has been told what is behind it.
+            "readinessProbe": { "tcpSocket": { "port": "tls" }, "periodSeconds": 2, "failureThreshold": 2 },
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "readOnlyRootFilesystem": true,
+                "capabilities": { "drop": ["ALL"] },
+            },
+            "resources": {
+                "requests": { "cpu": "100m", "memory": "128Mi" },
+                "limits": { "memory": "1Gi" },
+            },
+            "volumeMounts": [
+                read_only("token", "/var/run/secrets/tokens"),
+                read_only("roots", "/var/run/secrets/istio"),
+                mount("run", "/var/run/strait"),
+            ],
+        });
+        let token =
+            json!({ "audience": "istio-ca", "expirationSeconds": 43200, "path": "istio-token" });
+        let pod = json!({
+            "serviceAccountName": NAME,
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "securityContext": {
+                "runAsNonRoot": true, "runAsUser": 1337, "runAsGroup": 1337, "fsGroup": 1337,
+                "seccompProfile": { "type": "RuntimeDefault" },
+            },
+            "containers": [container],
+            "volumes": [
+                { "name": "token", "projected": { "sources": [{ "serviceAccountToken": token }] } },
+                { "name": "roots", "configMap": { "name": "istio-ca-root-cert" } },
+                { "name": "run", "emptyDir": { "medium": "Memory", "sizeLimit": "1Mi" } },
+            ],
+            "topologySpreadConstraints": spread,
+        });
+        vec![
+            namespace(),
+            json!({
+                "apiVersion": "v1", "kind": "ServiceAccount", "metadata": plain,
+                // It speaks to the control plane only, by a token of its own.
+                "automountServiceAccountToken": false,
+            }),
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": metadata,
+                "spec": {
+                    "type": "LoadBalancer", "selector": selector,
+                    "ports": [{ "name": "tls", "port": PORT, "targetPort": PORT, "protocol": "TCP" }],
+                },
+            }),
+            json!({
+                "apiVersion": "apps/v1", "kind": "Deployment", "metadata": plain,
+                "spec": {
+                    "replicas": 2,
+                    "selector": { "matchLabels": selector },
+                    "strategy": {
+                        "type": "RollingUpdate",
+                        "rollingUpdate": { "maxSurge": 1, "maxUnavailable": 0 },
+                    },
+                    "template": { "metadata": { "labels": labels }, "spec": pod },
+                },
+            }),
+            json!({
+                "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": plain,
+                "spec": { "maxUnavailable": 1, "selector": { "matchLabels": selector } },
+            }),
+        ]
+    }
+}
+
+/// What pods are selected by, and what every object has.
+fn labels() -> [Value; 2] {
+    let selector = json!({
+        "app.kubernetes.io/name": NAME,
+        "app.kubernetes.io/instance": INSTANCE,
+    });
+    let mut labels = selector.clone();
+    labels["app.kubernetes.io/part-of"] = json!("strait");
+    labels["app.kubernetes.io/managed-by"] = json!("strait");
+    [selector, labels]
+}
+
+/// All that goes with the gateway's namespace.
+pub(super) fn namespace() -> Value {
+    let [_, labels] = labels();
+    json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE, "labels": labels } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What Helm alone knows, and where the chart was rendered for.
+    fn without_helm(object: &Value) -> Value {
+        let mut object = object.clone();
+        for pointer in ["/metadata/labels", "/spec/template/metadata/labels"] {
+            if let Some(labels) = object.pointer_mut(pointer).and_then(Value::as_object_mut) {
+                labels.retain(|key, _| {
+                    !["helm.sh/chart", "app.kubernetes.io/version", "app.kubernetes.io/managed-by"]
+                        .contains(&&**key)
+                });
+            }
+        }
+        object["metadata"]["namespace"] = Value::Null;
+        object
+    }
+
+    #[test]
+    fn it_is_what_the_chart_renders() {
+        let rendered =
+            include_str!("../../../tests/charts/golden/strait-member.gateway-by-token.yaml");
+        let rendered = rendered.replace("instance: mesh", "instance: strait");
+        let rendered = rendered.replace("instance=mesh", "instance=strait");
+        let mut rendered: Vec<Value> = serde_saphyr::from_multiple(&rendered).expect("YAML");
+        rendered.retain(|object| object["metadata"]["name"] == NAME);
+        let made = GatewayPlan {
+            cluster: "east",
+            network: "n1",
+            discovery: "strait.example.org:15012",
+            image: "registry.example/strait-agent:0.1.0",
+        }
+        .manifests();
+        assert_eq!((made.len(), rendered.len()), (5, 4));
+        for object in &mut rendered {
+            let kind = object["kind"].clone();
+            let ours = made.iter().find(|ours| ours["kind"] == kind).expect("there is one");
+            if let Some(args) = object
+                .pointer_mut("/spec/template/spec/containers/0/args")
+                .and_then(Value::as_array_mut)
+            {
+                // That case gives Envoy two arguments more.
+                args.truncate(args.len() - 2);
+            }
+            assert_eq!(without_helm(ours), without_helm(object), "{kind}");
+        }
+    }
+}
