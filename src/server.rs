@@ -25,6 +25,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use self::core::Core;
@@ -60,10 +61,12 @@ pub struct Bound {
     /// Whether it is ready.
     pub readiness: watch::Receiver<Readiness>,
     tasks: Supervisor,
-    drain: tokio_util::sync::CancellationToken,
+    drain: CancellationToken,
     streams: Arc<xds::connections::Connections>,
     /// Whether the last state has been written, where one is.
     saved: Option<watch::Receiver<bool>>,
+    /// Whether another may write into clusters.
+    given_up: watch::Receiver<bool>,
     /// What holds the token where there is no state directory; it goes with the process.
     _temporary: Option<TempDir>,
     /// Ours until the last task has ended.
@@ -72,7 +75,7 @@ pub struct Bound {
 
 impl Bound {
     /// Lets streams end, then stops every task.
-    pub async fn shut_down(self) {
+    pub async fn shut_down(mut self) {
         self.drain.cancel();
         let gone = async {
             while !self.streams.is_empty() {
@@ -87,6 +90,8 @@ impl Bound {
         {
             warn!("the last state was not written in time; the one before it is on disk");
         }
+        // It says itself where that fails.
+        let _ = tokio::time::timeout(SAVE, self.given_up.wait_for(|given_up| *given_up)).await;
         self.tasks.shut_down(Duration::from_secs(5)).await;
     }
 }
@@ -179,7 +184,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let certificates = Certificates { identity: identity.clone(), named_roots };
     let inputs =
         ServerInputs::start(args, &source, state, rules, certificates, &core, &tasks).await;
-    let readiness = inputs.readiness.clone();
+    let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
     let ports = Ports {
         xds: xds_listener,
         admin: admin_listener,
@@ -207,6 +212,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         drain,
         streams,
         saved,
+        given_up,
         _temporary: temporary,
         _state_dir: state_dir,
     })

@@ -21,6 +21,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::status::{ClusterState, ClusterStatus};
 use crate::apiserver::{Access, ApiClient, ApiError, Patch};
 use crate::codes;
+use crate::model::WriterRole;
 
 /// The least time between two looks at what there is to report: a state that passes sooner is not reported.
 const PACE: Duration = Duration::from_secs(1);
@@ -45,18 +46,20 @@ enum Topic {
 pub async fn run(
     access: watch::Receiver<Access>,
     namespace: String,
-    is_writer: watch::Receiver<bool>,
+    role: watch::Receiver<WriterRole>,
     mut statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
 ) {
     let mut told = EventHistory::default();
     loop {
         told.look(&statuses.borrow_and_update().clone());
         let mut rest = PACE;
-        if !*is_writer.borrow() {
+        if *role.borrow() != WriterRole::Writes {
             // Whoever writes reports it.
             told.due.clear();
         }
-        while let Some((key, news)) = told.due.pop_first() {
+        while *role.borrow() == WriterRole::Writes
+            && let Some((key, news)) = told.due.pop_first()
+        {
             let event = event(&namespace, &key.0, &news, Timestamp::now());
             match write(&access, &namespace, &event).await {
                 Ok(()) => {}

@@ -25,7 +25,7 @@ use super::kubeconfig;
 use super::secret::{MemberSecret, SELF_RENEW_ANNOTATION};
 use super::token::{self, Lifetime};
 use crate::apiserver::{Access, ApiClient, ApiCredential, ApiError, Loopback, Patch, Redacted};
-use crate::model::ClusterId;
+use crate::model::{ClusterId, WriterRole};
 use crate::store::{ObjectName, Objects, WatchedSecret};
 
 /// The longest sleep: clocks are set, too.
@@ -59,7 +59,7 @@ type Fact = String;
 /// of the config cluster.
 pub async fn run(
     access: watch::Receiver<Access>,
-    is_writer: watch::Receiver<bool>,
+    role: watch::Receiver<WriterRole>,
     mut objects: watch::Receiver<Option<Arc<Objects>>>,
     loopback: Loopback,
 ) {
@@ -72,7 +72,7 @@ pub async fn run(
             let key = (one.secret.clone(), one.id.clone());
             let now = Timestamp::now();
             let rests = resting.get(&key).is_some_and(|until| *until > now);
-            if one.lifetime.half() > now || rests || !*is_writer.borrow() {
+            if one.lifetime.half() > now || rests || *role.borrow() != WriterRole::Writes {
                 continue;
             }
             let config = access.borrow().clone();

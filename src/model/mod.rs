@@ -23,6 +23,7 @@ mod telemetry;
 mod workload;
 mod workload_key;
 mod workloads;
+mod writer_role;
 
 pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectKey};
@@ -52,3 +53,4 @@ pub use telemetry::{EndpointMetadata, telemetry};
 pub use workload::{Addresses, Profile, UidMark, Workload};
 pub use workload_key::WorkloadKey;
 pub use workloads::{Near, Workloads, WorkloadsBuilder};
+pub use writer_role::WriterRole;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::aggregate::MergedService;
@@ -41,6 +42,8 @@ pub(super) struct Core {
     pub(super) shared: watch::Receiver<Arc<SharedServices>>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
+    /// The process is about to end.
+    pub(super) drain: CancellationToken,
 }
 
 impl Core {
@@ -85,6 +88,7 @@ impl Core {
             resolved: gateway_names(names_wanted, tasks),
             dead_gateways: gateway_probes(args.probe_gateways, &context_seen, tasks),
             context: context_seen,
+            drain: CancellationToken::new(),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::callers::KnownPods;
@@ -15,12 +16,13 @@ use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use crate::admin::Readiness;
 use crate::clusters::callers::{self, MemberCallers};
 use crate::clusters::status::ClusterStatus;
-use crate::clusters::{events, reconciler, renewal, writer};
+use crate::clusters::writer::WriterLease;
+use crate::clusters::{events, reconciler, renewal};
 use crate::config::ServeArgs;
 use crate::identity::{NamedRoots, ServerIdentity};
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, SourceProblem};
-use crate::model::RootBundle;
+use crate::model::{RootBundle, WriterRole};
 use crate::policy::Policy;
 use crate::registry::kube::MemberWrites;
 use crate::registry::{self, consul};
@@ -45,6 +47,8 @@ pub(super) struct ServerInputs {
     /// What of it no context holds.
     pub(super) others: lkg::Others,
     pub(super) mesh_data: watch::Receiver<ConfigMapData>,
+    /// Whether another control plane may write, once this one is told to end.
+    pub(super) given_up: watch::Receiver<bool>,
 }
 
 /// What the certificates are made of and what they are.
@@ -82,8 +86,8 @@ impl ServerInputs {
         // Registries say nothing before the mesh config has been read.
         let (namespaces, namespaces_seen) = watch::channel(None);
         let (trust_domain, trust_domain_seen) = watch::channel(None);
-        let is_writer = writer(args, source, tasks);
-        let writes = MemberWrites { roots: roots(identity, tasks), is_writer: is_writer.clone() };
+        let (role, given_up) = writer(args, source, &core.drain, tasks);
+        let writes = MemberWrites { roots: roots(identity, tasks), role: role.clone() };
         let clusters = reconciler::start(
             reconciler::ReconcilerConfig {
                 objects: objects.clone(),
@@ -121,7 +125,7 @@ impl ServerInputs {
             },
             tasks,
         );
-        write_to_config_cluster(args, source, is_writer, &objects, &clusters.statuses, tasks);
+        write_to_config_cluster(args, source, role, &objects, &clusters.statuses, tasks);
 
         let contact = config_cluster.contact;
         let stores = ObjectStores::of(
@@ -150,6 +154,7 @@ impl ServerInputs {
             },
             mesh_data: mesh.data(),
             source_statuses: source_statuses.clone(),
+            given_up,
         };
         let domain = args.domain.clone();
         let configuration = Configuration { mesh, stores, domain, unread: config_cluster.unread };
@@ -177,18 +182,33 @@ impl ServerInputs {
     }
 }
 
-/// Whether this process is the one of several that writes. Beside a config directory there is no other.
-fn writer(args: &ServeArgs, source: &ConfigOrigin, tasks: &Supervisor) -> watch::Receiver<bool> {
-    let Some(config_cluster) = source.config_cluster() else { return watch::channel(true).1 };
-    let (is_writer, seen) = watch::channel(false);
-    let (access, namespace) = (config_cluster.access, args.namespace.clone());
+/// What this process, of several, may write, and whether it has given that up. Beside a config directory there is no other.
+fn writer(
+    args: &ServeArgs,
+    source: &ConfigOrigin,
+    drain: &CancellationToken,
+    tasks: &Supervisor,
+) -> (watch::Receiver<WriterRole>, watch::Receiver<bool>) {
+    let Some(config_cluster) = source.config_cluster() else {
+        return (watch::channel(WriterRole::Writes).1, watch::channel(true).1);
+    };
+    let (role, role_seen) = watch::channel(WriterRole::Waits);
+    let (given_up, given_up_seen) = watch::channel(false);
     // A pod's host name is its own name; two processes of one host differ by the rest.
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
-    let us = format!("{host}_{:016x}", rand::random::<u64>());
-    tasks.spawn_restarting("writer", Duration::from_secs(1), move || {
-        writer::run(access.clone(), namespace.clone(), us.clone(), is_writer.clone())
+    let lease = Arc::new(WriterLease {
+        access: config_cluster.access,
+        namespace: args.namespace.clone(),
+        us: format!("{host}_{:016x}", rand::random::<u64>()),
+        role,
+        drain: drain.clone(),
+        given_up,
     });
-    seen
+    tasks.spawn_restarting("writer", Duration::from_secs(1), move || {
+        let lease = Arc::clone(&lease);
+        async move { lease.run().await }
+    });
+    (role_seen, given_up_seen)
 }
 
 /// The roots that workloads are to be given, as they change.
@@ -218,20 +238,20 @@ fn roots(
 fn write_to_config_cluster(
     args: &ServeArgs,
     source: &ConfigOrigin,
-    is_writer: watch::Receiver<bool>,
+    role: watch::Receiver<WriterRole>,
     objects: &watch::Receiver<Option<Arc<Objects>>>,
     statuses: &watch::Receiver<Arc<Vec<ClusterStatus>>>,
     tasks: &Supervisor,
 ) {
     let Some(config_cluster) = source.config_cluster() else { return };
     let (access, namespace) = (config_cluster.access.clone(), args.namespace.clone());
-    let (statuses, writes) = (statuses.clone(), is_writer.clone());
+    let (statuses, writes) = (statuses.clone(), role.clone());
     tasks.spawn_restarting("kubernetes events", Duration::from_secs(1), move || {
         events::run(access.clone(), namespace.clone(), writes.clone(), statuses.clone())
     });
     let (access, objects, loopback) = (config_cluster.access, objects.clone(), source.loopback());
     tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
-        renewal::run(access.clone(), is_writer.clone(), objects.clone(), loopback)
+        renewal::run(access.clone(), role.clone(), objects.clone(), loopback)
     });
 }
 

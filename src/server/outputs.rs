@@ -62,7 +62,7 @@ impl ServerOutputs {
         policy: WatchedPolicy,
         tasks: &Supervisor,
     ) -> Self {
-        let drain = CancellationToken::new();
+        let drain = core.drain;
         let descriptors = Arc::new(Descriptors::default());
         let (counted, members) = (Arc::clone(&descriptors), inputs.statuses.clone());
         tasks.spawn("descriptors", count_members(counted, members));

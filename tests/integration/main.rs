@@ -27,6 +27,7 @@ mod operator;
 mod order;
 mod page;
 mod relay;
+mod replicas;
 mod restart;
 mod restored;
 mod roots;

@@ -76,7 +76,10 @@ async fn news_reach_the_config_cluster_and_wait_while_it_is_away() {
     let bad = status("west", ClusterState::Rejected, Some(REFUSED));
     let (statuses, seen) = watch::channel(Arc::new(vec![bad]));
     let tasks = Supervisor::new();
-    tasks.spawn("events", run(access, "strait-system".into(), watch::channel(true).1, seen));
+    tasks.spawn(
+        "events",
+        run(access, "strait-system".into(), watch::channel(WriterRole::Writes).1, seen),
+    );
     let until = async |reason: &str| {
         let started = Instant::now();
         loop {

@@ -60,7 +60,10 @@ async fn a_token_is_renewed_in_its_secret_when_half_of_its_life_is_over() {
         watch::channel(Some(Arc::new(Objects { secrets, ..Objects::default() })));
     let (_access, config) = watch::channel(access(&hub, hub.token()));
     let tasks = Supervisor::new();
-    tasks.spawn("token renewal", run(config, watch::channel(true).1, objects, Loopback::Allowed));
+    tasks.spawn(
+        "token renewal",
+        run(config, watch::channel(WriterRole::Writes).1, objects, Loopback::Allowed),
+    );
     let started = Instant::now();
     loop {
         let now = hub.store().get("Secret", "strait-system", "east").expect("it").value();

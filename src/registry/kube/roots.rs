@@ -27,7 +27,7 @@ use crate::apiserver::{
     ApiClient, ApiError, Form, Identity, Meta, NamespacedName, ObjectKind, ReadLimits, Selection,
     null_as_default,
 };
-use crate::model::RootBundle;
+use crate::model::{RootBundle, WriterRole};
 
 /// Writes under way at once, over all clusters: a new root is written hundreds of thousands of times.
 const WRITES_MAX: usize = 16;
@@ -47,15 +47,15 @@ const OBJECT_BYTES_MAX: usize = 2 << 20;
 pub struct MemberWrites {
     /// The roots of the mesh; `None` while they are unknown, or where they are another's to hand out.
     pub roots: watch::Receiver<Option<Arc<RootBundle>>>,
-    /// Whether this process is the one of several that writes.
-    pub is_writer: watch::Receiver<bool>,
+    /// What this process, of several, may write.
+    pub role: watch::Receiver<WriterRole>,
 }
 
 #[cfg(test)]
 impl MemberWrites {
     /// No roots.
     pub(crate) fn nothing() -> Self {
-        Self { roots: watch::channel(None).1, is_writer: watch::channel(true).1 }
+        Self { roots: watch::channel(None).1, role: watch::channel(WriterRole::Writes).1 }
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn run(
     namespaces: watch::Receiver<Writable>,
     status: watch::Sender<Option<RootsStatus>>,
 ) {
-    let MemberWrites { mut roots, is_writer } = writes;
+    let MemberWrites { mut roots, role } = writes;
     loop {
         let bundle = roots.borrow_and_update().clone();
         let follow = async {
@@ -79,7 +79,7 @@ pub(super) async fn run(
                     let publisher = Publisher {
                         client: &client,
                         bundle,
-                        is_writer: is_writer.clone(),
+                        role: role.clone(),
                         namespaces: namespaces.clone(),
                         status: &status,
                         state: RootsState::default(),
@@ -106,7 +106,7 @@ pub(super) async fn run(
 struct Publisher<'a> {
     client: &'a ApiClient,
     bundle: Arc<RootBundle>,
-    is_writer: watch::Receiver<bool>,
+    role: watch::Receiver<WriterRole>,
     namespaces: watch::Receiver<Writable>,
     status: &'a watch::Sender<Option<RootsStatus>>,
     state: RootsState,
@@ -159,9 +159,9 @@ impl Publisher<'_> {
                     *need
                 }
             });
-            let due = match *self.is_writer.borrow_and_update() {
-                true => self.state.due(now),
-                false => Vec::new(),
+            let due = match *self.role.borrow_and_update() {
+                WriterRole::Waits => Vec::new(),
+                WriterRole::Creates | WriterRole::Writes => self.state.due(now),
             };
             tokio::select! {
                 Some(event) = usual.recv() => self.take(RootsMap::Usual, event, &mut usual),
@@ -169,7 +169,7 @@ impl Publisher<'_> {
                 Ok(()) = self.namespaces.changed() => {
                     self.state.namespaces(self.namespaces.borrow_and_update().clone());
                 }
-                Ok(()) = self.is_writer.changed() => {}
+                Ok(()) = self.role.changed() => {}
                 () = tokio::time::sleep_until(next), if !due.is_empty() => {
                     next = tokio::time::Instant::now() + self.wave(due).await;
                 }
@@ -203,9 +203,16 @@ impl Publisher<'_> {
         let mut written = 0;
         for (namespace, map) in due {
             let permit = WRITES.acquire().await;
-            let result = write(self.client, &namespace, map, &self.bundle).await;
+            // It may have changed since the first of them.
+            let role = *self.role.borrow();
+            if role == WriterRole::Waits {
+                break;
+            }
+            let result = write(self.client, &namespace, map, &self.bundle, role).await;
             drop(permit);
             match result {
+                // Another may be the one to change it.
+                Ok(RootsHeld::Lacking) if role == WriterRole::Creates => {}
                 Ok(held) => {
                     written += usize::from(held == RootsHeld::Ours);
                     self.state.written(&namespace, map, held);
@@ -258,6 +265,7 @@ async fn write(
     namespace: &str,
     map: RootsMap,
     bundle: &RootBundle,
+    role: WriterRole,
 ) -> Result<RootsHeld, ApiError> {
     let all = format!("/api/v1/namespaces/{namespace}/configmaps");
     let one = format!("{all}/{}", map.name());
@@ -275,7 +283,7 @@ async fn write(
         Err(error) => return Err(error),
     };
     match judge_object(map, &object, bundle) {
-        RootsHeld::Lacking => {
+        RootsHeld::Lacking if role == WriterRole::Writes => {
             put(&mut object, bundle);
             let replaced = client.replace::<Value>(&one, &object).await?;
             Ok(judge_object(map, &replaced, bundle))

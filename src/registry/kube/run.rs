@@ -86,7 +86,7 @@ pub async fn run(config: RunConfig) {
     let (wish, wishes) = watch::channel(Vec::new());
     let (version, version_seen) = watch::channel(None);
     let (identity_check, doubts) = identity_check();
-    let is_writer = config.writes.is_writer.clone();
+    let role = config.writes.role.clone();
     let (writable, writable_seen) = watch::channel(None);
     let (roots_status, roots_seen) = watch::channel(None);
     let held = config.status.borrow().held;
@@ -126,7 +126,7 @@ pub async fn run(config: RunConfig) {
         () = Box::pin(read_shared(&client, &scope, limits, &sink, &version)), if config.mcs != Mcs::Off => {}
         // It ends with whoever wishes.
         () = Box::pin(roots::run(client.clone(), limits, config.writes, writable_seen, roots_status)) => {}
-        () = write_back::run(client.clone(), is_writer, wishes, version_seen), if config.mcs != Mcs::Off => {}
+        () = write_back::run(client.clone(), role, wishes, version_seen), if config.mcs != Mcs::Off => {}
     }
 }
 

@@ -19,7 +19,7 @@ use tracing::debug;
 use super::index::KubeIndex;
 use super::mcs::{ExportCondition, GROUP};
 use crate::apiserver::{ApiClient, ApiError, NamespacedName, Patch};
-use crate::model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey};
+use crate::model::{ClusterId, Resolution, SharedService, SharedServices, WorkloadKey, WriterRole};
 
 /// The least time between two looks at what there is to write.
 const PACE: Duration = Duration::from_secs(1);
@@ -215,7 +215,7 @@ impl WriteBack {
 /// Writes what is wished for, for as long as somebody wishes and while this process is the one that writes. `version` is that of the API, once it is known.
 pub(super) async fn run(
     client: ApiClient,
-    mut is_writer: watch::Receiver<bool>,
+    mut role: watch::Receiver<WriterRole>,
     mut wishes: watch::Receiver<Vec<Wish>>,
     mut version: watch::Receiver<Option<&'static str>>,
 ) {
@@ -225,12 +225,16 @@ pub(super) async fn run(
         else {
             return;
         };
-        if is_writer.wait_for(|writes| *writes).await.is_err() {
+        if role.wait_for(|role| *role == WriterRole::Writes).await.is_err() {
             return;
         }
         let wanted = wishes.borrow_and_update().clone();
         let mut rest = REST;
         for wish in wanted {
+            // It may have changed since the first of them.
+            if *role.borrow() != WriterRole::Writes {
+                break;
+            }
             if !memory.lets(&wish, Instant::now()) {
                 continue;
             }

@@ -1,0 +1,252 @@
+//! Control planes beside each other, over one config cluster: they serve the same bytes, one of them writes, and a proxy
+//! that goes from one to the other is sent nothing that it has.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strait::xds::client::{ClientContents, Options as ClientOptions, XdsClient};
+use strait::xds::resource::ResourceType;
+use strait::xds::session::ProtocolForm;
+use strait_sim::objects::namespace;
+
+use super::cli::envoy;
+use super::mesh::{
+    Admin, Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, from_nothing, holds,
+    wait_until,
+};
+
+/// A config cluster, a member on another network, and two control planes.
+struct Replicas {
+    setup: Setup,
+    hub: Member,
+    west: Member,
+    first: Server,
+    second: Server,
+}
+
+impl Replicas {
+    async fn start() -> Self {
+        let hub = Member::start("hub", "n1", "198.18.0.1").await;
+        let west = Member::start("west", "n2", "198.18.0.2").await;
+        hub.serve("web", &["10.0.0.1", "10.0.0.2"]);
+        west.serve("web", &["10.0.0.1"]);
+        west.serve("cart", &["10.0.0.3"]);
+        hub.apply(west.secret());
+        let setup = Setup::new().with(&["--cluster-id", "hub"]);
+        let start = async |state: &str| {
+            let mut arguments = setup.arguments_with(&hub.api);
+            let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+            arguments[at + 1] = setup.path(state).display().to_string();
+            let server = setup.start_as(arguments).await;
+            server.ready().await;
+            server.cluster_in("west", "live").await;
+            server
+        };
+        let (first, second) = (start("state-1").await, start("state-2").await);
+        Self { setup, hub, west, first, second }
+    }
+}
+
+/// What a proxy holds once all has come that it was told of.
+async fn settled(server: &Server, client: &XdsClient) -> ClientContents {
+    endpoints_until(client, "cart", &[("198.18.0.2:15443", 1)]).await;
+    wait_until(SOON, async || {
+        let shown = server.admin.json("/debug/proxies").await;
+        let types = shown[0]["types"].as_object().cloned().unwrap_or_default();
+        let acked = types.values().all(|one| one["sent"] == one["acked"]);
+        holds(client.held().is_complete() && acked && !types.is_empty(), &shown)
+    })
+    .await;
+    client.held()
+}
+
+#[tokio::test]
+async fn they_serve_the_same_and_who_moves_is_sent_nothing_but_what_changed() {
+    let Replicas { setup, hub, west, first, second } = Replicas::start().await;
+    let proxy = Proxy::sidecar("hub");
+    for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
+        let mut held = Vec::new();
+        for server in [&first, &second] {
+            let client = server.open(&setup, &proxy, from_nothing(form)).await.expect("let in");
+            held.push(settled(server, &client).await);
+        }
+        for kind in ResourceType::ALL {
+            let [one, other] = [0, 1].map(|at: usize| {
+                let names: Vec<_> = held[at].names(kind).map(str::to_owned).collect();
+                let bodies: Vec<_> = names
+                    .iter()
+                    .map(|name| held[at].body(kind, name).map(<[u8]>::to_vec))
+                    .collect();
+                (names, bodies, held[at].versions(kind), held[at].type_versions.get(&kind).cloned())
+            });
+            assert_eq!(one, other, "{form:?} {kind:?}");
+        }
+    }
+
+    let client = first.connect(&setup, &proxy).await;
+    let before = settled(&first, &client).await;
+    drop(client);
+    first.shut_down().await;
+    let options = ClientOptions { held: before, ..ClientOptions::default() };
+    let client = second.open(&setup, &proxy, options).await.expect("let in");
+    // One change, so that there is an end to wait for: it is all that comes.
+    west.serve("cart", &["10.0.0.3", "10.0.0.4"]);
+    endpoints_until(&client, "cart", &[("198.18.0.2:15443", 2)]).await;
+    assert_eq!(client.held().resources, 1, "but for what changed it held all");
+    second.shut_down().await;
+    drop(hub);
+}
+
+#[tokio::test]
+async fn one_writes_each_object_once_and_hands_over_when_it_ends() {
+    let Replicas { setup: _setup, hub, west, first, second } = Replicas::start().await;
+    let written = async |names: &[&str]| {
+        for name in names {
+            hub.apply(namespace(name));
+            west.apply(namespace(name));
+        }
+        let there = |member: &Member, name: &str| {
+            member.api.store().get("ConfigMap", name, "istio-ca-root-cert").is_some()
+        };
+        wait_until(SOON, async || {
+            let lacking: Vec<_> =
+                names.iter().filter(|name| !there(&hub, name) || !there(&west, name)).collect();
+            holds(lacking.is_empty(), lacking)
+        })
+        .await;
+    };
+    let holder = || {
+        let found = hub.api.store().get("Lease", SYSTEM, "strait-writer");
+        let lease = found.map(|object| object.value()).unwrap_or_default();
+        lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned()
+    };
+    written(&["one", "two", "three"]).await;
+    let before = holder();
+    assert!(!before.is_empty());
+
+    let began = Instant::now();
+    first.shut_down().await;
+    assert_ne!(holder(), before, "it is given up, not left to run out");
+    wait_until(SOON, async || {
+        let now = holder();
+        holds(!now.is_empty() && now != before, now)
+    })
+    .await;
+    assert!(began.elapsed() < Duration::from_secs(14), "sooner than the Lease would have ended");
+    written(&["four", "five", "six"]).await;
+    for member in [&hub, &west] {
+        let writes = member.api.requests(|one| {
+            one.resource == "configmaps" && ["create", "update", "patch"].contains(&one.verb)
+        });
+        let mut paths: Vec<_> = writes.iter().map(|one| (one.verb, one.path.clone())).collect();
+        paths.sort();
+        let mut once = paths.clone();
+        once.dedup();
+        assert_eq!(paths, once, "{}", member.id());
+        assert!(writes.iter().all(|one| one.verb == "create"), "{paths:?}");
+    }
+    second.shut_down().await;
+}
+
+/// An Envoy that ends with the test.
+struct RunningEnvoy(Child);
+
+impl Drop for RunningEnvoy {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The value of a counter or gauge of Envoy's.
+async fn stat(admin: &Admin, name: &str) -> f64 {
+    let (_, text) = admin.get(&format!("/stats?usedonly&filter=^{name}$"), None).await;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_envoy_that_knows_both_goes_to_the_other_and_is_sent_next_to_nothing() {
+    let Some(envoy) = envoy() else {
+        eprintln!("SKIPPED: no envoy (set STRAIT_ENVOY, or put one on PATH)");
+        return;
+    };
+    let Replicas { setup, hub, west, first, second } = Replicas::start().await;
+    for number in 0..40 {
+        west.serve(&format!("service-{number}"), &["10.0.0.3"]);
+    }
+    let at = |name: &str| setup.path(name).display().to_string();
+    let (certs, admin_port) = (at("certs"), free_port());
+    let strait = |arguments: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_strait")).args(arguments).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let ca = at("ca");
+    let who = ["--namespace", "shop", "--service-account", "client"];
+    strait(&[&["certs", "issue", "--ca-dir", &ca, "--out", &certs][..], &who].concat());
+    let port = |server: &Server| format!("localhost:{}", server.bound.xds.port());
+    let discovery = format!("{},{}", port(&first), port(&second));
+    let (cert, key, roots) =
+        (at("certs/cert-chain.pem"), at("certs/key.pem"), at("certs/root-cert.pem"));
+    let (bootstrap, admin_address) = (at("envoy.yaml"), format!("127.0.0.1:{admin_port}"));
+    let mut line = vec!["proxy", "bootstrap", "--type", "sidecar", "--name", "client"];
+    line.extend(["--cluster", "hub", "--ip", "10.99.0.1", "--discovery", &discovery]);
+    line.extend(["--cert", &cert, "--key", &key, "--root-ca", &roots, "--file", &bootstrap]);
+    line.extend(["--admin-address", &admin_address]);
+    strait(&[&line[..], &who].concat());
+    let _running = run_envoy(&envoy, &bootstrap, &setup.path("envoy.log"));
+    let stats = Admin::new(admin_address.parse().expect("an address"), "");
+
+    let on = async |server: &Server| {
+        wait_until(SOON, async || {
+            let shown = server.admin.json("/debug/proxies").await;
+            let types = shown[0]["types"].as_object().cloned().unwrap_or_default();
+            let acked = |kind: &str| {
+                types.get(kind).is_some_and(|one: &Value| {
+                    one["sent"].is_string() && one["sent"] == one["acked"]
+                })
+            };
+            let all = ["cds", "eds", "lds", "rds"].iter().all(|kind| acked(kind));
+            let log = std::fs::read_to_string(setup.path("envoy.log")).unwrap_or_default();
+            holds(all, (&shown, log.lines().rev().take(5).collect::<Vec<_>>()))
+        })
+        .await;
+    };
+    on(&first).await;
+    let clusters = "cluster_manager.active_clusters";
+    wait_until(SOON, async || {
+        let active = stat(&stats, clusters).await;
+        holds(active > 40.0, active)
+    })
+    .await;
+    let received = "cluster.strait.upstream_cx_rx_bytes_total";
+    let (bytes, known) = (stat(&stats, received).await, stat(&stats, clusters).await);
+    assert!(bytes > 20_000.0, "a mesh worth the name: {bytes}");
+    first.shut_down().await;
+    on(&second).await;
+    let more = stat(&stats, received).await - bytes;
+    assert!(more < 10_000.0, "{more} bytes were sent to a proxy that had everything");
+    assert_eq!(stat(&stats, clusters).await, known);
+    for changed in ["cluster_manager.cluster_modified", "listener_manager.listener_modified"] {
+        assert_eq!(stat(&stats, changed).await, 0.0, "{changed}");
+    }
+    second.shut_down().await;
+    drop(hub);
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("bound").port()
+}
+
+fn run_envoy(envoy: &Path, bootstrap: &str, log: &Path) -> RunningEnvoy {
+    let log = std::fs::File::create(log).expect("a log");
+    let mut command = Command::new(envoy);
+    command.args(["-c", bootstrap, "--concurrency", "1", "-l", "warning", "--disable-hot-restart"]);
+    command.stdout(Stdio::null()).stderr(log);
+    RunningEnvoy(command.spawn().expect("it starts"))
+}
