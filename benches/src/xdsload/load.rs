@@ -88,7 +88,8 @@ pub(crate) struct Proxy {
 
 /// What a thread needs.
 pub(crate) struct Thread {
-    pub(crate) server: Server,
+    /// At least one.
+    pub(crate) servers: Vec<Server>,
     pub(crate) proxies: Vec<Proxy>,
     pub(crate) connecting: usize,
     pub(crate) longest_pause: Duration,
@@ -118,7 +119,7 @@ impl Findings {
 
 /// What the proxies of a thread share.
 struct Shared {
-    server: Server,
+    servers: Vec<Server>,
     connecting: Semaphore,
     longest_pause: Duration,
     connections: connection::Shared,
@@ -145,7 +146,7 @@ pub(crate) fn run(thread: Thread) -> std::io::Result<Findings> {
 async fn proxies(thread: Thread) -> Findings {
     let mut stage = thread.stage;
     let shared = Rc::new(Shared {
-        server: thread.server,
+        servers: thread.servers,
         connecting: Semaphore::new(thread.connecting),
         longest_pause: thread.longest_pause,
         connections: connection::Shared::default(),
@@ -208,6 +209,7 @@ async fn last_look(shared: &Shared, stamps: Option<&Stamps>, stage: Stage) {
 async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
     let mut session = Session::new(proxy.profile.clone());
     let mut failures = 0;
+    let mut turn = 0;
     loop {
         let now = *stage.borrow();
         if now == Stage::Over {
@@ -216,9 +218,10 @@ async fn live(shared: Rc<Shared>, proxy: Proxy, stage: watch::Receiver<Stage>) {
         let ended = tokio::select! {
             // A new stage cuts it off, unless it only says that all is well.
             () = cut(stage.clone(), now) => { failures = 0; continue }
-            ended = stream(&shared, &proxy, &mut session, &stage) => ended,
+            ended = stream(&shared, turn, &proxy, &mut session, &stage) => ended,
         };
         failures = if ended.worked { 0 } else { failures + 1 };
+        turn += 1;
         shared.count(*stage.borrow(), |counts| *counts.errors.entry(ended.error).or_default() += 1);
         // Each proxy waits a little differently, so that they don't come in waves.
         let pause = PAUSE * (1 << failures.min(6))
@@ -242,6 +245,7 @@ struct Ended {
 
 async fn stream(
     shared: &Shared,
+    turn: usize,
     proxy: &Proxy,
     session: &mut Session,
     stage: &watch::Receiver<Stage>,
@@ -251,11 +255,13 @@ async fn stream(
     let mut listed = !shared.watches || *stage.borrow() != Stage::First;
     let mut requests = Vec::new();
     let spoken = async {
+        let server = shared.servers.get(turn % shared.servers.len().max(1));
+        let server = server.ok_or("there is no server")?;
         let mut stream = {
             let permit = shared.connecting.acquire().await;
             let _permit = permit.map_err(|error| error.to_string())?;
             Stream::open(
-                &shared.server,
+                server,
                 form,
                 number,
                 Arc::clone(&proxy.tls),

@@ -258,7 +258,7 @@ fn threads(
     };
     let identities: BTreeMap<_, _> =
         options.namespaces().map(identity).collect::<Result<_, _>>()?;
-    let server = server(options)?;
+    let servers = servers(options)?;
     let names = options.names.as_ref().map(|path| {
         std::fs::read_to_string(path)
             .map_err(|error| Failure(format!("--names {}: {error}", path.display())))
@@ -266,7 +266,7 @@ fn threads(
     let names = names.transpose()?;
     let mut threads: Vec<_> = (0..options.threads.min(options.proxies))
         .map(|_| Thread {
-            server: server.clone(),
+            servers: servers.clone(),
             proxies: Vec::new(),
             connecting: options.connecting as usize,
             longest_pause: options.longest_pause,
@@ -309,15 +309,19 @@ fn threads(
     Ok(threads)
 }
 
-fn server(options: &Options) -> Result<Server, Failure> {
+fn servers(options: &Options) -> Result<Vec<Server>, Failure> {
+    options.server.iter().map(|server| find(server, options.server_name.as_deref())).collect()
+}
+
+fn find(server: &str, server_name: Option<&str>) -> Result<Server, Failure> {
     use std::net::ToSocketAddrs;
-    let unknown = |reason: String| Failure(format!("--server {}: {reason}", options.server));
-    let mut addresses = options.server.to_socket_addrs().map_err(|e| unknown(e.to_string()))?;
+    let unknown = |reason: String| Failure(format!("--server {server}: {reason}"));
+    let mut addresses = server.to_socket_addrs().map_err(|e| unknown(e.to_string()))?;
     let address = addresses.next().ok_or_else(|| unknown("no address".to_owned()))?;
-    let host = options.server.rsplit_once(':').map_or(&*options.server, |(host, _)| host);
-    let name = options.server_name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+    let host = server.rsplit_once(':').map_or(server, |(host, _)| host);
+    let name = server_name.unwrap_or(host.trim_matches(['[', ']']));
     let name = ServerName::try_from(name.to_owned()).map_err(|e| unknown(e.to_string()))?;
-    Ok(Server { address, name, authority: options.server.clone() })
+    Ok(Server { address, name, authority: server.to_owned() })
 }
 
 /// Who proxy `number` says it is, in a form that any Istio-compatible server takes.

@@ -13,9 +13,9 @@ use crate::wire::Form;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "xdsload", version)]
 pub(crate) struct Options {
-    /// The ADS server
-    #[arg(long, value_name = "HOST:PORT", value_parser = authority)]
-    pub(crate) server: String,
+    /// The ADS server; of several each proxy goes to the first, and to the next when it loses one
+    #[arg(long, value_name = "HOST:PORT,...", value_delimiter = ',', required = true, value_parser = authority)]
+    pub(crate) server: Vec<String>,
     /// How many proxies
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) proxies: u32,
