@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
+use rustls_pki_types::pem::PemObject as _;
 
 use crate::authority::Authority;
 use crate::harness::{Answers, Pod, admin, http, kill, runs, until};
@@ -73,6 +74,50 @@ fn while_the_control_plane_is_away_the_last_certificate_stays_and_the_next_comes
         if pod.secret("cert-chain.pem")? == kept { Err(agent.log()) } else { Ok(()) }
     });
     assert!(runs(envoy));
+}
+
+#[test]
+fn an_outage_that_outlives_the_certificate_ends_with_a_new_one_and_the_same_envoy() {
+    let authority = Authority::start(Duration::from_secs(3));
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let (agent, envoy) = started(&pod);
+    authority.refuse(Some(tonic::Code::Unavailable));
+    let ended = || {
+        use x509_parser::prelude::FromDer as _;
+        let der = rustls_pki_types::CertificateDer::from_pem_slice(
+            pod.secret("cert-chain.pem")?.as_bytes(),
+        );
+        let der = der.map_err(|error| error.to_string())?;
+        let (_, leaf) = x509_parser::prelude::X509Certificate::from_der(&der)
+            .map_err(|error| error.to_string())?;
+        let left = leaf.validity().time_to_expiration();
+        if left.is_none() { Ok(()) } else { Err(format!("{left:?}")) }
+    };
+    until("it has ended", ended);
+    assert!(runs(envoy), "what Envoy has goes on, and its connections with it");
+    authority.refuse(None);
+    until("another is there", || if ended().is_err() { Ok(()) } else { Err(agent.log()) });
+    assert_eq!(pod.starts(), [envoy]);
+}
+
+#[test]
+fn an_agent_with_nothing_to_do_takes_little_memory() {
+    let authority = Authority::start(DAY);
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.arguments.push("--dns".to_owned());
+    pod.arguments.extend(["--dns-address".to_owned(), pod.port(15053).to_string()]);
+    let _answers = Answers::serve(pod.port(15000), admin);
+    let (agent, _) = started(&pod);
+    until("it is ready", || match http(pod.port(15021), "GET /healthz/ready")? {
+        (200, _) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    http(pod.port(15020), "GET /stats/prometheus").expect("it answers");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("there");
+    let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let own = own.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    // What it shares with every other agent of the node, its program, is apart.
+    assert!(own.expect("Linux tells") < 12_000, "{own:?} kB");
 }
 
 #[test]
