@@ -8,6 +8,7 @@ mod failure;
 mod page;
 mod port;
 mod session;
+mod stored;
 mod token;
 mod views;
 
@@ -33,6 +34,7 @@ use self::failure::{AdminFailure, AdminResult, bad};
 pub use self::page::BrowserAccess;
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
+pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::codes;
@@ -185,8 +187,12 @@ async fn authorize(State(sources): SourcesState, request: Request, next: Next) -
 }
 
 async fn holds_token(State(sources): SourcesState, request: Request, next: Next) -> Response {
+    with_token(&sources.token, request, next).await
+}
+
+async fn with_token(token: &Token, request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION);
-    if sources.token.allows(header.and_then(|value| value.to_str().ok())) {
+    if token.allows(header.and_then(|value| value.to_str().ok())) {
         return next.run(request).await;
     }
     let text = "this needs 'Authorization: Bearer <token>'; the token is in the state directory's admin-token, or in the file named by --admin-token-file";

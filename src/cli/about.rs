@@ -2,7 +2,7 @@
 
 use clap::{Args, Command, ValueEnum};
 use clap_complete::Shell;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::failure::{CommandFailure, CommandResult, EXIT_CODES, Exit};
 use super::output;
@@ -22,16 +22,22 @@ enum VersionFormat {
     Yaml,
 }
 
-/// Runs `strait version`.
-pub(crate) fn version(args: &VersionArgs) -> CommandResult {
-    let version = env!("CARGO_PKG_VERSION");
-    let whole = json!({
-        "version": version,
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What `strait version -o json` prints.
+pub(super) fn versions() -> Value {
+    json!({
+        "version": VERSION,
         "commit": option_env!("STRAIT_COMMIT"),
         "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
-    });
+    })
+}
+
+/// Runs `strait version`.
+pub(crate) fn version(args: &VersionArgs) -> CommandResult {
+    let whole = versions();
     output::print(&match args.output {
-        None => format!("strait {version}\n"),
+        None => format!("strait {VERSION}\n"),
         Some(VersionFormat::Json) => format!("{whole:#}\n"),
         Some(VersionFormat::Yaml) => output::yaml(&whole),
     })?;

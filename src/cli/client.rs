@@ -127,12 +127,7 @@ impl AdminClient {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<AdminResponse, CommandFailure> {
-        let asked = tokio::time::timeout(self.timeout.0, self.ask(path, query)).await;
-        let (status, raw) = asked.map_err(|_| {
-            let text = format!("{} did not answer within {}", self.server, self.timeout);
-            CommandFailure::new(Exit::TimedOut, text)
-                .next("try a longer --timeout, or see its logs")
-        })??;
+        let (status, raw) = self.fetch(path, query).await?;
         let value = serde_json::from_str::<Value>(&raw);
         // The server's own message, where it has any.
         let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
@@ -152,6 +147,28 @@ impl AdminClient {
             ))
             .next("check --server: it must be the admin address of 'strait serve'")),
         }
+    }
+
+    /// The status and the text of the answer to `GET path?query`, whatever they are.
+    ///
+    /// # Errors
+    /// Where none comes in time.
+    pub(crate) async fn fetch(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+    ) -> Result<(StatusCode, String), CommandFailure> {
+        let asked = tokio::time::timeout(self.timeout.0, self.ask(path, query)).await;
+        asked.map_err(|_| {
+            let text = format!("{} did not answer within {}", self.server, self.timeout);
+            CommandFailure::new(Exit::TimedOut, text)
+                .next("try a longer --timeout, or see its logs")
+        })?
+    }
+
+    /// What is shown to be let in.
+    pub(crate) fn token(&self) -> Option<&str> {
+        self.token.as_deref()
     }
 
     async fn ask(

@@ -5,6 +5,7 @@
 
 mod about;
 mod bootstrap;
+mod bundle;
 pub mod certs;
 mod check;
 mod client;
@@ -64,6 +65,8 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Show what changed lately, which object caused it, and which proxies followed
     Events(events::EventsArgs),
+    /// Pack what the control plane answers into one archive without secrets, for whoever is to help
+    SupportBundle(bundle::BundleArgs),
     /// Add, show and remove member clusters
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -137,7 +140,12 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
 
 async fn run(command: Command) -> CommandResult {
     // Ctrl-C drains what serves; every other command it just ends.
-    if matches!(command, Command::Serve(_) | Command::Demo(_)) {
+    let serves = match &command {
+        Command::Serve(_) | Command::Demo(_) => true,
+        Command::Ui(args) => args.serves(),
+        _ => false,
+    };
+    if serves {
         return dispatch(command).await;
     }
     tokio::select! {
@@ -156,6 +164,7 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Ui(args) => ui::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Events(args) => events::run(&args).await,
+        Command::SupportBundle(args) => Box::pin(bundle::run(&args)).await,
         Command::Cluster(command) => cluster::run(command).await,
         Command::Network(command) => network::run(&command).await,
         Command::Service(command) => service::run(&command).await,

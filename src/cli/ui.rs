@@ -1,7 +1,9 @@
 //! `strait ui`: opens the page in a browser, or says where it is.
 //!
-//! The browser is let in by a code that works once and soon ends; the token stays here.
+//! The browser is let in by a code that works once and soon ends; the token stays here. With a bundle it is this process that
+//! serves the page, over what the bundle holds.
 
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -9,9 +11,11 @@ use clap::Args;
 use serde_json::Value;
 use tokio::process::Command;
 
+use super::bundle::serve_bundle;
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
+use crate::server::signalled;
 
 /// How long a program that opens a browser may take to say that it can't. Some stay for as long as the browser.
 const OPENER_WAITS: Duration = Duration::from_secs(3);
@@ -22,16 +26,48 @@ pub(crate) struct UiArgs {
     /// Print the URL, and open nothing
     #[arg(long)]
     print: bool,
+    /// Show what 'strait support-bundle' has written, without a control plane, until Ctrl-C
+    #[arg(long, value_name = "FILE")]
+    bundle: Option<PathBuf>,
     #[command(flatten)]
     connect: Connect,
 }
 
+impl UiArgs {
+    /// Whether it goes on until it is ended.
+    pub(crate) fn serves(&self) -> bool {
+        self.bundle.is_some()
+    }
+}
+
 /// Runs `strait ui`.
 pub(crate) async fn run(args: &UiArgs) -> CommandResult {
-    let client = AdminClient::new(&args.connect)?;
+    let Some(file) = &args.bundle else { return show(&args.connect, args.print).await };
+    let served = serve_bundle(file).await?;
+    show(&Connect::to(served.server.clone(), served.token_file.clone()), args.print).await?;
+    eprintln!(
+        "{} shows the mesh as it was at {}, until Ctrl-C. For other commands, in another terminal:\n  export STRAIT_SERVER={}\n  export STRAIT_TOKEN_FILE={}",
+        file.display(),
+        served.taken,
+        served.server,
+        served.token_file.display()
+    );
+    tokio::select! {
+        ended = served.serving => match ended {
+            Ok(Ok(())) => Ok(Exit::Fine),
+            Ok(Err(error)) => Err(CommandFailure::failed(format!("the page can't be served: {error}"))),
+            Err(error) => Err(CommandFailure::failed(format!("the page can't be served: {error}"))),
+        },
+        () = signalled() => Ok(Exit::Fine),
+    }
+}
+
+/// Lets a browser in, and opens it where there is one.
+async fn show(connect: &Connect, print: bool) -> CommandResult {
+    let client = AdminClient::new(connect)?;
     let answer = client.get("/api/login-code", &[]).await?;
     let (url, seconds) = link(client.server(), &answer.value)?;
-    if !args.print && has_display() && open(&url).await {
+    if !print && has_display() && open(&url).await {
         eprintln!("The page is open in your browser: {}", client.server());
         return Ok(Exit::Fine);
     }

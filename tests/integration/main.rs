@@ -8,6 +8,7 @@
 )]
 
 mod archive;
+mod bundle;
 mod cli;
 mod demo;
 mod events;

@@ -2,7 +2,7 @@
 //
 // A stream of events says that something has changed; then, and now and then, what is shown is asked for again.
 
-import { setServerTime } from "./format.js";
+import { setServerTime, setStoredTime } from "./format.js";
 
 /**
  * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean }} Answer
@@ -25,6 +25,8 @@ let changed = () => {};
 let events = null;
 let eventsOpen = false;
 let signedOut = false;
+/** When the answers were stored, where they come from a bundle. @type {string | null} */
+let stored = null;
 /** Before this nobody asks to listen again, who was told that enough do. */
 let followAfter = 0;
 /** @type {number | undefined} */
@@ -65,14 +67,15 @@ export function freshness() {
   const known = shown.filter((one) => one.at > 0);
   const oldest = known.length ? Math.min(...known.map((one) => one.at)) : 0;
   const failure = shown.find((one) => one.error !== null && one.status === 0);
-  return { signedOut, oldest, failing: failure !== undefined, live: eventsOpen };
+  return { signedOut, oldest, failing: failure !== undefined, live: eventsOpen, stored };
 }
 
 /** Asks for all that is shown. */
 export function refresh() {
   clearTimeout(timer);
   if (document.visibilityState === "hidden") return;
-  for (const path of wanted) void ask(path);
+  // What is stored stays as it is.
+  for (const path of wanted) if (stored === null || !answers.has(path) || answers.get(path)?.error) void ask(path);
   // What takes the server long is asked for less often.
   const slowest = Math.max(0, ...[...answers.values()].map((one) => one.took));
   timer = setTimeout(refresh, Math.max(signedOut ? 5_000 : PAUSE, slowest * 20));
@@ -90,7 +93,9 @@ async function ask(path) {
     const response = await fetch(path, {
       headers: { accept: "application/json" }, credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_LIMIT),
     });
-    setServerTime(response.headers.get("date"));
+    stored = response.headers.get("x-strait-bundle");
+    if (stored === null) setServerTime(response.headers.get("date"));
+    else setStoredTime(stored);
     const value = await response.json();
     const took = performance.now() - began;
     if (response.status === 401) signedOut = true;

@@ -23,8 +23,16 @@ export function setServerTime(date) {
   if (Number.isFinite(at)) skew = Math.abs(Date.now() - at) < 2000 ? 0 : Date.now() - at;
 }
 
+/** Where the past is shown, from a bundle: its time, at which clocks stand still. @type {number | null} */
+let standing = null;
+
+/** @param {string} taken RFC 3339 */
+export function setStoredTime(taken) {
+  standing = Date.parse(taken);
+}
+
 /** The server's time, in milliseconds. */
-export const now = () => Date.now() - skew;
+export const now = () => standing ?? Date.now() - skew;
 
 /** @param {unknown} time RFC 3339, or null */
 export function age(time) {

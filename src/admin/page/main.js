@@ -165,6 +165,7 @@ function header(current, fresh) {
 function freshness(fresh) {
   if (fresh.signedOut) return h("span", { class: "fresh idle" }, icon("lock"), h("span", {}, "no session"));
   if (fresh.oldest === 0) return h("span", { class: "fresh idle" }, icon("sync"), h("span", {}, "loading"));
+  if (fresh.stored) return h("span", { class: "fresh idle" }, icon("clock"), h("span", {}, `bundle of ${fresh.stored.slice(0, 16).replace("T", " ")} UTC`));
   const old = Date.now() - fresh.oldest;
   if (fresh.failing) {
     return h("span", { class: "fresh bad" }, icon("bad"), h("span", {}, `no answer, data from ${span(old / 1000)} ago`));

@@ -1,0 +1,223 @@
+//! The page and the admin API over answers that were stored before: what a control plane said then, with none at hand.
+//!
+//! The same files, sessions and rules as of the live page. Knows nothing that is not in the answers: what was not asked then
+//! is answered with 404 and how to have it asked.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use futures::{StreamExt as _, stream};
+use tokio::net::TcpListener;
+
+use super::failure::{AdminFailure, AdminResult};
+use super::{BrowserAccess, Token, page, with_token};
+
+/// The header that tells the page that it shows the past, with the time.
+const STORED_HEADER: &str = "x-strait-bundle";
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredAnswer {
+    /// What was asked with, by name.
+    pub query: BTreeMap<String, String>,
+    /// The HTTP status.
+    pub status: u16,
+    /// The content type.
+    pub kind: String,
+    /// The body.
+    pub body: Bytes,
+}
+
+/// The answers of one control plane at one time.
+#[derive(Debug)]
+pub struct StoredAnswers {
+    /// When they were taken.
+    pub taken: SystemTime,
+    /// By path.
+    pub by_path: BTreeMap<String, Vec<StoredAnswer>>,
+    /// Further names of proxies, by each the one that was asked with.
+    pub proxies: BTreeMap<String, String>,
+}
+
+impl StoredAnswers {
+    /// The answer to this question. A service may be named by the head of its host name.
+    fn find(&self, path: &str, query: &BTreeMap<String, String>) -> Option<&StoredAnswer> {
+        let answers = self.by_path.get(path)?;
+        let asked = |name: &str, value: &str| match name {
+            "proxy" => self.proxies.get(value).map_or(value, String::as_str).to_owned(),
+            _ => value.to_owned(),
+        };
+        let query: BTreeMap<&str, String> = query
+            .iter()
+            .filter(|(name, _)| *name != "since")
+            .map(|(name, value)| (name.as_str(), asked(name, value)))
+            .collect();
+        let fits = |name: &str, stored: &str| {
+            query.get(name).is_some_and(|asked| {
+                let rest = stored.strip_prefix(asked.as_str());
+                rest.is_some_and(|rest| {
+                    rest.is_empty() || (name == "hostname" && rest.starts_with('.'))
+                })
+            })
+        };
+        answers.iter().find(|answer| {
+            answer.query.len() == query.len()
+                && answer.query.iter().all(|(name, stored)| fits(name, stored))
+        })
+    }
+}
+
+/// What the handlers share.
+struct StoredSite {
+    answers: StoredAnswers,
+    token: Token,
+    browsers: Arc<BrowserAccess>,
+}
+
+/// Serves stored answers until the future is dropped.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve_stored(
+    listener: TcpListener,
+    answers: StoredAnswers,
+    token: Token,
+) -> io::Result<()> {
+    let browsers = Arc::new(BrowserAccess::new(Vec::new()));
+    let site = Arc::new(StoredSite { answers, token, browsers });
+    axum::serve(listener, router(site)).await
+}
+
+fn router(site: Arc<StoredSite>) -> Router {
+    let stored = Router::new()
+        .route("/debug/{*rest}", get(answer))
+        .route("/metrics", get(answer))
+        .route("/livez", get(answer))
+        .route("/readyz", get(answer))
+        .route("/api/changes", get(changes))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&site), authorize));
+    let entry = Router::new()
+        .route("/api/login-code", get(login_code))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&site), holds_token));
+    Router::new()
+        .merge(stored)
+        .merge(entry)
+        .merge(page::router(Arc::clone(&site.browsers)))
+        .layer(middleware::from_fn(page::guarded))
+        .layer(middleware::from_fn_with_state(Arc::clone(&site), dated))
+        .with_state(site)
+}
+
+async fn authorize(State(site): State<Arc<StoredSite>>, request: Request, next: Next) -> Response {
+    match site.browsers.allows(request.headers()) {
+        true => next.run(request).await,
+        false => with_token(&site.token, request, next).await,
+    }
+}
+
+async fn holds_token(
+    State(site): State<Arc<StoredSite>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    with_token(&site.token, request, next).await
+}
+
+async fn login_code(State(site): State<Arc<StoredSite>>) -> AdminResult {
+    site.browsers.code()
+}
+
+/// Says of every answer when it is from: ages are counted up to then.
+async fn dated(State(site): State<Arc<StoredSite>>, request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    let taken = crate::xds::connections::rfc3339(site.answers.taken);
+    if let Ok(taken) = HeaderValue::from_str(&taken) {
+        answer.headers_mut().insert(STORED_HEADER, taken);
+    }
+    answer
+}
+
+async fn answer(
+    State(site): State<Arc<StoredSite>>,
+    uri: Uri,
+    Query(query): Query<BTreeMap<String, String>>,
+) -> Response {
+    let Some(stored) = site.answers.find(uri.path(), &query) else {
+        return not_asked(&uri).into_response();
+    };
+    let status = StatusCode::from_u16(stored.status).unwrap_or(StatusCode::OK);
+    let mut headers = HeaderMap::new();
+    if let Ok(kind) = HeaderValue::from_str(&stored.kind) {
+        headers.insert(header::CONTENT_TYPE, kind);
+    }
+    (status, headers, stored.body.clone()).into_response()
+}
+
+fn not_asked(uri: &Uri) -> AdminFailure {
+    let next = match uri.path() {
+        "/debug/explain" => "; strait support-bundle --explain PROXY SERVICE[:PORT] takes it along",
+        "/debug/config_dump" => "; strait support-bundle --proxy PROXY takes it along",
+        _ => "",
+    };
+    let text = format!("this bundle does not hold the answer to {}{next}", uri.path());
+    AdminFailure(StatusCode::NOT_FOUND, text)
+}
+
+/// Nothing changes any more: one event, and then silence.
+async fn changes() -> Response {
+    let first = Bytes::from_static(b"event: change\ndata: {\"version\":null}\n\n");
+    let events = stream::iter([Ok::<_, Infallible>(first)]).chain(stream::pending());
+    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(events)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_found_by_all_names_of_proxy_and_service() {
+        let query = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let answer = |pairs: &[(&str, &str)]| StoredAnswer {
+            query: query(pairs),
+            status: 200,
+            kind: "application/json".into(),
+            body: Bytes::from(format!("{pairs:?}")),
+        };
+        let explained = [("proxy", "7"), ("hostname", "db.shop.svc.cluster.local")];
+        let of_port = [explained[0], explained[1], ("port", "80")];
+        let answers = StoredAnswers {
+            taken: SystemTime::UNIX_EPOCH,
+            by_path: BTreeMap::from([
+                ("/debug/explain".into(), vec![answer(&explained), answer(&of_port)]),
+                ("/debug/events".into(), vec![answer(&[])]),
+            ]),
+            proxies: BTreeMap::from([("web.shop@east".into(), "7".into())]),
+        };
+        let found = |path: &str, pairs: &[(&str, &str)]| {
+            answers.find(path, &query(pairs)).map(|answer| answer.query.len())
+        };
+        let host = ("hostname", "db.shop");
+        for proxy in ["7", "web.shop@east"] {
+            assert_eq!(found("/debug/explain", &[("proxy", proxy), host]), Some(2));
+            let asked = [("proxy", proxy), ("hostname", "db.shop.svc.cluster.local"), of_port[2]];
+            assert_eq!(found("/debug/explain", &asked), Some(3));
+            assert_eq!(found("/debug/explain", &[("proxy", proxy), ("hostname", "db.sho")]), None);
+        }
+        assert_eq!(found("/debug/explain", &[("proxy", "8"), host]), None);
+        assert_eq!(found("/debug/events", &[("since", "3")]), Some(0));
+        assert_eq!(found("/debug/mesh", &[]), None);
+    }
+}

@@ -1,0 +1,83 @@
+//! `strait ui --bundle FILE`: the page, and the admin API for all other commands, over what a bundle holds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use super::archive::SupportBundle;
+use crate::admin::{StoredAnswer, StoredAnswers, Token, runtime_directory, serve_stored};
+use crate::cli::failure::CommandFailure;
+use crate::cli::output::{items, text};
+use crate::cli::proxy;
+
+/// A bundle that is being served to this machine.
+pub(crate) struct ServedBundle {
+    /// Its URL.
+    pub(crate) server: String,
+    /// The file with its token, for as long as this lasts.
+    pub(crate) token_file: PathBuf,
+    /// When it was taken.
+    pub(crate) taken: String,
+    /// Ends when the serving does, which it doesn't by itself.
+    pub(crate) serving: JoinHandle<std::io::Result<()>>,
+    _folder: TempDir,
+}
+
+/// Opens a bundle and serves it on a port of the loopback interface, to holders of a token made for it.
+///
+/// # Errors
+/// When the file is no bundle, or this machine gives no port or folder.
+pub(crate) async fn serve_bundle(file: &Path) -> Result<ServedBundle, CommandFailure> {
+    let bundle = SupportBundle::read(file).map_err(|error| {
+        let text = format!("{} can't be opened: {error}", file.display());
+        let absent = !file.exists();
+        let failure =
+            if absent { CommandFailure::usage(text) } else { CommandFailure::failed(text) };
+        failure.next("name a file that 'strait support-bundle' has written")
+    })?;
+    let here = |error: std::io::Error| {
+        CommandFailure::failed(format!("the bundle can't be served on this machine: {error}"))
+    };
+    let folder = runtime_directory().map_err(here)?;
+    let (token, token_file) = Token::read_or_make(folder.path())
+        .map_err(|error| CommandFailure::failed(error.to_string()))?;
+    let listener = TcpListener::bind("127.0.0.1:0").await.map_err(here)?;
+    let server = format!("http://{}", listener.local_addr().map_err(here)?);
+    let taken = bundle.contents.taken.clone();
+    let serving = tokio::spawn(serve_stored(listener, answers(bundle), token));
+    Ok(ServedBundle { server, token_file, taken, serving, _folder: folder })
+}
+
+/// What a bundle answers.
+fn answers(mut bundle: SupportBundle) -> StoredAnswers {
+    let taken = bundle.contents.taken.parse::<Timestamp>();
+    let taken = taken.map_or(SystemTime::UNIX_EPOCH, SystemTime::from);
+    let mut by_path: BTreeMap<String, Vec<StoredAnswer>> = BTreeMap::new();
+    for file in bundle.contents.files {
+        let Some(body) = bundle.files.remove(&file.file) else { continue };
+        let answer = StoredAnswer { query: file.query, status: file.status, kind: file.kind, body };
+        by_path.entry(file.path).or_default().push(answer);
+    }
+    let proxies = by_path.get("/debug/proxies").and_then(|all| all.first());
+    let proxies = proxies.and_then(|answer| serde_json::from_slice::<Value>(&answer.body).ok());
+    let proxies = proxies.map(|rows| names(items(&rows))).unwrap_or_default();
+    StoredAnswers { taken, by_path, proxies }
+}
+
+/// By what names proxies are asked for, each with the key of the newest stream.
+fn names(rows: &[Value]) -> BTreeMap<String, String> {
+    let mut names = BTreeMap::new();
+    for row in rows {
+        let (name, key) = (proxy::name(row), proxy::key(row));
+        names.insert(format!("{name}@{}", text(&row["cluster"])), key.clone());
+        names.insert(name, key.clone());
+        names.insert(text(&row["id"]), key);
+    }
+    names
+}
