@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::Value;
 use tokio::process::Command;
 
-use super::bundle::serve_bundle;
+use super::bundle::{ServedBundle, serve_bundle};
 use super::client::{AdminClient, Connect};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
@@ -43,22 +43,24 @@ impl UiArgs {
 /// Runs `strait ui`.
 pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let Some(file) = &args.bundle else { return show(&args.connect, args.print).await };
-    let served = serve_bundle(file).await?;
-    show(&Connect::to(served.server.clone(), served.token_file.clone()), args.print).await?;
-    eprintln!(
-        "{} shows the mesh as it was at {}, until Ctrl-C. For other commands, in another terminal:\n  export STRAIT_SERVER={}\n  export STRAIT_TOKEN_FILE={}",
-        file.display(),
-        served.taken,
-        served.server,
-        served.token_file.display()
-    );
+    let ServedBundle { server, token_file, taken, serving, .. } = &mut serve_bundle(file).await?;
+    let connect = Connect::to(server.clone(), token_file.clone());
+    let shown = async {
+        show(&connect, args.print).await?;
+        eprintln!(
+            "{} shows the mesh as it was at {taken}, until Ctrl-C. For other commands, in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
+            file.display(),
+            token_file.display()
+        );
+        signalled().await;
+        Ok(Exit::Fine)
+    };
     tokio::select! {
-        ended = served.serving => match ended {
-            Ok(Ok(())) => Ok(Exit::Fine),
-            Ok(Err(error)) => Err(CommandFailure::failed(format!("the page can't be served: {error}"))),
+        ended = serving => match ended {
+            Ok(()) => Ok(Exit::Fine),
             Err(error) => Err(CommandFailure::failed(format!("the page can't be served: {error}"))),
         },
-        () = signalled() => Ok(Exit::Fine),
+        shown = shown => shown,
     }
 }
 

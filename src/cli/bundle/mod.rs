@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use self::archive::{BundleContents, BundleFile, BundleServer, SupportBundle, write_new};
-pub(crate) use self::offline::serve_bundle;
+pub(crate) use self::offline::{ServedBundle, serve_bundle};
 use self::redact::Redactor;
 use super::about;
 use super::client::{AdminClient, Connect};

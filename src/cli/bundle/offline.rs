@@ -1,14 +1,16 @@
 //! `strait ui --bundle FILE`: the page, and the admin API for all other commands, over what a bundle holds.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 
 use super::archive::SupportBundle;
 use crate::admin::{StoredAnswer, StoredAnswers, Token, runtime_directory, serve_stored};
@@ -24,8 +26,8 @@ pub(crate) struct ServedBundle {
     pub(crate) token_file: PathBuf,
     /// When it was taken.
     pub(crate) taken: String,
-    /// Ends when the serving does, which it doesn't by itself.
-    pub(crate) serving: JoinHandle<std::io::Result<()>>,
+    /// Serves it as long as it is polled; ends when that fails.
+    pub(crate) serving: BoxFuture<'static, io::Result<()>>,
     _folder: TempDir,
 }
 
@@ -41,7 +43,7 @@ pub(crate) async fn serve_bundle(file: &Path) -> Result<ServedBundle, CommandFai
             if absent { CommandFailure::usage(text) } else { CommandFailure::failed(text) };
         failure.next("name a file that 'strait support-bundle' has written")
     })?;
-    let here = |error: std::io::Error| {
+    let here = |error: io::Error| {
         CommandFailure::failed(format!("the bundle can't be served on this machine: {error}"))
     };
     let folder = runtime_directory().map_err(here)?;
@@ -50,7 +52,7 @@ pub(crate) async fn serve_bundle(file: &Path) -> Result<ServedBundle, CommandFai
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(here)?;
     let server = format!("http://{}", listener.local_addr().map_err(here)?);
     let taken = bundle.contents.taken.clone();
-    let serving = tokio::spawn(serve_stored(listener, answers(bundle), token));
+    let serving = serve_stored(listener, answers(bundle), token).boxed();
     Ok(ServedBundle { server, token_file, taken, serving, _folder: folder })
 }
 

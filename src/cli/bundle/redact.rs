@@ -232,8 +232,8 @@ fn is_web_token(word: &str) -> bool {
 
 /// Whether a word looks like nothing that a person would write in a sentence.
 fn is_random(word: &str) -> bool {
-    let has = |what: fn(&u8) -> bool| word.as_bytes().iter().any(|byte| what(byte));
-    let inner = |what: fn(&u8) -> bool| word.as_bytes().iter().skip(1).any(|byte| what(byte));
+    let has = |what: fn(&u8) -> bool| word.as_bytes().iter().any(what);
+    let inner = |what: fn(&u8) -> bool| word.as_bytes().iter().skip(1).any(what);
     let mixed = inner(u8::is_ascii_uppercase) && has(u8::is_ascii_lowercase);
     word.len() >= 8 && (has(u8::is_ascii_digit) || mixed)
 }

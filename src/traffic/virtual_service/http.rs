@@ -325,7 +325,7 @@ impl Reader<'_> {
                 .map(|raw| self.headers(raw, &format!("{path}.headers"), &mut rule.refused));
             match self.destination(raw.destination, &format!("{path}.destination")) {
                 Some(to) => {
-                    all.push(Destination { weight, headers: headers.unwrap_or_default(), ..to })
+                    all.push(Destination { weight, headers: headers.unwrap_or_default(), ..to });
                 }
                 // What it would have taken is answered, and doesn't go to the others.
                 None => all.push(Destination { weight, ..Destination::invalid() }),
@@ -562,7 +562,7 @@ impl Reader<'_> {
             let path = format!("{path}.allowOrigins[{at}]");
             match raw {
                 RawTextMatch { exact: Some(text), .. } if is_text(&text) => {
-                    origins.push(TextMatch::Exact(text))
+                    origins.push(TextMatch::Exact(text));
                 }
                 RawTextMatch { prefix: Some(text), .. } if is_text(&text) && !text.is_empty() => {
                     origins.push(TextMatch::Prefix(text));

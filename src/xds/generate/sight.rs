@@ -497,7 +497,7 @@ impl<'a> Groups<'a> {
                 .locality
                 .as_deref()
                 .filter(|_| self.scopes.iter().any(|one| one.locality)),
-            selection: now.selection(proxy),
+            selection: self.lens.whole[1].selection(proxy),
             kind,
             form: ClusterFormat::of(proxy),
             given: proxy.takes_given_addresses,
