@@ -19,8 +19,10 @@ PERIOD, PERIOD_BESIDE = 0.5, 1.0
 class Changes:
     """The changes of a cell, each in cluster c1."""
 
-    def __init__(self, it):
+    def __init__(self, it, namespaces):
         plain, (self.headless, *_) = it.names()
+        # Those that see what only a twentieth of them sees; as `xdsload --namespaces` calls them.
+        self.few = ["default", *(f"default-{number}" for number in range(2, namespaces + 1))][: max(1, namespaces // 20)]
         # Half are changed by their endpoints and half by their definitions, so that nothing is told of both.
         self.it, self.added = it, []
         self.endpoints, self.definitions = plain[::2], plain[1::2] or plain
@@ -33,6 +35,7 @@ class Changes:
             "label": lambda n: self.service(n, do="label", key="bench", value=str(n)),
             "new service": self.add,
             "removed service": self.remove,
+            "new service that a twentieth sees": self.add_for_few,
             "headless pod": lambda _: [self.it.change(self.headless, "c1")],
         }
 
@@ -47,6 +50,15 @@ class Changes:
         answer = self.it.order("service", "c1", do="create", endpoints=2)
         self.added.append(answer["service"])
         return answer["stamps"][:1]
+
+    def add_for_few(self, number):
+        namespace = self.definitions[0].split("/")[0]
+        metadata = {"name": f"few-{number}", "annotations": {"networking.istio.io/exportTo": ",".join(self.few)}}
+        address = f"10.255.{number // 250}.{number % 250 + 1}"
+        ports = [{"name": "http", "protocol": "TCP", "port": 8080, "targetPort": 8080}]
+        service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"clusterIP": address, "selector": {"app": "few"}, "ports": ports}}
+        self.it.api("c1").ask("POST", f"/api/v1/namespaces/{namespace}/services", service)
+        return []
 
     def remove(self, _):
         return self.it.order("service", "c1", do="delete", service=self.added.pop())["stamps"]
@@ -75,7 +87,7 @@ def cell(options, side, proxies, namespaces, clusters):
     title = f"definitions {proxies}x{namespaces}x{clusters}"
     figures, windows, stamps = {}, {}, {}
     with world(options, services + 1, 10, clusters, "--headless", 1) as it, running(warmed(options, it, side)) as server:
-        kinds = Changes(it)
+        kinds = Changes(it, namespaces)
         pods = scaled(options, HEADLESS_PODS)
         it.order("scale", "c1", service=kinds.headless, endpoints=max(1, pods - 10 * (clusters - 1)))
         flags = ("--subscribe", "0.05", "--namespaces", namespaces, *SIDECAR, *(EVERY_CPU if proxies > 1000 else ()))
@@ -110,6 +122,8 @@ def cell(options, side, proxies, namespaces, clusters):
             if kind == "new service":
                 bare = floor(options, proxies, window["wireBytes"]["received"] / changes / proxies)
                 figures[f"{name}: server CPU µs/proxy over floor"] = (cpu[kind] / proxies - bare) * 1e6
+            if kind == "new service that a twentieth sees" and cpu["new service"] > 0:
+                figures[f"{name}: server CPU, to that of one that all see"] = cpu[kind] / cpu["new service"]
             if kind == "headless pod":
                 figures[f"{name}: server CPU µs/proxy"] = cpu[kind] * 1e6 / proxies
     return figures | {f"{title}: Private_Dirty MB": memory["dirty"] / 1e6}, memory

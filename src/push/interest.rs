@@ -81,7 +81,7 @@ impl Dirty {
 pub struct Changes {
     /// What it is.
     pub deps: BTreeSet<Dep>,
-    /// Of services whose endpoints changed, the vantages from which nothing differs: who stands there need not
+    /// Of services whose endpoints changed, the view classes from which nothing differs: who stands there need not
     /// hear of it.
     pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
     /// What streams see of the rest, by their numbers; who is not among them hears of all of it.
@@ -193,7 +193,7 @@ struct InterestTable {
 #[derive(Debug)]
 struct StreamEntry {
     pending: Arc<PendingChanges>,
-    /// The number of its vantage, once that is known.
+    /// The number of its view class, once that is known.
     view_class: Option<u32>,
     /// Where it stands, once that is known.
     stand: Option<Arc<Stand>>,

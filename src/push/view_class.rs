@@ -32,7 +32,7 @@ impl ViewKey {
     }
 }
 
-/// Of the services whose endpoints changed between two versions, the vantages from which nothing differs.
+/// Of the services whose endpoints changed between two versions, the view classes from which nothing differs.
 pub(super) fn unaffected_views(
     before: &PushContext,
     now: &PushContext,
@@ -70,7 +70,7 @@ pub(super) fn unaffected_views(
     changes.endpoints().filter_map(of_host).collect()
 }
 
-/// The service of that name, if nothing but the vantage matters for what a proxy is given of its endpoints.
+/// The service of that name, if nothing but the view class matters for what a proxy is given of its endpoints.
 fn plain<'a>(context: &'a PushContext, host: &Hostname) -> Option<&'a MergedService> {
     let service = context.services.get(host)?;
     let is_plain = ViewDependencies::of(context, service) == ViewDependencies::default()

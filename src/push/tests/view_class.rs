@@ -93,7 +93,7 @@ fn an_address_that_passes_from_one_cluster_to_another_may_weigh_something_else()
     assert!(unaffected_views(&before, &now, &changes, &interest).is_empty());
 }
 
-/// Whatever changes: from a view whose vantage is spared, nothing differs.
+/// Whatever changes: from a view whose class is spared, nothing differs.
 #[test]
 fn who_is_spared_holds_what_there_is() {
     let mut random = StdRng::seed_from_u64(11);
