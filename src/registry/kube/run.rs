@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
@@ -163,26 +166,41 @@ async fn read(
     // They are decoded whole, which takes a multiple of their bytes.
     let object_bytes = limits.object_bytes.min(ENTRY_BYTES_MAX);
     let kept_whole = ReadLimits { object_bytes, ..limits };
-    tokio::join!(
-        client.read(ReadAs::<KubeService>::with(scope), of(IndexedKind::Services), limits, sink),
-        client.read(ReadAs::<Slice>::with(scope), of(IndexedKind::EndpointSlices), limits, sink),
-        client.read(ReadAs::<PodRecord>::with(scope), pods, limits, sink),
-        client.read(ReadAs::<NodeRecord>::with(scope), of(IndexedKind::Nodes), limits, sink),
-        client.read(
+    let slices = of(IndexedKind::EndpointSlices);
+    let entries = of(IndexedKind::WorkloadEntries);
+    let readers: [BoxFuture<'_, ()>; 8] = [
+        Box::pin(client.read(
+            ReadAs::<KubeService>::with(scope),
+            of(IndexedKind::Services),
+            limits,
+            sink,
+        )),
+        Box::pin(client.read(ReadAs::<Slice>::with(scope), slices, limits, sink)),
+        Box::pin(client.read(ReadAs::<PodRecord>::with(scope), pods, limits, sink)),
+        Box::pin(client.read(
+            ReadAs::<NodeRecord>::with(scope),
+            of(IndexedKind::Nodes),
+            limits,
+            sink,
+        )),
+        Box::pin(client.read(
             ReadAs::<NamespaceFacts>::with(scope),
             of(IndexedKind::Namespaces),
             limits,
-            sink
-        ),
-        client.read(ReadAs::<DeclaredGateway>::with(scope), gateways, limits, sink),
-        client.read(
+            sink,
+        )),
+        Box::pin(client.read(ReadAs::<DeclaredGateway>::with(scope), gateways, limits, sink)),
+        Box::pin(client.read(
             ReadAs::<WorkloadEntryRecord>::with(scope),
-            of(IndexedKind::WorkloadEntries),
+            entries,
             kept_whole,
-            sink
-        ),
-        client.keep_probing(sink),
-    );
+            sink,
+        )),
+        Box::pin(client.keep_probing(sink)),
+    ];
+    // Only who was woken is looked at: of a member that rests nearly all events are one reader's.
+    let mut readers = FuturesUnordered::from_iter(readers);
+    while readers.next().await.is_some() {}
 }
 
 /// Reads what is exported and imported, in the version that the server has: which that is can change while it
