@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub(super) use super::cache_table::{CacheTable, CacheValue, Span};
+pub(super) use super::class::{Class, class_of};
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
 use super::lds::PodListenerKey;
@@ -26,7 +27,6 @@ use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::proxy::{east_west_port, served_in};
 use crate::push::view::{ViewDependencies, ViewKey};
-use crate::traffic::Selection;
 use crate::traffic::destination_rule::RulesForHost;
 use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
@@ -188,29 +188,6 @@ pub(super) struct RouterInputs {
 
 /// A service for a view, in a form, and whether it is in another network as well.
 pub(super) type ClustersKey = (Hostname, ViewKey, ClusterFormat, bool);
-
-/// Proxies that share addresses, listeners and routes. What is kept for a class was made at a version of the
-/// definitions.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Class {
-    pub(super) cluster: ClusterId,
-    /// Empty where it doesn't matter.
-    pub(super) namespace: Namespace,
-    /// The selectors of rules that select them.
-    pub(super) selection: Selection,
-    /// Whether they speak IPv4, and IPv6.
-    pub(super) families: (bool, bool),
-}
-
-/// The class of a view.
-pub(super) fn class_of(view: &ViewKey) -> Class {
-    Class {
-        cluster: view.cluster.clone(),
-        namespace: view.namespace.clone(),
-        selection: view.selection.clone(),
-        families: (view.ipv4, view.ipv6),
-    }
-}
 
 /// A route for a class of proxies, by name, and the namespace in whose DNS domain they are. In another, which
 /// no service is in, it is the same whatever that is.

@@ -7,6 +7,7 @@ mod cache;
 mod cache_table;
 mod cds;
 mod chunks;
+mod class;
 mod common;
 mod eds;
 mod encoding;

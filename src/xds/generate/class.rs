@@ -1,0 +1,28 @@
+//! What proxies have in common that share listeners and routes.
+
+use crate::model::{ClusterId, Namespace};
+use crate::push::view::ViewKey;
+use crate::traffic::Selection;
+
+/// Proxies that share addresses, listeners and routes. What is kept for a class was made at a version of the
+/// definitions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Class {
+    pub(super) cluster: ClusterId,
+    /// Empty where it doesn't matter.
+    pub(super) namespace: Namespace,
+    /// The selectors of rules that select them.
+    pub(super) selection: Selection,
+    /// Whether they speak IPv4, and IPv6.
+    pub(super) families: (bool, bool),
+}
+
+/// The class of a view.
+pub(super) fn class_of(view: &ViewKey) -> Class {
+    Class {
+        cluster: view.cluster.clone(),
+        namespace: view.namespace.clone(),
+        selection: view.selection.clone(),
+        families: (view.ipv4, view.ipv6),
+    }
+}
