@@ -149,7 +149,8 @@ impl<'a> Lens<'a> {
                 }
             }
         }
-        let is_behind_ports = hosts.iter().all(|host| same_before_ports([&before, &now], host));
+        let versions = whole.map(|context| &**context);
+        let is_behind_ports = hosts.iter().all(|host| same_before_ports(versions, host));
         Self {
             cache,
             whole,
@@ -547,9 +548,10 @@ impl<'a> Groups<'a> {
         let services = contexts.iter().flat_map(|context| context.services.values());
         let visible = services.map(|service| service.primary.export_to.visible_to(namespace));
         let visible: Vec<bool> = visible.collect();
-        // Rules may be about hosts that no service is.
-        let [before, now] = contexts;
-        let is_ruled = !Arc::ptr_eq(&before.traffic, &now.traffic);
+        // Rules may be about hosts that no service is, and lead to what is not visible.
+        let [before, now] = lens.whole;
+        let is_ruled = !Arc::ptr_eq(&before.traffic, &now.traffic)
+            || contexts.iter().any(|one| !one.traffic.virtual_services.is_empty());
         let like = (is_private || is_ruled || visible.contains(&true)).then(|| {
             let signature = (visible, is_named.then(|| namespace.clone()));
             *self.by_signature.entry(signature).or_insert(namespace)
