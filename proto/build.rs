@@ -9,12 +9,13 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Our own files: they become Rust code.
-const OURS: [&str; 5] = [
+const OURS: [&str; 6] = [
     "grpc/health.proto",
     "istio/ca.proto",
     "istio/mcp.proto",
     "istio/nds.proto",
     "istio/networking.proto",
+    "istio/security.proto",
 ];
 
 /// Envoy's files that no other file leads to: resources, admin answers, and what travels in an `Any`.
@@ -34,9 +35,11 @@ const ENVOY: &[&str] = &[
     "envoy/extensions/clusters/aggregate/v3/cluster.proto",
     "envoy/extensions/clusters/dns/v3/dns_cluster.proto",
     "envoy/extensions/filters/http/cors/v3/cors.proto",
+    "envoy/extensions/filters/http/ext_authz/v3/ext_authz.proto",
     "envoy/extensions/filters/http/fault/v3/fault.proto",
     "envoy/extensions/filters/http/grpc_stats/v3/config.proto",
     "envoy/extensions/filters/http/grpc_web/v3/grpc_web.proto",
+    "envoy/extensions/filters/http/jwt_authn/v3/config.proto",
     "envoy/extensions/filters/http/rbac/v3/rbac.proto",
     "envoy/extensions/filters/http/router/v3/router.proto",
     "envoy/extensions/filters/listener/http_inspector/v3/http_inspector.proto",
@@ -59,6 +62,7 @@ const ENVOY: &[&str] = &[
     "envoy/extensions/load_balancing_policies/subset/v3/subset.proto",
     "envoy/extensions/load_balancing_policies/wrr_locality/v3/wrr_locality.proto",
     "envoy/extensions/network/dns_resolver/getaddrinfo/v3/getaddrinfo_dns_resolver.proto",
+    "envoy/extensions/path/match/uri_template/v3/uri_template_match.proto",
     "envoy/extensions/retry/host/previous_hosts/v3/previous_hosts.proto",
     "envoy/extensions/retry/priority/previous_priorities/v3/previous_priorities_config.proto",
     "envoy/extensions/transport_sockets/internal_upstream/v3/internal_upstream.proto",
@@ -88,6 +92,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // What is made of these has one order.
         .btree_map(".istio.mcp")
         .btree_map(".istio.networking.v1alpha3")
+        .btree_map(".istio.security.v1beta1")
         .compile_fds(protox::compile(OURS, [&manifest_dir])?)?;
 
     let mut includes = vec![manifest_dir.clone()];

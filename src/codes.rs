@@ -3,11 +3,12 @@
 //! A code is for ever: it is searched for, scripted against and written into runbooks, so it is
 //! neither renumbered nor given a second meaning. Groups: 01xx usage, 02xx kubeconfig and Secret,
 //! 03xx contact with a cluster, 04xx network and gateway, 05xx proxy and xDS, 06xx policy, 07xx
-//! trust and TLS, 08xx host and storage, 09xx injection, of these 095x and 096x
+//! trust and TLS, 08xx host and storage, of these 082x access policies, 09xx injection, of these 095x and 096x
 //! the agent in a pod, 10xx traffic configuration. Large groups have files of their own.
 
 #[macro_use]
 mod code;
+mod access;
 mod agent;
 mod injection;
 mod members;
@@ -15,6 +16,7 @@ mod networks;
 mod routes;
 mod traffic;
 
+pub use self::access::*;
 pub use self::agent::*;
 pub use self::code::Code;
 pub use self::injection::*;
@@ -23,12 +25,13 @@ pub use self::networks::*;
 pub use self::routes::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 7] = [
+static GROUPS: [&[&Code]; 8] = [
     CODES,
     members::CODES,
     networks::CODES,
     injection::CODES,
     agent::CODES,
+    access::CODES,
     traffic::CODES,
     routes::CODES,
 ];

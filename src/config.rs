@@ -16,6 +16,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
 pub use self::injection::InjectFlags;
+use crate::access::PolicyErrors;
 use crate::cli::duration::parse_duration;
 use crate::identity::rotation::default_names;
 use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
@@ -115,6 +116,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_REQUIRE_CLIENT_CERTIFICATE", value_parser = FalseyValueParser::new())]
     pub require_client_certificate: bool,
 
+    /// What becomes of an access rule that can't be read and has no last good form: what of it can be read counts, or it
+    /// denies everything
+    #[arg(long, env = "STRAIT_POLICY_ERRORS", value_name = "HOW", default_value = "narrow")]
+    pub policy_errors: PolicyErrorsFlag,
+
     /// Audiences of the tokens that pods may bring; repeatable
     #[arg(
         long,
@@ -200,6 +206,25 @@ pub struct ServeArgs {
 pub enum NoAuthority {
     /// None.
     None,
+}
+
+/// What becomes of access rules that can't be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum PolicyErrorsFlag {
+    /// What of them can be read counts.
+    #[default]
+    Narrow,
+    /// They deny everything.
+    Strict,
+}
+
+impl From<PolicyErrorsFlag> for PolicyErrors {
+    fn from(flag: PolicyErrorsFlag) -> Self {
+        match flag {
+            PolicyErrorsFlag::Narrow => Self::Narrow,
+            PolicyErrorsFlag::Strict => Self::Strict,
+        }
+    }
 }
 
 /// How log lines look.

@@ -3,12 +3,16 @@
 //! Asks the very function that decides what is sent (`push::view::decide`) and puts its answer into
 //! text. Decides nothing itself.
 
+mod access;
 mod by_name;
 mod lines;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+pub use self::access::{
+    AskedRequest, ModeLine, PolicyExplanation, VerdictLine, explain_policy, is_for, policy_states,
+};
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
 use crate::aggregate::MergedService;

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod address;
 pub mod admin;
 pub mod aggregate;

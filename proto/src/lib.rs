@@ -35,6 +35,11 @@ pub mod istio {
         tonic::include_proto!("istio.networking.v1alpha3");
     }
 
+    /// Specs of the objects that say who may call whom, `istio.security.v1beta1`.
+    pub mod security {
+        tonic::include_proto!("istio.security.v1beta1");
+    }
+
     /// The name table for the agent's DNS proxy, `istio.networking.nds.v1`.
     pub mod nds {
         tonic::include_proto!("istio.networking.nds.v1");

@@ -3,6 +3,7 @@
 //! Reads what others own and renders it; writes nothing. The shapes are those of docs/reference/interface.md, and
 //! the CLI renders nothing else.
 
+mod access;
 mod events;
 mod failure;
 mod page;
@@ -144,6 +145,9 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/proxies", get(proxies))
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
+        .route("/debug/explain/policy", get(access::explained))
+        .route("/debug/config", get(access::objects))
+        .route("/debug/config/reach", get(access::reach))
         .route("/debug/certificates", get(certificates))
         .route("/debug/mesh", get(mesh))
         .route("/debug/policy", get(policy))

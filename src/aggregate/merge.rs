@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use crate::model::{
     ClusterId, EndpointGroup, EndpointRef, Endpoints, Hostname, NO_ADDRESS, NetworkId,
-    PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap,
+    PackedEndpoint, Port, Protocol, Resolution, Service, SortedMap, TlsMode,
 };
 use crate::registry::{Provider, ServiceRecord, ShardKey};
 
@@ -124,8 +124,10 @@ pub struct ShardEndpoints {
     pub key: ShardKey,
     /// Its own object.
     pub service: Arc<Service>,
-    /// Its endpoints, shared with what the source sent.
+    /// Its endpoints, shared with what the source sent unless some are spoken to otherwise.
     pub endpoints: Endpoints,
+    /// What the source sent, where some are spoken to otherwise than it says.
+    reported: Option<Endpoints>,
     /// The networks that they are in: one, nearly always. One that holds endpoints which are barred is
     /// there for these once more.
     networks: Box<[NetworkId]>,
@@ -153,10 +155,28 @@ impl MergedService {
     /// What each source says of it, whether that counts or not.
     pub fn said(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
         let counts = self.shards.iter().map(|shard| {
-            let (service, endpoints) = (Arc::clone(&shard.service), shard.endpoints.clone());
+            let endpoints = shard.reported.as_ref().unwrap_or(&shard.endpoints).clone();
+            let service = Arc::clone(&shard.service);
             (&shard.key, ServiceRecord { service, endpoints })
         });
         counts.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
+    }
+
+    /// Has endpoints of which `is_plain` says so be spoken to in plain text, whatever their source says.
+    pub fn speak_plainly(&mut self, is_plain: impl Fn(&ShardKey, EndpointRef<'_>) -> bool) {
+        for shard in &mut self.shards {
+            let plain = |one: &EndpointRef<'_>| is_plain(&shard.key, *one);
+            let plain: Vec<bool> = shard.endpoints.iter().map(|one| plain(&one)).collect();
+            if !plain.contains(&true) {
+                continue;
+            }
+            let spoken = shard.endpoints.iter().zip(&plain).map(|(one, is_plain)| EndpointRef {
+                tls_mode: if *is_plain { TlsMode::Disabled } else { one.tls_mode },
+                ..one
+            });
+            let spoken = spoken.collect();
+            shard.reported = Some(std::mem::replace(&mut shard.endpoints, spoken));
+        }
     }
 
     /// The name under which it was merged.
@@ -493,6 +513,7 @@ impl ShardEndpoints {
             key: key.clone(),
             service: Arc::clone(&record.service),
             endpoints: endpoints.clone(),
+            reported: None,
             networks: networks.into(),
             bars: bars.into(),
             claimants: all_claimants.into(),

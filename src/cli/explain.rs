@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::Value;
 
+use super::explain_policy::{self, ExplainPolicyArgs};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{Follow, LastShown, QueryArgs, watch_pause};
 use super::output::{self, Cell, Format, OutputStyle, Show, clean, items, text};
@@ -14,12 +15,16 @@ use super::proxy;
 
 /// `strait explain`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct ExplainArgs {
+    #[command(subcommand)]
+    other: Option<OtherQuestion>,
     /// NAME.NAMESPACE[@CLUSTER], a node id, or a key from 'proxy list -o json'
-    proxy: String,
+    #[arg(required = true)]
+    proxy: Option<String>,
     /// NAME.NAMESPACE or the full host name, with the service's port
-    #[arg(value_name = "SERVICE[:PORT]")]
-    service: String,
+    #[arg(value_name = "SERVICE[:PORT]", required = true)]
+    service: Option<String>,
     /// Every decision about this endpoint
     #[arg(long, value_name = "A")]
     address: Option<String>,
@@ -29,10 +34,21 @@ pub(crate) struct ExplainArgs {
     ask: QueryArgs,
 }
 
+/// What else can be explained.
+#[derive(Debug, Subcommand)]
+enum OtherQuestion {
+    /// Say who may call a workload, and which policy says so
+    Policy(ExplainPolicyArgs),
+}
+
 /// Runs `strait explain`: at once, until it is well, or again and again.
 pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
-    let (hostname, port) = match args.service.split_once(':') {
-        None => (args.service.as_str(), None),
+    if let Some(OtherQuestion::Policy(args)) = &args.other {
+        return explain_policy::run(args).await;
+    }
+    let service = args.service.as_deref().unwrap_or_default();
+    let (hostname, port) = match service.split_once(':') {
+        None => (service, None),
         Some((hostname, port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => {
             (hostname, Some(port))
         }
@@ -68,7 +84,8 @@ impl ExplainArgs {
         hostname: &str,
         port: Option<&str>,
     ) -> Result<(Exit, String), CommandFailure> {
-        let proxy = proxy::one(&self.ask, &self.proxy).await?;
+        let proxy = self.proxy.as_deref().unwrap_or_default();
+        let proxy = proxy::one(&self.ask, proxy).await?;
         let key = proxy::key(&proxy);
         let asked = self.address.as_deref();
         let mut query = vec![("proxy", key.as_str()), ("hostname", hostname)];

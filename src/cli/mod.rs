@@ -14,6 +14,7 @@ mod demo;
 pub mod duration;
 mod events;
 mod explain;
+mod explain_policy;
 mod failure;
 mod inject;
 mod list;

@@ -23,6 +23,16 @@ pub(crate) enum PolicyCommand {
     },
     /// Say what a policy file would refuse: of a cluster's claim, or of the mesh that runs
     Test(TestArgs),
+    /// Say what becomes of an access policy, and which proxies have not acknowledged it yet
+    Status(StatusArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// NAMESPACE/NAME, or NAME of any namespace
+    name: String,
+    #[command(flatten)]
+    ask: QueryArgs,
 }
 
 #[derive(Debug, Args)]
@@ -77,6 +87,7 @@ pub(crate) async fn run(command: &PolicyCommand) -> CommandResult {
             Ok(Exit::Fine)
         }
         PolicyCommand::Test(args) => test(args).await,
+        PolicyCommand::Status(args) => status(args).await,
     }
 }
 
@@ -246,4 +257,66 @@ clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
             ]
         );
     }
+}
+
+/// Exit code 2: not all of it is in force, or not everywhere yet.
+async fn status(args: &StatusArgs) -> CommandResult {
+    let (namespace, name) = match args.name.split_once('/') {
+        Some((namespace, name)) => (Some(namespace), name),
+        None => (None, args.name.as_str()),
+    };
+    let mut query = vec![("name", name)];
+    query.extend(namespace.map(|namespace| ("namespace", namespace)));
+    let states = args.ask.ask("/debug/config", &query).await?;
+    let reach = args.ask.ask("/debug/config/reach", &query).await?;
+    let states = items(&states.value);
+    if states.is_empty() {
+        return Err(CommandFailure::failed(format!("there is no access policy {}", args.name)));
+    }
+    let mut all = Vec::new();
+    for state in states {
+        let is_it =
+            |row: &&Value| ["kind", "namespace", "name"].iter().all(|one| row[one] == state[one]);
+        let mut both = state.clone();
+        let found = items(&reach.value).iter().find(is_it);
+        both["acknowledged"] = found.map_or(Value::Null, |row| row["acknowledged"].clone());
+        both["rows"] = found.map_or(Value::Null, |row| row["rows"].clone());
+        all.push(both);
+    }
+    let is_fine = |one: &Value| {
+        (one["state"] == "inForce" || one["state"] == "unused")
+            && one["acknowledged"] == one["proxies"]
+    };
+    let fine = all.iter().all(is_fine);
+    match args.ask.show.output {
+        Format::Json => output::print(&format!("{:#}\n", Value::from(all)))?,
+        Format::Yaml => output::print(&output::yaml(&Value::from(all)))?,
+        _ => output::print(&all.iter().map(render_status).collect::<String>())?,
+    }
+    Ok(if fine { Exit::Fine } else { Exit::Unhealthy })
+}
+
+fn render_status(state: &Value) -> String {
+    let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
+    let mut out = format!(
+        "{} {}/{}: {}, acknowledged by {} of {} proxies\n",
+        name[0],
+        name[1],
+        name[2],
+        text(&state["state"]),
+        state["acknowledged"],
+        state["proxies"]
+    );
+    for reason in items(&state["reasons"]) {
+        let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));
+        out += &format!("  {code} {path}: {fact}\n");
+    }
+    for row in items(&state["rows"]).iter().filter(|row| row["acknowledged"] == false) {
+        let refused = match &row["nack"]["error"] {
+            Value::Null => "not acknowledged yet".to_owned(),
+            error => format!("refused: {}", text(error)),
+        };
+        out += &format!("  {}: {refused}\n", text(&row["proxy"]));
+    }
+    out
 }

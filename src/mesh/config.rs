@@ -31,6 +31,8 @@ pub struct MeshConfig {
     pub protocol_detection_timeout: Duration,
     /// `tcpKeepalive`, where set.
     pub tcp_keepalive: Option<TcpKeepalive>,
+    /// `pathNormalization.normalization`, where set.
+    pub path_normalization: Option<PathNormalization>,
     /// `outboundTrafficPolicy.mode`: what becomes of traffic to unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
@@ -92,6 +94,35 @@ pub enum OutboundTrafficPolicy {
     RegistryOnly,
 }
 
+/// What becomes of paths before anything looks at them, each with what the ones before do. (Istio's
+/// `MeshConfig.ProxyPathNormalization`.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+pub enum PathNormalization {
+    /// Nothing.
+    #[serde(rename = "NONE")]
+    None,
+    /// Dots are resolved, and what need not be escaped isn't (RFC 3986).
+    #[serde(rename = "BASE", alias = "DEFAULT")]
+    Base,
+    /// Several slashes are one.
+    #[serde(rename = "MERGE_SLASHES")]
+    MergeSlashes,
+    /// Escaped slashes are slashes.
+    #[serde(rename = "DECODE_AND_MERGE_SLASHES")]
+    DecodeAndMergeSlashes,
+}
+
+impl PathNormalization {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "NONE",
+            Self::Base => "BASE",
+            Self::MergeSlashes => "MERGE_SLASHES",
+            Self::DecodeAndMergeSlashes => "DECODE_AND_MERGE_SLASHES",
+        }
+    }
+}
+
 /// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpKeepalive {
@@ -125,11 +156,13 @@ impl MeshConfig {
         let Defaults { domain, namespace, .. } = defaults;
         Self {
             trust_domain: defaults.trust_domain.clone(),
+            root_namespace: namespace.clone(),
             trust_domain_aliases: Vec::new(),
             ca_certificates: Vec::new(),
             connect_timeout: Duration::from_secs(10),
             protocol_detection_timeout: Duration::ZERO,
             tcp_keepalive: None,
+            path_normalization: None,
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             enable_auto_mtls: true,
             access_log_file: String::new(),
@@ -140,7 +173,6 @@ impl MeshConfig {
             default_service_export_to: Vec::new(),
             default_destination_rule_export_to: Vec::new(),
             default_virtual_service_export_to: Vec::new(),
-            root_namespace: namespace.clone(),
             ignored: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
@@ -165,6 +197,10 @@ impl MeshConfig {
                 .take("trustDomain")?
                 .filter(|domain: &String| !domain.is_empty())
                 .unwrap_or(base.trust_domain),
+            root_namespace: fields
+                .take("rootNamespace")?
+                .filter(|namespace: &String| !namespace.is_empty())
+                .unwrap_or(base.root_namespace),
             trust_domain_aliases: sorted(fields.take("trustDomainAliases")?.unwrap_or_default()),
             ca_certificates: fields.take_with("caCertificates", read_roots)?.unwrap_or_default(),
             connect_timeout: fields
@@ -174,6 +210,9 @@ impl MeshConfig {
                 .take_with("protocolDetectionTimeout", |text: String| parse_duration(&text))?
                 .unwrap_or(base.protocol_detection_timeout),
             tcp_keepalive: fields.take_with("tcpKeepalive", RawKeepalive::read)?,
+            path_normalization: fields
+                .take::<RawPathNormalization>("pathNormalization")?
+                .and_then(|paths| paths.normalization),
             outbound_traffic_policy: fields
                 .take::<RawOutbound>("outboundTrafficPolicy")?
                 .and_then(|policy| policy.mode)
@@ -199,10 +238,6 @@ impl MeshConfig {
             default_virtual_service_export_to: fields
                 .take("defaultVirtualServiceExportTo")?
                 .unwrap_or_default(),
-            root_namespace: fields
-                .take("rootNamespace")?
-                .filter(|name: &String| !name.is_empty())
-                .unwrap_or(base.root_namespace),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -285,6 +320,9 @@ impl MeshConfig {
             "connectTimeout": format_duration(self.connect_timeout),
             "enableAutoMtls": self.enable_auto_mtls,
             "outboundTrafficPolicy": {"mode": policy},
+            "pathNormalization": {
+                "normalization": self.path_normalization.map(PathNormalization::as_str),
+            },
             "protocolDetectionTimeout": format_duration(self.protocol_detection_timeout),
             "proxyInboundListenPort": self.proxy_inbound_listen_port,
             "proxyListenPort": self.proxy_listen_port,
@@ -299,6 +337,11 @@ impl MeshConfig {
 #[derive(Deserialize)]
 struct RawOutbound {
     mode: Option<OutboundTrafficPolicy>,
+}
+
+#[derive(Deserialize)]
+struct RawPathNormalization {
+    normalization: Option<PathNormalization>,
 }
 
 #[derive(Deserialize)]

@@ -11,7 +11,9 @@ mod sources;
 pub mod watch;
 mod yaml;
 
-pub use config::{Defaults, MeshConfig, OutboundTrafficPolicy, TcpKeepalive, own_trust_domain};
+pub use config::{
+    Defaults, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive, own_trust_domain,
+};
 pub use duration::{format_duration, parse_duration};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
 pub use sources::{SourceTls, StoreAddress, StoreSource};

@@ -83,6 +83,11 @@ pub struct EndpointGroup {
 }
 
 impl EndpointGroup {
+    /// The namespace of their workloads, where these are known.
+    pub fn workload_namespace(&self) -> Option<&Namespace> {
+        self.workload.as_ref().map(|(namespace, _)| namespace)
+    }
+
     /// Whether such an endpoint takes mTLS, or may as soon as its workload, which is known, says so.
     pub fn may_take_mtls(&self) -> bool {
         self.tls_mode == TlsMode::Istio

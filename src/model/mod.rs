@@ -35,7 +35,9 @@ pub use gateway::{
     gateway_port,
 };
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
-pub use istio::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS};
+pub use istio::{
+    ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,
+};
 pub use known_clusters::{
     IgnoredClaim, KnownCluster, KnownClusters, Mode, SameAddress, Seniority, is_trust_domain,
 };

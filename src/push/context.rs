@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use crate::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
@@ -59,6 +60,8 @@ pub struct PushContext {
     pub clusters: Arc<KnownClusters>,
     /// What clusters may say, and which come first.
     pub policy: Arc<Policy>,
+    /// Who may call whom.
+    pub access: Arc<AccessPolicies>,
     /// The network that each synced cluster's system namespace names.
     pub network_labels: OrdMap<ClusterId, Option<NetworkId>>,
     /// Merged services by name.
@@ -218,6 +221,22 @@ impl PushContext {
     /// The selectors of rules that select a proxy.
     pub fn selection(&self, proxy: &Proxy) -> Selection {
         self.traffic.selection(proxy.namespace(), self.labels_of(proxy))
+    }
+
+    /// What holds of access for the workload beside a proxy. Labels of a pod that nobody knows are claims.
+    pub fn access_of(&self, proxy: &Proxy) -> WorkloadAccess<'_> {
+        let known = self.workload_of(proxy).map(|pod| &pod.labels);
+        let subject = AccessSubject {
+            namespace: proxy.namespace(),
+            labels: known.unwrap_or(&proxy.labels),
+            is_known: known.is_some(),
+        };
+        self.access.of(subject)
+    }
+
+    /// The trust domains of the mesh, the mesh's own first.
+    pub fn trust_bundle(&self) -> TrustBundle {
+        TrustBundle::new(self.mesh.same_trust_domains(&self.mesh.trust_domain))
     }
 
     /// The pod that a proxy says it stands beside, if its cluster has been read and has it.

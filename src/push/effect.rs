@@ -40,6 +40,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
             Dep::Machines => drop(others.insert("machines")),
             Dep::Networks => drop(others.insert("networks and gateways")),
             Dep::Mesh => drop(others.insert("settings of the mesh")),
+            Dep::Access(_) => drop(others.insert("access policies")),
         }
     }
     if !services.is_empty() {

@@ -12,13 +12,15 @@ use imbl::OrdMap;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
+use super::access_state::AccessState;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
 use super::debounce::Debounce;
 use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
-use super::scope::{SeenChanges, Sight, around, is_looked_at};
+use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at};
 use super::view_class::unaffected_views;
+use crate::access::AccessPolicies;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
@@ -51,6 +53,8 @@ pub enum MeshEvent {
     MeshNetworks(Arc<MeshNetworks>),
     /// What clusters may say, and which come first.
     Policy(Arc<Policy>),
+    /// Who may call whom, and the objects behind what changed of it.
+    Access(Arc<AccessPolicies>, Causes),
     /// What DNS says of gateways.
     GatewayNames(Arc<ResolvedNames>),
     /// Gateways that don't answer.
@@ -120,6 +124,7 @@ pub struct MeshState {
     mesh_networks: Arc<MeshNetworks>,
     clusters: Arc<KnownClusters>,
     policy: Arc<Policy>,
+    access: AccessState,
     resolved: Arc<ResolvedNames>,
     dead_gateways: Arc<BTreeSet<ProbeAddress>>,
     networks: Arc<Networks>,
@@ -157,6 +162,7 @@ impl MeshState {
             mesh_networks: Arc::default(),
             clusters: Arc::default(),
             policy: Arc::default(),
+            access: AccessState::default(),
             resolved: Arc::default(),
             dead_gateways: Arc::default(),
             networks: Arc::default(),
@@ -224,6 +230,10 @@ impl MeshState {
                 self.all_hosts_stale = true;
                 self.networks_stale = true;
             }
+            MeshEvent::Access(policies, causes) => {
+                self.causes.merge(causes);
+                self.access.take(policies);
+            }
             MeshEvent::GatewayNames(names) if names != self.resolved => {
                 self.causes.add(Cause::named(ClusterId::default(), "GatewayName", ""));
                 self.resolved = names;
@@ -287,6 +297,7 @@ impl MeshState {
             || self.all_hosts_stale
             || self.joins.is_stale()
             || !self.touched_traffic.is_empty()
+            || self.access.is_stale()
             || !self.touched.is_empty()
     }
 
@@ -297,6 +308,7 @@ impl MeshState {
             || self.all_hosts_stale
             || self.joins.is_stale()
             || !self.touched_traffic.is_empty()
+            || self.access.is_stale()
             || !self.touched.objects.is_empty()
     }
 
@@ -322,7 +334,10 @@ impl MeshState {
             changes.deps.insert(Dep::Machines);
         }
         self.refresh_workloads(&touched);
-        let hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
+        let mut hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
+        let (deps, spaces) = self.access.changes(&touched.workloads);
+        changes.deps.extend(deps);
+        self.access.stale_hosts(&spaces, &self.services, &self.private, &mut hosts);
         for host in hosts {
             self.merge(&host, &mut changes);
         }
@@ -468,7 +483,10 @@ impl MeshState {
             same_addresses: self.claims.shared(),
             config_cluster: self.settings.config_cluster.as_ref(),
         };
-        let new = self.aggregate.merge(host, &placement);
+        let mut new = self.aggregate.merge(host, &placement);
+        if let Some(new) = &mut new {
+            self.access.speak(new, &self.workloads);
+        }
         if let Some((host, namespace)) = host.split_private() {
             return self.merge_private(host, namespace, new, changes);
         }
@@ -588,6 +606,7 @@ impl MeshState {
             networks: Arc::clone(&self.networks),
             clusters: Arc::clone(&self.clusters),
             policy: Arc::clone(&self.policy),
+            access: self.access.policies(),
             network_labels: self.network_labels.clone(),
             services: self.services.clone(),
             workloads: self.workloads.clone(),
@@ -723,6 +742,14 @@ fn publish(
             }
         }
         changes.set_seen(stands, seen);
+    }
+    if let Some(before) = &before
+        && changes.is_of_access()
+    {
+        let same = |(_, stand): &(u32, Arc<Stand>)| {
+            before.access_of(&stand.proxy) == context.access_of(&stand.proxy)
+        };
+        changes.same_access = outputs.interest.stands().into_iter().filter(same).collect();
     }
     // The context first: a stream that is woken must find what it was woken for.
     outputs.context.send_replace(Some(Arc::clone(&context)));

@@ -13,9 +13,9 @@ use std::time::Instant;
 use futures::task::AtomicWaker;
 use prost::encoding::{decode_varint, encode_varint};
 
-use super::scope::{SeenChanges, Stand, Wildcards};
+use super::scope::{SeenChanges, Stand, Wildcard, Wildcards};
 use super::view::ViewKey;
-use crate::model::{ClusterId, Hostname, WorkloadKey};
+use crate::model::{ClusterId, Hostname, Namespace, WorkloadKey};
 use crate::timeline::{Delivery, Receipt};
 
 /// How many changes that a stream has yet to look at are followed until its proxy has answered; of older ones nobody
@@ -45,6 +45,8 @@ pub enum Dep {
     Machines,
     /// Gateways, and which network something is in.
     Networks,
+    /// Access policies of a namespace; those of the root namespace are for the whole mesh.
+    Access(Namespace),
     /// Settings that hold for all: mesh config, policy, the clusters there are.
     Mesh,
 }
@@ -86,6 +88,8 @@ pub struct Changes {
     pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
     /// What streams see of the rest, by their numbers; who is not among them hears of all of it.
     pub seen: Vec<SeenBy>,
+    /// Streams for which access policies say the same as before, by their numbers, from where they stand.
+    pub same_access: Vec<(u32, Arc<Stand>)>,
     /// When the first event of it was taken.
     pub since: Option<Instant>,
 }
@@ -145,6 +149,19 @@ impl Changes {
     /// Whether proxies may stand elsewhere than before, as rules and views see them.
     pub fn may_move(&self) -> bool {
         self.deps.contains(&Dep::Machines) || self.deps.contains(&Dep::Selectors)
+    }
+
+    /// Whether access policies changed.
+    pub fn is_of_access(&self) -> bool {
+        self.deps.iter().any(|dep| matches!(dep, Dep::Access(_)))
+    }
+
+    /// Whether access policies say the same as before for `stream`, which stands there.
+    fn has_same_access(&self, stream: u32, stand: Option<&Arc<Stand>>) -> bool {
+        let found = self.same_access.binary_search_by_key(&stream, |(stream, _)| *stream);
+        let found = found.ok().and_then(|at| self.same_access.get(at));
+        // Its number may be another's by now.
+        found.zip(stand).is_some_and(|((_, held), stand)| Arc::ptr_eq(held, stand))
     }
 
     /// Takes note of what streams see of it.
@@ -302,6 +319,15 @@ impl Interest {
                 let seen = changes.seen_by(*stream, listener.stand.as_ref());
                 let unknown = moves.then_some(&unknown);
                 listener.pending.add(listener, seen.or(unknown))
+            });
+            marked.extend(told.map(|(stream, _)| stream));
+        }
+        if changes.is_of_access() && !changes.is_everything() {
+            let listeners =
+                SeenChanges { lists: Wildcard::Listeners.into(), ..SeenChanges::default() };
+            let told = table.streams.iter().filter(|(stream, listener)| {
+                !changes.has_same_access(*stream, listener.stand.as_ref())
+                    && listener.pending.add(listener, Some(&listeners))
             });
             marked.extend(told.map(|(stream, _)| stream));
         }

@@ -1,6 +1,7 @@
 //! From what the sources say to what the proxies need to hear: one event loop owns the mesh, makes
 //! an immutable context of each version, and wakes the streams that care about what changed.
 
+mod access_state;
 pub mod addresses;
 mod assignment;
 pub mod context;

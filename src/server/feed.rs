@@ -11,13 +11,14 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::source::{MeshSource, ObjectStores};
+use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyName, PolicyReport};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
 use crate::identity::NamedRoots;
 use crate::lkg::StandIns;
 use crate::mesh;
-use crate::model::{KnownClusters, NamespaceFilter};
+use crate::model::{Cause, ClusterId, KnownClusters, NamespaceFilter};
 use crate::network::ResolvedNames;
 use crate::network::probes::ProbeAddress;
 use crate::policy::Policy;
@@ -39,6 +40,10 @@ const NAMES_WAIT: Duration = Duration::from_secs(5);
 /// How often to look whether sources have used up their time.
 const SOURCES_LOOK: Duration = Duration::from_millis(200);
 
+/// How long servers take what clients sent before, once policies have them take something else: until then clients
+/// have been told, or are as good as gone.
+const ACCESS_SETTLES: Duration = Duration::from_secs(60);
+
 /// Fails when the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<MeshEvent>>;
 
@@ -48,6 +53,8 @@ pub(super) struct Configuration {
     pub(super) stores: ObjectStores,
     /// The DNS domain of services.
     pub(super) domain: String,
+    /// What becomes of access policies that can't be read.
+    pub(super) policy_errors: PolicyErrors,
     /// What keeps it from being read.
     pub(super) unread: watch::Receiver<Option<String>>,
 }
@@ -105,6 +112,9 @@ pub(super) async fn run(
         entries: service_entry::EntryIndex::new(&config.trust_domain),
         traffic: TrafficIndex::new(kind_settings(&configuration.domain, &config)),
         domain: configuration.domain,
+        access: AccessIndex::new(access_settings(&config, configuration.policy_errors)),
+        policy_errors: configuration.policy_errors,
+        access_settles: None,
         statuses: to.source_statuses.lines(),
         to,
         watchdog: tasks.watchdog("feed"),
@@ -124,6 +134,10 @@ struct Feed {
     traffic: TrafficIndex,
     /// The DNS domain of services.
     domain: String,
+    access: AccessIndex,
+    policy_errors: PolicyErrors,
+    /// When servers no longer take what clients sent before.
+    access_settles: Option<Instant>,
     statuses: watch::Receiver<SourceStatusMap>,
     watchdog: Watchdog,
 }
@@ -162,7 +176,7 @@ impl Feed {
         self.clusters().await?;
         self.mesh().await?;
         self.policy().await?;
-        self.entries().await?;
+        self.objects().await?;
         self.to.events.send(MeshEvent::Complete).await?;
         let mut deadline = Some(Instant::now() + NAMES_WAIT);
         while self.from.context.borrow_and_update().is_none() {
@@ -182,12 +196,6 @@ impl Feed {
     async fn pass_on_one(&mut self, deadline: Option<Instant>) -> Fed {
         self.watchdog.beat();
         let ready = self.to.readiness.borrow().ready;
-        let timeout = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             Some(update) = self.from.updates.recv() => self.pass_on(update).await,
             Ok(()) = self.from.clusters.known.changed() => {
@@ -198,7 +206,8 @@ impl Feed {
             }
             Ok(()) = self.settings.changed() => self.mesh().await,
             Ok(()) = self.from.policy.changed() => self.policy().await,
-            Ok(()) = self.objects.changed() => self.entries().await,
+            Ok(()) = self.objects.changed() => self.objects().await,
+            () = until(self.access_settles) => self.access_settled().await,
             Ok(()) = self.from.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.from.dead_gateways.changed() => {
                 let dead = Arc::clone(&self.from.dead_gateways.borrow_and_update());
@@ -207,7 +216,7 @@ impl Feed {
             Ok(()) = self.from.clusters.settled.changed(), if !ready => Ok(()),
             Ok(()) = self.from.context.changed(), if !ready => Ok(()),
             Ok(()) = self.statuses.changed(), if !ready => Ok(()),
-            () = timeout => Ok(()),
+            () = until(deadline) => Ok(()),
             () = self.watchdog.idle() => Ok(()),
             else => std::future::pending().await,
         }
@@ -274,8 +283,8 @@ impl Feed {
         if let Some(update) = self.traffic.set(settings) {
             self.to.events.send(MeshEvent::Traffic(update)).await?;
         }
-        // To whom entries are exported may be another matter now.
-        self.entries().await
+        // To whom entries are exported may be another matter now, and which policies are for the whole mesh.
+        self.objects().await
     }
 
     async fn policy(&mut self) -> Fed {
@@ -283,18 +292,63 @@ impl Feed {
         self.to.events.send(MeshEvent::Policy(policy)).await
     }
 
+    /// What the objects of the stores say now.
+    async fn objects(&mut self) -> Fed {
+        let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
+        // Who may call whom first: nobody is let in to what is new before it is guarded.
+        self.access(&objects).await?;
+        self.entries(&objects).await
+    }
+
+    /// What the access policies say now.
+    async fn access(&mut self, objects: &Objects) -> Fed {
+        let before: BTreeSet<String> = self.access_problems().collect();
+        let settings = access_settings(&self.settings.borrow().config, self.policy_errors);
+        let change = self.access.apply(&settings, &objects.others);
+        let problems: BTreeSet<String> = self.access_problems().collect();
+        for problem in problems.difference(&before) {
+            let code = &codes::ACCESS_UNREADABLE;
+            warn!(%problem, %code, next = code.next, "access policy not used as it is");
+        }
+        if problems != before {
+            let problems = problems.into_iter().collect::<Vec<_>>();
+            tell_problems(&self.to.source_statuses, "access policies", &problems);
+        }
+        let Some(change) = change else { return Ok(()) };
+        if self.access.is_settling() {
+            self.access_settles = Some(Instant::now() + ACCESS_SETTLES);
+        }
+        self.to.events.send(MeshEvent::Access(change.policies, change.causes)).await
+    }
+
+    async fn access_settled(&mut self) -> Fed {
+        self.access_settles = None;
+        let Some(policies) = self.access.settle() else { return Ok(()) };
+        let cause = Cause::named(ClusterId::default(), "PeerAuthentication", "");
+        self.to.events.send(MeshEvent::Access(policies, cause.into())).await
+    }
+
+    /// What is wrong with access policies, each fault as text.
+    fn access_problems(&self) -> impl Iterator<Item = String> {
+        let of = |(name, report): (&PolicyName, &PolicyReport)| {
+            let faults: Vec<_> = report.faults.iter().map(ToString::to_string).collect();
+            format!("{name}: {}", faults.join("; "))
+        };
+        self.access.troubles().map(of)
+    }
+
     /// What the ServiceEntries say now.
-    async fn entries(&mut self) -> Fed {
+    async fn entries(&mut self, objects: &Objects) -> Fed {
         let config = Arc::clone(&self.settings.borrow().config);
         self.entries.export_by_default(&config.default_service_export_to);
-        let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
         let before = self.entries.problems().to_vec();
         self.entries.shadowed(&objects.shadowed);
         let change = self.entries.apply(&objects.others);
-        self.traffic(&objects).await?;
+        self.traffic(objects).await?;
         self.to.stand_ins.send_if_modified(|held| {
             let mut new = self.entries.stand_ins();
             new.extend(self.traffic.stand_ins());
+            new.extend(self.access.stand_ins());
             // Equal ones too: which object of a store is meant is known by its place in memory.
             let differs = !(held.is_empty() && new.is_empty());
             *held = Arc::new(new);
@@ -307,7 +361,7 @@ impl Feed {
         }
         if before != problems {
             self.to.faulty.send_replace(problems.len());
-            tell_problems(&self.to.source_statuses, problems);
+            tell_problems(&self.to.source_statuses, "entries", problems);
         }
         let Some(change) = change else { return Ok(()) };
         // One run for as long as the process lives, which begins with all there is.
@@ -354,9 +408,26 @@ fn named_roots(config: &mesh::MeshConfig) -> NamedRoots {
     }
 }
 
-/// Says on the board what of the entries is not used as it is, whichever store it is from.
-fn tell_problems(source_statuses: &SourceStatusTable, problems: &[service_entry::EntryProblem]) {
-    let name: Arc<str> = "entries".into();
+/// What access policies depend on beside their objects.
+fn access_settings(config: &mesh::MeshConfig, errors: PolicyErrors) -> AccessSettings {
+    AccessSettings { root: config.root_namespace.as_str().into(), errors }
+}
+
+/// At that time, if ever.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Says on the board what of the objects of some kind is not used as it is, whichever store it is from.
+fn tell_problems<P: ToString>(
+    source_statuses: &SourceStatusTable,
+    name: &'static str,
+    problems: &[P],
+) {
+    let name: Arc<str> = name.into();
     if problems.is_empty() {
         source_statuses.forget(&name);
         return;
@@ -470,6 +541,12 @@ mod tests {
                 &mesh::MeshConfig::default(),
             )),
             domain: "cluster.local".to_owned(),
+            access: AccessIndex::new(AccessSettings {
+                root: "strait-system".into(),
+                errors: PolicyErrors::default(),
+            }),
+            policy_errors: PolicyErrors::default(),
+            access_settles: None,
             watchdog: Supervisor::new().watchdog("feed"),
         };
         let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();

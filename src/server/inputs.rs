@@ -156,8 +156,13 @@ impl ServerInputs {
             source_statuses: source_statuses.clone(),
             given_up,
         };
-        let domain = args.domain.clone();
-        let configuration = Configuration { mesh, stores, domain, unread: config_cluster.unread };
+        let configuration = Configuration {
+            mesh,
+            stores,
+            domain: args.domain.clone(),
+            policy_errors: args.policy_errors.into(),
+            unread: config_cluster.unread,
+        };
         let from = FeedInputs {
             restored: restored_updates,
             updates: updates_taken,

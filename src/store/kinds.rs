@@ -7,7 +7,9 @@ use prost::DecodeError;
 use serde_json::Value;
 
 use super::spec;
-use crate::model::{ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ObjectKey};
+use crate::model::{
+    ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS, ObjectKey,
+};
 
 /// From the body of an object to the form in which manifests have it.
 pub(super) type ReadSpec = fn(&[u8]) -> Result<Value, DecodeError>;
@@ -80,6 +82,8 @@ pub(super) const ALL: &[StoreKind] = &[
         namespaced: true,
         spec: None,
     },
+    access("AuthorizationPolicy", "authorizationpolicies", spec::authorization_policy),
+    access("PeerAuthentication", "peerauthentications", spec::peer_authentication),
 ];
 
 /// Those that MCP servers are asked for.
@@ -87,7 +91,25 @@ pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
     ALL.iter().filter(|one| one.spec.is_some())
 }
 
+/// A kind that says who may call whom.
+const fn access(kind: &'static str, plural: &'static str, spec: ReadSpec) -> StoreKind {
+    StoreKind {
+        group: ISTIO_SECURITY,
+        versions: ISTIO_SECURITY_VERSIONS,
+        plural,
+        kind,
+        namespaced: true,
+        spec: Some(spec),
+    }
+}
+
 impl StoreKind {
+    /// Whether nobody may go on as if there were none: its objects restrict who may call whom, so that a server which
+    /// refuses to list them must not pass for one that has none.
+    pub(super) fn restricts(&self) -> bool {
+        self.group == ISTIO_SECURITY
+    }
+
     /// The row of an object.
     pub(super) fn of(key: &ObjectKey) -> Option<&'static Self> {
         ALL.iter().find(|one| one.holds(key))

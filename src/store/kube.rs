@@ -604,12 +604,18 @@ impl StoreIndex {
     }
 
     fn failed(&mut self, reader: StoreReader, error: &ApiError) {
-        let refused = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_));
-        if refused && reader.is_optional() {
+        let done_without = match error {
+            ApiError::Forbidden(_) => reader.is_optional(),
+            ApiError::NotFound(_) => reader.may_lack(),
+            _ => false,
+        };
+        if done_without {
             // Nobody can look for it.
             reader.group().iter().for_each(|one| drop(self.expected.remove(one)));
             let first = self.read.insert(reader, ()).is_none();
-            if first && matches!(error, ApiError::NotFound(_)) {
+            // An API server that has just started knows no custom kind for a moment: what restricts access stays until
+            // a list lacks it.
+            if first && matches!(error, ApiError::NotFound(_)) && reader.is_optional() {
                 // What was known from before was of a kind that is there no more.
                 self.forget_kept(reader, |_| true);
             }

@@ -22,6 +22,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
     ("traffic", &["model", "mesh", "codes"]),
+    ("access", &["model", "codes"]),
     ("memory", &[]),
     ("sources", &["codes"]),
     ("registry", &["model"]),
@@ -64,6 +65,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "mesh",
             "policy",
+            "access",
             "registry",
             "registry::service_entry",
             "aggregate",
@@ -79,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "mesh",
             "policy",
+            "access",
             "registry",
             "aggregate",
             "network",
@@ -93,7 +96,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "codes",
         ],
     ),
-    ("explain", &["model", "mesh", "policy", "registry", "aggregate", "network", "push", "codes"]),
+    (
+        "explain",
+        &["model", "mesh", "policy", "access", "registry", "aggregate", "network", "push", "codes"],
+    ),
     (
         "lkg",
         &[
@@ -117,6 +123,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "mesh",
             "policy",
+            "access",
             "registry",
             "aggregate",
             "network",

@@ -378,6 +378,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         cluster_removal_grace: LIMIT,
         allow_direct_cross_network: false,
         require_client_certificate: false,
+        policy_errors: Default::default(),
         token_audience: vec!["istio-ca".to_owned(), "strait-ca".to_owned()],
         probe_gateways: Duration::ZERO,
         max_connections: 1000,

@@ -32,7 +32,17 @@ impl StoreReader {
 
     /// Whether the mesh can do without it.
     pub(super) fn is_optional(self) -> bool {
-        !matches!(self, Self::IstioSecrets | Self::Secrets)
+        match self {
+            Self::IstioSecrets | Self::Secrets => false,
+            // Who goes on as if nothing restricted anybody lets everybody in.
+            Self::Kept(kind) => !kind.restricts(),
+            Self::ConfigMap | Self::IstioConfigMap | Self::Namespaces => true,
+        }
+    }
+
+    /// Whether there may be nothing to read: its kind need not be installed.
+    pub(super) fn may_lack(self) -> bool {
+        self.is_optional() || matches!(self, Self::Kept(_))
     }
 
     pub(super) fn plural(self) -> &'static str {

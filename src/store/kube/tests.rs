@@ -30,6 +30,11 @@ fn further_kinds() -> impl Iterator<Item = StoreReader> {
     kinds::ALL.iter().skip(2).map(StoreReader::Kept)
 }
 
+/// Whoever lists what restricts who may call whom.
+fn restricting() -> impl Iterator<Item = StoreReader> {
+    kinds::ALL.iter().filter(|kind| kind.restricts()).map(StoreReader::Kept)
+}
+
 fn listed(reader: StoreReader, objects: Vec<ReadObject>) -> StoreInput {
     StoreInput { reader, event: WatchEvent::Restarted { objects, invalid: Vec::new() } }
 }
@@ -159,6 +164,28 @@ fn config_maps_that_may_not_be_read_are_done_without_and_secrets_are_not() {
     assert!(unread.starts_with("secrets of the config cluster can't be read (not"), "{unread}");
     let objects = index.tell(listed(StoreReader::IstioSecrets, vec![])).expect("all is read");
     assert_eq!(objects.warnings.len(), 2, "{:?}", objects.warnings);
+}
+
+/// Who goes on as if there were no policies lets everybody in.
+#[test]
+fn policies_that_may_not_be_read_stand_in_the_way_and_those_known_from_before_stay() {
+    let (mut index, _) = read(vec![]);
+    assert_eq!(index.unread(), None, "a kind that is not installed has no objects");
+    let reader = restricting().next().expect("there are some");
+    index.read.remove(&reader);
+    let refused = WatchEvent::Failed(ApiError::Forbidden("forbidden".to_owned()));
+    assert_eq!(index.tell(StoreInput { reader, event: refused }), None);
+    assert!(index.unread().expect("it stands in the way").contains(reader.plural()));
+    let metadata = json!({ "namespace": "shop", "name": "deny" });
+    let version = "security.istio.io/v1";
+    let policy =
+        json!({ "apiVersion": version, "kind": "AuthorizationPolicy", "metadata": metadata });
+    let entries = [Arc::new(policy)].into_iter().collect();
+    let mut index = StoreIndex::knowing(&RememberedStore { entries, ..RememberedStore::default() });
+    for reader in restricting() {
+        index.tell(not_found(reader));
+    }
+    assert_eq!(index.objects().others.len(), 1, "an API server that starts knows no kinds yet");
 }
 
 #[test]

@@ -35,8 +35,10 @@ pub(super) fn object(kind: &StoreKind, any: &Any) -> Result<(ObjectKey, Value), 
     let body = resource.body.ok_or_else(|| bad("it has no body"))?;
     // The version in the name of the message says nothing: all have one form.
     let message = name_of(&body.type_url);
-    let fits =
-        message.starts_with("istio.networking.") && message.rsplit('.').next() == Some(kind.kind);
+    let package = kind.group.split('.').next().unwrap_or_default();
+    let of_package = message.strip_prefix("istio.").and_then(|rest| rest.strip_prefix(package));
+    let fits = of_package.is_some_and(|rest| rest.starts_with('.'))
+        && message.rsplit('.').next() == Some(kind.kind);
     if !fits {
         return Err(bad(&format!("its body is {message:?}, no {}", kind.kind)));
     }

@@ -276,12 +276,18 @@ mod tests {
         let mut state = McpState::default();
         let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
-        assert_eq!(asked.len(), 4);
+        assert_eq!(asked.len(), 2 * kinds::ALL.len());
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
         let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("asked for");
         assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
         assert!(said.error_detail.is_none() && !state.is_heard());
         state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
+        for kind in kinds::ALL.iter().filter(|kind| kind.restricts()) {
+            assert!(!state.is_heard());
+            let type_url = format!("{}/v1beta1/{}", kind.group, kind.kind);
+            let empty = DiscoveryResponse { type_url, ..response("", "1", vec![]) };
+            state.take(&empty).expect("asked for");
+        }
         assert!(state.is_heard(), "each kind by one of its versions");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         let objects = state.objects();

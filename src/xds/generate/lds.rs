@@ -21,6 +21,7 @@ pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
 pub(super) use self::settings::{PodListenerKey, TrafficSettings};
+use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};
 use crate::model::Proxy;
 use crate::push::PushContext;
@@ -50,7 +51,15 @@ pub(super) fn inbound(
     let settings = TrafficSettings::of(&context.mesh);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
     let clients = trust_domains_of_clients(context);
-    inbound::listener(&settings, families, &Secrets::of(proxy), &clients, targets)
+    let access = context.access_of(proxy);
+    let filters = AccessFilters::of(&access, &context.trust_bundle());
+    let workload = inbound::InboundWorkload {
+        secrets: &Secrets::of(proxy),
+        trust_domains: &clients,
+        modes: &access.modes,
+        filters: &filters,
+    };
+    inbound::listener(&settings, families, workload, targets)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.

@@ -17,6 +17,7 @@ mod lds;
 mod nds;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
+mod rbac;
 mod rds;
 mod sight;
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! A sidecar's way in: one listener at which every redirected connection arrives, with a few filter
 //! chains for each port that a service leads to, and some for all other ports.
 //!
-//! Inbound is PERMISSIVE: mTLS and plain text are both taken. A client of the mesh is known by the
-//! application protocol (ALPN) it offers, and must then show an identity of the mesh; other TLS is passed on unopened, where the port isn't HTTP.
+//! Each port takes connections as its workload's policies say (`access::PeerModes`). Where nothing is said it is
+//! PERMISSIVE: mTLS and plain text are both taken. A client of the mesh is known there by the application protocol
+//! (ALPN) it offers, and must then show an identity of the mesh; other TLS is passed on unopened, where the port isn't
+//! HTTP. STRICT takes TLS alone, with an identity; DISABLE takes bytes as they come, TLS of the workload's own as well.
 //! Chains are chosen as Envoy does: by port, then TLS or not, then application protocol, and a step
 //! once taken is never taken back.
 
@@ -16,14 +18,17 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 use super::TrafficSettings;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
-    http, http_inspector, listening_on, original_destination, retries, route_to, tcp,
+    http, http_inspector, listening_on, no_port, original_destination, retries, route_to, tcp,
     tls_inspector, to_port, virtual_host_of_everything, wildcards,
 };
 use super::settings::MESH_ALPN;
+use crate::access::{PeerMode, PeerModes};
+use crate::mesh::PathNormalization;
 use crate::model::Protocol;
 use crate::push::proxy::InboundTarget;
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};
 use crate::xds::generate::encode;
+use crate::xds::generate::rbac::AccessFilters;
 use crate::xds::generate::tls::Secrets;
 use crate::xds::resource::Resource;
 
@@ -37,15 +42,28 @@ const MESH_BYTES_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 /// from the codec, and who agrees to `istio-peer-exchange` is sent what only Istio's filter reads.
 const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
+/// Who is let in to a workload, and how.
+#[derive(Clone, Copy)]
+pub(super) struct InboundWorkload<'a> {
+    /// Where its proxy finds its certificate and roots.
+    pub(super) secrets: &'a Secrets,
+    /// The trust domains of clients.
+    pub(super) trust_domains: &'a BTreeSet<&'a str>,
+    /// How its ports take connections.
+    pub(super) modes: &'a PeerModes,
+    /// What guards its chains.
+    pub(super) filters: &'a AccessFilters,
+}
+
 /// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
 pub(super) fn listener(
     settings: &TrafficSettings,
     families: Families,
-    secrets: &Secrets,
-    trust_domains: &BTreeSet<&str>,
+    workload: InboundWorkload<'_>,
     targets: &[InboundTarget<'_>],
 ) -> Option<Resource> {
     let arrival = settings.inbound_port;
+    let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
     let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains);
     // Somebody who connects to the port itself would be sent round and round.
     let guard =
@@ -63,37 +81,62 @@ pub(super) fn listener(
         let port = Inbound {
             settings,
             mtls,
+            filters,
             port: Some(target.target),
             name: target.target.to_string(),
             upstream: inbound_name(target.target),
             virtual_host: format!("inbound|http|{}", target.port.number),
             grpc_web: target.port.protocol == Protocol::GrpcWeb,
         };
-        chains.extend(port.chains(kind));
+        chains.extend(port.chains(kind, modes.of_port(target.target).mode));
     }
-    let rest = Inbound {
+    let rest = |port: Option<u16>| Inbound {
         settings,
         mtls,
-        port: None,
-        name: NAME.into(),
+        filters,
+        port,
+        name: port.map_or(NAME.into(), |port| port.to_string()),
         upstream: INBOUND_PASSTHROUGH.into(),
         virtual_host: "inbound|http|0".into(),
         grpc_web: false,
     };
-    chains.extend(rest.chains(PortKnowledge::Undeclared));
+    // Ports of which something is said and that no service has.
+    let served = |port: u16| port == arrival || targets.iter().any(|one| one.target == port);
+    let others =
+        modes.ports.iter().filter(|(port, mode)| !served(**port) && mode.mode != modes.rest.mode);
+    for (port, mode) in others {
+        chains.extend(rest(Some(*port)).chains(PortKnowledge::Undeclared, mode.mode));
+    }
+    chains.extend(rest(None).chains(PortKnowledge::Undeclared, modes.rest.mode));
     let http_inspector = listener::ListenerFilter {
         // Where the protocol is declared nothing is to be found out, and a server that speaks first
         // must not wait for its client.
         filter_disabled: any_port(&declared),
         ..http_inspector()
     };
-    let filters = vec![original_destination(), tls_inspector(), http_inspector];
+    let mut filters = vec![original_destination()];
+    filters.extend(tls_inspector_for(modes));
+    filters.push(http_inspector);
     let listener = listener::Listener {
         filter_chains: chains,
         traffic_direction: TrafficDirection::Inbound.into(),
         ..listening_on(NAME.into(), &wildcards(families), arrival)?
     };
     Some(encode(NAME, &detect(settings, filters, listener)))
+}
+
+/// What tells TLS from plain text, at the ports that take mTLS: at others TLS is the workload's own, and bytes like any.
+fn tls_inspector_for(modes: &PeerModes) -> Option<listener::ListenerFilter> {
+    let ports = |disabled: bool| -> Vec<u16> {
+        let is = |mode: PeerMode| (mode == PeerMode::Disable) == disabled;
+        modes.ports.iter().filter(|(_, port)| is(port.mode)).map(|(port, _)| *port).collect()
+    };
+    let filter_disabled = if modes.rest.mode == PeerMode::Disable {
+        Some(no_port(&ports(false))?)
+    } else {
+        any_port(&ports(true))
+    };
+    Some(listener::ListenerFilter { filter_disabled, ..tls_inspector() })
 }
 
 /// How much is known of what a port speaks.
@@ -114,7 +157,7 @@ impl PortKnowledge {
     }
 
     /// The connections that are taken, each with what becomes of them.
-    fn taken(self) -> &'static [InboundMatch] {
+    fn taken(self, mode: PeerMode) -> &'static [InboundMatch] {
         use Content::{Bytes, Http};
         const fn mtls(alpn: &'static [&'static str], content: Content) -> InboundMatch {
             InboundMatch { transport: TLS, alpn, mtls: true, content }
@@ -124,10 +167,24 @@ impl PortKnowledge {
         }
         const UNOPENED: InboundMatch =
             InboundMatch { transport: TLS, alpn: &[], mtls: false, content: Bytes };
-        match self {
-            Self::Http => &const { [mtls(&MESH_ALPN, Http), plain(&[], Http)] },
-            Self::Bytes => &const { [mtls(&MESH_ALPN, Bytes), plain(&[], Bytes), UNOPENED] },
-            Self::Undeclared => {
+        match (mode, self) {
+            (PeerMode::Strict, Self::Http) => &const { [mtls(&[], Http)] },
+            (PeerMode::Strict, Self::Bytes) => &const { [mtls(&[], Bytes)] },
+            (PeerMode::Strict, Self::Undeclared) => {
+                &const { [mtls(&MESH_HTTP_ALPN, Http), mtls(&[], Bytes)] }
+            }
+            (PeerMode::Disable, Self::Http) => &const { [plain(&[], Http)] },
+            (PeerMode::Disable, Self::Bytes) => &const { [plain(&[], Bytes)] },
+            (PeerMode::Disable, Self::Undeclared) => {
+                &const { [plain(&PLAIN_HTTP, Http), plain(&[], Bytes)] }
+            }
+            (PeerMode::Permissive, Self::Http) => {
+                &const { [mtls(&MESH_ALPN, Http), plain(&[], Http)] }
+            }
+            (PeerMode::Permissive, Self::Bytes) => {
+                &const { [mtls(&MESH_ALPN, Bytes), plain(&[], Bytes), UNOPENED] }
+            }
+            (PeerMode::Permissive, Self::Undeclared) => {
                 &const {
                     [
                         mtls(&MESH_HTTP_ALPN, Http),
@@ -164,6 +221,7 @@ enum Content {
 struct Inbound<'a> {
     settings: &'a TrafficSettings,
     mtls: &'a TransportSocket,
+    filters: &'a AccessFilters,
     port: Option<u16>,
     /// Names the chains.
     name: String,
@@ -173,8 +231,12 @@ struct Inbound<'a> {
 }
 
 impl Inbound<'_> {
-    fn chains(&self, kind: PortKnowledge) -> impl Iterator<Item = listener::FilterChain> {
-        kind.taken().iter().map(|taken| self.chain(taken))
+    fn chains(
+        &self,
+        kind: PortKnowledge,
+        mode: PeerMode,
+    ) -> impl Iterator<Item = listener::FilterChain> {
+        kind.taken(mode).iter().map(|taken| self.chain(taken))
     }
 
     fn chain(&self, taken: &InboundMatch) -> listener::FilterChain {
@@ -194,7 +256,13 @@ impl Inbound<'_> {
         let name = format!("{}-{security}-{content}", self.name);
         let chain = chain(name, Some(matches), filter);
         let transport_socket = taken.mtls.then(|| self.mtls.clone());
-        listener::FilterChain { transport_socket, ..chain }
+        let guards = match taken.content {
+            // They are in the manager.
+            Content::Http => &[][..],
+            Content::Bytes => &self.filters.network,
+        };
+        let filters = guards.iter().cloned().chain(chain.filters).collect();
+        listener::FilterChain { transport_socket, filters, ..chain }
     }
 
     /// Requests go to the workload with the identity of the client beside them.
@@ -214,9 +282,25 @@ impl Inbound<'_> {
             routes: RouteSpecifier::RouteConfig(routes),
             grpc_web: self.grpc_web,
             routed: false,
+            guards: self.filters.http.clone(),
         }
         .manager(self.settings);
+        let normalization = self.settings.path_normalization.unwrap_or({
+            if self.filters.looks_at_paths {
+                PathNormalization::MergeSlashes
+            } else {
+                PathNormalization::Base
+            }
+        });
+        let unescape =
+            hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
         http(&hcm::HttpConnectionManager {
+            normalize_path: bool_value(normalization != PathNormalization::None),
+            merge_slashes: normalization >= PathNormalization::MergeSlashes,
+            path_with_escaped_slashes_action: match normalization {
+                PathNormalization::DecodeAndMergeSlashes => unescape.into(),
+                _ => 0,
+            },
             server_name: "istio-envoy".into(),
             // Without mTLS Envoy drops what the client says of itself.
             forward_client_cert_details: ForwardClientCertDetails::AppendForward.into(),

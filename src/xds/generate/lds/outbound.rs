@@ -211,6 +211,7 @@ impl AnyAddress<'_> {
             routes: routes_named(port.to_string()),
             grpc_web: self.grpc_web,
             routed: true,
+            guards: Vec::new(),
         }
         .manager(settings);
         let mut chains = Vec::new();
@@ -334,6 +335,7 @@ fn one_service(
         routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
         grpc_web: false,
         routed: true,
+        guards: Vec::new(),
     }
     .manager(settings)
 }

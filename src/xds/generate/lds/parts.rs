@@ -141,11 +141,13 @@ pub(super) struct Http {
     /// Whether routes may ask for faults and for answers to other origins (CORS). The filters stand there
     /// whether any route does or not: one that came later would drain the listener.
     pub(super) routed: bool,
+    /// What guards it, before all that answers requests.
+    pub(super) guards: Vec<hcm::HttpFilter>,
 }
 
 impl Http {
     pub(super) fn manager(self, settings: &TrafficSettings) -> hcm::HttpConnectionManager {
-        let mut filters = Vec::new();
+        let mut filters = self.guards;
         if self.grpc_web {
             let grpc_web = http_filters::grpc_web::v3::GrpcWeb {};
             filters.push(http_filter("envoy.filters.http.grpc_web", &grpc_web));
@@ -248,6 +250,15 @@ pub(super) fn any_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMat
         .collect();
     // Envoy refuses an "or" of one.
     if rules.len() < 2 { rules.pop() } else { Some(predicate(Rule::OrMatch(MatchSet { rules }))) }
+}
+
+/// Connections to none of these ports; `None` for no port.
+pub(super) fn no_port(ports: &[u16]) -> Option<listener::ListenerFilterChainMatchPredicate> {
+    use listener::listener_filter_chain_match_predicate::Rule;
+    let not = |any| listener::ListenerFilterChainMatchPredicate {
+        rule: Some(Rule::NotMatch(Box::new(any))),
+    };
+    any_port(ports).map(not)
 }
 
 /// Lets a listener go on with a connection that stays silent: such a client waits for the server.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::mesh::{MeshConfig, OutboundTrafficPolicy};
+use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
 use crate::model::{Hostname, Protocol};
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
@@ -21,6 +21,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
     pub(super) outbound_port: u16,
     /// Where a sidecar's redirected inbound connections arrive.
     pub(super) inbound_port: u16,
+    /// What of a path is the same path to a workload; `None` leaves it to what its policies look at.
+    pub(super) path_normalization: Option<PathNormalization>,
     /// How long a connection may stay silent before it counts as neither TLS nor HTTP; zero for ever.
     pub(super) detection_timeout: Duration,
 }
@@ -33,6 +35,7 @@ impl TrafficSettings {
             access_log_file: file.cloned(),
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
+            path_normalization: mesh.path_normalization,
             detection_timeout: mesh.protocol_detection_timeout,
         }
     }

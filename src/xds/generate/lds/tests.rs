@@ -1,3 +1,5 @@
+mod access;
+mod access_envoy;
 mod envoy;
 mod steps;
 

@@ -13,9 +13,11 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::access::PeerModes;
 use crate::model::{ByName, NamedEndpoint, TlsMode};
 use crate::push::proxy::{inbound_targets, served_in};
 use crate::xds::generate::lds::inbound;
+use crate::xds::generate::rbac::AccessFilters;
 use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
 
 /// How long an Envoy may take to start, and a request to be answered.
@@ -23,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 
 /// The Envoy of `STRAIT_ENVOY`, else the one that `tests/components/install` brought.
-fn envoy() -> Option<PathBuf> {
+pub(super) fn envoy() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
     let installed = cache.map(|cache| cache.join("strait/components/envoy-1.40/envoy"));
@@ -43,37 +45,60 @@ fn envoy() -> Option<PathBuf> {
 
 /// The static secrets of a bootstrap: one identity for everybody.
 fn secrets() -> Value {
-    let mut root = CertificateParams::default();
-    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    root.distinguished_name.push(DnType::CommonName, "root");
-    let root_key = KeyPair::generate().expect("a key");
-    let root_pem = root.self_signed(&root_key).expect("a certificate").pem();
-    let mut leaf = CertificateParams::default();
-    leaf.subject_alt_names = vec![SanType::URI(IDENTITY.try_into().expect("ASCII"))];
-    leaf.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-    let key = KeyPair::generate().expect("a key");
-    let signed = leaf.signed_by(&key, &Issuer::from_params(&root, &root_key)).expect("signed");
-    json!([
-        {"name": "default", "tls_certificate": {
-            "certificate_chain": {"inline_string": signed.pem()},
-            "private_key": {"inline_string": key.serialize_pem()},
-        }},
-        {"name": "ROOTCA", "validation_context": {"trusted_ca": {"inline_string": root_pem}}},
-    ])
+    Authority::new().secrets()
 }
 
-fn at_loopback(port: u16) -> Value {
+/// Signs whatever identity a test wants.
+pub(super) struct Authority {
+    root: CertificateParams,
+    key: KeyPair,
+    pub(super) pem: String,
+}
+
+impl Authority {
+    pub(super) fn new() -> Self {
+        let mut root = CertificateParams::default();
+        root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        root.distinguished_name.push(DnType::CommonName, "root");
+        let key = KeyPair::generate().expect("a key");
+        let pem = root.self_signed(&key).expect("a certificate").pem();
+        Self { root, key, pem }
+    }
+
+    /// A certificate of an identity, and its key.
+    pub(super) fn sign(&self, identity: &str) -> (rcgen::Certificate, KeyPair) {
+        let mut leaf = CertificateParams::default();
+        leaf.subject_alt_names = vec![SanType::URI(identity.try_into().expect("ASCII"))];
+        leaf.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
+        let key = KeyPair::generate().expect("a key");
+        let issuer = Issuer::from_params(&self.root, &self.key);
+        (leaf.signed_by(&key, &issuer).expect("signed"), key)
+    }
+
+    pub(super) fn secrets(&self) -> Value {
+        let (signed, key) = self.sign(IDENTITY);
+        json!([
+            {"name": "default", "tls_certificate": {
+                "certificate_chain": {"inline_string": signed.pem()},
+                "private_key": {"inline_string": key.serialize_pem()},
+            }},
+            {"name": "ROOTCA", "validation_context": {"trusted_ca": {"inline_string": self.pem}}},
+        ])
+    }
+}
+
+pub(super) fn at_loopback(port: u16) -> Value {
     json!({"socket_address": {"address": "127.0.0.1", "port_value": port}})
 }
 
-fn to_loopback(name: &str, port: u16) -> Value {
+pub(super) fn to_loopback(name: &str, port: u16) -> Value {
     let endpoint = json!({"endpoint": {"address": at_loopback(port)}});
     json!({"cluster_name": name, "endpoints": [{"lb_endpoints": [endpoint]}]})
 }
 
 /// A bootstrap with these listeners and upstream clusters. Its control plane is nowhere.
-fn bootstrap(listeners: Vec<Value>, mut clusters: Vec<Value>) -> Value {
+pub(super) fn bootstrap(listeners: Vec<Value>, mut clusters: Vec<Value>) -> Value {
     clusters.push(json!({
         "name": "xds", "type": "STATIC", "load_assignment": to_loopback("xds", 1),
         "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -98,7 +123,7 @@ fn written(directory: &Path, bootstrap: &Value) -> PathBuf {
     file
 }
 
-fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
+pub(super) fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
     let directory = tempfile::tempdir().expect("a directory");
     let file = written(directory.path(), bootstrap);
     let run = std::process::Command::new(envoy)
@@ -225,13 +250,13 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
     let targets = inbound_targets(&context, &proxy, &served);
     assert!(!targets.is_empty());
     let clients = trust_domains_of_clients(&context);
-    let made = inbound::listener(
-        &settings,
-        (view.ipv4, view.ipv6),
-        &Secrets::of(&proxy),
-        &clients,
-        &targets,
-    );
+    let workload = inbound::InboundWorkload {
+        secrets: &Secrets::of(&proxy),
+        trust_domains: &clients,
+        modes: &PeerModes::default(),
+        filters: &AccessFilters::default(),
+    };
+    let made = inbound::listener(&settings, (view.ipv4, view.ipv6), workload, &targets);
     let made = made.expect("a family");
     let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes()).expect("a message");
     assert!(listener.to_string().contains("/dev/stdout"));
@@ -240,14 +265,14 @@ fn envoy_takes_what_the_mesh_config_turns_on() {
 }
 
 /// An Envoy that runs until it is dropped.
-struct Running {
+pub(super) struct Running {
     _process: tokio::process::Child,
     _directory: tempfile::TempDir,
     admin: String,
 }
 
 impl Running {
-    async fn start(envoy: &Path, bootstrap: &Value) -> Self {
+    pub(super) async fn start(envoy: &Path, bootstrap: &Value) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let admin_file = directory.path().join("admin");
         let log = directory.path().join("log");
@@ -308,7 +333,7 @@ async fn request(address: &str, path: &str, headers: &str) -> String {
 
 /// A workload that answers with the HTTP version it was spoken to in and the identity it was told of.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
-async fn workload_server() -> u16 {
+pub(super) async fn workload_server() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     tokio::spawn(async move {
@@ -334,12 +359,12 @@ async fn workload_server() -> u16 {
 }
 
 /// Ports that nobody listens on.
-fn free_ports<const N: usize>() -> [u16; N] {
+pub(super) fn free_ports<const N: usize>() -> [u16; N] {
     let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     held.each_ref().map(|listener| listener.local_addr().expect("bound").port())
 }
 
-fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
+pub(super) fn static_cluster(mut cluster: Value, assignment: Value) -> Value {
     let fields = cluster.as_object_mut().expect("an object");
     for field in ["eds_cluster_config", "lb_policy"] {
         fields.remove(field);

@@ -1,0 +1,724 @@
+//! AuthorizationPolicy: who may do what, as it is written.
+//!
+//! A rule is read field by field. What can't be read makes a rule of ALLOW vanish, and a rule of DENY go without that
+//! condition: so it never lets in more than it says.
+
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde_json::{Map, Value};
+
+use super::fields::{fields, items, present, texts};
+use super::index::PolicyErrors;
+use super::object::{AccessFault, PolicyKind, PolicyName, created};
+use super::selector::PolicySelector;
+use crate::codes;
+use crate::model::WorkloadKey;
+
+/// The annotation of a policy that is only tried.
+const DRY_RUN: &str = "istio.io/dry-run";
+/// The most service accounts in a field. (Istio's validation.)
+const ACCOUNTS_MAX: usize = 16;
+
+/// What becomes of what a policy's rules match.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuthorizationAction {
+    /// It is allowed, and what no such policy matches is not.
+    Allow,
+    /// It is denied, whatever else allows it.
+    Deny,
+    /// It is marked.
+    Audit,
+    /// The provider of this name is asked.
+    Custom(Arc<str>),
+}
+
+impl AuthorizationAction {
+    /// As objects name it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Allow => "ALLOW",
+            Self::Deny => "DENY",
+            Self::Audit => "AUDIT",
+            Self::Custom(_) => "CUSTOM",
+        }
+    }
+}
+
+/// An AuthorizationPolicy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthorizationPolicy {
+    /// Its name.
+    pub name: WorkloadKey,
+    /// Seconds since the Unix epoch; 0 where unknown.
+    pub created: i64,
+    /// What becomes of what it matches.
+    pub action: AuthorizationAction,
+    /// Whether it is only tried.
+    pub dry_run: bool,
+    /// The workloads it is for.
+    pub selector: PolicySelector,
+    /// Any of these.
+    pub rules: Vec<AuthorizationRule>,
+}
+
+/// One rule: one of `from`, one of `to`, and all of `when`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthorizationRule {
+    /// Its place in the object, from 0.
+    pub index: usize,
+    /// Any of these sources; none for any source.
+    pub from: Vec<Vec<Clause>>,
+    /// Any of these operations; none for any operation.
+    pub to: Vec<Vec<Clause>>,
+    /// All of these.
+    pub when: Vec<Clause>,
+}
+
+/// One field: any of its tests, or none of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Clause {
+    /// Where it stands in the rule, such as `from[0].source.principals`.
+    pub path: String,
+    /// Whether none may hold.
+    pub negated: bool,
+    /// Its tests; never empty.
+    pub any: Vec<RequestTest>,
+}
+
+/// One value of a field. Texts are as policies write them, with `*` in front, at the end, or alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RequestTest {
+    /// The client's SPIFFE ID without its scheme.
+    Principal(String),
+    /// The client's namespace; `*` anywhere.
+    Namespace(String),
+    /// The client's service account.
+    ServiceAccount {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// The client's trust domain.
+    TrustDomain(String),
+    /// The address of the peer of the connection.
+    PeerAddress(IpNet),
+    /// The address of the client, as proxies on the way say.
+    ClientAddress(IpNet),
+    /// Issuer and subject of the token, with a slash between them.
+    RequestPrincipal(String),
+    /// A claim of the token, by its path.
+    Claim(Vec<String>, String),
+    /// A header, by its lower-case name.
+    Header(String, String),
+    /// The host that the request names.
+    Host(String),
+    /// The method.
+    Method(String),
+    /// The path, without query.
+    Path(String),
+    /// The path, as a template of segments, in Envoy's form.
+    PathTemplate(String),
+    /// The port of the workload.
+    Port(u16),
+    /// The workload's own address.
+    DestinationAddress(IpNet),
+    /// The server name that a TLS client asks for.
+    ServerName(String),
+    /// What a filter of Envoy's has noted of the request: filter, key, value.
+    Noted(String, String, String),
+}
+
+impl RequestTest {
+    /// Whether only a request of HTTP can be tested, no connection.
+    pub fn is_http(&self) -> bool {
+        match self {
+            Self::RequestPrincipal(_)
+            | Self::Claim(..)
+            | Self::Header(..)
+            | Self::Host(_)
+            | Self::Method(_)
+            | Self::Path(_)
+            | Self::PathTemplate(_) => true,
+            Self::Principal(_)
+            | Self::Namespace(_)
+            | Self::ServiceAccount { .. }
+            | Self::TrustDomain(_)
+            | Self::PeerAddress(_)
+            | Self::ClientAddress(_)
+            | Self::Port(_)
+            | Self::DestinationAddress(_)
+            | Self::ServerName(_)
+            | Self::Noted(..) => false,
+        }
+    }
+
+    /// Whether it is about who calls, not about what is called.
+    pub(super) fn is_of_source(&self) -> bool {
+        match self {
+            Self::Principal(_)
+            | Self::Namespace(_)
+            | Self::ServiceAccount { .. }
+            | Self::TrustDomain(_)
+            | Self::PeerAddress(_)
+            | Self::ClientAddress(_)
+            | Self::RequestPrincipal(_)
+            | Self::Claim(..)
+            | Self::Header(..) => true,
+            Self::Host(_)
+            | Self::Method(_)
+            | Self::Path(_)
+            | Self::PathTemplate(_)
+            | Self::Port(_)
+            | Self::DestinationAddress(_)
+            | Self::ServerName(_)
+            | Self::Noted(..) => false,
+        }
+    }
+
+    /// Whether it is not known yet when a provider is asked: filters that find it out come later. (Istio's validation.)
+    fn is_unknown_to_providers(&self) -> bool {
+        self.needs_mtls() || matches!(self, Self::RequestPrincipal(_) | Self::Claim(..))
+    }
+
+    /// Whether only mTLS shows it.
+    pub fn needs_mtls(&self) -> bool {
+        matches!(
+            self,
+            Self::Principal(_)
+                | Self::Namespace(_)
+                | Self::ServiceAccount { .. }
+                | Self::TrustDomain(_)
+        )
+    }
+}
+
+impl AuthorizationPolicy {
+    /// Which it is.
+    pub fn policy_name(&self) -> PolicyName {
+        PolicyName { kind: PolicyKind::Authorization, object: self.name.clone() }
+    }
+
+    /// All clauses of its rules.
+    pub fn clauses(&self) -> impl Iterator<Item = &Clause> {
+        self.rules.iter().flat_map(AuthorizationRule::clauses)
+    }
+
+    /// Reads an object. What can't be read of it is in `faults`; what is returned then lets in no more than what the
+    /// object says, as far as that is known. `None` where nothing of it can count.
+    pub(super) fn read(
+        name: &WorkloadKey,
+        object: &Value,
+        errors: PolicyErrors,
+        faults: &mut Vec<AccessFault>,
+    ) -> Option<Self> {
+        let strict = errors == PolicyErrors::Strict;
+        let closed = |action| Self {
+            name: name.clone(),
+            created: created(object),
+            action,
+            dry_run: false,
+            selector: PolicySelector::All,
+            rules: Vec::new(),
+        };
+        let empty = Value::Object(Map::new());
+        let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
+        let known = ["selector", "targetRef", "targetRefs", "rules", "action", "provider"];
+        let Some(spec) = fields(spec, "spec", &known, faults) else {
+            return strict.then(|| closed(AuthorizationAction::Allow));
+        };
+        let Some(action) = read_action(spec, faults) else {
+            // Whether it allows or denies nobody knows.
+            return strict.then(|| closed(AuthorizationAction::Allow));
+        };
+        let denies = action != AuthorizationAction::Allow;
+        let selector = PolicySelector::read(spec, true, faults)
+            // Wider for what denies. What allows would close workloads that nobody meant.
+            .or_else(|| (denies || strict).then_some(PolicySelector::All));
+        let mut policy = Self {
+            dry_run: is_dry_run(object) == Some(true),
+            selector: selector?,
+            ..closed(action)
+        };
+        let reader = RuleReader { policy: &policy, errors };
+        let rules = match present(spec, "rules") {
+            None => Vec::new(),
+            Some(rules) => reader.rules(rules, faults),
+        };
+        if rules.is_empty()
+            && matches!(policy.action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
+        {
+            let text = "a policy that denies or asks needs rules; without any it does nothing";
+            if present(spec, "rules")
+                .is_none_or(|rules| rules.as_array().is_some_and(Vec::is_empty))
+            {
+                faults.push(AccessFault::unreadable("spec.rules", text));
+            }
+        }
+        policy.rules = rules;
+        Some(policy)
+    }
+
+    /// What it says that has another effect than it seems, whatever there is beside it.
+    pub(super) fn warnings(&self, object: &Value) -> Vec<AccessFault> {
+        let mut warnings = Vec::new();
+        if is_dry_run(object).is_none() {
+            let path = format!("metadata.annotations.{DRY_RUN}");
+            let text = "is neither true nor false, and counts as false: the policy is in force";
+            warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text));
+        }
+        if self.selector == PolicySelector::Targets {
+            let text = "names gateways or services; of the proxies served here none is one";
+            warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.targetRefs", text));
+        }
+        warnings
+    }
+}
+
+/// Whether a policy is only tried; `None` where its annotation is no truth value.
+fn is_dry_run(object: &Value) -> Option<bool> {
+    let annotation = object.get("metadata").and_then(|metadata| metadata.get("annotations"));
+    let Some(text) = annotation.and_then(|all| all.get(DRY_RUN)) else { return Some(false) };
+    match text.as_str()? {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+impl AuthorizationRule {
+    /// All its clauses.
+    pub fn clauses(&self) -> impl Iterator<Item = &Clause> {
+        self.from.iter().chain(&self.to).flatten().chain(&self.when)
+    }
+}
+
+fn read_action(
+    spec: &Map<String, Value>,
+    faults: &mut Vec<AccessFault>,
+) -> Option<AuthorizationAction> {
+    let action = present(spec, "action");
+    let provider = present(spec, "provider");
+    let found = action.map_or(Some("ALLOW"), Value::as_str);
+    let action = match found {
+        Some("ALLOW") => AuthorizationAction::Allow,
+        Some("DENY") => AuthorizationAction::Deny,
+        Some("AUDIT") => AuthorizationAction::Audit,
+        Some("CUSTOM") => {
+            let path = "spec.provider";
+            let named = provider.and_then(|one| fields(one, path, &["name"], faults)?.get("name"));
+            let Some(name) = named.and_then(Value::as_str).filter(|name| !name.is_empty()) else {
+                faults.push(AccessFault::unreadable(path, "CUSTOM needs the name of a provider"));
+                // Nobody can be asked, so nobody says yes.
+                return Some(AuthorizationAction::Deny);
+            };
+            return Some(AuthorizationAction::Custom(name.into()));
+        }
+        _ => {
+            let found = action.map_or_else(String::new, Value::to_string);
+            let text = format!("{found} means nothing; it may be ALLOW, DENY, AUDIT or CUSTOM");
+            faults.push(AccessFault::unreadable("spec.action", text));
+            return None;
+        }
+    };
+    if provider.is_some() {
+        faults.push(AccessFault::unreadable("spec.provider", "is for the action CUSTOM alone"));
+    }
+    Some(action)
+}
+
+/// Reads the rules of a policy.
+struct RuleReader<'a> {
+    policy: &'a AuthorizationPolicy,
+    errors: PolicyErrors,
+}
+
+/// How one value of a field is read.
+type ReadTest = fn(&str, &RuleReader<'_>) -> Result<RequestTest, String>;
+
+/// The fields of a source, each with its negation.
+const SOURCE: [(&str, &str, ReadTest); 7] = [
+    ("principals", "notPrincipals", principal),
+    ("requestPrincipals", "notRequestPrincipals", |text, _| {
+        Ok(RequestTest::RequestPrincipal(text.into()))
+    }),
+    ("namespaces", "notNamespaces", |text, _| Ok(RequestTest::Namespace(text.into()))),
+    ("serviceAccounts", "notServiceAccounts", account),
+    ("trustDomains", "notTrustDomains", trust_domain),
+    ("ipBlocks", "notIpBlocks", |text, _| Ok(RequestTest::PeerAddress(range(text)?))),
+    ("remoteIpBlocks", "notRemoteIpBlocks", |text, _| Ok(RequestTest::ClientAddress(range(text)?))),
+];
+
+/// The fields of an operation, each with its negation.
+const OPERATION: [(&str, &str, ReadTest); 4] = [
+    ("hosts", "notHosts", |text, _| Ok(RequestTest::Host(text.into()))),
+    ("ports", "notPorts", |text, _| port(text)),
+    ("methods", "notMethods", |text, _| Ok(RequestTest::Method(text.into()))),
+    ("paths", "notPaths", |text, _| path(text)),
+];
+
+impl RuleReader<'_> {
+    fn rules(&self, rules: &Value, faults: &mut Vec<AccessFault>) -> Vec<AuthorizationRule> {
+        let Some(rules) = rules.as_array() else {
+            faults.push(AccessFault::unreadable(
+                "spec.rules",
+                format!("expected a list, found {rules}"),
+            ));
+            return self.unreadable_rule(0).into_iter().collect();
+        };
+        let rule = |(index, rule): (usize, &Value)| {
+            let path = format!("spec.rules[{index}]");
+            self.rule(index, rule, &path, faults)
+        };
+        rules.iter().enumerate().filter_map(rule).collect()
+    }
+
+    /// What counts in place of a rule of which nothing can be read.
+    fn unreadable_rule(&self, index: usize) -> Option<AuthorizationRule> {
+        let everything = AuthorizationRule { index, from: vec![], to: vec![], when: vec![] };
+        let denies = self.policy.action != AuthorizationAction::Allow;
+        (denies && self.errors == PolicyErrors::Strict).then_some(everything)
+    }
+
+    fn rule(
+        &self,
+        index: usize,
+        rule: &Value,
+        path: &str,
+        faults: &mut Vec<AccessFault>,
+    ) -> Option<AuthorizationRule> {
+        let before = faults.len();
+        let mut read = AuthorizationRule { index, from: vec![], to: vec![], when: vec![] };
+        let mut readable = read.clone();
+        if let Some(rule) = fields(rule, path, &["from", "to", "when"], faults) {
+            let from = self.alternatives(rule, path, ("from", "source"), &SOURCE, faults);
+            let to = self.alternatives(rule, path, ("to", "operation"), &OPERATION, faults);
+            read.from = if from.iter().any(Vec::is_empty) { Vec::new() } else { from.clone() };
+            read.to = if to.iter().any(Vec::is_empty) { Vec::new() } else { to.clone() };
+            readable.from = from.into_iter().filter(|clauses| !clauses.is_empty()).collect();
+            readable.to = to.into_iter().filter(|clauses| !clauses.is_empty()).collect();
+            if let Some(when) = present(rule, "when") {
+                let path = format!("{path}.when");
+                match items(when, &path) {
+                    Ok(items) => {
+                        for (at, item) in items.iter().enumerate() {
+                            self.condition(item, &format!("{path}[{at}]"), &mut read.when, faults);
+                        }
+                    }
+                    Err(fault) => faults.push(fault),
+                }
+            }
+        }
+        if faults.len() == before {
+            return Some(read);
+        }
+        if self.policy.action == AuthorizationAction::Allow {
+            return None;
+        }
+        if read.clauses().next().is_some() {
+            return Some(read);
+        }
+        // Without any condition it would deny everything: what can be read of it counts, unless that is wanted.
+        let of_parts = Some(readable).filter(|rule| rule.clauses().next().is_some());
+        self.unreadable_rule(index).or(of_parts)
+    }
+
+    /// `from` or `to`; one of which nothing can be read is empty.
+    fn alternatives(
+        &self,
+        rule: &Map<String, Value>,
+        path: &str,
+        (name, inner): (&'static str, &'static str),
+        table: &[(&'static str, &'static str, ReadTest)],
+        faults: &mut Vec<AccessFault>,
+    ) -> Vec<Vec<Clause>> {
+        let Some(list) = present(rule, name) else { return Vec::new() };
+        let path = format!("{path}.{name}");
+        let list = match items(list, &path) {
+            Ok(list) => list,
+            Err(fault) => {
+                faults.push(fault);
+                return Vec::new();
+            }
+        };
+        let known: Vec<_> = table.iter().flat_map(|(name, not, _)| [*name, *not]).collect();
+        let mut all = Vec::with_capacity(list.len());
+        for (at, item) in list.iter().enumerate() {
+            let path = format!("{path}[{at}]");
+            let mut clauses = Vec::new();
+            let item = fields(item, &path, &[inner], faults).and_then(|item| present(item, inner));
+            let path = format!("{path}.{inner}");
+            match item.map(|item| fields(item, &path, &known, faults)) {
+                Some(Some(given)) if given.is_empty() => {
+                    faults.push(AccessFault::unreadable(&path, "says nothing"));
+                }
+                Some(Some(given)) => {
+                    for (name, not, read) in table {
+                        for (field, negated) in [(*name, false), (*not, true)] {
+                            let Some(values) = present(given, field) else { continue };
+                            let path = format!("{path}.{field}");
+                            clauses.extend(self.clause(values, path, negated, *read, faults));
+                        }
+                    }
+                    self.check_accounts(given, &path, faults);
+                }
+                Some(None) => {}
+                None => faults.push(AccessFault::unreadable(&path, "is missing")),
+            }
+            all.push(clauses);
+        }
+        all
+    }
+
+    /// One field. One bad value makes it count as absent: without that value it would match less or more than it says.
+    fn clause(
+        &self,
+        values: &Value,
+        path: String,
+        negated: bool,
+        read: ReadTest,
+        faults: &mut Vec<AccessFault>,
+    ) -> Option<Clause> {
+        let values = match texts(values, &path) {
+            Ok(values) => values,
+            Err(fault) => {
+                faults.push(fault);
+                return None;
+            }
+        };
+        let mut any = Vec::with_capacity(values.len());
+        let before = faults.len();
+        for (at, value) in values.into_iter().enumerate() {
+            match read(value, self) {
+                Ok(test) => any.push(test),
+                Err(text) => faults.push(AccessFault::unreadable(format!("{path}[{at}]"), text)),
+            }
+        }
+        self.finish(any, path, negated, before, faults)
+    }
+
+    /// A clause of these tests, unless faults were found since there were `before`.
+    fn finish(
+        &self,
+        any: Vec<RequestTest>,
+        path: String,
+        negated: bool,
+        before: usize,
+        faults: &mut Vec<AccessFault>,
+    ) -> Option<Clause> {
+        let asks = matches!(self.policy.action, AuthorizationAction::Custom(_));
+        if asks && any.iter().any(RequestTest::is_unknown_to_providers) {
+            let text = "is not known yet when a provider is asked (CUSTOM)";
+            faults.push(AccessFault::unreadable(&path, text));
+        }
+        let short = path.strip_prefix("spec.").unwrap_or(&path).to_owned();
+        (faults.len() == before).then_some(Clause { path: short, negated, any })
+    }
+
+    fn check_accounts(
+        &self,
+        source: &Map<String, Value>,
+        path: &str,
+        faults: &mut Vec<AccessFault>,
+    ) {
+        for name in ["serviceAccounts", "notServiceAccounts"] {
+            let Some(accounts) = present(source, name) else { continue };
+            if accounts.as_array().is_some_and(|accounts| accounts.len() > ACCOUNTS_MAX) {
+                let text = format!("has more than {ACCOUNTS_MAX} accounts");
+                faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
+            }
+            let others = ["principals", "notPrincipals", "namespaces", "notNamespaces"];
+            if let Some(other) = others.into_iter().find(|one| present(source, one).is_some()) {
+                let text = format!("can't stand beside {other}: both name identities");
+                faults.push(AccessFault::unreadable(format!("{path}.{name}"), text));
+            }
+        }
+    }
+
+    fn condition(
+        &self,
+        condition: &Value,
+        path: &str,
+        clauses: &mut Vec<Clause>,
+        faults: &mut Vec<AccessFault>,
+    ) {
+        let known = ["key", "values", "notValues"];
+        let Some(condition) = fields(condition, path, &known, faults) else { return };
+        let key = present(condition, "key").and_then(Value::as_str).unwrap_or_default();
+        let Some(key) = ConditionKey::read(key) else {
+            let text = format!("{key:?} is no key of a condition");
+            return faults.push(AccessFault::unreadable(format!("{path}.key"), text));
+        };
+        let given = [("values", false), ("notValues", true)];
+        let given = given.map(|(name, negated)| (name, negated, present(condition, name)));
+        if given.iter().all(|(_, _, values)| values.is_none()) {
+            faults.push(AccessFault::unreadable(path, "has neither values nor notValues"));
+        }
+        for (name, negated, values) in given {
+            let Some(values) = values else { continue };
+            let path = format!("{path}.{name}");
+            let before = faults.len();
+            let mut any = Vec::new();
+            match texts(values, &path) {
+                Ok(values) => {
+                    for (at, value) in values.into_iter().enumerate() {
+                        match key.test(value, self) {
+                            Ok(test) => any.push(test),
+                            Err(text) => {
+                                faults.push(AccessFault::unreadable(format!("{path}[{at}]"), text))
+                            }
+                        }
+                    }
+                }
+                Err(fault) => faults.push(fault),
+            }
+            clauses.extend(self.finish(any, path, negated, before, faults));
+        }
+    }
+}
+
+/// The key of a condition.
+enum ConditionKey {
+    /// What a field of a source or an operation says as well.
+    Field(ReadTest),
+    Header(String),
+    Claim(Vec<String>),
+    ServerName,
+    DestinationAddress,
+    Noted(String, String),
+}
+
+impl ConditionKey {
+    fn read(key: &str) -> Option<Self> {
+        let of_field = |name: &str| {
+            let rows = SOURCE.iter().chain(&OPERATION);
+            rows.copied().find(|(field, ..)| *field == name).map(|(.., read)| Self::Field(read))
+        };
+        match key {
+            "source.ip" => of_field("ipBlocks"),
+            "remote.ip" => of_field("remoteIpBlocks"),
+            "source.namespace" => of_field("namespaces"),
+            "source.principal" => of_field("principals"),
+            "source.serviceAccount" => of_field("serviceAccounts"),
+            "source.trustDomain" => of_field("trustDomains"),
+            "request.auth.principal" => of_field("requestPrincipals"),
+            "destination.port" => of_field("ports"),
+            "request.auth.audiences" => Some(Self::Claim(vec!["aud".to_owned()])),
+            "request.auth.presenter" => Some(Self::Claim(vec!["azp".to_owned()])),
+            "destination.ip" => Some(Self::DestinationAddress),
+            "connection.sni" => Some(Self::ServerName),
+            _ => {
+                if let Some(path) = key.strip_prefix("request.headers") {
+                    let [name] = &brackets(path)?[..] else { return None };
+                    return is_header_name(name).then(|| Self::Header(name.to_ascii_lowercase()));
+                }
+                if let Some(path) = key.strip_prefix("request.auth.claims") {
+                    return brackets(path).map(Self::Claim);
+                }
+                let (filter, path) = key.strip_prefix("experimental.")?.split_once('[')?;
+                let [name] = &brackets(&format!("[{path}"))?[..] else { return None };
+                let is_filter = filter.starts_with("envoy.filters.");
+                is_filter.then(|| Self::Noted(filter.to_owned(), name.clone()))
+            }
+        }
+    }
+
+    fn test(&self, value: &str, reader: &RuleReader<'_>) -> Result<RequestTest, String> {
+        Ok(match self {
+            Self::Field(read) => return read(value, reader),
+            Self::Header(name) => RequestTest::Header(name.clone(), value.to_owned()),
+            Self::Claim(path) => RequestTest::Claim(path.clone(), value.to_owned()),
+            Self::ServerName => RequestTest::ServerName(value.to_owned()),
+            Self::DestinationAddress => RequestTest::DestinationAddress(range(value)?),
+            Self::Noted(filter, key) => {
+                RequestTest::Noted(filter.clone(), key.clone(), value.to_owned())
+            }
+        })
+    }
+}
+
+/// The names in `[a][b]`: at least one, none empty.
+fn brackets(text: &str) -> Option<Vec<String>> {
+    let inner = text.strip_prefix('[')?.strip_suffix(']')?;
+    let names: Vec<_> = inner.split("][").map(str::to_owned).collect();
+    let is_name = |name: &String| !name.is_empty() && !name.contains(['[', ']']);
+    names.iter().all(is_name).then_some(names)
+}
+
+/// A token of RFC 7230, which header names are.
+fn is_header_name(name: &str) -> bool {
+    let is_mark = |one: char| "!#$%&'*+-.^_`|~".contains(one);
+    !name.is_empty() && name.chars().all(|one| one.is_ascii_alphanumeric() || is_mark(one))
+}
+
+fn principal(text: &str, _: &RuleReader<'_>) -> Result<RequestTest, String> {
+    if text.starts_with("spiffe://") {
+        return Err(format!("{text:?}: principals are written without spiffe://"));
+    }
+    Ok(RequestTest::Principal(text.to_owned()))
+}
+
+fn account(text: &str, reader: &RuleReader<'_>) -> Result<RequestTest, String> {
+    if text.contains('*') {
+        return Err(format!("{text:?} has a wildcard"));
+    }
+    let own = reader.policy.name.namespace.as_str();
+    let (namespace, name) = text.split_once('/').unwrap_or((own, text));
+    if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        return Err(format!("{text:?} is neither ACCOUNT nor NAMESPACE/ACCOUNT"));
+    }
+    Ok(RequestTest::ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
+}
+
+fn trust_domain(text: &str, _: &RuleReader<'_>) -> Result<RequestTest, String> {
+    let inner = text.strip_prefix('*').unwrap_or(text);
+    let inner =
+        if inner.len() == text.len() { text.strip_suffix('*').unwrap_or(text) } else { inner };
+    if text.contains('/') || inner.contains('*') {
+        return Err(format!("{text:?} is no trust domain; * may be alone, first or last"));
+    }
+    Ok(RequestTest::TrustDomain(text.to_owned()))
+}
+
+fn range(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
+    let range = text.parse::<IpNet>().map(|range| range.trunc());
+    range
+        .or_else(|_| address())
+        .map_err(|_| format!("{text:?} is neither an address nor a range of addresses"))
+}
+
+fn port(text: &str) -> Result<RequestTest, String> {
+    let port = text.parse::<u16>().map_err(|_| format!("{text:?} is no port, 0 to 65535"))?;
+    Ok(RequestTest::Port(port))
+}
+
+/// A path, or a template: `{*}` for one segment, `{**}` for the rest. (Istio's path templates.)
+fn path(text: &str) -> Result<RequestTest, String> {
+    if !text.contains(['{', '}']) {
+        return Ok(RequestTest::Path(text.to_owned()));
+    }
+    if !text.starts_with('/') {
+        return Err(format!("{text:?} is a template that does not begin with /"));
+    }
+    let segments: Vec<_> = text.split('/').skip(1).collect();
+    let mut template = String::new();
+    for (at, segment) in segments.iter().enumerate() {
+        let last = at + 1 == segments.len();
+        let written = match *segment {
+            "{*}" => "*",
+            "{**}" if last => "**",
+            "{**}" => return Err(format!("{text:?}: {{**}} may only be last")),
+            literal if literal.contains(['{', '}', '*']) => {
+                return Err(format!(
+                    "{text:?}: {{*}} and {{**}} stand for whole segments, and no other * is in a template"
+                ));
+            }
+            literal => literal,
+        };
+        template.push('/');
+        template.push_str(written);
+    }
+    Ok(RequestTest::PathTemplate(template))
+}

@@ -1,0 +1,154 @@
+//! What a workload's rules say of one request: by the same form as proxies are sent.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::enforce::{ActionRules, EnforcedRules};
+use super::matcher::{Atom, MatchedClause, RuleMatcher};
+
+/// A request, as far as somebody describes it. What is not described isn't there.
+#[derive(Debug, Clone, Default)]
+pub struct AccessRequest {
+    /// The client's SPIFFE ID; `None` in plain text.
+    pub identity: Option<String>,
+    /// The address of the peer of the connection.
+    pub peer: Option<IpAddr>,
+    /// The address of the client, as proxies on the way say.
+    pub client: Option<IpAddr>,
+    /// Headers by lower-case name, `:authority` and `:method` among them.
+    pub headers: BTreeMap<String, String>,
+    /// The path without query.
+    pub path: Option<String>,
+    /// The port of the workload.
+    pub port: Option<u16>,
+    /// The workload's address.
+    pub destination: Option<IpAddr>,
+    /// The server name that a TLS client asks for.
+    pub server_name: Option<String>,
+}
+
+/// Whether a request may pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccessVerdict {
+    /// It may.
+    Allow,
+    /// It may not.
+    Deny,
+}
+
+impl AccessVerdict {
+    /// As `explain` names it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+        }
+    }
+}
+
+/// A verdict, and what decides it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The verdict.
+    pub verdict: AccessVerdict,
+    /// The key of the rule that decides; `None` where none does.
+    pub rule: Option<String>,
+    /// Why, where no rule decides.
+    pub reason: &'static str,
+}
+
+/// Decides one request: what denies first, then what allows.
+pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> Decision {
+    let found = |action: &ActionRules| -> Option<String> {
+        let mut rules = action.enforced.iter().flatten();
+        rules.find(|rule| rule.matches(request)).map(|rule| rule.key.clone())
+    };
+    let (verdict, rule, reason) = if let Some(rule) = found(&rules.deny) {
+        (AccessVerdict::Deny, Some(rule), "a rule that denies matches")
+    } else if rules.allow.enforced.is_none() {
+        (AccessVerdict::Allow, None, "no policy that allows selects the workload")
+    } else if let Some(rule) = found(&rules.allow) {
+        (AccessVerdict::Allow, Some(rule), "a rule that allows matches")
+    } else {
+        (
+            AccessVerdict::Deny,
+            None,
+            "policies that allow select the workload, and none of their rules matches",
+        )
+    };
+    Decision { verdict, rule, reason }
+}
+
+/// Why a rule matches or not: the fields that decide it, each with whether it holds.
+pub fn rule_steps(rule: &RuleMatcher, request: &AccessRequest) -> Vec<(String, bool)> {
+    let clauses = rule.sources.iter().chain(&rule.operations).flatten();
+    clauses.map(|clause| (clause.path.clone(), clause.holds(request))).collect()
+}
+
+impl RuleMatcher {
+    /// Whether it matches a request.
+    pub fn matches(&self, request: &AccessRequest) -> bool {
+        let any = |alternatives: &[Vec<MatchedClause>]| {
+            let all = |clauses: &Vec<MatchedClause>| clauses.iter().all(|one| one.holds(request));
+            alternatives.is_empty() || alternatives.iter().any(all)
+        };
+        !self.never && any(&self.sources) && any(&self.operations)
+    }
+}
+
+impl MatchedClause {
+    fn holds(&self, request: &AccessRequest) -> bool {
+        let all = |atoms: &Vec<Atom>| atoms.iter().all(|atom| atom.holds(request));
+        self.any.iter().any(all) != self.negated
+    }
+}
+
+impl Atom {
+    fn holds(&self, request: &AccessRequest) -> bool {
+        let within = |address: Option<IpAddr>, range: &ipnet::IpNet| {
+            address.is_some_and(|address| range.contains(&address))
+        };
+        match self {
+            Self::Identity(pattern) => {
+                request.identity.as_deref().is_some_and(|id| pattern.matches(id))
+            }
+            Self::PeerAddress(range) => within(request.peer, range),
+            Self::ClientAddress(range) => within(request.client.or(request.peer), range),
+            Self::Header(name, pattern) => {
+                request.headers.get(name).is_some_and(|value| pattern.matches(value))
+            }
+            Self::HeaderPresent(name) => request.headers.contains_key(name),
+            Self::Path(pattern) => {
+                request.path.as_deref().is_some_and(|path| pattern.matches(path))
+            }
+            Self::PathTemplate(template) => {
+                request.path.as_deref().is_some_and(|path| fits_template(template, path))
+            }
+            Self::Port(port) => request.port == Some(*port),
+            Self::DestinationAddress(range) => within(request.destination, range),
+            Self::ServerName(pattern) => {
+                request.server_name.as_deref().is_some_and(|name| pattern.matches(name))
+            }
+            // Nothing is noted of a request that is only described.
+            Self::Metadata(..) => false,
+        }
+    }
+}
+
+/// Whether a path fits a template of Envoy's: `*` is a segment that is not empty, `**` the rest.
+fn fits_template(template: &str, path: &str) -> bool {
+    let mut segments = path.split('/').skip(1);
+    let mut wanted = template.split('/').skip(1).peekable();
+    if !path.starts_with('/') {
+        return false;
+    }
+    while let Some(want) = wanted.next() {
+        match (want, segments.next()) {
+            ("**", Some(_)) => return true,
+            ("*", Some(found)) if !found.is_empty() => {}
+            (want, Some(found)) if want == found => {}
+            _ => return false,
+        }
+    }
+    segments.next().is_none()
+}

@@ -1,0 +1,298 @@
+//! The access policies among the stores' objects: read once each, the last good form kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::authorization::AuthorizationPolicy;
+use super::object::{AccessFault, PolicyKind, PolicyName, PolicyState};
+use super::peer::PeerAuthentication;
+use super::policies::{AccessPolicies, PolicyReport, disables, order};
+use super::selector::PolicySelector;
+use crate::codes;
+use crate::model::{Cause, Causes, Collection, Difference, Namespace};
+
+/// What becomes of a rule that can't be read and has no last good form (`--policy-errors`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PolicyErrors {
+    /// What of it can be read counts; where that is nothing it counts for nothing, and is shown.
+    #[default]
+    Narrow,
+    /// It denies everything.
+    Strict,
+}
+
+/// What the meaning of policies depends on beside the objects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessSettings {
+    /// The namespace whose policies are for the whole mesh.
+    pub root: Namespace,
+    /// What becomes of what can't be read.
+    pub errors: PolicyErrors,
+}
+
+/// What changed.
+#[derive(Debug, Clone)]
+pub struct AccessChange {
+    /// The policies in force from now on.
+    pub policies: Arc<AccessPolicies>,
+    /// The objects behind the change.
+    pub causes: Causes,
+}
+
+/// The policies, object by object. Pure.
+#[derive(Debug)]
+pub struct AccessIndex {
+    pub(super) settings: AccessSettings,
+    objects: Collection,
+    held: BTreeMap<PolicyName, HeldPolicy>,
+    pub(super) policies: Arc<AccessPolicies>,
+    heard: bool,
+}
+
+/// An object as it was last read.
+#[derive(Debug)]
+struct HeldPolicy {
+    /// The last of it that could be read wholly, as it was stored and as it was read.
+    good: Option<(Arc<Value>, ReadPolicy)>,
+    /// What counts: the good form, or what could be read of one that never was good.
+    counts: Option<ReadPolicy>,
+    report: Arc<PolicyReport>,
+}
+
+#[derive(Debug, Clone)]
+enum ReadPolicy {
+    Authorization(Arc<AuthorizationPolicy>),
+    Peer(Arc<PeerAuthentication>),
+}
+
+impl ReadPolicy {
+    /// Reads an object; what is wrong with it, and what it says that has no effect.
+    fn read(
+        name: &PolicyName,
+        object: &Value,
+        settings: &AccessSettings,
+    ) -> (Option<Self>, Vec<AccessFault>, Vec<AccessFault>) {
+        let mut faults = Vec::new();
+        match name.kind {
+            PolicyKind::Authorization => {
+                let errors = settings.errors;
+                let read = AuthorizationPolicy::read(&name.object, object, errors, &mut faults);
+                let warnings = read.as_ref().map(|policy| policy.warnings(object));
+                let read = read.map(|policy| Self::Authorization(Arc::new(policy)));
+                (read, faults, warnings.unwrap_or_default())
+            }
+            PolicyKind::Peer => {
+                let strict = settings.errors == PolicyErrors::Strict;
+                let read = PeerAuthentication::read(&name.object, object, strict, &mut faults);
+                let warnings = read.as_ref().map(|policy| policy.warnings(&settings.root));
+                let read = read.map(|policy| Self::Peer(Arc::new(policy)));
+                (read, faults, warnings.unwrap_or_default())
+            }
+        }
+    }
+
+    fn selector(&self) -> &PolicySelector {
+        match self {
+            Self::Authorization(policy) => &policy.selector,
+            Self::Peer(policy) => &policy.selector,
+        }
+    }
+}
+
+impl HeldPolicy {
+    /// An object that comes in the place of another.
+    fn read(
+        name: &PolicyName,
+        object: &Arc<Value>,
+        before: Option<Self>,
+        settings: &AccessSettings,
+    ) -> Self {
+        let (read, mut faults, warnings) = ReadPolicy::read(name, object, settings);
+        let before = before.and_then(|before| before.good);
+        let (good, counts, state) = if faults.is_empty() {
+            let good = read.clone().map(|read| (Arc::clone(object), read));
+            (good, read, PolicyState::InForce)
+        } else if let Some((stored, good)) = before {
+            faults.push(AccessFault::warning(
+                &codes::ACCESS_LAST_GOOD,
+                "spec",
+                "what it said before it was changed is in force",
+            ));
+            (Some((stored, good.clone())), Some(good), PolicyState::Refused)
+        } else {
+            let state = if read.is_some() { PolicyState::Partly } else { PolicyState::Refused };
+            let text = match (&read, name.kind) {
+                (None, _) => "nothing of it is in force",
+                (Some(_), PolicyKind::Peer) => "what of it can be read is in force",
+                (Some(_), PolicyKind::Authorization) => {
+                    "there is no earlier form: rules that allow are left out, others go without what can't be read, \
+                     or are left out where that is all of it"
+                }
+            };
+            faults.push(AccessFault::warning(&codes::ACCESS_PARTLY, "spec", text));
+            (None, read, state)
+        };
+        faults.extend(warnings);
+        let selector = counts.as_ref().map(|policy| policy.selector().clone());
+        Self { good, counts, report: Arc::new(PolicyReport { state, faults, selector }) }
+    }
+
+    /// What is remembered over a restart in place of an object that can't be read.
+    fn stand_in(&self) -> Option<&Arc<Value>> {
+        let (good, _) = self.good.as_ref().filter(|_| self.report.state == PolicyState::Refused)?;
+        Some(good)
+    }
+}
+
+impl AccessIndex {
+    /// An empty index.
+    pub fn new(settings: AccessSettings) -> Self {
+        let policies = AccessPolicies { root: settings.root.clone(), ..AccessPolicies::default() };
+        Self {
+            settings,
+            objects: Collection::default(),
+            held: BTreeMap::new(),
+            policies: Arc::new(policies),
+            heard: false,
+        }
+    }
+
+    /// Takes all objects there are; those of other kinds are left alone. Returns what is in force from now on, always
+    /// the first time; `None` where that is what was.
+    pub fn apply(
+        &mut self,
+        settings: &AccessSettings,
+        objects: &Collection,
+    ) -> Option<AccessChange> {
+        let mut causes = Causes::default();
+        let mut stale = BTreeSet::new();
+        let before = std::mem::replace(&mut self.objects, objects.clone());
+        let reread = self.settings != *settings;
+        self.settings.clone_from(settings);
+        for Difference { key, now } in objects.differences(&before) {
+            let Some(name) = PolicyKind::of(key) else { continue };
+            causes.add(Cause::of_object(name.kind.as_str(), key));
+            self.take(name, now, &mut stale);
+        }
+        if reread {
+            for (key, object) in objects.iter() {
+                if let Some(name) = PolicyKind::of(key) {
+                    self.take(name, Some(object), &mut stale);
+                }
+            }
+        }
+        let first = !std::mem::replace(&mut self.heard, true);
+        let next = self.next(&stale, first);
+        if next == *self.policies && !first {
+            return None;
+        }
+        self.policies = Arc::new(next);
+        Some(AccessChange { policies: Arc::clone(&self.policies), causes })
+    }
+
+    /// Clients have learnt how to speak to servers, or had the time to: servers no longer take what was sent before.
+    /// `None` where they don't.
+    pub fn settle(&mut self) -> Option<Arc<AccessPolicies>> {
+        self.policies.leaving.as_ref()?;
+        let settled = AccessPolicies { leaving: None, ..(*self.policies).clone() };
+        self.policies = Arc::new(settled);
+        Some(Arc::clone(&self.policies))
+    }
+
+    /// Whether servers take what was sent before, until [`Self::settle`].
+    pub fn is_settling(&self) -> bool {
+        self.policies.is_settling()
+    }
+
+    /// What there is to say of each object of which there is anything, by name.
+    pub fn troubles(&self) -> impl Iterator<Item = (&PolicyName, &PolicyReport)> {
+        let all = self.held.iter().map(|(name, held)| (name, &*held.report));
+        all.filter(|(_, report)| report.state != PolicyState::InForce)
+    }
+
+    /// Objects that can't be read, each with what it was when it last could.
+    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+        let stand_in = |(name, held): (&PolicyName, &HeldPolicy)| {
+            // Which object of a store is meant is known by its place in memory.
+            Some((Arc::clone(self.objects.get(&name.key())?), Arc::clone(held.stand_in()?)))
+        };
+        self.held.iter().filter_map(stand_in).collect()
+    }
+
+    fn take(
+        &mut self,
+        name: PolicyName,
+        object: Option<&Arc<Value>>,
+        stale: &mut BTreeSet<Namespace>,
+    ) {
+        stale.insert(name.object.namespace.clone());
+        let before = self.held.remove(&name);
+        if let Some(object) = object {
+            let held = HeldPolicy::read(&name, object, before, &self.settings);
+            self.held.insert(name, held);
+        }
+    }
+
+    /// What is in force, of which these namespaces are made again.
+    fn next(&self, stale: &BTreeSet<Namespace>, first: bool) -> AccessPolicies {
+        let before = &self.policies;
+        let mut next = AccessPolicies { root: self.settings.root.clone(), ..(**before).clone() };
+        for namespace in stale {
+            self.remake(namespace, &mut next);
+        }
+        let peers = |policies: &AccessPolicies| -> Vec<Arc<PeerAuthentication>> {
+            let all = policies.namespaces.values().flat_map(|held| &held.peers);
+            all.cloned().collect()
+        };
+        if !first && (!stale.is_empty() || next.root != before.root) {
+            let (old, new) = (peers(before), peers(&next));
+            let moves = (old != new || next.root != before.root)
+                && old.iter().chain(&new).any(|policy| disables(policy));
+            if moves && next.leaving.is_none() {
+                next.leaving = Some(Arc::clone(before));
+            }
+        }
+        next
+    }
+
+    fn remake(&self, namespace: &Namespace, next: &mut AccessPolicies) {
+        let mut made = super::policies::NamespacePolicies::default();
+        let kinds = [PolicyKind::Authorization, PolicyKind::Peer];
+        let gone: Vec<_> = next
+            .reports
+            .keys()
+            .filter(|name| name.object.namespace == *namespace && !self.held.contains_key(*name))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|name| drop(next.reports.remove(name)));
+        for kind in kinds {
+            let first =
+                PolicyName { kind, object: crate::model::WorkloadKey::new(namespace.clone(), "") };
+            let all = self.held.range(first..);
+            let own = all
+                .take_while(|(name, _)| name.kind == kind && name.object.namespace == *namespace);
+            for (name, held) in own {
+                match &held.counts {
+                    Some(ReadPolicy::Authorization(policy)) => {
+                        made.authorizations.push(Arc::clone(policy));
+                    }
+                    Some(ReadPolicy::Peer(policy)) => made.peers.push(Arc::clone(policy)),
+                    None => {}
+                }
+                if next.reports.get(name) != Some(&held.report) {
+                    next.reports.insert(name.clone(), Arc::clone(&held.report));
+                }
+            }
+        }
+        made.authorizations
+            .sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        made.peers.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        if made.peers.is_empty() && made.authorizations.is_empty() {
+            next.namespaces.remove(namespace);
+        } else if next.namespaces.get(namespace).is_none_or(|held| **held != made) {
+            next.namespaces.insert(namespace.clone(), Arc::new(made));
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Who may call whom: the mesh's access policies, from objects to what a proxy enforces.
+//!
+//! ```text
+//! objects ─► AccessIndex ─► AccessPolicies (immutable, in PushContext) ─► of one workload ─► PeerModes
+//!            last good kept                                                              └► RuleMatchers ─► RBAC, explain
+//! ```
+//!
+//! Pure. One function says how a workload's port takes connections, whoever asks; one form of what a rule matches
+//! (`matcher.rs`) is what proxies are sent and what `explain` answers by. Where a policy can't be read it never lets in
+//! more than what it said before (docs/decisions/0039-access.md).
+
+mod authorization;
+mod enforce;
+mod evaluate;
+mod fields;
+mod index;
+mod matcher;
+mod object;
+mod peer;
+mod policies;
+mod selector;
+#[cfg(test)]
+mod tests;
+mod text;
+mod trust;
+
+pub use self::authorization::{
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
+};
+pub use self::enforce::{ActionRules, EnforcedRules, WireForm, enforced};
+pub use self::evaluate::{AccessRequest, AccessVerdict, Decision, decide, rule_steps};
+pub use self::index::{AccessChange, AccessIndex, AccessSettings, PolicyErrors};
+pub use self::matcher::{Atom, MatchedClause, RuleMatcher};
+pub use self::object::{AccessFault, PolicyKind, PolicyName, PolicyState};
+pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};
+pub use self::policies::{AccessPolicies, AccessSubject, PolicyReport, WorkloadAccess};
+pub use self::selector::PolicySelector;
+pub use self::text::{TextPart, TextPattern};
+pub use self::trust::TrustBundle;

@@ -1,0 +1,211 @@
+//! How workloads take connections: PeerAuthentication, and the one function that says so for a port.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use super::fields::{fields, present};
+use super::object::{AccessFault, PolicyKind, PolicyName, created};
+use super::selector::PolicySelector;
+use crate::codes;
+use crate::model::{Namespace, WorkloadKey};
+
+/// How connections are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum PeerMode {
+    /// In plain text alone.
+    Disable,
+    /// In plain text and by mTLS: what holds where nothing is said.
+    #[default]
+    Permissive,
+    /// By mTLS alone.
+    Strict,
+}
+
+impl PeerMode {
+    /// As objects name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Disable => "DISABLE",
+            Self::Permissive => "PERMISSIVE",
+            Self::Strict => "STRICT",
+        }
+    }
+
+    /// What holds while servers and clients go from one to another: connections in plain text and by mTLS are both
+    /// under way wherever one of the two takes no mTLS.
+    pub(super) fn between(old: Self, new: Self) -> Self {
+        if (old == Self::Disable) == (new == Self::Disable) { new } else { Self::Permissive }
+    }
+}
+
+/// A PeerAuthentication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerAuthentication {
+    /// Its name.
+    pub name: WorkloadKey,
+    /// Seconds since the Unix epoch; 0 where unknown.
+    pub created: i64,
+    /// The workloads it is for.
+    pub selector: PolicySelector,
+    /// `mtls.mode`; `None` for what a wider policy says.
+    pub mode: Option<PeerMode>,
+    /// `portLevelMtls`, by port of the workload; `None` for the mode of the rest.
+    pub ports: BTreeMap<u16, Option<PeerMode>>,
+}
+
+impl PeerAuthentication {
+    /// Reads an object. What can't be read of it is in `faults`, and left out.
+    pub(super) fn read(
+        name: &WorkloadKey,
+        object: &Value,
+        strict: bool,
+        faults: &mut Vec<AccessFault>,
+    ) -> Option<Self> {
+        let empty = Value::Object(Map::new());
+        let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
+        let spec = fields(spec, "spec", &["selector", "mtls", "portLevelMtls"], faults)?;
+        let selector = PolicySelector::read(spec, false, faults)
+            .or_else(|| strict.then_some(PolicySelector::All))?;
+        let mode =
+            present(spec, "mtls").and_then(|mtls| read_mode(mtls, "spec.mtls", strict, faults));
+        let mut ports = BTreeMap::new();
+        if let Some(given) = present(spec, "portLevelMtls") {
+            let path = "spec.portLevelMtls";
+            match given.as_object() {
+                Some(given) if !given.is_empty() => {
+                    for (port, mtls) in given {
+                        let path = format!("{path}.{port}");
+                        match port.parse::<u16>().ok().filter(|port| *port != 0) {
+                            Some(port) => {
+                                ports.insert(port, read_mode(mtls, &path, strict, faults));
+                            }
+                            None => {
+                                faults
+                                    .push(AccessFault::unreadable(path, "is no port, 1 to 65535"));
+                            }
+                        }
+                    }
+                }
+                Some(_) => faults.push(AccessFault::unreadable(path, "is there and empty")),
+                None => faults.push(AccessFault::unreadable(
+                    path,
+                    format!("expected modes by port, found {given}"),
+                )),
+            }
+            if selector == PolicySelector::All {
+                let text = "needs a selector: ports are those of certain workloads";
+                faults.push(AccessFault::unreadable(path, text));
+                ports.clear();
+            }
+        }
+        Some(Self { name: name.clone(), created: created(object), selector, mode, ports })
+    }
+
+    /// What it says that has no effect in its namespace.
+    pub(super) fn warnings(&self, root: &Namespace) -> Vec<AccessFault> {
+        if self.name.namespace == *root && self.selector != PolicySelector::All {
+            let text =
+                "counts for nothing in the root namespace: there a policy is for the whole mesh";
+            vec![AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.selector", text)]
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Which it is.
+    pub fn policy_name(&self) -> PolicyName {
+        PolicyName { kind: PolicyKind::Peer, object: self.name.clone() }
+    }
+}
+
+fn read_mode(
+    mtls: &Value,
+    path: &str,
+    strict: bool,
+    faults: &mut Vec<AccessFault>,
+) -> Option<PeerMode> {
+    let before = faults.len();
+    let mode = fields(mtls, path, &["mode"], faults).and_then(|mtls| present(mtls, "mode"));
+    let mode = match mode.map(|mode| (mode.as_str(), mode)) {
+        None | Some((Some("UNSET"), _)) => None,
+        Some((Some("STRICT"), _)) => Some(PeerMode::Strict),
+        Some((Some("PERMISSIVE"), _)) => Some(PeerMode::Permissive),
+        Some((Some("DISABLE"), _)) => Some(PeerMode::Disable),
+        Some((_, found)) => {
+            let text =
+                format!("{found} means nothing; it may be STRICT, PERMISSIVE, DISABLE or UNSET");
+            faults.push(AccessFault::unreadable(format!("{path}.mode"), text));
+            None
+        }
+    };
+    if faults.len() > before && strict { Some(PeerMode::Strict) } else { mode }
+}
+
+/// How one port takes connections, and which policy says so.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PortMode {
+    /// How.
+    pub mode: PeerMode,
+    /// The policy; `None` where none says anything.
+    pub by: Option<WorkloadKey>,
+}
+
+/// How a workload takes connections.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerModes {
+    /// At ports of which nothing else is said.
+    pub rest: PortMode,
+    /// At ports of which something is.
+    pub ports: BTreeMap<u16, PortMode>,
+}
+
+impl PeerModes {
+    /// How the workload takes connections to a port of its own.
+    pub fn of_port(&self, port: u16) -> &PortMode {
+        self.ports.get(&port).unwrap_or(&self.rest)
+    }
+
+    /// What a policy for these workloads changes of what wider ones say.
+    pub(super) fn with(mut self, policy: &PeerAuthentication) -> Self {
+        let by = || Some(policy.name.clone());
+        if let Some(mode) = policy.mode {
+            self.rest = PortMode { mode, by: by() };
+        }
+        for (port, mode) in &policy.ports {
+            let mode = match mode {
+                Some(mode) => PortMode { mode: *mode, by: by() },
+                None => self.rest.clone(),
+            };
+            self.ports.insert(*port, mode);
+        }
+        self
+    }
+
+    /// What holds while servers and clients go from `old` to this.
+    pub(super) fn coming_from(&self, old: &Self) -> Self {
+        let between = |old: &PortMode, new: &PortMode| PortMode {
+            mode: PeerMode::between(old.mode, new.mode),
+            by: new.by.clone(),
+        };
+        let ports = old.ports.keys().chain(self.ports.keys());
+        let ports = ports.map(|port| (*port, between(old.of_port(*port), self.of_port(*port))));
+        Self { ports: ports.collect(), rest: between(&old.rest, &self.rest) }
+    }
+
+    /// Makes strict whatever `policy` makes strict, whether it selects the workload or not.
+    pub(super) fn tightened(mut self, policy: &PeerAuthentication) -> Self {
+        let by = || Some(policy.name.clone());
+        if policy.mode == Some(PeerMode::Strict) {
+            let strict = PortMode { mode: PeerMode::Strict, by: by() };
+            self.ports.values_mut().for_each(|port| port.clone_from(&strict));
+            self.rest = strict;
+        }
+        for (port, mode) in &policy.ports {
+            if *mode == Some(PeerMode::Strict) {
+                self.ports.insert(*port, PortMode { mode: PeerMode::Strict, by: by() });
+            }
+        }
+        self
+    }
+}

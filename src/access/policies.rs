@@ -1,0 +1,219 @@
+//! The policies in force: immutable, shared by everybody who reads a version of the mesh.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
+
+use super::authorization::{AuthorizationAction, AuthorizationPolicy};
+use super::object::{AccessFault, PolicyName, PolicyState};
+use super::peer::{PeerAuthentication, PeerMode, PeerModes};
+use super::selector::PolicySelector;
+use crate::model::{Labels, Namespace, WorkloadKey};
+
+/// All access policies in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AccessPolicies {
+    /// The namespace whose policies are for the whole mesh.
+    pub(super) root: Namespace,
+    pub(super) namespaces: OrdMap<Namespace, Arc<NamespacePolicies>>,
+    /// What servers did before, while clients still learn how to speak to them now.
+    pub(super) leaving: Option<Arc<AccessPolicies>>,
+    pub(super) reports: OrdMap<PolicyName, Arc<PolicyReport>>,
+}
+
+/// The policies of one namespace, the oldest first, then by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct NamespacePolicies {
+    pub(super) peers: Vec<Arc<PeerAuthentication>>,
+    pub(super) authorizations: Vec<Arc<AuthorizationPolicy>>,
+}
+
+/// What there is to say of one policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyReport {
+    /// What becomes of it.
+    pub state: PolicyState,
+    /// What can't be read of it, or has no effect.
+    pub faults: Vec<AccessFault>,
+    /// The workloads it is for; `None` where nothing of it counts.
+    pub selector: Option<PolicySelector>,
+}
+
+/// A workload, as policies see it.
+#[derive(Debug, Clone, Copy)]
+pub struct AccessSubject<'a> {
+    /// Its namespace.
+    pub namespace: &'a Namespace,
+    /// Its labels.
+    pub labels: &'a Labels,
+    /// Whether these are what its cluster says, and not what it claims: by claims nobody gets rid of what restricts it.
+    pub is_known: bool,
+}
+
+/// What holds for one workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WorkloadAccess<'a> {
+    /// How it takes connections.
+    pub modes: PeerModes,
+    /// The policies for it, in the order of their age, names and namespaces.
+    pub policies: Vec<&'a Arc<AuthorizationPolicy>>,
+}
+
+impl AccessPolicies {
+    /// What holds for a workload.
+    pub fn of(&self, subject: AccessSubject<'_>) -> WorkloadAccess<'_> {
+        WorkloadAccess { modes: self.served_modes(subject), policies: self.policies(subject) }
+    }
+
+    /// How a workload takes connections, whoever asks: what its namespace, then its labels change of what holds for
+    /// the mesh. Of several policies of one kind the oldest counts.
+    pub fn modes(&self, subject: AccessSubject<'_>) -> PeerModes {
+        let peers = |namespace: &Namespace| {
+            self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers)
+        };
+        let whole =
+            |namespace| peers(namespace).find(|policy| policy.selector == PolicySelector::All);
+        let mut modes = PeerModes::default();
+        if let Some(of_mesh) = whole(&self.root) {
+            modes = modes.with(of_mesh);
+        }
+        if *subject.namespace == self.root {
+            return modes;
+        }
+        if let Some(of_namespace) = whole(subject.namespace) {
+            modes = modes.with(of_namespace);
+        }
+        let by_labels =
+            || peers(subject.namespace).filter(|policy| policy.selector != PolicySelector::All);
+        if let Some(of_workload) =
+            by_labels().find(|policy| policy.selector.selects(subject.labels))
+        {
+            modes = modes.with(of_workload);
+        }
+        if subject.is_known {
+            return modes;
+        }
+        by_labels().fold(modes, |modes, policy| modes.tightened(policy))
+    }
+
+    /// How a workload takes connections, while some clients may still speak to it as before.
+    fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
+        let modes = self.modes(subject);
+        match &self.leaving {
+            Some(before) => modes.coming_from(&before.modes(subject)),
+            None => modes,
+        }
+    }
+
+    fn policies(&self, subject: AccessSubject<'_>) -> Vec<&Arc<AuthorizationPolicy>> {
+        let of = |namespace| self.namespaces.get(namespace);
+        let own = of(subject.namespace).filter(|_| *subject.namespace != self.root);
+        let held = of(&self.root).into_iter().chain(own);
+        let restricts = |policy: &AuthorizationPolicy| {
+            let action = &policy.action;
+            matches!(action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
+                && policy.selector != PolicySelector::Targets
+        };
+        let mut all: Vec<_> = held
+            .flat_map(|held| &held.authorizations)
+            .filter(|policy| {
+                policy.selector.selects(subject.labels) || (!subject.is_known && restricts(policy))
+            })
+            .collect();
+        all.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        all
+    }
+
+    /// The namespace whose policies are for the whole mesh.
+    pub fn root(&self) -> &Namespace {
+        &self.root
+    }
+
+    /// Whether servers still take what clients sent before.
+    pub fn is_settling(&self) -> bool {
+        self.leaving.is_some()
+    }
+
+    /// Whether any policy says that a workload takes no mTLS.
+    pub fn disables_anywhere(&self) -> bool {
+        self.namespaces.values().flat_map(|held| &held.peers).any(|policy| disables(policy))
+    }
+
+    /// Whether for some workloads of a namespace labels decide whether they take mTLS.
+    pub fn disables_by_labels(&self, namespace: &Namespace) -> bool {
+        let own = self.namespaces.get(namespace).into_iter().flat_map(|held| &held.peers);
+        let by_labels = own.filter(|policy| policy.selector != PolicySelector::All);
+        // A label may also end what holds for the whole namespace.
+        by_labels.count() != 0 && self.disables_anywhere()
+    }
+
+    /// The namespaces in which something differs from an earlier version; the root namespace stands for all.
+    pub fn changed_namespaces(&self, before: &Self) -> BTreeSet<Namespace> {
+        let mut changed: BTreeSet<_> = differing(&before.namespaces, &self.namespaces).collect();
+        if self.root != before.root {
+            changed.extend([self.root.clone(), before.root.clone()]);
+        }
+        if self.leaving != before.leaving {
+            // What servers take differs wherever the two differ.
+            for (side, now) in [(before, &before.leaving), (self, &self.leaving)] {
+                let Some(leaving) = now else { continue };
+                changed.extend(differing(&leaving.namespaces, &side.namespaces));
+            }
+        }
+        changed
+    }
+
+    /// The namespaces in which it may differ whether workloads take mTLS; the root namespace stands for all.
+    pub fn changed_modes(&self, before: &Self) -> BTreeSet<Namespace> {
+        if !(self.disables_anywhere() || before.disables_anywhere()) {
+            return BTreeSet::new();
+        }
+        let peers = |policies: &Self, namespace: &Namespace| {
+            policies.namespaces.get(namespace).map(|held| held.peers.clone()).unwrap_or_default()
+        };
+        let changed = self.changed_namespaces(before).into_iter();
+        let roots_differ = self.root != before.root;
+        changed.filter(|one| roots_differ || peers(self, one) != peers(before, one)).collect()
+    }
+
+    /// The PeerAuthentication for a whole namespace that counts.
+    pub fn whole_peer(&self, namespace: &Namespace) -> Option<&WorkloadKey> {
+        let held = self.namespaces.get(namespace)?;
+        let mut whole = held.peers.iter().filter(|policy| policy.selector == PolicySelector::All);
+        whole.next().map(|policy| &policy.name)
+    }
+
+    /// What there is to say of each policy, by name.
+    pub fn reports(&self) -> impl Iterator<Item = (&PolicyName, &Arc<PolicyReport>)> {
+        self.reports.iter()
+    }
+
+    /// The AuthorizationPolicy of this name.
+    pub fn authorization(&self, name: &WorkloadKey) -> Option<&Arc<AuthorizationPolicy>> {
+        let held = self.namespaces.get(&name.namespace)?;
+        held.authorizations.iter().find(|policy| policy.name == *name)
+    }
+}
+
+fn differing<'a>(
+    before: &'a OrdMap<Namespace, Arc<NamespacePolicies>>,
+    now: &'a OrdMap<Namespace, Arc<NamespacePolicies>>,
+) -> impl Iterator<Item = Namespace> + use<'a> {
+    before.diff(now).map(|item| match item {
+        DiffItem::Add(namespace, _)
+        | DiffItem::Remove(namespace, _)
+        | DiffItem::Update { new: (namespace, _), .. } => namespace.clone(),
+    })
+}
+
+pub(super) fn disables(policy: &PeerAuthentication) -> bool {
+    let modes = std::iter::once(&policy.mode).chain(policy.ports.values());
+    modes.into_iter().any(|mode| *mode == Some(PeerMode::Disable))
+}
+
+/// The order in which policies count.
+pub(super) fn order(created: i64, name: &WorkloadKey) -> (i64, &str, &str) {
+    (created, &name.name, name.namespace.as_str())
+}

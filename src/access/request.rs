@@ -1,0 +1,260 @@
+//! RequestAuthentication: which tokens a workload believes.
+//!
+//! It never says that a token is needed: an AuthorizationPolicy on `requestPrincipals` does.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::authorization::is_header_name;
+use super::fields::{fields, items, present, texts};
+use super::object::{AccessFault, PolicyKind, PolicyName, created};
+use super::selector::PolicySelector;
+use crate::codes;
+use crate::model::WorkloadKey;
+
+/// A RequestAuthentication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestAuthentication {
+    /// Its name.
+    pub name: WorkloadKey,
+    /// Seconds since the Unix epoch; 0 where unknown.
+    pub created: i64,
+    /// The workloads it is for.
+    pub selector: PolicySelector,
+    /// What is believed: any of these.
+    pub rules: Vec<TokenRule>,
+}
+
+/// Tokens of one issuer.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenRule {
+    /// `iss`; empty for any.
+    pub issuer: String,
+    /// One of these must be in `aud`; none for any.
+    pub audiences: Vec<String>,
+    /// The keys, as a JSON Web Key Set; `None` where they are elsewhere, and unknown here.
+    pub keys: Option<Arc<str>>,
+    /// Headers that hold it, each with what stands before it there.
+    pub from_headers: Vec<(String, String)>,
+    /// Parameters of the query that hold it.
+    pub from_params: Vec<String>,
+    /// Cookies that hold it.
+    pub from_cookies: Vec<String>,
+    /// Whether the workload is passed the token as it came.
+    pub forward: bool,
+    /// The header in which the workload is passed what the token says.
+    pub payload_header: Option<String>,
+    /// Headers in which it is passed single claims, each with the claim.
+    pub claim_headers: Vec<(String, String)>,
+}
+
+const KNOWN: [&str; 13] = [
+    "issuer",
+    "audiences",
+    "jwksUri",
+    "jwks_uri",
+    "jwks",
+    "fromHeaders",
+    "fromParams",
+    "fromCookies",
+    "outputPayloadToHeader",
+    "outputClaimToHeaders",
+    "forwardOriginalToken",
+    "timeout",
+    "spaceDelimitedClaims",
+];
+
+/// Members of a key that only its owner may know. (RFC 7518, section 6.)
+const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
+
+impl RequestAuthentication {
+    /// Reads an object. A rule that can't be read is left out: its tokens are then nobody's.
+    pub(super) fn read(
+        name: &WorkloadKey,
+        object: &Value,
+        faults: &mut Vec<AccessFault>,
+    ) -> Option<Self> {
+        let empty = Value::Object(Map::new());
+        let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
+        let known = ["selector", "targetRef", "targetRefs", "jwtRules"];
+        let spec = fields(spec, "spec", &known, faults)?;
+        let selector = PolicySelector::read(spec, true, faults)?;
+        let mut rules = Vec::new();
+        if let Some(given) = present(spec, "jwtRules") {
+            match given.as_array() {
+                Some(given) => {
+                    for (at, rule) in given.iter().enumerate() {
+                        rules.extend(read_rule(rule, &format!("spec.jwtRules[{at}]"), faults));
+                    }
+                }
+                None => {
+                    let text = format!("expected a list, found {given}");
+                    faults.push(AccessFault::unreadable("spec.jwtRules", text));
+                }
+            }
+        }
+        Some(Self { name: name.clone(), created: created(object), selector, rules })
+    }
+
+    /// What of it has another effect than it seems.
+    pub(super) fn warnings(&self) -> Vec<AccessFault> {
+        let mut warnings = Vec::new();
+        for (at, rule) in self.rules.iter().enumerate() {
+            if rule.keys.is_none() {
+                let text = "keys are not fetched: give them as jwks. Until then tokens of this rule are refused";
+                let path = format!("spec.jwtRules[{at}].jwksUri");
+                warnings.push(AccessFault::warning(&codes::ACCESS_KEYS, path, text));
+            }
+        }
+        if self.selector == PolicySelector::Targets {
+            let text = "names gateways or services; of the proxies served here none is one";
+            warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.targetRefs", text));
+        }
+        warnings
+    }
+
+    /// Which it is.
+    pub fn policy_name(&self) -> PolicyName {
+        PolicyName { kind: PolicyKind::Request, object: self.name.clone() }
+    }
+}
+
+fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<TokenRule> {
+    let before = faults.len();
+    let given = fields(rule, path, &KNOWN, faults)?;
+    let mut reader = RuleFields { given, path, faults };
+    let issuer = reader.text("issuer").unwrap_or_default();
+    let uri = reader.text("jwksUri").or_else(|| reader.text("jwks_uri"));
+    let keys = reader.text("jwks");
+    if issuer.is_empty() && uri.is_none() && keys.is_none() {
+        reader.fault("issuer", "a rule needs an issuer or keys");
+    }
+    if let Some(fact) = keys.as_deref().and_then(|keys| unusable_keys(keys)) {
+        reader.fault("jwks", fact);
+    }
+    let read = TokenRule {
+        issuer,
+        audiences: reader.texts("audiences"),
+        keys: keys.map(Arc::from),
+        from_headers: reader.headers(),
+        from_params: reader.texts("fromParams"),
+        from_cookies: reader.texts("fromCookies"),
+        forward: reader.flag("forwardOriginalToken"),
+        payload_header: reader.header_name("outputPayloadToHeader"),
+        claim_headers: reader.claims(),
+    };
+    (faults.len() == before).then_some(read)
+}
+
+/// What is wrong with a set of keys.
+fn unusable_keys(text: &str) -> Option<&'static str> {
+    let Ok(set) = serde_json::from_str::<Value>(text) else { return Some("is no JSON") };
+    let Some(keys) = set.get("keys").and_then(Value::as_array) else {
+        return Some("has no list of keys");
+    };
+    let holds_private = |key: &Value| PRIVATE.iter().any(|part| key.get(part).is_some());
+    keys.iter().any(holds_private).then_some(
+        "holds a private key: every proxy would be sent it. Give the public part, and make another key",
+    )
+}
+
+/// The fields of one rule.
+struct RuleFields<'a, 'f> {
+    given: &'a Map<String, Value>,
+    path: &'a str,
+    faults: &'f mut Vec<AccessFault>,
+}
+
+impl RuleFields<'_, '_> {
+    fn fault(&mut self, field: &str, text: &str) {
+        self.faults.push(AccessFault::unreadable(format!("{}.{field}", self.path), text));
+    }
+
+    fn text(&mut self, field: &str) -> Option<String> {
+        let text = match present(self.given, field)? {
+            Value::String(text) if text.is_empty() => return None,
+            Value::String(text) => Some(text.clone()),
+            _ => None,
+        };
+        if text.is_none() {
+            self.fault(field, "expected text");
+        }
+        text
+    }
+
+    fn flag(&mut self, field: &str) -> bool {
+        match present(self.given, field) {
+            None => false,
+            Some(Value::Bool(flag)) => *flag,
+            Some(_) => {
+                self.fault(field, "expected true or false");
+                false
+            }
+        }
+    }
+
+    fn texts(&mut self, field: &str) -> Vec<String> {
+        let path = format!("{}.{field}", self.path);
+        match present(self.given, field).map(|list| texts(list, &path)) {
+            None => Vec::new(),
+            Some(Ok(list)) => list.into_iter().map(str::to_owned).collect(),
+            Some(Err(fault)) => {
+                self.faults.push(fault);
+                Vec::new()
+            }
+        }
+    }
+
+    fn header_name(&mut self, field: &str) -> Option<String> {
+        let name = self.text(field)?;
+        if !is_header_name(&name) {
+            self.fault(field, "is no name of a header");
+        }
+        Some(name)
+    }
+
+    fn objects(&mut self, field: &str, known: &[&str]) -> Vec<Map<String, Value>> {
+        let path = format!("{}.{field}", self.path);
+        let Some(list) = present(self.given, field) else { return Vec::new() };
+        match items(list, &path) {
+            Ok(list) => {
+                let each = list.iter().enumerate().filter_map(|(at, one)| {
+                    fields(one, &format!("{path}[{at}]"), known, self.faults).cloned()
+                });
+                each.collect()
+            }
+            Err(fault) => {
+                self.faults.push(fault);
+                Vec::new()
+            }
+        }
+    }
+
+    fn pairs(
+        &mut self,
+        field: &str,
+        [name, value]: [&str; 2],
+        needs_value: bool,
+    ) -> Vec<(String, String)> {
+        let of = |one: &Map<String, Value>, field: &str| {
+            one.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let objects = self.objects(field, &[name, value]);
+        let pairs: Vec<_> = objects.iter().map(|one| (of(one, name), of(one, value))).collect();
+        for (name, value) in &pairs {
+            if !is_header_name(name) || (needs_value && value.is_empty()) {
+                self.fault(field, "each needs the name of a header, and what belongs to it");
+            }
+        }
+        pairs
+    }
+
+    fn headers(&mut self) -> Vec<(String, String)> {
+        self.pairs("fromHeaders", ["name", "prefix"], false)
+    }
+
+    fn claims(&mut self) -> Vec<(String, String)> {
+        self.pairs("outputClaimToHeaders", ["header", "claim"], true)
+    }
+}

@@ -1,0 +1,96 @@
+//! Access policies on values: what they mean, what becomes of broken ones, and random ones against the oracle.
+
+#[path = "../../tests/access/evaluator.rs"]
+mod evaluator;
+#[path = "../../tests/access/generator.rs"]
+mod generator;
+mod histories;
+mod meaning;
+mod modes;
+mod random;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::model::{Collection, Labels, Namespace};
+
+const ROOT: &str = "istio-system";
+
+fn settings(errors: PolicyErrors) -> AccessSettings {
+    AccessSettings { root: ROOT.into(), errors }
+}
+
+fn index() -> AccessIndex {
+    AccessIndex::new(settings(PolicyErrors::Narrow))
+}
+
+/// An AuthorizationPolicy in the namespace `shop`.
+fn policy(name: &str, spec: Value) -> Value {
+    object("AuthorizationPolicy", "shop", name, spec)
+}
+
+/// A PeerAuthentication.
+fn peer(namespace: &str, name: &str, spec: Value) -> Value {
+    object("PeerAuthentication", namespace, name, spec)
+}
+
+fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "security.istio.io/v1",
+        "kind": kind,
+        "metadata": { "namespace": namespace, "name": name },
+        "spec": spec,
+    })
+}
+
+fn collection(objects: impl IntoIterator<Item = Value>) -> Collection {
+    objects.into_iter().map(Arc::new).collect()
+}
+
+fn labels(all: &[(&str, &str)]) -> Labels {
+    all.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value))).collect()
+}
+
+fn trust() -> TrustBundle {
+    TrustBundle::new(["mesh.example", "old.example"].into_iter())
+}
+
+impl AccessIndex {
+    /// Takes these objects and no others.
+    fn hold(&mut self, objects: impl IntoIterator<Item = Value>) -> Arc<AccessPolicies> {
+        let settings = self.settings.clone();
+        let change = self.apply(&settings, &collection(objects));
+        change.map_or_else(|| Arc::clone(&self.policies), |change| change.policies)
+    }
+}
+
+impl AccessPolicies {
+    /// What a workload of `shop` decides.
+    fn decides(&self, form: WireForm, request: &AccessRequest) -> Decision {
+        self.decides_for(&labels(&[("app", "web")]), form, request)
+    }
+
+    fn decides_for(&self, labels: &Labels, form: WireForm, request: &AccessRequest) -> Decision {
+        let subject = AccessSubject { namespace: &Namespace::from("shop"), labels, is_known: true };
+        decide(&enforced(&self.of(subject), form, &trust()), request)
+    }
+
+    fn lets_in(&self, request: &AccessRequest) -> bool {
+        self.decides(WireForm::Http, request).verdict == AccessVerdict::Allow
+    }
+}
+
+/// A request by `account` of namespace `shop` for a path.
+fn request(account: &str, path: &str) -> AccessRequest {
+    let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    AccessRequest {
+        identity: Some(format!("spiffe://mesh.example/ns/shop/sa/{account}")),
+        peer: Some("10.0.0.9".parse().expect("an address")),
+        headers: [header(":authority", "web.shop"), header(":method", "GET")].into(),
+        path: Some(path.to_owned()),
+        port: Some(8080),
+        ..AccessRequest::default()
+    }
+}

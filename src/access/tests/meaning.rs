@@ -1,0 +1,457 @@
+//! What authorization policies mean, and the faults of others that must not be ours (docs/guide/access.md names each).
+
+use super::*;
+
+fn allow(rules: Value) -> Value {
+    policy("allow", json!({ "rules": rules }))
+}
+
+fn deny(rules: Value) -> Value {
+    policy("deny", json!({ "action": "DENY", "rules": rules }))
+}
+
+fn to(operation: Value) -> Value {
+    json!([{ "to": [{ "operation": operation }] }])
+}
+
+fn from(source: Value) -> Value {
+    json!([{ "from": [{ "source": source }] }])
+}
+
+fn when(key: &str, values: &[&str]) -> Value {
+    json!([{ "when": [{ "key": key, "values": values }] }])
+}
+
+fn with_header(name: &str, value: &str) -> AccessRequest {
+    let mut request = request("client", "/");
+    request.headers.insert(name.to_owned(), value.to_owned());
+    request
+}
+
+fn at_host(host: &str) -> AccessRequest {
+    with_header(":authority", host)
+}
+
+fn of_identity(identity: &str) -> AccessRequest {
+    AccessRequest { identity: Some(format!("spiffe://{identity}")), ..request("client", "/") }
+}
+
+fn in_plain_text() -> AccessRequest {
+    AccessRequest { identity: None, ..request("client", "/") }
+}
+
+#[test]
+fn policies_decide_in_order() {
+    let mut index = index();
+    let policies = index.hold([]);
+    assert!(policies.lets_in(&request("client", "/")), "nothing is said");
+    let nothing = policy("nothing", json!({}));
+    let policies = index.hold([nothing.clone()]);
+    assert!(!policies.lets_in(&request("client", "/")), "a policy without rules allows nothing");
+    let everything = allow(json!([{}]));
+    let policies = index.hold([nothing.clone(), everything.clone()]);
+    assert!(policies.lets_in(&request("client", "/")));
+    let policies = index.hold([everything.clone(), deny(to(json!({ "paths": ["/admin*"] })))]);
+    assert!(policies.lets_in(&request("client", "/")));
+    let denied = policies.decides(WireForm::Http, &request("client", "/admin/x"));
+    assert_eq!(denied.verdict, AccessVerdict::Deny);
+    assert_eq!(denied.rule.as_deref(), Some("ns[shop]-policy[deny]-rule[0]"));
+    let elsewhere =
+        object("AuthorizationPolicy", "other", "deny", json!({ "action": "DENY", "rules": [{}] }));
+    assert!(index.hold([elsewhere]).lets_in(&request("client", "/")));
+    let of_mesh = object(
+        "AuthorizationPolicy",
+        ROOT,
+        "deny",
+        json!({
+            "action": "DENY", "selector": { "matchLabels": { "app": "web" } }, "rules": [{}],
+        }),
+    );
+    assert!(!index.hold([of_mesh]).lets_in(&request("client", "/")));
+}
+
+#[test]
+fn fields_are_anded_and_values_ored() {
+    let rules = json!([{
+        "from": [{ "source": { "principals": ["mesh.example/ns/shop/sa/a"], "notIpBlocks": ["10.9.0.0/16"] } },
+                 { "source": { "namespaces": ["s*p"], "serviceAccounts": ["b"] } }],
+        "to": [{ "operation": { "methods": ["GET", "HEAD"], "notPaths": ["*.secret"] } }],
+        "when": [{ "key": "destination.port", "values": ["8080"], "notValues": ["9090"] }],
+    }]);
+    // An account and a namespace in one source are refused, so this rule allows nothing.
+    let policies = index().hold([allow(rules.clone())]);
+    assert!(!policies.lets_in(&request("a", "/")));
+    let mut rules = rules;
+    rules[0]["from"][1]["source"] = json!({ "serviceAccounts": ["b"] });
+    let policies = index().hold([allow(rules)]);
+    for (account, path, passes) in
+        [("a", "/", true), ("b", "/x", true), ("c", "/", false), ("a", "/x.secret", false)]
+    {
+        assert_eq!(policies.lets_in(&request(account, path)), passes, "{account} {path}");
+    }
+    let other_port = AccessRequest { port: Some(9090), ..request("a", "/") };
+    assert!(!policies.lets_in(&other_port));
+    let post = with_header(":method", "POST");
+    assert!(!policies.lets_in(&post));
+}
+
+/// F-1: what is only tried never changes an answer, whatever its action.
+#[test]
+fn a_dry_run_changes_no_answer() {
+    for (action, rules) in [("DENY", json!([{}])), ("ALLOW", Value::Null), ("AUDIT", json!([{}]))] {
+        let mut tried = policy("tried", json!({ "action": action, "rules": rules }));
+        tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
+        let policies = index().hold([tried.clone()]);
+        assert!(policies.lets_in(&request("client", "/")), "{action}");
+        tried["metadata"]["annotations"]["istio.io/dry-run"] = "perhaps".into();
+        let policies = index().hold([tried]);
+        assert_eq!(policies.lets_in(&request("client", "/")), action == "AUDIT", "{action}");
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.faults[0].code.id, "STR0823", "an annotation that means nothing is told");
+    }
+    let mut asks =
+        policy("asks", json!({ "action": "CUSTOM", "provider": { "name": "opa" }, "rules": [{}] }));
+    asks["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
+    assert!(index().hold([asks]).lets_in(&request("client", "/")), "CUSTOM");
+}
+
+/// F-2 and what follows from there being nobody to ask: what CUSTOM rules match is denied.
+#[test]
+fn what_a_provider_would_be_asked_about_is_denied() {
+    let asks = |name: &str, provider: &str, path: &str| {
+        let rules = to(json!({ "paths": [path] }));
+        policy(
+            name,
+            json!({ "action": "CUSTOM", "provider": { "name": provider }, "rules": rules }),
+        )
+    };
+    let policies = index().hold([asks("a", "foo", "/a"), asks("b", "foo-ns", "/b")]);
+    let found = ["/", "/a", "/b"].map(|path| policies.lets_in(&request("client", path)));
+    assert_eq!(found, [true, false, false]);
+}
+
+/// F-3: a rule that denies and has a key that nobody knows.
+#[test]
+fn a_rule_that_denies_does_not_vanish_where_a_condition_cannot_be_read() {
+    let rules = json!([{
+        "to": [{ "operation": { "paths": ["/admin"] } }],
+        "when": [{ "key": "request.hedaers[x]", "values": ["1"] }],
+    }]);
+    let policies = index().hold([deny(rules.clone())]);
+    assert!(!policies.lets_in(&request("client", "/admin")), "without the condition, so wider");
+    assert!(policies.lets_in(&request("client", "/")));
+    let (_, report) = policies.reports().next().expect("a report");
+    assert_eq!(report.state, PolicyState::Partly);
+    // One that was good before stays as it was.
+    let mut index = index();
+    index.hold([deny(to(json!({ "paths": ["/old"] })))]);
+    let policies = index.hold([deny(rules)]);
+    assert!(!policies.lets_in(&request("client", "/old")));
+    assert!(policies.lets_in(&request("client", "/admin")));
+}
+
+/// F-4: one bad value among good ones.
+#[test]
+fn one_bad_value_makes_no_rule_narrower_that_denies_and_none_wider_that_allows() {
+    let blocks = json!({ "ipBlocks": ["10.0.0.0/8", "10.0.0.300"], "principals": ["*"] });
+    assert!(!index().hold([deny(from(blocks.clone()))]).lets_in(&AccessRequest {
+        peer: Some("192.0.2.1".parse().expect("an address")),
+        ..request("client", "/")
+    }));
+    assert!(!index().hold([allow(from(blocks.clone()))]).lets_in(&request("client", "/")));
+    let not = json!({ "notPaths": ["/public", ""] , "methods": ["GET"] });
+    assert!(!index().hold([deny(to(not))]).lets_in(&request("client", "/public")));
+    // Of nothing but what can't be read nothing is denied, unless everything shall be.
+    let only = deny(from(json!({ "ipBlocks": ["10.0.0.300"] })));
+    assert!(index().hold([only.clone()]).lets_in(&request("client", "/")));
+    let mut strict = AccessIndex::new(settings(PolicyErrors::Strict));
+    assert!(!strict.hold([only]).lets_in(&request("client", "/")));
+    // One of several sources that says nothing: the others stay denied.
+    let rules = json!([{ "from": [{ "source": { "principals": ["mesh.example/ns/shop/sa/evil"] } }, { "source": {} }] }]);
+    let policies = index().hold([deny(rules)]);
+    assert!(!policies.lets_in(&request("evil", "/")) && policies.lets_in(&request("client", "/")));
+}
+
+/// F-6: policies without rules, other names of the trust domain, and rules that come to nothing.
+#[test]
+fn names_of_the_trust_domain_are_one() {
+    for domain in ["mesh.example", "old.example", "cluster.local"] {
+        let principal = format!("{domain}/ns/shop/sa/client");
+        let policies = index().hold([deny(from(json!({ "principals": [principal] })))]);
+        for own in ["mesh.example", "old.example"] {
+            let request = of_identity(&format!("{own}/ns/shop/sa/client"));
+            assert!(!policies.lets_in(&request), "{domain} means {own}");
+        }
+        // A member's real trust domain of that name is another one.
+        let foreign = of_identity("cluster.local/ns/shop/sa/client");
+        assert!(policies.lets_in(&foreign), "{domain}");
+    }
+    let policies =
+        index().hold([allow(from(json!({ "principals": ["*example/ns/shop/sa/client"] })))]);
+    assert!(policies.lets_in(&of_identity("old.example/ns/shop/sa/client")));
+    let policies =
+        index().hold([allow(from(json!({ "principals": ["foreign.org/ns/shop/sa/client"] })))]);
+    assert!(policies.lets_in(&of_identity("foreign.org/ns/shop/sa/client")));
+    assert!(!policies.lets_in(&request("client", "/")));
+}
+
+/// F-7: namespaces and trust domains of one source are both looked at.
+#[test]
+fn a_source_of_namespace_and_trust_domain_is_of_both() {
+    let both = from(json!({ "namespaces": ["shop"], "trustDomains": ["mesh.example"] }));
+    let policies = index().hold([allow(both)]);
+    assert!(policies.lets_in(&request("client", "/")));
+    assert!(!policies.lets_in(&of_identity("evil.example/ns/shop/sa/client")));
+    assert!(!policies.lets_in(&of_identity("mesh.example/ns/other/sa/client")));
+}
+
+#[test]
+fn a_namespace_is_the_meshs_where_it_lets_in_and_anybodys_where_it_denies() {
+    for field in [json!({ "namespaces": ["shop"] }), json!({ "serviceAccounts": ["shop/client"] })]
+    {
+        let foreign = of_identity("foreign.org/ns/shop/sa/client");
+        assert!(!index().hold([allow(from(field.clone()))]).lets_in(&foreign));
+        assert!(index().hold([allow(from(field.clone()))]).lets_in(&request("client", "/")));
+        assert!(!index().hold([deny(from(field))]).lets_in(&foreign));
+    }
+    let not = json!({ "notNamespaces": ["shop"] });
+    let foreign = of_identity("foreign.org/ns/shop/sa/client");
+    assert!(!index().hold([deny(from(not.clone()))]).lets_in(&foreign));
+    assert!(!index().hold([allow(from(not))]).lets_in(&foreign));
+}
+
+/// F-21, CVE-2021-39155: hosts with another port, a dot at their end, or in other letters.
+#[test]
+fn a_host_is_itself_in_every_form() {
+    let policies = index()
+        .hold([deny(to(json!({ "hosts": ["a.example", "*.b.example", "c.example:8080"] })))]);
+    for host in [
+        "a.example",
+        "A.Example",
+        "a.example.",
+        "a.example:80",
+        "a.example.:8080",
+        "x.b.example:1",
+        "X.B.EXAMPLE.",
+        "c.example:8080",
+    ] {
+        assert!(!policies.lets_in(&at_host(host)), "{host}");
+    }
+    for host in [
+        "aXexample",
+        "a.example.org",
+        "xa.example",
+        "a.example:",
+        "b.example",
+        "c.example",
+        "c.example:80",
+    ] {
+        assert!(policies.lets_in(&at_host(host)), "{host}");
+    }
+}
+
+/// CVE-2026-26308: proxies join a header that comes twice by a comma, or look at each value.
+#[test]
+fn a_header_that_comes_twice_is_denied_by_each_and_allowed_by_none() {
+    let role = |action: Value| action;
+    let denied =
+        index().hold([role(deny(when("request.headers[X-Role]", &["admin", "root*", "*-ops"])))]);
+    for value in ["admin", "user,admin", "admin, user", "user,\tadmin ,x", "x,root1", "a,b-ops,c"] {
+        assert!(!denied.lets_in(&with_header("x-role", value)), "{value}");
+    }
+    for value in ["user", "administrator", "user;admin", "xroot"] {
+        assert!(denied.lets_in(&with_header("x-role", value)), "{value}");
+    }
+    let allowed = index().hold([allow(when("request.headers[x-role]", &["admin"]))]);
+    assert!(allowed.lets_in(&with_header("x-role", "admin")));
+    assert!(!allowed.lets_in(&with_header("x-role", "admin,user")));
+    let not = json!([{ "when": [{ "key": "request.headers[x-role]", "notValues": ["user"] }] }]);
+    let denied = index().hold([deny(not)]);
+    assert!(
+        !denied.lets_in(&with_header("x-role", "user,admin"))
+            && !denied.lets_in(&request("client", "/"))
+    );
+    assert!(denied.lets_in(&with_header("x-role", "user")));
+}
+
+/// CVE-2026-39350: dots of a name are dots.
+#[test]
+fn names_are_never_expressions() {
+    let policies = index().hold([allow(from(json!({ "serviceAccounts": ["shop/a.b"] })))]);
+    assert!(policies.lets_in(&request("a.b", "/")) && !policies.lets_in(&request("axb", "/")));
+    let policies = index().hold([allow(from(json!({ "namespaces": ["s.*"] })))]);
+    assert!(!policies.lets_in(&request("a", "/")));
+    let pattern = TextPattern {
+        parts: vec![TextPart::Text("a.b(c)*\\".into()), TextPart::Any],
+        ignore_case: false,
+    };
+    assert_eq!(pattern.regex(), r"a\.b\(c\)\*\\.*");
+}
+
+/// F-23: without mTLS nobody has an identity.
+#[test]
+fn plain_text_has_no_identity() {
+    for (field, not) in [
+        ("principals", "notPrincipals"),
+        ("namespaces", "notNamespaces"),
+        ("serviceAccounts", "notServiceAccounts"),
+        ("trustDomains", "notTrustDomains"),
+    ] {
+        let value = if field == "serviceAccounts" { "shop/client" } else { "*" };
+        let policies = index().hold([allow(from(json!({ field: [value] })))]);
+        assert!(
+            policies.lets_in(&request("client", "/")) && !policies.lets_in(&in_plain_text()),
+            "{field}"
+        );
+        let policies = index().hold([deny(from(json!({ not: [value] })))]);
+        assert!(
+            policies.lets_in(&request("client", "/")) && !policies.lets_in(&in_plain_text()),
+            "{not}"
+        );
+    }
+}
+
+#[test]
+fn on_connections_rules_that_allow_by_requests_allow_nothing_and_others_deny_more() {
+    let tcp = |policies: &AccessPolicies, port| {
+        let request = AccessRequest { port: Some(port), ..AccessRequest::default() };
+        policies.decides(WireForm::Tcp, &request).verdict == AccessVerdict::Allow
+    };
+    let fields = [
+        to(json!({ "hosts": ["a"] })),
+        to(json!({ "methods": ["GET"] })),
+        to(json!({ "paths": ["/"] })),
+        to(json!({ "notPaths": ["/"] })),
+        from(json!({ "requestPrincipals": ["*"] })),
+        when("request.headers[a]", &["b"]),
+        when("request.auth.claims[a]", &["b"]),
+    ];
+    for rules in fields {
+        assert!(!tcp(&index().hold([allow(rules.clone())]), 80), "{rules}");
+        assert!(!tcp(&index().hold([deny(rules.clone())]), 80), "{rules}");
+    }
+    let ports = to(json!({ "paths": ["/admin"], "ports": ["8080"] }));
+    let policies = index().hold([deny(ports.clone())]);
+    assert!(!tcp(&policies, 8080) && tcp(&policies, 5432));
+    let both = json!([ports[0], { "to": [{ "operation": { "ports": ["5432"] } }] }]);
+    let policies = index().hold([allow(both)]);
+    assert!(tcp(&policies, 5432) && !tcp(&policies, 8080));
+}
+
+#[test]
+fn templates_of_paths_stand_for_segments() {
+    let policies = index().hold([allow(to(json!({ "paths": ["/a/{*}/c", "/d/{**}"] })))]);
+    for (path, passes) in [
+        ("/a/b/c", true),
+        ("/a//c", false),
+        ("/a/b/x/c", false),
+        ("/d/", true),
+        ("/d/e/f", true),
+        ("/d", false),
+    ] {
+        assert_eq!(policies.lets_in(&request("client", path)), passes, "{path}");
+    }
+    for bad in ["/{**}/a", "/a{*}", "/{a}", "{*}", "/a/{*}*", "/{*}/b*"] {
+        let policies = index().hold([allow(to(json!({ "paths": [bad] })))]);
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_ne!(report.state, PolicyState::InForce, "{bad}");
+    }
+}
+
+/// 3.2: labels of proxies that nobody knows are claims: none gets rid of what restricts it.
+#[test]
+fn a_proxy_that_nobody_knows_sheds_no_policy_that_denies() {
+    let selector = json!({ "matchLabels": { "app": "web" } });
+    let of = |namespace: &str, name: &str, action: &str| {
+        let spec = json!({ "action": action, "selector": selector, "rules": [{}] });
+        object("AuthorizationPolicy", namespace, name, spec)
+    };
+    let policies = index().hold([
+        of("shop", "deny", "DENY"),
+        of(ROOT, "root", "DENY"),
+        of("shop", "allow", "ALLOW"),
+    ]);
+    let names = |is_known| -> Vec<String> {
+        let labels = labels(&[("app", "else")]);
+        let subject = AccessSubject { namespace: &"shop".into(), labels: &labels, is_known };
+        policies.of(subject).policies.iter().map(|policy| policy.name.to_string()).collect()
+    };
+    assert_eq!(names(true), Vec::<String>::new());
+    assert_eq!(names(false), ["deny.shop", &format!("root.{ROOT}")]);
+}
+
+#[test]
+fn what_is_wrong_with_a_policy_is_named() {
+    let cases = [
+        (json!({ "action": "DENNY" }), "spec.action"),
+        (json!({ "action": "DENY" }), "spec.rules"),
+        (json!({ "action": "CUSTOM", "rules": [{}] }), "spec.provider"),
+        (json!({ "provider": { "name": "a" }, "rules": [{}] }), "spec.provider"),
+        (json!({ "rules": {} }), "spec.rules"),
+        (json!({ "rules": [{ "from": [] }] }), "spec.rules[0].from"),
+        (json!({ "rules": from(json!({})) }), "spec.rules[0].from[0].source"),
+        (
+            json!({ "rules": from(json!({ "principal": ["a"] })) }),
+            "spec.rules[0].from[0].source.principal",
+        ),
+        (
+            json!({ "rules": from(json!({ "principals": [] })) }),
+            "spec.rules[0].from[0].source.principals",
+        ),
+        (
+            json!({ "rules": from(json!({ "principals": ["spiffe://a"] })) }),
+            "spec.rules[0].from[0].source.principals[0]",
+        ),
+        (
+            json!({ "rules": from(json!({ "serviceAccounts": ["a*"] })) }),
+            "spec.rules[0].from[0].source.serviceAccounts[0]",
+        ),
+        (
+            json!({ "rules": from(json!({ "trustDomains": ["a*b"] })) }),
+            "spec.rules[0].from[0].source.trustDomains[0]",
+        ),
+        (
+            json!({ "rules": to(json!({ "ports": ["65536"] })) }),
+            "spec.rules[0].to[0].operation.ports[0]",
+        ),
+        (
+            json!({ "rules": to(json!({ "methods": [1] })) }),
+            "spec.rules[0].to[0].operation.methods[0]",
+        ),
+        (json!({ "rules": when("destination.labels[a]", &["b"]) }), "spec.rules[0].when[0].key"),
+        (json!({ "rules": when("request.headers[a b]", &["b"]) }), "spec.rules[0].when[0].key"),
+        (json!({ "rules": [{ "when": [{ "key": "source.ip" }] }] }), "spec.rules[0].when[0]"),
+        (json!({ "rules": when("source.ip", &["x"]) }), "spec.rules[0].when[0].values[0]"),
+        (
+            json!({ "selector": { "matchLabels": { "a": "b" } }, "targetRefs": [{ "kind": "Gateway", "name": "a" }] }),
+            "spec",
+        ),
+        (json!({ "targetRefs": [{ "kind": "Gateway" }] }), "spec.targetRefs[0].name"),
+        (
+            json!({ "action": "CUSTOM", "provider": { "name": "a" }, "rules": from(json!({ "principals": ["a"] })) }),
+            "spec.rules[0].from[0].source.principals",
+        ),
+    ];
+    for (spec, path) in cases {
+        let policies = index().hold([policy("a", spec.clone())]);
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.faults[0].path, path, "{spec}");
+        assert_ne!(report.state, PolicyState::InForce, "{spec}");
+    }
+}
+
+/// F-25: order of arrival is of no matter.
+#[test]
+fn equal_objects_come_to_the_same() {
+    let all = [
+        allow(json!([{}])),
+        deny(to(json!({ "paths": ["/a"] }))),
+        peer("shop", "p", json!({ "mtls": { "mode": "STRICT" } })),
+    ];
+    let at_once = index().hold(all.clone());
+    let mut one_by_one = index();
+    for count in [1, 3, 2, 3] {
+        one_by_one.hold(all[..count].to_vec());
+    }
+    assert_eq!(*at_once, *one_by_one.hold(all));
+}

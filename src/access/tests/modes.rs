@@ -1,0 +1,176 @@
+//! How ports take connections, by policies of all levels.
+
+use super::*;
+
+fn modes(
+    policies: &AccessPolicies,
+    namespace: &str,
+    own: &[(&str, &str)],
+    known: bool,
+) -> PeerModes {
+    let subject = AccessSubject {
+        namespace: &Namespace::from(namespace),
+        labels: &labels(own),
+        is_known: known,
+    };
+    policies.of(subject).modes
+}
+
+fn mode(
+    policies: &AccessPolicies,
+    namespace: &str,
+    own: &[(&str, &str)],
+    port: u16,
+) -> &'static str {
+    modes(policies, namespace, own, true).of_port(port).mode.as_str()
+}
+
+fn mtls(mode: &str) -> Value {
+    json!({ "mtls": { "mode": mode } })
+}
+
+fn of_workload(mode: &str, ports: Value) -> Value {
+    json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "mtls": { "mode": mode },
+        "portLevelMtls": ports,
+    })
+}
+
+#[test]
+fn the_narrowest_level_that_says_anything_counts() {
+    let mut index = index();
+    let web = [("app", "web")];
+    let policies = index.hold([]);
+    assert_eq!(mode(&policies, "shop", &web, 80), "PERMISSIVE");
+    let of_mesh = peer(ROOT, "mesh", mtls("STRICT"));
+    let policies = index.hold([of_mesh.clone()]);
+    assert_eq!(mode(&policies, "shop", &web, 80), "STRICT");
+    let of_namespace = peer("shop", "all", mtls("DISABLE"));
+    let policies = index.hold([of_mesh.clone(), of_namespace.clone()]);
+    let settled = index.settle().expect("it settles");
+    assert_eq!(mode(&policies, "shop", &web, 80), "PERMISSIVE", "clients still send TLS");
+    assert_eq!(mode(&settled, "shop", &web, 80), "DISABLE");
+    assert_eq!(mode(&settled, "other", &web, 80), "STRICT");
+    let ports = json!({ "9090": { "mode": "STRICT" }, "7070": { "mode": "UNSET" } });
+    let of_web = peer("shop", "web", of_workload("PERMISSIVE", ports));
+    index.hold([of_mesh.clone(), of_namespace.clone(), of_web]);
+    let policies = index.settle().expect("it settles");
+    let found = [80, 9090, 7070].map(|port| mode(&policies, "shop", &web, port));
+    assert_eq!(found, ["PERMISSIVE", "STRICT", "PERMISSIVE"]);
+    assert_eq!(mode(&policies, "shop", &[("app", "db")], 9090), "DISABLE");
+}
+
+/// F-8: ports of a workload whose own mode is not set.
+#[test]
+fn ports_count_whatever_the_rest_of_the_workload_does() {
+    let mut index = index();
+    let ports = json!({ "9090": { "mode": "DISABLE" } });
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "portLevelMtls": ports });
+    let policies = index.hold([peer(ROOT, "mesh", mtls("STRICT")), peer("shop", "web", spec)]);
+    assert_eq!(mode(&policies, "shop", &[("app", "web")], 9090), "DISABLE");
+    assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "STRICT");
+    let ports = json!({ "9090": { "mode": "STRICT" } });
+    index.hold([
+        peer(ROOT, "mesh", mtls("STRICT")),
+        peer("shop", "web", of_workload("PERMISSIVE", ports)),
+    ]);
+    let policies = index.settle().expect("it settles");
+    assert_eq!(mode(&policies, "shop", &[("app", "web")], 9090), "STRICT");
+}
+
+#[test]
+fn of_several_the_oldest_counts_then_the_first_by_name() {
+    let aged = |name: &str, mode: &str, time: &str| {
+        let mut object = peer("shop", name, mtls(mode));
+        object["metadata"]["creationTimestamp"] = time.into();
+        object
+    };
+    let (old, new) = ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z");
+    let policies = index().hold([aged("a", "PERMISSIVE", new), aged("b", "STRICT", old)]);
+    assert_eq!(mode(&policies, "shop", &[], 80), "STRICT");
+    let policies = index().hold([aged("a", "PERMISSIVE", old), aged("b", "STRICT", old)]);
+    assert_eq!(mode(&policies, "shop", &[], 80), "PERMISSIVE");
+}
+
+#[test]
+fn a_selector_in_the_root_namespace_counts_for_nothing_and_is_told() {
+    let mut index = index();
+    let policies = index.hold([peer(ROOT, "web", of_workload("STRICT", Value::Null))]);
+    for namespace in ["shop", ROOT] {
+        assert_eq!(mode(&policies, namespace, &[("app", "web")], 80), "PERMISSIVE");
+    }
+    let (_, report) = policies.reports().next().expect("a report");
+    assert_eq!(report.faults[0].code.id, "STR0823");
+}
+
+/// Labels of proxies that nobody knows are claims: none gets rid of what makes it strict.
+#[test]
+fn a_proxy_that_nobody_knows_is_as_strict_as_any_of_its_namespace() {
+    let ports = json!({ "9090": { "mode": "STRICT" } });
+    let spec = json!({ "selector": { "matchLabels": { "app": "web" } }, "portLevelMtls": ports });
+    let policies = index().hold([peer("shop", "web", spec)]);
+    let claims = modes(&policies, "shop", &[("app", "else")], false);
+    assert_eq!(claims.of_port(9090).mode, PeerMode::Strict);
+    assert_eq!(claims.of_port(80).mode, PeerMode::Permissive);
+}
+
+/// 4.3: between DISABLE and anything else both ways of speaking are taken for a while, never more than either took.
+#[test]
+fn servers_take_both_while_clients_learn_and_no_more_than_that() {
+    let mut index = index();
+    let first = index.hold([peer("shop", "all", mtls("DISABLE"))]);
+    assert!(!first.is_settling(), "what there is at the start nobody has to learn");
+    let policies = index.hold([peer("shop", "all", mtls("STRICT"))]);
+    assert!(policies.is_settling());
+    assert_eq!(mode(&policies, "shop", &[], 80), "PERMISSIVE");
+    let subject = AccessSubject { namespace: &"shop".into(), labels: &labels(&[]), is_known: true };
+    assert_eq!(policies.modes(subject).rest.mode, PeerMode::Strict, "clients speak mTLS at once");
+    let policies = index.settle().expect("it settles");
+    assert_eq!(mode(&policies, "shop", &[], 80), "STRICT");
+    assert!(index.settle().is_none());
+    let policies = index.hold([peer("shop", "all", mtls("PERMISSIVE"))]);
+    assert!(!policies.is_settling(), "nobody takes less than before");
+    let policies = index.hold([peer("shop", "all", mtls("STRICT"))]);
+    assert_eq!(mode(&policies, "shop", &[], 80), "STRICT", "clients speak mTLS already");
+}
+
+#[test]
+fn a_mode_that_cannot_be_read_keeps_what_was() {
+    for (errors, without) in
+        [(PolicyErrors::Narrow, "PERMISSIVE"), (PolicyErrors::Strict, "STRICT")]
+    {
+        let mut index = AccessIndex::new(settings(errors));
+        let policies = index.hold([peer("shop", "all", mtls("STRIKT"))]);
+        assert_eq!(mode(&policies, "shop", &[], 80), without);
+        index.hold([peer("shop", "all", mtls("STRICT"))]);
+        let policies = index.hold([peer("shop", "all", mtls("PERMISIVE"))]);
+        assert_eq!(mode(&policies, "shop", &[], 80), "STRICT", "its last good form");
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.state, PolicyState::Refused);
+        let codes: Vec<_> = report.faults.iter().map(|fault| fault.code.id).collect();
+        assert_eq!(codes, ["STR0820", "STR0821"]);
+        assert_eq!(index.stand_ins().len(), 1, "kept over a restart");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_peer_authentication_is_named() {
+    let cases = [
+        (json!({ "portLevelMtls": { "80": {} } }), "spec.portLevelMtls"),
+        (of_workload("STRICT", json!({})), "spec.portLevelMtls"),
+        (of_workload("STRICT", json!({ "0": {} })), "spec.portLevelMtls.0"),
+        (of_workload("STRICT", json!({ "70000": {} })), "spec.portLevelMtls.70000"),
+        (json!({ "mtls": { "mode": "strict" } }), "spec.mtls.mode"),
+        (json!({ "mtl": {} }), "spec.mtl"),
+        (
+            json!({ "selector": { "matchLabels": { "app": "w*" } } }),
+            "spec.selector.matchLabels.app",
+        ),
+    ];
+    for (spec, path) in cases {
+        let policies = index().hold([peer("shop", "a", spec.clone())]);
+        let (name, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.faults[0].path, path, "{name}: {spec}");
+    }
+}

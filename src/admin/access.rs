@@ -1,0 +1,132 @@
+//! What the admin API answers of access policies.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::{SourcesState, connected, current};
+use crate::access::PolicyName;
+use crate::explain::{AskedRequest, explain_policy, is_for, policy_states};
+use crate::push::PushContext;
+use crate::xds::connections::OpenStream;
+
+/// A question about a request.
+#[derive(Deserialize)]
+pub(super) struct PolicyQuery {
+    proxy: String,
+    from: Option<String>,
+    path: Option<String>,
+    method: Option<String>,
+    host: Option<String>,
+    port: Option<u16>,
+}
+
+/// Who may call the workload of a proxy.
+pub(super) async fn explained(
+    State(sources): SourcesState,
+    query: Result<Query<PolicyQuery>, QueryRejection>,
+) -> AdminResult {
+    let Query(query) = query.map_err(|_| {
+        bad("an explanation is asked for by ?proxy=PROXY[&from=NS/SA][&path=P][&method=M][&host=H][&port=N]")
+    })?;
+    let context = current(&sources)?;
+    let connection = connected(&sources, &query.proxy)?;
+    let PolicyQuery { from, path, method, host, port, .. } = query;
+    let asked = AskedRequest { from, path, method, host, port };
+    let explanation = explain_policy(&context, connection.proxy(), &asked)
+        .map_err(|text| AdminFailure(StatusCode::BAD_REQUEST, text))?;
+    Ok(pretty(StatusCode::OK, &explanation))
+}
+
+/// Which objects are asked for.
+#[derive(Deserialize)]
+pub(super) struct ObjectQuery {
+    kind: Option<String>,
+    namespace: Option<String>,
+    name: Option<String>,
+}
+
+/// What becomes of the objects of the mesh's configuration.
+pub(super) async fn objects(
+    State(sources): SourcesState,
+    query: Result<Query<ObjectQuery>, QueryRejection>,
+) -> AdminResult {
+    let Query(query) = query
+        .map_err(|_| bad("objects are asked for by ?kind=K&namespace=N&name=M, or any of these"))?;
+    let context = current(&sources)?;
+    let streams = sources.connections.list();
+    let streams = newest(&streams);
+    let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
+    let mut states = policy_states(&context, &proxies);
+    states.retain(|state| query.selects(state));
+    Ok(pretty(StatusCode::OK, &states))
+}
+
+impl ObjectQuery {
+    fn selects(&self, state: &Value) -> bool {
+        let fits = |wanted: &Option<String>, field: &str| {
+            wanted.as_deref().is_none_or(|wanted| state[field] == wanted)
+        };
+        fits(&self.kind, "kind") && fits(&self.namespace, "namespace") && fits(&self.name, "name")
+    }
+}
+
+/// Of each proxy the newest stream.
+fn newest(streams: &[std::sync::Arc<OpenStream>]) -> Vec<&OpenStream> {
+    let mut of = std::collections::BTreeMap::new();
+    for stream in streams {
+        // They are listed from the oldest.
+        of.insert(&*stream.proxy().id, &**stream);
+    }
+    of.into_values().collect()
+}
+
+/// The proxies for which a policy is, each with the versions of listeners that it was sent and has acknowledged.
+pub(super) async fn reach(
+    State(sources): SourcesState,
+    query: Result<Query<ObjectQuery>, QueryRejection>,
+) -> AdminResult {
+    let Query(query) =
+        query.map_err(|_| bad("a policy is asked for by ?kind=K&namespace=N&name=M"))?;
+    let context = current(&sources)?;
+    let streams = sources.connections.list();
+    let named: Vec<PolicyName> = context.access.reports().map(|(name, _)| name.clone()).collect();
+    let named = named.into_iter().filter(|name| {
+        query.selects(&json!({
+            "kind": name.kind.as_str(),
+            "namespace": name.object.namespace.as_str(),
+            "name": name.object.name,
+        }))
+    });
+    let answer: Vec<_> = named.map(|name| of_policy(&context, &name, &newest(&streams))).collect();
+    Ok(pretty(StatusCode::OK, &answer))
+}
+
+fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&OpenStream]) -> Value {
+    let own = streams.iter().filter(|stream| is_for(context, name, stream.proxy()));
+    let rows: Vec<_> = own
+        .map(|stream| {
+            let summary = stream.summary();
+            let listeners = &summary["types"]["lds"];
+            let acknowledged =
+                !listeners["sent"].is_null() && listeners["sent"] == listeners["acked"];
+            json!({
+                "proxy": stream.proxy().id,
+                "acknowledged": acknowledged,
+                "nack": listeners["nack"],
+            })
+        })
+        .collect();
+    let done = rows.iter().filter(|row| row["acknowledged"] == true).count();
+    json!({
+        "kind": name.kind.as_str(),
+        "namespace": name.object.namespace.as_str(),
+        "name": name.object.name,
+        "proxies": rows.len(),
+        "acknowledged": done,
+        "rows": rows,
+    })
+}

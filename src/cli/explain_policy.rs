@@ -1,0 +1,92 @@
+//! `strait explain policy`: who may call a workload, and which policy says so.
+//!
+//! Renders the server's explanation and adds nothing to it.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::failure::{CommandResult, Exit};
+use super::list::QueryArgs;
+use super::output::{self, Format, items, text};
+use super::proxy;
+
+/// `strait explain policy`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainPolicyArgs {
+    /// The proxy of the workload that is called: NAME.NAMESPACE[@CLUSTER], a node id, or a key
+    proxy: String,
+    /// Who calls [default: somebody in plain text]
+    #[arg(long, value_name = "NS/SA")]
+    from: Option<String>,
+    /// The path of the request [default: /]
+    #[arg(long, value_name = "P")]
+    path: Option<String>,
+    /// Its method [default: GET]
+    #[arg(long, value_name = "M")]
+    method: Option<String>,
+    /// The host that it names
+    #[arg(long, value_name = "H")]
+    host: Option<String>,
+    /// The port of the workload
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+/// Runs `strait explain policy`. Exit code 2: the request is denied.
+pub(crate) async fn run(args: &ExplainPolicyArgs) -> CommandResult {
+    let proxy = proxy::one(&args.ask, &args.proxy).await?;
+    let key = proxy::key(&proxy);
+    let port = args.port.map(|port| port.to_string());
+    let given = [
+        ("from", &args.from),
+        ("path", &args.path),
+        ("method", &args.method),
+        ("host", &args.host),
+        ("port", &port),
+    ];
+    let mut query = vec![("proxy", key.as_str())];
+    query.extend(given.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))));
+    let answer = args.ask.ask("/debug/explain/policy", &query).await?;
+    let allowed = answer.value["http"]["verdict"] == "allow";
+    match args.ask.show.output {
+        Format::Json => output::print(&answer.raw)?,
+        Format::Yaml => output::print(&output::yaml(&answer.value))?,
+        _ => output::print(&render(&answer.value))?,
+    }
+    Ok(if allowed { Exit::Fine } else { Exit::Unhealthy })
+}
+
+/// The answer as text.
+pub(super) fn render(answer: &Value) -> String {
+    let mode = &answer["mode"];
+    let by = match &mode["by"] {
+        by if by == "" => "no PeerAuthentication says anything".to_owned(),
+        by => text(by),
+    };
+    let mut out = format!("mode  {}: {by}\n", text(&mode["value"]));
+    if answer["labelsKnown"] == false {
+        out += "      nobody knows the pod: every policy that restricts holds for it (unverified labels)\n";
+    }
+    for (name, verdict) in [("http", &answer["http"]), ("tcp", &answer["tcp"])] {
+        out += &format!("{name:<5} {}: {}\n", text(&verdict["verdict"]), text(&verdict["by"]));
+        for step in items(&verdict["steps"]) {
+            let tried = if step["dryRun"] == true { ", only tried" } else { "" };
+            out += &format!(
+                "      {} {}{tried} ({})\n",
+                text(&step["action"]),
+                text(&step["policy"]),
+                text(&step["selected"])
+            );
+            for rule in items(&step["rules"]) {
+                let matches = if rule["matches"] == true { "matches" } else { "does not match" };
+                out += &format!("        {} {matches}\n", text(&rule["rule"]));
+                for field in items(&rule["fields"]).iter().filter(|field| field["ok"] == false) {
+                    out += &format!("          {} does not hold\n", text(&field["path"]));
+                }
+            }
+        }
+    }
+    out
+}

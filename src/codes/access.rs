@@ -1,0 +1,64 @@
+//! 082x: access policies.
+
+use super::code::Code;
+
+codes! {
+    /// A value or field of a policy.
+    ACCESS_UNREADABLE = "STR0820", "an access policy can't be read",
+        "Correct the field named; the policy is read again by itself.", "\
+A field has a value that means nothing, or a name that nobody knows. An access policy of which a part is left
+out would let in more than it says, or keep out more, so such a part is never skipped in silence: what was
+last good of the policy stays in force, over a restart, too. Other policies are not affected.";
+
+    /// The last good form counts.
+    ACCESS_LAST_GOOD = "STR0821", "an access policy counts as it was before it was changed",
+        "Correct what STR0820 names of the same policy, or put it back as it was.", "\
+Its present form can't be read. What was last good of it is in force instead, on every proxy that it selects,
+until it can be read again or is deleted.";
+
+    /// No last good form.
+    ACCESS_PARTLY = "STR0822", "an access policy counts in part",
+        "Correct what STR0820 names of the same policy.", "\
+It can't be read wholly, and there is no earlier form of it that could. It never lets in more than it says:
+a rule of ALLOW that can't be read is left out; a rule of DENY or CUSTOM goes without the field that can't be
+read, so that it denies more; where no field of it can be read it is left out, since a slip of the pen must
+not take a mesh down. With --policy-errors strict such a rule denies everything that the policy selects.";
+
+    /// Something that is read and does nothing.
+    ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
+        "Take it away, or say it in the way that counts: docs/guide/access.md.", "\
+It can be read, and does not do what it seems to do: a selector of a PeerAuthentication in the root namespace,
+a target that no proxy here is, an annotation that is no truth value. The rest of the policy counts.";
+
+    /// Fields of HTTP on ports that are no HTTP.
+    ACCESS_HTTP_ON_TCP = "STR0824", "a policy looks at requests on a port that carries none",
+        "Name ports in the same operation, or declare the port's protocol in its Service.", "\
+Hosts, methods, paths, headers and tokens are there in HTTP alone. On a port that is not HTTP, or of which
+nobody says what it is, a rule of ALLOW that looks at them allows nothing, and a rule of DENY goes without
+them: it denies every connection that the rest of the rule fits.";
+
+    /// DENY by identity under PERMISSIVE.
+    ACCESS_PLAIN_TEXT = "STR0825", "a policy that denies by identity is avoided by plain text",
+        "Make the workloads STRICT by a PeerAuthentication, or allow by identity in place of denying.", "\
+Who connects without mTLS has no identity: rules of DENY that name principals, namespaces, accounts or trust
+domains don't match it. As long as the workload takes plain text (PERMISSIVE), whoever is to be kept out can
+come in without a certificate.";
+
+    /// CUSTOM without a provider that can be asked.
+    ACCESS_PROVIDER = "STR0826", "a policy asks a provider that can't be asked",
+        "See docs/guide/access.md for what is supported, and use ALLOW and DENY meanwhile.", "\
+What the rules of the policy match is denied: nobody can be asked whether it may pass, and without an answer
+nothing passes.";
+
+    /// An older policy of the same level.
+    ACCESS_SHADOWED = "STR0827", "an older PeerAuthentication counts in place of this one",
+        "Delete one of the two.", "\
+Of several PeerAuthentications for a whole namespace, or for the whole mesh, the oldest counts, then the first
+by name. Of several that select one workload likewise.";
+
+    /// No workload.
+    ACCESS_SELECTS_NOBODY = "STR0828", "an access policy selects no workload",
+        "Compare its selector with the labels of the pods: kubectl get pods --show-labels", "\
+None of the workloads that Strait knows carries the labels of its selector. The policy is in force, and holds
+for nobody until such a workload comes.";
+}

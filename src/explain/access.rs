@@ -1,0 +1,309 @@
+//! Who may call a workload, and why: by the very rules that its proxy is sent (`access::enforced`).
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::access::{
+    AccessRequest, AccessVerdict, AuthorizationAction, AuthorizationPolicy, Decision, PeerMode,
+    PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode, WireForm, decide, enforced,
+    rule_steps,
+};
+use crate::codes;
+use crate::model::{Namespace, Proxy, labels_match};
+use crate::push::PushContext;
+
+/// A request that somebody asks about.
+#[derive(Debug, Clone, Default)]
+pub struct AskedRequest {
+    /// Who calls: `NAMESPACE/ACCOUNT`, or a SPIFFE ID; nobody for plain text.
+    pub from: Option<String>,
+    /// The path; `/` where not given.
+    pub path: Option<String>,
+    /// The method; `GET` where not given.
+    pub method: Option<String>,
+    /// The host.
+    pub host: Option<String>,
+    /// The port of the workload.
+    pub port: Option<u16>,
+}
+
+/// What becomes of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PolicyExplanation {
+    /// How the port takes connections.
+    pub mode: ModeLine,
+    /// Where it is taken for HTTP.
+    pub http: VerdictLine,
+    /// Where nothing is known but that there is a connection.
+    pub tcp: VerdictLine,
+    /// Whether the workload's labels are what its cluster says; else every policy that restricts holds for it.
+    pub labels_known: bool,
+}
+
+/// How a port takes connections.
+#[derive(Debug, Serialize)]
+pub struct ModeLine {
+    /// `STRICT`, `PERMISSIVE` or `DISABLE`.
+    pub value: &'static str,
+    /// The policy that says so; empty where none does.
+    pub by: String,
+}
+
+/// A verdict with what leads to it.
+#[derive(Debug, Serialize)]
+pub struct VerdictLine {
+    /// `allow` or `deny`.
+    pub verdict: &'static str,
+    /// The policy or rule that decides, or why none does.
+    pub by: String,
+    /// Every policy for the workload, in order, with its rules.
+    pub steps: Vec<Value>,
+}
+
+/// Explains what becomes of a request to the workload of `proxy`.
+///
+/// # Errors
+/// What of the question can't be read.
+pub fn explain_policy(
+    context: &PushContext,
+    proxy: &Proxy,
+    asked: &AskedRequest,
+) -> Result<PolicyExplanation, String> {
+    let access = context.access_of(proxy);
+    let mode = match asked.port {
+        Some(port) => access.modes.of_port(port),
+        None => &access.modes.rest,
+    };
+    let identity = asked.from.as_deref().map(|from| spiffe_id(context, from)).transpose()?;
+    let request = AccessRequest {
+        // What takes plain text alone sees nobody's certificate.
+        identity: identity.clone().filter(|_| mode.mode != PeerMode::Disable),
+        headers: headers(asked),
+        path: Some(path(asked)),
+        port: asked.port,
+        destination: proxy.addresses.first().copied(),
+        ..AccessRequest::default()
+    };
+    let trust = context.trust_bundle();
+    let verdict = |form| {
+        let rules = enforced(&access, form, &trust);
+        let in_form = match form {
+            WireForm::Http => request.clone(),
+            WireForm::Tcp => {
+                AccessRequest { headers: BTreeMap::new(), path: None, ..request.clone() }
+            }
+        };
+        let steps = access.policies.iter().map(|policy| {
+            let of_policy =
+                crate::access::WorkloadAccess { policies: vec![*policy], ..Default::default() };
+            let own = enforced(&of_policy, form, &trust);
+            let own = [&own.audit, &own.deny, &own.allow];
+            let rules = own.into_iter().flat_map(|action| action.rules());
+            let rules = rules.map(|rule| {
+                let fields = rule_steps(rule, &in_form).into_iter();
+                json!({
+                    "rule": rule.key,
+                    "matches": rule.matches(&in_form),
+                    "fields": fields.map(|(path, ok)| json!({ "path": path, "ok": ok }))
+                        .collect::<Vec<_>>(),
+                })
+            });
+            json!({
+                "policy": policy.policy_name().to_string(),
+                "action": policy.action.as_str(),
+                "dryRun": policy.dry_run,
+                "selected": selected_because(context, policy, proxy),
+                "rules": rules.collect::<Vec<_>>(),
+            })
+        });
+        line(decide(&rules, &in_form), mode, identity.is_some(), steps.collect())
+    };
+    Ok(PolicyExplanation {
+        mode: ModeLine { value: mode.mode.as_str(), by: by(mode) },
+        http: verdict(WireForm::Http),
+        tcp: verdict(WireForm::Tcp),
+        labels_known: context.workload_of(proxy).is_some(),
+    })
+}
+
+fn by(mode: &PortMode) -> String {
+    let policy = mode.by.clone().map(|object| PolicyName { kind: PolicyKind::Peer, object });
+    policy.map(|policy| policy.to_string()).unwrap_or_default()
+}
+
+fn line(decision: Decision, mode: &PortMode, has_identity: bool, steps: Vec<Value>) -> VerdictLine {
+    if mode.mode == PeerMode::Strict && !has_identity {
+        let by = format!("{}: STRICT takes no plain text", by(mode));
+        return VerdictLine { verdict: AccessVerdict::Deny.as_str(), by, steps };
+    }
+    let by = decision.rule.unwrap_or_else(|| decision.reason.to_owned());
+    VerdictLine { verdict: decision.verdict.as_str(), by, steps }
+}
+
+/// Who calls, as its certificate says.
+fn spiffe_id(context: &PushContext, from: &str) -> Result<String, String> {
+    if from.starts_with("spiffe://") {
+        return Ok(from.to_owned());
+    }
+    match from.split('/').collect::<Vec<_>>()[..] {
+        [namespace, account] if !namespace.is_empty() && !account.is_empty() => {
+            let domain = &context.mesh.trust_domain;
+            Ok(format!("spiffe://{domain}/ns/{namespace}/sa/{account}"))
+        }
+        _ => Err(format!("from={from} is neither NAMESPACE/ACCOUNT nor a SPIFFE ID")),
+    }
+}
+
+fn headers(asked: &AskedRequest) -> BTreeMap<String, String> {
+    let method = asked.method.clone().unwrap_or_else(|| "GET".to_owned());
+    let host = asked.host.clone().map(|host| (":authority".to_owned(), host));
+    host.into_iter().chain([(":method".to_owned(), method)]).collect()
+}
+
+fn path(asked: &AskedRequest) -> String {
+    let path = asked.path.as_deref().unwrap_or("/");
+    path.split(['?', '#']).next().unwrap_or_default().to_owned()
+}
+
+fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: &Proxy) -> String {
+    let of_mesh = policy.name.namespace == *context.access.root();
+    let space = if of_mesh { "of the mesh" } else { "of its namespace" };
+    let labels = crate::push::proxy::labels(context, proxy);
+    match &policy.selector {
+        PolicySelector::Labels(wanted) if labels_match(wanted, labels) => {
+            let wanted = wanted.iter().map(|(key, value)| format!("{key}={value}"));
+            format!("workloads {space} with {}", wanted.collect::<Vec<_>>().join(", "))
+        }
+        PolicySelector::Labels(_) => format!(
+            "unverified labels: nobody knows its pod, so what restricts any workload {space} holds"
+        ),
+        PolicySelector::All | PolicySelector::Targets => format!("every workload {space}"),
+    }
+}
+
+/// What becomes of each access policy, as `/debug/config` shows it; `proxies` are those that are connected, each once.
+pub fn policy_states(context: &PushContext, proxies: &[&Proxy]) -> Vec<Value> {
+    let states = context.access.reports().map(|(name, report)| {
+        let concerns = |proxy: &&&Proxy| is_for(context, name, proxy);
+        let state = match report.state {
+            PolicyState::Partly => "partly",
+            PolicyState::Refused => "refused",
+            PolicyState::InForce if older(context, name).is_some() => "shadowed",
+            PolicyState::InForce if !has_workloads(context, name) => "unused",
+            PolicyState::InForce => "inForce",
+        };
+        let told = report
+            .faults
+            .iter()
+            .map(|fault| json!({ "code": fault.code.id, "path": fault.path, "text": fault.text }));
+        let found = warnings(context, name)
+            .into_iter()
+            .map(|(code, path, text)| json!({ "code": code.id, "path": path, "text": text }));
+        json!({
+            "kind": name.kind.as_str(),
+            "namespace": name.object.namespace.as_str(),
+            "name": name.object.name,
+            "store": "config",
+            "state": state,
+            "proxies": proxies.iter().filter(concerns).count(),
+            "reasons": told.chain(found).collect::<Vec<_>>(),
+        })
+    });
+    states.collect()
+}
+
+/// Whether a policy says anything of the workload of a proxy.
+pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
+    let access = context.access_of(proxy);
+    match name.kind {
+        PolicyKind::Authorization => access.policies.iter().any(|one| one.name == name.object),
+        PolicyKind::Peer => {
+            let modes = std::iter::once(&access.modes.rest).chain(access.modes.ports.values());
+            modes.into_iter().any(|mode| mode.by.as_ref() == Some(&name.object))
+        }
+    }
+}
+
+/// The older policy for a whole namespace that counts in place of this one.
+fn older<'a>(context: &'a PushContext, name: &PolicyName) -> Option<&'a PolicyName> {
+    let access = &context.access;
+    let winner = access.whole_peer(&name.object.namespace)?;
+    let reports = || access.reports();
+    let (_, own) = reports().find(|(one, _)| *one == name)?;
+    let is_whole = name.kind == PolicyKind::Peer && own.selector == Some(PolicySelector::All);
+    (is_whole && *winner != name.object)
+        .then(|| reports().map(|(one, _)| one).find(|one| one.object == *winner))?
+}
+
+/// Whether any workload that is known is one for which a policy is.
+fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
+    let Some((_, report)) = context.access.reports().find(|(one, _)| *one == name) else {
+        return false;
+    };
+    let Some(PolicySelector::Labels(wanted)) = &report.selector else { return true };
+    let of_mesh = name.object.namespace == *context.access.root();
+    context.workloads.values().any(|pods| {
+        pods.iter().any(|(key, pod)| {
+            (of_mesh || *key.namespace == name.object.namespace)
+                && labels_match(wanted, &pod.labels)
+        })
+    })
+}
+
+/// What a policy that can be read does otherwise than it seems.
+fn warnings(
+    context: &PushContext,
+    name: &PolicyName,
+) -> Vec<(&'static codes::Code, String, String)> {
+    let mut found = Vec::new();
+    if let Some(older) = older(context, name) {
+        let text = format!("{older} is older, and counts in its place");
+        found.push((&codes::ACCESS_SHADOWED, "metadata.creationTimestamp".to_owned(), text));
+    }
+    if !has_workloads(context, name) {
+        let text = "no workload that is known carries these labels".to_owned();
+        found.push((&codes::ACCESS_SELECTS_NOBODY, "spec.selector".to_owned(), text));
+    }
+    let policy = context.access.authorization(&name.object);
+    let Some(policy) = policy.filter(|_| name.kind == PolicyKind::Authorization) else {
+        return found;
+    };
+    if let AuthorizationAction::Custom(provider) = &policy.action {
+        let text = format!("provider {provider} can't be asked: what the rules match is denied");
+        found.push((&codes::ACCESS_PROVIDER, "spec.provider".to_owned(), text));
+    }
+    let denies = policy.action == AuthorizationAction::Deny;
+    for rule in &policy.rules {
+        let http = rule.clauses().find(|one| one.any.iter().any(|test| test.is_http()));
+        let names_ports = rule.clauses().any(|one| {
+            !one.negated
+                && one.any.iter().all(|test| matches!(test, crate::access::RequestTest::Port(_)))
+        });
+        if let Some(http) = http.filter(|_| denies && !names_ports) {
+            let text = "on ports that are not HTTP the rule goes without it, and denies every connection that the \
+                        rest of the rule fits";
+            let path = format!("spec.{}", http.path);
+            found.push((&codes::ACCESS_HTTP_ON_TCP, path, text.to_owned()));
+        }
+        let identity =
+            rule.clauses().find(|one| !one.negated && one.any.iter().any(|test| test.needs_mtls()));
+        let plain = || takes_plain_text(context, &policy.name.namespace);
+        if let Some(identity) = identity.filter(|_| denies && plain()) {
+            let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
+                        text";
+            let path = format!("spec.{}", identity.path);
+            found.push((&codes::ACCESS_PLAIN_TEXT, path, text.to_owned()));
+        }
+    }
+    found
+}
+
+/// Whether workloads of a namespace take plain text where no selector says otherwise.
+fn takes_plain_text(context: &PushContext, namespace: &Namespace) -> bool {
+    let labels = crate::model::Labels::new();
+    let subject = crate::access::AccessSubject { namespace, labels: &labels, is_known: true };
+    context.access.modes(subject).rest.mode != PeerMode::Strict
+}

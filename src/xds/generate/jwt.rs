@@ -1,0 +1,147 @@
+//! The tokens that a workload believes, as Envoy's filter `envoy.filters.http.jwt_authn`.
+//!
+//! Without a token a request passes; with one that a rule claims and that fails, it is refused (401). What is verified
+//! stands under one key for each provider, so that no token can pass for another's.
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source};
+use strait_proto::envoy::envoy::config::route::v3::{RouteMatch, route_match};
+use strait_proto::envoy::envoy::extensions::filters::http::jwt_authn::v3 as jwt;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::google::protobuf::{Any, Empty};
+
+use crate::access::{TokenRule, token_key};
+
+const NAME: &str = "envoy.filters.http.jwt_authn";
+const TYPE: &str =
+    "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
+/// Keys that verify nothing.
+const NO_KEYS: &str = r#"{"keys":[]}"#;
+
+/// `JwtAuthentication`, as far as it is used, with providers in one order.
+#[derive(Clone, PartialEq, Message)]
+struct OrderedJwt {
+    #[prost(btree_map = "string, message", tag = "1")]
+    providers: std::collections::BTreeMap<String, jwt::JwtProvider>,
+    #[prost(message, repeated, tag = "2")]
+    rules: Vec<jwt::RequirementRule>,
+    #[prost(bool, tag = "4")]
+    bypass_cors_preflight: bool,
+}
+
+/// The filter for these rules; none where there are none.
+pub(super) fn filter(rules: &[&TokenRule]) -> Option<hcm::HttpFilter> {
+    if rules.is_empty() {
+        return None;
+    }
+    let name = |at: usize| format!("origins-{at}");
+    let providers =
+        rules.iter().enumerate().map(|(at, rule)| (name(at), provider(rule, at, rules.len())));
+    let config = OrderedJwt {
+        providers: providers.collect(),
+        rules: vec![jwt::RequirementRule {
+            r#match: Some(RouteMatch {
+                path_specifier: Some(route_match::PathSpecifier::Prefix("/".into())),
+                ..Default::default()
+            }),
+            requirement_type: Some(jwt::requirement_rule::RequirementType::Requires(requirement(
+                rules, name,
+            ))),
+        }],
+        bypass_cors_preflight: true,
+    };
+    let config = Any { type_url: TYPE.into(), value: config.encode_to_vec() };
+    Some(hcm::HttpFilter {
+        name: NAME.into(),
+        config_type: Some(hcm::http_filter::ConfigType::TypedConfig(config)),
+        ..Default::default()
+    })
+}
+
+fn provider(rule: &TokenRule, at: usize, count: usize) -> jwt::JwtProvider {
+    let keys = rule.keys.as_deref().unwrap_or(NO_KEYS);
+    let mut from_headers: Vec<_> = rule
+        .from_headers
+        .iter()
+        .map(|(name, prefix)| jwt::JwtHeader { name: name.clone(), value_prefix: prefix.clone() })
+        .collect();
+    let mut from_params = rule.from_params.clone();
+    if from_headers.is_empty() && from_params.is_empty() && rule.from_cookies.is_empty() {
+        from_headers
+            .push(jwt::JwtHeader { name: "Authorization".into(), value_prefix: "Bearer ".into() });
+        from_params.push("access_token".into());
+    }
+    let claims = rule.claim_headers.iter().map(|(header, claim)| jwt::JwtClaimToHeader {
+        header_name: header.clone(),
+        claim_name: claim.clone(),
+    });
+    jwt::JwtProvider {
+        issuer: rule.issuer.clone(),
+        audiences: rule.audiences.clone(),
+        from_headers,
+        from_params,
+        from_cookies: rule.from_cookies.clone(),
+        forward: rule.forward,
+        forward_payload_header: rule.payload_header.clone().unwrap_or_default(),
+        claim_to_headers: claims.collect(),
+        payload_in_metadata: token_key(at, count),
+        jwks_source_specifier: Some(jwt::jwt_provider::JwksSourceSpecifier::LocalJwks(
+            DataSource {
+                specifier: Some(data_source::Specifier::InlineString(keys.into())),
+                ..Default::default()
+            },
+        )),
+        ..Default::default()
+    }
+}
+
+/// Where a token may stand, as text.
+fn places(rule: &TokenRule) -> Vec<String> {
+    let headers =
+        rule.from_headers.iter().map(|(name, _)| format!("header {}", name.to_ascii_lowercase()));
+    let params = rule.from_params.iter().map(|name| format!("query {name}"));
+    let cookies = rule.from_cookies.iter().map(|name| format!("cookie {name}"));
+    let all: Vec<_> = headers.chain(params).chain(cookies).collect();
+    if all.is_empty() {
+        vec!["header authorization".into(), "query access_token".into()]
+    } else {
+        all
+    }
+}
+
+/// Each place where tokens stand must be without one, or hold one that one of its rules believes. Rules that share a
+/// place share what is asked of it: to each, the other's token is a stranger's.
+fn requirement(rules: &[&TokenRule], name: impl Fn(usize) -> String) -> jwt::JwtRequirement {
+    use jwt::jwt_requirement::RequiresType;
+    let require = |kind| jwt::JwtRequirement { requires_type: Some(kind) };
+    let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
+    for (at, rule) in rules.iter().enumerate() {
+        let mut group = (places(rule), vec![at]);
+        let shares =
+            |other: &(Vec<String>, Vec<usize>)| other.0.iter().any(|place| group.0.contains(place));
+        let (sharing, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut groups).into_iter().partition(shares);
+        for (places, members) in sharing {
+            group.0.extend(places);
+            group.1.extend(members);
+        }
+        group.1.sort_unstable();
+        groups = others;
+        groups.push(group);
+    }
+    groups.sort_by(|a, b| a.1.cmp(&b.1));
+    let of_group = |(_, members): &(Vec<String>, Vec<usize>)| {
+        let providers = members.iter().map(|at| require(RequiresType::ProviderName(name(*at))));
+        let missing = require(RequiresType::AllowMissing(Empty {}));
+        let requirements = providers.chain([missing]).collect();
+        require(RequiresType::RequiresAny(jwt::JwtRequirementOrList { requirements }))
+    };
+    let mut all: Vec<_> = groups.iter().map(of_group).collect();
+    match all.pop() {
+        Some(only) if all.is_empty() => only,
+        last => {
+            all.extend(last);
+            require(RequiresType::RequiresAll(jwt::JwtRequirementAndList { requirements: all }))
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What access policies make of a workload's way in, and what real Envoys make of that.
+
+use super::*;
+use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
+use crate::model::Collection;
+use serde_json::json;
+
+/// What these objects come to, where the policies of `root` are for the whole mesh.
+pub(super) fn event_of(root: &str, objects: impl IntoIterator<Item = Value>) -> MeshEvent {
+    let objects: Collection = objects.into_iter().map(Arc::new).collect();
+    let settings = AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
+    let mut index = AccessIndex::new(settings.clone());
+    let change = index.apply(&settings, &objects).expect("the first time");
+    for (name, report) in change.policies.reports() {
+        assert!(report.faults.is_empty(), "{name}: {:?}", report.faults);
+    }
+    MeshEvent::Access(change.policies, change.causes)
+}
+
+/// The policies of namespace `ns`, each a kind and a spec.
+fn event(policies: &[(&str, Value)]) -> MeshEvent {
+    let object = |(at, (kind, spec)): (usize, &(&str, Value))| {
+        json!({
+            "apiVersion": "security.istio.io/v1",
+            "kind": kind,
+            "metadata": { "namespace": "ns", "name": format!("p{at}") },
+            "spec": spec,
+        })
+    };
+    event_of("root", policies.iter().enumerate().map(object))
+}
+
+/// A pod with the label `app` that a proxy stands beside, which serves these ports, after these events.
+pub(super) fn guarded_by(
+    (namespace, label): (&str, &str),
+    ports: Vec<Port>,
+    events: impl IntoIterator<Item = MeshEvent>,
+) -> (Arc<PushContext>, Proxy) {
+    let name = format!("client.{namespace}");
+    let mut app = service(&format!("app.{namespace}")).vip("10.1.0.1").ports(ports);
+    app.selector = labels(&[("app", label)]);
+    let pod = workload(&name, "10.0.0.1", &[("app", label)]);
+    let mut mesh = mesh();
+    let word = shard("east", 1).network("n1").with(app, vec![]).pod(pod).said();
+    mesh.apply(MeshEvent::Registry(word));
+    events.into_iter().for_each(|event| mesh.apply(event));
+    mesh.apply(MeshEvent::Complete);
+    (mesh.next_version().expect("a first version").0, sidecar(&name, "east"))
+}
+
+/// The same in namespace `ns`, under these policies.
+fn guarded(ports: Vec<Port>, policies: &[(&str, Value)]) -> (Arc<PushContext>, Proxy) {
+    guarded_by(("ns", "app"), ports, [event(policies)])
+}
+
+fn inbound_listener(ports: Vec<Port>, policies: &[(&str, Value)]) -> Value {
+    let (context, proxy) = guarded(ports, policies);
+    listeners(&context, &proxy).remove("virtualInbound").expect("a sidecar has one")
+}
+
+fn peer(mode: &str, ports: Value) -> (&'static str, Value) {
+    let spec = json!({
+        "selector": { "matchLabels": { "app": "app" } },
+        "mtls": { "mode": mode },
+        "portLevelMtls": ports,
+    });
+    ("PeerAuthentication", spec)
+}
+
+fn inbound_chains(listener: &Value) -> Vec<String> {
+    chains(listener).into_iter().filter(|line| !line.contains("BlackHole")).collect()
+}
+
+#[test]
+fn each_mode_takes_its_connections_on_ports_of_every_kind() {
+    let to = "inbound|8080||";
+    let rest = "InboundPassthroughCluster";
+    let http = "[istio-http/1.0 istio-http/1.1 istio-h2]";
+    let cases = [
+        ("STRICT", "http", vec![format!("8080 tls mtls -> http {to}")]),
+        ("STRICT", "tcp", vec![format!("8080 tls mtls -> tcp {to}")]),
+        (
+            "STRICT",
+            "",
+            vec![
+                format!("8080 tls {http} mtls -> http {to}"),
+                format!("8080 tls mtls -> tcp {to}"),
+            ],
+        ),
+        ("DISABLE", "http", vec![format!("8080 raw_buffer -> http {to}")]),
+        ("DISABLE", "tcp", vec![format!("8080 raw_buffer -> tcp {to}")]),
+        (
+            "DISABLE",
+            "",
+            vec![
+                format!("8080 raw_buffer [http/1.1 h2c] -> http {to}"),
+                format!("8080 raw_buffer -> tcp {to}"),
+            ],
+        ),
+    ];
+    for (mode, protocol, expected) in cases {
+        let listener = inbound_listener(vec![port(protocol, 80, 8080)], &[peer(mode, Value::Null)]);
+        let found = inbound_chains(&listener);
+        let own: Vec<_> = found.iter().filter(|line| line.starts_with("8080")).cloned().collect();
+        assert_eq!(own, expected, "{mode} {protocol}");
+        let others = if mode == "STRICT" {
+            [format!("tls {http} mtls -> http {rest}"), format!("tls mtls -> tcp {rest}")]
+        } else {
+            [
+                format!("raw_buffer [http/1.1 h2c] -> http {rest}"),
+                format!("raw_buffer -> tcp {rest}"),
+            ]
+        };
+        assert_eq!(found[own.len()..], others, "{mode}");
+        // Where nothing takes TLS, nothing looks for it.
+        let inspectors = listener["listener_filters"].to_string();
+        assert_eq!(inspectors.contains("tls_inspector"), mode == "STRICT", "{mode}");
+    }
+}
+
+#[test]
+fn ports_have_modes_of_their_own_whether_a_service_has_them_or_not() {
+    let ports = json!({ "8080": { "mode": "DISABLE" }, "9090": { "mode": "DISABLE" } });
+    let listener = inbound_listener(vec![port("http", 80, 8080)], &[peer("STRICT", ports)]);
+    let found = inbound_chains(&listener);
+    let of = |port: &str| found.iter().filter(|line| line.starts_with(port)).count();
+    assert_eq!(found[0], "8080 raw_buffer -> http inbound|8080||");
+    assert_eq!((of("8080"), of("9090"), of("tls")), (1, 2, 2), "{found:?}");
+    let inspectors = listener["listener_filters"].as_array().expect("a list");
+    let tls = inspectors.iter().find(|one| one["name"].to_string().contains("tls_inspector"));
+    let disabled = tls.expect("others take TLS")["filter_disabled"].to_string();
+    assert!(disabled.contains("8080") && disabled.contains("9090"), "{disabled}");
+}
+
+fn filters(listener: &Value, port: u64) -> Vec<Value> {
+    let chains = listener["filter_chains"].as_array().expect("a list");
+    let own = chains
+        .iter()
+        .filter(|chain| chain["filter_chain_match"]["destination_port"].as_u64() == Some(port));
+    own.flat_map(|chain| chain["filters"].as_array().cloned().expect("a list")).collect()
+}
+
+#[test]
+fn rules_stand_before_all_that_answers_in_the_order_in_which_they_decide() {
+    let policy = |action: &str| {
+        let spec = json!({ "action": action, "rules": [{ "to": [{ "operation": { "ports": ["8080"] } }] }] });
+        ("AuthorizationPolicy", spec)
+    };
+    let all = [policy("ALLOW"), policy("AUDIT"), policy("DENY")];
+    let listener = inbound_listener(vec![port("http", 80, 8080), port("tcp", 81, 8081)], &all);
+    let manager = &filters(&listener, 8080)[0]["typed_config"];
+    let http = manager["http_filters"].as_array().expect("a list");
+    let action = |filter: &Value| text(&filter["typed_config"]["rules"]["action"]);
+    assert_eq!([action(&http[0]), action(&http[1])], ["LOG", "DENY"]);
+    // ALLOW is the default, which JSON leaves out.
+    let key = &http[2]["typed_config"]["rules"]["policies"]["ns[ns]-policy[p0]-rule[0]"];
+    assert!(key["permissions"].to_string().contains("8080"), "{key}");
+    assert_eq!(http.last().expect("a router")["name"], "envoy.filters.http.router");
+    let tcp = filters(&listener, 8081);
+    let names: Vec<_> = tcp[..4].iter().map(|filter| text(&filter["name"])).collect();
+    let rbac = "envoy.filters.network.rbac";
+    assert_eq!(names, [rbac, rbac, rbac, "envoy.filters.network.tcp_proxy"]);
+    // Without a rule on paths they stay as they are.
+    assert_eq!(manager["merge_slashes"], Value::Null);
+}
+
+#[test]
+fn what_is_only_tried_is_in_shadow_and_what_allows_nothing_is_there() {
+    let (context, proxy) =
+        guarded(vec![port("http", 80, 8080)], &[("AuthorizationPolicy", json!({}))]);
+    let listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
+    let manager = &filters(&listener, 8080)[0]["typed_config"];
+    let policies = &manager["http_filters"][0]["typed_config"]["rules"]["policies"];
+    assert!(policies.to_string().contains("not_rule"), "{policies}");
+    let paths = json!({ "rules": [{ "to": [{ "operation": { "paths": ["/a"] } }] }] });
+    let listener =
+        inbound_listener(vec![port("http", 80, 8080)], &[("AuthorizationPolicy", paths)]);
+    let manager = &filters(&listener, 8080)[0]["typed_config"];
+    assert_eq!(manager["merge_slashes"], true, "two slashes are no way around a rule on paths");
+}
+
+/// 4.3: endpoints whose workloads take no mTLS are spoken to in plain text, and only theirs is sent again.
+#[test]
+fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
+    let mut mesh = mesh();
+    let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
+    let other = service("other.ns").vip("10.1.0.2").ports(vec![port("http", 80, 8080)]);
+    let pod = |name: &str, address: &str, label: &str| workload(name, address, &[("app", label)]);
+    let of = |name: &str, address: &str| {
+        let mut endpoint = at(address, "http", 8080);
+        endpoint.workload = Some(Arc::new(crate::model::WorkloadKey::new("ns", name)));
+        endpoint
+    };
+    let word = shard("east", 1)
+        .network("n1")
+        .with(app, vec![of("a", "10.0.0.2"), of("b", "10.0.0.3")])
+        .with(other, vec![of("b", "10.0.0.3")])
+        .pod(pod("a.ns", "10.0.0.2", "app"))
+        .pod(pod("b.ns", "10.0.0.3", "other"))
+        .said();
+    mesh.apply(MeshEvent::Registry(word));
+    mesh.apply(MeshEvent::Complete);
+    mesh.next_version().expect("a first version");
+    mesh.apply(event(&[peer("DISABLE", Value::Null)]));
+    let (context, changes) = mesh.next_version().expect("a second");
+    let hosts: Vec<_> = changes.endpoints().map(ToString::to_string).collect();
+    assert_eq!(hosts, ["app.ns.svc.cluster.local"]);
+    let name = "outbound|80||app.ns.svc.cluster.local";
+    let assignment = one(&context, &client(), ResourceType::Endpoint, name);
+    let endpoints = assignment["endpoints"][0]["lb_endpoints"].as_array().expect("a list");
+    let mode = |at: usize| {
+        let metadata = &endpoints[at]["metadata"]["filter_metadata"];
+        metadata["envoy.transport_socket_match"]["tlsMode"].clone()
+    };
+    assert_eq!([mode(0), mode(1)], [json!("disabled"), Value::Null]);
+    // What the source reports stays what it is, for what is remembered over a restart.
+    let (_, record) = context.services[&host("app.ns")].said().next().expect("a shard");
+    assert!(record.endpoints.iter().all(|one| one.tls_mode == crate::model::TlsMode::Istio));
+    mesh.apply(event(&[]));
+    let (context, _) = mesh.next_version().expect("a third");
+    let assignment = one(&context, &client(), ResourceType::Endpoint, name);
+    assert!(!assignment.to_string().contains("disabled"), "{assignment}");
+}

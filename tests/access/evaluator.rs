@@ -1,0 +1,275 @@
+//! What access policies say of a request, worked out slowly and straight from their text: the oracle of the tests. It
+//! shares nothing with `strait::access`: no type, no pattern, no order of steps.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+
+/// A request, as a server sees it.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// Trust domain, namespace and account of the client's certificate.
+    pub identity: Option<(String, String, String)>,
+    pub from: IpAddr,
+    /// What X-Forwarded-For comes to; the peer where there is none.
+    pub client: IpAddr,
+    pub host: String,
+    pub method: String,
+    /// Without query.
+    pub path: String,
+    pub headers: Vec<(String, String)>,
+    pub port: u16,
+    pub address: IpAddr,
+    pub sni: String,
+    /// Whether the server takes it for HTTP.
+    pub is_http: bool,
+}
+
+/// The workload that is called.
+pub struct Server<'a> {
+    pub namespace: &'a str,
+    pub labels: &'a [(&'a str, &'a str)],
+    pub root: &'a str,
+    /// Trust domains of the mesh, its own first.
+    pub domains: &'a [&'a str],
+}
+
+/// Whether the policies let the call pass.
+pub fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
+    let selected: Vec<&Value> = policies.iter().filter(|policy| is_for(policy, server)).collect();
+    let of = |action: &str| {
+        let action = action.to_owned();
+        selected.iter().copied().filter(move |policy| {
+            let said = policy["spec"]["action"].as_str().unwrap_or("ALLOW");
+            let tried = policy["metadata"]["annotations"]["istio.io/dry-run"] == "true";
+            said == action && !tried
+        })
+    };
+    let rules = |policy: &Value| policy["spec"]["rules"].as_array().cloned().unwrap_or_default();
+    let hit = |policy: &Value, denies: bool| {
+        let namespace = policy["metadata"]["namespace"].as_str().unwrap_or_default();
+        rules(policy).iter().any(|rule| applies(rule, namespace, denies, server, call))
+    };
+    if of("DENY").any(|policy| hit(policy, true)) {
+        return false;
+    }
+    of("ALLOW").next().is_none() || of("ALLOW").any(|policy| hit(policy, false))
+}
+
+fn is_for(policy: &Value, server: &Server<'_>) -> bool {
+    let namespace = policy["metadata"]["namespace"].as_str().unwrap_or_default();
+    if namespace != server.namespace && namespace != server.root {
+        return false;
+    }
+    let Some(wanted) = policy["spec"]["selector"]["matchLabels"].as_object() else { return true };
+    wanted.iter().all(|(key, value)| {
+        server.labels.iter().any(|(own, has)| own == key && value.as_str() == Some(has))
+    })
+}
+
+fn applies(rule: &Value, namespace: &str, denies: bool, server: &Server<'_>, call: &Call) -> bool {
+    if !denies && !call.is_http && names_http(rule) {
+        return false;
+    }
+    let judge = Judge { namespace, denies, server, call };
+    let any = |list: &Value, inner: &str| {
+        let Some(list) = list.as_array() else { return true };
+        list.iter().any(|item| {
+            let fields = item[inner].as_object().cloned().unwrap_or_default();
+            fields.iter().all(|(field, values)| judge.field(field, values))
+        })
+    };
+    let when = rule["when"].as_array().cloned().unwrap_or_default();
+    any(&rule["from"], "source")
+        && any(&rule["to"], "operation")
+        && when.iter().all(|condition| {
+            let key = condition["key"].as_str().unwrap_or_default();
+            let has = |values: &Value, not: bool| values.is_null() || judge.key(key, values, not);
+            has(&condition["values"], false) && has(&condition["notValues"], true)
+        })
+}
+
+fn names_http(rule: &Value) -> bool {
+    let text = rule.to_string();
+    ["hosts", "notHosts", "methods", "notMethods", "paths", "notPaths", "equestPrincipals"]
+        .iter()
+        .any(|field| text.contains(&format!("{field}\":")))
+        || text.contains("\"request.")
+}
+
+struct Judge<'a> {
+    namespace: &'a str,
+    denies: bool,
+    server: &'a Server<'a>,
+    call: &'a Call,
+}
+
+impl Judge<'_> {
+    fn field(&self, field: &str, values: &Value) -> bool {
+        let not = field.starts_with("not");
+        let plain = if not {
+            let mut name = field[3..].to_owned();
+            name[..1].make_ascii_lowercase();
+            name
+        } else {
+            field.to_owned()
+        };
+        let key = match &*plain {
+            "principals" => "source.principal",
+            "namespaces" => "source.namespace",
+            "serviceAccounts" => "source.serviceAccount",
+            "trustDomains" => "source.trustDomain",
+            "ipBlocks" => "source.ip",
+            "remoteIpBlocks" => "remote.ip",
+            "ports" => "destination.port",
+            other => other,
+        };
+        self.key(key, values, not)
+    }
+
+    fn key(&self, key: &str, values: &Value, not: bool) -> bool {
+        let is_http = ["hosts", "methods", "paths"].contains(&key) || key.starts_with("request.");
+        if is_http && !self.call.is_http {
+            // Only rules that deny come here.
+            return true;
+        }
+        let values = values.as_array().expect("a list");
+        let mut values = values.iter().map(|value| value.as_str().expect("text"));
+        // A match that is in doubt goes against the caller.
+        let doubt = self.denies != not;
+        values.any(|value| self.one(key, value, doubt)) != not
+    }
+
+    fn one(&self, key: &str, value: &str, doubt: bool) -> bool {
+        let Call {
+            identity, from, client, host, method, path, headers, port, address, sni, ..
+        } = self.call;
+        let own = |domain: &str| self.server.domains.contains(&domain);
+        match key {
+            "source.principal" => identity.as_ref().is_some_and(|(domain, namespace, account)| {
+                let rest = format!("ns/{namespace}/sa/{account}");
+                if let Some(said_rest) = value.strip_prefix("cluster.local/")
+                    && !own("cluster.local")
+                {
+                    // The mesh's own trust domains, and no member's that happens to be called so.
+                    return own(domain) && like(said_rest, &rest);
+                }
+                if like(value, &format!("{domain}/{rest}")) {
+                    return true;
+                }
+                // A name in the mesh's own trust domains is the same in all of them.
+                let Some((said, said_rest)) = value.split_once('/') else { return false };
+                let names_mesh =
+                    said != "*" && self.server.domains.iter().any(|one| like(said, one));
+                let whole = said_rest.split('/').count() == 4;
+                names_mesh && (whole || doubt) && own(domain) && like(said_rest, &rest)
+            }),
+            "source.namespace" => identity.as_ref().is_some_and(|(domain, namespace, _)| {
+                (own(domain) || doubt) && glob(value, namespace)
+            }),
+            "source.serviceAccount" => {
+                let (namespace, account) = value.split_once('/').unwrap_or((self.namespace, value));
+                identity.as_ref().is_some_and(|(domain, in_namespace, is)| {
+                    (own(domain) || doubt) && in_namespace == namespace && is == account
+                })
+            }
+            "source.trustDomain" => identity.as_ref().is_some_and(|(domain, ..)| {
+                let is_mesh = value == "cluster.local" || own(value);
+                if is_mesh { own(domain) } else { like(value, domain) }
+            }),
+            "source.ip" => within(value, *from),
+            "remote.ip" => within(value, *client),
+            "destination.ip" => within(value, *address),
+            "destination.port" => value == port.to_string(),
+            "connection.sni" => like(value, sni),
+            "methods" => like(value, method),
+            "paths" if value.contains('{') => template(value, path),
+            "paths" => like(value, path),
+            "hosts" => {
+                let (value, host) = (value.to_lowercase(), host.to_lowercase());
+                let named_port =
+                    value.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+                if named_port || value == "*" || value.ends_with('*') {
+                    return like(&value, &host);
+                }
+                let bare = match host.rsplit_once(':') {
+                    Some((bare, port))
+                        if port.bytes().all(|one| one.is_ascii_digit()) && !port.is_empty() =>
+                    {
+                        bare
+                    }
+                    _ => &host,
+                };
+                let bare = bare.strip_suffix('.').unwrap_or(bare);
+                like(value.strip_suffix('.').unwrap_or(&value), bare)
+            }
+            _ => {
+                let name =
+                    key.strip_prefix("request.headers[").and_then(|rest| rest.strip_suffix(']'));
+                let name = name.expect("a key that the oracle knows");
+                let mut given = headers.iter().filter(|(one, _)| one.eq_ignore_ascii_case(name));
+                if value == "*" {
+                    return given.next().is_some();
+                }
+                let all: Vec<&str> = given.map(|(_, value)| &**value).collect();
+                if all.is_empty() {
+                    return false;
+                }
+                if !doubt {
+                    return like(value, &all.join(","));
+                }
+                all.join(",").split(',').any(|one| like(value, one.trim_matches([' ', '\t'])))
+                    || like(value, &all.join(","))
+            }
+        }
+    }
+}
+
+/// `*` alone, in front, or at the end.
+fn like(pattern: &str, text: &str) -> bool {
+    match (pattern, pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        ("*", ..) => !text.is_empty(),
+        (_, Some(end), _) => text.ends_with(end),
+        (_, None, Some(start)) => text.starts_with(start),
+        _ => text == pattern,
+    }
+}
+
+/// `*` anywhere.
+fn glob(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((start, rest)) => text.strip_prefix(start).is_some_and(|tail| {
+            (0..=tail.len()).any(|at| tail.is_char_boundary(at) && glob(rest, &tail[at..]))
+        }),
+    }
+}
+
+fn within(range: &str, address: IpAddr) -> bool {
+    let (base, length) = match range.split_once('/') {
+        Some((base, length)) => (base, Some(length.parse::<u32>().expect("a length"))),
+        None => (range, None),
+    };
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => (32, u128::from(address.to_bits()) << 96),
+        IpAddr::V6(address) => (128, address.to_bits()),
+    };
+    let ((width, base), (other, address)) =
+        (bits(base.parse().expect("an address")), bits(address));
+    let length = length.unwrap_or(width);
+    width == other && (length == 0 || (base ^ address) >> (128 - length) == 0)
+}
+
+/// `{*}` one segment, `{**}` the rest.
+fn template(pattern: &str, path: &str) -> bool {
+    let (mut wanted, mut found) = (pattern.split('/'), path.split('/'));
+    loop {
+        match (wanted.next(), found.next()) {
+            (None, None) => return true,
+            (Some("{**}"), Some(_)) => return true,
+            (Some("{*}"), Some(segment)) if !segment.is_empty() => {}
+            (Some(one), Some(other)) if one == other => {}
+            _ => return false,
+        }
+    }
+}
