@@ -647,7 +647,7 @@ fn brackets(text: &str) -> Option<Vec<String>> {
 }
 
 /// A token of RFC 7230, which header names are.
-fn is_header_name(name: &str) -> bool {
+pub(super) fn is_header_name(name: &str) -> bool {
     let is_mark = |one: char| "!#$%&'*+-.^_`|~".contains(one);
     !name.is_empty() && name.chars().all(|one| one.is_ascii_alphanumeric() || is_mark(one))
 }

@@ -1,7 +1,7 @@
 //! The rules that a workload enforces, action by action.
 
 use super::authorization::{AuthorizationAction, AuthorizationPolicy};
-use super::matcher::RuleMatcher;
+use super::matcher::{MatchScope, RuleMatcher};
 use super::policies::WorkloadAccess;
 use super::trust::TrustBundle;
 
@@ -46,11 +46,11 @@ impl ActionRules {
         self.enforced.iter().chain(&self.tried).flatten()
     }
 
-    fn add(&mut self, policy: &AuthorizationPolicy, form: WireForm, trust: &TrustBundle) {
+    fn add(&mut self, policy: &AuthorizationPolicy, form: WireForm, scope: &MatchScope<'_>) {
         let side = if policy.dry_run { &mut self.tried } else { &mut self.enforced };
         let rules = side.get_or_insert_default();
         let of_rules =
-            policy.rules.iter().filter_map(|rule| RuleMatcher::of(policy, rule, form, trust));
+            policy.rules.iter().filter_map(|rule| RuleMatcher::of(policy, rule, form, scope));
         let before = rules.len();
         rules.extend(of_rules);
         if rules.len() == before && policy.action == AuthorizationAction::Allow {
@@ -75,13 +75,14 @@ impl EnforcedRules {
 /// What a workload enforces. A policy that would have a provider asked denies what it matches: nobody can be asked.
 pub fn enforced(access: &WorkloadAccess<'_>, form: WireForm, trust: &TrustBundle) -> EnforcedRules {
     let mut rules = EnforcedRules::default();
+    let scope = MatchScope::new(trust, access.token_rules().len());
     for policy in &access.policies {
         let action = match policy.action {
             AuthorizationAction::Allow => &mut rules.allow,
             AuthorizationAction::Audit => &mut rules.audit,
             AuthorizationAction::Deny | AuthorizationAction::Custom(_) => &mut rules.deny,
         };
-        action.add(policy, form, trust);
+        action.add(policy, form, &scope);
     }
     rules
 }

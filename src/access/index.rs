@@ -9,6 +9,7 @@ use super::authorization::AuthorizationPolicy;
 use super::object::{AccessFault, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
 use super::policies::{AccessPolicies, PolicyReport, disables, order};
+use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use crate::codes;
 use crate::model::{Cause, Causes, Collection, Difference, Namespace};
@@ -65,6 +66,7 @@ struct HeldPolicy {
 enum ReadPolicy {
     Authorization(Arc<AuthorizationPolicy>),
     Peer(Arc<PeerAuthentication>),
+    Request(Arc<RequestAuthentication>),
 }
 
 impl ReadPolicy {
@@ -83,6 +85,12 @@ impl ReadPolicy {
                 let read = read.map(|policy| Self::Authorization(Arc::new(policy)));
                 (read, faults, warnings.unwrap_or_default())
             }
+            PolicyKind::Request => {
+                let read = RequestAuthentication::read(&name.object, object, &mut faults);
+                let warnings = read.as_ref().map(RequestAuthentication::warnings);
+                let read = read.map(|policy| Self::Request(Arc::new(policy)));
+                (read, faults, warnings.unwrap_or_default())
+            }
             PolicyKind::Peer => {
                 let strict = settings.errors == PolicyErrors::Strict;
                 let read = PeerAuthentication::read(&name.object, object, strict, &mut faults);
@@ -97,6 +105,7 @@ impl ReadPolicy {
         match self {
             Self::Authorization(policy) => &policy.selector,
             Self::Peer(policy) => &policy.selector,
+            Self::Request(policy) => &policy.selector,
         }
     }
 }
@@ -125,7 +134,9 @@ impl HeldPolicy {
             let state = if read.is_some() { PolicyState::Partly } else { PolicyState::Refused };
             let text = match (&read, name.kind) {
                 (None, _) => "nothing of it is in force",
-                (Some(_), PolicyKind::Peer) => "what of it can be read is in force",
+                (Some(_), PolicyKind::Peer | PolicyKind::Request) => {
+                    "what of it can be read is in force"
+                }
                 (Some(_), PolicyKind::Authorization) => {
                     "there is no earlier form: rules that allow are left out, others go without what can't be read, \
                      or are left out where that is all of it"
@@ -157,6 +168,14 @@ impl AccessIndex {
             policies: Arc::new(policies),
             heard: false,
         }
+    }
+
+    /// Takes note of what objects were before the process started: where one can't be read now, that is its last good
+    /// form. None of it counts before [`Self::apply`].
+    pub fn remember(&mut self, objects: &Collection) {
+        let settings = self.settings.clone();
+        self.apply(&settings, objects);
+        self.heard = false;
     }
 
     /// Takes all objects there are; those of other kinds are left alone. Returns what is in force from now on, always
@@ -259,7 +278,7 @@ impl AccessIndex {
 
     fn remake(&self, namespace: &Namespace, next: &mut AccessPolicies) {
         let mut made = super::policies::NamespacePolicies::default();
-        let kinds = [PolicyKind::Authorization, PolicyKind::Peer];
+        let kinds = [PolicyKind::Authorization, PolicyKind::Peer, PolicyKind::Request];
         let gone: Vec<_> = next
             .reports
             .keys()
@@ -279,6 +298,7 @@ impl AccessIndex {
                         made.authorizations.push(Arc::clone(policy));
                     }
                     Some(ReadPolicy::Peer(policy)) => made.peers.push(Arc::clone(policy)),
+                    Some(ReadPolicy::Request(policy)) => made.requests.push(Arc::clone(policy)),
                     None => {}
                 }
                 if next.reports.get(name) != Some(&held.report) {
@@ -289,7 +309,8 @@ impl AccessIndex {
         made.authorizations
             .sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
         made.peers.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
-        if made.peers.is_empty() && made.authorizations.is_empty() {
+        made.requests.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        if made.is_empty() {
             next.namespaces.remove(namespace);
         } else if next.namespaces.get(namespace).is_none_or(|held| **held != made) {
             next.namespaces.insert(namespace.clone(), Arc::new(made));

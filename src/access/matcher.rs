@@ -15,7 +15,32 @@ use super::trust::TrustBundle;
 /// The filter that leaves the claims of a token.
 pub(super) const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";
 /// Under which key.
-pub(super) const TOKEN_KEY: &str = "payload";
+const TOKEN_KEY: &str = "payload";
+
+/// The key under which the claims of a verified token stand: of the rule at that place among so many. Each rule has one
+/// of its own, so that no token passes for another's.
+pub fn token_key(place: usize, rules: usize) -> String {
+    if rules > 1 { format!("{TOKEN_KEY}-{place}") } else { TOKEN_KEY.to_owned() }
+}
+
+/// What names in rules stand for, for one workload.
+pub(super) struct MatchScope<'a> {
+    pub(super) trust: &'a TrustBundle,
+    /// The keys under which claims may stand.
+    pub(super) token_keys: Vec<String>,
+}
+
+impl<'a> MatchScope<'a> {
+    pub(super) fn new(trust: &'a TrustBundle, rules: usize) -> Self {
+        let keys = (0..rules.max(1)).map(|place| token_key(place, rules));
+        Self { trust, token_keys: keys.collect() }
+    }
+
+    /// A claim of any token, looked at in each.
+    fn any_token(&self, atoms: impl Fn(&str) -> Vec<Atom>) -> Vec<Vec<Atom>> {
+        self.token_keys.iter().map(|key| atoms(key)).collect()
+    }
+}
 /// How SPIFFE IDs begin.
 const SPIFFE: &str = "spiffe://";
 
@@ -88,7 +113,7 @@ impl RuleMatcher {
         policy: &AuthorizationPolicy,
         rule: &AuthorizationRule,
         form: WireForm,
-        trust: &TrustBundle,
+        scope: &MatchScope<'_>,
     ) -> Option<Self> {
         let allows = policy.action == AuthorizationAction::Allow;
         let lost =
@@ -97,7 +122,7 @@ impl RuleMatcher {
             return None;
         }
         let matched =
-            |clause: &Clause| (!lost(clause)).then(|| MatchedClause::of(clause, allows, trust));
+            |clause: &Clause| (!lost(clause)).then(|| MatchedClause::of(clause, allows, scope));
         let (of_source, of_target): (Vec<_>, Vec<_>) =
             rule.when.iter().partition(|clause| clause.any.iter().all(RequestTest::is_of_source));
         let spread = |alternatives: &[Vec<Clause>], conditions: &[&Clause]| {
@@ -137,15 +162,16 @@ fn key(policy: &AuthorizationPolicy, rule: usize) -> String {
 }
 
 impl MatchedClause {
-    fn of(clause: &Clause, allows: bool, trust: &TrustBundle) -> Self {
+    fn of(clause: &Clause, allows: bool, scope: &MatchScope<'_>) -> Self {
         let leaning = if allows == clause.negated { Leaning::Wide } else { Leaning::Narrow };
-        let any = clause.any.iter().flat_map(|test| atoms(test, leaning, trust)).collect();
+        let any = clause.any.iter().flat_map(|test| atoms(test, leaning, scope)).collect();
         Self { path: clause.path.clone(), negated: clause.negated, any }
     }
 }
 
 /// Any of these lists of atoms, each in full.
-fn atoms(test: &RequestTest, leaning: Leaning, trust: &TrustBundle) -> Vec<Vec<Atom>> {
+fn atoms(test: &RequestTest, leaning: Leaning, scope: &MatchScope<'_>) -> Vec<Vec<Atom>> {
+    let trust = scope.trust;
     use RequestTest as Test;
     let form = |text: &str| TextForm::read(text).pattern();
     let one = |atom| vec![vec![atom]];
@@ -167,8 +193,8 @@ fn atoms(test: &RequestTest, leaning: Leaning, trust: &TrustBundle) -> Vec<Vec<A
         }
         Test::PeerAddress(range) => one(Atom::PeerAddress(*range)),
         Test::ClientAddress(range) => one(Atom::ClientAddress(*range)),
-        Test::RequestPrincipal(name) => request_principal(name, leaning),
-        Test::Claim(path, value) => one(claim(path, form(value))),
+        Test::RequestPrincipal(name) => request_principal(name, leaning, scope),
+        Test::Claim(path, value) => scope.any_token(|key| vec![claim(key, path, form(value))]),
         Test::Header(name, value) => header(name, value, leaning),
         Test::Host(host) => vec![vec![Atom::Header(":authority".into(), host_pattern(host))]],
         Test::Method(method) => one(Atom::Header(":method".into(), form(method))),
@@ -269,29 +295,34 @@ fn joined(parts: Vec<TextPart>) -> Vec<TextPart> {
     joined
 }
 
-fn claim(path: &[String], pattern: TextPattern) -> Atom {
-    let path = std::iter::once(TOKEN_KEY.to_owned()).chain(path.iter().cloned()).collect();
+fn claim(key: &str, path: &[String], pattern: TextPattern) -> Atom {
+    let path = std::iter::once(key.to_owned()).chain(path.iter().cloned()).collect();
     Atom::Metadata(TOKEN_FILTER.into(), path, pattern)
 }
 
 /// `ISSUER/SUBJECT`, divided at the last slash, each of the halves in any form.
-fn request_principal(name: &str, leaning: Leaning) -> Vec<Vec<Atom>> {
+fn request_principal(name: &str, leaning: Leaning, scope: &MatchScope<'_>) -> Vec<Vec<Atom>> {
+    // Both of one token.
     let both = |issuer: TextPattern, subject: TextPattern| {
-        vec![claim(&["iss".to_owned()], issuer), claim(&["sub".to_owned()], subject)]
+        scope.any_token(|key| {
+            let of =
+                |name: &str, pattern: &TextPattern| claim(key, &[name.to_owned()], pattern.clone());
+            vec![of("iss", &issuer), of("sub", &subject)]
+        })
     };
     let some = || TextForm::Present.pattern();
     let form = |text: &str| TextForm::read(text).pattern();
     let divided = name.rsplit_once('/');
     let mut all = Vec::new();
     if let Some((issuer, subject)) = divided {
-        all.push(both(form(issuer), form(subject)));
+        all.extend(both(form(issuer), form(subject)));
     }
     // The beginning of an issuer may hold slashes, too, and so may the end of a subject.
     if divided.is_none() || leaning == Leaning::Wide {
         match TextForm::read(name) {
-            TextForm::Present => all.push(both(some(), some())),
-            TextForm::Prefix(_) => all.push(both(form(name), some())),
-            TextForm::Suffix(_) => all.push(both(some(), form(name))),
+            TextForm::Present => all.extend(both(some(), some())),
+            TextForm::Prefix(_) => all.extend(both(form(name), some())),
+            TextForm::Suffix(_) => all.extend(both(some(), form(name))),
             // Without a subject it is nobody's.
             TextForm::Exact(_) => {}
         }

@@ -18,6 +18,7 @@ mod matcher;
 mod object;
 mod peer;
 mod policies;
+mod request;
 mod selector;
 #[cfg(test)]
 mod tests;
@@ -30,10 +31,11 @@ pub use self::authorization::{
 pub use self::enforce::{ActionRules, EnforcedRules, WireForm, enforced};
 pub use self::evaluate::{AccessRequest, AccessVerdict, Decision, decide, rule_steps};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings, PolicyErrors};
-pub use self::matcher::{Atom, MatchedClause, RuleMatcher};
+pub use self::matcher::{Atom, MatchedClause, RuleMatcher, token_key};
 pub use self::object::{AccessFault, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};
 pub use self::policies::{AccessPolicies, AccessSubject, PolicyReport, WorkloadAccess};
+pub use self::request::{RequestAuthentication, TokenRule};
 pub use self::selector::PolicySelector;
 pub use self::text::{TextPart, TextPattern};
 pub use self::trust::TrustBundle;

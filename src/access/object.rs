@@ -15,6 +15,8 @@ pub enum PolicyKind {
     Authorization,
     /// How connections are taken.
     Peer,
+    /// Which tokens are believed.
+    Request,
 }
 
 impl PolicyKind {
@@ -23,6 +25,7 @@ impl PolicyKind {
         match self {
             Self::Authorization => "AuthorizationPolicy",
             Self::Peer => "PeerAuthentication",
+            Self::Request => "RequestAuthentication",
         }
     }
 
@@ -31,6 +34,7 @@ impl PolicyKind {
         let kind = match (&*key.group, &*key.kind) {
             (ISTIO_SECURITY, "AuthorizationPolicy") => Self::Authorization,
             (ISTIO_SECURITY, "PeerAuthentication") => Self::Peer,
+            (ISTIO_SECURITY, "RequestAuthentication") => Self::Request,
             _ => return None,
         };
         let object = WorkloadKey::new(key.namespace.to_string(), Arc::clone(&key.name));

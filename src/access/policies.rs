@@ -9,6 +9,7 @@ use imbl::ordmap::DiffItem;
 use super::authorization::{AuthorizationAction, AuthorizationPolicy};
 use super::object::{AccessFault, PolicyName, PolicyState};
 use super::peer::{PeerAuthentication, PeerMode, PeerModes};
+use super::request::{RequestAuthentication, TokenRule};
 use super::selector::PolicySelector;
 use crate::model::{Labels, Namespace, WorkloadKey};
 
@@ -28,6 +29,13 @@ pub struct AccessPolicies {
 pub(super) struct NamespacePolicies {
     pub(super) peers: Vec<Arc<PeerAuthentication>>,
     pub(super) authorizations: Vec<Arc<AuthorizationPolicy>>,
+    pub(super) requests: Vec<Arc<RequestAuthentication>>,
+}
+
+impl NamespacePolicies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.peers.is_empty() && self.authorizations.is_empty() && self.requests.is_empty()
+    }
 }
 
 /// What there is to say of one policy.
@@ -59,12 +67,28 @@ pub struct WorkloadAccess<'a> {
     pub modes: PeerModes,
     /// The policies for it, in the order of their age, names and namespaces.
     pub policies: Vec<&'a Arc<AuthorizationPolicy>>,
+    /// What says which tokens it believes, in the same order.
+    pub requests: Vec<&'a Arc<RequestAuthentication>>,
+}
+
+impl<'a> WorkloadAccess<'a> {
+    /// Which tokens it believes, sorted by their issuers, each rule once.
+    pub fn token_rules(&self) -> Vec<&'a TokenRule> {
+        let mut rules: Vec<_> = self.requests.iter().flat_map(|policy| &policy.rules).collect();
+        rules.sort();
+        rules.dedup();
+        rules
+    }
 }
 
 impl AccessPolicies {
     /// What holds for a workload.
     pub fn of(&self, subject: AccessSubject<'_>) -> WorkloadAccess<'_> {
-        WorkloadAccess { modes: self.served_modes(subject), policies: self.policies(subject) }
+        WorkloadAccess {
+            modes: self.served_modes(subject),
+            policies: self.policies(subject),
+            requests: self.requests(subject),
+        }
     }
 
     /// How a workload takes connections, whoever asks: what its namespace, then its labels change of what holds for
@@ -121,6 +145,18 @@ impl AccessPolicies {
             .filter(|policy| {
                 policy.selector.selects(subject.labels) || (!subject.is_known && restricts(policy))
             })
+            .collect();
+        all.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        all
+    }
+
+    fn requests(&self, subject: AccessSubject<'_>) -> Vec<&Arc<RequestAuthentication>> {
+        let own = self.namespaces.get(subject.namespace);
+        let own = own.filter(|_| *subject.namespace != self.root);
+        let held = self.namespaces.get(&self.root).into_iter().chain(own);
+        let mut all: Vec<_> = held
+            .flat_map(|held| &held.requests)
+            .filter(|policy| policy.selector.selects(subject.labels))
             .collect();
         all.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
         all

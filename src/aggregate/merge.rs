@@ -415,9 +415,10 @@ impl ShardEndpoints {
 
     /// See [`MergedService::same_before_ports`].
     fn same_before_ports(&self, other: &Self) -> bool {
-        let Self { key, service, endpoints, networks, bars, claimants, places } = self;
+        let Self { key, service, endpoints, reported, networks, bars, claimants, places } = self;
         *key == other.key
             && *endpoints == other.endpoints
+            && *reported == other.reported
             && *networks == other.networks
             && *bars == other.bars
             && *claimants == other.claimants

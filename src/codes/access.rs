@@ -61,4 +61,11 @@ by name. Of several that select one workload likewise.";
         "Compare its selector with the labels of the pods: kubectl get pods --show-labels", "\
 None of the workloads that Strait knows carries the labels of its selector. The policy is in force, and holds
 for nobody until such a workload comes.";
+
+    /// jwksUri.
+    ACCESS_KEYS = "STR0829", "the keys of a token rule are not known",
+        "Give the keys in the rule, as jwks: what the jwksUri answers.", "\
+Proxies are sent the keys by which tokens are verified, and Strait doesn't fetch them. Tokens of a rule that
+names only where its keys are (jwksUri), or whose issuer would have to be asked, are refused with 401.
+Requests without a token pass as before, and are judged by AuthorizationPolicies.";
 }

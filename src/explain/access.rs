@@ -98,7 +98,7 @@ pub fn explain_policy(
         };
         let steps = access.policies.iter().map(|policy| {
             let of_policy =
-                crate::access::WorkloadAccess { policies: vec![*policy], ..Default::default() };
+                crate::access::WorkloadAccess { policies: vec![*policy], ..access.clone() };
             let own = enforced(&of_policy, form, &trust);
             let own = [&own.audit, &own.deny, &own.allow];
             let rules = own.into_iter().flat_map(|action| action.rules());
@@ -171,7 +171,7 @@ fn path(asked: &AskedRequest) -> String {
 fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: &Proxy) -> String {
     let of_mesh = policy.name.namespace == *context.access.root();
     let space = if of_mesh { "of the mesh" } else { "of its namespace" };
-    let labels = crate::push::proxy::labels(context, proxy);
+    let labels = context.labels_of(proxy);
     match &policy.selector {
         PolicySelector::Labels(wanted) if labels_match(wanted, labels) => {
             let wanted = wanted.iter().map(|(key, value)| format!("{key}={value}"));
@@ -220,6 +220,7 @@ pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
     let access = context.access_of(proxy);
     match name.kind {
         PolicyKind::Authorization => access.policies.iter().any(|one| one.name == name.object),
+        PolicyKind::Request => access.requests.iter().any(|one| one.name == name.object),
         PolicyKind::Peer => {
             let modes = std::iter::once(&access.modes.rest).chain(access.modes.ports.values());
             modes.into_iter().any(|mode| mode.by.as_ref() == Some(&name.object))

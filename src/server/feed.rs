@@ -104,6 +104,8 @@ pub(super) async fn run(
     to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
     to.named_roots.send_replace(Arc::new(named_roots(&config)));
+    let mut access = AccessIndex::new(access_settings(&config, configuration.policy_errors));
+    access.remember(&configuration.stores.remembered());
     let feed = Feed {
         from,
         objects: configuration.stores.watch(settings.clone()).await,
@@ -112,7 +114,7 @@ pub(super) async fn run(
         entries: service_entry::EntryIndex::new(&config.trust_domain),
         traffic: TrafficIndex::new(kind_settings(&configuration.domain, &config)),
         domain: configuration.domain,
-        access: AccessIndex::new(access_settings(&config, configuration.policy_errors)),
+        access,
         policy_errors: configuration.policy_errors,
         access_settles: None,
         statuses: to.source_statuses.lines(),

@@ -19,7 +19,7 @@ use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, Director
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
 use crate::mesh::{self, Defaults, StoreAddress, StoreSource as Listed};
-use crate::model::{ClusterId, NamespaceFilter};
+use crate::model::{ClusterId, Collection, NamespaceFilter};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
@@ -184,6 +184,11 @@ impl ObjectStores {
     /// What each store holds that is to be remembered.
     pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::StoreContents>>> {
         self.config.held.subscribe()
+    }
+
+    /// What they all held before this process started, each object as it was when it last could be read.
+    pub(super) fn remembered(&self) -> Collection {
+        self.config.remembered.values().flat_map(|known| known.held.iter().cloned()).collect()
     }
 
     /// Reads those that the mesh config lists, as it changes, beside Strait's own.

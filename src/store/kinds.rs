@@ -82,8 +82,9 @@ pub(super) const ALL: &[StoreKind] = &[
         namespaced: true,
         spec: None,
     },
-    access("AuthorizationPolicy", "authorizationpolicies", spec::authorization_policy),
-    access("PeerAuthentication", "peerauthentications", spec::peer_authentication),
+    access("AuthorizationPolicy", "authorizationpolicies", Some(spec::authorization_policy)),
+    access("PeerAuthentication", "peerauthentications", Some(spec::peer_authentication)),
+    access("RequestAuthentication", "requestauthentications", None),
 ];
 
 /// Those that MCP servers are asked for.
@@ -92,14 +93,14 @@ pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
 }
 
 /// A kind that says who may call whom.
-const fn access(kind: &'static str, plural: &'static str, spec: ReadSpec) -> StoreKind {
+const fn access(kind: &'static str, plural: &'static str, spec: Option<ReadSpec>) -> StoreKind {
     StoreKind {
         group: ISTIO_SECURITY,
         versions: ISTIO_SECURITY_VERSIONS,
         plural,
         kind,
         namespaced: true,
-        spec: Some(spec),
+        spec,
     }
 }
 

@@ -7,6 +7,7 @@
     reason = "a test fails by a panic"
 )]
 
+mod access;
 mod archive;
 mod bundle;
 mod cli;

@@ -440,6 +440,23 @@ fn what_is_wrong_with_a_policy_is_named() {
     }
 }
 
+/// Over a restart the last good form is what was remembered, and what has gone since is gone.
+#[test]
+fn what_was_good_before_the_start_is_the_last_good_form() {
+    let good = deny(to(json!({ "paths": ["/old"] })));
+    let gone =
+        object("AuthorizationPolicy", "shop", "gone", json!({ "action": "DENY", "rules": [{}] }));
+    let mut index = index();
+    index.remember(&collection([good, gone]));
+    let broken = deny(json!("nothing"));
+    let change = index.apply(&settings(PolicyErrors::Narrow), &collection([broken]));
+    let policies = change.expect("the first time").policies;
+    assert!(
+        !policies.lets_in(&request("client", "/old")) && policies.lets_in(&request("client", "/"))
+    );
+    assert_eq!(index.stand_ins().len(), 1);
+}
+
 /// F-25: order of arrival is of no matter.
 #[test]
 fn equal_objects_come_to_the_same() {

@@ -74,6 +74,7 @@ fn provider(rule: &TokenRule, at: usize, count: usize) -> jwt::JwtProvider {
     let claims = rule.claim_headers.iter().map(|(header, claim)| jwt::JwtClaimToHeader {
         header_name: header.clone(),
         claim_name: claim.clone(),
+        ..Default::default()
     });
     jwt::JwtProvider {
         issuer: rule.issuer.clone(),

@@ -13,6 +13,7 @@ mod eds;
 mod encoding;
 #[cfg(test)]
 mod joining;
+mod jwt;
 mod lds;
 mod nds;
 #[cfg(any(test, fuzzing))]

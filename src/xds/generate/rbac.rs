@@ -14,7 +14,7 @@ use strait_proto::envoy::envoy::extensions::path::r#match::uri_template::v3::Uri
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::google::protobuf::{Any, UInt32Value};
 
-use super::any;
+use super::{any, jwt};
 use crate::access::{
     ActionRules, Atom, EnforcedRules, MatchedClause, RuleMatcher, TextPart, TextPattern,
     TrustBundle, WireForm, WorkloadAccess, enforced,
@@ -39,14 +39,16 @@ pub(super) struct AccessFilters {
 impl AccessFilters {
     /// Those of a workload.
     pub(super) fn of(access: &WorkloadAccess<'_>, trust: &TrustBundle) -> Self {
-        if access.policies.is_empty() {
+        if access.policies.is_empty() && access.requests.is_empty() {
             return Self::default();
         }
+        // Who calls is found out before it is judged.
+        let tokens = jwt::filter(&access.token_rules());
         let requests = enforced(access, WireForm::Http, trust);
         let connections = enforced(access, WireForm::Tcp, trust);
         Self {
             looks_at_paths: requests.looks_at_paths(),
-            http: each_action(&requests).map(http_filter).collect(),
+            http: tokens.into_iter().chain(each_action(&requests).map(http_filter)).collect(),
             network: each_action(&connections).map(network_filter).collect(),
         }
     }

@@ -289,3 +289,121 @@ fn envoys_take_every_field_and_key() {
         validated(Path::new(&envoy), "every field", &bootstrap(vec![inbound], clusters));
     }
 }
+
+/// Signs tokens of one issuer.
+struct Issuer {
+    name: &'static str,
+    key: ring::signature::EcdsaKeyPair,
+    random: ring::rand::SystemRandom,
+}
+
+impl Issuer {
+    fn new(name: &'static str) -> Self {
+        let random = ring::rand::SystemRandom::new();
+        let form = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+        let document = ring::signature::EcdsaKeyPair::generate_pkcs8(form, &random).expect("a key");
+        let key = ring::signature::EcdsaKeyPair::from_pkcs8(form, document.as_ref(), &random);
+        Self { name, key: key.expect("a key"), random }
+    }
+
+    fn keys(&self) -> String {
+        let point = ring::signature::KeyPair::public_key(&self.key).as_ref();
+        let [x, y] = [&point[1..33], &point[33..]].map(encoded);
+        let key = json!({ "kty": "EC", "crv": "P-256", "alg": "ES256", "kid": self.name, "x": x, "y": y });
+        json!({ "keys": [key] }).to_string()
+    }
+
+    fn token(&self, issuer: &str, claims: Value) -> String {
+        let header = json!({ "alg": "ES256", "kid": self.name, "typ": "JWT" });
+        let mut body = json!({ "iss": issuer, "exp": 4_102_444_800_u64 });
+        for (name, value) in claims.as_object().expect("claims") {
+            body[name] = value.clone();
+        }
+        let [header, body] = [header, body].map(|part| encoded(part.to_string().as_bytes()));
+        let signed = format!("{header}.{body}");
+        let signature = self.key.sign(&self.random, signed.as_bytes()).expect("signed");
+        format!("{signed}.{}", encoded(signature.as_ref()))
+    }
+}
+
+fn encoded(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// A token that is there must be good, wherever it stands; one that is not there is asked for by who allows.
+#[tokio::test]
+async fn real_envoys_believe_tokens_of_known_keys_alone() {
+    let (a, b) = (Issuer::new("https://a"), Issuer::new("https://b"));
+    let authority = Authority::new();
+    let tokens = json!({
+        "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+        "metadata": { "namespace": "shop", "name": "tokens" },
+        "spec": { "jwtRules": [
+            { "issuer": "https://a", "jwks": a.keys() },
+            { "issuer": "https://b", "jwks": b.keys(), "fromHeaders": [{ "name": "x-b" }] },
+            { "issuer": "https://c", "jwksUri": "https://c/keys", "fromHeaders": [{ "name": "x-c" }] },
+        ] },
+    });
+    let allow = json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "shop", "name": "allow" },
+        "spec": { "rules": [
+            { "from": [{ "source": { "requestPrincipals": ["https://a/alice", "https://b/*"] } }] },
+            { "when": [{ "key": "request.auth.claims[groups]", "values": ["admin"] }] },
+        ] },
+    });
+    let alice =
+        || format!("Authorization: Bearer {}\r\n", a.token("https://a", json!({ "sub": "alice" })));
+    let bearer = |token: String| format!("Authorization: Bearer {token}\r\n");
+    let of_b = |token: String| format!("x-b: {token}\r\n");
+    let cases = [
+        (String::new(), 403, "nobody"),
+        (alice(), 200, "alice"),
+        (bearer(a.token("https://a", json!({ "sub": "bob" }))), 403, "another of a's"),
+        (
+            bearer(a.token("https://a", json!({ "sub": "bob", "groups": ["x", "admin"] }))),
+            200,
+            "one of a list",
+        ),
+        (bearer(a.token("https://a", json!({ "sub": "bob", "groups": "admin" }))), 200, "a text"),
+        (bearer(b.token("https://a", json!({ "sub": "alice" }))), 401, "signed by another"),
+        (
+            bearer(b.token("https://b", json!({ "sub": "alice" }))),
+            401,
+            "where no token of b stands",
+        ),
+        (bearer("nonsense".to_owned()), 401, "no token"),
+        (of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "anybody of b's"),
+        (of_b(a.token("https://a", json!({ "sub": "alice" }))), 401, "a's where b's stand"),
+        (alice() + &of_b(b.token("https://b", json!({ "sub": "x" }))), 200, "both good"),
+        (alice() + &of_b(a.token("https://b", json!({ "sub": "x" }))), 401, "one good, one bad"),
+        (alice() + &of_b("nonsense".to_owned()), 401, "one good, one nonsense"),
+        (
+            format!("x-c: {}\r\n", a.token("https://c", json!({ "sub": "x" }))),
+            401,
+            "keys that nobody knows",
+        ),
+    ];
+    for envoy in envoys() {
+        let echo = workload_server().await;
+        let ports: [u16; 2] = free_ports();
+        let (context, proxy) = context(&[tokens.clone(), allow.clone()], ports);
+        let mut listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
+        listener["address"] = at_loopback(ports[1]);
+        let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
+        let clusters = clusters.filter(|(name, _)| !name.starts_with("outbound|"));
+        let clusters =
+            clusters.map(|(name, cluster)| static_cluster(cluster, to_loopback(&name, echo)));
+        let mut bootstrap = bootstrap(vec![listener], clusters.collect());
+        bootstrap["static_resources"]["secrets"] = authority.secrets();
+        let running = Running::start(&envoy, &bootstrap).await;
+        for (headers, status, what) in &cases {
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", ports[1])).await;
+            let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
+            let found = answered(stream.expect("listens"), &head).await;
+            assert_eq!(found, *status, "{}: {what}", envoy.display());
+        }
+        drop(running);
+    }
+}

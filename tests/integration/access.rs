@@ -1,0 +1,122 @@
+//! Access policies through the whole server: whom they reach, what the program says of them, and what outlives a restart.
+
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use strait::xds::client::XdsClient;
+use strait::xds::resource::ResourceType;
+
+use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, wait_until};
+
+fn policy(name: &str, labels: &Value, spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    spec["selector"] = json!({ "matchLabels": labels });
+    json!({
+        "apiVersion": "security.istio.io/v1",
+        "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": spec,
+    })
+}
+
+/// Runs `strait` against a server.
+async fn strait(server: &Server, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
+    command
+        .args(arguments)
+        .env_clear()
+        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
+        .env("STRAIT_TOKEN_FILE", &server.bound.token_file);
+    let ran = tokio::task::spawn_blocking(move || command.output().expect("the program runs"));
+    ran.await.expect("it ends")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Waits until a proxy's way in names a rule, or doesn't.
+async fn named_until(client: &XdsClient, rule: &str, named: bool) {
+    wait_until(SOON, async || {
+        let held = client.held();
+        let body = held.body(ResourceType::Listener, "virtualInbound").unwrap_or_default();
+        let is = String::from_utf8_lossy(body).contains(rule);
+        holds(is == named && !body.is_empty(), (rule, named))
+    })
+    .await;
+}
+
+/// Pods of the registry, so that their labels are facts.
+fn pod(east: &Member, name: &'static str, label: &str, ip: &str) -> Proxy {
+    east.apply(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "namespace": "shop", "name": name, "labels": { "app": label } },
+        "spec": { "serviceAccountName": "client" },
+        "status": { "podIP": ip, "podIPs": [{ "ip": ip }], "phase": "Running" },
+    }));
+    Proxy { name, ip: ip.to_owned(), ..Proxy::sidecar("east") }
+}
+
+#[tokio::test]
+async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let [web, db] = [("web-1", "web", "10.0.0.1"), ("db-1", "db", "10.0.0.2")]
+        .map(|(name, label, ip)| pod(&east, name, label, ip));
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let known = async || {
+        let clusters = server.clusters("east").await;
+        holds(clusters[0]["objects"].as_u64() >= Some(4), clusters)
+    };
+    wait_until(SOON, known).await;
+    let of_web = server.connect(&setup, &web).await;
+    let of_db = server.connect(&setup, &db).await;
+    named_until(&of_web, "policy[deny]", false).await;
+    named_until(&of_db, "policy[deny]", false).await;
+    let woken = async || server.admin.json("/debug/push").await["streamsWokenTotal"].as_u64();
+    let before = woken().await;
+
+    let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
+    setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
+    named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
+    assert_eq!(woken().await, before.map(|before| before + 1), "only whom it selects");
+    named_until(&of_db, "policy[deny]", false).await;
+
+    // What the program says of it.
+    let states = server.admin.json("/debug/config?kind=AuthorizationPolicy").await;
+    assert_eq!(
+        (&states[0]["state"], &states[0]["proxies"]),
+        (&json!("inForce"), &json!(1)),
+        "{states:#}"
+    );
+    let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
+    let asked = strait(&server, &[&ask[..], &["--path", "/admin"]].concat()).await;
+    assert_eq!(asked.status.code(), Some(2), "{}", text(&asked));
+    assert!(text(&asked).contains("http  deny: ns[shop]-policy[deny]-rule[0]"), "{}", text(&asked));
+    let asked = strait(&server, &[&ask[..], &["--path", "/"]].concat()).await;
+    assert_eq!(asked.status.code(), Some(0), "{}", text(&asked));
+    wait_until(SOON, async || {
+        let status = strait(&server, &["policy", "status", "shop/deny"]).await;
+        holds(status.status.code() == Some(0), text(&status))
+    })
+    .await;
+
+    // Broken, it stays what it was: here, and after a restart.
+    let broken = json!({ "action": "DENNY", "rules": [{}] });
+    setup.put("deny", &policy("deny", &json!({ "app": "web" }), &broken));
+    wait_until(SOON, async || {
+        let status = strait(&server, &["policy", "status", "deny"]).await;
+        let told = text(&status);
+        holds(status.status.code() == Some(2) && told.contains("STR0821"), told)
+    })
+    .await;
+    named_until(&of_web, "policy[deny]", true).await;
+    drop((of_web, of_db));
+    server.shut_down().await;
+    let server = setup.start_ready().await;
+    let of_web = server.connect(&setup, &web).await;
+    named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
+}
