@@ -158,8 +158,7 @@ impl WriterLease {
                     },
                 });
                 let path = self.path("");
-                client.create::<Value>(path.trim_end_matches('/'), &new).await?;
-                return Ok(true);
+                return taken(client.create::<Value>(path.trim_end_matches('/'), &new).await);
             }
             Err(error) => return Err(error),
         };
@@ -175,12 +174,7 @@ impl WriterLease {
             }
         }
         lease["spec"]["renewTime"] = json!(now);
-        match client.replace::<Value>(&self.path(NAME), &lease).await {
-            Ok(_) => Ok(true),
-            // It has changed since the look: the next one tells.
-            Err(ApiError::Rejected(status)) if status.code == 409 => Ok(false),
-            Err(error) => Err(error),
-        }
+        taken(client.replace::<Value>(&self.path(NAME), &lease).await)
     }
 
     /// Makes it nobody's, where it is ours.
@@ -202,6 +196,15 @@ impl WriterLease {
 
     fn path(&self, name: &str) -> String {
         format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases/{name}", self.namespace)
+    }
+}
+
+/// Whether it is ours by this write. Where somebody was quicker it is not: the next look tells.
+fn taken(written: Result<Value, ApiError>) -> Result<bool, ApiError> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(ApiError::Rejected(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

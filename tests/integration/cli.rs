@@ -550,6 +550,14 @@ async fn a_cluster_is_added_with_its_gateway_and_all_goes_with_it() {
     let role = get(&rig.remote, "ClusterRole", "", "strait-reader").expect("a role").to_string();
     assert!(role.contains("istio-ca-root-cert"), "its pods start with the roots: {role}");
 
+    // The same again mends what somebody took away, and leaves the credential alone.
+    rig.remote.store().delete("Deployment", "strait-gateway", "east-west-gateway").expect("there");
+    let before = rig.member("prod-eu");
+    let output = rig.strait(&[&with_network[..], &["--yes"]].concat()).await;
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stderr(&output).contains("a member already"), "{}", stderr(&output));
+    assert!(gateway("Deployment").is_some() && rig.member("prod-eu") == before);
+
     let purge = ["cluster", "remove", "prod-eu", "--purge", "prod-eu", "--yes"];
     let output = rig.strait(&purge).await;
     assert_eq!(code(&output), 0, "{}", stderr(&output));

@@ -146,8 +146,8 @@ pub(super) struct Joining<'a> {
     remote: ClusterApi,
     /// What is made in it.
     objects: Vec<Value>,
-    /// Whether it is the config cluster, which is a member by itself.
-    is_hub: bool,
+    /// Whether it is a member already, as the config cluster always is: then it gets no Secret.
+    is_member: bool,
     /// Whether its operator should look before going on.
     finds_problem: bool,
     /// For people.
@@ -180,8 +180,9 @@ pub(super) async fn prepare<'a>(
     if hub.get(&format!("/api/v1/namespaces/{ns}")).await?.is_none() {
         return Err(hub.no_namespace(ns));
     }
-    // What is printed may be to change what a member is told.
-    if !is_hub && (args.output.is_none() || !has_parts) {
+    // To a member a gateway or injection can be added later.
+    let is_member = is_hub || (has_parts && is_member(args, hub).await?);
+    if !is_member {
         free(hub, ns, &id, &server).await?;
     }
     let version = remote.get("/version").await?.unwrap_or_default();
@@ -210,13 +211,14 @@ pub(super) async fn prepare<'a>(
             network.map(|network| format!("  label {NETWORK_LABEL}={network} of namespace {ns}\n"));
         format!(", which is the config cluster\n{}", label.unwrap_or_default())
     } else {
-        format!(" (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
+        let known = if is_member { ", which is a member already" } else { "" };
+        format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
     };
     plan += &gateway.as_ref().map(GatewayPlan::told).unwrap_or_default();
     plan += &args.istio_service.iter().map(|at| istio_service::told(ns, at)).collect::<String>();
     plan += args.webhook.told();
     let mut finds_problem = false;
-    if !is_hub {
+    if !is_member {
         plan += &format!(
             "Will make in {}\n  secret {ns}/{}: cluster ID {id}, a token valid {}\n",
             hub.context,
@@ -227,7 +229,7 @@ pub(super) async fn prepare<'a>(
         finds_problem = told.lines().any(|line| line.trim_start().starts_with('!'));
         plan += &told;
     }
-    Ok(Joining { args: args.clone(), id, hub, remote, objects, is_hub, finds_problem, plan })
+    Ok(Joining { args: args.clone(), id, hub, remote, objects, is_member, finds_problem, plan })
 }
 
 /// What puts the config cluster into a network: a member's Secret would say it, and it has none.
@@ -342,7 +344,7 @@ impl Joining<'_> {
         for manifest in &self.objects {
             remote.apply(manifest).await?;
         }
-        if self.is_hub {
+        if self.is_member {
             done(&format!("gateway and injection as asked for made in {}", remote.context));
             return Ok(());
         }
@@ -358,7 +360,7 @@ impl Joining<'_> {
     /// Tells how the control plane takes it, and what to do next.
     pub(super) async fn follow(&self) -> CommandResult {
         let Self { args, id, remote, .. } = self;
-        let end = match self.is_hub {
+        let end = match self.is_member {
             true => Exit::Fine,
             false => args.wait.follow(id, &Goal::Synced).await?,
         };
@@ -384,7 +386,7 @@ impl Joining<'_> {
     pub(super) fn manifests(&self) -> Result<String, CommandFailure> {
         let Self { args, id, remote, .. } = self;
         let mut out = self.of_remote();
-        if !self.is_hub {
+        if !self.is_member {
             out += &format!("# In {}:\n", self.hub.context);
             let spec = member(args, id, remote, NO_TOKEN.to_owned())?;
             out += &secret::to_yaml(&args.change.hub.namespace, id, &spec, args.self_renew);
@@ -403,7 +405,7 @@ impl Joining<'_> {
     async fn print(&self) -> CommandResult {
         let Self { args, id, remote, .. } = self;
         let mut out = self.of_remote();
-        let made = match self.is_hub {
+        let made = match self.is_member {
             true => return output::print(&out).map(|()| Exit::Fine),
             false => remote.reader_token(args.token_ttl.0.as_secs()).await?,
         };
