@@ -6,6 +6,7 @@
 mod finding;
 mod injection;
 mod roots;
+mod traffic;
 
 use clap::Args;
 use serde_json::Value;
@@ -33,6 +34,8 @@ pub(crate) struct CheckArgs {
     /// same roots, and what their API servers do while the webhook doesn't answer
     #[arg(long)]
     secrets: bool,
+    #[command(flatten)]
+    traffic: traffic::TrafficArgs,
     #[command(flatten)]
     wait: WaitFor,
     #[command(flatten)]
@@ -132,6 +135,9 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         )));
     }
     let client = AdminClient::new(&args.ask.connect)?;
+    if args.traffic.traffic {
+        return traffic::run(&args.traffic, &client, &args.ask.show).await;
+    }
     let of_hub = args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
     let is_wanted = |category: &str| {
         args.categories.is_empty() || args.categories.iter().any(|one| one == category)

@@ -12,6 +12,7 @@ pub mod caller;
 pub mod csr;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub mod mesh_client;
 pub mod peer;
 pub mod rotation;
 pub mod service;

@@ -1,0 +1,562 @@
+//! `strait check --traffic`: real requests through each network's gateways, as a proxy of the mesh would send them.
+//!
+//! From where the command runs: it dials a gateway, shows the identity that it was given, names the service by SNI as sidecars do, and
+//! asks whoever answers. The first step that fails is told in the words of `strait explain`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use clap::Args;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+
+use crate::cli::client::AdminClient;
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, clean, items, text};
+use crate::codes::{self, Code};
+use crate::identity::mesh_client::{mesh_client, workload};
+use crate::identity::tls;
+
+/// How long each step may take.
+const STEP_LIMIT: Duration = Duration::from_secs(5);
+/// Of how many services of a cluster is asked whether they can be called.
+const SERVICES_ASKED: usize = 50;
+/// The most bytes of an answer that are read.
+const HEAD_MAX: usize = 4096;
+
+#[derive(Debug, Args)]
+pub(crate) struct TrafficArgs {
+    /// Send a request through each network's gateways, from here, as a sidecar would; needs --identity
+    #[arg(long, requires = "identity")]
+    pub(super) traffic: bool,
+    /// Who asks: a folder with cert-chain.pem, key.pem and root-cert.pem, as 'strait certs issue' makes
+    #[arg(long, value_name = "DIR", requires = "traffic")]
+    identity: Option<PathBuf>,
+    /// The cluster that this machine stands for: networks that it is in are not entered by gateways
+    #[arg(long, value_name = "ID", requires = "traffic")]
+    from: Option<String>,
+    /// Only to services of this cluster
+    #[arg(long, value_name = "ID", requires = "traffic")]
+    to: Option<String>,
+    /// Write what was found as JUnit's XML, too
+    #[arg(long, value_name = "FILE", requires = "traffic")]
+    junit: Option<PathBuf>,
+}
+
+const RESULTS: TableLayout = TableLayout {
+    kind: "request",
+    name: |row| format!("{}/{}/{}", text(&row["from"]), text(&row["to"]), text(&row["gateway"])),
+    columns: &[
+        Column::new("FROM", |row, _| text(&row["from"]).into()),
+        Column::new("TO", |row, _| text(&row["to"]).into()),
+        Column::new("NETWORK", |row, _| text(&row["network"]).into()),
+        Column::new("GATEWAY", |row, _| text(&row["gateway"]).into()),
+        Column::new("SERVICE", |row, _| text(&row["service"]).into()),
+        Column::new("RESULT", result),
+        Column::new("TOOK", |row, _| match row["ms"].as_f64() {
+            Some(ms) => format!("{ms:.1} ms").into(),
+            None => "<none>".into(),
+        }),
+        Column::new("ANSWERED BY", |row, _| text(&row["identity"]).into()),
+    ],
+};
+
+fn result(row: &Value, look: &OutputStyle) -> Cell {
+    match failed(row) {
+        None => Cell::good(format!("{} {}", sign(true, look), text(&row["answer"]))),
+        Some(step) => Cell::bad(format!("{} {}", sign(false, look), text(&step["step"]))),
+    }
+}
+
+fn sign(ok: bool, look: &OutputStyle) -> &'static str {
+    match (ok, look.unicode) {
+        (true, true) => "✓",
+        (false, true) => "✗",
+        (true, false) => "ok",
+        (false, false) => "failed",
+    }
+}
+
+fn failed(row: &Value) -> Option<&Value> {
+    items(&row["steps"]).iter().find(|step| step["ok"] == false)
+}
+
+/// Runs `strait check --traffic`. Exit code 2: some request failed.
+pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -> CommandResult {
+    let directory = args.identity.as_deref().unwrap_or(Path::new("."));
+    let identity = mesh_client(directory, SystemTime::now())
+        .map_err(|error| CommandFailure::identity("--identity: ", &error))?;
+    let clusters = client.get("/debug/clusters", &[]).await?.value;
+    for id in [&args.from, &args.to].into_iter().flatten() {
+        if !items(&clusters).iter().any(|row| row["id"] == **id) {
+            let text = format!("no cluster {id:?} is known");
+            return Err(CommandFailure::failed(text).next("strait cluster list"));
+        }
+    }
+    let networks = client.get("/debug/networks", &[]).await?.value;
+    let services = client.get("/debug/services", &[]).await?.value;
+    let mut rows = Vec::new();
+    for network in items(&networks) {
+        let is_in = |id: &String| items(&network["clusters"]).iter().any(|one| one == id.as_str());
+        if args.from.as_ref().is_some_and(is_in) {
+            continue;
+        }
+        for cluster in items(&network["clusters"]).iter().map(text) {
+            if args.to.as_ref().is_none_or(|to| *to == cluster) {
+                let target = target(client, items(&services), network, &cluster).await?;
+                rows.extend(ask(&identity, args.from.as_deref(), network, &cluster, target).await);
+            }
+        }
+    }
+    let answer = Value::Array(rows);
+    let raw = format!("{answer:#}\n");
+    let look = OutputStyle::of_stdout();
+    let mut printed = RESULTS.render(&raw, &answer, show, &look);
+    if show.output.is_for_people() {
+        printed += &told(items(&answer));
+    }
+    output::print(&printed)?;
+    if let Some(file) = &args.junit {
+        std::fs::write(file, junit(items(&answer))).map_err(|error| {
+            let text = format!("{} can't be written: {error}", file.display());
+            CommandFailure::failed(text).next("name a file in a folder of yours")
+        })?;
+    }
+    let bad = items(&answer).iter().any(|row| failed(row).is_some());
+    Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
+}
+
+/// What failed, a paragraph each.
+fn told(rows: &[Value]) -> String {
+    let mut out = String::new();
+    for row in rows {
+        let Some(step) = failed(row) else { continue };
+        let (from, to, code) = (text(&row["from"]), text(&row["to"]), text(&step["code"]));
+        let found = codes::find(&code).map_or("", |code| code.next);
+        out += &format!("\n{from} to {to}: {}: {}\n", text(&step["step"]), text(&step["detail"]));
+        out +=
+            &format!("  next: {}\n  help: strait help {code}\n", found.replace('\n', "\n        "));
+    }
+    if rows.is_empty() {
+        out += "There is no other network to enter.\n";
+    }
+    out
+}
+
+/// A service of a cluster that a proxy of another network is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TrafficTarget {
+    hostname: String,
+    port: u16,
+    /// Whether it is asked by HTTP/1.1.
+    speaks_http: bool,
+    accounts: Vec<String>,
+}
+
+/// The first service by name that can be called in `cluster` from other networks.
+async fn target(
+    client: &AdminClient,
+    services: &[Value],
+    network: &Value,
+    cluster: &str,
+) -> Result<Option<TrafficTarget>, CommandFailure> {
+    let of_cluster =
+        services.iter().filter(|row| items(&row["clusters"]).iter().any(|one| one == cluster));
+    for row in of_cluster.take(SERVICES_ASKED) {
+        let hostname = text(&row["hostname"]);
+        let query = [("hostname", hostname.as_str())];
+        let endpoints = client.get("/debug/endpoints", &query).await?.value;
+        if let Some(target) = callable(row, items(&endpoints), network, cluster) {
+            return Ok(Some(target));
+        }
+    }
+    Ok(None)
+}
+
+/// The service, where it has a port with an endpoint that is ready and takes mTLS.
+fn callable(
+    service: &Value,
+    endpoints: &[Value],
+    network: &Value,
+    cluster: &str,
+) -> Option<TrafficTarget> {
+    if service["resolution"] != "ClientSideLB" {
+        return None;
+    }
+    let takes = |port: &Value| {
+        endpoints.iter().any(|one| {
+            one["cluster"] == cluster
+                && one["network"] == network["network"]
+                && one["health"] == "healthy"
+                && one["tlsMode"] == "istio"
+                && one["portName"] == port["name"]
+        })
+    };
+    // Those that can be asked something first.
+    let http = |port: &&Value| port["protocol"] == "HTTP";
+    let ports = || items(&service["ports"]).iter().filter(|port| takes(port));
+    let port = ports().find(http).or_else(|| ports().find(|port| port["protocol"] != "UDP"))?;
+    Some(TrafficTarget {
+        hostname: service["hostname"].as_str()?.to_owned(),
+        port: u16::try_from(port["port"].as_u64()?).ok()?,
+        speaks_http: http(&port),
+        accounts: items(&service["serviceAccounts"]).iter().map(text).collect(),
+    })
+}
+
+/// Asks through each gateway of the network.
+async fn ask(
+    identity: &Arc<ClientConfig>,
+    from: Option<&str>,
+    network: &Value,
+    cluster: &str,
+    target: Option<TrafficTarget>,
+) -> Vec<Value> {
+    let mut row = json!({
+        "from": from.unwrap_or("here"), "to": cluster, "network": network["network"],
+        "gateway": null, "service": null, "identity": null, "answer": null, "ms": null,
+    });
+    let Some(target) = target else {
+        let detail = "no service of it has a ready endpoint there that takes mTLS and is known by an address";
+        row["steps"] = json!([failure("ready", &codes::NOT_READY, detail.to_owned())]);
+        return vec![row];
+    };
+    row["service"] = json!(format!("{}:{}", target.hostname, target.port));
+    if items(&network["gateways"]).is_empty() {
+        let detail =
+            format!("network {} has no gateway that can be dialled", text(&network["network"]));
+        row["steps"] = json!([failure("gateway", &codes::NO_GATEWAY, detail)]);
+        return vec![row];
+    }
+    let mut rows = Vec::new();
+    for gateway in items(&network["gateways"]) {
+        let address = gateway["address"].as_str().and_then(|text| text.parse().ok());
+        let port = gateway["port"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let (Some(address), Some(port @ 1..)) = (address, port) else { continue };
+        let socket = std::net::SocketAddr::new(address, port);
+        let begun = Instant::now();
+        let probed = probe(identity, socket, &target).await;
+        let mut row = row.clone();
+        row["gateway"] = json!(socket.to_string());
+        row["identity"] = json!(probed.identity);
+        row["answer"] = json!(probed.answer);
+        row["ms"] = json!((begun.elapsed().as_secs_f64() * 1e6).round() / 1e3);
+        row["steps"] = json!(probed.steps);
+        rows.push(row);
+    }
+    rows
+}
+
+fn failure(step: &str, code: &Code, detail: String) -> Value {
+    json!({ "step": step, "ok": false, "code": code.id, "detail": detail })
+}
+
+/// What came of one request.
+#[derive(Debug, Default)]
+struct ProbeOutcome {
+    steps: Vec<Value>,
+    identity: Option<String>,
+    answer: Option<String>,
+}
+
+/// Dials, shakes hands, asks; to the first step that fails.
+async fn probe(
+    identity: &Arc<ClientConfig>,
+    gateway: std::net::SocketAddr,
+    target: &TrafficTarget,
+) -> ProbeOutcome {
+    let mut outcome = ProbeOutcome::default();
+    let late =
+        || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {STEP_LIMIT:?}"));
+    let dialled = timeout(STEP_LIMIT, TcpStream::connect(gateway)).await;
+    let stream = match dialled.unwrap_or_else(|_| Err(late())) {
+        Ok(stream) => stream,
+        Err(error) => {
+            let detail = format!("connect {gateway}: {error}");
+            outcome.steps.push(failure("gateway", &codes::GATEWAY_DEAD, detail));
+            return outcome;
+        }
+    };
+    let ok = |step: &str, detail: &str| json!({ "step": step, "ok": true, "detail": detail });
+    outcome.steps.push(ok("gateway", &format!("{gateway} answers")));
+    let TrafficTarget { hostname, port, .. } = target;
+    let sni = format!("outbound_.{port}_._.{hostname}");
+    let shaken = match ServerName::try_from(sni.clone()) {
+        Ok(name) => {
+            let connector = TlsConnector::from(Arc::clone(identity));
+            let shaken = timeout(STEP_LIMIT, connector.connect(name, stream)).await;
+            shaken.unwrap_or_else(|_| Err(late())).map_err(|error| tls::failure(&error))
+        }
+        Err(_) => Err("it is no name that TLS can carry".to_owned()),
+    };
+    let mut stream = match shaken {
+        Ok(stream) => stream,
+        Err(fact) => {
+            let detail = format!("mTLS for {sni}: {fact}");
+            outcome.steps.push(failure("mtls", &codes::TRAFFIC_FAILS, detail));
+            return outcome;
+        }
+    };
+    let peer = workload(stream.get_ref().1).map(|peer| peer.id().to_string());
+    match peer {
+        Ok(peer) if target.accounts.is_empty() || target.accounts.contains(&peer) => {
+            outcome.steps.push(ok("mtls", &format!("{peer} answers")));
+            outcome.identity = Some(peer);
+        }
+        Ok(peer) => {
+            let known = target.accounts.join(", ");
+            let detail = format!("{peer} answers, and proxies expect one of {known}");
+            outcome.steps.push(failure("mtls", &codes::TRAFFIC_FAILS, detail));
+            outcome.identity = Some(peer);
+            return outcome;
+        }
+        Err(error) => {
+            outcome.steps.push(failure("mtls", &codes::TRAFFIC_FAILS, error.to_string()));
+            return outcome;
+        }
+    }
+    if !target.speaks_http {
+        outcome.answer = Some("connected".to_owned());
+        return outcome;
+    }
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: {hostname}:{port}\r\nUser-Agent: strait-check\r\nConnection: close\r\n\r\n"
+    );
+    let asked = async {
+        stream.write_all(request.as_bytes()).await?;
+        let mut head = Vec::new();
+        while head.len() < HEAD_MAX && !head.contains(&b'\n') {
+            if stream.read_buf(&mut head).await? == 0 {
+                break;
+            }
+        }
+        Ok(String::from_utf8_lossy(&head).into_owned())
+    };
+    let asked: io::Result<String> =
+        timeout(STEP_LIMIT, asked).await.unwrap_or_else(|_| Err(late()));
+    let status = asked.and_then(|head| {
+        let status = head.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
+        let status = status.and_then(|text| text.trim_end().parse::<u16>().ok());
+        status.ok_or_else(|| io::Error::other("what comes back is no answer of HTTP/1.1"))
+    });
+    match status {
+        // What the service makes of the question is its own affair; that it is not there is not.
+        Ok(status) if ![502, 503, 504].contains(&status) => {
+            outcome.steps.push(ok("answer", &status.to_string()));
+            outcome.answer = Some(status.to_string());
+        }
+        Ok(status) => {
+            let detail = format!("the answer is {status}: the sidecar reaches no workload");
+            outcome.steps.push(failure("answer", &codes::TRAFFIC_FAILS, detail));
+        }
+        Err(error) => {
+            let detail = format!("GET / of {hostname}:{port}: {}", tls::failure(&error));
+            outcome.steps.push(failure("answer", &codes::TRAFFIC_FAILS, detail));
+        }
+    }
+    outcome
+}
+
+/// The results in the form that CI systems read: a test case for each request.
+fn junit(rows: &[Value]) -> String {
+    let failures = rows.iter().filter(|row| failed(row).is_some()).count();
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"strait check --traffic\" tests=\"{}\" failures=\"{failures}\">\n",
+        rows.len()
+    );
+    for row in rows {
+        let part = |name: &str| escaped(&text(&row[name]));
+        let seconds = row["ms"].as_f64().unwrap_or(0.0) / 1e3;
+        let name = format!(
+            "{} to {} by {} for {}",
+            part("from"),
+            part("to"),
+            part("gateway"),
+            part("service")
+        );
+        out += &format!(
+            "<testcase classname=\"network {}\" name=\"{name}\" time=\"{seconds:.3}\"",
+            part("network")
+        );
+        match failed(row) {
+            None => out += "/>\n",
+            Some(step) => {
+                let (at, detail) = (escaped(&text(&step["step"])), escaped(&text(&step["detail"])));
+                let code = escaped(&text(&step["code"]));
+                out +=
+                    &format!("><failure type=\"{code}\" message=\"{at}: {detail}\"/></testcase>\n");
+            }
+        }
+    }
+    out + "</testsuite>\n</testsuites>\n"
+}
+
+/// Text for an attribute of XML, which has no control characters.
+fn escaped(text: &str) -> String {
+    let mut out = String::new();
+    for c in clean(text).chars() {
+        match c {
+            '&' => out += "&amp;",
+            '<' => out += "&lt;",
+            '>' => out += "&gt;",
+            '"' => out += "&quot;",
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::ServerConfig;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
+
+    use super::*;
+    use crate::cli::output::tests::LOOK;
+    use crate::identity::authority::write_workload;
+    use crate::identity::{Authority, AuthorityPem, SpiffeId};
+
+    const WEB: &str = "web.shop.svc.cluster.local";
+
+    fn service(protocol: &str) -> Value {
+        json!({
+            "hostname": WEB, "resolution": "ClientSideLB", "clusters": ["west"],
+            "ports": [{ "name": "tls", "port": 443, "protocol": "TLS" }, { "name": "http", "port": 80, "protocol": protocol }],
+            "serviceAccounts": ["spiffe://cluster.local/ns/shop/sa/web"],
+        })
+    }
+
+    fn endpoint(port: &str, health: &str, tls: &str) -> Value {
+        json!({ "cluster": "west", "network": "n2", "health": health, "tlsMode": tls, "portName": port })
+    }
+
+    #[test]
+    fn what_is_called_is_ready_and_takes_mtls() {
+        let network = json!({ "network": "n2" });
+        let found = |protocol: &str, endpoints: &[Value], cluster: &str| {
+            callable(&service(protocol), endpoints, &network, cluster)
+                .map(|target| (target.port, target.speaks_http))
+        };
+        let both = [endpoint("tls", "healthy", "istio"), endpoint("http", "healthy", "istio")];
+        assert_eq!(found("HTTP", &both, "west"), Some((80, true)));
+        assert_eq!(found("UDP", &both, "west"), Some((443, false)));
+        assert_eq!(found("HTTP", &both[..1], "west"), Some((443, false)));
+        assert_eq!(found("HTTP", &both, "east"), None);
+        assert_eq!(found("HTTP", &[endpoint("http", "draining", "istio")], "west"), None);
+        assert_eq!(found("HTTP", &[endpoint("http", "healthy", "disabled")], "west"), None);
+    }
+
+    /// A CA, a client's identity of it, and a gateway behind which a workload of `account` answers with `answer`.
+    async fn rig(account: &str, answer: &'static str) -> (Arc<ClientConfig>, std::net::SocketAddr) {
+        let now = SystemTime::now();
+        let pem = AuthorityPem::generate(now).expect("a CA");
+        let authority = Authority::new(&pem, "test", now).expect("a sound CA");
+        let issue = |account: &str| {
+            let id = SpiffeId::new("cluster.local", "shop", account).expect("an identity");
+            authority.issue_workload(&id, Duration::from_secs(600), now).expect("issued")
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        write_workload(folder.path(), &issue("client"), authority.roots()).expect("written");
+        let client = mesh_client(folder.path(), now).expect("a client");
+        let issued = issue(account);
+        let server = ServerConfig::builder_with_provider(tls::provider())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(issued.chain.certificates().to_vec(), issued.key_der())
+            .expect("a certificate");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        tokio::spawn(async move {
+            let acceptor = TlsAcceptor::from(Arc::new(server));
+            while let Ok((socket, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+                // As a gateway does, by the name alone.
+                let wanted = format!("outbound_.80_._.{WEB}");
+                if stream.get_ref().1.server_name() != Some(wanted.as_str()) {
+                    continue;
+                }
+                let mut bytes = [0; 512];
+                let _ = stream.read(&mut bytes).await;
+                let _ = stream.write_all(answer.as_bytes()).await;
+                let _ = stream.shutdown().await;
+            }
+        });
+        (client, address)
+    }
+
+    #[tokio::test]
+    async fn a_request_goes_through_a_gateway_to_the_first_step_that_fails() {
+        let target = TrafficTarget {
+            hostname: WEB.into(),
+            port: 80,
+            speaks_http: true,
+            accounts: vec!["spiffe://cluster.local/ns/shop/sa/web".into()],
+        };
+        let ends = |outcome: &ProbeOutcome| {
+            let last = outcome.steps.last().expect("a step");
+            (text(&last["step"]), last["ok"] == true, text(&last["detail"]))
+        };
+        let fine = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
+        let (client, gateway) = rig("web", fine).await;
+        let outcome = probe(&client, gateway, &target).await;
+        assert_eq!(ends(&outcome), ("answer".into(), true, "404".into()));
+        assert_eq!(outcome.identity.as_deref(), Some("spiffe://cluster.local/ns/shop/sa/web"));
+        // It is not there behind the gateway.
+        let other = TrafficTarget { hostname: "db.shop".into(), ..target.clone() };
+        let (step, ok, detail) = ends(&probe(&client, gateway, &other).await);
+        assert!(step == "answer" && !ok, "{detail}");
+
+        let (client, gateway) = rig("web", "HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
+        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        assert!(step == "answer" && !ok && detail.contains("503"), "{detail}");
+
+        let (client, gateway) = rig("thief", fine).await;
+        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        assert!(step == "mtls" && !ok && detail.contains("sa/thief answers"), "{detail}");
+
+        // Another mesh's root.
+        let (_, gateway) = rig("web", fine).await;
+        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        assert!(step == "mtls" && !ok, "{detail}");
+
+        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let gateway = nobody.local_addr().expect("bound");
+        drop(nobody);
+        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        assert!(step == "gateway" && !ok && detail.contains("refused"), "{detail}");
+    }
+
+    #[tokio::test]
+    async fn what_can_not_be_asked_is_told_and_written_for_ci() {
+        let (client, _) = rig("web", "").await;
+        let network = json!({ "network": "n2", "clusters": ["west"], "gateways": [] });
+        let target =
+            callable(&service("HTTP"), &[endpoint("http", "healthy", "istio")], &network, "west");
+        let mut rows = ask(&client, Some("east"), &network, "west", target).await;
+        rows.extend(ask(&client, None, &network, "we<st\"", None).await);
+        rows.push(json!({ "from": "here", "to": "a", "network": "n3", "gateway": "g", "service": "s", "answer": "200", "ms": 12.5, "steps": [] }));
+        let steps: Vec<_> =
+            rows.iter().map(|row| failed(row).map(|step| text(&step["step"]))).collect();
+        assert_eq!(steps, [Some("gateway".to_owned()), Some("ready".to_owned()), None]);
+        assert!(
+            told(&rows).contains("east to west: gateway: network n2 has no gateway"),
+            "{}",
+            told(&rows)
+        );
+        assert_eq!(result(&rows[2], &LOOK).paint(&LOOK), "✓ 200");
+        let xml = junit(&rows);
+        assert!(xml.contains("tests=\"3\" failures=\"2\""), "{xml}");
+        assert!(xml.contains("here to we&lt;st&quot; by") && !xml.contains("we<st"), "{xml}");
+        assert!(xml.contains("<failure type=\"STR0401\" message=\"gateway: network n2"), "{xml}");
+        assert!(xml.contains("time=\"0.013\"/>") || xml.contains("time=\"0.012\"/>"), "{xml}");
+    }
+}
