@@ -3,10 +3,14 @@
 //! Each is written beside its name, synced, renamed, and its folder synced; what could not be written is taken
 //! away again, and what was there before stays. Reading is bounded: a file that is too large is not looked into.
 
+mod lines;
+
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+pub use self::lines::{LineFile, ReadLines};
 
 /// May be read by everyone.
 pub const PUBLIC: u32 = 0o644;

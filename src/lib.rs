@@ -33,6 +33,7 @@ pub mod folder;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod hash;
+pub mod history;
 pub mod identity;
 pub mod inject;
 pub mod lkg;

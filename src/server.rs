@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -36,10 +36,12 @@ use self::source::ConfigOrigin;
 use self::state_dir::StateDir;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
+use crate::history::HistoryRecorder;
 use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
 use crate::policy::{self, PolicyError};
 use crate::task::Supervisor;
+use crate::timeline::{self, Timeline, TimelineFile};
 use crate::xds;
 
 /// How long streams have to end before the process does.
@@ -67,6 +69,8 @@ pub struct Bound {
     saved: Option<watch::Receiver<bool>>,
     /// Whether another may write into clusters.
     given_up: watch::Receiver<bool>,
+    /// Closed once the timeline and the history have been written, where they are.
+    written: mpsc::Receiver<()>,
     /// What holds the token where there is no state directory; it goes with the process.
     _temporary: Option<TempDir>,
     /// Ours until the last task has ended.
@@ -92,6 +96,9 @@ impl Bound {
         }
         // It says itself where that fails.
         let _ = tokio::time::timeout(SAVE, self.given_up.wait_for(|given_up| *given_up)).await;
+        if tokio::time::timeout(SAVE, self.written.recv()).await.is_err() {
+            warn!("the timeline or the history was not written to its end in time");
+        }
         self.tasks.shut_down(Duration::from_secs(5)).await;
     }
 }
@@ -179,7 +186,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     };
     let inject = webhook.as_ref().map(|(_, local)| *local);
 
-    let core = Core::start(args, source.config_cluster_id(), &tasks);
+    let (timeline, timeline_file) = match state_path.as_deref() {
+        Some(directory) => {
+            let (file, past) = TimelineFile::open(directory.join("timeline"));
+            (Arc::new(Timeline::restored(past)), Some(file))
+        }
+        None => (Arc::default(), None),
+    };
+    let core = Core::start(args, source.config_cluster_id(), Arc::clone(&timeline), &tasks);
     let (rules, state) = (policy.policy.clone(), state_path.clone());
     let certificates = Certificates { identity: identity.clone(), named_roots };
     let inputs =
@@ -199,8 +213,24 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             (listener, settings)
         }),
     };
+    let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
+    let versions = core.context.clone();
     let ServerOutputs { streams, saved, drain } =
-        ServerOutputs::start(ports, core, inputs, policy, &tasks);
+        ServerOutputs::start(ports, core, inputs, policy, history, &tasks);
+    // Held by whoever has to write something at the end, until that is done.
+    let (writing, written) = mpsc::channel::<()>(1);
+    if let Some(file) = timeline_file {
+        let (keeping, writing) = (timeline::keep(timeline, file, drain.clone()), writing.clone());
+        tasks.spawn("timeline", async move {
+            let _writing = writing;
+            keeping.await;
+        });
+    }
+    let recording = recorder.run(versions, drain.clone());
+    tasks.spawn("history", async move {
+        let _writing = writing;
+        recording.await;
+    });
     info!(%xds, %admin, token_file = %token_file.display(), "listening");
     Ok(Bound {
         xds,
@@ -213,6 +243,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         streams,
         saved,
         given_up,
+        written,
         _temporary: temporary,
         _state_dir: state_dir,
     })

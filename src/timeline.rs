@@ -1,7 +1,10 @@
 //! The last changes: which objects caused each, what it was, who was sent it, and when they had answered.
 //!
 //! Owns a bounded list. The event loop enters what it has published; each stream that is woken for a change holds a
-//! [`Receipt`] and hands it back with the proxy's answer, so that nobody has to ask the streams. Knows nothing of xDS.
+//! [`Receipt`] and hands it back with the proxy's answer, so that nobody has to ask the streams. With a state directory the
+//! list is also in a file ([`TimelineFile`]). Knows nothing of xDS.
+
+mod file;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,10 +13,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
+pub use self::file::{TimelineFile, keep};
 use crate::model::Causes;
 
 /// How many changes are kept; the oldest go first. Some 500 bytes each.
 const ENTRIES_MAX: usize = 1024;
+/// How many of the proxies that refuse a change are named.
+const REFUSERS_MAX: usize = 8;
 
 /// The last changes.
 #[derive(Debug)]
@@ -36,8 +42,12 @@ pub struct TimelineEntry {
     pub effect: String,
     /// The version of the mesh that it is.
     pub version: u64,
+    /// From when the first of it was heard until a version was begun: what else came meanwhile is part of it.
+    pub waited: Duration,
     /// From when the first of it was heard until the version was there.
     pub published_after: Duration,
+    /// Whether it is from before this process.
+    pub restored: bool,
     /// How far proxies have followed.
     pub delivery: Arc<Delivery>,
 }
@@ -52,6 +62,8 @@ pub struct Delivery {
     unfollowed: AtomicU32,
     /// When the last answer came, in microseconds after the change was heard.
     last_answer: AtomicU64,
+    /// Who refused it, the first few.
+    refusers: Mutex<Vec<String>>,
 }
 
 /// A [`Delivery`] at one moment.
@@ -80,22 +92,40 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// Enters a change that was just published.
+    /// One that goes on behind these changes of before, which are in order.
+    pub fn restored(past: Vec<TimelineEntry>) -> Self {
+        let entries: VecDeque<_> = past.into_iter().map(Arc::new).collect();
+        let last = entries.back().map_or(0, |last| last.seq);
+        Self { entries: Mutex::new(entries), last: watch::Sender::new(last) }
+    }
+
+    /// Enters a change that was just published, of a version that was begun then.
     pub fn enter(
         &self,
         version: u64,
         causes: Causes,
         effect: String,
         delivery: Arc<Delivery>,
+        begun: Instant,
     ) -> Arc<TimelineEntry> {
+        let waited = begun.saturating_duration_since(delivery.heard);
         let published_after = delivery.heard.elapsed();
         let at = SystemTime::now();
         let at = at.checked_sub(published_after).unwrap_or(at);
         let mut entries = self.entries();
         let seq = entries.back().map_or(1, |last| last.seq + 1);
-        let entry = TimelineEntry { seq, at, causes, effect, version, published_after, delivery };
-        let entry = Arc::new(entry);
-        if entries.len() == ENTRIES_MAX {
+        let entry = Arc::new(TimelineEntry {
+            seq,
+            at,
+            causes,
+            effect,
+            version,
+            waited,
+            published_after,
+            restored: false,
+            delivery,
+        });
+        if entries.len() >= ENTRIES_MAX {
             entries.pop_front();
         }
         entries.push_back(Arc::clone(&entry));
@@ -132,7 +162,27 @@ impl Delivery {
             refused: AtomicU32::new(0),
             unfollowed: AtomicU32::new(0),
             last_answer: AtomicU64::new(0),
+            refusers: Mutex::default(),
         }
+    }
+
+    /// How far one came of which nobody will hear more.
+    fn past(heard: Instant, counts: DeliveryCounts, refusers: Vec<String>) -> Self {
+        let last = counts.last_answer.map_or(0, |after| after.as_micros());
+        Self {
+            heard,
+            proxies: AtomicU32::new(counts.proxies),
+            acknowledged: AtomicU32::new(counts.acknowledged),
+            refused: AtomicU32::new(counts.refused),
+            unfollowed: AtomicU32::new(counts.unfollowed),
+            last_answer: AtomicU64::new(u64::try_from(last).unwrap_or(u64::MAX)),
+            refusers: Mutex::new(refusers),
+        }
+    }
+
+    /// The node ids of proxies that refused some of it: the first eight.
+    pub fn refused_by(&self) -> Vec<String> {
+        self.refusers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// For one stream more.
@@ -175,9 +225,14 @@ impl Receipt {
         }
     }
 
-    /// The proxy refused some of it.
-    pub fn refuse(mut self) {
+    /// The proxy with that node id refused some of it.
+    pub fn refuse(mut self, proxy: &str) {
         if let Some(delivery) = self.0.take() {
+            let mut refusers = delivery.refusers.lock().unwrap_or_else(PoisonError::into_inner);
+            if refusers.len() < REFUSERS_MAX {
+                refusers.push(proxy.to_owned());
+            }
+            drop(refusers);
             delivery.answered(&delivery.refused);
         }
     }
@@ -202,12 +257,13 @@ mod tests {
         let [first, second, third, fourth] = [(); 4].map(|()| delivery.receipt());
         assert_eq!((delivery.counts().waiting(), delivery.counts().last_answer), (4, None));
         first.acknowledge();
-        second.refuse();
+        second.refuse("web-0.shop");
         drop(third);
         let counts = delivery.counts();
         assert!(counts.last_answer.is_some());
         let DeliveryCounts { proxies, acknowledged, refused, unfollowed, .. } = counts;
         assert_eq!([proxies, acknowledged, refused, unfollowed, counts.waiting()], [4, 1, 1, 1, 1]);
+        assert_eq!(delivery.refused_by(), ["web-0.shop"]);
         fourth.acknowledge();
         assert_eq!(delivery.counts().waiting(), 0);
     }
@@ -218,7 +274,7 @@ mod tests {
         let enter = |version: u64| {
             let cause = Cause::named("east".into(), "Service", format!("s{version}"));
             let delivery = Arc::new(Delivery::new(Instant::now()));
-            timeline.enter(version, cause.into(), String::new(), delivery)
+            timeline.enter(version, cause.into(), String::new(), delivery, Instant::now())
         };
         let seen = timeline.last();
         assert_eq!(*seen.borrow(), 0);

@@ -129,9 +129,12 @@ fn view(entry: &TimelineEntry) -> Value {
         "proxies": delivery.proxies,
         "acknowledged": delivery.acknowledged,
         "refused": delivery.refused,
+        "refusedBy": entry.delivery.refused_by(),
         "waiting": delivery.waiting(),
+        "waitedMs": milliseconds(entry.waited),
         "publishedMs": milliseconds(entry.published_after),
         "ms": milliseconds(took),
+        "restored": entry.restored,
     })
 }
 
@@ -161,7 +164,7 @@ mod tests {
             let receipt = delivery.receipt();
             let cause = Cause::named("east".into(), "Pod", "web");
             let words = format!("change {version}");
-            timeline.enter(version, Causes::from(cause), words, delivery);
+            timeline.enter(version, Causes::from(cause), words, delivery, Instant::now());
             receipt
         };
         enter(1).acknowledge();
@@ -174,7 +177,7 @@ mod tests {
             told.len()
         };
         assert_eq!(next().await, 1);
-        second.refuse();
+        second.refuse("sidecar~10.0.0.1~web.shop~shop.svc");
         assert_eq!(next().await, 2);
         enter(3).acknowledge();
         assert_eq!(next().await, 3);
@@ -183,5 +186,6 @@ mod tests {
             assert!(told.contains(&format!("event: {name}\\nid: {id}\\n")), "{told}");
         }
         assert!(told[1].contains("\\\"refused\\\":1"), "{}", told[1]);
+        assert!(told[1].contains("~web.shop~"), "{}", told[1]);
     }
 }

@@ -6,6 +6,7 @@
 mod access;
 mod events;
 mod failure;
+mod history;
 mod page;
 mod port;
 mod session;
@@ -13,7 +14,7 @@ mod stored;
 mod token;
 mod views;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use self::events::EventsQuery;
 use self::failure::pretty;
 use self::failure::{AdminFailure, AdminResult, bad};
+use self::history::{DiffQuery, HistoryQuery};
 pub use self::page::BrowserAccess;
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
@@ -41,6 +43,7 @@ use crate::clusters::status::ClusterStatus;
 use crate::codes;
 use crate::descriptors::Descriptors;
 use crate::explain::{explain, find_service};
+use crate::history::History;
 use crate::identity::{RootLife, ServerIdentity};
 use crate::mesh::watch::SourceProblem;
 use crate::metrics::{Metrics, WithheldCounts};
@@ -85,6 +88,8 @@ pub struct Sources {
     pub tasks: Supervisor,
     /// What changed lately, and why.
     pub timeline: Arc<Timeline>,
+    /// What each version changed.
+    pub history: Arc<History>,
     /// How the event loop fares.
     pub figures: watch::Receiver<LoopCounters>,
     /// Whether the process is ready.
@@ -150,8 +155,11 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/config/reach", get(access::reach))
         .route("/debug/certificates", get(certificates))
         .route("/debug/mesh", get(mesh))
+        .route("/debug/codes", get(all_codes))
         .route("/debug/policy", get(policy))
         .route("/debug/events", get(changes))
+        .route("/debug/history", get(recorded))
+        .route("/debug/diff", get(otherwise))
         .route("/debug/push", get(push))
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
@@ -217,7 +225,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,events,certificates,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,events,history,diff,codes,certificates,mesh,policy,push}".into(),
     )
 }
 
@@ -241,7 +249,7 @@ fn alive(stuck: &[(&'static str, Duration)]) -> (StatusCode, String) {
 
 async fn readyz(
     State(sources): SourcesState,
-    Query(query): Query<std::collections::BTreeMap<String, String>>,
+    Query(query): Query<BTreeMap<String, String>>,
 ) -> Response {
     let readiness = sources.readiness.borrow().clone();
     let status = if readiness.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -436,6 +444,13 @@ async fn certificates(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &views::certificates(&identity)))
 }
 
+/// What each code means, and what mends it.
+async fn all_codes() -> AdminResult {
+    let row = |code: &codes::Code| (code.id, json!({ "title": code.title, "next": code.next }));
+    let rows: BTreeMap<_, _> = codes::all().into_iter().map(row).collect();
+    Ok(pretty(StatusCode::OK, &rows))
+}
+
 async fn mesh(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
@@ -476,6 +491,16 @@ async fn changes(
     headers: HeaderMap,
 ) -> Response {
     events::answer(&sources.timeline, &query, &headers)
+}
+
+/// What each version changed.
+async fn recorded(State(sources): SourcesState, Query(query): Query<HistoryQuery>) -> AdminResult {
+    history::records(&sources.history, &query)
+}
+
+/// What is otherwise now than it was then.
+async fn otherwise(State(sources): SourcesState, Query(query): Query<DiffQuery>) -> AdminResult {
+    history::difference(&sources.history, &query)
 }
 
 async fn push(State(sources): SourcesState) -> AdminResult {

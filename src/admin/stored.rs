@@ -60,7 +60,7 @@ impl StoredAnswers {
         };
         let query: BTreeMap<&str, String> = query
             .iter()
-            .filter(|(name, _)| *name != "since")
+            .filter(|(name, _)| !["since", "verbose"].contains(&name.as_str()))
             .map(|(name, value)| (name.as_str(), asked(name, value)))
             .collect();
         let fits = |name: &str, stored: &str| {

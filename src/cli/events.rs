@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::failure::{CommandResult, Exit};
 use super::list::{QueryArgs, follow_pause};
-use super::output::{self, Cell, Column, OutputStyle, TableLayout, items, text};
+use super::output::{self, Cell, Column, OutputStyle, TableLayout, clean, items, text};
 
 /// A change is shown without its last answers when the next is this far away.
 const LATE: usize = 8;
@@ -30,11 +30,16 @@ const EVENTS: TableLayout = TableLayout {
     name: |row| text(&row["seq"]),
     columns: &[
         Column::wide("SEQ", |row, _| text(&row["seq"]).into()),
-        Column::new("TIME", |row, _| time_of_day(&row["at"]).into()),
+        Column::new("TIME", |row, look| time(&row["at"], look).into()),
         Column::new("CAUSE", |row, _| cause(row).into()),
         Column::new("EFFECT", |row, _| text(&row["effect"]).into()),
         Column::new("PROXIES", |row, _| followed(row)),
         Column::new("TOOK", |row, _| match row["ms"].as_f64() {
+            Some(ms) => format!("{ms:.1} ms").into(),
+            None => "<none>".into(),
+        }),
+        Column::wide("REFUSED BY", |row, _| refusers(row).into()),
+        Column::wide("WAITED", |row, _| match row["waitedMs"].as_f64() {
             Some(ms) => format!("{ms:.1} ms").into(),
             None => "<none>".into(),
         }),
@@ -90,11 +95,25 @@ fn answered(rows: &[Value]) -> usize {
     first.max(rows.len().saturating_sub(LATE))
 }
 
-/// The time of day in UTC, to a millisecond.
-fn time_of_day(at: &Value) -> String {
+/// The time of day in UTC, to a millisecond, with the day where that is not today.
+fn time(at: &Value, look: &OutputStyle) -> String {
     let at = at.as_str().unwrap_or_default();
-    let time = at.split_once('T').map_or(at, |(_, time)| time);
-    time.trim_end_matches('Z').chars().take(12).collect()
+    let (day, time) = at.split_once('T').unwrap_or(("", at));
+    let time: String = time.trim_end_matches('Z').chars().take(12).collect();
+    match look.now.to_string().starts_with(day) {
+        true => time,
+        false => format!("{} {time}", clean(day)),
+    }
+}
+
+/// The names of proxies that refused a change, as far as they are known.
+fn refusers(row: &Value) -> String {
+    let name = |id: &Value| {
+        let id = id.as_str().unwrap_or_default();
+        clean(id.split('~').nth(2).unwrap_or(id))
+    };
+    let names: Vec<_> = items(&row["refusedBy"]).iter().map(name).collect();
+    if names.is_empty() { "<none>".to_owned() } else { names.join(", ") }
 }
 
 /// The first object behind a change, and how many there were beside it.
@@ -147,9 +166,13 @@ mod tests {
             "effect": "web.shop.svc.cluster.local: 3 -> 2 endpoints", "version": 12,
             "proxies": 4, "acknowledged": 3, "refused": 1, "waiting": 0, "publishedMs": 0.4, "ms": 2.31,
         }]);
-        let shown = EVENTS.table(items(&row), false).render(false, &LOOK);
+        let today = "2026-11-23T23:00:00Z".parse().expect("a time");
+        let look = OutputStyle { now: today, ..LOOK };
+        let shown = EVENTS.table(items(&row), false).render(false, &look);
         let expected = "12:00:01.250   EndpointSlice shop/web-x in east, 3 more   web.shop.svc.cluster.local: 3 -> 2 endpoints   3 of 4, 1 refused   2.3 ms\n";
         assert_eq!(shown, expected);
+        let later = EVENTS.table(items(&row), false).render(false, &LOOK);
+        assert_eq!(later, format!("2026-11-23 {expected}"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod events;
 mod explain;
 mod explain_policy;
 mod failure;
+mod history;
 mod inject;
 mod list;
 mod network;
@@ -66,6 +67,11 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Show what changed lately, which object caused it, and which proxies followed
     Events(events::EventsArgs),
+    /// Show what is otherwise now than it was at a time or a version; exit code 2 if anything is
+    Diff(history::DiffArgs),
+    /// Show the versions that are kept, and what each changed
+    #[command(subcommand)]
+    History(history::HistoryCommand),
     /// Pack what the control plane answers into one archive without secrets, for whoever is to help
     SupportBundle(bundle::BundleArgs),
     /// Add, show and remove member clusters
@@ -165,6 +171,8 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Ui(args) => ui::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Events(args) => events::run(&args).await,
+        Command::Diff(args) => history::diff(&args).await,
+        Command::History(command) => history::run(&command).await,
         Command::SupportBundle(args) => Box::pin(bundle::run(&args)).await,
         Command::Cluster(command) => cluster::run(command).await,
         Command::Network(command) => network::run(&command).await,

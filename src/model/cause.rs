@@ -1,5 +1,6 @@
 //! Why something changed: the objects behind a change.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{ClusterId, ObjectKey};
@@ -13,7 +14,7 @@ pub struct Cause {
     /// The cluster that it is in; empty where it is in none that is known here.
     pub cluster: ClusterId,
     /// Its kind, as manifests have it.
-    pub kind: &'static str,
+    pub kind: Cow<'static, str>,
     /// Its namespace; empty for kinds without.
     pub namespace: Arc<str>,
     /// Its name; empty where all of its kind were read anew.
@@ -24,12 +25,12 @@ impl Cause {
     /// An object of the mesh's own, whichever store it is in.
     pub fn of_object(kind: &'static str, key: &ObjectKey) -> Self {
         let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
-        Self { cluster: ClusterId::default(), kind, namespace, name }
+        Self { cluster: ClusterId::default(), kind: Cow::Borrowed(kind), namespace, name }
     }
 
     /// Something that is in no namespace.
     pub fn named(cluster: ClusterId, kind: &'static str, name: impl Into<Arc<str>>) -> Self {
-        Self { cluster, kind, namespace: "".into(), name: name.into() }
+        Self { cluster, kind: Cow::Borrowed(kind), namespace: "".into(), name: name.into() }
     }
 }
 
@@ -63,6 +64,13 @@ impl Causes {
         }
         other.named.into_iter().for_each(|cause| self.add(cause));
         self.more += other.more;
+    }
+
+    /// The same with so many more.
+    #[must_use]
+    pub fn and_more(mut self, more: usize) -> Self {
+        self.more += more;
+        self
     }
 
     /// Those that are named, at most eight.

@@ -655,7 +655,7 @@ pub async fn run(
                     let changes = Changes { since, ..changes };
                     figures.version = context.version;
                     figures.published = Some(std::time::SystemTime::now());
-                    figures.woken = publish(&outputs, context, changes, causes);
+                    figures.woken = publish(&outputs, context, changes, causes, begun);
                     figures.woken_total += figures.woken as u64;
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
@@ -716,6 +716,7 @@ fn publish(
     context: Arc<PushContext>,
     mut changes: Changes,
     causes: Causes,
+    begun: Instant,
 ) -> usize {
     publish_names(outputs, &context.networks);
     let before = outputs.context.borrow().clone();
@@ -759,7 +760,7 @@ fn publish(
     debug!(version = context.version, deps = ?changes.deps, "new version");
     let delivery = Arc::new(Delivery::new(changes.since.unwrap_or_else(Instant::now)));
     let woken = outputs.interest.mark_followed(&changes, Some(&delivery));
-    outputs.timeline.enter(context.version, causes, words, delivery);
+    outputs.timeline.enter(context.version, causes, words, delivery, begun);
     woken
 }
 

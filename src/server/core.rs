@@ -50,6 +50,7 @@ impl Core {
     pub(super) fn start(
         args: &ServeArgs,
         config_cluster: Option<ClusterId>,
+        timeline: Arc<Timeline>,
         tasks: &Supervisor,
     ) -> Self {
         let (events, events_taken) = mpsc::channel(EVENTS);
@@ -58,7 +59,6 @@ impl Core {
         let (figures, counters) = watch::channel(LoopCounters::none());
         let interest = Arc::new(Interest::default());
         let cache = Arc::<Cache>::default();
-        let timeline = Arc::<Timeline>::default();
         let mesh = MeshState::new(Arc::new(push::FixedSettings {
             domain: args.domain.clone(),
             trust_domain: args.trust_domain.clone(),

@@ -17,6 +17,7 @@ use crate::admin::{self, Token};
 use crate::clusters::heap;
 use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
+use crate::history::History;
 use crate::identity::ServerIdentity;
 use crate::inject::InjectionCounts;
 use crate::inject::server::{self as inject, WebhookSettings};
@@ -60,6 +61,7 @@ impl ServerOutputs {
         core: Core,
         inputs: ServerInputs,
         policy: WatchedPolicy,
+        history: Arc<History>,
         tasks: &Supervisor,
     ) -> Self {
         let drain = core.drain;
@@ -148,6 +150,7 @@ impl ServerOutputs {
             connections: Arc::clone(&streams),
             tasks: tasks.clone(),
             timeline: core.timeline,
+            history,
             figures: core.counters,
             readiness: inputs.readiness,
             metrics: Arc::new(metrics),

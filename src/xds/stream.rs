@@ -466,7 +466,9 @@ impl Stream {
         }
         match handled {
             Handled::Refusal => {
-                self.receipts.drain(..).for_each(Receipt::refuse);
+                let proxy = self.admitted.as_ref().map(|admitted| admitted.proxy.id.to_string());
+                let proxy = proxy.unwrap_or_default();
+                self.receipts.drain(..).for_each(|receipt| receipt.refuse(&proxy));
                 self.tell_refusal(kind);
             }
             Handled::Answer => self.settle(),

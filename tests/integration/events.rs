@@ -52,7 +52,9 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     assert!(change["cause"] == slice || others.contains(&slice), "{change:#}");
     let counts = ["proxies", "acknowledged", "refused"].map(|name| change[name].as_u64());
     assert_eq!(counts, [Some(2), Some(1), Some(1)], "{change:#}");
-    assert!(change["ms"].as_f64() >= change["publishedMs"].as_f64(), "{change:#}");
+    assert_eq!(change["refusedBy"], json!([second.id()]), "{change:#}");
+    let steps = ["waitedMs", "publishedMs", "ms"].map(|name| change[name].as_f64());
+    assert!(steps.is_sorted() && steps[0] > Some(0.0), "each step is later: {change:#}");
 
     // Nobody is sent what differs for nobody, and what comes to nothing is no change.
     let seq = change["seq"].as_u64().expect("a number");
@@ -78,6 +80,38 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     assert!(printed.contains("web.shop.svc.cluster.local: 1 -> 2 endpoints"), "{printed}");
     assert!(printed.contains("1 of 2, 1 refused"), "{printed}");
     server.shut_down().await;
+}
+
+#[tokio::test]
+async fn changes_outlast_a_restart_and_are_numbered_on() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let first = setup.start_ready().await;
+    let client = first.connect(&setup, &Proxy::sidecar("east")).await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    let grown = |change: &Value| {
+        change["effect"] == "web.shop.svc.cluster.local: 1 -> 2 endpoints"
+            && change["waiting"] == 0
+            && change["acknowledged"] == 1
+    };
+    let mut before = change_until(&first, grown).await;
+    first.shut_down().await;
+
+    let second = setup.start_ready().await;
+    let after = change_until(&second, |change| change["seq"] == before["seq"]).await;
+    assert_eq!(before["restored"], false);
+    before["restored"] = json!(true);
+    assert_eq!(after, before);
+    east.serve("web", &["10.0.0.1"]);
+    let shrunk = change_until(&second, |change| {
+        change["effect"] == "web.shop.svc.cluster.local: 2 -> 1 endpoint"
+    })
+    .await;
+    assert!(shrunk["seq"].as_u64() > after["seq"].as_u64() && shrunk["restored"] == false);
+    second.shut_down().await;
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ mod faults;
 mod frozen;
 mod golden;
 mod harness;
+mod history;
 mod hostile;
 mod identity;
 mod layering;

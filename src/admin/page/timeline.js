@@ -2,13 +2,21 @@
 
 import * as api from "./api.js";
 import { h, svg } from "./dom.js";
-import { number, plural, text } from "./format.js";
+import { now, number, plural, text } from "./format.js";
 import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
 
-/** The time of day in UTC, to a millisecond. @param {any} row */
-const timeOfDay = (row) => (String(row.at).split("T")[1] ?? String(row.at)).replace(/Z$/, "").slice(0, 12);
+/** The time of day in UTC, to a millisecond, with the day where that is not today: as the CLI has it. @param {any} row */
+function timeOfDay(row) {
+  const [day, time] = String(row.at).split("T");
+  if (time === undefined) return day;
+  const short = time.replace(/Z$/, "").slice(0, 12);
+  return new Date(now()).toISOString().startsWith(day) ? short : `${day} ${short}`;
+}
+
+/** Who refused it, as far as that is known. @param {any} row */
+const refusers = (row) => (row.refusedBy ?? []).map((/** @type {string} */ id) => id.split("~")[2] ?? id).join(", ");
 
 /** The first object behind a change, and how many there were beside it, in the CLI's words. @param {any} row */
 function cause(row) {
@@ -56,7 +64,7 @@ export function timelinePage({ place, redraw, go }) {
       table("changes", [
         { header: "Time", cell: (row) => h("span", { class: "mono" }, timeOfDay(row)) },
         { header: "Cause", cell: cause, wide: true },
-        { header: "Effect", cell: (row) => text(row.effect), wide: true },
+        { header: "Effect", cell: (row) => [text(row.effect), refusers(row) && h("p", { class: "fine" }, `refused by ${refusers(row)}`)], wide: true },
         { header: "Proxies", cell: (row) => badge(followed(row).look, followed(row).words), key: (row) => followed(row).look.rank },
         { header: "Took", cell: (row) => [h("span", {}, `${Number(row.ms).toFixed(1)} ms`), bar(row, most)], key: (row) => row.ms },
       ], rows, redraw, { empty: all.length ? "No change is like that." : "Nothing has changed since the control plane was started." }),

@@ -27,7 +27,7 @@ use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, t
 use super::proxy;
 
 /// What is asked as it is; what a version of ours doesn't have is left out.
-const PATHS: [&str; 15] = [
+const PATHS: [&str; 16] = [
     "/livez",
     "/readyz",
     "/metrics",
@@ -39,6 +39,7 @@ const PATHS: [&str; 15] = [
     "/debug/certificates",
     "/debug/mesh",
     "/debug/policy",
+    "/debug/codes",
     "/debug/config",
     "/debug/events",
     "/debug/history",
@@ -167,7 +168,7 @@ impl<'a> BundleCollection<'a> {
     /// # Errors
     /// When the control plane can't be reached, or doesn't let us in.
     async fn collect(&mut self, args: &BundleArgs) -> Result<(), CommandFailure> {
-        // Whether we are let in: not found out from fifteen answers that say no.
+        // Whether we are let in: not found out from many answers that say no.
         self.client.get("/debug/push", &[]).await?;
         let mut answers = BTreeMap::new();
         for path in PATHS {

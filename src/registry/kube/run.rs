@@ -575,7 +575,8 @@ impl ClusterInputState {
     /// That an object of this kind changed; without a name, all of its kind.
     fn cause(&self, kind: IndexedKind, key: Option<NamespacedName>) -> Cause {
         let (namespace, name) = key.map(|key| (key.namespace, key.name)).unwrap_or_default();
-        Cause { cluster: self.cluster.clone(), kind: kind.manifest_kind(), namespace, name }
+        let kind = kind.manifest_kind().into();
+        Cause { cluster: self.cluster.clone(), kind, namespace, name }
     }
 
     /// Whether a list with so many objects of a kind counts; else it is asked for again. A first list is held

@@ -1,0 +1,285 @@
+//! `strait history` and `strait diff --at`: what the mesh was before, and what is otherwise now.
+
+use clap::{Args, Subcommand};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::duration::HumanDuration;
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::QueryArgs;
+use super::output::{
+    self, Cell, Column, Format, OutputStyle, TableLayout, age, clean, items, text,
+};
+
+/// What the mesh was before.
+#[derive(Debug, Subcommand)]
+pub(crate) enum HistoryCommand {
+    /// List the versions that are kept, each with how much it changed
+    List(HistoryListArgs),
+    /// Show what one version changed
+    Show(HistoryShowArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryListArgs {
+    /// Only the last N; 0: all that are kept
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    last: usize,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryShowArgs {
+    /// The version, as 'history list' has it
+    version: u64,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+/// What is otherwise now than it was then; exit code 2 where something is
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// Then: a version of 'history list', a time (2026-11-25T02:00:00Z), or how long ago (10m)
+    #[arg(long, value_name = "TIME|VERSION")]
+    at: String,
+    /// Only endpoints of this cluster
+    #[arg(long, value_name = "ID")]
+    cluster: Option<String>,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+const RECORDS: TableLayout = TableLayout {
+    kind: "version",
+    name: |row| text(&row["version"]),
+    columns: &[
+        Column::new("VERSION", |row, _| text(&row["version"]).into()),
+        Column::new("AGE", |row, look| age(&row["at"], look).into()),
+        Column::new("SERVICES", |row, _| text(&row["services"]).into()),
+        Column::new("ENDPOINTS", |row, _| endpoints(row).into()),
+        Column::new("NETWORKS", |row, _| text(&row["networks"]).into()),
+        Column::new("SETTINGS", |row, _| text(&row["settings"]).into()),
+        Column::new("NOTE", |row, _| note(row)),
+        Column::wide("AT", |row, _| text(&row["at"]).into()),
+    ],
+};
+
+fn endpoints(row: &Value) -> String {
+    format!("+{} -{}", text(&row["endpointsAdded"]), text(&row["endpointsRemoved"]))
+}
+
+fn note(row: &Value) -> Cell {
+    match (row["gap"].as_str(), row["restored"].as_bool()) {
+        (Some(gap), _) => Cell::doubtful(format!("not known: {}", clean(gap))),
+        (None, Some(true)) => "before the start: name it by its time".into(),
+        _ => "".into(),
+    }
+}
+
+/// Runs `strait history`.
+pub(crate) async fn run(command: &HistoryCommand) -> CommandResult {
+    match command {
+        HistoryCommand::List(args) => list(args).await,
+        HistoryCommand::Show(args) => show(args).await,
+    }
+}
+
+async fn list(args: &HistoryListArgs) -> CommandResult {
+    let answer = args.ask.ask("/debug/history", &[]).await?;
+    let all = items(&answer.value);
+    let from = if args.last == 0 { 0 } else { all.len().saturating_sub(args.last) };
+    let rows = Value::Array(all.get(from..).unwrap_or_default().to_vec());
+    let raw = format!("{rows:#}\n");
+    output::print(&RECORDS.render(&raw, &rows, &args.ask.show, &OutputStyle::of_stdout()))?;
+    if all.is_empty() && args.ask.show.output.is_for_people() {
+        eprintln!("Nothing has been recorded yet.");
+    }
+    Ok(Exit::Fine)
+}
+
+async fn show(args: &HistoryShowArgs) -> CommandResult {
+    let version = args.version.to_string();
+    let answer = args.ask.ask("/debug/history", &[("version", &version)]).await;
+    let answer = answer.map_err(|failure| failure.or_next("strait history list"))?;
+    let look = OutputStyle::of_stdout();
+    output::print(&match args.ask.show.output {
+        Format::Json => answer.raw,
+        Format::Yaml => output::yaml(&answer.value),
+        _ => {
+            let row = &answer.value;
+            let gap = row["gap"].as_str().map(|gap| format!("not known: {}\n", clean(gap)));
+            let head = format!("version {version}, {} ago\n", age(&row["at"], &look));
+            head + &gap.unwrap_or_default() + &lines(row, None, &look)
+        }
+    })?;
+    Ok(Exit::Fine)
+}
+
+/// Runs `strait diff`.
+pub(crate) async fn diff(args: &DiffArgs) -> CommandResult {
+    let at = moment(&args.at, Timestamp::now())?;
+    let answer = args.ask.ask("/debug/diff", &[("at", &at)]).await;
+    let answer = answer.map_err(|failure| failure.or_next("strait history list"))?;
+    let look = OutputStyle::of_stdout();
+    let found = lines(&answer.value, args.cluster.as_deref(), &look);
+    output::print(&match args.ask.show.output {
+        Format::Json => answer.raw,
+        Format::Yaml => output::yaml(&answer.value),
+        _ => {
+            let end = |end: &Value| {
+                format!("version {}, {} ago", text(&end["version"]), age(&end["at"], &look))
+            };
+            let (from, to) = (end(&answer.value["from"]), end(&answer.value["to"]));
+            let nothing = if found.is_empty() { "nothing is otherwise\n" } else { "" };
+            format!("- {from}\n+ {to}\n{found}{nothing}")
+        }
+    })?;
+    Ok(if found.is_empty() { Exit::Fine } else { Exit::Unhealthy })
+}
+
+/// A moment as the control plane takes it: a version, or a time.
+fn moment(text: &str, now: Timestamp) -> Result<String, CommandFailure> {
+    if text.parse::<u64>().is_ok() || text.parse::<Timestamp>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    let ago = text.parse::<HumanDuration>().ok();
+    let then =
+        ago.and_then(|ago| now.checked_sub(jiff::SignedDuration::try_from(ago.0).ok()?).ok());
+    then.map(|then| then.to_string()).ok_or_else(|| {
+        let text = format!("{text:?} is no version, no time such as 2026-11-25T02:00:00Z, and no duration such as 10m");
+        CommandFailure::usage(text).next("strait history list")
+    })
+}
+
+/// What is otherwise, a heading for each service, network and setting, and a line for each thing that came or went.
+fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
+    let mut out = String::new();
+    let sign = |gone: bool, text: String| {
+        let cell = match gone {
+            true => Cell::bad(format!("- {text}")),
+            false => Cell::good(format!("+ {text}")),
+        };
+        format!("    {}\n", cell.paint(look))
+    };
+    let values = |was: &Value, is: &Value| {
+        let of = |value: &Value, gone| match value.is_null() {
+            true => String::new(),
+            false => sign(gone, text(value)),
+        };
+        of(was, true) + &of(is, false)
+    };
+    let set = |set: &Value| -> String {
+        let of = |name: &str, gone| {
+            let all = items(&set[name]).iter();
+            all.map(move |one| sign(gone, text(one))).collect::<String>()
+        };
+        of("removed", true) + &of("added", false)
+    };
+    let fields = |of: &Value| of.as_object().cloned().unwrap_or_default();
+    for (host, service) in fields(&answer["services"]) {
+        let mut part = String::new();
+        if let Some(definition) = service["definition"].as_object().filter(|_| cluster.is_none()) {
+            let (before, after) = (&definition["before"], &definition["after"]);
+            match (before.is_null(), after.is_null()) {
+                (true, _) => part += "  it is new\n",
+                (_, true) => part += "  it is gone\n",
+                _ => {}
+            }
+            for (name, _) in fields(if after.is_null() { before } else { after }) {
+                let (was, is) = (&before[&name], &after[&name]);
+                if was != is {
+                    part += &format!("  {name}\n");
+                    part += &values(was, is);
+                }
+            }
+        }
+        for (id, endpoints) in fields(&service["endpoints"]) {
+            if cluster.is_none_or(|wanted| wanted == id) {
+                let id = if id.is_empty() { "<none>".to_owned() } else { clean(&id) };
+                part += &format!("  endpoints of {id}\n{}", set(&endpoints));
+            }
+        }
+        if !part.is_empty() {
+            out += &format!("service {}\n{part}", clean(&host));
+        }
+    }
+    if cluster.is_some() {
+        return out;
+    }
+    for (network, gateways) in fields(&answer["networks"]) {
+        out += &format!("gateways of network {}\n{}", clean(&network), set(&gateways));
+    }
+    for (field, value) in fields(&answer["settings"]) {
+        let (was, is) = (&value["before"], &value["after"]);
+        out += &format!("setting {}\n", clean(&field));
+        out += &values(was, is);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::output::tests::LOOK;
+    use super::*;
+
+    #[test]
+    fn what_is_otherwise_is_told_by_service_network_and_setting() {
+        let answer = json!({
+            "services": {
+                "new.shop": { "definition": { "before": null, "after": { "ports": ["http 80/http"] } } },
+                "web.shop": {
+                    "definition": {
+                        "before": { "ports": ["http 80/http"], "resolution": "ClientSideLB" },
+                        "after": { "ports": ["http 81/http"], "resolution": "ClientSideLB" },
+                    },
+                    "endpoints": {
+                        "east": { "added": ["10.0.0.2:80 in n1"], "removed": ["10.0.0.1:80 in n1"] },
+                        "west": { "added": [], "removed": ["10.0.0.9:80 in n2"] },
+                    },
+                },
+            },
+            "networks": { "n2": { "added": ["198.18.0.1:15443 (service gw)"], "removed": [] } },
+            "settings": { "connectTimeout": { "before": "10s", "after": "3s" } },
+        });
+        let expected = "\
+service new.shop
+  it is new
+  ports
+    + http 80/http
+service web.shop
+  ports
+    - http 80/http
+    + http 81/http
+  endpoints of east
+    - 10.0.0.1:80 in n1
+    + 10.0.0.2:80 in n1
+  endpoints of west
+    - 10.0.0.9:80 in n2
+gateways of network n2
+    + 198.18.0.1:15443 (service gw)
+setting connectTimeout
+    - 10s
+    + 3s
+";
+        assert_eq!(lines(&answer, None, &LOOK), expected);
+        let west = "service web.shop\n  endpoints of west\n    - 10.0.0.9:80 in n2\n";
+        assert_eq!(lines(&answer, Some("west"), &LOOK), west);
+        assert_eq!(lines(&json!({ "services": {} }), None, &LOOK), "");
+    }
+
+    #[test]
+    fn then_is_a_version_a_time_or_how_long_ago() {
+        let now: Timestamp = "2026-11-25T02:10:00Z".parse().expect("a time");
+        for (text, moment_is) in [
+            ("12", "12"),
+            ("2026-11-25T02:00:00Z", "2026-11-25T02:00:00Z"),
+            ("10m", "2026-11-25T02:00:00Z"),
+        ] {
+            assert_eq!(moment(text, now).expect(text), moment_is);
+        }
+        assert!(moment("yesterday", now).is_err());
+    }
+}

@@ -1,0 +1,190 @@
+//! A file of lines, each with its checksum, that is appended to and stays bounded.
+//!
+//! What a crash leaves is a line that is cut short, at most: that one is dropped on reading, and the others count. For what is
+//! only shown: appended lines are not synced one by one, so a machine that loses power forgets the last seconds.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{SECRET, read_at_most, replace};
+
+/// A file of lines, which this process alone writes.
+#[derive(Debug)]
+pub struct LineFile {
+    path: PathBuf,
+    /// The first line, which says what it is.
+    head: &'static str,
+    lines_max: usize,
+    bytes_max: u64,
+    lines: usize,
+    bytes: u64,
+    /// Whether a line may be appended: it is there, and ends as it should.
+    whole: bool,
+}
+
+/// What a file held.
+#[derive(Debug, Default)]
+pub struct ReadLines {
+    /// The lines, without checksums and line ends.
+    pub lines: Vec<String>,
+    /// Why some of it, or all, is as good as not there, in words.
+    pub damage: Option<String>,
+}
+
+impl LineFile {
+    /// Opens the file, which begins with the line `head`, and has at most so many lines and bytes.
+    pub fn open(
+        path: PathBuf,
+        head: &'static str,
+        (lines_max, bytes_max): (usize, u64),
+    ) -> (Self, ReadLines) {
+        let mut file = Self { path, head, lines_max, bytes_max, lines: 0, bytes: 0, whole: false };
+        let mut read = ReadLines::default();
+        let text = match read_at_most(&file.path, bytes_max) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Err(error) => {
+                let is_there = error.kind() != ErrorKind::NotFound;
+                read.damage = is_there.then(|| error.to_string());
+                return (file, read);
+            }
+        };
+        let rest = text.strip_prefix(head).and_then(|rest| rest.strip_prefix('\n'));
+        let Some(rest) = rest else {
+            read.damage = Some(format!("its first line is not {head:?}"));
+            return (file, read);
+        };
+        let mut damaged = 0;
+        for line in rest.split_inclusive('\n') {
+            match checked(line) {
+                Some(line) => read.lines.push(line.to_owned()),
+                None => damaged += 1,
+            }
+        }
+        if damaged > 0 {
+            let fact = format!("{damaged} of its lines are not as they were written");
+            read.damage = Some(fact);
+        }
+        (file.lines, file.bytes, file.whole) = (read.lines.len(), text.len() as u64, damaged == 0);
+        (file, read)
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Appends lines, which hold no line ends. Where there would be too many, or something is wrong with the file, it is
+    /// written anew with those of `kept`, which has them as well.
+    ///
+    /// # Errors
+    /// What the system says; the next call writes the file anew.
+    pub fn append(
+        &mut self,
+        lines: &[String],
+        kept: impl FnOnce() -> Vec<String>,
+    ) -> io::Result<()> {
+        let adds: u64 = lines.iter().map(|line| line.len() as u64 + 18).sum();
+        let fits =
+            self.lines + lines.len() <= self.lines_max && self.bytes + adds <= self.bytes_max;
+        if self.whole && fits {
+            let text: String = lines.iter().map(|line| with_sum(line)).collect();
+            self.whole = false;
+            let mut file = OpenOptions::new().append(true).open(&self.path)?;
+            file.write_all(text.as_bytes())?;
+            self.whole = true;
+            self.lines += lines.len();
+            self.bytes += text.len() as u64;
+            return Ok(());
+        }
+        let kept = kept();
+        let mut text = format!("{}\n", self.head);
+        // The last ones, where there is no room for all.
+        let room = self.bytes_max / 2;
+        let mut from = kept.len();
+        let mut taken = 0;
+        while from > 0 && taken + (kept[from - 1].len() as u64 + 18) <= room {
+            from -= 1;
+            taken += kept[from].len() as u64 + 18;
+        }
+        kept[from..].iter().for_each(|line| text += &with_sum(line));
+        self.whole = false;
+        replace(&self.path, text.as_bytes(), SECRET)?;
+        self.whole = true;
+        (self.lines, self.bytes) = (kept.len() - from, text.len() as u64);
+        Ok(())
+    }
+}
+
+fn with_sum(line: &str) -> String {
+    format!("{:016x} {line}\n", xxh3_64(line.as_bytes()))
+}
+
+/// A whole line without its checksum.
+fn checked(line: &str) -> Option<&str> {
+    let (sum, text) = line.strip_suffix('\n')?.split_once(' ')?;
+    (u64::from_str_radix(sum, 16).ok()? == xxh3_64(text.as_bytes())).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "a test 1";
+
+    fn open(path: &Path) -> (LineFile, ReadLines) {
+        LineFile::open(path.to_owned(), HEAD, (6, 1000))
+    }
+
+    fn lines(of: std::ops::Range<usize>) -> Vec<String> {
+        of.map(|number| format!("line {number}")).collect()
+    }
+
+    #[test]
+    fn what_a_crash_cut_short_is_dropped_and_mended() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lines");
+        let (mut file, read) = open(&path);
+        assert!(read.lines.is_empty() && read.damage.is_none());
+        file.append(&lines(0..2), || lines(0..2)).expect("written");
+        file.append(&lines(2..3), || panic!("it fits")).expect("appended");
+        let whole = std::fs::read(&path).expect("there");
+        for cut in HEAD.len() + 1..whole.len() {
+            std::fs::write(&path, &whole[..cut]).expect("cut");
+            let (mut file, read) = open(&path);
+            let kept = read.lines.len();
+            assert!(kept < 3 && read.lines == lines(0..kept), "cut at {cut}: {read:?}");
+            let all = [&read.lines[..], &["new".to_owned()]].concat();
+            file.append(&all[kept..], || all.clone()).expect("written");
+            let (file, read) = open(&path);
+            assert!(file.whole && read.damage.is_none() && read.lines == all, "cut at {cut}");
+        }
+        let text = String::from_utf8(whole).expect("text");
+        std::fs::write(&path, text.replacen("line 1", "line 9", 1)).expect("changed");
+        let (_, read) = open(&path);
+        assert_eq!((read.lines.len(), read.damage.is_some()), (2, true));
+        std::fs::write(&path, [0xff; 50]).expect("changed");
+        assert!(open(&path).1.damage.is_some());
+    }
+
+    #[test]
+    fn the_file_stays_bounded_and_keeps_the_last() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lines");
+        let (mut file, _) = open(&path);
+        for number in 0..100 {
+            file.append(&lines(number..number + 1), || {
+                lines((number + 1).saturating_sub(3)..number + 1)
+            })
+            .expect("written");
+            let (_, read) = open(&path);
+            assert!(read.lines.len() <= 6 && read.lines.ends_with(&lines(number..number + 1)));
+        }
+        let long: Vec<String> = (0..4).map(|_| "x".repeat(200)).collect();
+        file.append(&long, || long.clone()).expect("written");
+        let (_, read) = open(&path);
+        assert_eq!(read.lines.len(), 2, "no more than there is room for");
+    }
+}

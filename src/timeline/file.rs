@@ -1,0 +1,314 @@
+//! The timeline on disk, so that a restart forgets nothing of it.
+//!
+//! One file, a line for each change, appended once its proxies have answered; when there are twice as many as are kept, it is
+//! written anew. It is shown, and decides nothing: whatever is wrong with it costs nobody else anything.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Delivery, DeliveryCounts, ENTRIES_MAX, Timeline, TimelineEntry};
+use crate::codes;
+use crate::durable::LineFile;
+use crate::model::{Cause, Causes};
+
+/// The first line.
+const HEAD: &str = "strait timeline 1";
+/// The most bytes of the file.
+const FILE_MAX: u64 = 4 << 20;
+/// The most lines before it is written anew.
+const LINES_MAX: usize = 2 * ENTRIES_MAX;
+/// The least time between two writes.
+const PACE: Duration = Duration::from_secs(1);
+/// A change whose proxies have not all answered within this is written as it is then.
+const ANSWERS_LIMIT: Duration = Duration::from_secs(10);
+
+/// The file, which this process alone writes.
+#[derive(Debug)]
+pub struct TimelineFile {
+    lines: LineFile,
+    /// The number of the last change in it.
+    last: u64,
+}
+
+/// A change as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct StoredChange {
+    seq: u64,
+    /// Nanoseconds since 1970.
+    at: u64,
+    causes: Vec<StoredCause>,
+    more: usize,
+    effect: String,
+    version: u64,
+    /// Nanoseconds each.
+    waited: u64,
+    published: u64,
+    last_answer: Option<u64>,
+    proxies: u32,
+    acknowledged: u32,
+    refused: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    refused_by: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StoredCause {
+    cluster: String,
+    kind: String,
+    namespace: String,
+    name: String,
+}
+
+impl TimelineFile {
+    /// Opens the file, and what it holds, oldest first. What can't be read is logged, and as good as not there.
+    pub fn open(path: PathBuf) -> (Self, Vec<TimelineEntry>) {
+        let (lines, read) = LineFile::open(path, HEAD, (LINES_MAX, FILE_MAX));
+        if let Some(fact) = read.damage {
+            let (path, code) = (lines.path().display(), &codes::STATE_DAMAGED);
+            warn!(%path, %fact, %code, "changes from before the start are forgotten, or some of them");
+        }
+        let mut last = 0;
+        let mut changes = Vec::new();
+        for change in read.lines.iter().filter_map(|line| read_line(line)) {
+            // In order, as they were written.
+            if change.seq > last {
+                last = change.seq;
+                changes.push(change);
+            }
+        }
+        let surplus = changes.len().saturating_sub(ENTRIES_MAX);
+        changes.drain(..surplus);
+        (Self { lines, last }, changes)
+    }
+
+    /// Writes changes that are new; `kept` are all that are kept, with these.
+    ///
+    /// # Errors
+    /// What the system says; the next call writes all that are kept.
+    fn write(&mut self, new: &[Arc<TimelineEntry>], kept: &[Arc<TimelineEntry>]) -> io::Result<()> {
+        let lines = |changes: &[Arc<TimelineEntry>]| -> Vec<String> {
+            changes.iter().map(|change| line(change)).collect()
+        };
+        self.lines.append(&lines(new), || lines(kept))?;
+        self.last = new.last().map_or(self.last, |change| change.seq);
+        Ok(())
+    }
+}
+
+/// Writes each change once its proxies have answered, or after 10 s; what there is when `drain` is cancelled at once, and ends.
+pub async fn keep(timeline: Arc<Timeline>, mut file: TimelineFile, drain: CancellationToken) {
+    let mut last = timeline.last();
+    let mut failing = false;
+    loop {
+        last.borrow_and_update();
+        let draining = drain.is_cancelled();
+        let kept = timeline.since(0);
+        let waits = |change: &&Arc<TimelineEntry>| !draining && !change.is_settled();
+        let settled = kept.iter().position(|change| waits(&change)).unwrap_or(kept.len());
+        let new = kept.partition_point(|change| change.seq <= file.last).min(settled);
+        let waiting = settled < kept.len();
+        if new < settled {
+            let writing = tokio::task::spawn_blocking(move || {
+                let written = file.write(&kept[new..settled], &kept[..settled]);
+                (file, written)
+            });
+            let Ok((again, written)) = writing.await else { return };
+            file = again;
+            if let Err(error) = &written
+                && !failing
+            {
+                let (path, code) = (file.lines.path().display(), &codes::UNWRITABLE);
+                warn!(%path, %error, %code, "changes can't be written; a restart will forget them");
+            }
+            failing = written.is_err();
+        }
+        if draining {
+            return;
+        }
+        let pause = async {
+            if !waiting && !failing {
+                last.changed().await.ok()?;
+            }
+            sleep(PACE).await;
+            Some(())
+        };
+        tokio::select! {
+            goes_on = pause => if goes_on.is_none() { return },
+            () = drain.cancelled() => {}
+        }
+    }
+}
+
+impl TimelineEntry {
+    /// Whether its proxies have answered, or have had their time.
+    fn is_settled(&self) -> bool {
+        self.delivery.counts().waiting() == 0 || self.delivery.heard.elapsed() > ANSWERS_LIMIT
+    }
+}
+
+/// A change as a line.
+fn line(change: &TimelineEntry) -> String {
+    let counts = change.delivery.counts();
+    let causes = change.causes.named_causes().iter().map(|cause| StoredCause {
+        cluster: cause.cluster.to_string(),
+        kind: cause.kind.to_string(),
+        namespace: cause.namespace.to_string(),
+        name: cause.name.to_string(),
+    });
+    let stored = StoredChange {
+        seq: change.seq,
+        at: change.at.duration_since(UNIX_EPOCH).map_or(0, nanos),
+        causes: causes.collect(),
+        more: change.causes.more(),
+        effect: change.effect.clone(),
+        version: change.version,
+        waited: nanos(change.waited),
+        published: nanos(change.published_after),
+        last_answer: counts.last_answer.map(nanos),
+        proxies: counts.proxies,
+        acknowledged: counts.acknowledged,
+        refused: counts.refused,
+        refused_by: change.delivery.refused_by(),
+    };
+    serde_json::to_string(&stored).unwrap_or_default()
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The change in a line.
+fn read_line(line: &str) -> Option<TimelineEntry> {
+    let stored: StoredChange = serde_json::from_str(line).ok()?;
+    let mut causes = Causes::default();
+    for cause in stored.causes {
+        causes.add(Cause {
+            cluster: cause.cluster.as_str().into(),
+            kind: cause.kind.into(),
+            namespace: cause.namespace.into(),
+            name: cause.name.into(),
+        });
+    }
+    let counts = DeliveryCounts {
+        proxies: stored.proxies,
+        acknowledged: stored.acknowledged,
+        refused: stored.refused,
+        unfollowed: stored.proxies.saturating_sub(stored.acknowledged + stored.refused),
+        last_answer: stored.last_answer.map(Duration::from_nanos),
+    };
+    Some(TimelineEntry {
+        seq: stored.seq,
+        at: UNIX_EPOCH.checked_add(Duration::from_nanos(stored.at)).unwrap_or(UNIX_EPOCH),
+        causes: causes.and_more(stored.more),
+        effect: stored.effect,
+        version: stored.version,
+        waited: Duration::from_nanos(stored.waited),
+        published_after: Duration::from_nanos(stored.published),
+        restored: true,
+        delivery: Arc::new(Delivery::past(Instant::now(), counts, stored.refused_by)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn enter(timeline: &Timeline, version: u64) -> Arc<TimelineEntry> {
+        let cause = Cause::named("east".into(), "Pod", format!("web-{version}"));
+        let delivery = Arc::new(Delivery::new(Instant::now()));
+        timeline.enter(version, cause.into(), "web: 1 -> 2".into(), delivery, Instant::now())
+    }
+
+    fn reopened(path: &Path) -> (TimelineFile, Vec<TimelineEntry>) {
+        TimelineFile::open(path.to_owned())
+    }
+
+    fn write(file: &mut TimelineFile, timeline: &Timeline) {
+        let kept = timeline.since(0);
+        let new = kept.partition_point(|change| change.seq <= file.last);
+        file.write(&kept[new..], &kept).expect("written");
+    }
+
+    #[test]
+    fn changes_outlast_the_process_and_are_numbered_on() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("timeline");
+        let (mut file, none) = reopened(&path);
+        assert!(none.is_empty());
+        let timeline = Timeline::default();
+        let first = enter(&timeline, 7);
+        let [followed, refused] = [(); 2].map(|()| first.delivery.receipt());
+        followed.acknowledge();
+        refused.refuse("web-0.shop");
+        write(&mut file, &timeline);
+        enter(&timeline, 8);
+        write(&mut file, &timeline);
+
+        let (file, past) = reopened(&path);
+        assert_eq!((past.len(), file.last), (2, 2));
+        let again = Timeline::restored(past);
+        let before = timeline.since(0);
+        for (one, was) in again.since(0).iter().zip(&before) {
+            assert!(one.restored && !was.restored);
+            assert_eq!(
+                (&one.causes, &one.effect, one.version),
+                (&was.causes, &was.effect, was.version)
+            );
+            assert_eq!(one.delivery.counts(), was.delivery.counts());
+            assert_eq!(one.delivery.refused_by(), was.delivery.refused_by());
+            assert_eq!(one.at, was.at);
+        }
+        assert_eq!(again.since(0)[0].delivery.refused_by(), ["web-0.shop"]);
+        assert_eq!((*again.last().borrow(), enter(&again, 1).seq), (2, 3));
+    }
+
+    #[test]
+    fn the_file_holds_the_last_changes_and_no_more() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("timeline");
+        let (mut file, _) = reopened(&path);
+        let timeline = Timeline::default();
+        for version in 1..=(3 * LINES_MAX as u64) {
+            enter(&timeline, version);
+            if version % 64 == 0 {
+                write(&mut file, &timeline);
+            }
+        }
+        let (_, past) = reopened(&path);
+        assert_eq!(past.len(), ENTRIES_MAX);
+        assert_eq!(past.last().map(|it| it.seq), Some(3 * LINES_MAX as u64));
+    }
+
+    #[tokio::test]
+    async fn changes_are_written_when_they_are_answered_and_when_the_process_ends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("timeline");
+        let (file, past) = reopened(&path);
+        let timeline = Arc::new(Timeline::restored(past));
+        let drain = CancellationToken::new();
+        let keeping = tokio::spawn(keep(Arc::clone(&timeline), file, drain.clone()));
+        enter(&timeline, 1).delivery.receipt().acknowledge();
+        let written = async {
+            while reopened(&path).1.is_empty() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written");
+        // One that somebody has yet to answer.
+        let owed = enter(&timeline, 2).delivery.receipt();
+        drain.cancel();
+        keeping.await.expect("it ends");
+        assert_eq!(reopened(&path).1.len(), 2);
+        drop(owed);
+    }
+}

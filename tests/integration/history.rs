@@ -1,0 +1,100 @@
+//! History: now is held against a version and a time before, also over a restart.
+
+use http::StatusCode;
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use super::mesh::{Member, SOON, Server, Setup, holds, wait_until};
+
+const WEB: &str = "web.shop.svc.cluster.local";
+
+/// The first difference to that moment that passes.
+async fn difference_until(server: &Server, at: &str, test: impl Fn(&Value) -> bool) -> Value {
+    wait_until(SOON, async || {
+        let (_, text) = server.admin.text(&format!("/debug/diff?at={at}")).await;
+        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+        holds(test(&answer), &answer).map(|()| answer)
+    })
+    .await
+}
+
+fn endpoints<'a>(answer: &'a Value, cluster: &str) -> &'a Value {
+    &answer["services"][WEB]["endpoints"][cluster]
+}
+
+async fn strait(server: &Server, words: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(words)
+        .env_clear()
+        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
+        .env("STRAIT_TOKEN_FILE", &server.bound.token_file)
+        .output()
+        .await
+        .expect("the program runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+/// The version that is there, once it has been looked at, and the last record.
+async fn recorded(server: &Server) -> (String, Value) {
+    let version = wait_until(SOON, async || {
+        let published = server.admin.json("/debug/push").await["version"].to_string();
+        let (status, text) = server.admin.text(&format!("/debug/diff?at={published}")).await;
+        holds(status == StatusCode::OK, text).map(|()| published)
+    })
+    .await;
+    let all = server.admin.json("/debug/history").await;
+    (version, all.as_array().and_then(|all| all.last()).cloned().expect("a record"))
+}
+
+#[tokio::test]
+async fn now_is_held_against_before_also_over_a_restart() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let first = setup.start_ready().await;
+    first.cluster_in("east", "live").await;
+    let (version, before) = recorded(&first).await;
+    let time = before["at"].as_str().expect("a time");
+    let (code, said) = strait(&first, &["diff", "--at", &version]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("nothing is otherwise"), "{said}");
+
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    let moved = json!({ "added": ["10.0.0.2:8080 in n1"], "removed": [] });
+    let grown = difference_until(&first, &version, |it| endpoints(it, "east") == &moved).await;
+    assert_eq!(grown["from"]["version"], before["version"]);
+    let (code, said) = strait(&first, &["diff", "--at", &version]).await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("  endpoints of east\n    + 10.0.0.2:8080 in n1\n"), "{said}");
+    let (_, listed) = strait(&first, &["history", "list"]).await;
+    assert!(listed.contains("VERSION") && listed.contains("+1 -0"), "{listed}");
+    let last = recorded(&first).await.1["version"].to_string();
+    let (_, shown) = strait(&first, &["history", "show", &last]).await;
+    assert!(shown.contains(&format!("version {last}")) && shown.contains(WEB), "{shown}");
+    let (code, said) = strait(&first, &["diff", "--at", "100000"]).await;
+    assert!(code == Some(1) && said.contains("there is no version 100000 yet"), "{said}");
+    first.shut_down().await;
+
+    // While nobody looks, a pod goes: the next process knows what there was at the end of this one.
+    east.serve("web", &["10.0.0.2"]);
+    let second = setup.start_ready().await;
+    second.cluster_in("east", "live").await;
+    let moved = json!({ "added": ["10.0.0.2:8080 in n1"], "removed": ["10.0.0.1:8080 in n1"] });
+    difference_until(&second, time, |it| endpoints(it, "east") == &moved).await;
+    let rows = second.admin.json("/debug/history").await;
+    let rows = rows.as_array().expect("a list");
+    assert!(rows.iter().any(|row| row["restored"] == true), "{rows:#?}");
+    let own = rows.iter().filter(|row| row["restored"] == false);
+    assert!(own.clone().count() > 0 && own.clone().all(|row| row["gap"].is_null()), "{rows:#?}");
+    second.shut_down().await;
+
+    // What ends without a word leaves a gap, which is told and not passed over.
+    std::fs::remove_file(setup.path("state").join("history-end")).expect("written at the end");
+    let third = setup.start_ready().await;
+    recorded(&third).await;
+    let (code, said) = strait(&third, &["diff", "--at", time]).await;
+    assert!(code == Some(1) && said.contains("did not end properly"), "{said}");
+    third.shut_down().await;
+}
