@@ -5,7 +5,7 @@ import { mkdirSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { ControlPlane, axe, browser, folder, open, start, tab, tooWide, turn, until, words } from "./rig.mjs";
-import { HOSTILE, crowd, empty, failure, hostile } from "./worlds.mjs";
+import { HOSTILE, crowd, empty, failure, failures, hostile } from "./worlds.mjs";
 
 /** As soon as anybody would wait for it. */
 const SOON = 20_000;
@@ -69,6 +69,61 @@ test("what needs a look stands beside the map, the worst first", async () => {
     /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* strait help STR0110/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/]) {
     assert.ok(rows.some((row) => fact.test(row)), `${fact}: ${rows.join("\n")}`);
   }
+  await context.close();
+});
+
+test("of each failure the map shows what is broken, and one click what mends it", async () => {
+  const all = failures(Date.now());
+  let world = all[0].world;
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
+  const codes = await (await context.request.get(`${demo.server}/debug/codes`)).json();
+  assert.ok(all.length >= 10);
+  for (const one of all) {
+    world = one.world;
+    await page.goto("about:blank");
+    await open(page, demo.server, "#/map");
+    const row = page.locator(".troubles li", { has: page.locator("strong") });
+    await until(async () => (await row.count()) > 0, SOON, `${one.name}: something on the map`);
+    const rows = await Promise.all((await row.all()).map(words));
+    assert.deepEqual(rows.filter((said) => !one.fact.test(said)), [], `${one.name}: nothing else is wrong`);
+    if (one.mark) assert.ok((await page.locator(one.mark).count()) > 0, `${one.name}: ${one.mark}`);
+    await row.first().locator("a, summary").first().click();
+    const mended = page.locator(`.mend[data-code=${one.code}]`).first();
+    await mended.waitFor({ timeout: SOON });
+    const said = await words(mended);
+    assert.ok(said.includes(one.mend) && said.includes(`strait help ${one.code}`), `${one.name}: ${said}`);
+    // In the words of `strait check`, and of nobody else.
+    const id = /^\^Cluster (\S+)/.exec(one.fact.source)?.[1] ?? "ID";
+    const next = codes[one.code].next.replaceAll(/\s+/g, " ").replaceAll(/(cluster (?:get|rotate)) ID/g, `$1 ${id}`);
+    assert.ok(said.includes(next), `${one.name}: ${said} | ${next}`);
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a bundle is shown as it was, with no control plane at hand", async (t) => {
+  const file = join(folder(t), "bundle.tar.gz");
+  await demo.strait("support-bundle", "--file", file);
+  const seen = {};
+  const { found, stop } = await start("strait", ["ui", "--print", "--bundle", file], (line) => (line.includes("/login?code=") ? line.trim() : undefined));
+  t.after(stop);
+  const server = new URL(found).origin;
+  const { context, page, faults } = await tab(chromium, { server });
+  await page.goto(found);
+  await page.locator(".fresh", { hasText: /bundle of \d{4}-\d\d-\d\d \d\d:\d\d UTC/ }).waitFor({ timeout: SOON });
+  for (const hash of ["#/map", "#/clusters", "#/services", "#/services/web.shop.svc.cluster.local", "#/proxies", "#/timeline", "#/trust"]) {
+    await turn(page, hash);
+    assert.equal(await page.getByText("That can't be shown").count(), 0, hash);
+    seen[hash] = await words(page.locator("main"));
+  }
+  assert.match(seen["#/map"], /east.*west/);
+  assert.match(seen["#/services/web.shop.svc.cluster.local"], /via 172\.30\.0\.\d+:15443|direct/);
+  // Clocks stand still at its time.
+  await turn(page, "#/clusters");
+  const before = await words(page.locator("main"));
+  await new Promise((resolve) => setTimeout(resolve, 2500));
+  assert.equal(await words(page.locator("main")), before);
+  assert.deepEqual(faults, []);
   await context.close();
 });
 

@@ -106,6 +106,64 @@ export function failure(now) {
   };
 }
 
+/** Three clusters in two networks, and nothing is wrong. */
+function calm(now) {
+  return {
+    "/debug/clusters": [cluster(now, "hub", "us-east", { secret: null }), cluster(now, "lab", "us-east"), cluster(now, "prod-eu", "eu-west")],
+    "/debug/networks": [
+      { network: "eu-west", clusters: ["prod-eu"], gateways: [gateway("203.0.113.9", "prod-eu")] },
+      { network: "us-east", clusters: ["hub", "lab"], gateways: [gateway("203.0.113.7", "hub")] },
+    ],
+    "/debug/proxies": Array.from({ length: 4 }, (_, i) => proxy(now, i + 1, `web-${i}.shop`, "hub", "us-east")),
+    "/debug/mesh": { problems: [] }, "/debug/policy": { problem: null, unknownClusters: [], preferences: [] }, "/debug/sources": [],
+    "/debug/events": [], "/debug/services": [],
+  };
+}
+
+/**
+ * Failures, one at a time: what the map says of each (`fact`), where on it (`mark`), and what mends it, after one click.
+ * `mend` holds the command or the field to change, `code` the page of `strait help`.
+ */
+export function failures(now) {
+  const member = (id, more) => (world) => Object.assign(world["/debug/clusters"].find((one) => one.id === id), more);
+  const network = (name, more) => (world) => Object.assign(world["/debug/networks"].find((one) => one.network === name), more);
+  const ago = at(now, -10 * MINUTE);
+  return [
+    { name: "an API server that is away", fact: /^Cluster prod-eu stale: STR0301/, mark: ".box.doubtful", code: "STR0301", mend: "curl -k https://HOST:PORT/livez",
+      change: member("prod-eu", { state: "stale", reason: "STR0301: connect 198.51.100.9:6443: connection refused", since: ago, lastContact: ago }) },
+    { name: "a credential that is not accepted", fact: /^Cluster prod-eu authFailed: STR0304/, mark: ".box.bad", code: "STR0304", mend: "strait cluster rotate prod-eu",
+      change: member("prod-eu", { state: "authFailed", reason: "STR0304: answered 401", since: ago, lastContact: ago }) },
+    { name: "a certificate that is not acceptable", fact: /^Cluster lab tlsFailed: STR0305/, mark: ".box.bad", code: "STR0305", mend: "tls-server-name",
+      change: member("lab", { state: "tlsFailed", reason: "STR0305: certificate expired", since: ago, lastContact: ago }) },
+    { name: "another cluster behind a kubeconfig", fact: /^Cluster lab identityChanged: STR0306/, mark: ".box.bad", code: "STR0306", mend: "kubectl annotate secret NAME strait.dev/cluster-uid=UID",
+      change: member("lab", { state: "identityChanged", reason: "STR0306: its uid was 9a72 and is 11fe", since: ago, lastContact: ago }) },
+    { name: "an API server that comes and goes", fact: /^Cluster lab quarantined: STR0308/, mark: ".box.doubtful", code: "STR0308", mend: "strait cluster get lab",
+      change: member("lab", { state: "quarantined", reason: "STR0308: contact was lost 5 times in 2m", since: ago }) },
+    { name: "a network without a gateway", fact: /^Network eu-west no gateway/, mark: ".land.bad", code: "STR0401", mend: "topology.istio.io/network",
+      change: network("eu-west", { gateways: [] }) },
+    { name: "a gateway without an address", fact: /^Network eu-west gateway has no address yet/, mark: ".land.bad", code: "STR0402", mend: "strait network list",
+      change: network("eu-west", { gateways: [], pending: [{ cluster: "prod-eu", source: "service istio-system/eastwest", reason: "the Service has no external address yet" }] }) },
+    { name: "a gateway that does not answer", fact: /^Network us-east no gateway answers/, mark: ".land.bad", code: "STR0409", mend: "",
+      change: network("us-east", { gateways: [gateway("203.0.113.7", "hub", { dead: true })] }) },
+    { name: "endpoints that are kept from others", fact: /^Cluster prod-eu 12 endpoints withheld .* STR0405/, mark: ".box .withheld", code: "STR0405", mend: "strait network list",
+      change: member("prod-eu", { withheld: 12, withheldBy: { STR0405: 12 } }) },
+    { name: "one address twice in a network", fact: /^Cluster lab 3 addresses .* STR0414/, mark: ".box", code: "STR0414", mend: "strait network join CONTEXT --network NAME",
+      change: member("lab", { sameAddresses: [{ network: "us-east", cluster: "hub", addresses: 3, first: "10.0.0.4", holder: "hub" }] }) },
+    { name: "a token that ends soon", fact: /^Cluster prod-eu its token ends at/, mark: ".box .withheld", code: "STR0316", mend: "strait cluster rotate prod-eu",
+      change: member("prod-eu", { credential: { expires: at(now, 60 * MINUTE), endsSoon: true, renewsItself: false } }) },
+    { name: "a proxy that refuses", fact: /^Proxy web-2.shop refused EDS: malformed/, mark: ".chip", code: "STR0507", mend: "strait proxy get NAME",
+      change: (world) => world["/debug/proxies"].splice(2, 1, proxy(now, 3, "web-2.shop", "hub", "us-east", "malformed IP address")) },
+    { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: null, code: "STR0110", mend: "Correct the field named",
+      change: (world) => Object.assign(world["/debug/mesh"], { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] }) },
+    { name: "a policy that can't be used", fact: /^Policy STR0601/, mark: null, code: "STR0601", mend: "strait policy check FILE",
+      change: (world) => Object.assign(world["/debug/policy"], { problem: "line 3: unknown field \"exprt\"" }) },
+  ].map(({ change, ...one }) => {
+    const world = calm(now);
+    change(world);
+    return { ...one, world };
+  });
+}
+
 /** So many clusters in so many networks, some of them in trouble. */
 export function crowd(now, clusters = 100, networks = 10) {
   const name = (i) => `region-${String(i % networks).padStart(2, "0")}`;

@@ -78,6 +78,8 @@ export function mapPage({ place, redraw }) {
   const cluster = kind === "cluster" ? whole.clusters.find((one) => one.id === name) : undefined;
   const area = kind === "network" ? whole.areas.find((one) => called(one.name) === name) : undefined;
   shown = { areas: whole.areas, selected: area?.name ?? (cluster ? whole.areas.find((one) => one.clusters.includes(cluster))?.name ?? null : null) };
+  // Asked for now: what a body finds out that it needs comes too late.
+  if (kind || whole.settings.length > 0) api.get("/debug/codes");
   const command = cluster ? ["strait", "cluster", "get", cluster.id] : area ? ["strait", "network", "get", called(area.name)] : ["strait", "status"];
   return {
     title: cluster ? `Cluster ${cluster.id}` : area ? `Network ${called(area.name)}` : "Map",
@@ -244,8 +246,14 @@ function troubles(whole) {
       one.href
         ? h("a", { href: one.href, class: one.look.tone }, icon(one.look.icon), h("strong", {}, one.title))
         : h("span", { class: `what ${one.look.tone}` }, icon(one.look.icon), h("strong", {}, one.title)),
-      h("p", {}, one.text), help(one.text)))),
+      h("p", {}, one.text), one.href ? help(one.text) : settle(one.text)))),
     rows.length > 40 && h("p", { class: "fine" }, `and ${rows.length - 40} more: strait check`));
+}
+
+/** What has no page of its own opens here. @param {string} of */
+function settle(of) {
+  const mended = mend(codeOf(of));
+  return mended ? h("details", {}, h("summary", {}, "What mends it"), mended) : help(of);
 }
 
 /** Of addresses that pods of two clusters have those rows in which this one's pods are not given to others. @param {any} cluster @returns {any[]} */
@@ -273,6 +281,28 @@ function help(of) {
   return code && h("p", { class: "fine" }, "help: ", h("code", {}, `strait help ${code}`));
 }
 
+/**
+ * What mends it, in the words of `strait check`.
+ * @param {string | null | undefined} code
+ * @param {string} [id] of the cluster that it is about
+ */
+export function mend(code, id) {
+  /** @type {string | undefined} */
+  let next = code ? api.get("/debug/codes")?.value?.[code]?.next : undefined;
+  if (!code || !next) return null;
+  // Only where a command takes it: elsewhere it is an ordinary word.
+  if (id) for (const word of ["cluster get ", "cluster rotate ", "--name ", "--from-file="]) next = next.replaceAll(`${word}ID`, `${word}${id}`);
+  return h("p", { class: "mend", "data-code": code }, h("strong", {}, "To mend it: "), next.split("\n").map((line) => [line, h("br", {})]).flat().slice(0, -1),
+    " ", h("code", {}, `strait help ${code}`));
+}
+
+/** Why a network can't be entered, as a code. @param {any} network @param {import("./states.js").Look & { word: string }} entry */
+function entryCode(network, entry) {
+  if (entry.rank === 0) return null;
+  if (network.gateways.length > 0) return "STR0409";
+  return (network.pending ?? []).length > 0 ? "STR0402" : "STR0401";
+}
+
 /** @param {string} kind @param {string} name */
 function gone(kind, name) {
   return h("div", {}, closer(), h("h2", {}, `No ${kind} ${name}`), h("p", {}, "It was removed, or never was there."));
@@ -283,7 +313,9 @@ const closer = () => h("a", { class: "closer", href: "#/map", "aria-label": "Clo
 /** @param {any} cluster @param {Mesh} whole */
 function clusterPanel(cluster, whole) {
   const proxies = whole.proxies.filter((one) => one.cluster === cluster.id);
-  return h("div", {}, closer(), h("h2", {}, cluster.id), facts(cluster),
+  const codes = [codeOf(cluster.reason), ...Object.keys(keptBack(cluster) > 0 ? cluster.withheldBy : {}).filter(isTrouble),
+    yielded(cluster).length > 0 ? "STR0414" : null, cluster.credential?.endsSoon === true ? "STR0316" : null];
+  return h("div", {}, closer(), h("h2", {}, cluster.id), [...new Set(codes)].map((code) => mend(code, cluster.id)), facts(cluster),
     h("p", { class: "links" },
       h("a", { href: `#/clusters/${encodeURIComponent(cluster.id)}` }, "All about it"),
       h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${cluster.id}`)}` }, plural(proxies.length, "proxy", "proxies"))));
@@ -316,7 +348,7 @@ export function facts(cluster) {
 
 /** @param {Area} area */
 function networkPanel(area) {
-  return h("div", {}, closer(), h("h2", {}, called(area.name)),
+  return h("div", {}, closer(), h("h2", {}, called(area.name)), mend(entryCode(area.row, area.entry)),
     h("dl", { class: "facts-list" },
       h("dt", {}, "Entry"), h("dd", {}, badge(area.entry, area.entry.word)),
       h("dt", {}, "Clusters"), h("dd", {}, number(area.clusters.length)),
