@@ -566,7 +566,7 @@ impl RuleReader<'_> {
                         match key.test(value, self) {
                             Ok(test) => any.push(test),
                             Err(text) => {
-                                faults.push(AccessFault::unreadable(format!("{path}[{at}]"), text))
+                                faults.push(AccessFault::unreadable(format!("{path}[{at}]"), text));
                             }
                         }
                     }

@@ -138,11 +138,11 @@ impl Atom {
 /// Whether a path fits a template of Envoy's: `*` is a segment that is not empty, `**` the rest.
 fn fits_template(template: &str, path: &str) -> bool {
     let mut segments = path.split('/').skip(1);
-    let mut wanted = template.split('/').skip(1).peekable();
+    let wanted = template.split('/').skip(1).peekable();
     if !path.starts_with('/') {
         return false;
     }
-    while let Some(want) = wanted.next() {
+    for want in wanted {
         match (want, segments.next()) {
             ("**", Some(_)) => return true,
             ("*", Some(found)) if !found.is_empty() => {}

@@ -21,7 +21,7 @@ mod policies;
 mod request;
 mod selector;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod text;
 mod trust;
 

@@ -93,7 +93,7 @@ fn read_labels(selector: &Value, faults: &mut Vec<AccessFault>) -> Labels {
             }
             Some(value) => wanted.push((Arc::from(key.as_str()), Arc::from(value))),
             None => {
-                faults.push(AccessFault::unreadable(path, format!("expected text, found {value}")))
+                faults.push(AccessFault::unreadable(path, format!("expected text, found {value}")));
             }
         }
     }

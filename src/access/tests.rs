@@ -1,9 +1,9 @@
 //! Access policies on values: what they mean, what becomes of broken ones, and random ones against the oracle.
 
 #[path = "../../tests/access/evaluator.rs"]
-mod evaluator;
+pub(crate) mod evaluator;
 #[path = "../../tests/access/generator.rs"]
-mod generator;
+pub(crate) mod generator;
 mod histories;
 mod meaning;
 mod modes;

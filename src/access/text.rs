@@ -74,10 +74,6 @@ impl TextPattern {
         Self { parts, ignore_case: false }
     }
 
-    pub(super) fn exact(text: impl Into<String>) -> Self {
-        Self::new(vec![TextPart::text(text)])
-    }
-
     /// Whether `text` is of this form.
     pub fn matches(&self, text: &str) -> bool {
         let folded;

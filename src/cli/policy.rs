@@ -223,42 +223,6 @@ fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
     found
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_policy_would_refuse_of_a_mesh_is_listed_once_each() {
-        let policy = Policy::parse(
-            "apiVersion: strait.dev/v1
-kind: Policy
-owners: [{namespaces: [pay], clusters: [west]}]
-clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
-        );
-        let policy = policy.expect("a sound policy");
-        let service = json!({ "hostname": "bank.pay.svc.cluster.local", "namespace": "pay" });
-        let endpoint = |cluster: &str, address: &str, network: &str| json!({ "cluster": cluster, "address": address, "network": network, "provider": "Kubernetes" });
-        let endpoints = json!([
-            endpoint("east", "10.1.0.1", "n1"),
-            endpoint("east", "10.2.0.1", "n2"),
-            endpoint("west", "10.2.0.1", "n2"),
-        ]);
-        let found = refused(&policy, &service, &endpoints);
-        let told: Vec<_> = found
-            .iter()
-            .map(|row| format!("{} {}", text(&row["code"]), text(&row["rule"])))
-            .collect();
-        assert_eq!(
-            told,
-            [
-                "STR0602 owners[0]",
-                "STR0604 clusters.east.networks",
-                "STR0603 clusters.east.addresses"
-            ]
-        );
-    }
-}
-
 /// Exit code 2: not all of it is in force, or not everywhere yet.
 async fn status(args: &StatusArgs) -> CommandResult {
     let (namespace, name) = match args.name.split_once('/') {
@@ -319,4 +283,40 @@ fn render_status(state: &Value) -> String {
         out += &format!("  {}: {refused}\n", text(&row["proxy"]));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_policy_would_refuse_of_a_mesh_is_listed_once_each() {
+        let policy = Policy::parse(
+            "apiVersion: strait.dev/v1
+kind: Policy
+owners: [{namespaces: [pay], clusters: [west]}]
+clusters: {east: {networks: [n1], addresses: [10.1.0.0/16]}}",
+        );
+        let policy = policy.expect("a sound policy");
+        let service = json!({ "hostname": "bank.pay.svc.cluster.local", "namespace": "pay" });
+        let endpoint = |cluster: &str, address: &str, network: &str| json!({ "cluster": cluster, "address": address, "network": network, "provider": "Kubernetes" });
+        let endpoints = json!([
+            endpoint("east", "10.1.0.1", "n1"),
+            endpoint("east", "10.2.0.1", "n2"),
+            endpoint("west", "10.2.0.1", "n2"),
+        ]);
+        let found = refused(&policy, &service, &endpoints);
+        let told: Vec<_> = found
+            .iter()
+            .map(|row| format!("{} {}", text(&row["code"]), text(&row["rule"])))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "STR0602 owners[0]",
+                "STR0604 clusters.east.networks",
+                "STR0603 clusters.east.addresses"
+            ]
+        );
+    }
 }

@@ -296,18 +296,21 @@ mod tests {
         let (file, past) = reopened(&path);
         let timeline = Arc::new(Timeline::restored(past));
         let drain = CancellationToken::new();
-        let keeping = tokio::spawn(keep(Arc::clone(&timeline), file, drain.clone()));
         enter(&timeline, 1).delivery.receipt().acknowledge();
+        let keeping = keep(Arc::clone(&timeline), file, drain.clone());
         let written = async {
             while reopened(&path).1.is_empty() {
                 sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written");
-        // One that somebody has yet to answer.
-        let owed = enter(&timeline, 2).delivery.receipt();
-        drain.cancel();
-        keeping.await.expect("it ends");
+        let ends = async {
+            tokio::time::timeout(Duration::from_secs(20), written).await.expect("it is written");
+            // One that somebody has yet to answer.
+            let owed = enter(&timeline, 2).delivery.receipt();
+            drain.cancel();
+            owed
+        };
+        let ((), owed) = tokio::join!(keeping, ends);
         assert_eq!(reopened(&path).1.len(), 2);
         drop(owed);
     }

@@ -7,35 +7,35 @@ use serde_json::Value;
 
 /// A request, as a server sees it.
 #[derive(Debug, Clone)]
-pub struct Call {
+pub(crate) struct Call {
     /// Trust domain, namespace and account of the client's certificate.
-    pub identity: Option<(String, String, String)>,
-    pub from: IpAddr,
+    pub(crate) identity: Option<(String, String, String)>,
+    pub(crate) from: IpAddr,
     /// What X-Forwarded-For comes to; the peer where there is none.
-    pub client: IpAddr,
-    pub host: String,
-    pub method: String,
+    pub(crate) client: IpAddr,
+    pub(crate) host: String,
+    pub(crate) method: String,
     /// Without query.
-    pub path: String,
-    pub headers: Vec<(String, String)>,
-    pub port: u16,
-    pub address: IpAddr,
-    pub sni: String,
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) port: u16,
+    pub(crate) address: IpAddr,
+    pub(crate) sni: String,
     /// Whether the server takes it for HTTP.
-    pub is_http: bool,
+    pub(crate) is_http: bool,
 }
 
 /// The workload that is called.
-pub struct Server<'a> {
-    pub namespace: &'a str,
-    pub labels: &'a [(&'a str, &'a str)],
-    pub root: &'a str,
+pub(crate) struct Server<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) labels: &'a [(&'a str, &'a str)],
+    pub(crate) root: &'a str,
     /// Trust domains of the mesh, its own first.
-    pub domains: &'a [&'a str],
+    pub(crate) domains: &'a [&'a str],
 }
 
 /// Whether the policies let the call pass.
-pub fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
+pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
     let selected: Vec<&Value> = policies.iter().filter(|policy| is_for(policy, server)).collect();
     let of = |action: &str| {
         let action = action.to_owned();

@@ -91,7 +91,7 @@ fn rule(random: &mut StdRng) -> Value {
     rule
 }
 
-pub fn random_policy(random: &mut StdRng, name: &str) -> Value {
+pub(crate) fn random_policy(random: &mut StdRng, name: &str) -> Value {
     let action = some(random, &["ALLOW", "ALLOW", "DENY", "AUDIT"]);
     let least = usize::from(action == "DENY");
     let rules: Vec<_> = (0..random.random_range(least..3)).map(|_| rule(random)).collect();
@@ -112,7 +112,7 @@ pub fn random_policy(random: &mut StdRng, name: &str) -> Value {
     object
 }
 
-pub fn random_call(random: &mut StdRng) -> Call {
+pub(crate) fn random_call(random: &mut StdRng) -> Call {
     let mut text = |all: &[&str]| some(random, all).to_owned();
     let identity = (
         text(&["mesh.example", "mesh.example", "old.example", "foreign.org", "cluster.local"]),

@@ -21,7 +21,7 @@ fn broken(random: &mut StdRng, mut object: Value) -> Value {
         4 => object["spec"] = json!([1]),
         _ => {
             object["spec"]["rules"] =
-                json!([{ "when": [{ "key": "nobody.knows", "values": ["1"] }] }])
+                json!([{ "when": [{ "key": "nobody.knows", "values": ["1"] }] }]);
         }
     }
     object

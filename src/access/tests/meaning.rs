@@ -49,9 +49,9 @@ fn policies_decide_in_order() {
     let policies = index.hold([nothing.clone()]);
     assert!(!policies.lets_in(&request("client", "/")), "a policy without rules allows nothing");
     let everything = allow(json!([{}]));
-    let policies = index.hold([nothing.clone(), everything.clone()]);
+    let policies = index.hold([nothing, everything.clone()]);
     assert!(policies.lets_in(&request("client", "/")));
-    let policies = index.hold([everything.clone(), deny(to(json!({ "paths": ["/admin*"] })))]);
+    let policies = index.hold([everything, deny(to(json!({ "paths": ["/admin*"] })))]);
     assert!(policies.lets_in(&request("client", "/")));
     let denied = policies.decides(WireForm::Http, &request("client", "/admin/x"));
     assert_eq!(denied.verdict, AccessVerdict::Deny);
@@ -158,7 +158,7 @@ fn one_bad_value_makes_no_rule_narrower_that_denies_and_none_wider_that_allows()
         peer: Some("192.0.2.1".parse().expect("an address")),
         ..request("client", "/")
     }));
-    assert!(!index().hold([allow(from(blocks.clone()))]).lets_in(&request("client", "/")));
+    assert!(!index().hold([allow(from(blocks))]).lets_in(&request("client", "/")));
     let not = json!({ "notPaths": ["/public", ""] , "methods": ["GET"] });
     assert!(!index().hold([deny(to(not))]).lets_in(&request("client", "/public")));
     // Of nothing but what can't be read nothing is denied, unless everything shall be.

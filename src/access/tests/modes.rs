@@ -54,7 +54,7 @@ fn the_narrowest_level_that_says_anything_counts() {
     assert_eq!(mode(&settled, "other", &web, 80), "STRICT");
     let ports = json!({ "9090": { "mode": "STRICT" }, "7070": { "mode": "UNSET" } });
     let of_web = peer("shop", "web", of_workload("PERMISSIVE", ports));
-    index.hold([of_mesh.clone(), of_namespace.clone(), of_web]);
+    index.hold([of_mesh, of_namespace, of_web]);
     let policies = index.settle().expect("it settles");
     let found = [80, 9090, 7070].map(|port| mode(&policies, "shop", &web, port));
     assert_eq!(found, ["PERMISSIVE", "STRICT", "PERMISSIVE"]);

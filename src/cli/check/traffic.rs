@@ -455,6 +455,7 @@ mod tests {
     }
 
     /// A CA, a client's identity of it, and a gateway behind which a workload of `account` answers with `answer`.
+    #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
     async fn rig(account: &str, answer: &'static str) -> (Arc<ClientConfig>, std::net::SocketAddr) {
         let now = SystemTime::now();
         let pem = AuthorityPem::generate(now).expect("a CA");

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub(super) use super::cache_table::{CacheTable, CacheValue, Span};
-pub(super) use super::class::{Class, class_of};
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
+pub(super) use super::class::{Class, class_of};
 use super::lds::PodListenerKey;
 use super::rds::{RouteBase, RouteLists};
 use crate::aggregate::MergedService;

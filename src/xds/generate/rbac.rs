@@ -331,6 +331,5 @@ fn string(pattern: &TextPattern) -> matcher::StringMatcher {
         match_pattern: Some(plain),
         // Of a regular expression Envoy takes it from the expression alone.
         ignore_case: pattern.ignore_case && !is_regex,
-        ..Default::default()
     }
 }

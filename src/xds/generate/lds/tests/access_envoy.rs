@@ -1,10 +1,5 @@
 //! Random policies and requests through real Envoys, held to the oracle (`tests/access/evaluator.rs`).
 
-#[path = "../../../../../tests/access/evaluator.rs"]
-mod evaluator;
-#[path = "../../../../../tests/access/generator.rs"]
-mod generator;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,14 +12,14 @@ use rustls::{DigitallySignedStruct, SignatureScheme};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use self::evaluator::{Call, Server, passes};
-use self::generator::{random_call, random_policy};
 use super::access::{event_of, guarded_by};
 use super::envoy::{
     Authority, Running, at_loopback, bootstrap, envoy, free_ports, static_cluster, to_loopback,
     validated, workload_server,
 };
 use super::*;
+use crate::access::tests::evaluator::{Call, Server, passes};
+use crate::access::tests::generator::{random_call, random_policy};
 
 const DOMAINS: [&str; 2] = ["mesh.example", "old.example"];
 const SETS: usize = 24;
