@@ -269,7 +269,8 @@ mod tests {
             assert_eq!(one.at, was.at);
         }
         assert_eq!(again.since(0)[0].delivery.refused_by(), ["web-0.shop"]);
-        assert_eq!((*again.last().borrow(), enter(&again, 1).seq), (2, 3));
+        let last = *again.last().borrow();
+        assert_eq!((last, enter(&again, 1).seq), (2, 3));
     }
 
     #[test]
