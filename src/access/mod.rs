@@ -14,6 +14,7 @@ mod enforce;
 mod evaluate;
 mod fields;
 mod index;
+mod keys;
 mod matcher;
 mod object;
 mod peer;

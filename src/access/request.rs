@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::authorization::is_header_name;
 use super::fields::{fields, items, present, texts};
+use super::keys::verifying_keys;
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use crate::codes;
@@ -64,9 +65,6 @@ const KNOWN: [&str; 13] = [
     "timeout",
     "spaceDelimitedClaims",
 ];
-
-/// Members of a key that only its owner may know. (RFC 7518, section 6.)
-const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
 
 impl RequestAuthentication {
     /// Reads an object. A rule that can't be read is left out: its tokens are then nobody's.
@@ -126,17 +124,17 @@ fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
     let mut reader = RuleFields { given, path, faults };
     let issuer = reader.text("issuer").unwrap_or_default();
     let uri = reader.text("jwksUri").or_else(|| reader.text("jwks_uri"));
-    let keys = reader.text("jwks");
+    let keys = reader.text("jwks").map(|keys| verifying_keys(&keys));
     if issuer.is_empty() && uri.is_none() && keys.is_none() {
         reader.fault("issuer", "a rule needs an issuer or keys");
     }
-    if let Some(fact) = keys.as_deref().and_then(|keys| unusable_keys(keys)) {
+    if let Some(Err(fact)) = &keys {
         reader.fault("jwks", fact);
     }
     let read = TokenRule {
         issuer,
         audiences: reader.texts("audiences"),
-        keys: keys.map(Arc::from),
+        keys: keys.and_then(Result::ok).map(Arc::from),
         from_headers: reader.headers(),
         from_params: reader.texts("fromParams"),
         from_cookies: reader.texts("fromCookies"),
@@ -145,18 +143,6 @@ fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
         claim_headers: reader.claims(),
     };
     (faults.len() == before).then_some(read)
-}
-
-/// What is wrong with a set of keys.
-fn unusable_keys(text: &str) -> Option<&'static str> {
-    let Ok(set) = serde_json::from_str::<Value>(text) else { return Some("is no JSON") };
-    let Some(keys) = set.get("keys").and_then(Value::as_array) else {
-        return Some("has no list of keys");
-    };
-    let holds_private = |key: &Value| PRIVATE.iter().any(|part| key.get(part).is_some());
-    keys.iter().any(holds_private).then_some(
-        "holds a private key: every proxy would be sent it. Give the public part, and make another key",
-    )
 }
 
 /// The fields of one rule.

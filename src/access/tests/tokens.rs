@@ -7,7 +7,10 @@ fn believes(spec: Value) -> Value {
 }
 
 fn keys() -> String {
-    json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": "eA", "y": "eQ" }] }).to_string()
+    // The key of RFC 7517, A.1.
+    json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+        "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM" }] })
+    .to_string()
 }
 
 fn rules(policies: &AccessPolicies) -> Vec<TokenRule> {

@@ -276,13 +276,13 @@ mod tests {
         let mut state = McpState::default();
         let asked: Vec<_> = state.begin().into_iter().map(|one| one.type_url).collect();
         assert_eq!(asked[0], "networking.istio.io/v1/ServiceEntry");
-        assert_eq!(asked.len(), 2 * kinds::ALL.len());
+        assert_eq!(asked.len(), 2 * kinds::of_mcp().count());
         let two = vec![entry("shop/a", "a.example"), entry("shop/b", "b.example")];
         let said = state.take(&response("v1/ServiceEntry", "1", two)).expect("asked for");
         assert_eq!((&*said.version_info, &*said.response_nonce), ("1", "n1"));
         assert!(said.error_detail.is_none() && !state.is_heard());
         state.take(&response("v1alpha3/WorkloadEntry", "1", vec![])).expect("asked for");
-        for kind in kinds::ALL.iter().filter(|kind| kind.restricts()) {
+        for kind in kinds::of_mcp().filter(|kind| kind.restricts()) {
             assert!(!state.is_heard());
             let type_url = format!("{}/v1beta1/{}", kind.group, kind.kind);
             let empty = DiscoveryResponse { type_url, ..response("", "1", vec![]) };

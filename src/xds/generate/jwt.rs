@@ -15,8 +15,9 @@ use crate::access::{TokenRule, token_key};
 const NAME: &str = "envoy.filters.http.jwt_authn";
 const TYPE: &str =
     "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication";
-/// Keys that verify nothing.
-const NO_KEYS: &str = r#"{"keys":[]}"#;
+/// A key that verifies nothing, as Envoys take no empty set: the point on P-256 whose x is the SHA-256 of "strait: a key
+/// that nobody has 1", the one of even y, so that nobody knows what would sign for it.
+const NO_KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","alg":"ES256","x":"LpgXUJBl11nMkgkPS2pXhmFyJoBwEhxlerbWQGbWOlo","y":"20_Y8LKheGvgLvTjRgg_jrS02bHFdeXxVlxUaAm-17o"}]}"#;
 
 /// `JwtAuthentication`, as far as it is used, with providers in one order.
 #[derive(Clone, PartialEq, Message)]

@@ -12,7 +12,9 @@ pub(super) fn event_of(root: &str, objects: impl IntoIterator<Item = Value>) -> 
     let mut index = AccessIndex::new(settings.clone());
     let change = index.apply(&settings, &objects).expect("the first time");
     for (name, report) in change.policies.reports() {
-        assert!(report.faults.is_empty(), "{name}: {:?}", report.faults);
+        // Tokens whose keys would have to be fetched are refused, which is in force.
+        let mut faults = report.faults.iter().filter(|one| one.code != &crate::codes::ACCESS_KEYS);
+        assert!(faults.next().is_none(), "{name}: {:?}", report.faults);
     }
     MeshEvent::Access(change.policies, change.causes)
 }
