@@ -9,8 +9,7 @@ use ipnet::IpNet;
 use serde_json::{Map, Value};
 
 use super::fields::{fields, items, present, texts};
-use super::index::PolicyErrors;
-use super::object::{AccessFault, PolicyKind, PolicyName, created};
+use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use crate::codes;
 use crate::model::WorkloadKey;

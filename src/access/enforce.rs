@@ -1,18 +1,9 @@
 //! The rules that a workload enforces, action by action.
 
 use super::authorization::{AuthorizationAction, AuthorizationPolicy};
-use super::matcher::{MatchScope, RuleMatcher};
+use super::matcher::{MatchScope, RuleMatcher, WireForm};
 use super::policies::WorkloadAccess;
 use super::trust::TrustBundle;
-
-/// What rules are enforced on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum WireForm {
-    /// Requests of HTTP.
-    Http,
-    /// Connections of which nothing is known but that they are there.
-    Tcp,
-}
 
 /// What a workload enforces in one form, in the order in which it does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

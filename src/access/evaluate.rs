@@ -48,7 +48,7 @@ impl AccessVerdict {
 
 /// A verdict, and what decides it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Decision {
+pub struct AccessDecision {
     /// The verdict.
     pub verdict: AccessVerdict,
     /// The key of the rule that decides; `None` where none does.
@@ -58,7 +58,7 @@ pub struct Decision {
 }
 
 /// Decides one request: what denies first, then what allows.
-pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> Decision {
+pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision {
     let found = |action: &ActionRules| -> Option<String> {
         let mut rules = action.enforced.iter().flatten();
         rules.find(|rule| rule.matches(request)).map(|rule| rule.key.clone())
@@ -76,7 +76,7 @@ pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> Decision {
             "policies that allow select the workload, and none of their rules matches",
         )
     };
-    Decision { verdict, rule, reason }
+    AccessDecision { verdict, rule, reason }
 }
 
 /// Why a rule matches or not: the fields that decide it, each with whether it holds.

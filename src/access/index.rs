@@ -6,23 +6,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::authorization::AuthorizationPolicy;
-use super::object::{AccessFault, PolicyKind, PolicyName, PolicyState};
+use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
 use super::policies::{AccessPolicies, PolicyReport, disables, order};
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use crate::codes;
 use crate::model::{Cause, Causes, Collection, Difference, Namespace};
-
-/// What becomes of a rule that can't be read and has no last good form (`--policy-errors`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PolicyErrors {
-    /// What of it can be read counts; where that is nothing it counts for nothing, and is shown.
-    #[default]
-    Narrow,
-    /// It denies everything.
-    Strict,
-}
 
 /// What the meaning of policies depends on beside the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]

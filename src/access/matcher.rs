@@ -8,9 +8,17 @@ use ipnet::IpNet;
 use super::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
 };
-use super::enforce::WireForm;
 use super::text::{TextForm, TextPart, TextPattern};
 use super::trust::TrustBundle;
+
+/// What rules are enforced on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WireForm {
+    /// Requests of HTTP.
+    Http,
+    /// Connections of which nothing is known but that they are there.
+    Tcp,
+}
 
 /// The filter that leaves the claims of a token.
 pub(super) const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";

@@ -29,11 +29,11 @@ mod trust;
 pub use self::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
 };
-pub use self::enforce::{ActionRules, EnforcedRules, WireForm, enforced};
-pub use self::evaluate::{AccessRequest, AccessVerdict, Decision, decide, rule_steps};
-pub use self::index::{AccessChange, AccessIndex, AccessSettings, PolicyErrors};
-pub use self::matcher::{Atom, MatchedClause, RuleMatcher, token_key};
-pub use self::object::{AccessFault, PolicyKind, PolicyName, PolicyState};
+pub use self::enforce::{ActionRules, EnforcedRules, enforced};
+pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
+pub use self::index::{AccessChange, AccessIndex, AccessSettings};
+pub use self::matcher::{Atom, MatchedClause, RuleMatcher, WireForm, token_key};
+pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};
 pub use self::policies::{AccessPolicies, AccessSubject, PolicyReport, WorkloadAccess};
 pub use self::request::{RequestAuthentication, TokenRule};

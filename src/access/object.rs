@@ -121,3 +121,13 @@ pub(super) fn created(object: &Value) -> i64 {
     let time = text.and_then(|text| text.parse::<jiff::Timestamp>().ok());
     time.map_or(0, jiff::Timestamp::as_second)
 }
+
+/// What becomes of a rule that can't be read and has no last good form (`--policy-errors`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PolicyErrors {
+    /// What of it can be read counts; where that is nothing it counts for nothing, and is shown.
+    #[default]
+    Narrow,
+    /// It denies everything.
+    Strict,
+}

@@ -69,11 +69,16 @@ impl AccessIndex {
 
 impl AccessPolicies {
     /// What a workload of `shop` decides.
-    fn decides(&self, form: WireForm, request: &AccessRequest) -> Decision {
+    fn decides(&self, form: WireForm, request: &AccessRequest) -> AccessDecision {
         self.decides_for(&labels(&[("app", "web")]), form, request)
     }
 
-    fn decides_for(&self, labels: &Labels, form: WireForm, request: &AccessRequest) -> Decision {
+    fn decides_for(
+        &self,
+        labels: &Labels,
+        form: WireForm,
+        request: &AccessRequest,
+    ) -> AccessDecision {
         let subject = AccessSubject { namespace: &Namespace::from("shop"), labels, is_known: true };
         decide(&enforced(&self.of(subject), form, &trust()), request)
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
-use super::{SourcesState, connected, current};
+use super::sources::{SourcesState, connected, current};
 use crate::access::PolicyName;
 use crate::explain::{AskedRequest, explain_policy, is_for, policy_states};
 use crate::push::PushContext;

@@ -66,5 +66,5 @@ pub use probe::Probed;
 pub use request::Patch;
 pub use text::{Moment, NumberOrName, Pairs, Raw};
 pub use transport::Transport;
-pub use watch::Selection;
+pub use watch::ListSelection;
 pub use wire::{FieldValue, MalformedMessage, ProtobufMessage};

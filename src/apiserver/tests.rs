@@ -97,10 +97,10 @@ async fn a_selection_is_told_whole_and_then_change_by_change() {
     let (sink, mut events) = mpsc::channel(16);
     let tasks = Supervisor::new();
     tasks.spawn("watch", async move {
-        let selection = Selection {
+        let selection = ListSelection {
             namespace: Some("strait-system".into()),
             labels: Some("istio/multiCluster=true".into()),
-            ..Selection::all("", "v1", "secrets")
+            ..ListSelection::all("", "v1", "secrets")
         };
         client.watch::<Secret, _>(selection, ReadLimits::default(), &sink).await;
     });
@@ -222,7 +222,7 @@ fn watch_secrets(
     let (sink, events) = mpsc::channel(room);
     let client = client.clone();
     tasks.spawn("watch", async move {
-        client.watch(Selection::all("", "v1", "secrets"), ReadLimits::default(), &sink).await;
+        client.watch(ListSelection::all("", "v1", "secrets"), ReadLimits::default(), &sink).await;
     });
     events
 }
@@ -358,7 +358,7 @@ async fn reads(faults: &[Fault]) -> (Vec<String>, Vec<(&'static str, String)>) {
     let tasks = Supervisor::new();
     tasks.spawn("watch", async move {
         client
-            .read(Names, Selection::all("", "v1", "namespaces"), ReadLimits::default(), &sink)
+            .read(Names, ListSelection::all("", "v1", "namespaces"), ReadLimits::default(), &sink)
             .await;
     });
     let mut told = Vec::new();
@@ -427,7 +427,7 @@ async fn a_kind_is_read_as_soon_as_it_is_there_and_in_whatever_version_it_is_the
     let (sink, mut events) = mpsc::channel(16);
     let tasks = Supervisor::new();
     tasks.spawn("watch", async move {
-        let selection = Selection::in_best(ISTIO_GROUP, ISTIO, "serviceentries");
+        let selection = ListSelection::in_best(ISTIO_GROUP, ISTIO, "serviceentries");
         client.watch::<Secret, _>(selection, ReadLimits::default(), &sink).await;
     });
     assert!(told(&mut events).await.starts_with("failed"));

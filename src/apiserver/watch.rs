@@ -37,7 +37,7 @@ const LIFETIME_GRACE: Duration = Duration::from_secs(15);
 
 /// Which objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selection {
+pub struct ListSelection {
     /// The API group; empty for the core group.
     pub group: &'static str,
     /// Its version; of several the one that the server was last found to have.
@@ -56,7 +56,7 @@ pub struct Selection {
     pub is_optional: bool,
 }
 
-impl Selection {
+impl ListSelection {
     /// All objects of a kind.
     pub const fn all(group: &'static str, version: &'static str, plural: &'static str) -> Self {
         let (namespace, labels, fields, is_optional) = (None, None, None, false);
@@ -97,7 +97,7 @@ impl ApiClient {
     /// server: it never costs memory.
     pub async fn watch<T, E>(
         &self,
-        selection: Selection,
+        selection: ListSelection,
         limits: ReadLimits,
         sink: &mpsc::Sender<E>,
     ) where
@@ -111,7 +111,7 @@ impl ApiClient {
     pub async fn read<K, E>(
         &self,
         kind: K,
-        selection: Selection,
+        selection: ListSelection,
         limits: ReadLimits,
         sink: &mpsc::Sender<E>,
     ) where
@@ -167,7 +167,7 @@ struct KindReader<'a, K: ObjectKind, E> {
     kind: K,
     /// The form that is asked for besides JSON.
     best: Encoding,
-    selection: Selection,
+    selection: ListSelection,
     limits: ReadLimits,
     sink: Sink<'a, K, E>,
     state: WatchState,
@@ -320,7 +320,7 @@ impl<K: ObjectKind, E: From<KindEvent<K>>> KindReader<'_, K, E> {
 
     /// Whenever everything is read anew: what a server has can change.
     async fn choose_version(&mut self) -> Result<(), ApiError> {
-        let Selection { group, versions, plural, .. } = self.selection;
+        let ListSelection { group, versions, plural, .. } = self.selection;
         if !versions.is_empty() {
             let served = Box::pin(self.client.served(group, versions, plural));
             self.selection.version = served.await?;
@@ -593,7 +593,7 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_kubernetes() {
-        let mut pods = Selection::all("", "v1", "pods");
+        let mut pods = ListSelection::all("", "v1", "pods");
         assert_eq!(pods.path(), "/api/v1/pods?");
         pods.namespace = Some("a".into());
         pods.labels = Some("x=y,z".into());
@@ -602,7 +602,7 @@ mod tests {
             pods.path(),
             "/api/v1/namespaces/a/pods?labelSelector=x%3Dy%2Cz&fieldSelector=status.phase%21%3DFailed&"
         );
-        let slices = Selection::all("discovery.k8s.io", "v1", "endpointslices");
+        let slices = ListSelection::all("discovery.k8s.io", "v1", "endpointslices");
         assert_eq!(slices.path(), "/apis/discovery.k8s.io/v1/endpointslices?");
     }
 }

@@ -24,11 +24,11 @@ pub(crate) enum PolicyCommand {
     /// Say what a policy file would refuse: of a cluster's claim, or of the mesh that runs
     Test(TestArgs),
     /// Say what becomes of an access policy, and which proxies have not acknowledged it yet
-    Status(StatusArgs),
+    Status(PolicyStatusArgs),
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct StatusArgs {
+pub(crate) struct PolicyStatusArgs {
     /// NAMESPACE/NAME, or NAME of any namespace
     name: String,
     #[command(flatten)]
@@ -224,7 +224,7 @@ fn refused(policy: &Policy, service: &Value, endpoints: &Value) -> Vec<Value> {
 }
 
 /// Exit code 2: not all of it is in force, or not everywhere yet.
-async fn status(args: &StatusArgs) -> CommandResult {
+async fn status(args: &PolicyStatusArgs) -> CommandResult {
     let (namespace, name) = match args.name.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None => (None, args.name.as_str()),

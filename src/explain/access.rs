@@ -6,9 +6,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::access::{
-    AccessRequest, AccessVerdict, AuthorizationAction, AuthorizationPolicy, Decision, PeerMode,
-    PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode, WireForm, decide, enforced,
-    rule_steps,
+    AccessDecision, AccessRequest, AccessVerdict, AuthorizationAction, AuthorizationPolicy,
+    PeerMode, PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode, WireForm, decide,
+    enforced, rule_steps,
 };
 use crate::codes;
 use crate::model::{Namespace, Proxy, labels_match};
@@ -134,7 +134,12 @@ fn by(mode: &PortMode) -> String {
     policy.map(|policy| policy.to_string()).unwrap_or_default()
 }
 
-fn line(decision: Decision, mode: &PortMode, has_identity: bool, steps: Vec<Value>) -> VerdictLine {
+fn line(
+    decision: AccessDecision,
+    mode: &PortMode,
+    has_identity: bool,
+    steps: Vec<Value>,
+) -> VerdictLine {
     if mode.mode == PeerMode::Strict && !has_identity {
         let by = format!("{}: STRICT takes no plain text", by(mode));
         return VerdictLine { verdict: AccessVerdict::Deny.as_str(), by, steps };

@@ -28,8 +28,8 @@ use super::{
     WatchedConfigMap, WatchedNamespace, WatchedSecret,
 };
 use crate::apiserver::{
-    Access, ApiClient, ApiError, NamespacedName, ObjectMetadata, OwnedObject, ReadLimits,
-    Selection, WatchEvent, cluster_uid, identity_check, look, null_as_default,
+    Access, ApiClient, ApiError, ListSelection, NamespacedName, ObjectMetadata, OwnedObject,
+    ReadLimits, WatchEvent, cluster_uid, identity_check, look, null_as_default,
 };
 use crate::codes;
 use crate::mass_deletion::{Doubt, MassDeletionGuard};
@@ -199,21 +199,21 @@ async fn renewed(access: &mut watch::Receiver<Access>) {
 }
 
 async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInput>) {
-    let secrets = |(key, value): (&str, &str)| Selection {
+    let secrets = |(key, value): (&str, &str)| ListSelection {
         namespace: Some(namespace.to_owned()),
         labels: Some(format!("{key}={value}")),
-        ..Selection::all("", "v1", "secrets")
+        ..ListSelection::all("", "v1", "secrets")
     };
-    let config_map = |name: &str| Selection {
+    let config_map = |name: &str| ListSelection {
         namespace: Some(namespace.to_owned()),
         fields: Some(format!("metadata.name={name}")),
-        ..Selection::all("", "v1", "configmaps")
+        ..ListSelection::all("", "v1", "configmaps")
     };
     let kept = kinds::ALL.iter().map(|kind| {
-        let selection = Selection::in_best(kind.group, kind.versions, kind.plural);
+        let selection = ListSelection::in_best(kind.group, kind.versions, kind.plural);
         pass_on::<KeptObject>(client, selection, StoreReader::Kept(kind), sink)
     });
-    let namespaces = Selection::all("", "v1", "namespaces");
+    let namespaces = ListSelection::all("", "v1", "namespaces");
     let [ours, istios] = CONFIG_MAPS;
     tokio::join!(
         pass_on::<SecretObject>(
@@ -233,7 +233,7 @@ async fn read(client: &ApiClient, namespace: &str, sink: &mpsc::Sender<StoreInpu
 /// Watches one selection, and says with each event whose it is.
 async fn pass_on<T>(
     client: &ApiClient,
-    selection: Selection,
+    selection: ListSelection,
     reader: StoreReader,
     sink: &mpsc::Sender<StoreInput>,
 ) where

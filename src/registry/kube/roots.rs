@@ -24,8 +24,8 @@ use self::judge::{KEY, RootsHeld, RootsMap, WRITTEN, digest, judge};
 pub use self::state::RootsStatus;
 use self::state::{JudgedMap, MapEvent, NamespaceName, RootsState};
 use crate::apiserver::{
-    ApiClient, ApiError, Form, Identity, Meta, NamespacedName, ObjectKind, ReadLimits, Selection,
-    null_as_default,
+    ApiClient, ApiError, Form, Identity, ListSelection, Meta, NamespacedName, ObjectKind,
+    ReadLimits, null_as_default,
 };
 use crate::model::{RootBundle, WriterRole};
 
@@ -254,9 +254,9 @@ async fn any_beside(client: &ApiClient) -> bool {
     client.get::<Items>(&path).await.map_or(true, |found| !found.items.is_empty())
 }
 
-fn kind_selection(map: RootsMap) -> Selection {
+fn kind_selection(map: RootsMap) -> ListSelection {
     let fields = Some(format!("metadata.name={}", map.name()));
-    Selection { fields, ..Selection::all("", "v1", "configmaps") }
+    ListSelection { fields, ..ListSelection::all("", "v1", "configmaps") }
 }
 
 /// Makes it so that ours stand in a ConfigMap, unless what stands there is to be left.

@@ -29,8 +29,8 @@ use super::workload_entry::WorkloadEntryRecord;
 use super::write_back::{self, WriteBack};
 use super::{ApiContact, ObjectCounts, Own, OwnMesh, RunConfig, RunStatus, own_mesh};
 use crate::apiserver::{
-    ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, NamespacedName, Probed,
-    ReadLimits, Selection, WatchEvent, identity_check, look,
+    ApiClient, ApiError, Backoff, ClusterIdentityCheck, Keyed as _, ListSelection, NamespacedName,
+    Probed, ReadLimits, WatchEvent, identity_check, look,
 };
 use crate::mass_deletion::MassDeletionGuard;
 use crate::model::{
@@ -147,8 +147,8 @@ async fn read(
             IndexedKind::ServiceExports | IndexedKind::ServiceImports => mcs::GROUP,
             IndexedKind::WorkloadEntries => {
                 let versions = ISTIO_NETWORKING_VERSIONS;
-                let selection = Selection::in_best(ISTIO_NETWORKING, versions, kind.plural());
-                return Selection { is_optional: kind.may_be_absent(), ..selection };
+                let selection = ListSelection::in_best(ISTIO_NETWORKING, versions, kind.plural());
+                return ListSelection { is_optional: kind.may_be_absent(), ..selection };
             }
             IndexedKind::Services
             | IndexedKind::Pods
@@ -156,7 +156,7 @@ async fn read(
             | IndexedKind::Namespaces => "",
         };
         let is_optional = kind.may_be_absent();
-        Selection { is_optional, ..Selection::all(group, "v1", kind.plural()) }
+        ListSelection { is_optional, ..ListSelection::all(group, "v1", kind.plural()) }
     };
     let mut pods = of(IndexedKind::Pods);
     // Pods that have ended stay for long and mean nothing here.
@@ -217,7 +217,7 @@ async fn read_shared(
         let pause = match mcs::served(client).await {
             Ok(served) => {
                 version.send_replace(Some(served));
-                let of = |kind: IndexedKind| Selection::all(mcs::GROUP, served, kind.plural());
+                let of = |kind: IndexedKind| ListSelection::all(mcs::GROUP, served, kind.plural());
                 let (exports, imports) =
                     (of(IndexedKind::ServiceExports), of(IndexedKind::ServiceImports));
                 let read = async {

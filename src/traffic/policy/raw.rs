@@ -46,7 +46,7 @@ struct RawGroups {
     load_balancer: Option<RawLoadBalancer>,
     connection_pool: Option<RawConnectionPool>,
     outlier_detection: Option<RawOutlierDetection>,
-    tls: Option<RawTls>,
+    tls: Option<RawClientTls>,
 }
 
 #[derive(Deserialize, Default)]
@@ -160,14 +160,14 @@ struct RawConnectionPool {
 struct RawTcpPool {
     max_connections: u32,
     connect_timeout: Option<RawDuration>,
-    tcp_keepalive: Option<RawKeepalive>,
+    tcp_keepalive: Option<RawTcpKeepalive>,
     max_connection_duration: Option<RawDuration>,
     idle_timeout: Option<RawDuration>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct RawKeepalive {
+struct RawTcpKeepalive {
     probes: u32,
     time: Option<RawDuration>,
     interval: Option<RawDuration>,
@@ -214,7 +214,7 @@ struct RawOutlierDetection {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct RawTls {
+struct RawClientTls {
     mode: Option<TlsSetting>,
     sni: String,
     subject_alt_names: Vec<String>,
@@ -527,7 +527,7 @@ impl RawOutlierDetection {
     }
 }
 
-impl RawTls {
+impl RawClientTls {
     fn read(self, path: &str, reasons: &mut Vec<Reason>) -> ClientTls {
         if self.mode.is_none() {
             let text = "no mode is named, which means DISABLE: plain text; name the mode";
