@@ -8,6 +8,7 @@
 pub mod changes;
 pub mod config;
 pub mod destination_rule;
+mod header_format;
 pub mod hosts;
 pub mod index;
 pub mod kind;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use super::super::header_format;
 use super::super::hosts::HostPattern;
 use super::super::kind::KindSettings;
 use super::super::object::Reason;
@@ -14,7 +15,7 @@ use super::super::re2::{self, Regex};
 use super::super::route::{
     AbortStatus, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits, HttpRule,
     InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, RetryRule, Rewrite, TextMatch,
+    RequestMatch, RetryRule, Rewrite, TextMatch, is_header_name, is_text,
 };
 use super::raw::{
     RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
@@ -614,6 +615,8 @@ impl Reader<'_> {
                         this.lost(&path, "Envoy changes no such header: it stays as it is");
                     } else if !is_header_name(&name) || !is_text(&value) {
                         this.refuse(refused, &path, "is no header");
+                    } else if let Err(fact) = header_format::check(&value) {
+                        this.refuse(refused, &path, &format!("{value:?} {fact}"));
                     } else {
                         kept.insert(name.to_ascii_lowercase().into(), value);
                     }
@@ -687,17 +690,4 @@ fn grpc_status(name: &str) -> Option<u8> {
     let place = NAMES.iter().position(|known| *known == name);
     let number = place.or_else(|| name.parse().ok().filter(|number| *number < NAMES.len()));
     number.and_then(|number| u8::try_from(number).ok())
-}
-
-/// Whether Envoy takes this as a value.
-fn is_text(text: &str) -> bool {
-    !text.bytes().any(|byte| {
-        matches!(byte, 0 | b'\r' | b'\n') || (byte < 32 && byte != b'\t') || byte == 127
-    })
-}
-
-/// Whether a header can have this name (RFC 9110, 5.1).
-fn is_header_name(name: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !name.is_empty() && name.bytes().all(is_token)
 }

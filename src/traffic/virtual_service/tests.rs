@@ -106,6 +106,8 @@ fn what_envoy_refuses_is_answered_500_and_falls_through_to_nobody() {
         ("headers: {request: {set: {'a b': c}}}", "spec.http[0].headers.request.set[a b]"),
         ("headers: {response: {add: {a: \"b\\nc\"}}}", "spec.http[0].headers.response.add[a]"),
         ("retries: {attempts: -1}", "spec.http[0].retries.attempts"),
+        ("headers: {request: {set: {a: '50%'}}}", "spec.http[0].headers.request.set[a]"),
+        ("headers: {response: {add: {a: '%NO_SUCH%'}}}", "spec.http[0].headers.response.add[a]"),
     ];
     for (more, path) in cases {
         let spec = if more.contains("route: []") {

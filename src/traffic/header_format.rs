@@ -1,0 +1,210 @@
+//! Values of headers, which Envoy reads as formats: `%NAME%` stands for something of the request.
+//! (Envoy, "Custom request/response headers" and "Command Operators"; tried on Envoy 1.36 and 1.40.)
+//!
+//! One that Envoy can't read makes it refuse the whole table of routes that holds it: `50%` does.
+
+/// What stands for something without saying more.
+const PLAIN: &[&str] = &[
+    "ACCESS_LOG_TYPE",
+    "BYTES_RECEIVED",
+    "BYTES_RETRANSMITTED",
+    "BYTES_SENT",
+    "CONNECTION_ID",
+    "CONNECTION_TERMINATION_DETAILS",
+    "CUSTOM_FLAGS",
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS",
+    "DOWNSTREAM_DIRECT_LOCAL_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_DIRECT_LOCAL_PORT",
+    "DOWNSTREAM_DIRECT_REMOTE_ADDRESS",
+    "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_DIRECT_REMOTE_PORT",
+    "DOWNSTREAM_HANDSHAKE_DURATION",
+    "DOWNSTREAM_HEADER_BYTES_RECEIVED",
+    "DOWNSTREAM_HEADER_BYTES_SENT",
+    "DOWNSTREAM_LOCAL_ADDRESS",
+    "DOWNSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_LOCAL_DNS_SAN",
+    "DOWNSTREAM_LOCAL_EMAIL_SAN",
+    "DOWNSTREAM_LOCAL_IP_SAN",
+    "DOWNSTREAM_LOCAL_OTHERNAME_SAN",
+    "DOWNSTREAM_LOCAL_PORT",
+    "DOWNSTREAM_LOCAL_SUBJECT",
+    "DOWNSTREAM_LOCAL_URI_SAN",
+    "DOWNSTREAM_PEER_CERT",
+    "DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_1",
+    "DOWNSTREAM_PEER_CHAIN_FINGERPRINTS_256",
+    "DOWNSTREAM_PEER_CHAIN_SERIALS",
+    "DOWNSTREAM_PEER_DNS_SAN",
+    "DOWNSTREAM_PEER_EMAIL_SAN",
+    "DOWNSTREAM_PEER_FINGERPRINT_1",
+    "DOWNSTREAM_PEER_FINGERPRINT_256",
+    "DOWNSTREAM_PEER_IP_SAN",
+    "DOWNSTREAM_PEER_ISSUER",
+    "DOWNSTREAM_PEER_OTHERNAME_SAN",
+    "DOWNSTREAM_PEER_SERIAL",
+    "DOWNSTREAM_PEER_SUBJECT",
+    "DOWNSTREAM_PEER_URI_SAN",
+    "DOWNSTREAM_REMOTE_ADDRESS",
+    "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+    "DOWNSTREAM_REMOTE_PORT",
+    "DOWNSTREAM_TLS_CIPHER",
+    "DOWNSTREAM_TLS_SESSION_ID",
+    "DOWNSTREAM_TLS_VERSION",
+    "DOWNSTREAM_TRANSPORT_FAILURE_REASON",
+    "DOWNSTREAM_WIRE_BYTES_RECEIVED",
+    "DOWNSTREAM_WIRE_BYTES_SENT",
+    "DURATION",
+    "FILTER_CHAIN_NAME",
+    "GRPC_STATUS",
+    "GRPC_STATUS_NUMBER",
+    "HOSTNAME",
+    "LOCAL_REPLY_BODY",
+    "PACKETS_RETRANSMITTED",
+    "PATH",
+    "PROTOCOL",
+    "REQUESTED_SERVER_NAME",
+    "REQUEST_DURATION",
+    "REQUEST_HEADERS_BYTES",
+    "REQUEST_TX_DURATION",
+    "RESPONSE_CODE",
+    "RESPONSE_CODE_DETAILS",
+    "RESPONSE_DURATION",
+    "RESPONSE_FLAGS",
+    "RESPONSE_FLAGS_LONG",
+    "RESPONSE_HEADERS_BYTES",
+    "RESPONSE_TRAILERS_BYTES",
+    "RESPONSE_TX_DURATION",
+    "ROUNDTRIP_DURATION",
+    "ROUTE_NAME",
+    "START_TIME",
+    "STREAM_ID",
+    "TLS_JA3_FINGERPRINT",
+    "TLS_JA4_FINGERPRINT",
+    "TRACE_ID",
+    "UNIQUE_ID",
+    "UPSTREAM_CLUSTER",
+    "UPSTREAM_CLUSTER_RAW",
+    "UPSTREAM_CONNECTION_ID",
+    "UPSTREAM_CONNECTION_POOL_READY_DURATION",
+    "UPSTREAM_DECOMPRESSED_HEADER_BYTES_SENT",
+    "UPSTREAM_HEADER_BYTES_RECEIVED",
+    "UPSTREAM_HEADER_BYTES_SENT",
+    "UPSTREAM_HOST",
+    "UPSTREAM_HOST_NAME",
+    "UPSTREAM_HOST_NAME_WITHOUT_PORT",
+    "UPSTREAM_LOCAL_ADDRESS",
+    "UPSTREAM_LOCAL_ADDRESS_WITHOUT_PORT",
+    "UPSTREAM_LOCAL_DNS_SAN",
+    "UPSTREAM_LOCAL_IP_SAN",
+    "UPSTREAM_LOCAL_PORT",
+    "UPSTREAM_LOCAL_URI_SAN",
+    "UPSTREAM_PEER_CERT",
+    "UPSTREAM_PEER_DNS_SAN",
+    "UPSTREAM_PEER_IP_SAN",
+    "UPSTREAM_PEER_ISSUER",
+    "UPSTREAM_PEER_SUBJECT",
+    "UPSTREAM_PEER_URI_SAN",
+    "UPSTREAM_PROTOCOL",
+    "UPSTREAM_REMOTE_ADDRESS",
+    "UPSTREAM_REMOTE_ADDRESS_WITHOUT_PORT",
+    "UPSTREAM_REMOTE_PORT",
+    "UPSTREAM_REQUEST_ATTEMPT_COUNT",
+    "UPSTREAM_TLS_CIPHER",
+    "UPSTREAM_TLS_SESSION_ID",
+    "UPSTREAM_TLS_VERSION",
+    "UPSTREAM_TRANSPORT_FAILURE_REASON",
+    "UPSTREAM_WIRE_BYTES_RECEIVED",
+    "UPSTREAM_WIRE_BYTES_SENT",
+    "VIRTUAL_CLUSTER_NAME",
+];
+
+/// What needs to say more in parentheses, and may be cut to a length.
+const WITH_ARGUMENT: &[&str] = &["ENVIRONMENT", "QUERY_PARAM", "REQ", "RESP", "TRAILER"];
+
+/// What needs to say more, and is never cut.
+const WITH_WHOLE_ARGUMENT: &[&str] =
+    &["CLUSTER_METADATA", "DYNAMIC_METADATA", "PER_REQUEST_STATE", "UPSTREAM_METADATA"];
+
+/// What may say more: a form of time.
+const WITH_FORM: &[&str] = &["START_TIME"];
+
+/// Whether Envoys can read a value.
+///
+/// # Errors
+/// What is wrong with it, in words.
+pub(super) fn check(value: &str) -> Result<(), String> {
+    let mut rest = value;
+    while let Some((_, behind)) = rest.split_once('%') {
+        if let Some(behind) = behind.strip_prefix('%') {
+            rest = behind;
+            continue;
+        }
+        let end = behind.find(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
+        let (name, behind) = behind.split_at(end.unwrap_or(behind.len()));
+        let (argument, behind) = match behind.strip_prefix('(') {
+            Some(behind) => match behind.split_once(')') {
+                Some((argument, behind)) => (Some(argument), behind),
+                None => return Err(format!("%{name}( isn't closed")),
+            },
+            None => (None, behind),
+        };
+        let (is_cut, behind) = match behind.strip_prefix(':') {
+            Some(behind) => (true, behind.trim_start_matches(|c: char| c.is_ascii_digit())),
+            None => (false, behind),
+        };
+        let Some(behind) = behind.strip_prefix('%') else {
+            return Err("has a % that is neither doubled nor a part of %NAME%".to_owned());
+        };
+        let is_known = match argument {
+            None => !is_cut && PLAIN.contains(&name),
+            Some("") => false,
+            Some(_) => {
+                WITH_ARGUMENT.contains(&name)
+                    || !is_cut && (WITH_WHOLE_ARGUMENT.contains(&name) || WITH_FORM.contains(&name))
+            }
+        };
+        if !is_known {
+            return Err(format!("has %{name}% in a form that not every Envoy knows"));
+        }
+        rest = behind;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_envoys_read_is_taken_and_the_rest_is_not() {
+        for value in [
+            "",
+            "plain",
+            "100%%",
+            "%DOWNSTREAM_REMOTE_ADDRESS%",
+            "a %REQ(x-a?y):10% b %PROTOCOL%",
+            "%START_TIME(%s)%",
+            "%DYNAMIC_METADATA(a:b)%",
+        ] {
+            assert_eq!(check(value), Ok(()), "{value}");
+        }
+        for value in [
+            "50%",
+            "a%b",
+            "%NO_SUCH%",
+            "%REQ%",
+            "%REQ()%",
+            "%REQ(x%",
+            "%RESPONSE_CODE(1)%",
+            "%PROTOCOL:5%",
+            "%",
+        ] {
+            assert!(check(value).is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn names_are_sorted_and_there_once() {
+        assert!(PLAIN.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}
