@@ -6,58 +6,65 @@ codes! {
     /// VirtualService: spec.hosts.
     ROUTE_HOST_INVALID = "STR1020", "a host of a VirtualService that it doesn't get",
         "Correct or remove the host that is named.", "\
-Each host is read by itself: one that is no host, is there twice, or is `*` for sidecars, costs only itself. The others
-hold.";
+Each host is read by itself: one that is no host, is there twice, or is `*` for sidecars, costs only
+itself. The others hold.";
 
     /// The fence.
     ROUTE_REFUSED = "STR1021", "a rule holds a value that Envoy refuses",
         "Correct the field that is named: requests that the rule takes get 500 until then.", "\
-Envoy refuses a whole table of routes for one wrong value in it: all services of the port would keep old routes, or after
-a restart have none. So the rule is sent without what it does, and answers 500 in its place: requests that it takes don't
-fall to a rule behind it, which may be for everybody. All other rules hold.";
+Envoy refuses a whole table of routes for one wrong value in it: all services of the port would keep old
+routes, or after a restart have none. So the rule is sent without what it does, and answers 500 in its
+place: requests that it takes don't fall to a rule behind it, which may be for everybody. All other
+rules hold.";
 
     /// The fence.
     MATCH_REFUSED = "STR1022", "a condition that Envoy refuses, or that nothing can fit",
         "Correct the condition that is named: requests that fit the others get 500 until then.", "\
-A regular expression has the syntax of RE2, without look-around and references, in at most 1024 bytes; names of headers
-are tokens. A condition that can't be sent is left out, and what fits the other conditions of the same match is answered
-500, so that it falls to no rule behind. Connections that it would take are left to other rules.";
+A regular expression has the syntax of RE2, without look-around and references, in at most 1024 bytes;
+names of headers are tokens. A condition that can't be sent is left out, and what fits the other
+conditions of the same match is answered 500, so that it falls to no rule behind. Connections that it
+would take are left to other rules.";
 
     /// A rule behind one for all.
     RULE_UNREACHABLE = "STR1023", "a rule that is never asked",
         "Put the rule before the one that takes every request.", "\
-Of the rules of one VirtualService the first that fits decides. One without a condition takes every request, and those
-behind it none.";
+Of the rules of one VirtualService the first that fits decides. One without a condition takes every
+request, and those behind it none.";
 
     /// Two objects, one host.
     HOST_OF_ANOTHER = "STR1024", "a host belongs to another VirtualService",
         "Merge the two, or delegate from one to the other.", "\
-Sidecars follow one VirtualService for a host: one that is private to the namespace before one that is exported to it by
-name, that before one for everybody, and of equals the oldest, then by name and namespace. Rules of two are never mixed.";
+Sidecars follow one VirtualService for a host: one that is private to the namespace before one that is
+exported to it by name, that before one for everybody, and of equals the oldest, then by name and
+namespace. Rules of two are never mixed.";
 
     /// Delegation.
     DELEGATE_MISSING = "STR1025", "a rule delegates to what isn't there",
-        "Create the VirtualService that is named, without hosts, and export it to the namespace of this one.", "\
-A rule that delegates stands for the rules of another VirtualService, which has no hosts and is visible from the namespace of
-the one that delegates. Where there is none the rule is as if it were absent, and the next one decides.";
+        "Create the VirtualService that is named, without hosts, and export it to this one's namespace.", "\
+A rule that delegates stands for the rules of another VirtualService, which has no hosts and is visible
+from the namespace of the one that delegates. Where there is none the rule is as if it were absent, and
+the next one decides.";
 
     /// Delegation.
     DELEGATE_CONFLICT = "STR1026", "a delegate's rule can't be joined with the rule that names it",
         "Make the delegate's conditions narrower than those of the rule, or leave them out.", "\
-A request must fit both the rule that delegates and the delegate's own. Where the two contradict each other, or both have
-a regular expression for one thing, the delegate's rule is left out. A delegate doesn't delegate further.";
+A request must fit both the rule that delegates and the delegate's own. Where the two contradict each
+other, or both have a regular expression for one thing, the delegate's rule is left out. A delegate
+doesn't delegate further.";
 
     /// A destination that is none.
     DESTINATION_INVALID = "STR1027", "a destination that can't be one",
         "Name one host, a port from 1 to 65535, and a subset of letters, digits, - . and _", "\
-Its share of requests is answered 500, and of connections closed; shares of other destinations stay what they are.";
+Its share of requests is answered 500, and of connections closed; shares of other destinations stay what
+they are.";
 
     /// Envoy's own limit.
     REGEX_LONG = "STR1029", "an expression that only some Envoys take",
         "Shorten it, or start all proxies with the bootstrap of: strait proxy bootstrap", "\
-RE2 makes a program of an expression, and Envoy refuses a table of routes with a program of more than 100 instructions,
-unless its bootstrap says otherwise by `re2.max_program_size.error_level`. The bootstraps of Strait and of Istio set it to
-32768. A proxy with another bootstrap keeps the routes that it had.";
+RE2 makes a program of an expression, and Envoy refuses a table of routes with a program of more than
+100 instructions, unless its bootstrap says otherwise by `re2.max_program_size.error_level`. The
+bootstraps of Strait and of Istio set it to 32768. A proxy with another bootstrap keeps the routes that
+it had.";
 
     /// Known, and without effect there.
     ROUTE_PART_LOST = "STR1028", "a part of a rule has no effect",

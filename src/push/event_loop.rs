@@ -385,16 +385,22 @@ impl MeshState {
         if selectors {
             changes.deps.insert(Dep::Selectors);
         }
-        // Routes that name no port lead to the only one that a service has.
-        let defined = changes.deps.iter().filter_map(|dep| match dep {
-            Dep::Definition(host) => Some(host),
-            _ => None,
-        });
-        let services = &self.traffic.virtual_services;
-        let depending = defined.flat_map(|host| services.depending_on(host));
-        let depending: Vec<_> =
-            depending.map(|host| Dep::Traffic(host.to_string().into())).collect();
-        changes.deps.extend(depending);
+        // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
+        // destinations say.
+        let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;
+        let mut depending = BTreeSet::new();
+        for dep in &changes.deps {
+            match dep {
+                Dep::Definition(host) if !rules.of(host.as_str()).is_empty() => {
+                    depending.extend(services.leading_to(host));
+                }
+                Dep::Definition(host) => depending.extend(services.depending_on(host)),
+                Dep::Traffic(host) => depending.extend(services.leading_to(host)),
+                _ => {}
+            }
+        }
+        let depending = depending.into_iter().map(|host| Dep::Traffic(host.to_string().into()));
+        changes.deps.extend(depending.collect::<Vec<_>>());
     }
 
     /// Takes over the pods of the clusters that have others now.

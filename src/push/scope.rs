@@ -246,7 +246,6 @@ impl PushContext {
         Self {
             services: services.map(|(host, service)| (host.clone(), Arc::clone(service))).collect(),
             private: private.map(|(host, all)| (host.clone(), all.clone())).collect(),
-            traffic: Arc::new(self.traffic.excerpt(hosts)),
             ..self.clone()
         }
     }

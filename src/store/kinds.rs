@@ -85,7 +85,34 @@ pub(super) const ALL: &[StoreKind] = &[
     access("AuthorizationPolicy", "authorizationpolicies", Some(spec::authorization_policy)),
     access("PeerAuthentication", "peerauthentications", Some(spec::peer_authentication)),
     access("RequestAuthentication", "requestauthentications", None),
+    StoreKind {
+        group: GATEWAY_API,
+        versions: &["v1", "v1beta1"],
+        plural: "httproutes",
+        kind: "HTTPRoute",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: GATEWAY_API,
+        versions: &["v1"],
+        plural: "grpcroutes",
+        kind: "GRPCRoute",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: GATEWAY_API,
+        versions: &["v1", "v1beta1"],
+        plural: "referencegrants",
+        kind: "ReferenceGrant",
+        namespaced: true,
+        spec: None,
+    },
 ];
+
+/// The group of the Gateway API.
+const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 /// Those that MCP servers are asked for.
 pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {

@@ -192,6 +192,11 @@ pub struct DestinationRules {
 }
 
 impl DestinationRules {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_host.is_empty()
+    }
+
     /// The rules that may hold for clients of a service.
     pub fn of(&self, host: &str) -> RulesForHost {
         if self.by_host.is_empty() {

@@ -8,6 +8,8 @@ use serde_json::Value;
 use super::changes::TrafficChanges;
 use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRuleObjects, RulesInForce};
+use super::gateway_route::{GATEWAY_API, GatewayRoute, ReferenceGrant};
+use super::gateway_routes::GatewayRouteObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::virtual_service::VirtualService;
@@ -30,6 +32,9 @@ pub struct TrafficUpdate {
 enum TrafficKind {
     DestinationRule,
     VirtualService,
+    HttpRoute,
+    GrpcRoute,
+    ReferenceGrant,
 }
 
 impl TrafficKind {
@@ -37,7 +42,20 @@ impl TrafficKind {
         match (&*key.group, &*key.kind) {
             (ISTIO_NETWORKING, "DestinationRule") => Some(Self::DestinationRule),
             (ISTIO_NETWORKING, "VirtualService") => Some(Self::VirtualService),
+            (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
+            (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
+            (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
             _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::DestinationRule => "DestinationRule",
+            Self::VirtualService => "VirtualService",
+            Self::HttpRoute => "HTTPRoute",
+            Self::GrpcRoute => "GRPCRoute",
+            Self::ReferenceGrant => "ReferenceGrant",
         }
     }
 
@@ -56,6 +74,14 @@ impl TrafficKind {
                 let (service, reasons) = VirtualService::read(meta, object, settings)?;
                 (TrafficObject::VirtualService(Arc::new(service)), reasons)
             }
+            Self::HttpRoute | Self::GrpcRoute => {
+                let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
+                (TrafficObject::GatewayRoute(Arc::new(route)), reasons)
+            }
+            Self::ReferenceGrant => {
+                let grant = Arc::new(ReferenceGrant::read(&meta, object)?);
+                (TrafficObject::ReferenceGrant(meta, grant), Vec::new())
+            }
         })
     }
 }
@@ -65,6 +91,8 @@ impl TrafficKind {
 enum TrafficObject {
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
+    GatewayRoute(Arc<GatewayRoute>),
+    ReferenceGrant(ObjectMeta, Arc<ReferenceGrant>),
 }
 
 /// An object as it was last read.
@@ -84,6 +112,7 @@ pub struct TrafficIndex {
     entries: BTreeMap<ObjectKey, TrafficEntry>,
     destination_rules: DestinationRuleObjects,
     virtual_services: VirtualServiceObjects,
+    gateway_routes: GatewayRouteObjects,
     traffic: Traffic,
     /// Of objects that came or changed, what was not yet passed on of what is said of them.
     news: Vec<(ObjectKey, Reason)>,
@@ -99,6 +128,7 @@ impl TrafficIndex {
             entries: BTreeMap::new(),
             destination_rules: DestinationRuleObjects::default(),
             virtual_services: VirtualServiceObjects::default(),
+            gateway_routes: GatewayRouteObjects::default(),
             traffic: Traffic::default(),
             news: Vec::new(),
             heard: false,
@@ -121,17 +151,27 @@ impl TrafficIndex {
             if touched {
                 causes.add(Cause {
                     namespace: Arc::clone(&key.namespace),
-                    ..Cause::named(ClusterId::default(), kind_name(kind), &*key.name)
+                    ..Cause::named(ClusterId::default(), kind.name(), &*key.name)
                 });
             }
         }
+        for (before, now) in self.gateway_routes.take_exchanges(&self.settings.domain) {
+            let object = TrafficObject::VirtualService;
+            before.into_iter().for_each(|before| self.take_out(&object(before), &mut changes));
+            now.into_iter().for_each(|now| self.put_in(object(now), &mut changes));
+        }
         let news = self.virtual_services.take_news(&self.traffic.virtual_services);
-        self.news.extend(news.into_iter().map(|(meta, reason)| {
+        self.news.extend(news.into_iter().map(|(origin, reason)| {
+            let (group, kind) = match origin.kind {
+                "http-route" => (GATEWAY_API, TrafficKind::HttpRoute),
+                "grpc-route" => (GATEWAY_API, TrafficKind::GrpcRoute),
+                _ => (ISTIO_NETWORKING, TrafficKind::VirtualService),
+            };
             let key = ObjectKey {
-                kind: kind_name(TrafficKind::VirtualService).into(),
-                group: ISTIO_NETWORKING.into(),
-                namespace: meta.namespace.into(),
-                name: meta.name,
+                kind: kind.name().into(),
+                group: group.into(),
+                namespace: origin.namespace.into(),
+                name: origin.name,
             };
             (key, reason)
         }));
@@ -250,6 +290,10 @@ impl TrafficIndex {
                 let into = ServicesInForce { services, selectors, changes };
                 self.virtual_services.insert(service, into);
             }
+            TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
+            TrafficObject::ReferenceGrant(meta, grant) => {
+                self.gateway_routes.insert_grant(meta, &grant);
+            }
         }
     }
 
@@ -266,14 +310,9 @@ impl TrafficIndex {
                 let from = ServicesInForce { services, selectors, changes };
                 self.virtual_services.remove(service, from);
             }
+            TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
+            TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),
         }
-    }
-}
-
-fn kind_name(kind: TrafficKind) -> &'static str {
-    match kind {
-        TrafficKind::DestinationRule => "DestinationRule",
-        TrafficKind::VirtualService => "VirtualService",
     }
 }
 

@@ -8,6 +8,8 @@
 pub mod changes;
 pub mod config;
 pub mod destination_rule;
+pub mod gateway_route;
+mod gateway_routes;
 mod header_format;
 pub mod hosts;
 pub mod index;
@@ -19,6 +21,7 @@ pub mod route;
 pub mod selection;
 pub mod virtual_service;
 pub mod virtual_services;
+mod written;
 
 pub use self::changes::TrafficChanges;
 pub use self::config::Traffic;

@@ -71,6 +71,18 @@ pub fn groups_of(substitution: &str) -> Result<u32, String> {
     Ok(highest)
 }
 
+/// A text as an expression that takes it alone.
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii() && !c.is_ascii_alphanumeric() && c != '/' {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
 /// What a part of an expression comes to.
 #[derive(Debug, Clone, Copy, Default)]
 struct RegexPart {

@@ -76,6 +76,8 @@ pub struct HttpRule {
     pub headers: Option<HeaderChanges>,
     /// Whether it holds what Envoy refuses: requests get a 500.
     pub refused: bool,
+    /// Whether requests get a 500, instead of a 503, where a destination isn't known.
+    pub is_strict: bool,
 }
 
 /// Conditions of a request, all of which have to fit, and of who sends it.

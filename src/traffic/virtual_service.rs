@@ -34,6 +34,8 @@ use crate::model::{ExportTo, Namespace};
 pub struct VirtualService {
     /// Which, and how old.
     pub meta: ObjectMeta,
+    /// What proxies show of its routes.
+    pub origin: RouteOrigin,
     /// The hosts that it is about, each once; none for one that others delegate to.
     pub hosts: Box<[HostPattern]>,
     /// The gateways that it is for, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
@@ -130,7 +132,14 @@ impl VirtualService {
         unreachable(&http, &mut reasons);
         let export_to =
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
-        let service = Self { meta, hosts, gateways, export_to, http: http.into(), tls, tcp };
+        let origin = RouteOrigin {
+            api: "networking.istio.io/v1",
+            kind: "virtual-service",
+            namespace: meta.namespace.clone(),
+            name: Arc::clone(&meta.name),
+        };
+        let http = http.into();
+        let service = Self { meta, origin, hosts, gateways, export_to, http, tls, tcp };
         Ok((service, reasons))
     }
 
@@ -149,16 +158,6 @@ impl VirtualService {
     /// The objects that its rules name.
     pub fn delegates(&self) -> impl Iterator<Item = &Delegate> {
         self.http.iter().filter_map(|rule| rule.delegate.as_ref())
-    }
-
-    /// What proxies show of its routes.
-    pub fn origin(&self) -> RouteOrigin {
-        RouteOrigin {
-            api: "networking.istio.io/v1",
-            kind: "virtual-service",
-            namespace: self.meta.namespace.clone(),
-            name: Arc::clone(&self.meta.name),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use imbl::OrdMap;
 use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
-use super::route::{HttpRoutes, SourceMatch};
+use super::route::{HttpRoutes, RouteOrigin, SourceMatch};
 use super::selection::Selectors;
 use super::virtual_service::{Delegate, VirtualService};
 use crate::codes;
@@ -63,6 +63,8 @@ pub struct VirtualServices {
     special_namespaces: OrdMap<Namespace, usize>,
     /// Of services that are named without a port, the hosts whose rules do so, with the number of objects.
     portless: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
+    /// The same of all services that rules for requests lead to.
+    destinations: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
 }
 
 impl VirtualServices {
@@ -74,6 +76,16 @@ impl VirtualServices {
     /// Whether other rules hold for proxies of this namespace than for those of one that no object names.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.special_namespaces.contains_key(namespace)
+    }
+
+    /// Services that some rule names without a port.
+    pub fn portless(&self) -> impl Iterator<Item = &Hostname> {
+        self.by_host.values().flat_map(|all| all.iter()).flat_map(|routed| &*routed.portless)
+    }
+
+    /// The hosts whose requests lead to a service.
+    pub fn leading_to<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
+        self.destinations.get(service).into_iter().flat_map(OrdMap::keys)
     }
 
     /// The hosts whose routes depend on which ports a service has.
@@ -130,8 +142,10 @@ impl VirtualServices {
             };
             let winner = self.by_host.get(host)?.iter().find(wins)?;
             let text = format!(
-                "{host} belongs to VirtualService {}, which is older: no rule of this one holds for it",
-                winner.service.meta
+                "{host} belongs to {} {}/{}, which is older: no rule of this one holds for it",
+                winner.service.origin.kind,
+                winner.service.origin.namespace,
+                winner.service.origin.name
             );
             Some(Reason::lost(&codes::HOST_OF_ANOTHER, format!("spec.hosts[{at}]"), text))
         });
@@ -229,7 +243,7 @@ impl VirtualServiceObjects {
     }
 
     /// What is said of objects for the sake of others, and was not when this was last asked.
-    pub(super) fn take_news(&mut self, services: &VirtualServices) -> Vec<(ObjectMeta, Reason)> {
+    pub(super) fn take_news(&mut self, services: &VirtualServices) -> Vec<(RouteOrigin, Reason)> {
         let mut news = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             let Some(routed) = self.routed.get(&key) else {
@@ -240,7 +254,7 @@ impl VirtualServiceObjects {
             reasons.extend(services.losses(routed));
             let said = self.said.get(&key).map_or(&[][..], |said| said);
             let new = reasons.iter().filter(|reason| !said.contains(reason));
-            news.extend(new.map(|reason| (routed.service.meta.clone(), reason.clone())));
+            news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));
             if reasons.is_empty() {
                 self.said.remove(&key);
             } else {
@@ -313,15 +327,20 @@ fn replace(
     for (routed, is_more) in
         before.map(|one| (one, false)).into_iter().chain(now.map(|one| (&**one, true)))
     {
-        for service in &routed.portless {
-            let mut all = services.portless.get(service).cloned().unwrap_or_default();
+        let count_hosts = |counts: &mut OrdMap<Hostname, OrdMap<HostPattern, usize>>,
+                           to: &Hostname| {
+            let mut all = counts.get(to).cloned().unwrap_or_default();
             routed.service.mesh_hosts().for_each(|host| count(&mut all, host, is_more));
             if all.is_empty() {
-                services.portless.remove(service);
+                counts.remove(to);
             } else {
-                services.portless.insert(service.clone(), all);
+                counts.insert(to.clone(), all);
             }
-        }
+        };
+        routed.portless.iter().for_each(|to| count_hosts(&mut services.portless, to));
+        let destinations = routed.http.rules.iter().flat_map(|rule| &rule.destinations);
+        let destinations: BTreeSet<&Hostname> = destinations.map(|to| &to.host).collect();
+        destinations.into_iter().for_each(|to| count_hosts(&mut services.destinations, to));
     }
     for host in hosts {
         let mut all: Vec<_> = services.by_host.get(host).map_or_else(Vec::new, |all| all.to_vec());

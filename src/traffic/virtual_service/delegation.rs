@@ -57,7 +57,7 @@ impl VirtualService {
                 }
             }
         }
-        (HttpRoutes { origin: self.origin(), rules: rules.into() }, reasons)
+        (HttpRoutes { origin: self.origin.clone(), rules: rules.into() }, reasons)
     }
 }
 
@@ -91,6 +91,7 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
         cors: its.cors.clone().or_else(|| root.cors.clone()),
         headers: its.headers.clone().or_else(|| root.headers.clone()),
         refused: root.refused || its.refused,
+        is_strict: root.is_strict || its.is_strict,
     })
 }
 

@@ -44,7 +44,9 @@ impl World {
     fn news(&mut self) -> Vec<String> {
         let news = self.objects.take_news(&self.services);
         news.into_iter()
-            .map(|(meta, reason)| format!("{meta} {} {}", reason.code, reason.path))
+            .map(|(of, reason)| {
+                format!("{}/{} {} {}", of.namespace, of.name, reason.code, reason.path)
+            })
             .collect()
     }
 

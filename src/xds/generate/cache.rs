@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) use super::cache_table::{CacheTable, CacheValue, Span};
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
-pub(super) use super::class::{Class, class_of};
+use super::class::Class;
 use super::lds::PodListenerKey;
 use super::rds::{RouteBase, RouteLists};
 use crate::aggregate::MergedService;

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::cache::{
-    Cache, Class, Pods, SameMesh, Scopes, ServiceInputs, Span, class_of, projected_namespace,
-};
+use super::cache::{Cache, Pods, SameMesh, Scopes, ServiceInputs, Span, projected_namespace};
 use super::cds::ClusterFormat;
+use super::class::{Class, class_of};
 use super::{cds, lds, nds, rds};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Namespace, NetworkId, Proxy, Resolution};

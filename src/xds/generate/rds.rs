@@ -20,18 +20,17 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 
 pub(super) use self::base::RouteBase;
 pub(super) use self::lists::{RouteLists, only_port};
-use super::cache::Class;
+use self::rules::to_service;
+use super::class::Class;
 use super::encode;
-use super::lds::{
-    RetryOn, TrafficSettings, bool_value, everything, retries, route_to, virtual_host_of_everything,
-};
+use super::lds::{TrafficSettings, bool_value, everything, route_to, virtual_host_of_everything};
 use crate::aggregate::MergedService;
 use crate::hash::SecretHasher;
 use crate::model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::xds::generate::cds::PASSTHROUGH;
-use crate::xds::names::{OutboundName, port_number};
+use crate::xds::names::port_number;
 use crate::xds::resource::Resource;
 
 /// The route `name` where that is of one service; `None` where there is no such service.
@@ -108,11 +107,6 @@ fn routed_ports<'a>(
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
     let routed = |port: &Port| port.protocol.is_http() || port.protocol == Protocol::Auto;
     service.ports_in(cluster).filter(move |port| !alias && routed(port))
-}
-
-fn to_service(hostname: &Hostname, number: u16) -> route::Route {
-    let upstream = OutboundName::sidecar(hostname.clone(), number);
-    route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
 }
 
 /// The namespaces of hosts by their names in full, in lower case.

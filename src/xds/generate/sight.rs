@@ -15,8 +15,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::cache::{Cache, Class, Scopes, class_of};
+use super::cache::{Cache, Scopes};
 use super::cds::{ClusterFormat, inbound_clusters};
+use super::class::{Class, class_of};
 use super::common::{SharedResources, own_domain};
 use super::rds::RouteBase;
 use super::{eds, lds};
@@ -104,7 +105,17 @@ impl<'a> Lens<'a> {
         whole: [&'a Arc<PushContext>; 2],
         hosts: &'a BTreeSet<Hostname>,
     ) -> Self {
-        let excerpts = whole.map(|context| Arc::new(context.excerpt(hosts)));
+        // Rules that name no port lead to the only one of a service, which has to be there for that.
+        let traffic = whole.map(|context| Arc::new(context.traffic.excerpt(hosts)));
+        let mut all = hosts.clone();
+        for traffic in &traffic {
+            all.extend(traffic.virtual_services.portless().cloned());
+        }
+        let mut traffic = traffic.into_iter();
+        let excerpts = whole.map(|context| {
+            let traffic = traffic.next().expect("one for each version");
+            Arc::new(PushContext { traffic, ..context.excerpt(&all) })
+        });
         let [before, now] = excerpts;
         let mut routes = BTreeSet::new();
         for service in before.all_services().chain(now.all_services()) {

@@ -15,8 +15,8 @@ use crate::push::PushContext;
 use crate::traffic::HostPattern;
 use crate::traffic::route::{ConnectionMatch, Destination, MESH, TcpRule};
 use crate::traffic::virtual_services::RoutedService;
-use crate::xds::generate::cache::Class;
 use crate::xds::generate::cds::BLACK_HOLE;
+use crate::xds::generate::class::Class;
 use crate::xds::generate::rds::only_port;
 
 /// What rules make of connections to a port of a service.

@@ -22,7 +22,7 @@ use crate::push::addresses::addresses;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::view::{Role, ViewKey};
 use crate::registry::RegistryUpdate;
-use crate::xds::generate::cache::class_of;
+use crate::xds::generate::class::class_of;
 use crate::xds::generate::{Cache, ProxyConfig};
 use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
 

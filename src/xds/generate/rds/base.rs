@@ -17,9 +17,10 @@ use prost::encoding::{WireType, decode_varint, encode_key, encode_varint, string
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::lists::{self, RouteList, RouteLists};
+use super::rules::{self, to_service};
 use super::{
     TrafficSettings, aliases, all_else, called, ending, host_of_address, in_full, is_anothers,
-    is_domain, names_of, routed_ports, rules, searched_domains, shortened, to_service,
+    is_domain, names_of, routed_ports, searched_domains, shortened,
 };
 use crate::aggregate::MergedService;
 use crate::hash::SecretHasher;
@@ -27,8 +28,8 @@ use crate::model::{Hostname, Namespace, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, Vip};
 use crate::xds::body::{Edit, ResourceBody};
-use crate::xds::generate::cache::Class;
 use crate::xds::generate::chunks::{Chunks, DomainHash, FragmentChunk, digest};
+use crate::xds::generate::class::Class;
 use crate::xds::resource::Resource;
 
 /// Field numbers of `RouteConfiguration` and `VirtualHost`.

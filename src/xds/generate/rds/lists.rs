@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::rules::{self, RuleInputs};
+use super::rules::{self, RuleInputs, to_service};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
-use crate::traffic::route::{MESH, SourceMatch};
+use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::policy::{Algorithm, HashKey, resolve};
+use crate::traffic::route::{Destination, MESH, SourceMatch};
 use crate::traffic::virtual_services::RoutedService;
 use crate::traffic::{HostPattern, Selection};
-use crate::xds::generate::cache::{CacheTable, CacheValue, Class};
+use crate::xds::generate::cache_table::{CacheTable, CacheValue};
 use crate::xds::generate::chunks::digest;
+use crate::xds::generate::class::Class;
 
 /// Routes of an object for a port, as fields of a virtual host.
 #[derive(Debug)]
@@ -46,11 +49,15 @@ pub(in crate::xds::generate) struct RouteListInputs {
     routed: Arc<RoutedService>,
     /// The ports of destinations that name none.
     ports: Box<[Option<u16>]>,
+    /// Of each destination by what it chooses endpoints, where that is by a hash.
+    hashes: Box<[Option<HashKey>]>,
 }
 
 impl PartialEq for RouteListInputs {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.routed, &other.routed) && self.ports == other.ports
+        Arc::ptr_eq(&self.routed, &other.routed)
+            && self.ports == other.ports
+            && self.hashes == other.hashes
     }
 }
 
@@ -73,6 +80,15 @@ pub(super) fn list(
     let by_namespace = asks(|source| source.namespace.is_some());
     let by_selection = asks(|source| source.labels.is_some());
     let meta = &routed.service.meta;
+    let hash = |to: &Destination, port: u16| hash_key(context, class, &to.host, &to.subset, port);
+    let (mut hashes, mut by_rules) = (Vec::new(), false);
+    if !context.traffic.destination_rules.is_empty() {
+        for to in routed.http.rules.iter().flat_map(|rule| &rule.destinations) {
+            by_rules |= context.traffic.is_by_namespace(to.host.as_str());
+            hashes.push(hash(to, to.port.or_else(|| only(&to.host)).unwrap_or(port)));
+        }
+    }
+    let (by_namespace, by_selection) = (by_namespace || by_rules, by_selection || by_rules);
     let key = RouteListKey {
         object: (meta.namespace.clone(), Arc::clone(&meta.name)),
         port,
@@ -80,7 +96,7 @@ pub(super) fn list(
         namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
         selection: if by_selection { class.selection.clone() } else { Selection::default() },
     };
-    let inputs = RouteListInputs { routed: Arc::clone(routed), ports };
+    let inputs = RouteListInputs { routed: Arc::clone(routed), ports, hashes: hashes.into() };
     kept.get_or_make(key, inputs, || {
         let rules = RuleInputs {
             namespace: &class.namespace,
@@ -88,6 +104,7 @@ pub(super) fn list(
             gateway: MESH,
             port,
             only_port: &only,
+            hash_key: &hash,
         };
         let bytes = rules::encoded(&routed.http, rules);
         Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into() })
@@ -107,6 +124,29 @@ pub(in crate::xds::generate) fn only_port(
     ports.next().is_none().then_some(only)
 }
 
+/// By what of a request clients of the class choose an endpoint of a port of a service, where that is by a hash.
+fn hash_key(
+    context: &PushContext,
+    class: &Class,
+    host: &Hostname,
+    subset: &str,
+    port: u16,
+) -> Option<HashKey> {
+    let rules = context.traffic.destination_rules.of(host.as_str());
+    if rules.is_empty() {
+        return None;
+    }
+    let Class { namespace, selection, .. } = class;
+    let owner = &context.service(host.as_str(), namespace)?.primary.namespace;
+    let rule = rules.rule(RuleClient { namespace, selection }, owner)?;
+    let of_subset = rule.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
+    let resolved = resolve(rule.policy.as_deref(), of_subset, port);
+    match &resolved.load_balancer?.algorithm {
+        Algorithm::ConsistentHash(hash) => Some(hash.key.clone()),
+        _ => None,
+    }
+}
+
 /// The routes that rules give a service; `None` where no rule is for it and such a proxy.
 pub(super) fn of_service(
     context: &PushContext,
@@ -116,12 +156,16 @@ pub(super) fn of_service(
     kept: &RouteLists,
 ) -> Option<Arc<RouteList>> {
     let services = &context.traffic.virtual_services;
-    if services.is_empty() {
-        return None;
+    if !services.is_empty() {
+        let host = HostPattern::of_service(hostname);
+        let objects = services.of_host(&host, &class.namespace);
+        if let Some((_, list)) = first(context, class, port, objects, kept) {
+            return Some(list);
+        }
     }
-    let host = HostPattern::of_service(hostname);
-    first(context, class, port, services.of_host(&host, &class.namespace), kept)
-        .map(|found| found.1)
+    let key = hash_key(context, class, hostname, "", port)?;
+    let bytes = rules::plain(&rules::hashed(to_service(hostname, port), key));
+    Some(Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into() }))
 }
 
 /// The hosts that rules name and that are no such service, each with the namespace of its rules. On port 80 these are

@@ -14,7 +14,7 @@ use crate::aggregate::MergedService;
 use crate::model::Resolution;
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
-use crate::xds::generate::cache::Class;
+use crate::xds::generate::class::Class;
 
 /// The bytes of the route of a port for sidecars of a class with these addresses in a DNS domain.
 pub(in crate::xds::generate) fn route(

@@ -18,15 +18,17 @@ use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::{FractionalPercent, fractional_percent};
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value};
 
-use super::super::lds::{RetryOn, bool_value, retries};
+use super::super::lds::{RetryOn, bool_value, retries, route_to};
 use super::super::{any, duration};
 use crate::model::{Hostname, Namespace};
-use crate::traffic::Selection;
+use crate::traffic::policy::HashKey;
 use crate::traffic::route::{
     AbortStatus, CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRoutes, HttpRule,
     InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
     RequestMatch, RetryRule, TextMatch,
 };
+use crate::traffic::{Selection, re2};
+use crate::xds::names::OutboundName;
 
 /// An upstream cluster that never is: its share of requests gets a 500.
 const NOWHERE: &str = "UnknownService";
@@ -50,6 +52,8 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
     pub(super) port: u16,
     /// The port of a service where none is named.
     pub(super) only_port: &'a dyn Fn(&Hostname) -> Option<u16>,
+    /// By what of a request the endpoints of a port of a destination are chosen, where that is by a hash.
+    pub(super) hash_key: &'a dyn Fn(&Destination, u16) -> Option<HashKey>,
 }
 
 /// A route, and what filters are told of it.
@@ -342,6 +346,9 @@ fn forward(
             ClusterSpecifier::WeightedClusters(weighted)
         }
     };
+    let usable = rule.destinations.iter().filter(|to| !to.invalid);
+    let hashes = usable.filter_map(|to| (inputs.hash_key)(to, port_of(to, inputs)));
+    let hash_policy: Vec<_> = hashes.map(hash_policy).collect();
     let timeout = Some(duration(rule.timeout.unwrap_or_default()));
     let mut action = route::RouteAction {
         cluster_specifier: Some(specifier),
@@ -350,7 +357,8 @@ fn forward(
             grpc_timeout_header_max: timeout,
             ..Default::default()
         }),
-        retry_policy: retry_policy(rule.retries.as_ref()),
+        retry_policy: retry_policy(rule.retries.as_ref(), hash_policy.is_empty()),
+        hash_policy,
         host_rewrite_specifier: host
             .map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_string())),
         request_mirror_policies: rule
@@ -361,7 +369,7 @@ fn forward(
             .collect(),
         ..Default::default()
     };
-    if rule.destinations.iter().any(|one| one.invalid) {
+    if rule.is_strict || rule.destinations.iter().any(|one| one.invalid) {
         action.cluster_not_found_response_code =
             ClusterNotFoundResponseCode::InternalServerError.into();
     }
@@ -399,7 +407,7 @@ fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAc
     match (path, &one.path) {
         // What follows the segments begins with a slash as well.
         (PathRewrite::Matched(path), Some(PathMatch::Segments(prefix))) if path.ends_with('/') => {
-            let pattern = format!("^{}/*(.*)$", escaped(prefix));
+            let pattern = format!("^{}/*(.*)$", re2::escaped(prefix));
             action.regex_rewrite =
                 substituted(pattern, format!("{}\\1", path.replace('\\', "\\\\")));
         }
@@ -413,22 +421,36 @@ fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAc
     }
 }
 
-/// A text as an expression that takes it alone.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_ascii() && !c.is_ascii_alphanumeric() && c != '/' {
-            escaped.push('\\');
+/// By what of a request an endpoint is chosen.
+pub(super) fn hash_policy(key: HashKey) -> route::route_action::HashPolicy {
+    use route::route_action::hash_policy::{
+        ConnectionProperties, Cookie, Header, PolicySpecifier, QueryParameter,
+    };
+    let specifier = match key {
+        HashKey::Header(header_name) => {
+            PolicySpecifier::Header(Header { header_name, ..Default::default() })
         }
-        escaped.push(c);
-    }
-    escaped
+        HashKey::Cookie { name, path, ttl } => {
+            let ttl = ttl.map(duration);
+            PolicySpecifier::Cookie(Cookie { name, path, ttl, ..Default::default() })
+        }
+        HashKey::SourceIp => {
+            PolicySpecifier::ConnectionProperties(ConnectionProperties { source_ip: true })
+        }
+        HashKey::QueryParameter(name) => PolicySpecifier::QueryParameter(QueryParameter { name }),
+    };
+    route::route_action::HashPolicy { policy_specifier: Some(specifier), ..Default::default() }
 }
 
-/// When a request is tried again; `None` where never.
-fn retry_policy(rule: Option<&RetryRule>) -> Option<route::RetryPolicy> {
+/// When a request is tried again; `None` where never. At another endpoint, unless a hash chooses that (`is_free`).
+fn retry_policy(rule: Option<&RetryRule>, is_free: bool) -> Option<route::RetryPolicy> {
     use route::retry_policy::{RetryBackOff, RetryPriority, retry_priority};
     let mut policy = retries(RetryOn::Upstream);
+    let ignores = rule.and_then(|rule| rule.ignore_previous).unwrap_or(is_free);
+    if !ignores {
+        policy.retry_host_predicate.clear();
+        policy.host_selection_retry_max_attempts = 0;
+    }
     let Some(rule) = rule else { return Some(policy) };
     if rule.attempts == 0 {
         return None;
@@ -442,10 +464,6 @@ fn retry_policy(rule: Option<&RetryRule>) -> Option<route::RetryPolicy> {
     policy.retry_back_off = rule
         .backoff
         .map(|base| RetryBackOff { base_interval: Some(duration(base)), ..Default::default() });
-    if rule.ignore_previous == Some(false) {
-        policy.retry_host_predicate.clear();
-        policy.host_selection_retry_max_attempts = 0;
-    }
     if rule.other_localities {
         let config = PreviousPrioritiesConfig { update_frequency: 2 };
         policy.retry_priority = Some(RetryPriority {
@@ -546,6 +564,21 @@ fn added(edits: &HeaderEdits) -> Vec<core::HeaderValueOption> {
 
 fn removed(edits: &HeaderEdits) -> Vec<String> {
     edits.remove.iter().map(ToString::to_string).collect()
+}
+
+/// The route of a service that no rule is about.
+pub(super) fn to_service(hostname: &Hostname, number: u16) -> route::Route {
+    let upstream = OutboundName::sidecar(hostname.clone(), number);
+    route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
+}
+
+/// The routes of a service that no rule is about, whose endpoints are chosen by a hash.
+pub(super) fn hashed(mut route: route::Route, key: HashKey) -> route::Route {
+    if let Some(route::route::Action::Route(action)) = &mut route.action {
+        action.hash_policy = vec![hash_policy(key)];
+        action.retry_policy = retry_policy(None, false);
+    }
+    route
 }
 
 /// The routes of a service that no rule is about, as fields of a virtual host.

@@ -11,8 +11,8 @@ use crate::push::PushContext;
 use crate::push::addresses::addresses;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::traffic::Selection;
-use crate::xds::generate::cache::Class;
 use crate::xds::generate::chunks::Chunks;
+use crate::xds::generate::class::Class;
 use crate::xds::generate::rds::{RouteLists, oracle};
 use crate::xds::resource::{Resource, Version};
 

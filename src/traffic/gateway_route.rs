@@ -1,0 +1,458 @@
+//! HTTPRoute and GRPCRoute on Services: which way requests go, in the words of the Gateway API.
+//! (Gateway API, `HTTPRoute`, `GRPCRoute`, GEP-1426; docs/reference/traffic.md, "Match" and "Action".)
+//!
+//! Reads an object into the form of [`super::route`]. What comes of several on one Service is put together in
+//! [`super::gateway_routes`].
+
+mod raw;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use self::raw::{
+    RawBackend, RawCorsFilter, RawFilter, RawGatewayMatch, RawGatewayRoute, RawGatewayRule,
+    RawGrant, RawHeaderFilter, RawMethod, RawPathModifier, RawRedirectFilter, RawValueMatch,
+};
+use super::header_format;
+use super::kind::KindSettings;
+use super::object::{self, ObjectMeta, Reason};
+use super::re2;
+use super::route::{
+    CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
+    RedirectPath, RedirectPort, RedirectRule, RequestMatch, RetryRule, Rewrite, TextMatch,
+    is_header_name, is_text,
+};
+use crate::codes;
+use crate::model::{Hostname, Namespace};
+
+/// A route on Services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayRoute {
+    /// Which, and how old.
+    pub meta: ObjectMeta,
+    /// `HTTPRoute` or `GRPCRoute`.
+    pub kind: &'static str,
+    /// The Services that it is on, with a port where it is on that alone.
+    pub parents: Box<[ParentService]>,
+    /// What becomes of requests; each has at least one match.
+    pub rules: Box<[HttpRule]>,
+}
+
+/// A Service that a route is on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParentService {
+    /// Its name in full.
+    pub host: Hostname,
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// Where the route is on one port alone.
+    pub port: Option<u16>,
+}
+
+/// Whose routes may lead into a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReferenceGrant {
+    /// The namespace of the Services.
+    pub namespace: Namespace,
+    /// Kinds of routes, each with its namespace.
+    from: Box<[(String, Namespace)]>,
+    /// The Services, by name; `None` for all.
+    to: Box<[Option<String>]>,
+}
+
+impl ReferenceGrant {
+    /// Reads an object. What it says of other things than routes and Services is left out.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read(meta: &ObjectMeta, object: &Value) -> Result<Self, Reason> {
+        let raw: RawGrant = object::body(object)?;
+        let from = raw.from.into_iter().filter(|from| from.group == GATEWAY_API);
+        let to = raw.to.into_iter().filter(|to| to.group.is_empty() && to.kind == "Service");
+        Ok(Self {
+            namespace: meta.namespace.clone(),
+            from: from.map(|from| (from.kind, from.namespace.as_str().into())).collect(),
+            to: to.map(|to| to.name.filter(|name| !name.is_empty())).collect(),
+        })
+    }
+
+    /// Whether routes of a kind and namespace may lead to a Service of this namespace.
+    pub fn lets(&self, kind: &str, namespace: &Namespace, service: &str) -> bool {
+        let from = self.from.iter().any(|(of, from)| of == kind && from == namespace);
+        from && self.to.iter().any(|name| name.as_deref().is_none_or(|name| name == service))
+    }
+}
+
+/// The API group.
+pub const GATEWAY_API: &str = "gateway.networking.k8s.io";
+
+impl GatewayRoute {
+    /// Reads an object of that kind, with what its owner should know.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read(
+        kind: &'static str,
+        meta: ObjectMeta,
+        object: &Value,
+        settings: &KindSettings,
+    ) -> Result<(Self, Vec<Reason>), Reason> {
+        let raw: RawGatewayRoute = object::body(object)?;
+        let service = |name: &str, namespace: &str| {
+            Hostname::of_kubernetes_service(&name.to_ascii_lowercase(), namespace, &settings.domain)
+        };
+        let parents = raw.parent_refs.iter().filter(|parent| {
+            parent.group.as_deref() == Some("") && parent.kind.as_deref() == Some("Service")
+        });
+        let parents = parents.map(|parent| {
+            let namespace = parent.namespace.as_deref().unwrap_or(meta.namespace.as_str());
+            ParentService {
+                host: service(&parent.name, namespace),
+                namespace: namespace.into(),
+                port: parent.port,
+            }
+        });
+        let parents = parents.collect();
+        let mut reasons = Vec::new();
+        let mut reader = RuleReader { namespace: &meta.namespace, settings, reasons: &mut reasons };
+        let rules = raw.rules.into_iter().enumerate();
+        let rules = rules.map(|(at, raw)| reader.rule(raw, &format!("spec.rules[{at}]"))).collect();
+        Ok((Self { meta, kind, parents, rules }, reasons))
+    }
+}
+
+struct RuleReader<'a> {
+    namespace: &'a Namespace,
+    settings: &'a KindSettings,
+    reasons: &'a mut Vec<Reason>,
+}
+
+impl RuleReader<'_> {
+    fn rule(&mut self, raw: RawGatewayRule, path: &str) -> HttpRule {
+        let mut rule = HttpRule { name: raw.name, is_strict: true, ..HttpRule::default() };
+        let matches =
+            if raw.matches.is_empty() { vec![RawGatewayMatch::default()] } else { raw.matches };
+        let matches = matches.into_iter().enumerate();
+        rule.matches =
+            matches.map(|(at, raw)| self.request(raw, &format!("{path}.matches[{at}]"))).collect();
+        let backends = raw.backend_refs.into_iter().enumerate();
+        let backends = backends.filter_map(|(at, raw)| {
+            let path = format!("{path}.backendRefs[{at}]");
+            (raw.weight != Some(0)).then(|| self.weighted(raw, &path, &mut rule.refused))
+        });
+        rule.destinations = backends.collect();
+        let sum: u64 = rule.destinations.iter().map(|one| u64::from(one.weight)).sum();
+        if u32::try_from(sum).is_err() {
+            self.refuse(&mut rule.refused, path, "weights come to more than 4294967295");
+        }
+        for (at, raw) in raw.filters.into_iter().enumerate() {
+            self.filter(raw, &format!("{path}.filters[{at}]"), &mut rule);
+        }
+        rule.timeout = raw.timeouts.request.map(|timeout| timeout.0);
+        let per_try = raw.timeouts.backend_request.map(|timeout| timeout.0);
+        if raw.retry.is_some() || per_try.is_some() {
+            let retry = raw.retry;
+            let statuses: Box<[u16]> =
+                retry.iter().flat_map(|retry| retry.codes.iter().copied()).collect();
+            rule.retries = Some(RetryRule {
+                attempts: retry.as_ref().and_then(|retry| retry.attempts).unwrap_or(2),
+                per_try_timeout: per_try,
+                on: if statuses.is_empty() { "".into() } else { RETRY_ON.into() },
+                statuses,
+                backoff: retry
+                    .and_then(|retry| retry.backoff)
+                    .map(|pause| pause.0)
+                    .filter(|pause| !pause.is_zero()),
+                ..RetryRule::default()
+            });
+        }
+        rule
+    }
+
+    fn refuse(&mut self, refused: &mut bool, path: &str, fact: &str) {
+        *refused = true;
+        let text = format!("{fact}; requests that it takes are answered 500");
+        self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
+    }
+
+    fn request(&mut self, raw: RawGatewayMatch, path: &str) -> RequestMatch {
+        let mut one = RequestMatch::default();
+        let refused = &mut one.refused;
+        one.path = raw.path.and_then(|raw| self.path(&raw, &format!("{path}.path"), refused));
+        match raw.method {
+            Some(RawMethod::Http(method)) => one.method = Some(TextMatch::Exact(method)),
+            Some(RawMethod::Grpc(raw)) => {
+                let exact = raw.r#type != "RegularExpression";
+                let literal = |text: &str| if exact { re2::escaped(text) } else { text.to_owned() };
+                let any =
+                    |text: &str| if text.is_empty() { "[^/]+".to_owned() } else { literal(text) };
+                one.path = match (&*raw.service, &*raw.method) {
+                    ("", "") => None,
+                    (service, "") if exact => {
+                        Some(PathMatch::Prefix(format!("/{service}/").into()))
+                    }
+                    (service, method) if exact && !service.is_empty() => {
+                        Some(PathMatch::Exact(format!("/{service}/{method}").into()))
+                    }
+                    (service, method) => {
+                        let text = format!("/{}/{}", any(service), any(method));
+                        self.regex(&text, &format!("{path}.method"), refused).map(PathMatch::Regex)
+                    }
+                };
+            }
+            None => {}
+        }
+        one.headers = self.named(raw.headers, &format!("{path}.headers"), true, refused);
+        one.query = self.named(raw.query_params, &format!("{path}.queryParams"), false, refused);
+        one
+    }
+
+    fn refuse_condition(&mut self, refused: &mut bool, path: &str, fact: &str) {
+        *refused = true;
+        let text = format!("{fact}; requests that the other conditions take are answered 500");
+        self.reasons.push(Reason::lost(&codes::MATCH_REFUSED, path, text));
+    }
+
+    fn regex(&mut self, text: &str, path: &str, refused: &mut bool) -> Option<Arc<str>> {
+        match re2::parse(text) {
+            Ok(_) => Some(text.into()),
+            Err(fact) => {
+                self.refuse_condition(refused, path, &format!("{text:?} {fact}"));
+                None
+            }
+        }
+    }
+
+    fn path(&mut self, raw: &RawValueMatch, path: &str, refused: &mut bool) -> Option<PathMatch> {
+        match &*raw.r#type {
+            "Exact" => Some(PathMatch::Exact(Arc::clone(&raw.value))),
+            "RegularExpression" => self.regex(&raw.value, path, refused).map(PathMatch::Regex),
+            "" | "PathPrefix" => {
+                let prefix = raw.value.trim_end_matches('/');
+                if prefix.contains(['?', '#']) || !(prefix.is_empty() || prefix.starts_with('/')) {
+                    self.refuse_condition(refused, path, &format!("{:?} is no path", raw.value));
+                    return None;
+                }
+                (!prefix.is_empty()).then(|| PathMatch::Segments(prefix.into()))
+            }
+            other => {
+                self.refuse_condition(refused, path, &format!("{other:?} is no kind of match"));
+                None
+            }
+        }
+    }
+
+    /// Of several conditions of one name the first counts.
+    fn named(
+        &mut self,
+        raw: Vec<RawValueMatch>,
+        path: &str,
+        are_headers: bool,
+        refused: &mut bool,
+    ) -> Box<[(Arc<str>, TextMatch)]> {
+        let mut all = BTreeMap::<Arc<str>, TextMatch>::new();
+        for (at, raw) in raw.into_iter().enumerate() {
+            let path = format!("{path}[{at}]");
+            let name = if are_headers { raw.name.to_ascii_lowercase() } else { raw.name };
+            let is_name = if are_headers { is_header_name(&name) } else { !name.is_empty() };
+            if !is_name || !is_text(&raw.value) {
+                self.refuse_condition(refused, &path, "can't be in a request");
+                continue;
+            }
+            let text = match &*raw.r#type {
+                "" | "Exact" => Some(TextMatch::Exact(raw.value)),
+                "RegularExpression" => self.regex(&raw.value, &path, refused).map(TextMatch::Regex),
+                other => {
+                    self.refuse_condition(
+                        refused,
+                        &path,
+                        &format!("{other:?} is no kind of match"),
+                    );
+                    None
+                }
+            };
+            if let Some(text) = text {
+                all.entry(name.into()).or_insert(text);
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    fn weighted(&mut self, raw: RawBackend, path: &str, refused: &mut bool) -> Destination {
+        let weight = raw.weight.unwrap_or(1);
+        let mut headers = HeaderChanges::default();
+        let backend = self.backend(&raw, path);
+        for (at, raw) in raw.filters.into_iter().enumerate() {
+            let path = format!("{path}.filters[{at}]");
+            match (raw.request_header_modifier, raw.response_header_modifier) {
+                (Some(raw), _) => {
+                    headers.request = self.edits(raw, &path, refused, Some(&mut headers.host));
+                }
+                (None, Some(raw)) => headers.response = self.edits(raw, &path, refused, None),
+                (None, None) => {
+                    self.refuse(refused, &path, "can't be followed at one of several backends");
+                }
+            }
+        }
+        Destination { weight, headers, ..backend.unwrap_or_else(Destination::invalid) }
+    }
+
+    /// A Service, with a port.
+    fn backend(&mut self, raw: &RawBackend, path: &str) -> Option<Destination> {
+        let is_service =
+            raw.group.is_empty() && raw.kind.as_deref().unwrap_or("Service") == "Service";
+        if !is_service || raw.port.is_none() || raw.name.is_empty() {
+            let text = "is no Service with a port; its share is answered 500";
+            self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
+            return None;
+        }
+        let namespace = raw.namespace.as_deref().unwrap_or(self.namespace.as_str());
+        let name = raw.name.to_ascii_lowercase();
+        let host = Hostname::of_kubernetes_service(&name, namespace, &self.settings.domain);
+        Some(Destination { port: raw.port, ..Destination::to(host) })
+    }
+
+    fn filter(&mut self, raw: RawFilter, path: &str, rule: &mut HttpRule) {
+        let headers = rule.headers.get_or_insert_default();
+        match raw {
+            RawFilter { request_header_modifier: Some(raw), .. } => {
+                headers.request = self.edits(raw, path, &mut rule.refused, Some(&mut headers.host));
+            }
+            RawFilter { response_header_modifier: Some(raw), .. } => {
+                headers.response = self.edits(raw, path, &mut rule.refused, None);
+            }
+            RawFilter { request_redirect: Some(raw), .. } => {
+                rule.redirect = Some(self.redirect(raw, path, &mut rule.refused));
+            }
+            RawFilter { rewrite: Some(raw), .. } => {
+                let path_rewrite = raw.path.and_then(|path| match path {
+                    RawPathModifier { replace_full_path: Some(path), .. } => {
+                        Some(PathRewrite::Whole(path))
+                    }
+                    RawPathModifier { replace_prefix_match: Some(path), .. } => {
+                        Some(PathRewrite::Matched(if path.is_empty() { "/".into() } else { path }))
+                    }
+                    RawPathModifier { .. } => None,
+                });
+                rule.rewrite = Some(Rewrite { path: path_rewrite, authority: raw.hostname });
+            }
+            RawFilter { request_mirror: Some(raw), .. } => {
+                let of_hundred = raw.percent.map(|percent| u64::from(percent) * 10_000);
+                let of_fraction = raw.fraction.map(|fraction| {
+                    let denominator = u64::from(fraction.denominator.unwrap_or(100)).max(1);
+                    u64::from(fraction.numerator) * 1_000_000 / denominator
+                });
+                let share = of_hundred.or(of_fraction).unwrap_or(1_000_000).min(1_000_000);
+                let backend =
+                    self.backend(&raw.backend_ref, &format!("{path}.requestMirror.backendRef"));
+                let mirror =
+                    backend.map(|destination| Mirror { destination, per_million: share as u32 });
+                let mut all = rule.mirrors.take().unwrap_or_default().into_vec();
+                all.extend(mirror.filter(|mirror| mirror.per_million > 0));
+                rule.mirrors = Some(all.into());
+            }
+            RawFilter { cors: Some(raw), .. } => {
+                rule.cors = Some(self.cors(raw, path, &mut rule.refused));
+            }
+            // What can't be followed must not be passed over.
+            RawFilter { r#type, .. } => {
+                self.refuse(&mut rule.refused, path, &format!("{type:?} isn't known"));
+            }
+        }
+    }
+
+    fn redirect(&mut self, raw: RawRedirectFilter, path: &str, refused: &mut bool) -> RedirectRule {
+        let status = raw.status_code.unwrap_or(302);
+        if ![301, 302, 303, 307, 308].contains(&status) {
+            self.refuse(refused, path, &format!("{status} is none of 301, 302, 303, 307, 308"));
+        }
+        let port = match (raw.port, &raw.scheme) {
+            (Some(port), _) => RedirectPort::Number(port),
+            (None, Some(_)) => RedirectPort::OfScheme,
+            (None, None) => RedirectPort::OfRequest,
+        };
+        let path = match raw.path {
+            Some(RawPathModifier { replace_full_path: Some(path), .. }) => {
+                RedirectPath::Whole(path)
+            }
+            Some(RawPathModifier { replace_prefix_match: Some(path), .. }) => {
+                RedirectPath::Prefix(path)
+            }
+            _ => RedirectPath::Kept,
+        };
+        RedirectRule { path, authority: raw.hostname, scheme: raw.scheme, port, status }
+    }
+
+    fn cors(&mut self, raw: RawCorsFilter, path: &str, refused: &mut bool) -> CrossOrigin {
+        let origins = raw.allow_origins.into_iter().map(|origin| match origin.split_once('*') {
+            None => TextMatch::Exact(origin),
+            Some((before, after)) => {
+                let text = format!("{}.*{}", re2::escaped(before), re2::escaped(after));
+                TextMatch::Regex(text.into())
+            }
+        });
+        let origins = origins.collect();
+        let mut joined = |list: Vec<String>| -> Arc<str> {
+            let text = list.join(",");
+            if !is_text(&text) {
+                self.refuse(refused, path, "holds control characters");
+                return Arc::default();
+            }
+            text.into()
+        };
+        CrossOrigin {
+            origins,
+            methods: joined(raw.allow_methods),
+            headers: joined(raw.allow_headers),
+            expose: joined(raw.expose_headers),
+            max_age: Some(std::time::Duration::from_secs(raw.max_age.unwrap_or(5))),
+            credentials: raw.allow_credentials,
+            answers_all_preflights: true,
+        }
+    }
+
+    /// Changes of headers; of requests `host` is the one that they name.
+    fn edits(
+        &mut self,
+        raw: RawHeaderFilter,
+        path: &str,
+        refused: &mut bool,
+        mut host: Option<&mut Option<Arc<str>>>,
+    ) -> HeaderEdits {
+        let mut pairs = |this: &mut Self, list: Vec<raw::RawNamedValue>| {
+            let mut kept = BTreeMap::<Arc<str>, Arc<str>>::new();
+            for one in list {
+                let name = one.name.to_ascii_lowercase();
+                match &mut host {
+                    Some(host) if name == "host" => **host = Some(one.value),
+                    _ if name == "host" || !is_header_name(&name) || !is_text(&one.value) => {
+                        this.refuse(refused, path, &format!("{name:?} is no header"));
+                    }
+                    _ => match header_format::check(&one.value) {
+                        Ok(()) => {
+                            kept.entry(name.into()).or_insert(one.value);
+                        }
+                        Err(fact) => {
+                            this.refuse(refused, path, &format!("{name}: {:?} {fact}", one.value));
+                        }
+                    },
+                }
+            }
+            kept.into_iter().collect()
+        };
+        let set = pairs(self, raw.set);
+        let add = pairs(self, raw.add);
+        let remove = raw.remove.iter().map(|name| name.to_ascii_lowercase());
+        let remove = remove.filter(|name| is_header_name(name) && name != "host").map(Arc::from);
+        HeaderEdits { set, add, remove: remove.collect() }
+    }
+}
+
+/// On what besides statuses requests are tried again, where these are named.
+const RETRY_ON: &str =
+    "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! HTTPRoute and GRPCRoute as they are written. (Gateway API, `HTTPRoute`, `GRPCRoute`, `ReferenceGrant`.)
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::super::written::WrittenDuration;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawGatewayRoute {
+    pub(super) parent_refs: Vec<RawParentRef>,
+    pub(super) rules: Vec<RawGatewayRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawParentRef {
+    pub(super) group: Option<String>,
+    pub(super) kind: Option<String>,
+    pub(super) namespace: Option<String>,
+    pub(super) name: String,
+    pub(super) port: Option<u16>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawGatewayRule {
+    pub(super) name: Arc<str>,
+    pub(super) matches: Vec<RawGatewayMatch>,
+    pub(super) filters: Vec<RawFilter>,
+    pub(super) backend_refs: Vec<RawBackend>,
+    pub(super) timeouts: RawTimeouts,
+    pub(super) retry: Option<RawGatewayRetry>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawTimeouts {
+    pub(super) request: Option<WrittenDuration>,
+    pub(super) backend_request: Option<WrittenDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawGatewayRetry {
+    pub(super) codes: Vec<u16>,
+    pub(super) attempts: Option<u32>,
+    pub(super) backoff: Option<WrittenDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawGatewayMatch {
+    pub(super) path: Option<RawValueMatch>,
+    pub(super) headers: Vec<RawValueMatch>,
+    pub(super) query_params: Vec<RawValueMatch>,
+    pub(super) method: Option<RawMethod>,
+}
+
+/// An HTTP method is a word, that of gRPC a service and a method.
+#[derive(Deserialize)]
+#[serde(untagged)]
+pub(super) enum RawMethod {
+    Http(Arc<str>),
+    Grpc(RawGrpcMethod),
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawGrpcMethod {
+    pub(super) r#type: String,
+    pub(super) service: String,
+    pub(super) method: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawValueMatch {
+    pub(super) r#type: String,
+    pub(super) name: String,
+    pub(super) value: Arc<str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawBackend {
+    pub(super) group: String,
+    pub(super) kind: Option<String>,
+    pub(super) name: String,
+    pub(super) namespace: Option<String>,
+    pub(super) port: Option<u16>,
+    pub(super) weight: Option<u32>,
+    pub(super) filters: Vec<RawFilter>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawFilter {
+    pub(super) r#type: String,
+    pub(super) request_header_modifier: Option<RawHeaderFilter>,
+    pub(super) response_header_modifier: Option<RawHeaderFilter>,
+    pub(super) request_redirect: Option<RawRedirectFilter>,
+    pub(super) request_mirror: Option<RawMirrorFilter>,
+    #[serde(rename = "urlRewrite")]
+    pub(super) rewrite: Option<RawRewriteFilter>,
+    pub(super) cors: Option<RawCorsFilter>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawHeaderFilter {
+    pub(super) set: Vec<RawNamedValue>,
+    pub(super) add: Vec<RawNamedValue>,
+    pub(super) remove: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawNamedValue {
+    pub(super) name: String,
+    pub(super) value: Arc<str>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawRedirectFilter {
+    pub(super) scheme: Option<Arc<str>>,
+    pub(super) hostname: Option<Arc<str>>,
+    pub(super) path: Option<RawPathModifier>,
+    pub(super) port: Option<u16>,
+    pub(super) status_code: Option<u16>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawRewriteFilter {
+    pub(super) hostname: Option<Arc<str>>,
+    pub(super) path: Option<RawPathModifier>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawPathModifier {
+    pub(super) replace_full_path: Option<Arc<str>>,
+    pub(super) replace_prefix_match: Option<Arc<str>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawMirrorFilter {
+    pub(super) backend_ref: RawBackend,
+    pub(super) percent: Option<u32>,
+    pub(super) fraction: Option<RawFraction>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawFraction {
+    pub(super) numerator: u32,
+    pub(super) denominator: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawCorsFilter {
+    pub(super) allow_origins: Vec<Arc<str>>,
+    pub(super) allow_credentials: Option<bool>,
+    pub(super) allow_methods: Vec<String>,
+    pub(super) allow_headers: Vec<String>,
+    pub(super) expose_headers: Vec<String>,
+    pub(super) max_age: Option<u64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawGrant {
+    pub(super) from: Vec<RawGrantEnd>,
+    pub(super) to: Vec<RawGrantEnd>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawGrantEnd {
+    pub(super) group: String,
+    pub(super) kind: String,
+    pub(super) namespace: String,
+    pub(super) name: Option<String>,
+}

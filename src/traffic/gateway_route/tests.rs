@@ -1,0 +1,137 @@
+use super::*;
+use crate::codes::Code;
+
+fn meta(namespace: &str, name: &str) -> ObjectMeta {
+    ObjectMeta { created: 0, name: name.into(), namespace: namespace.into() }
+}
+
+fn read(kind: &'static str, spec: &str) -> (GatewayRoute, Vec<(&'static Code, String)>) {
+    let settings = KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    };
+    let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");
+    let object = serde_json::json!({ "spec": spec });
+    let (route, reasons) = GatewayRoute::read(kind, meta("shop", "web"), &object, &settings)
+        .expect("it fits its schema");
+    (route, reasons.into_iter().map(|reason| (reason.code, reason.path)).collect())
+}
+
+fn rule(text: &str) -> (HttpRule, Vec<(&'static Code, String)>) {
+    let (route, reasons) = read("HTTPRoute", &format!("{{rules: [{text}]}}"));
+    (route.rules[0].clone(), reasons)
+}
+
+const BACKEND: &str = "backendRefs: [{name: web, port: 80}]";
+
+#[test]
+fn parents_are_services_and_gateways_are_left_to_others() {
+    let (route, reasons) = read(
+        "HTTPRoute",
+        "{parentRefs: [{group: '', kind: Service, name: web}, {group: '', kind: Service, name: api, namespace: ops, port: 81}, {name: gw}]}",
+    );
+    assert_eq!(reasons, []);
+    let parents: Vec<_> = route.parents.iter().map(|one| (one.host.as_str(), one.port)).collect();
+    assert_eq!(
+        parents,
+        [("web.shop.svc.cluster.local", None), ("api.ops.svc.cluster.local", Some(81))]
+    );
+}
+
+#[test]
+fn conditions_are_of_whole_segments_and_the_first_of_a_name_counts() {
+    let (rule, reasons) = rule(&format!(
+        "{{matches: [{{path: {{value: /a/}}, method: GET, headers: [{{name: X, value: a}}, {{name: x, value: b}}]}}, {{path: {{type: Exact, value: /b}}}}, {{}}], {BACKEND}}}"
+    ));
+    assert_eq!(reasons, []);
+    let paths: Vec<_> = rule.matches.iter().map(|one| one.path.clone()).collect();
+    assert_eq!(
+        paths,
+        [Some(PathMatch::Segments("/a".into())), Some(PathMatch::Exact("/b".into())), None]
+    );
+    let first = &rule.matches[0];
+    assert_eq!(*first.headers, [("x".into(), TextMatch::Exact("a".into()))]);
+    assert_eq!(first.method, Some(TextMatch::Exact("GET".into())));
+    assert!(rule.is_strict);
+}
+
+#[test]
+fn methods_of_grpc_are_paths() {
+    let (route, _) = read(
+        "GRPCRoute",
+        &format!(
+            "{{rules: [{{matches: [{{method: {{service: a.B, method: Get}}}}, {{method: {{service: a.B}}}}, {{method: {{method: Get}}}},
+              {{method: {{type: RegularExpression, service: 'a.*', method: Get}}}}, {{}}], {BACKEND}}}]}}"
+        ),
+    );
+    let paths: Vec<_> = route.rules[0].matches.iter().map(|one| one.path.clone()).collect();
+    let expected = [
+        Some(PathMatch::Exact("/a.B/Get".into())),
+        Some(PathMatch::Prefix("/a.B/".into())),
+        Some(PathMatch::Regex("/[^/]+/Get".into())),
+        Some(PathMatch::Regex("/a.*/Get".into())),
+        None,
+    ];
+    assert_eq!(paths, expected);
+}
+
+#[test]
+fn a_filter_that_is_not_known_is_not_passed_over() {
+    for filter in
+        ["{type: ExtensionRef}", "{type: RequestRedirect, requestRedirect: {statusCode: 304}}"]
+    {
+        let (rule, reasons) = rule(&format!("{{filters: [{filter}], {BACKEND}}}"));
+        assert!(rule.refused);
+        assert_eq!(reasons, [(&codes::ROUTE_REFUSED, "spec.rules[0].filters[0]".to_owned())]);
+    }
+}
+
+#[test]
+fn filters_change_what_they_say() {
+    let (rule, reasons) = rule(&format!(
+        "{{filters: [
+            {{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: X, value: a}}, {{name: Host, value: h}}], remove: [Z]}}}},
+            {{type: URLRewrite, urlRewrite: {{hostname: inner, path: {{replacePrefixMatch: /}}}}}},
+            {{type: RequestMirror, requestMirror: {{backendRef: {{name: copy, port: 80}}, fraction: {{numerator: 1, denominator: 4}}}}}}],
+          timeouts: {{request: 10s, backendRequest: 2s}}, {BACKEND}}}"
+    ));
+    assert_eq!(reasons, []);
+    let headers = rule.headers.expect("it has some");
+    assert_eq!((headers.host.as_deref(), headers.request.set.len()), (Some("h"), 1));
+    assert_eq!(rule.rewrite.expect("it has one").path, Some(PathRewrite::Matched("/".into())));
+    assert_eq!(
+        rule.mirrors.iter().flatten().map(|one| one.per_million).collect::<Vec<_>>(),
+        [250_000]
+    );
+    assert_eq!(
+        rule.retries.expect("it has some").per_try_timeout.map(|one| one.as_secs()),
+        Some(2)
+    );
+}
+
+#[test]
+fn a_backend_that_is_no_service_keeps_its_share() {
+    let (rule, reasons) = rule(
+        "{backendRefs: [{name: web, port: 80, weight: 3}, {name: x, kind: Bucket}, {name: none, port: 80, weight: 0}, {name: noport}]}",
+    );
+    let shares: Vec<_> = rule.destinations.iter().map(|one| (one.invalid, one.weight)).collect();
+    assert_eq!(shares, [(false, 3), (true, 1), (true, 1)]);
+    assert_eq!(reasons.len(), 2);
+}
+
+#[test]
+fn a_grant_names_kinds_namespaces_and_services() {
+    let spec = serde_json::json!({ "spec": {
+        "from": [{ "group": GATEWAY_API, "kind": "HTTPRoute", "namespace": "web" }],
+        "to": [{ "group": "", "kind": "Service", "name": "api" }, { "group": "", "kind": "Secret" }],
+    }});
+    let grant = ReferenceGrant::read(&meta("ops", "g"), &spec).expect("it fits its schema");
+    assert!(grant.lets("HTTPRoute", &"web".into(), "api"));
+    assert!(!grant.lets("HTTPRoute", &"web".into(), "other"));
+    assert!(
+        !grant.lets("GRPCRoute", &"web".into(), "api")
+            && !grant.lets("HTTPRoute", &"x".into(), "api")
+    );
+}

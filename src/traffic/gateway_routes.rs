@@ -1,0 +1,181 @@
+//! What comes of several HTTPRoutes and GRPCRoutes on one Service. (Gateway API, "HTTPRouteRule", GEP-1426.)
+//!
+//! Routes in the Service's own namespace hold for everybody, routes of another namespace for clients of that namespace,
+//! in the place of the others. Those of one kind and namespace are joined: the most specific match decides, then
+//! the oldest route. What comes of it stands beside VirtualServices as one of them, as old as its oldest route, so that a host
+//! that has both belongs to the older wholly.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::gateway_route::{GatewayRoute, ReferenceGrant};
+use super::hosts::HostPattern;
+use super::object::ObjectMeta;
+use super::route::{Destination, HttpRule, MESH, PathMatch, RequestMatch, RouteOrigin};
+use super::virtual_service::{VirtualService, VirtualServiceRule};
+use crate::model::{ExportTo, Hostname, Namespace};
+
+/// The objects, which change one by one, and what came of them.
+#[derive(Debug, Default)]
+pub(super) struct GatewayRouteObjects {
+    by_parent: BTreeMap<JoinKey, BTreeMap<(ObjectMeta, &'static str), Arc<GatewayRoute>>>,
+    grants: BTreeMap<ObjectMeta, Arc<ReferenceGrant>>,
+    joined: BTreeMap<JoinKey, Arc<VirtualService>>,
+    /// Those that may come to something else than before.
+    touched: BTreeSet<JoinKey>,
+}
+
+/// A Service, and the namespace for whose clients alone the routes are, if it isn't the Service's.
+type JoinKey = (Hostname, Option<Namespace>);
+
+/// One of these in force that goes, and one that comes.
+pub(super) type Exchange = (Option<Arc<VirtualService>>, Option<Arc<VirtualService>>);
+
+impl GatewayRouteObjects {
+    pub(super) fn insert(&mut self, route: &Arc<GatewayRoute>) {
+        for key in keys(route) {
+            let all = self.by_parent.entry(key.clone()).or_default();
+            all.insert((route.meta.clone(), route.kind), Arc::clone(route));
+            self.touched.insert(key);
+        }
+    }
+
+    pub(super) fn remove(&mut self, route: &GatewayRoute) {
+        for key in keys(route) {
+            if let Some(all) = self.by_parent.get_mut(&key) {
+                all.remove(&(route.meta.clone(), route.kind));
+                if all.is_empty() {
+                    self.by_parent.remove(&key);
+                }
+            }
+            self.touched.insert(key);
+        }
+    }
+
+    pub(super) fn insert_grant(&mut self, meta: ObjectMeta, grant: &Arc<ReferenceGrant>) {
+        self.grants.insert(meta, Arc::clone(grant));
+        self.touched.extend(self.by_parent.keys().cloned());
+    }
+
+    pub(super) fn remove_grant(&mut self, meta: &ObjectMeta) {
+        self.grants.remove(meta);
+        self.touched.extend(self.by_parent.keys().cloned());
+    }
+
+    /// What is to be exchanged for what, since this was last asked.
+    pub(super) fn take_exchanges(&mut self, domain: &str) -> Vec<Exchange> {
+        let mut exchanges = Vec::new();
+        for key in std::mem::take(&mut self.touched) {
+            let now = self.by_parent.get(&key).map(|all| Arc::new(self.joined(&key, all, domain)));
+            let before = match &now {
+                Some(now) => self.joined.insert(key, Arc::clone(now)),
+                None => self.joined.remove(&key),
+            };
+            if before != now {
+                exchanges.push((before, now));
+            }
+        }
+        exchanges
+    }
+
+    fn joined(
+        &self,
+        (host, consumer): &JoinKey,
+        all: &BTreeMap<(ObjectMeta, &'static str), Arc<GatewayRoute>>,
+        domain: &str,
+    ) -> VirtualService {
+        let mut rules = Vec::new();
+        for route in all.values() {
+            for parent in route.parents.iter().filter(|parent| parent.host == *host) {
+                for rule in &route.rules {
+                    for one in &rule.matches {
+                        let one = RequestMatch { port: parent.port, ..one.clone() };
+                        let mut rule = HttpRule { matches: [one].into(), ..rule.clone() };
+                        let allowed = |to: &Destination| self.lets(route, &to.host, domain);
+                        for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
+                            to.invalid = !allowed(&*to);
+                        }
+                        if let Some(mirrors) = rule.mirrors.take() {
+                            let mirrors = mirrors.into_vec().into_iter();
+                            let kept = mirrors.filter(|mirror| allowed(&mirror.destination));
+                            rule.mirrors = Some(kept.collect());
+                        }
+                        rules.push(VirtualServiceRule { rule, delegate: None });
+                    }
+                }
+            }
+        }
+        // Stable: of equals the older route's, then the first of a route.
+        rules.sort_by_key(|one| one.rule.matches.first().map(specificity));
+        let oldest = all.values().next().expect("there are some while there is an entry");
+        let meta = ObjectMeta {
+            name: format!("{}~{}", oldest.meta.name, host).into(),
+            ..oldest.meta.clone()
+        };
+        let export_to = match consumer {
+            Some(namespace) => ExportTo::Namespaces(vec![namespace.clone()]),
+            None => ExportTo::Public,
+        };
+        let kind = if oldest.kind == "GRPCRoute" { "grpc-route" } else { "http-route" };
+        let origin = RouteOrigin {
+            api: "gateway.networking.k8s.io/v1",
+            kind,
+            namespace: oldest.meta.namespace.clone(),
+            name: Arc::clone(&oldest.meta.name),
+        };
+        VirtualService {
+            meta,
+            origin,
+            hosts: [HostPattern::of_service(host)].into(),
+            gateways: [MESH.into()].into(),
+            export_to,
+            http: rules.into(),
+            tls: [].into(),
+            tcp: [].into(),
+        }
+    }
+
+    /// Whether a route may lead to a Service: in its own namespace, or where a grant says so.
+    fn lets(&self, route: &GatewayRoute, host: &Hostname, domain: &str) -> bool {
+        let suffix = format!(".svc.{domain}");
+        let Some((name, namespace)) =
+            host.as_str().strip_suffix(&suffix).and_then(|short| short.rsplit_once('.'))
+        else {
+            return false;
+        };
+        namespace == route.meta.namespace.as_str()
+            || self.grants.values().any(|grant| {
+                grant.namespace.as_str() == namespace
+                    && grant.lets(route.kind, &route.meta.namespace, name)
+            })
+    }
+}
+
+fn keys(route: &GatewayRoute) -> BTreeSet<JoinKey> {
+    let own = &route.meta.namespace;
+    let key = |parent: &super::gateway_route::ParentService| {
+        (parent.host.clone(), (parent.namespace != *own).then(|| own.clone()))
+    };
+    route.parents.iter().map(key).collect()
+}
+
+/// How specific a match is, the most first: by its path, its method, its headers, its parameters.
+fn specificity(one: &RequestMatch) -> impl Ord + use<> {
+    let (kind, length) = match &one.path {
+        Some(PathMatch::Exact(path)) => (0, path.len()),
+        Some(PathMatch::Segments(path) | PathMatch::Prefix(path)) => (1, path.len()),
+        None => (1, 0),
+        Some(PathMatch::Regex(path)) => (2, path.len()),
+    };
+    (
+        kind,
+        Reverse(length),
+        one.method.is_none(),
+        Reverse(one.headers.len()),
+        Reverse(one.query.len()),
+    )
+}
+
+#[cfg(test)]
+mod tests;

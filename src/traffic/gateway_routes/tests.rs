@@ -1,0 +1,109 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::traffic::gateway_route::GATEWAY_API;
+use crate::traffic::kind::KindSettings;
+
+fn route(
+    created: i64,
+    namespace: &str,
+    name: &str,
+    parent: &str,
+    rules: &str,
+) -> Arc<GatewayRoute> {
+    let settings = KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    };
+    let rules: Value = serde_saphyr::from_str(rules).expect("the text is YAML");
+    let parents = json!([{ "group": "", "kind": "Service", "name": "web", "namespace": parent }]);
+    let object = json!({ "spec": { "parentRefs": parents, "rules": rules } });
+    let meta = ObjectMeta { created, name: name.into(), namespace: namespace.into() };
+    Arc::new(
+        GatewayRoute::read("HTTPRoute", meta, &object, &settings).expect("it fits its schema").0,
+    )
+}
+
+/// The first host that each rule leads to, `!` where it may not.
+fn leads(service: &VirtualService) -> Vec<String> {
+    let first = |one: &VirtualServiceRule| {
+        let to = one.rule.destinations.first()?;
+        let name = to.host.as_str().split('.').next()?;
+        Some(format!("{}{name}", if to.invalid { "!" } else { "" }))
+    };
+    service.http.iter().filter_map(first).collect()
+}
+
+fn backend(name: &str) -> String {
+    format!("backendRefs: [{{name: {name}, port: 80}}]")
+}
+
+#[test]
+fn the_most_specific_match_comes_first_then_the_oldest_route() {
+    let mut objects = GatewayRouteObjects::default();
+    let rules = |names: [&str; 6]| {
+        let [prefix, exact, header, long, all, method] = names.map(backend);
+        format!(
+            "[{{matches: [{{path: {{value: /a}}}}], {prefix}}}, {{matches: [{{path: {{type: Exact, value: /a}}}}], {exact}}},
+              {{matches: [{{path: {{value: /a}}, headers: [{{name: x, value: y1}}]}}], {header}}}, {{matches: [{{path: {{value: /abc}}}}], {long}}},
+              {{{all}}}, {{matches: [{{path: {{value: /a}}, method: GET}}], {method}}}]"
+        )
+    };
+    objects.insert(&route(
+        5,
+        "shop",
+        "young",
+        "shop",
+        &rules(["p2", "e2", "h2", "l2", "a2", "m2"]),
+    ));
+    objects.insert(&route(1, "shop", "old", "shop", &rules(["p1", "e1", "h1", "l1", "a1", "m1"])));
+    let exchanges = objects.take_exchanges("cluster.local");
+    let [(None, Some(joined))] = &exchanges[..] else { panic!("{exchanges:?}") };
+    let expected = ["e1", "e2", "l1", "l2", "m1", "m2", "h1", "h2", "p1", "p2", "a1", "a2"];
+    assert_eq!(leads(joined), expected);
+    assert_eq!(joined.meta.created, 1, "it is as old as its oldest route");
+    assert!(objects.take_exchanges("cluster.local").is_empty());
+}
+
+#[test]
+fn a_route_of_another_namespace_holds_for_clients_there() {
+    let mut objects = GatewayRouteObjects::default();
+    objects.insert(&route(0, "shop", "producer", "shop", &format!("[{{{}}}]", backend("web"))));
+    let consumer = route(0, "client", "consumer", "shop", &format!("[{{{}}}]", backend("own")));
+    objects.insert(&consumer);
+    let export_to = |exchanges: &[Exchange]| -> Vec<ExportTo> {
+        exchanges.iter().filter_map(|one| Some(one.1.as_ref()?.export_to.clone())).collect()
+    };
+    let exchanges = objects.take_exchanges("cluster.local");
+    assert_eq!(
+        export_to(&exchanges),
+        [ExportTo::Public, ExportTo::Namespaces(vec!["client".into()])]
+    );
+    objects.remove(&consumer);
+    let exchanges = objects.take_exchanges("cluster.local");
+    assert!(matches!(&exchanges[..], [(Some(_), None)]), "{exchanges:?}");
+}
+
+#[test]
+fn another_namespaces_backend_needs_a_grant() {
+    let mut objects = GatewayRouteObjects::default();
+    let rules = "[{backendRefs: [{name: api, namespace: ops, port: 80}]}]";
+    objects.insert(&route(0, "shop", "web", "shop", rules));
+    let now = |objects: &mut GatewayRouteObjects| {
+        let exchanges = objects.take_exchanges("cluster.local");
+        exchanges.iter().filter_map(|one| one.1.as_deref().map(leads)).collect::<Vec<_>>()
+    };
+    assert_eq!(now(&mut objects), [["!api"]]);
+    let meta = ObjectMeta { created: 0, name: "g".into(), namespace: "ops".into() };
+    let spec = json!({ "spec": {
+        "from": [{ "group": GATEWAY_API, "kind": "HTTPRoute", "namespace": "shop" }],
+        "to": [{ "group": "", "kind": "Service" }],
+    }});
+    let grant = Arc::new(ReferenceGrant::read(&meta, &spec).expect("it fits its schema"));
+    objects.insert_grant(meta.clone(), &grant);
+    assert_eq!(now(&mut objects), [["api"]]);
+    objects.remove_grant(&meta);
+    assert_eq!(now(&mut objects), [["!api"]]);
+}

@@ -1,0 +1,137 @@
+//! What an edit of a VirtualService costs: the tables of routes that differ, for those who see it, and nothing else.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// A mesh whose objects can be edited.
+struct Edited {
+    mesh: MeshState,
+    rules: Rules,
+    kept: Cache,
+    before: Arc<PushContext>,
+}
+
+impl Edited {
+    fn new() -> Self {
+        let mut mesh = MeshState::new(settings());
+        let clusters = [("east".into(), member(None))].into();
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+        let mut all = shard("east", 1).network("n1");
+        let with = |name: &str, vip: &str, of: Port| {
+            service(name).vip(vip).with(|service| service.ports = vec![of])
+        };
+        for one in [
+            with("a.shop", "10.1.0.1", port("http", 80, 80)),
+            with("b.pay", "10.1.0.2", port("http", 8080, 80)),
+            with("db.shop", "10.1.0.9", port("tcp", 5432, 5432)),
+        ] {
+            all = all.with(one, vec![]);
+        }
+        mesh.apply(MeshEvent::Registry(all.said()));
+        mesh.apply(MeshEvent::Complete);
+        let (before, _) = mesh.next_version().expect("a first version");
+        Self { mesh, rules: rules(), kept: Cache::default(), before }
+    }
+
+    /// Puts an object there, in that version of it; what proxies see of it, by namespace. `None` where no version comes of
+    /// it.
+    fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, SeenChanges>> {
+        let key = ObjectKey {
+            kind: "VirtualService".into(),
+            group: crate::model::ISTIO_NETWORKING.into(),
+            namespace: "shop".into(),
+            name: "one".into(),
+        };
+        let object = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+        self.rules.objects.insert(key, Arc::new(object));
+        let update = self.rules.index.apply(&self.rules.objects)?;
+        self.mesh.apply(MeshEvent::Traffic(update));
+        let (now, changes) = self.mesh.next_version()?;
+        let of = |namespace: &str| {
+            let domain = format!("{namespace}.svc.cluster.local");
+            let proxy = sidecar(&format!("client.{namespace}"), "east");
+            let proxy = Proxy { dns_domain: domain.as_str().into(), ..proxy };
+            let whereabouts = now.whereabouts(&proxy);
+            Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
+        };
+        let stands = NAMESPACES.map(of);
+        let hosts = around([&self.before, &now], &changes.services());
+        let seen = self.kept.seen(&self.before, &now, &hosts, &stands);
+        self.before = now;
+        let seen = seen.iter().map(|seen| (**seen).clone());
+        Some(NAMESPACES.map(str::to_owned).into_iter().zip(seen).collect())
+    }
+}
+
+/// Rules for some hosts, of which something can be edited.
+fn spec(hosts: &[&str], timeout: &str, more: Value) -> Value {
+    let to = |host: &str| json!([{ "destination": { "host": host, "port": { "number": 80 } } }]);
+    let mut spec = json!({ "hosts": hosts, "http": [{ "timeout": timeout, "route": to("a") }] });
+    for (field, value) in more.as_object().expect("an object") {
+        spec[field] = value.clone();
+    }
+    spec
+}
+
+/// The routes that each namespace hears of; the namespaces that hear of nothing are left out.
+fn routes(seen: &BTreeMap<String, SeenChanges>) -> Vec<String> {
+    let told = seen.iter().filter(|(_, seen)| **seen != SeenChanges::default());
+    let told = told.map(|(namespace, seen)| {
+        assert!(
+            seen.lists.is_empty() && seen.assignments.is_empty() && !seen.everything,
+            "{seen:?}"
+        );
+        // The route of one service is asked for on ports that are sniffed alone.
+        let routes = seen.routes.iter().map(|name| &**name).filter(|name| !name.contains(':'));
+        let routes: Vec<_> = routes.collect();
+        format!("{namespace}: {}", routes.join(" "))
+    });
+    told.collect()
+}
+
+#[test]
+fn an_edit_sends_the_tables_that_differ_and_no_more() {
+    let mut mesh = Edited::new();
+    let nothing = || json!({});
+    let seen = mesh.edit("1", spec(&["a"], "1s", nothing())).expect("it is new");
+    assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
+    let seen = mesh.edit("2", spec(&["a"], "2s", nothing())).expect("it differs");
+    assert_eq!(routes(&seen), ["pay: 80", "shop: 80", "web: 80"]);
+    assert_eq!(mesh.edit("3", spec(&["a"], "2s", nothing())), None, "the same in another version");
+    let seen = mesh.edit("4", spec(&["a", "b.pay.svc.cluster.local"], "2s", nothing()));
+    let seen = seen.expect("it differs");
+    // A host that has no port 80 has a route there, too.
+    assert_eq!(routes(&seen), ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]);
+    let of_other_port = json!({ "http": [{ "match": [{ "port": 8080 }], "route": [{ "destination": { "host": "a" } }] }] });
+    let seen = mesh.edit("5", spec(&["b.pay.svc.cluster.local"], "2s", of_other_port));
+    assert_eq!(
+        routes(&seen.expect("it differs")),
+        ["pay: 80 8080", "shop: 80 8080", "web: 80 8080"]
+    );
+}
+
+#[test]
+fn only_those_hear_who_see_the_object() {
+    let mut mesh = Edited::new();
+    let private = |timeout: &str| spec(&["a"], timeout, json!({ "exportTo": ["."] }));
+    let seen = mesh.edit("1", private("1s")).expect("it is new");
+    assert_eq!(routes(&seen), ["shop: 80"]);
+    let seen = mesh.edit("2", private("2s")).expect("it differs");
+    assert_eq!(routes(&seen), ["shop: 80"]);
+    let of = |namespace: &str| json!({ "http": [{ "match": [{ "sourceNamespace": namespace }], "route": [{ "destination": { "host": "b.pay" } }] }] });
+    let seen = mesh.edit("3", spec(&["a"], "", of("web"))).expect("it differs");
+    assert_eq!(routes(&seen), ["shop: 80", "web: 80"], "shop has lost its own");
+}
+
+#[test]
+fn rules_of_connections_are_listeners_and_no_routes() {
+    let mut mesh = Edited::new();
+    let tcp = |host: &str| json!({ "hosts": ["db"], "tcp": [{ "route": [{ "destination": { "host": host, "port": { "number": 1 } } }] }] });
+    mesh.edit("1", tcp("x.example")).expect("it is new");
+    let seen = mesh.edit("2", tcp("v.example")).expect("it differs");
+    for (namespace, seen) in seen {
+        assert!(seen.lists.contains(Wildcard::Listeners), "{namespace}");
+        assert!(!seen.lists.contains(Wildcard::Clusters) && seen.routes.is_empty(), "{seen:?}");
+    }
+}
