@@ -353,10 +353,11 @@ fn forward(
     let mut action = route::RouteAction {
         cluster_specifier: Some(specifier),
         timeout,
-        max_stream_duration: Some(MaxStreamDuration {
-            grpc_timeout_header_max: timeout,
-            ..Default::default()
-        }),
+        // Where this is set Envoy passes over `timeout`: it is left to rules that have none, for deadlines of gRPC's.
+        max_stream_duration: rule
+            .timeout
+            .is_none()
+            .then(|| MaxStreamDuration { grpc_timeout_header_max: timeout, ..Default::default() }),
         retry_policy: retry_policy(rule.retries.as_ref(), hash_policy.is_empty()),
         hash_policy,
         host_rewrite_specifier: host

@@ -1,5 +1,7 @@
 //! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
 
+mod rules;
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,254 @@
+//! What requests make of rules in real Envoys of two versions: which way they go, what becomes of them, and what they are
+//! answered.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use super::*;
+use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
+use crate::traffic::{KindSettings, TrafficIndex};
+
+/// A rule for each thing that a rule can do, behind a prefix of its own; last the canary.
+const RULES: &str = "
+hosts: [app]
+http:
+- {match: [{headers: {x-user: {exact: jo}}}], route: [{destination: {host: app, subset: v2}}]}
+- {match: [{uri: {prefix: /abort}}], fault: {abort: {httpStatus: 418, percentage: {value: 100}}}, route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /delay}}], fault: {delay: {fixedDelay: 0.4s, percentage: {value: 100}}}, route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /mirror}}], mirror: {host: app, subset: shadow}, route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /moved}}], redirect: {uri: /new, authority: other.example, redirectCode: 308}}
+- {match: [{uri: {prefix: /said}}], directResponse: {status: 451, body: {string: never}}}
+- {match: [{uri: {prefix: /old/}}], rewrite: {uri: /new/, authority: inner.example}, route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /v}}], rewrite: {uriRegexRewrite: {match: '^/v([0-9]+)/(.*)$', rewrite: '/\\2-\\1'}}, route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /slow}}], timeout: 0.3s, retries: {attempts: 0}, route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /flaky}}], retries: {attempts: 3, retryOn: '503'}, route: [{destination: {host: app, subset: v1}}]}
+- match: [{uri: {prefix: /headers}}]
+  headers: {request: {set: {x-set: one}, remove: [x-gone]}, response: {add: {x-answer: two}}}
+  route: [{destination: {host: app, subset: v1}}]
+- match: [{uri: {prefix: /cors}}]
+  corsPolicy: {allowOrigins: [{exact: 'https://a.example'}], allowMethods: [GET], maxAge: 1h}
+  route: [{destination: {host: app, subset: v1}}]
+- {match: [{uri: {prefix: /refused}}], directResponse: {status: 600}}
+- {match: [{uri: {prefix: /broken}, headers: {x: {regex: '('}}}], route: [{destination: {host: app, subset: v1}}]}
+- {match: [{uri: {prefix: /nowhere}}], route: [{destination: {host: app, subset: gone}}]}
+- {match: [{uri: {prefix: /zero}}], route: [{destination: {host: app, subset: v1}, weight: 0}, {destination: {host: app, subset: v2}, weight: 0}]}
+- {match: [{uri: {regex: '/(long|wide).{20}'}}], route: [{destination: {host: app, subset: v2}}]}
+- {route: [{destination: {host: app, subset: v1}, weight: 75}, {destination: {host: app, subset: v2}, weight: 25}]}
+";
+
+/// The mesh with these rules for `app.ns`.
+fn ruled(rules: &str) -> Arc<PushContext> {
+    let mut mesh = mesh();
+    let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
+    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").with(app, vec![]).said()));
+    let key = ObjectKey {
+        kind: "VirtualService".into(),
+        group: ISTIO_NETWORKING.into(),
+        namespace: "ns".into(),
+        name: "app".into(),
+    };
+    let spec: Value = serde_saphyr::from_str(rules).expect("the text is YAML");
+    let objects: Collection = [(key, Arc::new(json!({ "spec": spec })))].into_iter().collect();
+    let mut index = TrafficIndex::new(KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    });
+    mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
+    mesh.apply(MeshEvent::Complete);
+    mesh.next_version().expect("a first version").0
+}
+
+/// A workload that says who it is and what it was asked. `/slow` takes long, `/flaky` fails twice.
+#[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
+async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let flaky = Arc::new(AtomicUsize::new(0));
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (asked, flaky) = (Arc::clone(&asked), Arc::clone(&flaky));
+            let answer = hyper::service::service_fn(move |request: http::Request<_>| {
+                let _: &hyper::body::Incoming = request.body();
+                asked.fetch_add(1, Ordering::Relaxed);
+                let path = request.uri().path().to_owned();
+                let header = |name: &str| {
+                    let value = request.headers().get(name).and_then(|value| value.to_str().ok());
+                    value.unwrap_or("-").to_owned()
+                };
+                let told = ["host", "x-set", "x-gone"].map(header).join(" ");
+                let fails = path == "/flaky" && flaky.fetch_add(1, Ordering::Relaxed) % 3 < 2;
+                async move {
+                    if path == "/slow" {
+                        tokio::time::sleep(Duration::from_secs(3)).await;
+                    }
+                    let body = bytes::Bytes::from(format!("<{name} {path} {told}>"));
+                    let answer = http::Response::builder().status(if fails { 503 } else { 200 });
+                    answer.body(http_body_util::Full::new(body))
+                }
+            });
+            tokio::spawn(async move {
+                let io = hyper_util::rt::TokioIo::new(stream);
+                let executor = hyper_util::rt::TokioExecutor::new();
+                let server = hyper_util::server::conn::auto::Builder::new(executor);
+                let _ = server.serve_connection(io, answer).await;
+            });
+        }
+    });
+    port
+}
+
+/// Envoys of two versions, as far as they are here.
+fn envoys() -> impl Iterator<Item = PathBuf> {
+    let old = std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from);
+    let beside = envoy().and_then(|new| {
+        let old = new.parent()?.parent()?.join("envoy-1.36/envoy");
+        old.exists().then_some(old)
+    });
+    envoy().into_iter().chain(old.or(beside))
+}
+
+#[tokio::test]
+async fn requests_go_where_rules_say() {
+    let context = ruled(RULES);
+    let counts = ["v1", "v2", "shadow"].map(|name| (name, Arc::new(AtomicUsize::new(0))));
+    let mut upstreams = Vec::new();
+    for (name, asked) in &counts {
+        let port = version(name, Arc::clone(asked)).await;
+        let cluster = format!("outbound|80|{name}|app.ns.svc.cluster.local");
+        let assignment = to_loopback(&cluster, port);
+        upstreams.push(json!({ "name": cluster, "type": "STATIC", "load_assignment": assignment }));
+    }
+    for envoy in envoys() {
+        let [entry] = free_ports();
+        let mut listener =
+            inlined(&context, &client(), listeners(&context, &client())["0.0.0.0_80"].clone());
+        listener["address"] = at_loopback(entry);
+        listener["bind_to_port"] = true.into();
+        let mut bootstrap = bootstrap(vec![listener], upstreams.clone());
+        bootstrap["layered_runtime"] = json!({ "layers": [
+            { "name": "strait", "static_layer": { "re2.max_program_size.error_level": 32768 } },
+        ] });
+        let running = Running::start(&envoy, &bootstrap).await;
+        asked_of(&format!("127.0.0.1:{entry}"), &counts[2].1).await;
+        drop(running);
+    }
+}
+
+/// Rules with a value each that Envoy refuses, or might.
+const BROKEN: &[&str] = &[
+    "{match: [{method: {exact: X}, uri: {regex: '('}}], route: [{destination: {host: app}}]}",
+    "{match: [{method: {exact: X}, uri: {regex: '(?=a)b'}}], route: [{destination: {host: app}}]}",
+    "{match: [{method: {exact: X}, uri: {regex: 'a{1001}'}}], route: [{destination: {host: app}}]}",
+    "{match: [{method: {exact: X}, uri: {regex: ''}}], route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: ''}}], directResponse: {status: 200}}",
+    "{match: [{uri: {exact: ''}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, headers: {'': {exact: a}}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, headers: {'a b': {exact: a}}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, headers: {a: {prefix: ''}}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, headers: {a: {exact: \"b\\nc\"}}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, queryParams: {'': {exact: a}}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, queryParams: {a: {regex: '['}}}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /x}, method: {prefix: ''}}], directResponse: {status: 200}}",
+    "{match: [{port: 70000}], directResponse: {status: 200}}",
+    "{match: [{uri: {prefix: /d}}], directResponse: {status: 99}}",
+    "{match: [{uri: {prefix: /d}}], directResponse: {status: 600}}",
+    "{match: [{uri: {prefix: /r}}], redirect: {redirectCode: 304}}",
+    "{match: [{uri: {prefix: /r}}], redirect: {authority: \"a\\r\\nb\"}}",
+    "{match: [{uri: {prefix: /r}}], redirect: {port: 70000}}",
+    "{match: [{uri: {prefix: /f}}], fault: {abort: {httpStatus: 7, percentage: {value: 1}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /f}}], fault: {delay: {fixedDelay: 0s, percentage: {value: 1}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /f}}], fault: {delay: {fixedDelay: 1s, percentage: {value: -3}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /f}}], fault: {abort: {grpcStatus: NO_SUCH, percentage: {value: 1}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /h}}], headers: {request: {set: {'': a}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /h}}], headers: {request: {add: {':path': /}, remove: [':method', host]}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /h}}], headers: {response: {set: {a: \"b\\nc\"}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /h}}], headers: {request: {set: {a: '%NO_SUCH%'}}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /w}}], route: [{destination: {host: app}, weight: -1}, {destination: {host: app}, weight: 2}]}",
+    "{match: [{uri: {prefix: /w}}], route: [{destination: {host: app}, weight: 4294967295}, {destination: {host: app, subset: a}, weight: 4294967295}]}",
+    "{match: [{uri: {prefix: /w}}], route: [{destination: {host: '*'}}]}",
+    "{match: [{uri: {prefix: /w}}], route: [{destination: {host: app, subset: 'a|b'}, weight: 1}, {destination: {host: app}, weight: 1}]}",
+    "{match: [{uri: {prefix: /t}}], retries: {attempts: 3, backoff: 0s, retryOn: 'no such,'}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /t}}], retries: {attempts: 4294967296}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /c}}], corsPolicy: {allowOrigins: [{regex: '('}, {prefix: ''}, {}]}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /u}}], rewrite: {uriRegexRewrite: {match: '(a)', rewrite: '\\2'}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /u}}], rewrite: {uri: \"/a\\nb\"}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /u}}], rewrite: {uri: /a, uriRegexRewrite: {match: a, rewrite: b}}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /m}}], mirror: {host: '*'}, mirrorPercentage: {value: 1000}, route: [{destination: {host: app}}]}",
+    "{match: [{uri: {prefix: /n}}]}",
+];
+
+#[test]
+fn envoys_take_what_comes_of_broken_rules() {
+    let good = "{route: [{destination: {host: app}}]}";
+    let rules = BROKEN.iter().copied().chain([good]);
+    let rules = format!("hosts: [app]\nhttp:\n- {}", rules.collect::<Vec<_>>().join("\n- "));
+    let context = ruled(&rules);
+    let listener = listeners(&context, &client())["0.0.0.0_80"].clone();
+    let listener = inlined(&context, &client(), listener);
+    let text = listener.to_string();
+    assert!(
+        text.contains("outbound|80||app.ns.svc.cluster.local"),
+        "the good rule is there: {text}"
+    );
+    for envoy in envoys() {
+        validated(&envoy, "broken rules", &bootstrap(vec![listener.clone()], vec![]));
+    }
+}
+
+/// What requests are answered there.
+async fn asked_of(address: &str, shadowed: &AtomicUsize) {
+    let expected = [
+        ("/any", "x-user: jo\r\n", "200", "<v2 /any app.ns - ->"),
+        ("/abort", "", "418", "fault filter abort"),
+        ("/mirror", "", "200", "<v1 /mirror "),
+        ("/moved", "", "308", "location: http://other.example/new"),
+        ("/said", "", "451", "never"),
+        ("/old/path", "", "200", "<v1 /new/path inner.example "),
+        ("/v7/a", "", "200", "<v1 /a-7 "),
+        ("/slow", "", "504", "upstream request timeout"),
+        ("/headers", "x-gone: here\r\n", "200", "<v1 /headers app.ns one ->"),
+        ("/headers", "", "200", "x-answer: two"),
+        (
+            "/cors",
+            "origin: https://a.example\r\n",
+            "200",
+            "access-control-allow-origin: https://a.example",
+        ),
+        ("/refused", "", "500", ""),
+        ("/broken", "x: (\r\n", "500", ""),
+        ("/nowhere", "", "503", ""),
+        ("/zero", "", "500", ""),
+        ("/long01234567890123456789", "", "200", "<v2 /long"),
+    ];
+    for (path, headers, status, text) in expected {
+        let answer = request(address, path, headers).await;
+        let right = answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(text);
+        assert!(right, "{path}: {answer}");
+    }
+    let began = Instant::now();
+    let answer = request(address, "/delay", "").await;
+    let took = began.elapsed();
+    assert!(
+        answer.contains("<v1 /delay ") && took >= Duration::from_millis(390),
+        "{took:?} {answer}"
+    );
+    let answer = request(address, "/flaky", "").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "it is tried again: {answer}");
+    let mut shares = BTreeMap::<_, usize>::new();
+    for _ in 0..200 {
+        let answer = request(address, "/canary", "").await;
+        let version = if answer.contains("<v1 ") { "v1" } else { "v2" };
+        *shares.entry(version).or_default() += 1;
+    }
+    assert!((20..90).contains(&shares["v2"]), "a quarter of 200, give or take: {shares:?}");
+    let copied = async {
+        while shadowed.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, copied).await.expect("a copy arrives");
+    shadowed.store(0, Ordering::Relaxed);
+}
