@@ -1,5 +1,7 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
+mod policy;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -13,12 +15,15 @@ use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, val
 use super::tls::Secrets;
 use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
+use crate::mesh::TcpKeepalive;
 use crate::model::{
     ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution, TlsMode,
 };
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
+use crate::traffic::destination_rule::{RuleClient, RulesForHost};
+use crate::traffic::policy::{ResolvedPolicy, resolve};
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -89,37 +94,64 @@ impl ClusterInputs<'_> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             return Vec::new();
         }
+        let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
         let ports = service.ports_in(&self.view.cluster);
-        let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
+        let proxied = ports.filter(|port| port.protocol != Protocol::Udp).map(|port| {
+            let policy = self.policy(&rules, service, port);
+            (policy::spoken(port, &policy), policy)
+        });
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
-            Role::Gateway => proxied.map(|port| self.passthrough(service, port)).collect(),
+            Role::Gateway => {
+                proxied.map(|(port, policy)| self.passthrough(service, &port, &policy)).collect()
+            }
             Role::Client => match &service.primary.resolution {
                 Resolution::Headless | Resolution::Passthrough => {
-                    proxied.map(|port| self.original_destination(service, port)).collect()
+                    let one = |(port, policy)| self.original_destination(service, &port, &policy);
+                    proxied.map(one).collect()
                 }
                 Resolution::ByName(by_name) => {
-                    proxied.filter_map(|port| self.resolved(service, port, by_name)).collect()
+                    let one = |(port, policy)| self.resolved(service, &port, by_name, &policy);
+                    proxied.filter_map(one).collect()
                 }
-                _ => proxied.map(|port| self.balanced(service, port)).collect(),
+                _ => proxied.map(|(port, policy)| self.balanced(service, &port, &policy)).collect(),
             },
         }
+    }
+
+    /// What the rule in force says of a port: that of the client, at a gateway that of the service itself.
+    fn policy(&self, rules: &RulesForHost, service: &MergedService, port: &Port) -> ResolvedPolicy {
+        let owner = &service.primary.namespace;
+        let rule = match self.view.role {
+            Role::Gateway => rules.owners(owner),
+            Role::Client => {
+                let ViewKey { namespace, selection, .. } = self.view;
+                rules.rule(RuleClient { namespace, selection }, owner)
+            }
+        };
+        resolve(rule.and_then(|rule| rule.policy.as_deref()), None, port.number)
     }
 
     /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is stated once for all where none takes
     /// mTLS and none will; else mTLS is what is spoken to those that state nothing: see
     /// [`MergedService::may_take_mtls`].
-    fn balanced(&self, service: &MergedService, port: &Port) -> Resource {
+    fn balanced(&self, service: &MergedService, port: &Port, policy: &ResolvedPolicy) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
         let speaks_mtls = self.speaks_mtls() && service.may_take_mtls;
-        let cluster = self.to_any_endpoint(self.eds(&name), speaks_mtls, service, port);
+        let cluster = self.to_any_endpoint(self.eds(&name), speaks_mtls, service, port, policy);
         encode(name.to_string(), &cluster)
     }
 
     /// Endpoints by names that the proxy resolves, and pods beside them. No gateway leads to them: those
     /// that name another network than the proxy's are left out. Where none is left there is no upstream
     /// cluster: an empty one would only wait for names that nobody gives it.
-    fn resolved(&self, service: &MergedService, port: &Port, by_name: &ByName) -> Option<Resource> {
+    fn resolved(
+        &self,
+        service: &MergedService,
+        port: &Port,
+        by_name: &ByName,
+        policy: &ResolvedPolicy,
+    ) -> Option<Resource> {
         use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
         let name = OutboundName::sidecar(service.hostname().clone(), port.number);
         let near = by_name.endpoints.iter().filter(|endpoint| {
@@ -191,7 +223,7 @@ impl ClusterInputs<'_> {
             ..self.eds(&name)
         };
         let cluster = if on_host { cluster } else { self.by_dns(cluster, by_name.just_then) };
-        let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, port);
+        let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, port, policy);
         Some(encode(name.to_string(), &cluster))
     }
 
@@ -253,41 +285,53 @@ impl ClusterInputs<'_> {
         speaks_mtls: bool,
         service: &MergedService,
         port: &Port,
+        policy: &ResolvedPolicy,
     ) -> cluster::Cluster {
         let plain = cluster::cluster::TransportSocketMatch {
             name: "tlsMode-disabled".into(),
             r#match: Some(tls_mode(TlsMode::Disabled)),
             transport_socket: Some(raw_buffer()),
         };
-        cluster::Cluster {
+        let requests_max = self.abroad.then_some(REQUESTS_PER_CONNECTION);
+        let mut cluster = cluster::Cluster {
             // What matches nothing takes the cluster's own socket; without one, plain text.
             transport_socket: speaks_mtls.then(|| self.mtls(service, port)),
             transport_socket_matches: if speaks_mtls { vec![plain] } else { Vec::new() },
-            typed_extension_protocol_options: if self.abroad {
-                with_short_connections(port.protocol)
-            } else {
-                protocol_options(port.protocol)
-            },
+            typed_extension_protocol_options: limited_options(port.protocol, policy, requests_max),
             ..cluster
-        }
+        };
+        policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
+        policy::balance(&mut cluster, policy);
+        cluster
     }
 
     /// Endpoints from EDS, to which a gateway passes bytes it can't read.
-    fn passthrough(&self, service: &MergedService, port: &Port) -> Resource {
+    fn passthrough(
+        &self,
+        service: &MergedService,
+        port: &Port,
+        policy: &ResolvedPolicy,
+    ) -> Resource {
         let name = OutboundName::sni(service.hostname().clone(), port.number);
-        let cluster = cluster::Cluster {
+        let mut cluster = cluster::Cluster {
             // A client sends all its requests over the few connections of a pool, and each stays with
             // the endpoint it was given here: in turn, or two connections may end at one of two endpoints.
             lb_policy: cluster::cluster::LbPolicy::RoundRobin.into(),
             lb_config: None,
             ..self.eds(&name)
         };
+        policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
         encode(name.to_string(), &cluster)
     }
 
     /// The pod that the client chose. Its address says nothing of mTLS, so all must take it: all of the first
     /// cluster that has any, which decides for the others.
-    fn original_destination(&self, service: &MergedService, port: &Port) -> Resource {
+    fn original_destination(
+        &self,
+        service: &MergedService,
+        port: &Port,
+        policy: &ResolvedPolicy,
+    ) -> Resource {
         let name = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
         let endpoints = service.endpoints_of_port(port.number);
         let mut direct = endpoints.filter(|(shard, endpoint, network)| {
@@ -298,14 +342,13 @@ impl ClusterInputs<'_> {
             let mut others = direct.take_while(|(shard, _, _)| shard.cluster == deciding.cluster);
             takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
         });
-        encode(
-            name.clone(),
-            &cluster::Cluster {
-                transport_socket: (mtls && self.speaks_mtls()).then(|| self.mtls(service, port)),
-                typed_extension_protocol_options: protocol_options(port.protocol),
-                ..original_destination(self.context, name)
-            },
-        )
+        let mut cluster = cluster::Cluster {
+            transport_socket: (mtls && self.speaks_mtls()).then(|| self.mtls(service, port)),
+            typed_extension_protocol_options: limited_options(port.protocol, policy, None),
+            ..original_destination(self.context, name.clone())
+        };
+        policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
+        encode(name, &cluster)
     }
 
     fn eds(&self, name: &OutboundName) -> cluster::Cluster {
@@ -445,21 +488,8 @@ fn original_destination(context: &PushContext, name: String) -> cluster::Cluster
 /// What all upstream clusters have: a deadline to connect, and no limits of their own.
 fn base(context: &PushContext) -> cluster::Cluster {
     let unlimited = || Some(UInt32Value { value: u32::MAX });
-    let seconds = |duration: std::time::Duration| UInt32Value {
-        value: u32::try_from(duration.as_secs()).unwrap_or(u32::MAX),
-    };
-    let keepalive = context.mesh.tcp_keepalive.map(|keepalive| core::TcpKeepalive {
-        keepalive_probes: keepalive.probes.map(|value| UInt32Value { value }),
-        keepalive_time: keepalive.time.map(seconds),
-        keepalive_interval: keepalive.interval.map(seconds),
-    });
     cluster::Cluster {
-        upstream_connection_options: keepalive.map(|keepalive| {
-            cluster::UpstreamConnectionOptions {
-                tcp_keepalive: Some(keepalive),
-                ..Default::default()
-            }
-        }),
+        upstream_connection_options: context.mesh.tcp_keepalive.map(connection_options),
         connect_timeout: Some(duration(context.mesh.connect_timeout)),
         circuit_breakers: Some(cluster::CircuitBreakers {
             thresholds: vec![cluster::circuit_breakers::Thresholds {
@@ -476,32 +506,48 @@ fn base(context: &PushContext) -> cluster::Cluster {
     }
 }
 
+fn connection_options(keepalive: TcpKeepalive) -> cluster::UpstreamConnectionOptions {
+    let seconds = |duration: std::time::Duration| UInt32Value {
+        value: u32::try_from(duration.as_secs()).unwrap_or(u32::MAX),
+    };
+    let keepalive = core::TcpKeepalive {
+        keepalive_probes: keepalive.probes.map(|value| UInt32Value { value }),
+        keepalive_time: keepalive.time.map(seconds),
+        keepalive_interval: keepalive.interval.map(seconds),
+    };
+    cluster::UpstreamConnectionOptions { tcp_keepalive: Some(keepalive), ..Default::default() }
+}
+
 /// How an upstream is spoken to. HTTP/1.1 is Envoy's default and needs no options; a port whose
 /// protocol is found at run time is spoken to as the client spoke.
 fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     if protocol.is_http2() || protocol == Protocol::Auto {
-        upstream_http(protocol, None)
+        upstream_http(protocol, None, None)
     } else {
         HashMap::new()
     }
 }
 
-/// The same, and a connection ends after [`REQUESTS_PER_CONNECTION`].
-fn with_short_connections(protocol: Protocol) -> HashMap<String, Any> {
-    if protocol.is_http() || protocol == Protocol::Auto {
-        let limit = core::HttpProtocolOptions {
-            max_requests_per_connection: Some(UInt32Value { value: REQUESTS_PER_CONNECTION }),
-            ..Default::default()
-        };
-        upstream_http(protocol, Some(limit))
+/// The same, and connections are held to what the policy says of them; one ends after `requests_max` requests.
+fn limited_options(
+    protocol: Protocol,
+    policy: &ResolvedPolicy,
+    requests_max: Option<u32>,
+) -> HashMap<String, Any> {
+    let limits = policy::http_limits(policy, requests_max);
+    let streams = policy::streams_max(policy).filter(|_| protocol.is_http2());
+    let reads = protocol.is_http() || protocol == Protocol::Auto;
+    if reads && (limits.is_some() || streams.is_some()) {
+        upstream_http(protocol, limits, streams)
     } else {
-        HashMap::new()
+        protocol_options(protocol)
     }
 }
 
 fn upstream_http(
     protocol: Protocol,
     common: Option<core::HttpProtocolOptions>,
+    streams_max: Option<u32>,
 ) -> HashMap<String, Any> {
     use http::http_protocol_options::explicit_http_config::ProtocolConfig;
     use http::http_protocol_options::{
@@ -513,7 +559,10 @@ fn upstream_http(
         })
     };
     let upstream = if protocol.is_http2() {
-        explicit(ProtocolConfig::Http2ProtocolOptions(Default::default()))
+        explicit(ProtocolConfig::Http2ProtocolOptions(core::Http2ProtocolOptions {
+            max_concurrent_streams: streams_max.map(|value| UInt32Value { value }),
+            ..Default::default()
+        }))
     } else if protocol == Protocol::Auto {
         UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
             http_protocol_options: Some(Default::default()),

@@ -1,0 +1,169 @@
+//! What the traffic policy of a DestinationRule makes of an upstream cluster: limits, outlier detection, the order in which
+//! endpoints are chosen. (docs/reference/traffic.md, "DestinationRule".)
+
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::r#type::v3::Percent;
+use strait_proto::envoy::google::protobuf::UInt32Value;
+
+use super::super::duration;
+use crate::mesh::TcpKeepalive;
+use crate::model::{Port, Protocol};
+use crate::traffic::policy::{
+    Algorithm, LoadBalancing, OutlierDetection, PoolLimits, ResolvedPolicy, Warmup,
+};
+
+/// An even rise of the weight of a new endpoint, which is what Envoy does unless it is told otherwise.
+const AGGRESSION_EVEN_MILLI: u32 = 1000;
+
+/// The port as it is spoken to: HTTP/2 where the policy raises it, what the client speaks where the policy says that. A
+/// port whose bytes nobody reads stays as it is.
+pub(super) fn spoken(port: &Port, policy: &ResolvedPolicy) -> Port {
+    let Some(pool) = &policy.connection_pool else { return port.clone() };
+    let reads = port.protocol.is_http() || port.protocol == Protocol::Auto;
+    let protocol = match pool.h2_upgrade {
+        _ if !reads => port.protocol,
+        _ if pool.use_client_protocol => Protocol::Auto,
+        Some(true) if !port.protocol.is_http2() => Protocol::Http2,
+        _ => port.protocol,
+    };
+    Port { protocol, ..port.clone() }
+}
+
+/// What connections of a pool are held to that HTTP knows, beside `requests_max`, which all are held to.
+pub(super) fn http_limits(
+    policy: &ResolvedPolicy,
+    requests_max: Option<u32>,
+) -> Option<core::HttpProtocolOptions> {
+    let none = PoolLimits::default();
+    let pool = policy.connection_pool.as_deref().unwrap_or(&none);
+    let requests = pool.max_requests_per_connection.into_iter().chain(requests_max).min();
+    let options = core::HttpProtocolOptions {
+        idle_timeout: pool.http_idle_timeout.or(pool.tcp_idle_timeout).map(duration),
+        max_connection_duration: pool.max_connection_duration.map(duration),
+        max_requests_per_connection: requests.map(number),
+        ..Default::default()
+    };
+    (options != core::HttpProtocolOptions::default()).then_some(options)
+}
+
+/// How many streams an HTTP/2 connection may have, where the policy says it.
+pub(super) fn streams_max(policy: &ResolvedPolicy) -> Option<u32> {
+    policy.connection_pool.as_ref()?.max_concurrent_streams
+}
+
+/// Holds the upstream cluster to limits and outlier detection, whatever leads to its endpoints.
+pub(super) fn limit(
+    cluster: &mut cluster::Cluster,
+    policy: &ResolvedPolicy,
+    keepalive: Option<TcpKeepalive>,
+) {
+    if let Some(pool) = &policy.connection_pool {
+        limit_pool(cluster, pool, keepalive);
+    }
+    if let Some(outliers) = &policy.outlier_detection {
+        cluster.outlier_detection = Some(outlier_detection(outliers));
+        if outliers.min_health_percent != 0
+            && let Some(common) = &mut cluster.common_lb_config
+        {
+            let value = f64::from(outliers.min_health_percent);
+            common.healthy_panic_threshold = Some(Percent { value });
+        }
+    }
+}
+
+fn limit_pool(cluster: &mut cluster::Cluster, pool: &PoolLimits, mesh: Option<TcpKeepalive>) {
+    let breakers = cluster.circuit_breakers.iter_mut();
+    for limits in breakers.flat_map(|breakers| &mut breakers.thresholds) {
+        let put = |limit: &mut Option<UInt32Value>, said: Option<u32>| {
+            if let Some(said) = said {
+                *limit = Some(number(said));
+            }
+        };
+        put(&mut limits.max_connections, pool.max_connections);
+        put(&mut limits.max_pending_requests, pool.max_pending_requests);
+        put(&mut limits.max_requests, pool.max_requests);
+        put(&mut limits.max_retries, pool.max_retries);
+    }
+    if let Some(time) = pool.connect_timeout {
+        cluster.connect_timeout = Some(duration(time));
+    }
+    if let Some(own) = pool.tcp_keepalive {
+        let mesh = mesh.unwrap_or_default();
+        let keepalive = TcpKeepalive {
+            probes: own.probes.or(mesh.probes),
+            time: own.time.or(mesh.time),
+            interval: own.interval.or(mesh.interval),
+        };
+        cluster.upstream_connection_options = Some(super::connection_options(keepalive));
+    }
+}
+
+/// Present, even with nothing in it, it is on. Success rates never count. (Istio, "OutlierDetection".)
+fn outlier_detection(said: &OutlierDetection) -> cluster::OutlierDetection {
+    let enforced = |errors: u32| number(if errors == 0 { 0 } else { 100 });
+    let local = said.consecutive_local_origin_failures.filter(|_| said.split_local_origin);
+    cluster::OutlierDetection {
+        consecutive_5xx: said.consecutive_5xx.filter(|errors| *errors != 0).map(number),
+        enforcing_consecutive_5xx: said.consecutive_5xx.map(enforced),
+        consecutive_gateway_failure: said
+            .consecutive_gateway_errors
+            .filter(|errors| *errors != 0)
+            .map(number),
+        enforcing_consecutive_gateway_failure: said.consecutive_gateway_errors.map(enforced),
+        split_external_local_origin_errors: said.split_local_origin,
+        consecutive_local_origin_failure: local.filter(|errors| *errors != 0).map(number),
+        enforcing_consecutive_local_origin_failure: local.map(enforced),
+        enforcing_local_origin_success_rate: said.split_local_origin.then(|| number(0)),
+        enforcing_success_rate: Some(number(0)),
+        interval: said.interval.map(duration),
+        base_ejection_time: said.base_ejection_time.map(duration),
+        max_ejection_percent: said.max_ejection_percent.map(number),
+        ..Default::default()
+    }
+}
+
+/// Has endpoints chosen as the policy says. What is by a hash of the request, or where the client was going, is left as it
+/// is where no policy says anything.
+pub(super) fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy) {
+    use cluster::cluster::{LbConfig, LbPolicy, RoundRobinLbConfig};
+    let Some(LoadBalancing { algorithm, warmup, .. }) = policy.load_balancer.as_deref() else {
+        return;
+    };
+    let slowly = warmup.map(slow_start);
+    match algorithm {
+        Algorithm::RoundRobin => {
+            cluster.lb_policy = LbPolicy::RoundRobin.into();
+            cluster.lb_config = slowly.map(|slowly| {
+                let config = RoundRobinLbConfig { slow_start_config: Some(slowly) };
+                LbConfig::RoundRobinLbConfig(config)
+            });
+        }
+        Algorithm::Random => {
+            cluster.lb_policy = LbPolicy::Random.into();
+            cluster.lb_config = None;
+        }
+        Algorithm::LeastRequest => {
+            if let Some(LbConfig::LeastRequestLbConfig(config)) = &mut cluster.lb_config {
+                config.slow_start_config = slowly;
+            }
+        }
+        Algorithm::Passthrough | Algorithm::ConsistentHash(_) => {}
+    }
+}
+
+fn slow_start(warmup: Warmup) -> cluster::cluster::SlowStartConfig {
+    let is_even = warmup.aggression_milli == AGGRESSION_EVEN_MILLI;
+    cluster::cluster::SlowStartConfig {
+        slow_start_window: Some(duration(warmup.duration)),
+        aggression: (!is_even).then(|| core::RuntimeDouble {
+            default_value: f64::from(warmup.aggression_milli) / 1000.0,
+            runtime_key: "upstream.slow_start.aggression".into(),
+        }),
+        min_weight_percent: Some(Percent { value: f64::from(warmup.minimum_percent) }),
+    }
+}
+
+fn number(value: u32) -> UInt32Value {
+    UInt32Value { value }
+}
