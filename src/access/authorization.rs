@@ -240,7 +240,7 @@ impl AuthorizationPolicy {
             selector: selector?,
             ..closed(action)
         };
-        let reader = RuleReader { policy: &policy, errors };
+        let reader = PolicyRuleReader { policy: &policy, errors };
         let rules = match present(spec, "rules") {
             None => Vec::new(),
             Some(rules) => reader.rules(rules, faults),
@@ -328,13 +328,13 @@ fn read_action(
 }
 
 /// Reads the rules of a policy.
-struct RuleReader<'a> {
+struct PolicyRuleReader<'a> {
     policy: &'a AuthorizationPolicy,
     errors: PolicyErrors,
 }
 
 /// How one value of a field is read.
-type ReadTest = fn(&str, &RuleReader<'_>) -> Result<RequestTest, String>;
+type ReadTest = fn(&str, &PolicyRuleReader<'_>) -> Result<RequestTest, String>;
 
 /// The fields of a source, each with its negation.
 const SOURCE: [(&str, &str, ReadTest); 7] = [
@@ -357,7 +357,7 @@ const OPERATION: [(&str, &str, ReadTest); 4] = [
     ("paths", "notPaths", |text, _| path(text)),
 ];
 
-impl RuleReader<'_> {
+impl PolicyRuleReader<'_> {
     fn rules(&self, rules: &Value, faults: &mut Vec<AccessFault>) -> Vec<AuthorizationRule> {
         let Some(rules) = rules.as_array() else {
             faults.push(AccessFault::unreadable(
@@ -623,7 +623,7 @@ impl ConditionKey {
         }
     }
 
-    fn test(&self, value: &str, reader: &RuleReader<'_>) -> Result<RequestTest, String> {
+    fn test(&self, value: &str, reader: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
         Ok(match self {
             Self::Field(read) => return read(value, reader),
             Self::Header(name) => RequestTest::Header(name.clone(), value.to_owned()),
@@ -651,14 +651,14 @@ pub(super) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|one| one.is_ascii_alphanumeric() || is_mark(one))
 }
 
-fn principal(text: &str, _: &RuleReader<'_>) -> Result<RequestTest, String> {
+fn principal(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
     if text.starts_with("spiffe://") {
         return Err(format!("{text:?}: principals are written without spiffe://"));
     }
     Ok(RequestTest::Principal(text.to_owned()))
 }
 
-fn account(text: &str, reader: &RuleReader<'_>) -> Result<RequestTest, String> {
+fn account(text: &str, reader: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
     if text.contains('*') {
         return Err(format!("{text:?} has a wildcard"));
     }
@@ -670,7 +670,7 @@ fn account(text: &str, reader: &RuleReader<'_>) -> Result<RequestTest, String> {
     Ok(RequestTest::ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
 }
 
-fn trust_domain(text: &str, _: &RuleReader<'_>) -> Result<RequestTest, String> {
+fn trust_domain(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
     let inner = text.strip_prefix('*').unwrap_or(text);
     let inner =
         if inner.len() == text.len() { text.strip_suffix('*').unwrap_or(text) } else { inner };

@@ -201,6 +201,11 @@ impl AccessPolicies {
         changed
     }
 
+    /// The namespaces with objects of which there is something else to say than in an earlier version.
+    pub fn changed_reports(&self, before: &Self) -> BTreeSet<Namespace> {
+        differing(&before.reports, &self.reports).map(|name| name.object.namespace).collect()
+    }
+
     /// The namespaces in which it may differ whether workloads take mTLS; the root namespace stands for all.
     pub fn changed_modes(&self, before: &Self) -> BTreeSet<Namespace> {
         if !(self.disables_anywhere() || before.disables_anywhere()) {
@@ -233,14 +238,14 @@ impl AccessPolicies {
     }
 }
 
-fn differing<'a>(
-    before: &'a OrdMap<Namespace, Arc<NamespacePolicies>>,
-    now: &'a OrdMap<Namespace, Arc<NamespacePolicies>>,
-) -> impl Iterator<Item = Namespace> + use<'a> {
+fn differing<'a, K: Ord + Clone, V: PartialEq>(
+    before: &'a OrdMap<K, V>,
+    now: &'a OrdMap<K, V>,
+) -> impl Iterator<Item = K> + use<'a, K, V> {
     before.diff(now).map(|item| match item {
-        DiffItem::Add(namespace, _)
-        | DiffItem::Remove(namespace, _)
-        | DiffItem::Update { new: (namespace, _), .. } => namespace.clone(),
+        DiffItem::Add(key, _)
+        | DiffItem::Remove(key, _)
+        | DiffItem::Update { new: (key, _), .. } => key.clone(),
     })
 }
 

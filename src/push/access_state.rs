@@ -52,7 +52,9 @@ impl AccessState {
             return (Vec::new(), spaces);
         }
         spaces.extend(self.policies.changed_modes(&before));
-        let changed = self.policies.changed_namespaces(&before);
+        let mut changed = self.policies.changed_namespaces(&before);
+        // No proxy is given anything else for what is told of objects, but who asks is.
+        changed.extend(self.policies.changed_reports(&before));
         (changed.into_iter().map(Dep::Access).collect(), spaces)
     }
 

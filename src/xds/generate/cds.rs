@@ -15,7 +15,6 @@ use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, val
 use super::tls::Secrets;
 use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
-use crate::mesh::TcpKeepalive;
 use crate::model::{
     ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution, TlsMode,
 };
@@ -489,7 +488,7 @@ fn original_destination(context: &PushContext, name: String) -> cluster::Cluster
 fn base(context: &PushContext) -> cluster::Cluster {
     let unlimited = || Some(UInt32Value { value: u32::MAX });
     cluster::Cluster {
-        upstream_connection_options: context.mesh.tcp_keepalive.map(connection_options),
+        upstream_connection_options: context.mesh.tcp_keepalive.map(policy::connection_options),
         connect_timeout: Some(duration(context.mesh.connect_timeout)),
         circuit_breakers: Some(cluster::CircuitBreakers {
             thresholds: vec![cluster::circuit_breakers::Thresholds {
@@ -504,18 +503,6 @@ fn base(context: &PushContext) -> cluster::Cluster {
         }),
         ..Default::default()
     }
-}
-
-fn connection_options(keepalive: TcpKeepalive) -> cluster::UpstreamConnectionOptions {
-    let seconds = |duration: std::time::Duration| UInt32Value {
-        value: u32::try_from(duration.as_secs()).unwrap_or(u32::MAX),
-    };
-    let keepalive = core::TcpKeepalive {
-        keepalive_probes: keepalive.probes.map(|value| UInt32Value { value }),
-        keepalive_time: keepalive.time.map(seconds),
-        keepalive_interval: keepalive.interval.map(seconds),
-    };
-    cluster::UpstreamConnectionOptions { tcp_keepalive: Some(keepalive), ..Default::default() }
 }
 
 /// How an upstream is spoken to. HTTP/1.1 is Envoy's default and needs no options; a port whose

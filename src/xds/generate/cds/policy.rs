@@ -95,7 +95,7 @@ fn limit_pool(cluster: &mut cluster::Cluster, pool: &PoolLimits, mesh: Option<Tc
             time: own.time.or(mesh.time),
             interval: own.interval.or(mesh.interval),
         };
-        cluster.upstream_connection_options = Some(super::connection_options(keepalive));
+        cluster.upstream_connection_options = Some(connection_options(keepalive));
     }
 }
 
@@ -166,4 +166,17 @@ fn slow_start(warmup: Warmup) -> cluster::cluster::SlowStartConfig {
 
 fn number(value: u32) -> UInt32Value {
     UInt32Value { value }
+}
+
+/// Connections that are kept alive as said.
+pub(super) fn connection_options(keepalive: TcpKeepalive) -> cluster::UpstreamConnectionOptions {
+    let seconds = |duration: std::time::Duration| UInt32Value {
+        value: u32::try_from(duration.as_secs()).unwrap_or(u32::MAX),
+    };
+    let keepalive = core::TcpKeepalive {
+        keepalive_probes: keepalive.probes.map(|value| UInt32Value { value }),
+        keepalive_time: keepalive.time.map(seconds),
+        keepalive_interval: keepalive.interval.map(seconds),
+    };
+    cluster::UpstreamConnectionOptions { tcp_keepalive: Some(keepalive), ..Default::default() }
 }
