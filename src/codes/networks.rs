@@ -156,8 +156,9 @@ ports from their own cluster, where it has the service.";
 
     /// What `strait check --traffic` finds behind a gateway.
     TRAFFIC_FAILS = "STR0431", "a request through a gateway fails",
-        "See each step: strait check --traffic -o json. The logs of the gateway and of the service's sidecar say the rest.", "\
-`strait check --traffic` dialled the network's gateway and was answered, and what came then is not what a proxy of
-the mesh needs: the handshake failed (the gateway has no such service behind it, or the roots differ), somebody else
-answered than the service's accounts, or the request came to nothing. Other services and networks may be well.";
+        "See each step: strait check --traffic -o json. The logs of gateway and sidecar say the rest.", "\
+`strait check --traffic` dialled the network's gateway and was answered, and what came then is not what
+a proxy of the mesh needs: the handshake failed (the gateway has no such service behind it, or the roots
+differ), somebody else answered than the service's accounts, or the request came to nothing. Other
+services and networks may be well.";
 }

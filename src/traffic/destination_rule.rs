@@ -98,6 +98,14 @@ impl DestinationRule {
                 let path = format!("{path}.trafficPolicy");
                 Arc::new(TrafficPolicy::read(raw, &path, &mut reasons))
             });
+            if !raw.labels.is_empty() {
+                let text = format!(
+                    "endpoints are not chosen by labels yet: what is sent to {} goes to all of the service",
+                    raw.name
+                );
+                let path = format!("{path}.labels");
+                reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
+            }
             subsets.insert(raw.name.into(), Subset { labels: labels(&raw.labels), policy });
         }
         let selector = raw.workload_selector.map(|raw| labels(&raw.match_labels));

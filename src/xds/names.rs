@@ -1,16 +1,19 @@
-//! Names of upstream clusters: `outbound|PORT||HOST`, and the form that fits into an SNI.
+//! Names of upstream clusters: `outbound|PORT|SUBSET|HOST`, and the form that fits into an SNI.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::model::Hostname;
 
-/// The upstream cluster of one port of one service.
+/// The upstream cluster of one port of one service, or of one of its subsets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OutboundName {
     /// The service.
     pub hostname: Hostname,
     /// Its port.
     pub port: u16,
+    /// The subset; empty for all of the service.
+    pub subset: Arc<str>,
     /// Whether it is the form of an east-west gateway, `outbound_.PORT_._.HOST`, which is the SNI
     /// as well.
     pub sni: bool,
@@ -19,31 +22,43 @@ pub struct OutboundName {
 impl OutboundName {
     /// The name sidecars use.
     pub fn sidecar(hostname: Hostname, port: u16) -> Self {
-        Self { hostname, port, sni: false }
+        Self { hostname, port, subset: Arc::default(), sni: false }
     }
 
     /// The name gateways use, and the SNI of connections to the service.
     pub fn sni(hostname: Hostname, port: u16) -> Self {
-        Self { hostname, port, sni: true }
+        Self { hostname, port, subset: Arc::default(), sni: true }
     }
 
-    /// Reads either form; `None` for anything else, subsets included (none are made yet).
+    /// This, of a subset.
+    #[must_use]
+    pub fn of_subset(self, subset: &str) -> Self {
+        Self { subset: subset.into(), ..self }
+    }
+
+    /// Reads either form; `None` for anything else. Gateways have no clusters of subsets.
     pub fn parse(name: &str) -> Option<Self> {
-        let (hostname, port, sni) = Self::parts(name)?;
-        Some(Self { hostname: hostname.into(), port, sni })
+        let (hostname, port, subset, sni) = Self::parts(name)?;
+        Some(Self { hostname: hostname.into(), port, subset: subset.into(), sni })
     }
 
-    /// As [`Self::parse`]: host name, port, and whether it is the form of an east-west gateway.
-    pub fn parts(name: &str) -> Option<(&str, u16, bool)> {
-        let (sni, rest) = match name.strip_prefix("outbound|") {
-            Some(rest) => (false, rest),
-            None => (true, name.strip_prefix("outbound_.")?),
+    /// As [`Self::parse`]: host name, port, subset, and whether it is the form of an east-west gateway.
+    pub fn parts(name: &str) -> Option<(&str, u16, &str, bool)> {
+        let (sni, port, subset, hostname) = match name.strip_prefix("outbound|") {
+            Some(rest) => {
+                let (port, rest) = rest.split_once('|')?;
+                let (subset, hostname) = rest.split_once('|')?;
+                (false, port, subset, hostname)
+            }
+            None => {
+                let (port, hostname) = name.strip_prefix("outbound_.")?.split_once("_._.")?;
+                (true, port, "", hostname)
+            }
         };
-        let (port, hostname) = rest.split_once(if sni { "_._." } else { "||" })?;
         if hostname.is_empty() || hostname.contains('|') {
             return None;
         }
-        Some((hostname, port_number(port)?, sni))
+        Some((hostname, port_number(port)?, subset, sni))
     }
 }
 
@@ -54,11 +69,11 @@ pub(super) fn port_number(text: &str) -> Option<u16> {
 
 impl fmt::Display for OutboundName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { hostname, port, .. } = self;
+        let Self { hostname, port, subset, .. } = self;
         if self.sni {
             write!(f, "outbound_.{port}_._.{hostname}")
         } else {
-            write!(f, "outbound|{port}||{hostname}")
+            write!(f, "outbound|{port}|{subset}|{hostname}")
         }
     }
 }
@@ -71,6 +86,7 @@ mod tests {
     fn both_forms_read_back_what_they_write() {
         for name in [
             OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80),
+            OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80).of_subset("v1"),
             OutboundName::sni("a.ns.svc.cluster.local".into(), 443),
         ] {
             assert_eq!(OutboundName::parse(&name.to_string()), Some(name));
@@ -82,7 +98,8 @@ mod tests {
         for name in [
             "",
             "inbound|80||",
-            "outbound|80|v1|a.b",
+            "outbound|80|v1",
+            "outbound|80|v1|a|b",
             "outbound|80||",
             "outbound|x||a",
             "outbound|65536||a",

@@ -390,7 +390,7 @@ mod tests {
         );
         assert_eq!(
             file_name("/debug/endpoints", "../../é/\u{202e}", 1, true),
-            "debug/endpoints/0001-.._.._____.json"
+            "debug/endpoints/0001-.._..____.json"
         );
     }
 

@@ -87,39 +87,56 @@ pub(super) struct ClusterInputs<'a> {
     pub(super) abroad: bool,
 }
 
+/// A service or one of its subsets, at a port.
+struct ServicePart<'a> {
+    /// Empty for all of the service.
+    subset: &'a str,
+    /// The port, as it is spoken to.
+    port: Port,
+    policy: ResolvedPolicy,
+}
+
+impl ServicePart<'_> {
+    /// The name of its upstream cluster at clients.
+    fn name(&self, service: &MergedService) -> OutboundName {
+        let all = OutboundName::sidecar(service.hostname().clone(), self.port.number);
+        all.of_subset(self.subset)
+    }
+}
+
 impl ClusterInputs<'_> {
-    /// The upstream clusters of one service, one for each port that is proxied.
+    /// The upstream clusters of one service, one for each port that is proxied, and one for each of its subsets there.
     pub(super) fn outbound(&self, service: &MergedService) -> Vec<Resource> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             return Vec::new();
         }
         let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
         let ports = service.ports_in(&self.view.cluster);
-        let proxied = ports.filter(|port| port.protocol != Protocol::Udp).map(|port| {
-            let policy = self.policy(&rules, service, port);
-            (policy::spoken(port, &policy), policy)
-        });
+        let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
+        let parts = proxied.flat_map(|port| self.parts(&rules, service, port));
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
-            Role::Gateway => {
-                proxied.map(|(port, policy)| self.passthrough(service, &port, &policy)).collect()
-            }
+            Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
             Role::Client => match &service.primary.resolution {
                 Resolution::Headless | Resolution::Passthrough => {
-                    let one = |(port, policy)| self.original_destination(service, &port, &policy);
-                    proxied.map(one).collect()
+                    parts.map(|part| self.original_destination(service, &part)).collect()
                 }
                 Resolution::ByName(by_name) => {
-                    let one = |(port, policy)| self.resolved(service, &port, by_name, &policy);
-                    proxied.filter_map(one).collect()
+                    parts.filter_map(|part| self.resolved(service, &part, by_name)).collect()
                 }
-                _ => proxied.map(|(port, policy)| self.balanced(service, &port, &policy)).collect(),
+                _ => parts.map(|part| self.balanced(service, &part)).collect(),
             },
         }
     }
 
-    /// What the rule in force says of a port: that of the client, at a gateway that of the service itself.
-    fn policy(&self, rules: &RulesForHost, service: &MergedService, port: &Port) -> ResolvedPolicy {
+    /// What has an upstream cluster of a port: the service, and at clients each of its subsets. The rule in force is that of
+    /// the client, at a gateway that of the service itself.
+    fn parts<'r>(
+        &self,
+        rules: &'r RulesForHost,
+        service: &MergedService,
+        port: &Port,
+    ) -> Vec<ServicePart<'r>> {
         let owner = &service.primary.namespace;
         let rule = match self.view.role {
             Role::Gateway => rules.owners(owner),
@@ -128,16 +145,24 @@ impl ClusterInputs<'_> {
                 rules.rule(RuleClient { namespace, selection }, owner)
             }
         };
-        resolve(rule.and_then(|rule| rule.policy.as_deref()), None, port.number)
+        let of_service = rule.and_then(|rule| rule.policy.as_deref());
+        let part = |subset, of_subset| {
+            let policy = resolve(of_service, of_subset, port.number);
+            ServicePart { subset, port: policy::spoken(port, &policy), policy }
+        };
+        let subsets = rule.filter(|_| self.view.role == Role::Client).map(|rule| &rule.subsets);
+        let subsets = subsets.into_iter().flatten();
+        let subsets = subsets.map(|(name, subset)| part(&**name, subset.policy.as_deref()));
+        [part("", None)].into_iter().chain(subsets).collect()
     }
 
     /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is stated once for all where none takes
     /// mTLS and none will; else mTLS is what is spoken to those that state nothing: see
     /// [`MergedService::may_take_mtls`].
-    fn balanced(&self, service: &MergedService, port: &Port, policy: &ResolvedPolicy) -> Resource {
-        let name = OutboundName::sidecar(service.hostname().clone(), port.number);
+    fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
+        let name = part.name(service);
         let speaks_mtls = self.speaks_mtls() && service.may_take_mtls;
-        let cluster = self.to_any_endpoint(self.eds(&name), speaks_mtls, service, port, policy);
+        let cluster = self.to_any_endpoint(self.eds(&name), speaks_mtls, service, part);
         encode(name.to_string(), &cluster)
     }
 
@@ -147,12 +172,12 @@ impl ClusterInputs<'_> {
     fn resolved(
         &self,
         service: &MergedService,
-        port: &Port,
+        part: &ServicePart<'_>,
         by_name: &ByName,
-        policy: &ResolvedPolicy,
     ) -> Option<Resource> {
         use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
-        let name = OutboundName::sidecar(service.hostname().clone(), port.number);
+        let port = &part.port;
+        let name = part.name(service);
         let near = by_name.endpoints.iter().filter(|endpoint| {
             let network = endpoint.network.as_ref();
             network.is_none_or(|network| *network == self.view.network)
@@ -222,7 +247,7 @@ impl ClusterInputs<'_> {
             ..self.eds(&name)
         };
         let cluster = if on_host { cluster } else { self.by_dns(cluster, by_name.just_then) };
-        let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, port, policy);
+        let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, part);
         Some(encode(name.to_string(), &cluster))
     }
 
@@ -283,8 +308,7 @@ impl ClusterInputs<'_> {
         cluster: cluster::Cluster,
         speaks_mtls: bool,
         service: &MergedService,
-        port: &Port,
-        policy: &ResolvedPolicy,
+        ServicePart { port, policy, .. }: &ServicePart<'_>,
     ) -> cluster::Cluster {
         let plain = cluster::cluster::TransportSocketMatch {
             name: "tlsMode-disabled".into(),
@@ -308,8 +332,7 @@ impl ClusterInputs<'_> {
     fn passthrough(
         &self,
         service: &MergedService,
-        port: &Port,
-        policy: &ResolvedPolicy,
+        ServicePart { port, policy, .. }: &ServicePart<'_>,
     ) -> Resource {
         let name = OutboundName::sni(service.hostname().clone(), port.number);
         let mut cluster = cluster::Cluster {
@@ -325,13 +348,9 @@ impl ClusterInputs<'_> {
 
     /// The pod that the client chose. Its address says nothing of mTLS, so all must take it: all of the first
     /// cluster that has any, which decides for the others.
-    fn original_destination(
-        &self,
-        service: &MergedService,
-        port: &Port,
-        policy: &ResolvedPolicy,
-    ) -> Resource {
-        let name = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
+    fn original_destination(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
+        let name = part.name(service).to_string();
+        let ServicePart { port, policy, .. } = part;
         let endpoints = service.endpoints_of_port(port.number);
         let mut direct = endpoints.filter(|(shard, endpoint, network)| {
             decide(self.context, self.view, service, shard, *endpoint, network) == Ok(Way::Direct)

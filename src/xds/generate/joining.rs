@@ -181,7 +181,7 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
 impl Held {
     /// Whether the upstream cluster of that name has any endpoint.
     fn leads_anywhere(&self, name: &str) -> bool {
-        let members = OutboundName::parts(name).and_then(|(host, port, _)| {
+        let members = OutboundName::parts(name).and_then(|(host, port, ..)| {
             let mut all = self.members.iter();
             all.find(|((hostname, number), _)| hostname.as_str() == host && *number == port)
         });

@@ -107,11 +107,12 @@ impl<'a> ProxyConfig<'a> {
     fn assignment(&self, name: &str) -> Arc<Resource> {
         let context = self.context;
         let known = OutboundName::parts(name)
-            .and_then(|(host, port, sni)| Some((self.service(host)?, port, sni)));
-        let Some((service, port, sni)) = known else {
+            .and_then(|(host, port, subset, sni)| Some((self.service(host)?, port, subset, sni)));
+        let Some((service, port, subset, sni)) = known else {
             return Arc::new(eds::empty(name));
         };
-        let parsed = OutboundName { hostname: service.hostname().clone(), port, sni };
+        let parsed =
+            OutboundName { hostname: service.hostname().clone(), port, subset: subset.into(), sni };
         let key = (parsed, self.view.projected(context, service));
         let kept = &self.cache.assignments;
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
