@@ -2,7 +2,7 @@
 //! (Gateway API, `HTTPRoute`, `GRPCRoute`, GEP-1426; docs/reference/traffic.md, "Match" and "Action".)
 //!
 //! Reads an object into the form of [`super::route`]. What comes of several on one Service is put together in
-//! [`super::gateway_routes`].
+//! `gateway_routes`.
 
 mod raw;
 
