@@ -66,7 +66,7 @@ test("what needs a look stands beside the map, the worst first", async () => {
   await until(async () => (await page.locator(".troubles li").count()) === 10, SOON, "all ten");
   const rows = await Promise.all((await page.locator(".troubles li").all()).map(words));
   for (const fact of [/^Cluster lab quarantined: STR0308/, /^Network ap-sg gateway has no address yet/, /^Proxy cart-3.shop refused EDS: malformed/,
-    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* strait help STR0110/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/]) {
+    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* What mends it/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/]) {
     assert.ok(rows.some((row) => fact.test(row)), `${fact}: ${rows.join("\n")}`);
   }
   await context.close();
