@@ -220,6 +220,10 @@ impl PushContext {
 
     /// The selectors of rules that select a proxy.
     pub fn selection(&self, proxy: &Proxy) -> Selection {
+        // Mostly no rule asks for labels, and nobody's need be found.
+        if self.traffic.is_without_selectors() {
+            return Selection::default();
+        }
         self.traffic.selection(proxy.namespace(), self.labels_of(proxy))
     }
 

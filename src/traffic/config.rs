@@ -35,6 +35,11 @@ impl Traffic {
         Self { virtual_services: self.virtual_services.excerpt(hosts.iter()), ..self.clone() }
     }
 
+    /// Whether no rule in force is for some labels alone.
+    pub fn is_without_selectors(&self) -> bool {
+        self.selectors.is_empty()
+    }
+
     /// What of the selectors in use selects what is in that namespace and has these labels.
     pub fn selection(&self, namespace: &Namespace, labels: &Labels) -> Selection {
         self.selectors.selection(namespace, labels)

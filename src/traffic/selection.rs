@@ -48,6 +48,11 @@ pub struct Selectors {
 }
 
 impl Selectors {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.everywhere.is_empty()
+    }
+
     /// Those of what has the labels and is in that namespace.
     pub fn selection(&self, namespace: &Namespace, labels: &Labels) -> Selection {
         let own = self.own.get(namespace).into_iter().flat_map(|own| own.keys());

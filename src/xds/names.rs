@@ -39,7 +39,8 @@ impl OutboundName {
     /// Reads either form; `None` for anything else. Gateways have no clusters of subsets.
     pub fn parse(name: &str) -> Option<Self> {
         let (hostname, port, subset, sni) = Self::parts(name)?;
-        Some(Self { hostname: hostname.into(), port, subset: subset.into(), sni })
+        let all = Self { hostname: hostname.into(), port, subset: Arc::default(), sni };
+        Some(if subset.is_empty() { all } else { all.of_subset(subset) })
     }
 
     /// As [`Self::parse`]: host name, port, subset, and whether it is the form of an east-west gateway.

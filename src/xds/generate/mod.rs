@@ -111,8 +111,8 @@ impl<'a> ProxyConfig<'a> {
         let Some((service, port, subset, sni)) = known else {
             return Arc::new(eds::empty(name));
         };
-        let parsed =
-            OutboundName { hostname: service.hostname().clone(), port, subset: subset.into(), sni };
+        let subset = if subset.is_empty() { Arc::default() } else { subset.into() };
+        let parsed = OutboundName { hostname: service.hostname().clone(), port, subset, sni };
         let key = (parsed, self.view.projected(context, service));
         let kept = &self.cache.assignments;
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
