@@ -263,7 +263,7 @@ async fn after_a_restart_of_strait_alone_nobody_sees_the_past() {
 /// Lets the next lists of an API server be empty, of one kind or of all, and watches begin with one.
 fn empty_lists(api: &SimCluster, resource: Option<&str>) {
     api.fault(Fault::EmptyLists { resource: resource.map(str::to_owned) });
-    api.fault(Fault::Gone { how: Gone::Status, times: Some(20) });
+    api.fault(Fault::Gone { how: Gone::Status, times: Some(100) });
     api.fault(Fault::CloseWatches { after_ms: 1 });
 }
 
