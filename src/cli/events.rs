@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::failure::{CommandResult, Exit};
 use super::list::{QueryArgs, follow_pause};
 use super::output::{self, Cell, Column, OutputStyle, TableLayout, clean, items, text};
+use super::proxy::name_of_id;
 
 /// A change is shown without its last answers when the next is this far away.
 const LATE: usize = 8;
@@ -108,11 +109,7 @@ fn time(at: &Value, look: &OutputStyle) -> String {
 
 /// The names of proxies that refused a change, as far as they are known.
 fn refusers(row: &Value) -> String {
-    let name = |id: &Value| {
-        let id = id.as_str().unwrap_or_default();
-        clean(id.split('~').nth(2).unwrap_or(id))
-    };
-    let names: Vec<_> = items(&row["refusedBy"]).iter().map(name).collect();
+    let names: Vec<_> = items(&row["refusedBy"]).iter().map(name_of_id).collect();
     if names.is_empty() { "<none>".to_owned() } else { names.join(", ") }
 }
 

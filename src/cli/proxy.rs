@@ -226,7 +226,12 @@ fn resource_name(resource: &Value) -> String {
 
 /// `name.namespace`, the third part of the node id.
 pub(super) fn name(row: &Value) -> String {
-    let id = row["id"].as_str().unwrap_or_default();
+    name_of_id(&row["id"])
+}
+
+/// The same of a node id.
+pub(super) fn name_of_id(id: &Value) -> String {
+    let id = id.as_str().unwrap_or_default();
     clean(id.split('~').nth(2).unwrap_or(id))
 }
 

@@ -86,7 +86,7 @@ impl LineFile {
         lines: &[String],
         kept: impl FnOnce() -> Vec<String>,
     ) -> io::Result<()> {
-        let adds: u64 = lines.iter().map(|line| line.len() as u64 + 18).sum();
+        let adds: u64 = lines.iter().map(|line| written_len(line)).sum();
         let fits =
             self.lines + lines.len() <= self.lines_max && self.bytes + adds <= self.bytes_max;
         if self.whole && fits {
@@ -105,9 +105,9 @@ impl LineFile {
         let room = self.bytes_max / 2;
         let mut from = kept.len();
         let mut taken = 0;
-        while from > 0 && taken + (kept[from - 1].len() as u64 + 18) <= room {
+        while from > 0 && taken + written_len(&kept[from - 1]) <= room {
             from -= 1;
-            taken += kept[from].len() as u64 + 18;
+            taken += written_len(&kept[from]);
         }
         kept[from..].iter().for_each(|line| text += &with_sum(line));
         self.whole = false;
@@ -116,6 +116,12 @@ impl LineFile {
         (self.lines, self.bytes) = (kept.len() - from, text.len() as u64);
         Ok(())
     }
+}
+
+/// How many bytes a line takes with its checksum.
+fn written_len(line: &str) -> u64 {
+    // 16 digits, a space, the line end.
+    line.len() as u64 + 18
 }
 
 fn with_sum(line: &str) -> String {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::aggregate::MergedService;
-use crate::model::{EndpointRef, Health, Hostname, NetworkId, Resolution};
+use crate::model::{EndpointRef, Health, Hostname, NetworkId};
 use crate::push::PushContext;
 
 /// A state of the mesh, or a part of one.
@@ -108,14 +108,6 @@ impl MeshSummary {
 
 impl ServiceSummary {
     fn of(service: &MergedService) -> Self {
-        let resolution = match &service.primary.resolution {
-            Resolution::ClientSide => "ClientSideLB",
-            Resolution::Headless => "Headless",
-            Resolution::ByName(found) if found.just_then => "DNSRoundRobinLB",
-            Resolution::ByName(_) => "DNSLB",
-            Resolution::Passthrough => "Passthrough",
-            Resolution::Alias(_) => "Alias",
-        };
         let port = |port: &crate::model::Port| {
             format!("{} {}/{}", port.name, port.number, port.protocol.as_str())
         };
@@ -132,7 +124,7 @@ impl ServiceSummary {
             of_cluster.insert(words(&endpoint, network));
         }
         let definition = json!({
-            "resolution": resolution,
+            "resolution": service.primary.resolution.as_str(),
             "ports": service.ports().map(port).collect::<Vec<_>>(),
             "clusterVIPs": vips,
             "clusters": clusters,

@@ -42,8 +42,6 @@ struct HistoryFiles {
 pub struct HistoryRecorder {
     history: Arc<History>,
     files: Option<HistoryFiles>,
-    /// What the mesh was at the end of the process before, where that is known.
-    before: Option<MeshSummary>,
     failing: bool,
 }
 
@@ -53,9 +51,7 @@ impl HistoryRecorder {
     pub fn open(state_dir: Option<&Path>) -> (Self, Arc<History>) {
         let Some(state_dir) = state_dir else {
             let history = Arc::<History>::default();
-            let recorder =
-                Self { history: Arc::clone(&history), files: None, before: None, failing: false };
-            return (recorder, history);
+            return (Self { history: Arc::clone(&history), files: None, failing: false }, history);
         };
         let room = (2 * RECORDS_MAX, 2 * BYTES_MAX as u64);
         let (records, read) = LineFile::open(state_dir.join("history"), HEAD, room);
@@ -65,12 +61,9 @@ impl HistoryRecorder {
         }
         let past = read.lines.iter().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let end = state_dir.join("history-end");
-        let before = read_end(&end);
-        // From here on it is not the end any more.
-        let _ = std::fs::remove_file(&end);
         let history = Arc::new(History::restored(past));
         let files = Some(HistoryFiles { records, end });
-        (Self { history: Arc::clone(&history), files, before, failing: false }, history)
+        (Self { history: Arc::clone(&history), files, failing: false }, history)
     }
 
     /// Records until the versions end, or `drain` is cancelled: then what there is at once.
@@ -122,8 +115,8 @@ impl HistoryRecorder {
             difference,
             restored: false,
         };
-        let record = match (before, self.before.take()) {
-            (Some(before), _) => {
+        let record = match before {
+            Some(before) => {
                 if before.version == now.version {
                     return;
                 }
@@ -136,10 +129,10 @@ impl HistoryRecorder {
                 record(difference, None)
             }
             // What there is from the start on is held against what there was at the end.
-            (None, Some(was)) => {
-                record(MeshDifference::between(&was, &MeshSummary::whole(now)), None)
-            }
-            (None, None) => record(MeshDifference::default(), Some(RecordGap::Start)),
+            None => match self.files.as_ref().and_then(|files| take_end(&files.end)) {
+                Some(was) => record(MeshDifference::between(&was, &MeshSummary::whole(now)), None),
+                None => record(MeshDifference::default(), Some(RecordGap::Start)),
+            },
         };
         let record = self.history.push(record);
         let Some(files) = &mut self.files else { return };
@@ -181,8 +174,11 @@ fn to_the_millisecond(time: SystemTime) -> SystemTime {
     UNIX_EPOCH + Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
-fn read_end(path: &Path) -> Option<MeshSummary> {
+/// What the mesh was at the end of the process before, where that is known.
+fn take_end(path: &Path) -> Option<MeshSummary> {
     let (_, read) = LineFile::open(path.to_owned(), END_HEAD, (1, END_BYTES_MAX));
+    // From here on it is not the end any more.
+    let _ = std::fs::remove_file(path);
     let line = read.lines.first().filter(|_| read.damage.is_none())?;
     serde_json::from_str(line).ok()
 }
