@@ -1,12 +1,10 @@
 //! Access policies through the whole server: whom they reach, and what the program says of them.
 
-use std::process::{Command, Output};
-
 use serde_json::{Value, json};
 use strait::xds::client::XdsClient;
 use strait::xds::resource::ResourceType;
 
-use super::mesh::{Member, Proxy, SOON, Server, Setup, holds, wait_until};
+use super::mesh::{Member, Proxy, SOON, Setup, holds, text, wait_until};
 
 fn policy(name: &str, labels: &Value, spec: &Value) -> Value {
     let mut spec = spec.clone();
@@ -17,22 +15,6 @@ fn policy(name: &str, labels: &Value, spec: &Value) -> Value {
         "metadata": { "namespace": "shop", "name": name },
         "spec": spec,
     })
-}
-
-/// Runs `strait` against a server.
-async fn strait(server: &Server, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
-    command
-        .args(arguments)
-        .env_clear()
-        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
-        .env("STRAIT_TOKEN_FILE", &server.bound.token_file);
-    let ran = tokio::task::spawn_blocking(move || command.output().expect("the program runs"));
-    ran.await.expect("it ends")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Waits until a proxy's way in names a rule, or doesn't.
@@ -93,13 +75,13 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
         "{states:#}"
     );
     let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
-    let asked = strait(&server, &[&ask[..], &["--path", "/admin"]].concat()).await;
+    let asked = server.strait(&[&ask[..], &["--path", "/admin"]].concat()).await;
     assert_eq!(asked.status.code(), Some(2), "{}", text(&asked));
     assert!(text(&asked).contains("http  deny: ns[shop]-policy[deny]-rule[0]"), "{}", text(&asked));
-    let asked = strait(&server, &[&ask[..], &["--path", "/"]].concat()).await;
+    let asked = server.strait(&[&ask[..], &["--path", "/"]].concat()).await;
     assert_eq!(asked.status.code(), Some(0), "{}", text(&asked));
     wait_until(SOON, async || {
-        let status = strait(&server, &["policy", "status", "shop/deny"]).await;
+        let status = server.strait(&["policy", "status", "shop/deny"]).await;
         holds(status.status.code() == Some(0), text(&status))
     })
     .await;
@@ -108,7 +90,7 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     let broken = json!({ "action": "DENNY", "rules": [{}] });
     setup.put("deny", &policy("deny", &json!({ "app": "web" }), &broken));
     wait_until(SOON, async || {
-        let status = strait(&server, &["policy", "status", "deny"]).await;
+        let status = server.strait(&["policy", "status", "deny"]).await;
         let told = text(&status);
         holds(status.status.code() == Some(2) && told.contains("STR0821"), told)
     })

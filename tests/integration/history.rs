@@ -2,9 +2,8 @@
 
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::process::Command;
 
-use super::mesh::{Member, SOON, Server, Setup, holds, wait_until};
+use super::mesh::{Member, SOON, Server, Setup, holds, text, wait_until};
 
 const WEB: &str = "web.shop.svc.cluster.local";
 
@@ -23,16 +22,8 @@ fn endpoints<'a>(answer: &'a Value, cluster: &str) -> &'a Value {
 }
 
 async fn strait(server: &Server, words: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_strait"))
-        .args(words)
-        .env_clear()
-        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
-        .env("STRAIT_TOKEN_FILE", &server.bound.token_file)
-        .output()
-        .await
-        .expect("the program runs");
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    let output = server.strait(words).await;
+    (output.status.code(), text(&output))
 }
 
 /// The version that is there, once it has been looked at, and the last record.

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Output;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -52,6 +53,11 @@ pub(crate) async fn wait_until<T>(
         assert!(began.elapsed() < limit, "not within {limit:?}: {problem}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// All that a command said.
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// `Ok` where `true`, else what there was instead.
@@ -288,6 +294,17 @@ impl Server {
     ) -> Result<XdsClient, XdsConnectError> {
         let channel = channel(self.bound.xds, "localhost", tls).await?;
         XdsClient::open(channel, proxy.node(), options, &self.clients).await
+    }
+
+    /// Runs `strait` against it.
+    pub(crate) async fn strait(&self, arguments: &[&str]) -> Output {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_strait"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("STRAIT_SERVER", format!("http://{}", self.bound.admin))
+            .env("STRAIT_TOKEN_FILE", &self.bound.token_file);
+        command.output().await.expect("the program runs")
     }
 
     /// Ends it, once its clients have gone.

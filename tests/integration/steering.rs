@@ -1,30 +1,12 @@
 //! What an operator's policy does to a mesh that runs, and what the program says of both.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
 use serde_json::json;
 
-use super::mesh::{
-    Member, Proxy, SOON, Server, Setup, endpoints_until, holds, replace, wait_until,
-};
+use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, replace, text, wait_until};
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
-
-/// Runs `strait` against a server.
-async fn strait(server: &Server, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
-    command
-        .args(arguments)
-        .env_clear()
-        .env("STRAIT_SERVER", format!("http://{}", server.bound.admin))
-        .env("STRAIT_TOKEN_FILE", &server.bound.token_file);
-    let ran = tokio::task::spawn_blocking(move || command.output().expect("the program runs"));
-    ran.await.expect("it ends")
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
 
 #[tokio::test]
 async fn a_policy_is_followed_and_so_are_its_changes() {
@@ -44,15 +26,15 @@ async fn a_policy_is_followed_and_so_are_its_changes() {
     let (of_east, of_west) = (("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1));
     endpoints_until(&client, "web", &[of_west]).await;
 
-    let found = strait(&server, &["check"]).await;
+    let found = server.strait(&["check"]).await;
     assert!(text(&found).contains("STR0607"), "{}", text(&found));
-    let refused = strait(&server, &["policy", "test", &name]).await;
+    let refused = server.strait(&["policy", "test", &name]).await;
     assert_eq!(refused.status.code(), Some(2), "{}", text(&refused));
     assert!(text(&refused).contains("clusters.east.addresses"), "{}", text(&refused));
 
     write("");
     endpoints_until(&client, "web", &[of_west, of_east]).await;
-    let refused = strait(&server, &["policy", "test", &name]).await;
+    let refused = server.strait(&["policy", "test", &name]).await;
     assert_eq!(refused.status.code(), Some(0), "{}", text(&refused));
 
     // What can't be used changes nothing, and is told.
@@ -62,7 +44,7 @@ async fn a_policy_is_followed_and_so_are_its_changes() {
         holds(policy["problem"].is_string(), policy)
     })
     .await;
-    let found = strait(&server, &["check", "policy"]).await;
+    let found = server.strait(&["check", "policy"]).await;
     assert_eq!(found.status.code(), Some(2), "{}", text(&found));
     assert!(text(&found).contains("STR0601"), "{}", text(&found));
     endpoints_until(&client, "web", &[of_west, of_east]).await;
