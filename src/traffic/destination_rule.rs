@@ -12,7 +12,7 @@ use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
-use super::policy::{RawTrafficPolicy, TrafficPolicy};
+use super::policy::{RawTrafficPolicy, ResolvedPolicy, TrafficPolicy, resolve};
 use super::selection::{RuleSelector, Selection, Selectors};
 use crate::codes;
 use crate::model::{ExportTo, Labels, Namespace};
@@ -117,6 +117,12 @@ impl DestinationRule {
         };
         let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
+    }
+
+    /// What it says of a port of the service, or of a subset there; of one that it doesn't have what it says of the service.
+    pub fn resolved(&self, subset: &str, port: u16) -> ResolvedPolicy {
+        let of_subset = self.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
+        resolve(self.policy.as_deref(), of_subset, port)
     }
 
     /// The oldest object that it is from.

@@ -8,13 +8,15 @@ use serde_json::Value;
 use super::changes::TrafficChanges;
 use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRuleObjects, RulesInForce};
-use super::gateway_route::{GATEWAY_API, GatewayRoute, ReferenceGrant};
+use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
-use crate::model::{Cause, Causes, ClusterId, Collection, ISTIO_NETWORKING, ObjectKey};
+use crate::model::{
+    Cause, Causes, ClusterId, Collection, GATEWAY_API, ISTIO_NETWORKING, ObjectKey,
+};
 
 /// What comes of a change of objects.
 #[derive(Debug, Clone)]

@@ -30,17 +30,17 @@ impl OutboundName {
         Self { hostname, port, subset: Arc::default(), sni: true }
     }
 
-    /// This, of a subset.
+    /// This, of a subset; as it is where that is empty.
     #[must_use]
     pub fn of_subset(self, subset: &str) -> Self {
-        Self { subset: subset.into(), ..self }
+        if subset.is_empty() { self } else { Self { subset: subset.into(), ..self } }
     }
 
     /// Reads either form; `None` for anything else. Gateways have no clusters of subsets.
     pub fn parse(name: &str) -> Option<Self> {
         let (hostname, port, subset, sni) = Self::parts(name)?;
         let all = Self { hostname: hostname.into(), port, subset: Arc::default(), sni };
-        Some(if subset.is_empty() { all } else { all.of_subset(subset) })
+        Some(all.of_subset(subset))
     }
 
     /// As [`Self::parse`]: host name, port, subset, and whether it is the form of an east-west gateway.

@@ -23,6 +23,7 @@ use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, cle
 use crate::codes::{self, Code};
 use crate::identity::mesh_client::{mesh_client, workload};
 use crate::identity::tls;
+use crate::xds::names::OutboundName;
 
 /// How long each step may take.
 const STEP_LIMIT: Duration = Duration::from_secs(5);
@@ -287,7 +288,7 @@ async fn probe(
     let ok = |step: &str, detail: &str| json!({ "step": step, "ok": true, "detail": detail });
     outcome.steps.push(ok("gateway", &format!("{gateway} answers")));
     let TrafficTarget { hostname, port, .. } = target;
-    let sni = format!("outbound_.{port}_._.{hostname}");
+    let sni = OutboundName::sni(hostname.as_str().into(), *port).to_string();
     let shaken = match ServerName::try_from(sni.clone()) {
         Ok(name) => {
             let connector = TlsConnector::from(Arc::clone(identity));

@@ -21,8 +21,8 @@ use crate::model::{
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
-use crate::traffic::destination_rule::{RuleClient, RulesForHost};
-use crate::traffic::policy::{ResolvedPolicy, resolve};
+use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
+use crate::traffic::policy::ResolvedPolicy;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -113,7 +113,8 @@ impl ClusterInputs<'_> {
         let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
         let ports = service.ports_in(&self.view.cluster);
         let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
-        let parts = proxied.flat_map(|port| self.parts(&rules, service, port));
+        let rule = self.rule(&rules, service);
+        let parts = proxied.flat_map(|port| self.parts(rule, port));
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
@@ -129,14 +130,12 @@ impl ClusterInputs<'_> {
         }
     }
 
-    /// What has an upstream cluster of a port: the service, and at clients each of its subsets. The rule in force is that of
-    /// the client, at a gateway that of the service itself.
-    fn parts<'r>(
+    /// The rule in force: that of the client, at a gateway that of the service itself.
+    fn rule<'r>(
         &self,
         rules: &'r RulesForHost,
         service: &MergedService,
-        port: &Port,
-    ) -> Vec<ServicePart<'r>> {
+    ) -> Option<&'r DestinationRule> {
         let owner = &service.primary.namespace;
         let rule = match self.view.role {
             Role::Gateway => rules.owners(owner),
@@ -145,15 +144,22 @@ impl ClusterInputs<'_> {
                 rules.rule(RuleClient { namespace, selection }, owner)
             }
         };
-        let of_service = rule.and_then(|rule| rule.policy.as_deref());
-        let part = |subset, of_subset| {
-            let policy = resolve(of_service, of_subset, port.number);
-            ServicePart { subset, port: policy::spoken(port, &policy), policy }
-        };
-        let subsets = rule.filter(|_| self.view.role == Role::Client).map(|rule| &rule.subsets);
-        let subsets = subsets.into_iter().flatten();
-        let subsets = subsets.map(|(name, subset)| part(&**name, subset.policy.as_deref()));
-        [part("", None)].into_iter().chain(subsets).collect()
+        rule.map(|rule| &**rule)
+    }
+
+    /// What has an upstream cluster of a port: the service, and at clients each of its subsets.
+    fn parts<'r>(
+        &self,
+        rule: Option<&'r DestinationRule>,
+        port: &Port,
+    ) -> impl Iterator<Item = ServicePart<'r>> + use<'r> {
+        let of_clients = rule.filter(|_| self.view.role == Role::Client);
+        let subsets = of_clients.into_iter().flat_map(|rule| rule.subsets.keys());
+        let port = port.clone();
+        std::iter::once("").chain(subsets.map(|name| &**name)).map(move |subset| {
+            let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
+            ServicePart { subset, port: policy::spoken(&port, &policy), policy }
+        })
     }
 
     /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is stated once for all where none takes

@@ -111,9 +111,9 @@ impl<'a> ProxyConfig<'a> {
         let Some((service, port, subset, sni)) = known else {
             return Arc::new(eds::empty(name));
         };
-        let subset = if subset.is_empty() { Arc::default() } else { subset.into() };
-        let parsed = OutboundName { hostname: service.hostname().clone(), port, subset, sni };
-        let key = (parsed, self.view.projected(context, service));
+        let hostname = service.hostname().clone();
+        let all = OutboundName { hostname, port, subset: Arc::default(), sni };
+        let key = (all.of_subset(subset), self.view.projected(context, service));
         let kept = &self.cache.assignments;
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
             let made = Arc::new(eds::assigned(context, &key.1, name, port, service));

@@ -29,7 +29,7 @@ use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
 use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_before_ports};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
-use crate::traffic::Selection;
+use crate::traffic::{Selection, Traffic};
 use crate::xds::names::port_number;
 use crate::xds::resource::Resource;
 
@@ -106,17 +106,13 @@ impl<'a> Lens<'a> {
         hosts: &'a BTreeSet<Hostname>,
     ) -> Self {
         // Rules that name no port lead to the only one of a service, which has to be there for that.
-        let traffic = whole.map(|context| Arc::new(context.traffic.excerpt(hosts)));
-        let mut all = hosts.clone();
-        for traffic in &traffic {
-            all.extend(traffic.virtual_services.portless().cloned());
-        }
-        let mut traffic = traffic.into_iter();
-        let excerpts = whole.map(|context| {
-            let traffic = traffic.next().expect("one for each version");
-            Arc::new(PushContext { traffic, ..context.excerpt(&all) })
-        });
-        let [before, now] = excerpts;
+        let [then, since] = whole.map(|context| context.traffic.excerpt(hosts));
+        let portless = [&then, &since].into_iter().flat_map(|one| one.virtual_services.portless());
+        let all = hosts.iter().chain(portless).cloned().collect();
+        let excerpt = |context: &PushContext, traffic: Traffic| {
+            Arc::new(PushContext { traffic: Arc::new(traffic), ..context.excerpt(&all) })
+        };
+        let (before, now) = (excerpt(whole[0], then), excerpt(whole[1], since));
         let mut routes = BTreeSet::new();
         for service in before.all_services().chain(now.all_services()) {
             let is_routed = |protocol: Protocol| protocol.is_http() || protocol == Protocol::Auto;

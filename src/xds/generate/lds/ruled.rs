@@ -18,6 +18,7 @@ use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::cds::BLACK_HOLE;
 use crate::xds::generate::class::Class;
 use crate::xds::generate::rds::only_port;
+use crate::xds::names::OutboundName;
 
 /// What rules make of connections to a port of a service.
 #[derive(Debug, Default)]
@@ -119,7 +120,7 @@ impl ConnectionRules<'_> {
         let upstream = |to: &Destination| {
             let only = || only_port(self.context, self.class, &to.host);
             let number = to.port.or_else(only).unwrap_or(port.number);
-            format!("outbound|{number}|{}|{}", to.subset, to.host)
+            OutboundName::sidecar(to.host.clone(), number).of_subset(&to.subset).to_string()
         };
         match &*rule.destinations {
             [] => tcp(self.settings, BLACK_HOLE),

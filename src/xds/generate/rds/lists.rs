@@ -10,7 +10,7 @@ use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::policy::{Algorithm, HashKey, resolve};
+use crate::traffic::policy::{Algorithm, HashKey};
 use crate::traffic::route::{Destination, MESH, SourceMatch};
 use crate::traffic::virtual_services::RoutedService;
 use crate::traffic::{HostPattern, Selection};
@@ -139,9 +139,7 @@ fn hash_key(
     let Class { namespace, selection, .. } = class;
     let owner = &context.service(host.as_str(), namespace)?.primary.namespace;
     let rule = rules.rule(RuleClient { namespace, selection }, owner)?;
-    let of_subset = rule.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
-    let resolved = resolve(rule.policy.as_deref(), of_subset, port);
-    match &resolved.load_balancer?.algorithm {
+    match &rule.resolved(subset, port).load_balancer?.algorithm {
         Algorithm::ConsistentHash(hash) => Some(hash.key.clone()),
         _ => None,
     }

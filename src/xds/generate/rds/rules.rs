@@ -317,7 +317,8 @@ fn upstream(destination: &Destination, inputs: RuleInputs<'_>) -> String {
         return NOWHERE.to_owned();
     }
     let Destination { host, subset, .. } = destination;
-    format!("outbound|{}|{subset}|{host}", port_of(destination, inputs))
+    let all = OutboundName::sidecar(host.clone(), port_of(destination, inputs));
+    all.of_subset(subset).to_string()
 }
 
 fn forward(
