@@ -81,12 +81,8 @@ fn service_view<'a>(
         hostname,
         namespace: primary.namespace.as_str(),
         resolution: match &primary.resolution {
-            Resolution::ClientSide => json!("ClientSideLB"),
-            Resolution::Headless => json!("Headless"),
-            Resolution::ByName(found) if found.just_then => json!("DNSRoundRobinLB"),
-            Resolution::ByName(_) => json!("DNSLB"),
-            Resolution::Passthrough => json!("Passthrough"),
             Resolution::Alias(target) => json!(format!("Alias {target}")),
+            other => json!(other.as_str()),
         },
         ports: service
             .ports()

@@ -9,6 +9,8 @@ mod endpoint;
 mod endpoints;
 mod facts;
 mod gateway;
+mod gateway_api;
+mod header;
 mod ids;
 mod istio;
 mod known_clusters;
@@ -34,6 +36,8 @@ pub use gateway::{
     DeclaredGateway, GATEWAY_PORT, GATEWAY_PORT_LABEL, GatewayHost, GatewaySource, NETWORK_LABEL,
     gateway_port,
 };
+pub use gateway_api::GATEWAY_API;
+pub use header::is_header_name;
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use istio::{
     ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,

@@ -267,6 +267,20 @@ pub enum Resolution {
     Passthrough,
 }
 
+impl Resolution {
+    /// What the admin API calls it.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::ClientSide => "ClientSideLB",
+            Self::Headless => "Headless",
+            Self::ByName(found) if found.just_then => "DNSRoundRobinLB",
+            Self::ByName(_) => "DNSLB",
+            Self::Passthrough => "Passthrough",
+            Self::Alias(_) => "Alias",
+        }
+    }
+}
+
 /// Endpoints that a proxy finds by names (ServiceEntry, `resolution: DNS` and `DNS_ROUND_ROBIN`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ByName {

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::spec;
 use crate::model::{
-    ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS, ObjectKey,
+    GATEWAY_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
+    ISTIO_SECURITY_VERSIONS, ObjectKey,
 };
 
 /// From the body of an object to the form in which manifests have it.
@@ -110,9 +111,6 @@ pub(super) const ALL: &[StoreKind] = &[
         spec: None,
     },
 ];
-
-/// The group of the Gateway API.
-const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 /// Those that MCP servers are asked for.
 pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {

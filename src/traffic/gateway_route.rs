@@ -21,11 +21,10 @@ use super::object::{self, ObjectMeta, Reason};
 use super::re2;
 use super::route::{
     CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
-    RedirectPath, RedirectPort, RedirectRule, RequestMatch, RetryRule, Rewrite, TextMatch,
-    is_header_name, is_text,
+    RedirectPath, RedirectPort, RedirectRule, RequestMatch, RetryRule, Rewrite, TextMatch, is_text,
 };
 use crate::codes;
-use crate::model::{Hostname, Namespace};
+use crate::model::{GATEWAY_API, Hostname, Namespace, is_header_name};
 
 /// A route on Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,9 +83,6 @@ impl ReferenceGrant {
         from && self.to.iter().any(|name| name.as_deref().is_none_or(|name| name == service))
     }
 }
-
-/// The API group.
-pub const GATEWAY_API: &str = "gateway.networking.k8s.io";
 
 impl GatewayRoute {
     /// Reads an object of that kind, with what its owner should know.

@@ -411,9 +411,3 @@ pub(super) fn is_text(text: &str) -> bool {
         matches!(byte, 0 | b'\r' | b'\n') || (byte < 32 && byte != b'\t') || byte == 127
     })
 }
-
-/// Whether a header can have this name (RFC 9110, 5.1).
-pub(super) fn is_header_name(name: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !name.is_empty() && name.bytes().all(is_token)
-}

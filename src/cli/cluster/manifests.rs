@@ -5,6 +5,8 @@
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use crate::model::GATEWAY_API;
+
 /// Namespace, service account, role and binding are all called so.
 pub(super) const READER: &str = "strait-reader";
 /// Where the reader's tokens are asked for.
@@ -37,7 +39,7 @@ impl Rbac {
             ("discovery.k8s.io", "endpointslices"),
             ("", "pods"),
             ("", "nodes"),
-            ("gateway.networking.k8s.io", "gateways"),
+            (GATEWAY_API, "gateways"),
             ("multicluster.x-k8s.io", "serviceexports"),
             ("multicluster.x-k8s.io", "serviceimports"),
             ("networking.istio.io", "workloadentries"),
@@ -70,13 +72,8 @@ pub(crate) fn reader(rbac: Rbac, more: More) -> Vec<Value> {
     let metadata = json!({ "name": READER, "labels": labels });
     let mut namespaced = metadata.clone();
     namespaced["namespace"] = json!(READER);
-    let mut groups = vec![
-        "",
-        "discovery.k8s.io",
-        "gateway.networking.k8s.io",
-        "multicluster.x-k8s.io",
-        "networking.istio.io",
-    ];
+    let mut groups =
+        vec!["", "discovery.k8s.io", GATEWAY_API, "multicluster.x-k8s.io", "networking.istio.io"];
     groups.retain(|group| rbac.resources().iter().any(|(of, _)| of == group));
     let mut rules: Vec<Value> = groups
         .iter()

@@ -34,8 +34,8 @@ use crate::apiserver::{
 };
 use crate::mass_deletion::MassDeletionGuard;
 use crate::model::{
-    Cause, Causes, ClusterId, DeclaredGateway, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, Mcs,
-    NETWORK_LABEL, NamespaceFilter,
+    Cause, Causes, ClusterId, DeclaredGateway, GATEWAY_API, ISTIO_NETWORKING,
+    ISTIO_NETWORKING_VERSIONS, Mcs, NETWORK_LABEL, NamespaceFilter,
 };
 use crate::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
 
@@ -143,7 +143,7 @@ async fn read(
     let of = |kind: IndexedKind| {
         let group = match kind {
             IndexedKind::EndpointSlices => "discovery.k8s.io",
-            IndexedKind::Gateways => "gateway.networking.k8s.io",
+            IndexedKind::Gateways => GATEWAY_API,
             IndexedKind::ServiceExports | IndexedKind::ServiceImports => mcs::GROUP,
             IndexedKind::WorkloadEntries => {
                 let versions = ISTIO_NETWORKING_VERSIONS;

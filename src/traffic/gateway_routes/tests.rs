@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::traffic::gateway_route::GATEWAY_API;
+use crate::model::GATEWAY_API;
 use crate::traffic::kind::KindSettings;
 
 fn route(

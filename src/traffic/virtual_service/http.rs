@@ -15,7 +15,7 @@ use super::super::re2::{self, Regex};
 use super::super::route::{
     AbortStatus, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits, HttpRule,
     InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, RetryRule, Rewrite, TextMatch, is_header_name, is_text,
+    RequestMatch, RetryRule, Rewrite, TextMatch, is_text,
 };
 use super::raw::{
     RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
@@ -23,7 +23,7 @@ use super::raw::{
 };
 use super::source::{Delegate, source};
 use crate::codes::{self, Code};
-use crate::model::{Hostname, Namespace};
+use crate::model::{Hostname, Namespace, is_header_name};
 
 /// The longest body of an answer by the proxy itself.
 const BODY_BYTES_MAX: usize = 1 << 20;
