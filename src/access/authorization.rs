@@ -12,7 +12,7 @@ use super::fields::{fields, items, present, texts};
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use crate::codes;
-use crate::model::WorkloadKey;
+use crate::model::{WorkloadKey, is_header_name};
 
 /// The annotation of a policy that is only tried.
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -643,12 +643,6 @@ fn brackets(text: &str) -> Option<Vec<String>> {
     let names: Vec<_> = inner.split("][").map(str::to_owned).collect();
     let is_name = |name: &String| !name.is_empty() && !name.contains(['[', ']']);
     names.iter().all(is_name).then_some(names)
-}
-
-/// A token of RFC 7230, which header names are.
-pub(super) fn is_header_name(name: &str) -> bool {
-    let is_mark = |one: char| "!#$%&'*+-.^_`|~".contains(one);
-    !name.is_empty() && name.chars().all(|one| one.is_ascii_alphanumeric() || is_mark(one))
 }
 
 fn principal(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {

@@ -138,7 +138,7 @@ impl Atom {
 /// Whether a path fits a template of Envoy's: `*` is a segment that is not empty, `**` the rest.
 fn fits_template(template: &str, path: &str) -> bool {
     let mut segments = path.split('/').skip(1);
-    let wanted = template.split('/').skip(1).peekable();
+    let wanted = template.split('/').skip(1);
     if !path.starts_with('/') {
         return false;
     }

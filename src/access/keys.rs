@@ -22,8 +22,8 @@ pub(super) fn verifying_keys(text: &str) -> Result<String, String> {
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {
         return Err("has no list of keys".to_owned());
     };
-    let is_private = |key: &&Value| PRIVATE.iter().any(|part| key.get(part).is_some());
-    if keys.iter().any(|key| is_private(&key)) {
+    let is_private = |key: &Value| PRIVATE.iter().any(|part| key.get(part).is_some());
+    if keys.iter().any(is_private) {
         return Err("holds a private key: every proxy would be sent it. Give the public part, and make another key".to_owned());
     }
     let (mut good, mut bad) = (Vec::new(), Vec::new());

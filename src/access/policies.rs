@@ -131,15 +131,19 @@ impl AccessPolicies {
         }
     }
 
+    /// What may select workloads of a namespace: policies of the root namespace, and its own.
+    fn held_for(&self, namespace: &Namespace) -> impl Iterator<Item = &Arc<NamespacePolicies>> {
+        let own = self.namespaces.get(namespace).filter(|_| *namespace != self.root);
+        self.namespaces.get(&self.root).into_iter().chain(own)
+    }
+
     fn policies(&self, subject: AccessSubject<'_>) -> Vec<&Arc<AuthorizationPolicy>> {
-        let of = |namespace| self.namespaces.get(namespace);
-        let own = of(subject.namespace).filter(|_| *subject.namespace != self.root);
-        let held = of(&self.root).into_iter().chain(own);
         let restricts = |policy: &AuthorizationPolicy| {
             let action = &policy.action;
             matches!(action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
                 && policy.selector != PolicySelector::Targets
         };
+        let held = self.held_for(subject.namespace);
         let mut all: Vec<_> = held
             .flat_map(|held| &held.authorizations)
             .filter(|policy| {
@@ -151,9 +155,7 @@ impl AccessPolicies {
     }
 
     fn requests(&self, subject: AccessSubject<'_>) -> Vec<&Arc<RequestAuthentication>> {
-        let own = self.namespaces.get(subject.namespace);
-        let own = own.filter(|_| *subject.namespace != self.root);
-        let held = self.namespaces.get(&self.root).into_iter().chain(own);
+        let held = self.held_for(subject.namespace);
         let mut all: Vec<_> = held
             .flat_map(|held| &held.requests)
             .filter(|policy| policy.selector.selects(subject.labels))

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::authorization::is_header_name;
 use super::fields::{fields, items, present, texts};
 use super::keys::verifying_keys;
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use crate::codes;
-use crate::model::WorkloadKey;
+use crate::model::{WorkloadKey, is_header_name};
 
 /// A RequestAuthentication.
 #[derive(Debug, Clone, PartialEq, Eq)]
