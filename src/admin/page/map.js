@@ -276,7 +276,7 @@ function settings() {
 }
 
 /** @param {string} of */
-function help(of) {
+export function help(of) {
   const code = codeOf(of);
   return code && h("p", { class: "fine" }, "help: ", h("code", {}, `strait help ${code}`));
 }

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
 import { age, plural, proxyName, proxyPlace, text } from "./format.js";
-import { mend } from "./map.js";
+import { help, mend } from "./map.js";
 import { PROXIES, proxyState, typeState } from "./states.js";
 import { badge, table } from "./table.js";
 
@@ -129,7 +129,7 @@ function one(key, row, needs) {
       ...refused.map(([type, entry]) => h("section", { class: "card bad", role: "note" },
         h("h2", {}, icon("bad"), `${type.toUpperCase()} rejected`), h("p", { class: "said" }, entry.nack.error),
         h("p", {}, "Resources: ", entry.nack.resources.length ? entry.nack.resources.join(", ") : "it names none, so any of the response may be at fault"),
-        h("p", {}, `It keeps what it accepted before, version ${text(entry.acked)}.`), mend("STR0507") ?? h("p", { class: "fine" }, "help: ", h("code", {}, "strait help STR0507")))),
+        h("p", {}, `It keeps what it accepted before, version ${text(entry.acked)}.`), mend("STR0507") ?? help("STR0507"))),
       h("section", { class: "card" }, h("dl", { class: "facts-list" }, [
         ["Node", row.id], ["Type", row.type], ["Cluster", row.cluster], ["Network", text(row.network)], ["Identity", row.identity],
         ["Verified", row.verified ? "yes" : "no: its cluster has not shown the pod"], ["Version", text(row.version)],
