@@ -119,6 +119,7 @@ pub(crate) fn endpoint(address: &str) -> Endpoint {
         pod: PodState::Known,
         node: None,
         telemetry: None,
+        labels: None,
     }
 }
 
@@ -192,8 +193,11 @@ pub(crate) fn workload(
     pairs: &[(&str, &str)],
 ) -> (WorkloadKey, Workload) {
     let (short, namespace) = name.split_once('.').expect("name.namespace");
-    let profile =
-        Profile { labels: labels(pairs), service_account: "app".into(), ..Profile::default() };
+    let profile = Profile {
+        labels: Arc::new(labels(pairs)),
+        service_account: "app".into(),
+        ..Profile::default()
+    };
     let pod = Workload {
         profile: Arc::new(profile),
         addresses: [ip(address)].into_iter().collect(),

@@ -104,6 +104,7 @@ fn endpoints_that_the_proxy_finds_by_itself_are_told_as_it_finds_them() {
         locality: Arc::default(),
         network: network.map(Into::into),
         tls_mode: TlsMode::Disabled,
+        labels: None,
     };
     let three = || vec![one("a.example", None), one("b.example", Some("n2")), one("c", Some("n1"))];
     let by_name = |just_then, endpoints| Resolution::ByName(ByName { just_then, endpoints });

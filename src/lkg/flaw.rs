@@ -3,7 +3,7 @@
 use super::codec::MalformedValue;
 
 /// The format written here.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 /// The oldest format that is read: an upgrade finds the files of the version before.
 pub(super) const OLDEST: u32 = 5;

@@ -15,9 +15,9 @@ use super::{
 };
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
-    Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Locality, Mode,
-    NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution, Service,
-    TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Labels, Locality,
+    Mode, NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution,
+    Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -79,7 +79,6 @@ fields!(Profile {
     named_ports,
 });
 fields!(ByName { just_then, endpoints });
-fields!(NamedEndpoint { address, ports, weight, locality, network, tls_mode });
 fields!(Workload { profile, addresses, node });
 
 numbers!(Mode { 0 => Normal, 1 => Drain, 2 => Pause });
@@ -171,6 +170,41 @@ impl Encode for Arc<BTreeMap<WorkloadKey, Arc<Value>>> {
 
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         BTreeMap::read(from).map(Self::new)
+    }
+}
+
+/// Its labels are left out: what is kept has none, but for services of Consul at names.
+impl Encode for NamedEndpoint {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        let Self { address, ports, weight, locality, network, tls_mode, labels: _ } = self;
+        address.write(to);
+        ports.write(to);
+        weight.write(to);
+        locality.write(to);
+        network.write(to);
+        tls_mode.write(to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Ok(Self {
+            address: Encode::read(from)?,
+            ports: Encode::read(from)?,
+            weight: Encode::read(from)?,
+            locality: Encode::read(from)?,
+            network: Encode::read(from)?,
+            tls_mode: Encode::read(from)?,
+            labels: None,
+        })
+    }
+}
+
+impl Encode for Arc<Labels> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        Labels::write(self, to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Labels::read(from).map(Self::new)
     }
 }
 
@@ -393,6 +427,13 @@ impl Encode for Workloads {
     }
 }
 
+/// What an endpoint begins with: it has in common with the one before what neighbours mostly do, or that follows.
+const ALIKE: u8 = 1;
+/// Without labels. Formats 5 and 6 know no others.
+const UNLABELLED: u8 = 0;
+/// With labels.
+const LABELLED: u8 = 2;
+
 /// What neighbours mostly have in common stands once for all of them.
 impl Encode for Endpoints {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
@@ -413,17 +454,22 @@ impl Encode for Endpoints {
                 pod,
                 node,
                 telemetry,
+                labels,
             } = endpoint;
             let namespace = workload.map(|workload| workload.namespace);
             let common =
                 (port_name, weight, locality, network_label, tls_mode, service_account, pod);
-            let common = Some((common, namespace, telemetry));
+            let common = Some((common, namespace, telemetry, labels));
             to.put(address);
             to.number(port.into());
             to.put(health);
             to.option(node);
             let alike = last == common;
-            to.bytes.push(u8::from(alike));
+            to.bytes.push(match labels {
+                _ if alike => ALIKE,
+                None => UNLABELLED,
+                Some(_) => LABELLED,
+            });
             if !alike {
                 last = common;
                 port_name.write(to);
@@ -435,6 +481,9 @@ impl Encode for Endpoints {
                 to.put(pod);
                 to.option(namespace);
                 to.option(telemetry);
+                if let Some(labels) = labels {
+                    labels.write(to);
+                }
             }
             if let Some(workload) = workload {
                 to.name(&workload.name());
@@ -453,11 +502,11 @@ impl Encode for Endpoints {
                 Encode::read(from)?,
                 Encode::read(from)?,
             );
-            let mut endpoint = match (bool::read(from)?, endpoints.last()) {
-                (true, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
-                (true, None) => return Err(MalformedValue("endpoint")),
-                (false, _) => {
-                    let endpoint = Endpoint {
+            let kind = from.byte()?;
+            let mut endpoint = match (kind, endpoints.last()) {
+                (ALIKE, Some(last)) => Endpoint { address, port, health, node, ..last.clone() },
+                (UNLABELLED | LABELLED, _) => {
+                    let mut endpoint = Endpoint {
                         address,
                         port,
                         health,
@@ -471,10 +520,16 @@ impl Encode for Endpoints {
                         pod: Encode::read(from)?,
                         workload: None,
                         telemetry: None,
+                        labels: None,
                     };
                     namespace = Encode::read(from)?;
-                    Endpoint { telemetry: Encode::read(from)?, ..endpoint }
+                    endpoint.telemetry = Encode::read(from)?;
+                    if kind == LABELLED {
+                        endpoint.labels = Some(Encode::read(from)?);
+                    }
+                    endpoint
                 }
+                _ => return Err(MalformedValue("endpoint")),
             };
             endpoint.workload = match &namespace {
                 Some(namespace) => {

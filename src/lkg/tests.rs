@@ -71,6 +71,8 @@ impl Dice {
                 locality: dice.locality(),
                 network: dice.flip().then(|| dice.text().as_ref().into()),
                 tls_mode: dice.of(&[TlsMode::Istio, TlsMode::Disabled]),
+                // Not kept.
+                labels: None,
             }),
         }
     }
@@ -184,6 +186,7 @@ impl Dice {
             pod: self.of(&[PodState::Known, PodState::Missing, PodState::Unnamed]),
             node: self.maybe(Self::text),
             telemetry: self.maybe(Self::text),
+            labels: self.maybe(|dice| Arc::new(dice.labels())),
         }
     }
 
@@ -191,7 +194,7 @@ impl Dice {
         let mut workloads = Workloads::default();
         let profiles: [Arc<Profile>; 3] = std::array::from_fn(|_| {
             Arc::new(Profile {
-                labels: self.labels(),
+                labels: Arc::new(self.labels()),
                 service_account: self.text(),
                 identity: self.text(),
                 tls_mode: self.of(&[TlsMode::Istio, TlsMode::Disabled]),
@@ -389,7 +392,7 @@ fn a_file_is_refused_with_the_reason() {
         (
             "future",
             with(&|bytes| bytes[8] = VERSION as u8 + 1),
-            "has format 7; this version reads formats 5 to 6",
+            "has format 8; this version reads formats 5 to 7",
         ),
         ("damaged", with(&|bytes| *bytes.last_mut().expect("bytes") ^= 1), "checksum is wrong"),
         ("another cluster's", to_file(&shard("west", 3), &origin()).0, "holds cluster west"),
@@ -515,7 +518,7 @@ fn large(count: u32) -> ShardState {
         let identity: Arc<str> = format!("spiffe://cluster.local/ns/shop/sa/{name}").into();
         let labels: Labels = [("app".into(), Arc::clone(&name))].into();
         let profile = Arc::new(Profile {
-            labels: labels.clone(),
+            labels: Arc::new(labels.clone()),
             service_account: Arc::clone(&name),
             identity: Arc::clone(&identity),
             tls_mode: TlsMode::Istio,
@@ -546,6 +549,7 @@ fn large(count: u32) -> ShardState {
                 pod: PodState::Known,
                 node: None,
                 telemetry: None,
+                labels: Some(Arc::clone(&profile.labels)),
             }
         });
         let endpoints: Vec<_> = endpoints.collect();
@@ -565,12 +569,13 @@ fn earlier(version: u32) -> PathBuf {
 }
 
 /// What the files in `tests/lkg` hold, each of one cluster, datacentre and store. Every kind of field is there.
-fn of_earlier_versions() -> (ShardState, DatacentreState, StoredObjects, MembersState) {
+/// Endpoints have labels since format 7.
+fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, MembersState) {
     let key = |name: &str| WorkloadKey::new("shop", name);
     let locality = Arc::new(Locality::parse("r/z/s"));
     let account: Arc<str> = "spiffe://cluster.local/ns/shop/sa/cart".into();
     let profile = Arc::new(Profile {
-        labels: [("app".into(), "cart".into())].into(),
+        labels: Arc::new([("app".into(), "cart".into())].into()),
         service_account: "cart".into(),
         identity: Arc::clone(&account),
         tls_mode: TlsMode::Istio,
@@ -619,6 +624,7 @@ fn of_earlier_versions() -> (ShardState, DatacentreState, StoredObjects, Members
         pod: PodState::Known,
         node: Some("node-1".into()),
         telemetry: Some("cart".into()),
+        labels: (version >= 7).then(|| Arc::clone(&profile.labels)),
     };
     let by_name = ByName {
         just_then: true,
@@ -629,6 +635,7 @@ fn of_earlier_versions() -> (ShardState, DatacentreState, StoredObjects, Members
             locality: Arc::clone(&locality),
             network: Some("n3".into()),
             tls_mode: TlsMode::Disabled,
+            labels: None,
         }],
     };
     let record = |name: &str, resolution: Resolution, endpoints: Vec<Endpoint>| {
@@ -716,7 +723,7 @@ fn state_of_earlier_versions_is_read() {
     for version in OLDEST..=VERSION {
         let folder = earlier(version);
         let mut store = StateDirectory::open(&folder, origin());
-        let (shard, datacentre, objects, members) = of_earlier_versions();
+        let (shard, datacentre, objects, members) = of_version(version);
         assert_eq!(store.read_all::<ShardState>(), [(shard, None)], "format {version}");
         assert_eq!(store.read_all::<DatacentreState>(), [(datacentre, None)], "format {version}");
         assert_eq!(store.read_all::<StoredObjects>(), [(objects, None)], "format {version}");

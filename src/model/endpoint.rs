@@ -39,6 +39,9 @@ pub struct Endpoint {
     pub node: Option<Arc<str>>,
     /// What telemetry calls it: [`super::telemetry`]; `None` where that is sent to nobody.
     pub telemetry: Option<Arc<str>>,
+    /// The labels of its pod or entry, by which it is of a subset of its service; one value for all pods of a template.
+    /// `None` where it has none.
+    pub labels: Option<Arc<Labels>>,
 }
 
 /// What a registry knows of the pod behind an endpoint.

@@ -10,7 +10,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use super::{Endpoint, Health, Locality, Namespace, NetworkId, PodState, TlsMode, WorkloadKey};
+use super::{
+    Endpoint, Health, Labels, Locality, Namespace, NetworkId, PodState, TlsMode, WorkloadKey,
+};
 
 /// How many of the latest entries of a table are looked at before a new one is made. An entry that
 /// stands twice costs its own size and nothing else.
@@ -78,6 +80,8 @@ pub struct EndpointGroup {
     pub service_account: Option<Arc<str>>,
     /// See [`Endpoint::telemetry`].
     pub telemetry: Option<Arc<str>>,
+    /// See [`Endpoint::labels`].
+    pub labels: Option<Arc<Labels>>,
     /// The namespace of the workload, and its name up to the last `-`.
     workload: Option<(Namespace, Arc<str>)>,
 }
@@ -113,6 +117,7 @@ pub struct EndpointRef<'a> {
     pub pod: PodState,
     pub node: Option<&'a Arc<str>>,
     pub telemetry: Option<&'a Arc<str>>,
+    pub labels: Option<&'a Arc<Labels>>,
 }
 
 /// The key of a workload, borrowed in the parts in which it is kept.
@@ -275,6 +280,7 @@ impl EndpointBlock {
             pod: kind.pod,
             node: self.node(row),
             telemetry: kind.telemetry.as_ref(),
+            labels: kind.labels.as_ref(),
         }
     }
 
@@ -394,6 +400,7 @@ impl EndpointGroup {
             network_label: endpoint.network_label.cloned(),
             service_account: endpoint.service_account.cloned(),
             telemetry: endpoint.telemetry.cloned(),
+            labels: endpoint.labels.cloned(),
             workload: endpoint.workload.map(|workload| {
                 let WorkloadRef { namespace, stem, .. } = workload;
                 (namespace.clone(), stem.into())
@@ -418,6 +425,11 @@ impl EndpointGroup {
         same_workload
             && same_text(&self.service_account, endpoint.service_account)
             && same_text(&self.telemetry, endpoint.telemetry)
+            && match (&self.labels, endpoint.labels) {
+                (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
+                (None, None) => true,
+                _ => false,
+            }
             && same(&self.port_name, endpoint.port_name)
             && self.weight == endpoint.weight
             && self.tls_mode == endpoint.tls_mode
@@ -495,6 +507,7 @@ impl<'a> EndpointRef<'a> {
             pod: endpoint.pod,
             node: endpoint.node.as_ref(),
             telemetry: endpoint.telemetry.as_ref(),
+            labels: endpoint.labels.as_ref(),
         }
     }
 
@@ -514,6 +527,7 @@ impl<'a> EndpointRef<'a> {
             pod: self.pod,
             node: self.node.cloned(),
             telemetry: self.telemetry.cloned(),
+            labels: self.labels.cloned(),
         }
     }
 }
@@ -555,6 +569,9 @@ mod tests {
                 pod: [PodState::Known, PodState::Missing, PodState::Unnamed][at / 4 % 3],
                 node: (at % 19 != 0).then(|| format!("node-{}", at % 100).into()),
                 telemetry: (at % 23 == 0).then(|| texts[at / 6 % 3].into()),
+                labels: (at % 3 == 0).then(|| {
+                    Arc::new([("version".into(), texts[at / 8 % 3].into())].into_iter().collect())
+                }),
             })
             .collect()
     }
@@ -585,6 +602,9 @@ mod tests {
             |one: &mut Endpoint| one.weight += 1,
             |one: &mut Endpoint| one.health = Health::Terminating,
             |one: &mut Endpoint| one.node = Some("another".into()),
+            |one: &mut Endpoint| {
+                one.labels = Some(Arc::new([("a".into(), "b".into())].into_iter().collect()));
+            },
             |one: &mut Endpoint| one.workload = Some(Arc::new(WorkloadKey::new("ns", "x"))),
         ] {
             let mut other = said.clone();

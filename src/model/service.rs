@@ -307,6 +307,8 @@ pub struct NamedEndpoint {
     pub network: Option<NetworkId>,
     /// Whether it takes mTLS.
     pub tls_mode: TlsMode,
+    /// See [`Endpoint::labels`](super::Endpoint::labels).
+    pub labels: Option<Arc<Labels>>,
 }
 
 impl NamedEndpoint {

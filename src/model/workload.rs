@@ -25,7 +25,7 @@ pub struct Workload {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Profile {
     /// Their labels.
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
     /// Their service account's name.
     pub service_account: Arc<str>,
     /// Their SPIFFE ID.

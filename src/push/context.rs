@@ -229,7 +229,7 @@ impl PushContext {
 
     /// What holds of access for the workload beside a proxy. Labels of a pod that nobody knows are claims.
     pub fn access_of(&self, proxy: &Proxy) -> WorkloadAccess<'_> {
-        let known = self.workload_of(proxy).map(|pod| &pod.labels);
+        let known = self.workload_of(proxy).map(|pod| &*pod.labels);
         let subject = AccessSubject {
             namespace: proxy.namespace(),
             labels: known.unwrap_or(&proxy.labels),

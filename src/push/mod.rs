@@ -15,6 +15,7 @@ pub mod proxy;
 mod reason;
 pub mod scope;
 pub mod shared;
+pub mod subset;
 mod telemetry_origins;
 mod traffic_weights;
 pub mod view;

@@ -14,6 +14,7 @@ use super::assignment::{EndpointSocket, Remote};
 use super::context::PushContext;
 use super::locality_priority;
 pub use super::reason::{WithheldReason, WithholdingStep};
+use super::subset::SubsetFilter;
 use super::telemetry_origins::Origins;
 pub use super::view_key::{Role, ViewDependencies, ViewKey, is_by_node};
 
@@ -335,7 +336,17 @@ fn exported(
     }
 }
 
-/// What a proxy is given for a port of `service`.
+/// What a proxy is given for a port of `service`: see [`assignment_of`].
+pub fn assignment(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+    port: u16,
+) -> Assignment {
+    assignment_of(context, view, service, port, SubsetFilter::default())
+}
+
+/// What a proxy is given for a port of `service`, of the endpoints that are of a subset.
 ///
 /// Where policy prefers clusters to others, their places become priorities, and shares of a place become
 /// weights. A gateway that leads to several places stands in the first.
@@ -343,11 +354,12 @@ fn exported(
 /// A direct endpoint counts with its weight. A remote one counts with its weight split evenly over
 /// the gateways that lead to it. A gateway address appears once, in the locality that brings it most
 /// weight (ties in locality order), with the sum of what stands behind it, rounded.
-pub fn assignment(
+pub fn assignment_of(
     context: &PushContext,
     view: &ViewKey,
     service: &MergedService,
     port: u16,
+    subset: SubsetFilter<'_>,
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
     let preference = preference(context, view, service);
@@ -362,7 +374,7 @@ pub fn assignment(
             }
         }
         let before = preference.map(|_| shares.begin(&found.groups, &found.remote));
-        found.collect(&reaches, shard, port);
+        found.collect(&reaches, shard, port, subset);
         if let Some(before) = before {
             let ranks = reaches.iter().map(|reach| reach.rank);
             shares.end(before, ranks, &found.groups, &found.remote);
@@ -411,12 +423,14 @@ pub(super) fn contribution<'a>(
     service: &'a MergedService,
     port: u16,
     keys: &BTreeSet<&ShardKey>,
+    subset: SubsetFilter<'_>,
 ) -> impl PartialEq + use<'a> {
     let local = context.mesh.cluster_local(service.hostname());
     let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
     let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
         let mut found = SortedEndpoints::new(context);
-        found.collect(&reaches(context, view, service, local, shard), shard, port);
+        let reaches = reaches(context, view, service, local, shard);
+        found.collect(&reaches, shard, port, subset);
         (&shard.key, found)
     };
     asked.map(brings).collect::<Vec<_>>()
@@ -438,6 +452,16 @@ fn reaches<'a, 'v>(
         claimants: shard.claimants(at),
     });
     spots.map(|spot| Reach::new(context, view, service, local, &shard.key, spot)).collect()
+}
+
+/// For each network of a shard and in it each locality, whether there are endpoints of a subset.
+fn subset_places(shard: &ShardEndpoints, subset: SubsetFilter<'_>) -> Vec<bool> {
+    let networks = shard.networks().iter().map(|network| subset.is_of_network(network));
+    let localities = shard.endpoints.localities().iter();
+    let localities: Vec<_> = localities.map(|one| subset.is_of_locality(one)).collect();
+    networks
+        .flat_map(|network| localities.iter().map(move |locality| network && *locality))
+        .collect()
 }
 
 /// By address and port, as [`EndpointSocket`]s are ordered.
@@ -467,10 +491,19 @@ impl SortedEndpoints {
         Self { origins: full.then(Origins::default), ..Self::default() }
     }
 
-    /// Takes the endpoints that one shard has for a port. There is a reach for each of its networks.
-    fn collect(&mut self, reaches: &[Reach<'_, '_>], shard: &ShardEndpoints, port: &Port) {
+    /// Takes the endpoints of a subset that one shard has for a port. There is a reach for each of its networks.
+    fn collect(
+        &mut self,
+        reaches: &[Reach<'_, '_>],
+        shard: &ShardEndpoints,
+        port: &Port,
+        subset: SubsetFilter<'_>,
+    ) {
         let endpoints = &shard.endpoints;
         let cluster = &shard.key.cluster;
+        if !subset.is_of_cluster(cluster) {
+            return;
+        }
         let mut origin = |kind: &EndpointGroup| match &mut self.origins {
             Some(origins) => origins.place(TelemetryOrigin {
                 telemetry: kind.telemetry.clone(),
@@ -479,7 +512,11 @@ impl SortedEndpoints {
             None => 0,
         };
         let kinds: Vec<_> = (endpoints.kinds().iter())
-            .map(|kind| (kind, kind.port_name == port.name, origin(kind)))
+            .map(|kind| {
+                let is_asked =
+                    kind.port_name == port.name && subset.is_of_labels(kind.labels.as_ref());
+                (kind, is_asked, origin(kind))
+            })
             .collect();
         // By reach and locality of the shard: its group, and what lies behind gateways.
         let localities = endpoints.localities().len();
@@ -500,6 +537,7 @@ impl SortedEndpoints {
             }
         }
         let mut behind = vec![0_u64; groups.len()];
+        let places = (!subset.is_all()).then(|| subset_places(shard, subset));
         for (endpoint, network) in shard.packed() {
             let (Some((kind, true, origin)), Some(reach)) =
                 (kinds.get(endpoint.kind()), reaches.get(network))
@@ -508,6 +546,9 @@ impl SortedEndpoints {
             };
             let weight = kind.weight.max(1);
             let place = network * localities + endpoint.locality();
+            if places.as_ref().is_some_and(|places| places.get(place) != Some(&true)) {
+                continue;
+            }
             match reach.decide(Traits::of(endpoint, kind)) {
                 Ok(Via::Direct) => {
                     let group = groups.get(place);
@@ -521,6 +562,7 @@ impl SortedEndpoints {
                         });
                     }
                 }
+                Ok(Via::Gateways) if subset.is_near() => {}
                 Ok(Via::Gateways) => {
                     if let Some(sum) = behind.get_mut(place) {
                         *sum = sum.saturating_add(weight.into());

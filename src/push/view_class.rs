@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use super::interest::{Changes, Interest};
+use super::subset::{SubsetFilter, subset_names};
 use super::view::{ViewDependencies, ViewKey, contribution};
 use crate::aggregate::{MergedService, ShardEndpoints};
 use crate::model::{ClusterId, Hostname, Namespace};
@@ -51,10 +52,22 @@ pub(super) fn unaffected_views(
         let networks: BTreeSet<_> =
             changed_shards.iter().flat_map(|shard| shard.networks()).collect();
         let keys: BTreeSet<_> = changed_shards.iter().map(|shard| &shard.key).collect();
+        let all_rules = [before.rules_for(old), now.rules_for(new)];
         let is_unaffected = |[then, view]: &[ViewKey; 2]| {
-            new.ports().map(|port| port.number).all(|port| {
-                contribution(before, then, old, port, &keys)
-                    == contribution(now, view, new, port, &keys)
+            let [old_rules, new_rules] = &all_rules;
+            let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
+            let ports: Vec<_> = new.ports().map(|port| port.number).collect();
+            subset_names(rules).into_iter().all(|name| {
+                let filters = [
+                    SubsetFilter::new(old_rules, rules[0], old, name),
+                    SubsetFilter::new(new_rules, rules[1], new, name),
+                ];
+                // A subset that comes or goes does so by a change of rules.
+                let [Some(was), Some(is)] = filters else { return true };
+                ports.iter().all(|port| {
+                    contribution(before, then, old, *port, &keys, was)
+                        == contribution(now, view, new, *port, &keys, is)
+                })
             })
         };
         let mut looked_at = BTreeMap::new();

@@ -43,6 +43,9 @@ pub struct Subset {
     pub policy: Option<Arc<TrafficPolicy>>,
 }
 
+/// What Istio's control plane takes for a label of every endpoint.
+const NODE_LABEL: &str = "kubernetes.io/hostname";
+
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawDestinationRule {
@@ -98,12 +101,12 @@ impl DestinationRule {
                 let path = format!("{path}.trafficPolicy");
                 Arc::new(TrafficPolicy::read(raw, &path, &mut reasons))
             });
-            if !raw.labels.is_empty() {
+            if raw.labels.contains_key(NODE_LABEL) {
+                let path = format!("{path}.labels");
                 let text = format!(
-                    "endpoints are not chosen by labels yet: what is sent to {} goes to all of the service",
+                    "{NODE_LABEL} of a node is not looked at: {} has endpoints whose pods carry that label themselves",
                     raw.name
                 );
-                let path = format!("{path}.labels");
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
             subsets.insert(raw.name.into(), Subset { labels: labels(&raw.labels), policy });
@@ -178,6 +181,7 @@ fn is_subset_name(name: &str) -> Result<(), &'static str> {
         _ if !name.bytes().all(legal) => {
             Err("has other characters than letters, digits, - . and _")
         }
+        _ if name.contains("_.") => Err("has _. in it, by which SNIs are taken apart"),
         _ => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ pub struct OutboundName {
     pub port: u16,
     /// The subset; empty for all of the service.
     pub subset: Arc<str>,
-    /// Whether it is the form of an east-west gateway, `outbound_.PORT_._.HOST`, which is the SNI
+    /// Whether it is the form of an east-west gateway, `outbound_.PORT_.SUBSET_.HOST`, which is the SNI
     /// as well.
     pub sni: bool,
 }
@@ -36,7 +36,7 @@ impl OutboundName {
         if subset.is_empty() { self } else { Self { subset: subset.into(), ..self } }
     }
 
-    /// Reads either form; `None` for anything else. Gateways have no clusters of subsets.
+    /// Reads either form; `None` for anything else.
     pub fn parse(name: &str) -> Option<Self> {
         let (hostname, port, subset, sni) = Self::parts(name)?;
         let all = Self { hostname: hostname.into(), port, subset: Arc::default(), sni };
@@ -52,8 +52,9 @@ impl OutboundName {
                 (false, port, subset, hostname)
             }
             None => {
-                let (port, hostname) = name.strip_prefix("outbound_.")?.split_once("_._.")?;
-                (true, port, "", hostname)
+                let (port, rest) = name.strip_prefix("outbound_.")?.split_once("_.")?;
+                let (subset, hostname) = rest.split_once("_.")?;
+                (true, port, subset, hostname)
             }
         };
         if hostname.is_empty() || hostname.contains('|') {
@@ -72,7 +73,7 @@ impl fmt::Display for OutboundName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { hostname, port, subset, .. } = self;
         if self.sni {
-            write!(f, "outbound_.{port}_._.{hostname}")
+            write!(f, "outbound_.{port}_.{subset}_.{hostname}")
         } else {
             write!(f, "outbound|{port}|{subset}|{hostname}")
         }
@@ -89,6 +90,8 @@ mod tests {
             OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80),
             OutboundName::sidecar("a.ns.svc.cluster.local".into(), 80).of_subset("v1"),
             OutboundName::sni("a.ns.svc.cluster.local".into(), 443),
+            OutboundName::sni("a.ns.svc.cluster.local".into(), 443).of_subset("v1"),
+            OutboundName::sni("_a._b.ns".into(), 443).of_subset("_v.1_"),
         ] {
             assert_eq!(OutboundName::parse(&name.to_string()), Some(name));
         }

@@ -53,7 +53,7 @@ pub(super) fn hostname(name: &str) -> Option<Hostname> {
 /// An instance that can be used, in our terms.
 struct ConsulInstance<'a> {
     instance: &'a Instance,
-    labels: Labels,
+    labels: Arc<Labels>,
     address: &'a Arc<str>,
     ip: Option<IpAddr>,
     number: u16,
@@ -129,7 +129,7 @@ fn member(instance: &Instance) -> Result<Option<ConsulInstance<'_>>, String> {
         return Ok(None);
     }
     let target = port_number(service.port).ok_or_else(|| format!("port {}", service.port))?;
-    let labels = labels(instance);
+    let labels = Arc::new(labels(instance));
     let number = match labels.get("service-port") {
         None => target,
         Some(text) => text
@@ -263,6 +263,7 @@ fn endpoint(
         telemetry: Some(
             telemetry(name, NAMESPACE, |name| member.labels.get(name).map(|value| &**value)).into(),
         ),
+        labels: given_labels(member),
     })
 }
 
@@ -279,7 +280,12 @@ fn named_endpoint(
         locality: Arc::new(locality(member, datacentre)),
         network: network(member),
         tls_mode: tls_mode(member),
+        labels: given_labels(member),
     }
+}
+
+fn given_labels(member: &ConsulInstance<'_>) -> Option<Arc<Labels>> {
+    (!member.labels.is_empty()).then(|| Arc::clone(&member.labels))
 }
 
 /// Whether an instance takes traffic, and its weight: as Consul's own DNS has it, a warning is still fit

@@ -292,6 +292,7 @@ impl KubeIndex {
             // For others it decides nothing, and would take more than all the rest.
             node: node.filter(|_| node_counts).map(|node| &**node),
             telemetry: pod.and_then(|pod| pod.telemetry.as_ref()),
+            labels: pod.map(|pod| &pod.labels).filter(|labels| !labels.is_empty()),
         }
     }
 

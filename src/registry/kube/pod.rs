@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -316,7 +317,7 @@ impl ReadKind for PodRecord {
                 telemetry: telemetry.as_deref().map(|text| scope.text(text)),
                 subdomain: subdomain.map(|name| scope.text(name)),
                 named_ports: ports.iter().map(|(name, port)| (scope.text(name), *port)).collect(),
-                labels,
+                labels: Arc::new(labels),
             }
         });
         let node = spec.node_name.given().and_then(|name| scope.node(name.as_bytes()));

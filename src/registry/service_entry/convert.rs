@@ -86,7 +86,7 @@ pub(super) struct EntryEndpoint {
     pub(super) address: EntryAddress,
     /// By port name of the service.
     pub(super) ports: BTreeMap<Arc<str>, u16>,
-    pub(super) labels: Labels,
+    pub(super) labels: Arc<Labels>,
     pub(super) network: Option<NetworkId>,
     pub(super) locality: Arc<Locality>,
     pub(super) weight: u32,
@@ -268,7 +268,7 @@ pub(super) fn workload_entry(name: WorkloadKey, object: &Value) -> Result<EntryE
     let mut workload = workload(Some(Arc::new(name)), &namespace, form, "spec")?;
     let labels = workload.labels.iter().chain(metadata.labels.iter());
     let labels = labels.map(|(name, value)| (Arc::clone(name), Arc::clone(value)));
-    workload.labels = labels.collect();
+    workload.labels = Arc::new(labels.collect());
     workload.complete(&namespace);
     let checked = metadata.annotations.get(HEALTH_CHECKED).is_some_and(|text| &**text == "true");
     if checked && !is_healthy(object) {
@@ -453,7 +453,7 @@ fn workload(
         name,
         address,
         ports: ports.collect::<Result<_, _>>()?,
-        labels: form.labels,
+        labels: Arc::new(form.labels),
         network: Some(form.network).filter(given).map(NetworkId::new),
         locality: Arc::new(Locality::parse(&form.locality)),
         weight: form.weight.max(1),

@@ -277,6 +277,7 @@ fn pod_endpoints(
         pod: PodState::Known,
         node: node.clone(),
         telemetry: pod.telemetry.clone(),
+        labels: Some(Arc::clone(&pod.labels)).filter(|labels| !labels.is_empty()),
     };
     pod.addresses.iter().map(endpoint).collect()
 }
@@ -292,6 +293,11 @@ fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
 }
 
 impl EntryEndpoint {
+    /// Its labels, if it has any.
+    pub(super) fn given_labels(&self) -> Option<Arc<Labels>> {
+        (!self.labels.is_empty()).then(|| Arc::clone(&self.labels))
+    }
+
     /// The address of its endpoints; `None` for one at a name.
     fn sent_address(&self) -> Option<IpAddr> {
         match self.address {
@@ -325,6 +331,7 @@ impl EntryEndpoint {
             pod: if self.name.is_some() { PodState::Known } else { PodState::Unnamed },
             node: None,
             telemetry: Some(Arc::clone(&self.telemetry)),
+            labels: self.given_labels(),
         })
     }
 }

@@ -9,6 +9,7 @@ mod convert;
 mod index;
 mod join;
 mod problem;
+mod resolution;
 
 #[cfg(test)]
 mod tests;

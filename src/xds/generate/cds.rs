@@ -20,8 +20,9 @@ use crate::model::{
 };
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
+use crate::push::subset::{SubsetFilter, is_known_to_gateways};
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
-use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
+use crate::traffic::destination_rule::{DestinationRule, RulesForHost};
 use crate::traffic::policy::ResolvedPolicy;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -91,6 +92,9 @@ pub(super) struct ClusterInputs<'a> {
 struct ServicePart<'a> {
     /// Empty for all of the service.
     subset: &'a str,
+    /// The subset by which gateways of other networks know it; empty where they know none of that name.
+    abroad: &'a str,
+    filter: SubsetFilter<'a>,
     /// The port, as it is spoken to.
     port: Port,
     policy: ResolvedPolicy,
@@ -104,17 +108,34 @@ impl ServicePart<'_> {
     }
 }
 
+/// What has an upstream cluster of a port: the service, and each of its subsets.
+fn parts<'r>(
+    rules: &RulesForHost,
+    rule: Option<&'r DestinationRule>,
+    service: &MergedService,
+    port: &Port,
+) -> Vec<ServicePart<'r>> {
+    let names = rule.into_iter().flat_map(|rule| rule.subsets.keys().map(|name| &**name));
+    let part = |subset| {
+        let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
+        let abroad = if is_known_to_gateways(rules, rule, service, subset) { subset } else { "" };
+        let filter = SubsetFilter::new(rules, rule, service, subset).unwrap_or_default();
+        ServicePart { subset, abroad, filter, port: policy::spoken(port, &policy), policy }
+    };
+    std::iter::once("").chain(names).map(part).collect()
+}
+
 impl ClusterInputs<'_> {
     /// The upstream clusters of one service, one for each port that is proxied, and one for each of its subsets there.
     pub(super) fn outbound(&self, service: &MergedService) -> Vec<Resource> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             return Vec::new();
         }
-        let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
+        let rules = self.context.rules_for(service);
         let ports = service.ports_in(&self.view.cluster);
         let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
-        let rule = self.rule(&rules, service);
-        let parts = proxied.flat_map(|port| self.parts(rule, port));
+        let rule = self.view.rule(&rules, service);
+        let parts = proxied.flat_map(|port| parts(&rules, rule, service, port));
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
@@ -128,38 +149,6 @@ impl ClusterInputs<'_> {
                 _ => parts.map(|part| self.balanced(service, &part)).collect(),
             },
         }
-    }
-
-    /// The rule in force: that of the client, at a gateway that of the service itself.
-    fn rule<'r>(
-        &self,
-        rules: &'r RulesForHost,
-        service: &MergedService,
-    ) -> Option<&'r DestinationRule> {
-        let owner = &service.primary.namespace;
-        let rule = match self.view.role {
-            Role::Gateway => rules.owners(owner),
-            Role::Client => {
-                let ViewKey { namespace, selection, .. } = self.view;
-                rules.rule(RuleClient { namespace, selection }, owner)
-            }
-        };
-        rule.map(|rule| &**rule)
-    }
-
-    /// What has an upstream cluster of a port: the service, and at clients each of its subsets.
-    fn parts<'r>(
-        &self,
-        rule: Option<&'r DestinationRule>,
-        port: &Port,
-    ) -> impl Iterator<Item = ServicePart<'r>> + use<'r> {
-        let of_clients = rule.filter(|_| self.view.role == Role::Client);
-        let subsets = of_clients.into_iter().flat_map(|rule| rule.subsets.keys());
-        let port = port.clone();
-        std::iter::once("").chain(subsets.map(|name| &**name)).map(move |subset| {
-            let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
-            ServicePart { subset, port: policy::spoken(&port, &policy), policy }
-        })
     }
 
     /// Endpoints from EDS, each by mTLS or in plain text as it takes it. How is stated once for all where none takes
@@ -187,6 +176,7 @@ impl ClusterInputs<'_> {
         let near = by_name.endpoints.iter().filter(|endpoint| {
             let network = endpoint.network.as_ref();
             network.is_none_or(|network| *network == self.view.network)
+                && part.filter.contains_named(endpoint)
         });
         // A cluster with a socket of the proxy's own host resolves no names.
         let on_host = by_name.endpoints.iter().any(NamedEndpoint::is_socket);
@@ -203,7 +193,8 @@ impl ClusterInputs<'_> {
             ))
         });
         let pods = service.endpoints_of_port(port.number).filter(|(shard, pod, network)| {
-            decide(self.context, self.view, service, shard, *pod, network) == Ok(Way::Direct)
+            part.filter.contains(&shard.cluster, network, *pod)
+                && decide(self.context, self.view, service, shard, *pod, network) == Ok(Way::Direct)
         });
         let pods = pods.map(|(_, pod, _)| {
             (
@@ -314,8 +305,9 @@ impl ClusterInputs<'_> {
         cluster: cluster::Cluster,
         speaks_mtls: bool,
         service: &MergedService,
-        ServicePart { port, policy, .. }: &ServicePart<'_>,
+        part: &ServicePart<'_>,
     ) -> cluster::Cluster {
+        let ServicePart { port, policy, .. } = part;
         let plain = cluster::cluster::TransportSocketMatch {
             name: "tlsMode-disabled".into(),
             r#match: Some(tls_mode(TlsMode::Disabled)),
@@ -324,7 +316,7 @@ impl ClusterInputs<'_> {
         let requests_max = self.abroad.then_some(REQUESTS_PER_CONNECTION);
         let mut cluster = cluster::Cluster {
             // What matches nothing takes the cluster's own socket; without one, plain text.
-            transport_socket: speaks_mtls.then(|| self.mtls(service, port)),
+            transport_socket: speaks_mtls.then(|| self.mtls(service, part)),
             transport_socket_matches: if speaks_mtls { vec![plain] } else { Vec::new() },
             typed_extension_protocol_options: limited_options(port.protocol, policy, requests_max),
             ..cluster
@@ -338,9 +330,9 @@ impl ClusterInputs<'_> {
     fn passthrough(
         &self,
         service: &MergedService,
-        ServicePart { port, policy, .. }: &ServicePart<'_>,
+        ServicePart { subset, port, policy, .. }: &ServicePart<'_>,
     ) -> Resource {
-        let name = OutboundName::sni(service.hostname().clone(), port.number);
+        let name = OutboundName::sni(service.hostname().clone(), port.number).of_subset(subset);
         let mut cluster = cluster::Cluster {
             // A client sends all its requests over the few connections of a pool, and each stays with
             // the endpoint it was given here: in turn, or two connections may end at one of two endpoints.
@@ -367,7 +359,7 @@ impl ClusterInputs<'_> {
             takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
         });
         let mut cluster = cluster::Cluster {
-            transport_socket: (mtls && self.speaks_mtls()).then(|| self.mtls(service, port)),
+            transport_socket: (mtls && self.speaks_mtls()).then(|| self.mtls(service, part)),
             typed_extension_protocol_options: limited_options(port.protocol, policy, None),
             ..original_destination(self.context, name.clone())
         };
@@ -415,8 +407,9 @@ impl ClusterInputs<'_> {
         }
     }
 
-    fn mtls(&self, service: &MergedService, port: &Port) -> core::TransportSocket {
-        let sni = OutboundName::sni(service.hostname().clone(), port.number);
+    fn mtls(&self, service: &MergedService, part: &ServicePart<'_>) -> core::TransportSocket {
+        let port = &part.port;
+        let sni = OutboundName::sni(service.hostname().clone(), port.number).of_subset(part.abroad);
         let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
         let mesh = &self.context.mesh;
         // An account answers under each name of its trust domain.

@@ -13,18 +13,20 @@ use super::cds::{SOCKET_MATCH, TLS_MODE};
 use crate::aggregate::MergedService;
 use crate::model::{Resolution, TlsMode};
 use crate::push::PushContext;
+use crate::push::subset::SubsetFilter;
 use crate::push::view::{
-    Assignment, AssignmentGroup, AssignmentMember, Role, TelemetryOrigin, ViewKey, assignment,
+    Assignment, AssignmentGroup, AssignmentMember, Role, TelemetryOrigin, ViewKey, assignment_of,
 };
 use crate::xds::resource::Resource;
 
-/// The assignment of the upstream cluster `name`, which is of this port of the service.
+/// The assignment of the upstream cluster `name`, which is of this port of the service, or of a subset there.
 pub(super) fn assigned(
     context: &PushContext,
     view: &ViewKey,
     name: &str,
     port: u16,
     service: &MergedService,
+    subset: SubsetFilter<'_>,
 ) -> Resource {
     let alias = matches!(service.primary.resolution, Resolution::Alias(_));
     if alias || service.port_in(&view.cluster, port).is_none() {
@@ -37,7 +39,8 @@ pub(super) fn assigned(
         Role::Client if service.may_take_mtls => Modes::Told,
         _ => Modes::Untold,
     };
-    Resource::new(name, encoded(name, modes, &assignment(context, view, service, port)))
+    let assignment = assignment_of(context, view, service, port, subset);
+    Resource::new(name, encoded(name, modes, &assignment))
 }
 
 /// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an

@@ -38,6 +38,7 @@ use super::resource::{All, Resource, ResourceSource, ResourceType};
 use crate::aggregate::MergedService;
 use crate::model::{NetworkId, Proxy, ProxyType};
 use crate::push::proxy::inbound_targets;
+use crate::push::subset::SubsetFilter;
 use crate::push::view::{Role, ViewKey};
 use crate::push::{PushContext, Whereabouts};
 
@@ -116,7 +117,17 @@ impl<'a> ProxyConfig<'a> {
         let key = (all.of_subset(subset), self.view.projected(context, service));
         let kept = &self.cache.assignments;
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
-            let made = Arc::new(eds::assigned(context, &key.1, name, port, service));
+            let view = &key.1;
+            let made = Arc::new(match subset {
+                "" => eds::assigned(context, view, name, port, service, SubsetFilter::default()),
+                _ => {
+                    let rules = context.rules_for(service);
+                    match SubsetFilter::new(&rules, view.rule(&rules, service), service, subset) {
+                        Some(of) => eds::assigned(context, view, name, port, service, of),
+                        None => eds::empty(name),
+                    }
+                }
+            });
             kept.put(key, ServiceInputs::of(context, service), Arc::clone(&made));
             made
         })

@@ -28,6 +28,7 @@ use crate::model::{
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
 use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_before_ports};
+use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
 use crate::traffic::{Selection, Traffic};
 use crate::xds::names::port_number;
@@ -136,11 +137,17 @@ impl<'a> Lens<'a> {
             routes.extend(wildcards.map(|port| port.to_string().into()));
         }
         let differs = |host: &&Hostname| {
-            let both = [&before, &now].map(|context| context.services.get(*host));
             let rules =
                 [&before, &now].map(|context| context.traffic.destination_rules.of(host.as_str()));
-            matches!(both, [Some(old), Some(new)]
-                if old.differs_beside_endpoints(new) || rules[0] != rules[1])
+            let both = [&before, &now].map(|context| context.services.get(*host));
+            let has_other_rules = rules[0] != rules[1];
+            // What a namespace has for itself changes with its endpoints.
+            let is_private =
+                || before.private.contains_key(*host) && now.private.contains_key(*host);
+            match both {
+                [Some(old), Some(new)] => old.differs_beside_endpoints(new) || has_other_rules,
+                _ => has_other_rules && is_private(),
+            }
         };
         let defined = hosts.iter().filter(differs).cloned().collect();
         let mut by_namespace = HashMap::<Namespace, BTreeSet<&Hostname>>::new();
@@ -258,8 +265,16 @@ impl<'a> Lens<'a> {
             own.flat_map(|own| &own.ports).chain(services.into_iter().flat_map(|one| one.ports()));
         let ports: BTreeSet<u16> = ports.map(|port| port.number).collect();
         let [then, view] = &key.1;
-        let same = ports.into_iter().all(|port| {
-            eds::assigned(before, then, "", port, old) == eds::assigned(now, view, "", port, new)
+        let all_rules = [before.rules_for(old), now.rules_for(new)];
+        let [old_rules, new_rules] = &all_rules;
+        let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
+        let same = subset_names(rules).into_iter().all(|name| {
+            let was = SubsetFilter::new(old_rules, rules[0], old, name);
+            let is = SubsetFilter::new(new_rules, rules[1], new, name);
+            ports.iter().all(|port| {
+                let was = was.map(|of| eds::assigned(before, then, "", *port, old, of));
+                was == is.map(|of| eds::assigned(now, view, "", *port, new, of))
+            })
         });
         self.answers.borrow_mut().assignments.insert(key, same);
         same

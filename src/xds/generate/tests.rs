@@ -135,6 +135,7 @@ fn names_are_resolved_in_the_form_that_a_proxy_knows() {
             locality: Arc::default(),
             network: None,
             tls_mode: TlsMode::Disabled,
+            labels: None,
         };
         let by_name = ByName { just_then, endpoints: [named].into_iter().collect() };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
@@ -172,6 +173,7 @@ fn endpoints_in_their_cluster_are_spoken_to_as_each_says() {
         locality: Arc::default(),
         network: None,
         tls_mode,
+        labels: None,
     };
     let modes = [TlsMode::Istio, TlsMode::Disabled];
     let cases = [

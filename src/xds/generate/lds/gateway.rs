@@ -11,6 +11,7 @@ use super::parts::{Families, chain, found, listening_on, tcp, tls_inspector, wil
 use super::settings::MESH_ALPN;
 use crate::model::{Protocol, Resolution};
 use crate::push::PushContext;
+use crate::push::subset::subset_names;
 use crate::push::view::is_exported;
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
@@ -19,7 +20,7 @@ use crate::xds::resource::Resource;
 /// The listener of an east-west gateway; none while nothing is exported, since Envoy refuses a
 /// listener without filter chains.
 ///
-/// One chain for each exported service and port. There is no chain for anything else: the connection
+/// One chain for each exported service and port, and each subset of it that the rule of the service's owner has. There is no chain for anything else: the connection
 /// is closed. (docs/reference/interface.md, "Networks".)
 pub(super) fn listener(
     context: &PushContext,
@@ -32,11 +33,14 @@ pub(super) fn listener(
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             continue;
         }
-        for port in service.ports() {
-            if port.protocol != Protocol::Udp && !service.hostname().as_str().contains('*') {
-                let name = OutboundName::sni(service.hostname().clone(), port.number);
-                names.insert(name.to_string());
-            }
+        if service.hostname().as_str().contains('*') {
+            continue;
+        }
+        let rules = context.rules_for(service);
+        let subsets = subset_names([rules.owners(&service.primary.namespace).map(|rule| &**rule)]);
+        for port in service.ports().filter(|port| port.protocol != Protocol::Udp) {
+            let name = OutboundName::sni(service.hostname().clone(), port.number);
+            names.extend(subsets.iter().map(|subset| name.clone().of_subset(subset).to_string()));
         }
     }
     let filter_chains: Vec<_> = names

@@ -89,6 +89,7 @@ fn some_endpoints(random: &mut StdRng, ports: &[Port]) -> Vec<Endpoint> {
                 ),
                 workload: Some(Arc::new(WorkloadKey::new("shop", format!("pod-{at}")))),
                 pod: PodState::Known,
+                labels: Some(Arc::new(labels(&[("version", pick(random, &["v1", "v2"]))]))),
                 ..endpoint(&at)
             });
         }
@@ -184,6 +185,7 @@ fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
                     locality: Arc::default(),
                     network: None,
                     tls_mode: TlsMode::Disabled,
+                    labels: None,
                 }],
             }),
             _ => Resolution::ClientSide,
@@ -249,18 +251,56 @@ fn some_virtual_service(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
-/// One VirtualService comes, changes or goes.
+/// Settings of a service as a whole, of a port, and of subsets by labels and by place, for some clients.
+fn some_destination_rule(random: &mut StdRng) -> serde_json::Value {
+    let group = match random.random_range(0..4) {
+        0 => serde_json::json!({ "connectionPool": { "tcp": {
+            "connectTimeout": pick(random, &["1s", "2s"]),
+        } } }),
+        1 => serde_json::json!({ "connectionPool": { "http": { "useClientProtocol": true } } }),
+        2 => serde_json::json!({ "outlierDetection": {} }),
+        _ => serde_json::json!({ "loadBalancer": { "simple": "ROUND_ROBIN" } }),
+    };
+    let mut policy = group.clone();
+    if random.random_ratio(1, 3) {
+        let mut of_port = group;
+        of_port["port"] = serde_json::json!({ "number": 80 });
+        policy = serde_json::json!({ "portLevelSettings": [of_port] });
+    }
+    let mut spec = serde_json::json!({ "host": pick(random, &RULED), "trafficPolicy": policy });
+    if random.random_ratio(2, 3) {
+        let version = pick(random, &["v1", "v2"]);
+        let cluster = pick(random, &CLUSTERS);
+        spec["subsets"] = serde_json::json!([
+            { "name": "one", "labels": { "version": version } },
+            { "name": "two", "labels": { "topology.istio.io/cluster": cluster } },
+        ]);
+    }
+    if random.random_ratio(1, 4) {
+        spec["workloadSelector"] = serde_json::json!({ "matchLabels": { "app": "a" } });
+    } else if random.random_ratio(1, 3) {
+        spec["exportTo"] = serde_json::json!([pick(random, &NAMESPACES)]);
+    }
+    spec
+}
+
+/// One rule comes, changes or goes.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let (namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
+    let kind = pick(random, &["VirtualService", "DestinationRule"]);
     let key = ObjectKey {
-        kind: "VirtualService".into(),
+        kind: kind.into(),
         group: crate::model::ISTIO_NETWORKING.into(),
         namespace: namespace.into(),
         name: name.into(),
     };
     rules.objects.remove(&key);
     if random.random_ratio(3, 4) {
-        let object = serde_json::json!({ "spec": some_virtual_service(random) });
+        let spec = match kind {
+            "VirtualService" => some_virtual_service(random),
+            _ => some_destination_rule(random),
+        };
+        let object = serde_json::json!({ "spec": spec });
         rules.objects.insert(key, Arc::new(object));
     }
     let nothing = || MeshEvent::CompleteWithoutNames;
@@ -422,8 +462,11 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
                 Role::Client => OutboundName::sidecar(host.clone(), port),
                 Role::Gateway => OutboundName::sni(host.clone(), port),
             };
-            let one = picture.assignment(&name.to_string());
-            shape.insert((ResourceType::Endpoint, name.to_string()), one.version);
+            for subset in ["", "one", "two"] {
+                let name = name.clone().of_subset(subset).to_string();
+                let one = picture.assignment(&name);
+                shape.insert((ResourceType::Endpoint, name), one.version);
+            }
         }
     }
     for name in routes {

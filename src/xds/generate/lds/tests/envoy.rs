@@ -214,6 +214,7 @@ fn envoys_resolve_names_without_deprecated_fields() {
             locality: Arc::default(),
             network: None,
             tls_mode: TlsMode::Disabled,
+            labels: None,
         };
         let endpoints = [endpoint("a.example"), endpoint("b.example")].into_iter().collect();
         Resolution::ByName(ByName { just_then, endpoints })

@@ -1,0 +1,63 @@
+//! How proxies find the endpoints of an entry: given by the control plane, or by names that they resolve themselves.
+
+use std::sync::Arc;
+
+use super::convert::{EndpointDiscovery, EntryAddress, EntryEndpoint, ServiceEntry};
+use crate::model::{
+    ByName, Health, Hostname, NamedEndpoint, Port, Resolution, SortedMap, TargetPort, TlsMode,
+};
+
+/// How the endpoints of `host` are found, with those that the control plane doesn't send. An entry that
+/// names and selects none leads to the host itself.
+pub(super) fn resolution(
+    entry: &ServiceEntry,
+    host: &Hostname,
+    workloads: &[&EntryEndpoint],
+) -> Resolution {
+    let just_then = match entry.how {
+        EndpointDiscovery::Static => return Resolution::ClientSide,
+        EndpointDiscovery::None => return Resolution::Passthrough,
+        EndpointDiscovery::Dns => false,
+        EndpointDiscovery::DnsRoundRobin => true,
+    };
+    let ready = workloads.iter().filter(|one| one.health == Health::Healthy);
+    // What has no address is in no upstream cluster that resolves names.
+    let named = ready.filter_map(|workload| {
+        let address = match &workload.address {
+            EntryAddress::Ip(address) => address.to_string().into(),
+            EntryAddress::Name(name) | EntryAddress::Socket(name) => Arc::clone(name),
+            EntryAddress::Network => return None,
+        };
+        Some((workload, address))
+    });
+    let mut endpoints: Vec<_> = named
+        .map(|(workload, address)| NamedEndpoint {
+            address,
+            ports: ports_by_name(entry, |port| workload.port(port)),
+            weight: workload.weight,
+            locality: Arc::clone(&workload.locality),
+            network: workload.network.clone(),
+            tls_mode: workload.tls_mode(entry.external),
+            labels: workload.given_labels(),
+        })
+        .collect();
+    if entry.selector.is_none() && entry.endpoints.is_empty() {
+        endpoints.push(NamedEndpoint {
+            address: host.as_str().into(),
+            ports: ports_by_name(entry, |port| match port.target {
+                TargetPort::Number(target) => target,
+                TargetPort::Name(_) => port.number,
+            }),
+            weight: 1,
+            locality: Arc::default(),
+            network: None,
+            tls_mode: TlsMode::Disabled,
+            labels: None,
+        });
+    }
+    Resolution::ByName(ByName { just_then, endpoints })
+}
+
+fn ports_by_name(entry: &ServiceEntry, target: impl Fn(&Port) -> u16) -> SortedMap<Arc<str>, u16> {
+    entry.ports.iter().map(|port| (Arc::clone(&port.name), target(port))).collect()
+}
