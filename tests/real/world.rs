@@ -304,6 +304,8 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         objects.extend(application("imposter", vip(cluster, 11), imposters));
         if cluster == "a" {
             objects.push(istio_kind("WorkloadEntry", "workloadentries"));
+            objects.push(istio_kind("DestinationRule", "destinationrules"));
+            objects.push(istio_kind("VirtualService", "virtualservices"));
             objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {
@@ -332,7 +334,7 @@ pub(crate) fn vip(cluster: &str, last: u8) -> String {
     format!("10.{}.0.{last}", if cluster == "a" { 91 } else { 92 })
 }
 
-fn pod_labels(app: &str) -> Value {
+pub(crate) fn pod_labels(app: &str) -> Value {
     json!({ "app": app, "security.istio.io/tlsMode": "istio" })
 }
 

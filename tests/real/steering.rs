@@ -1,0 +1,130 @@
+//! Where requests go while rules of traffic change under load: from one version of a service to another by weights, to a
+//! subset that comes and one that goes in the same moment as its route, in both networks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::kube::{self, Request, pod};
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish, http};
+use crate::wait;
+use crate::world::{ECHO_PODS, PORTS, World, pod_labels};
+
+/// Two minor versions of Envoy, and both forms of the protocol.
+const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
+/// How many steps it takes from one version to the other.
+const STEPS: usize = 100;
+/// How often a subset comes and goes.
+const ROUNDS: usize = 5;
+
+/// The version that a pod of the echo service is of: there are both in each cluster.
+fn version(pod: &str) -> &'static str {
+    if pod == "echo-1" { "v1" } else { "v2" }
+}
+
+pub(crate) fn run(world: &mut World) {
+    let clients: Vec<&str> =
+        CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key)).collect();
+    for (cluster, pods) in ECHO_PODS {
+        let labelled = pods.iter().map(|(name, ip)| {
+            let mut labels = pod_labels("echo");
+            labels["version"] = version(name).into();
+            pod("shop", name, "echo", ip, &labels)
+        });
+        world.apiservers[cluster].apply(&labelled.collect::<Vec<_>>());
+    }
+    let config = &world.apiservers["a"];
+    config.apply(&[rule(&["v1", "v2"]), route(&[("v1", 100), ("v2", 0)])]);
+    for client in &clients {
+        world.wait_for_version(client, "v1");
+    }
+
+    let loads: Vec<Process> =
+        clients.iter().map(|client| world.load_of(client, &http(1))).collect();
+    for step in 1..=STEPS {
+        let share = step * 100 / STEPS;
+        config.apply(&[route(&[("v1", 100 - share), ("v2", share)])]);
+    }
+    for client in &clients {
+        world.wait_for_version(client, "v2");
+    }
+    for _ in 0..ROUNDS {
+        config.apply(&[rule(&["v1", "v2", "also-v1"]), route(&[("also-v1", 100)])]);
+        for client in &clients {
+            world.wait_for_version(client, "v1");
+        }
+        config.apply(&[route(&[("v2", 100)]), rule(&["v1", "v2"])]);
+        for client in &clients {
+            world.wait_for_version(client, "v2");
+        }
+    }
+    for (load, client) in loads.into_iter().zip(&clients) {
+        let answers = finish(load);
+        assert_eq!(answers.failures, BTreeMap::new(), "{client}");
+        let by: BTreeSet<_> = answers.by.keys().cloned().collect();
+        assert_eq!(by, [pods_of("v1"), pods_of("v2")].into_iter().flatten().collect(), "{client}");
+    }
+    assert_eq!(world.complaints(), Vec::<String>::new());
+    // Of a gateway's filter chains those end that went: of the subset that came and went, one for each port.
+    let went = (ROUNDS * PORTS.len()) as u64;
+    for (cluster, _) in ECHO_PODS {
+        let gateway = world.envoy(&format!("{cluster}/eastwest-1"));
+        let drained = gateway.stats("listener_manager.total_filter_chains_draining$");
+        assert!(drained.values().all(|count| *count <= went), "{cluster}: {drained:?}");
+    }
+
+    let gone = [rule(&[]), route(&[])].map(|object| Request::delete(&kube::path(&object)));
+    world.apiservers["a"].requests(&gone);
+    for client in &clients {
+        wait::until(PROPAGATION, &format!("{client} reaches all again"), || {
+            let answers = ask(world.pod(client), &http(100));
+            let all = pods_of("v1").len() + pods_of("v2").len();
+            if answers.by.len() == all { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
+    }
+}
+
+/// The pods of a version, as they name themselves.
+fn pods_of(wanted: &str) -> BTreeSet<String> {
+    let of = |(cluster, pods): (&str, &[(&str, &str)])| {
+        let pods = pods.iter().filter(|(name, _)| version(name) == wanted);
+        pods.map(|(name, _)| format!("{cluster}/{name}")).collect::<Vec<_>>()
+    };
+    ECHO_PODS.into_iter().flat_map(of).collect()
+}
+
+fn rule(subsets: &[&str]) -> Value {
+    let subset = |name: &&str| {
+        let version = name.trim_start_matches("also-");
+        json!({ "name": name, "labels": { "version": version } })
+    };
+    let subsets: Vec<_> = subsets.iter().map(subset).collect();
+    object("DestinationRule", json!({ "host": "echo", "subsets": subsets }))
+}
+
+fn route(shares: &[(&str, usize)]) -> Value {
+    let to = |(subset, weight): &(&str, usize)| json!({ "destination": { "host": "echo", "subset": subset }, "weight": weight });
+    let route: Vec<_> = shares.iter().map(to).collect();
+    object("VirtualService", json!({ "hosts": ["echo"], "http": [{ "route": route }] }))
+}
+
+fn object(kind: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": kind,
+        "metadata": { "name": "echo", "namespace": "shop" }, "spec": spec,
+    })
+}
+
+impl World {
+    /// Until a client reaches all pods of a version, in both networks, and no others.
+    fn wait_for_version(&self, client: &str, version: &str) {
+        wait::until(PROPAGATION, &format!("{client} reaches {version}"), || {
+            let answers = ask(self.pod(client), &http(40));
+            assert_eq!(answers.failures, BTreeMap::new(), "{client}");
+            let by: BTreeSet<_> = answers.by.keys().cloned().collect();
+            if by == pods_of(version) { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
+    }
+}
