@@ -357,6 +357,33 @@ The keys by which an API server signs tokens are read from /.well-known/openid-c
 /openid/v1/jwks of that API server. Without them each token is asked of it (TokenReview), so that pods can't
 start or renew while it is out of reach.";
 
+    /// proxies: secrets.
+    SECRET_MISSING = "STR0540", "a gateway asks for a Secret that is not there for it",
+        "Make the Secret (kubectl create secret tls NAME) in the gateway's namespace and cluster, or correct the name.", "\
+A gateway's certificate stands in a Secret of the gateway's own namespace, in the cluster in which its
+pod runs. Whatever else the gateway serves goes on; the ports that need the certificate wait for it, and
+one that has been sent before stays in use.";
+
+    /// proxies: secrets.
+    SECRET_UNREADABLE = "STR0541", "the Secrets that gateways ask for can't be read",
+        "Grant the right: strait cluster add CONTEXT --gateway-secrets NAMESPACE", "\
+Secrets of a member are read for its gateways alone, and only where the credential of the member lets it:
+get, list and watch of secrets in the namespaces of gateways, and create of subjectaccessreviews. It is a
+right of its own, asked for by name. Gateways keep what they were sent before.";
+
+    /// proxies: secrets.
+    SECRET_DENIED = "STR0542", "the gateway's own account may not list Secrets",
+        "Give its service account list of secrets in its namespace: kubectl create rolebinding", "\
+Who may not read a key itself is not given it here either. The API server of the gateway's cluster is
+asked whether its service account may list Secrets of its namespace (SubjectAccessReview): a yes counts
+five minutes, a no one.";
+
+    /// proxies: secrets.
+    SECRET_INVALID = "STR0543", "a gateway's Secret holds no certificate that is of use",
+        "Put a certificate that is valid now and its own key into the Secret: tls.crt and tls.key, or ca.crt.", "\
+It lacks a part, is no PEM, has ended or is not valid yet, or certificate and key are no pair. It is not
+sent: the gateway goes on with what it was sent before, if anything.";
+
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",
         "Correct the field named: strait policy check FILE. It is read again by itself.", "\

@@ -97,6 +97,11 @@ impl CallerRegistry for MemberCallers {
         Box::pin(self.verified(token, cluster))
     }
 
+    fn unnamed(&self) -> Option<ClusterId> {
+        let known = self.config.known.borrow();
+        known.clusters.iter().find(|(_, one)| one.config).map(|(id, _)| id.clone())
+    }
+
     fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
         self.config.known.borrow().contains(cluster)
@@ -156,7 +161,7 @@ impl MemberCallers {
         }
         self.vouched(&known, cluster, &id)?;
         let (pod, expires) = (claims.pod.clone(), claims.expires);
-        Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), pod, expires }))
+        Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), named: true, pod, expires }))
     }
 
     /// What the member's keys say. A key that is not among them may be new.

@@ -4,6 +4,7 @@
 //! changes nothing for any other. Never reads a member's objects: that is its registry's work.
 
 pub mod callers;
+pub mod credentials;
 pub mod events;
 mod flapping;
 mod guard;

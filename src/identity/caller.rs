@@ -17,6 +17,9 @@ const CLUSTER_ID: &str = "clusterid";
 /// The longest cluster ID that is looked up, in bytes.
 const CLUSTER_ID_MAX: usize = 253;
 
+/// What is missing in a call with a token.
+const NO_NAME: &str = "the call brings a token and no clusterid that says whose it is";
+
 /// Who calls.
 #[derive(Debug, Clone)]
 pub struct Caller {
@@ -38,6 +41,8 @@ pub enum CallerProof {
 pub struct TokenProof {
     /// The member that vouches for it.
     pub cluster: ClusterId,
+    /// Whether the call names that member. One that doesn't may ask how others fare (istioctl), and be nobody itself.
+    pub named: bool,
     /// The pod that it is bound to; none of a token that somebody asked for by hand.
     pub pod: Option<TokenPod>,
     /// When it ends.
@@ -75,6 +80,11 @@ pub trait CallerRegistry: std::fmt::Debug + Send + Sync {
     /// Who brings this token, which the call says is of that cluster. Takes no longer than some seconds.
     fn verify<'a>(&'a self, token: &'a str, cluster: &'a ClusterId) -> CallerAnswer<'a>;
 
+    /// The member that is meant where a call names none, if there is one.
+    fn unnamed(&self) -> Option<ClusterId> {
+        None
+    }
+
     /// Whether a pod of that cluster, or a machine that belongs to it, is known to run as that account.
     fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool;
 }
@@ -98,6 +108,27 @@ impl Caller {
     /// How that is known.
     pub fn proof(&self) -> &CallerProof {
         &self.proof
+    }
+
+    /// The same, of a call that names no cluster.
+    fn without_name(mut self) -> Self {
+        if let CallerProof::Token(proof) = &mut self.proof {
+            proof.named = false;
+        }
+        self
+    }
+
+    /// Whether the call says all that is needed to be somebody in the mesh.
+    ///
+    /// # Errors
+    /// It brings a token and doesn't say whose.
+    pub fn is_named(&self) -> Result<(), CallerRefusal> {
+        match self.token() {
+            Some(TokenProof { named: false, .. }) => {
+                Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, NO_NAME))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What the token proves, where there is one.
@@ -162,10 +193,13 @@ pub async fn identify(
         }
         (None, Some((registry, Some(token)))) => match cluster {
             Some(cluster) => registry.verify(token, &cluster).await,
-            None => {
-                let reason = "the call brings a token and no clusterid that says whose it is";
-                Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, reason))
-            }
+            None => match registry.unnamed() {
+                Some(cluster) => {
+                    let caller = registry.verify(token, &cluster).await?;
+                    Ok(caller.without_name())
+                }
+                None => Err(CallerRefusal::unauthenticated(&codes::CALLER_UNKNOWN, NO_NAME)),
+            },
         },
         (None, None | Some((_, None))) => {
             let reason = "neither a client certificate nor a bearer token";

@@ -9,6 +9,7 @@
 
 pub mod authority;
 pub mod caller;
+pub mod credential;
 pub mod csr;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

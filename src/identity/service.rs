@@ -83,6 +83,10 @@ impl CertificateService {
             let text = format!("this CA signs itself; there is no CertSigner {signer:?}");
             return Err(Status::invalid_argument(text));
         }
+        if let Err(refusal) = caller.is_named() {
+            let (code, title) = (refusal.code, refusal.code.title);
+            return Err(Status::unauthenticated(format!("{code}: {title}")));
+        }
         let identity = Arc::clone(&self.identity.borrow());
         // The connection may be older than the roots are: a certificate must not outlive its trust by
         // being exchanged for a new one.

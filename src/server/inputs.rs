@@ -15,6 +15,7 @@ use super::feed::{self, Configuration, FeedInputs, FeedOutputs};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use crate::admin::Readiness;
 use crate::clusters::callers::{self, MemberCallers};
+use crate::clusters::credentials::MemberCredentials;
 use crate::clusters::status::ClusterStatus;
 use crate::clusters::writer::WriterLease;
 use crate::clusters::{events, reconciler, renewal};
@@ -39,6 +40,7 @@ pub(super) struct ServerInputs {
     pub(super) trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// Who knows the pods of members, and what their tokens prove.
     pub(super) callers: Arc<MemberCallers>,
+    pub(super) credentials: Arc<MemberCredentials>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Receiver<usize>,
     pub(super) readiness: watch::Receiver<Readiness>,
@@ -143,6 +145,7 @@ impl ServerInputs {
             mesh_problems: mesh.problems(),
             trust_domain: trust_domain_seen,
             callers,
+            credentials: Arc::new(MemberCredentials::new(clusters.clients.clone(), tasks.child())),
             faulty: faulty_seen,
             readiness: readiness_seen,
             state,

@@ -15,7 +15,7 @@ use super::inputs::ServerInputs;
 use super::{churn_monitor, pressure, state_dir};
 use crate::admin::{self, Token};
 use crate::clusters::heap;
-use crate::clusters::status::ClusterStatus;
+use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
 use crate::history::History;
 use crate::identity::ServerIdentity;
@@ -28,6 +28,7 @@ use crate::policy::WatchedPolicy;
 use crate::task::Supervisor;
 use crate::xds::budgets::Budgets;
 use crate::xds::connections::Connections;
+use crate::xds::debug_types::{MemberSummary, Members};
 use crate::xds::{self, server::XdsConfig};
 
 /// Who is served where, and as whom.
@@ -110,6 +111,8 @@ impl ServerOutputs {
             identity: ports.identity.clone(),
             trust_domain: inputs.trust_domain,
             callers: inputs.callers,
+            credentials: inputs.credentials,
+            members: members_of(inputs.statuses.clone()),
             tokens_count: ports.tokens_count,
             connections: Arc::clone(&streams),
             stats: Arc::clone(&stats),
@@ -168,6 +171,34 @@ impl ServerOutputs {
 /// Has memory that lies free go back to the system.
 fn give_back() {
     strait_heap::give_back();
+}
+
+/// The members in the words of istioctl.
+fn members_of(statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>) -> Members {
+    Arc::new(move || {
+        let summary = |one: &ClusterStatus| MemberSummary {
+            id: one.id.clone(),
+            secret: one.secret.clone().unwrap_or_default(),
+            status: match one.state {
+                ClusterState::Syncing => "syncing",
+                ClusterState::Timeout | ClusterState::AuthFailed | ClusterState::TlsFailed => {
+                    "timeout"
+                }
+                ClusterState::Rejected
+                | ClusterState::Conflict
+                | ClusterState::IdentityChanged
+                | ClusterState::Draining => "closed",
+                // What was last known of them is served.
+                ClusterState::Live
+                | ClusterState::Stale
+                | ClusterState::Misbehaving
+                | ClusterState::Quarantined
+                | ClusterState::Paused
+                | ClusterState::Restored => "synced",
+            },
+        };
+        statuses.borrow().iter().map(summary).collect()
+    })
 }
 
 /// Tells how many members need file descriptors.

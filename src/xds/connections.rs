@@ -14,6 +14,7 @@ use super::answers::Progress;
 use super::budgets::Budgets;
 use super::held_version::HeldVersion;
 use super::resource::{ResourceType, Version};
+use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
 use crate::identity::{Caller, CallerProof, SpiffeId};
 use crate::model::{NetworkId, Proxy};
@@ -217,7 +218,7 @@ impl OpenStream {
             .iter()
             .map(|(kind, progress)| (kind.short().to_owned(), progress_json(progress)))
             .collect();
-        json!({
+        let mut summary = json!({
             "key": self.key(),
             "id": self.proxy.id,
             "type": self.proxy.kind.as_str(),
@@ -232,7 +233,12 @@ impl OpenStream {
             "connectedAt": rfc3339(self.connected_at),
             "protocol": self.form.as_str(),
             "types": types,
-        })
+        });
+        let secrets = lock(&self.session).secret_reports();
+        if !secrets.is_empty() {
+            summary["secrets"] = secrets.iter().map(secret_json).collect();
+        }
+        summary
     }
 
     /// What it was last sent, by type and name, in Envoy's JSON form.
@@ -302,6 +308,16 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn decoded(kind: ResourceType, body: &[u8]) -> Value {
     strait_proto::json::to_json(kind.url(), body)
         .unwrap_or_else(|error| json!({ "undecodable": error.to_string() }))
+}
+
+fn secret_json(report: &SecretReport) -> Value {
+    let trouble = report.trouble.as_ref();
+    json!({
+        "name": report.name,
+        "sent": report.sent,
+        "code": trouble.map(|trouble| trouble.code.id),
+        "reason": trouble.map(|trouble| &trouble.fact),
+    })
 }
 
 fn progress_json(progress: &Progress) -> Value {

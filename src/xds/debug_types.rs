@@ -44,6 +44,20 @@ pub(super) fn control_plane() -> String {
     json!({ "Component": "strait", "ID": host, "Info": info }).to_string()
 }
 
+/// A member as istioctl lists it (`istioctl remote-clusters`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberSummary {
+    /// Its ID.
+    pub id: String,
+    /// The Secret, `namespace/name`; empty for the config cluster.
+    pub secret: String,
+    /// `synced`, `syncing`, `timeout` or `closed`.
+    pub status: &'static str,
+}
+
+/// Who knows the members, as they are now.
+pub type Members = Arc<dyn Fn() -> Vec<MemberSummary> + Send + Sync>;
+
 /// The answer to one question of who has proved to be `asker`.
 pub(super) fn answer(
     type_url: &str,
@@ -51,6 +65,7 @@ pub(super) fn answer(
     asker: &SpiffeId,
     context: &PushContext,
     connections: &Connections,
+    members: &Members,
 ) -> Vec<SideResource> {
     let streams = visible(asker, context, connections);
     match type_url {
@@ -66,7 +81,9 @@ pub(super) fn answer(
         },
         DEBUG => {
             let answers = names.iter().take(NAMES_MAX);
-            answers.map(|name| plain(name, &page(name, &streams))).collect()
+            // Members are the operator's affair, as far as they are not their own.
+            let members = || if sees_all(asker, context) { members() } else { Vec::new() };
+            answers.map(|name| plain(name, &page(name, &streams, &members))).collect()
         }
         _ => vec![failure(type_url, "there are syncz and config_dump")],
     }
@@ -74,11 +91,7 @@ pub(super) fn answer(
 
 /// The streams that `asker` may see, oldest first.
 fn visible(asker: &SpiffeId, context: &PushContext, all: &Connections) -> Vec<Arc<OpenStream>> {
-    let sees_all = asker.namespace().as_str() == context.settings.system_namespace
-        && context
-            .mesh
-            .same_trust_domains(&context.mesh.trust_domain)
-            .any(|one| one == asker.trust_domain());
+    let sees_all = sees_all(asker, context);
     let mut streams = all.list();
     streams.retain(|one| {
         let of = |id: &SpiffeId| (id.namespace().clone(), id.trust_domain().to_owned());
@@ -87,16 +100,31 @@ fn visible(asker: &SpiffeId, context: &PushContext, all: &Connections) -> Vec<Ar
     streams
 }
 
+/// Whether somebody is of the namespace whose accounts run the mesh.
+fn sees_all(asker: &SpiffeId, context: &PushContext) -> bool {
+    let mut same = context.mesh.same_trust_domains(&context.mesh.trust_domain);
+    asker.namespace().as_str() == context.settings.system_namespace
+        && same.any(|one| one == asker.trust_domain())
+}
+
 fn find<'a>(streams: &'a [Arc<OpenStream>], name: &str) -> Option<&'a OpenStream> {
     streams.iter().rev().find(|one| one.is_named(name)).map(|one| &**one)
 }
 
 /// What stands at a path of the debug pages, such as `syncz` or `config_dump?proxyID=web.shop`.
-fn page(path: &str, streams: &[Arc<OpenStream>]) -> Value {
+fn page(
+    path: &str,
+    streams: &[Arc<OpenStream>],
+    members: &dyn Fn() -> Vec<MemberSummary>,
+) -> Value {
     let (page, query) =
         path.trim_start_matches('/').split_once('?').unwrap_or((path.trim_start_matches('/'), ""));
     match page.trim_start_matches("debug/") {
         "syncz" | "connections" => streams.iter().map(|one| one.summary()).collect(),
+        "clusterz" => {
+            let member = |one: MemberSummary| json!({ "id": one.id, "secretName": one.secret, "syncStatus": one.status });
+            members().into_iter().map(member).collect()
+        }
         "config_dump" => {
             let mut parts = query.split('&').filter_map(|part| part.split_once('='));
             let named = parts.find(|(key, _)| *key == "proxyID").map(|(_, name)| name);
@@ -106,7 +134,7 @@ fn page(path: &str, streams: &[Arc<OpenStream>]) -> Value {
             }
         }
         _ => {
-            json!({ "error": "there are syncz, connections and config_dump?proxyID=NAME.NAMESPACE; more by the admin port" })
+            json!({ "error": "there are syncz, connections, clusterz and config_dump?proxyID=NAME.NAMESPACE; more by the admin port" })
         }
     }
 }

@@ -20,8 +20,10 @@ use super::order::Order;
 use super::request::AdsRequest;
 use super::resource::{ResourceSource, ResourceType, Version};
 pub use super::response::{Response, Versioned};
+use super::secrets::{SECRET, SecretReport, SecretWatches};
 use super::subscription::{Batch, GoneAction, TypeSubscription};
 use super::unknown_types::{HEALTH_REPORT, PROXY_CONFIG, SideResponse, UnknownTypes};
+use crate::identity::credential::CredentialState;
 use crate::model::RootBundle;
 use crate::push::interest::Dirty;
 use crate::push::scope::Wildcards;
@@ -101,6 +103,8 @@ pub struct Session {
     watches: BTreeMap<ResourceType, Box<TypeSubscription>>,
     unknown_types: UnknownTypes,
     agent_roots: AgentRoots,
+    /// Boxed: gateways have some, and nobody else.
+    secrets: Option<Box<SecretWatches>>,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: EarlyClusters,
     order: Order,
@@ -118,6 +122,7 @@ impl Session {
             watches: BTreeMap::new(),
             unknown_types: UnknownTypes::default(),
             agent_roots: AgentRoots::default(),
+            secrets: None,
             clusters_before_endpoints: EarlyClusters::default(),
             order: Order::default(),
             subscription_delta: SubscriptionDelta::default(),
@@ -174,6 +179,12 @@ impl Session {
         if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
             dirty.endpoints.iter().for_each(|name| endpoints.mark_watched(name));
         }
+        // Whether a library speaks mTLS to a service goes by the endpoints.
+        if self.complete_answers
+            && let Some(clusters) = self.watches.get_mut(&ResourceType::Cluster)
+        {
+            dirty.endpoints.iter().for_each(|name| clusters.mark_watched(name));
+        }
     }
 
     /// The types of which the client watches all there is, or may do so.
@@ -186,6 +197,7 @@ impl Session {
         self.watches.values().any(|watch| watch.is_due())
             || self.unknown_types.is_due()
             || self.agent_roots.is_due()
+            || self.secrets.as_ref().is_some_and(|secrets| secrets.is_due())
     }
 
     /// Whether its agent has asked for the roots and nobody has said yet what they are.
@@ -196,6 +208,37 @@ impl Session {
     /// Takes what the roots are; `news` says whether the agent can't have them all by its certificate.
     pub fn offer_roots(&mut self, bundle: &Arc<RootBundle>, news: bool) {
         self.agent_roots.offer(bundle, news);
+    }
+
+    /// Takes a request for secrets that somebody may have, all others being [`Self::on_request`]'s.
+    ///
+    /// # Errors
+    /// The request ends the stream.
+    pub fn on_secrets_request(&mut self, request: &AdsRequest<'_>) -> Result<Handled, Violation> {
+        self.open_request(request.node.as_deref(), SECRET)?;
+        self.secrets.get_or_insert_default().on_request(self.form, request)
+    }
+
+    /// The secrets that the client asks for.
+    pub fn secrets(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.secrets.iter().flat_map(|secrets| secrets.names())
+    }
+
+    /// How each secret fares that the client asks for.
+    pub fn secret_reports(&self) -> Vec<SecretReport> {
+        self.secrets.as_ref().map(|secrets| secrets.reports()).unwrap_or_default()
+    }
+
+    /// Why it refused a secret, if that was the last that it said of them.
+    pub fn refused_secret(&self) -> Option<&str> {
+        self.secrets.as_ref()?.refused()
+    }
+
+    /// Takes what is known of a secret.
+    pub fn offer_secret(&mut self, name: &str, state: &CredentialState) {
+        if let Some(secrets) = &mut self.secrets {
+            secrets.offer(name, state);
+        }
     }
 
     /// Whether so much may have to be sent that others' changes would wait for it: a first sync, mostly.
@@ -270,7 +313,8 @@ impl Session {
     pub fn next_aside(&mut self) -> Option<SideResponse> {
         let (form, nonce) = (self.form, self.last_nonce + 1);
         let roots = self.agent_roots.take(form, nonce);
-        let aside = roots.or_else(|| self.unknown_types.take(form, nonce))?;
+        let secret = || self.secrets.as_mut().and_then(|secrets| secrets.take(form, nonce));
+        let aside = roots.or_else(secret).or_else(|| self.unknown_types.take(form, nonce))?;
         self.last_nonce = nonce;
         Some(aside)
     }
@@ -383,6 +427,13 @@ impl Session {
         };
         // A cluster that was just sent waits for its assignment, even for one it had before.
         let listed = |name: &str| listed(name) && !clusters_before.contains(name);
+        if kind == ResourceType::Endpoint
+            && self.complete_answers
+            && let Some(clusters) = self.watches.get_mut(&ResourceType::Cluster)
+        {
+            // Until now nobody told it of their endpoints.
+            names.iter().for_each(|name| clusters.mark_watched(name));
+        }
         let new = self.watch(kind).0.subscribe(names, listed);
         if let Some(rewatch) = self.subscription_delta.of(kind) {
             rewatch.new = new;

@@ -1,5 +1,6 @@
 //! What all connections share, what the streams of one share, and why they end.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,12 +13,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::connections::Connections;
+use super::debug_types::Members;
 use super::generate::Cache;
 use super::handshakes::{Failures, Handshakes};
 use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use crate::descriptors::Descriptors;
 use crate::identity::caller::{self, CallerRefusal, RefusalKind};
+use crate::identity::credential::{CredentialRegistry, CredentialState};
 use crate::identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
 use crate::push::PushContext;
 use crate::push::interest::Interest;
@@ -43,6 +46,10 @@ pub struct XdsConfig {
     pub trust_domain: watch::Receiver<Option<Arc<str>>>,
     /// Who knows the pods of members, and what their tokens prove.
     pub callers: Arc<dyn CallerRegistry>,
+    /// Who reads the Secrets that gateways ask for.
+    pub credentials: Arc<dyn CredentialRegistry>,
+    /// Who knows the members.
+    pub members: Members,
     /// Whether tokens count; else only certificates do.
     pub tokens_count: bool,
     /// Who is connected.
@@ -65,6 +72,8 @@ pub(super) struct ServerShared {
     pub(super) interest: Arc<Interest>,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) callers: Arc<dyn CallerRegistry>,
+    pub(super) credentials: Arc<dyn CredentialRegistry>,
+    pub(super) members: Members,
     pub(super) tokens_count: bool,
     pub(super) connections: Arc<Connections>,
     pub(super) stats: Arc<Stats>,
@@ -116,6 +125,8 @@ impl ServerShared {
             interest: config.interest,
             identity: config.identity,
             callers: config.callers,
+            credentials: config.credentials,
+            members: config.members,
             tokens_count: config.tokens_count,
             connections: config.connections,
             stats: config.stats,
@@ -312,7 +323,35 @@ pub(super) async fn roots_changed(identity: Option<&mut watch::Receiver<Arc<Serv
     }
 }
 
+/// Waits until one of these secrets may be another; says which.
+pub(super) async fn secrets_changed(
+    secrets: &mut BTreeMap<Arc<str>, watch::Receiver<CredentialState>>,
+) -> Arc<str> {
+    let changes = secrets.iter_mut().map(|(name, state)| {
+        Box::pin(async move {
+            // An error says that nobody reads it any more.
+            if state.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            Arc::clone(name)
+        })
+    });
+    let changes: Vec<_> = changes.collect();
+    if changes.is_empty() {
+        return std::future::pending().await;
+    }
+    futures::future::select_all(changes).await.0
+}
+
 /// Over how long the ends of so many streams are spread.
 pub(super) fn drain_spread(streams: usize) -> Duration {
     Duration::from_secs_f64(streams as f64 / DRAIN_PER_SECOND).min(DRAIN_SPREAD_MAX)
+}
+
+/// Waits until then; for ever where there is no such time.
+pub(super) async fn at(time: Option<tokio::time::Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
+    }
 }

@@ -3,7 +3,10 @@
 //! Responses are made only when the transport asks for one, so a slow client holds one pending set and
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
-use std::collections::{HashSet, VecDeque};
+mod of_service;
+mod secrets;
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
@@ -17,6 +20,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error, info, warn};
 
+use self::of_service::is_of_service;
 use super::admission::{self, AdmissionRefusal, Admitted, admit};
 use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
 use super::connections::{ConnectionEntry, lock};
@@ -28,14 +32,16 @@ use super::node;
 use super::pace::Pace;
 use super::request::AdsRequest;
 use super::resource::{ResourceSource, ResourceType};
+use super::secrets::SECRET;
 use super::session::{
     Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
 };
-use super::shared::{ConnectionShared, ServerShared, roots_changed};
+use super::shared::{ConnectionShared, ServerShared, at, roots_changed, secrets_changed};
 use super::sync_limiter::SyncPermit;
 use super::unknown_types::SideResponse;
 use crate::codes;
 use crate::hash::SecretHasher;
+use crate::identity::credential::CredentialState;
 use crate::identity::{Caller, ServerIdentity, SpiffeId};
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
@@ -102,6 +108,8 @@ pub(super) struct Stream {
     receipts: Vec<Receipt>,
     /// The roots, for a proxy whose agent has asked for them.
     roots: Option<watch::Receiver<Arc<ServerIdentity>>>,
+    /// The secrets that it asks for, as far as they can be followed.
+    secrets: BTreeMap<Arc<str>, watch::Receiver<CredentialState>>,
     /// Answers to what istioctl asks, and how many there were.
     debug: VecDeque<SideResponse>,
     debug_answers: u64,
@@ -237,6 +245,7 @@ impl Stream {
             budget: RequestBudget::full(now),
             receipts: Vec::new(),
             roots: None,
+            secrets: BTreeMap::new(),
             debug: VecDeque::new(),
             debug_answers: 0,
             reason: "transport",
@@ -284,6 +293,7 @@ impl Stream {
                 request = requests.message() => self.take_next(request)?,
                 () = changed(self.admitted.as_ref(), self.pace) => self.take_changes()?,
                 () = roots_changed(self.roots.as_mut()) => self.take_roots(),
+                name = secrets_changed(&mut self.secrets) => self.take_secret(&name),
                 () = tokio::time::sleep(send_timeout.unwrap_or_default()), if send_timeout.is_some() => {
                     self.idle = false;
                 }
@@ -419,6 +429,9 @@ impl Stream {
             }
             self.admitted = Some(admitted);
         }
+        if request.type_url == SECRET && self.admitted.is_some() {
+            return self.take_secrets_request(&request);
+        }
         let kind = ResourceType::of_url(request.type_url);
         if let Some(admitted) = &self.admitted
             && request.names.len() > NAMES_MANY
@@ -504,7 +517,9 @@ impl Stream {
         self.debug_answers += 1;
         let (context, asker) = (self.context()?, self.caller.identity());
         let (names, connections) = (&request.names, &self.shared.connections);
-        let resources = debug_types::answer(request.type_url, names, asker, &context, connections);
+        let members = &self.shared.members;
+        let resources =
+            debug_types::answer(request.type_url, names, asker, &context, connections, members);
         let mut answer = SideResponse::of(form, request.type_url, self.debug_answers, resources);
         answer.control_plane = Some(debug_types::control_plane());
         self.debug.push_back(answer);
@@ -554,6 +569,10 @@ impl Stream {
             warn!(identity = %self.caller.identity(), "proxy refused: {text}");
             text
         };
+        self.caller.is_named().map_err(|refusal| {
+            let text = refuse(refusal.to_string());
+            StreamEnd::by("refused", Status::unauthenticated(text))
+        })?;
         let mut proxy = node::read(node).map_err(|error| {
             let status = match &error {
                 // Well-formed, but not both claims can be true.
@@ -642,6 +661,7 @@ impl Stream {
             admitted.entry.readmit(now);
             // Until now it heard of what is seen from where it stood.
             admitted.stand(&context, &self.shared.cache);
+            self.follow_secrets();
         }
         let mut session = lock(&self.session);
         session.on_change(&dirty);
@@ -719,30 +739,6 @@ fn over_budget(over: &OverBudget) -> StreamEnd {
     let code = &codes::IDENTITY_BUDGET;
     warn!(code = code.id, "a stream is ended: {over}");
     StreamEnd::by("budget", Status::resource_exhausted(format!("{code}: {over}. {}", code.next)))
-}
-
-/// Whether a name of that type stands for a service.
-fn is_of_service(context: &PushContext, kind: ResourceType, name: &str) -> bool {
-    let is_known =
-        |host: &str| context.services.get(host).is_some() || context.private.get(host).is_some();
-    match kind {
-        ResourceType::Endpoint | ResourceType::Cluster => {
-            OutboundName::parts(name).is_some_and(|(host, ..)| is_known(host))
-        }
-        ResourceType::Route => {
-            let host = name.rsplit_once(':').map(|(host, _)| host);
-            name.parse::<u16>().is_ok() || host.is_some_and(is_known)
-        }
-        ResourceType::Listener | ResourceType::NameTable => false,
-    }
-}
-
-/// Waits until then; for ever where there is no such time.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => pending().await,
-    }
 }
 
 /// Waits until the stream must end, since memory is short.

@@ -34,6 +34,7 @@ mod replicas;
 mod restart;
 mod restored;
 mod roots;
+mod secrets;
 mod serve;
 mod simulation;
 mod soak;

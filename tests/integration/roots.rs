@@ -337,6 +337,25 @@ async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
         hidden.resources[0].type_url, "istio.io/debug",
         "an error, not another's configuration"
     );
+    // Members, as `istioctl remote-clusters` lists them: for who runs the mesh.
+    for (namespace, expected) in [
+        (
+            super::mesh::SYSTEM,
+            json!([{ "id": "east", "secretName": "strait-system/east", "syncStatus": "synced" }]),
+        ),
+        ("shop", json!([])),
+    ] {
+        let page = ask(namespace, "istio.io/debug", &["clusterz"]).await;
+        let found: Value = serde_json::from_slice(&page.resources[0].value).expect("JSON");
+        let (found, expected) = (found.as_array().expect("a list"), expected);
+        let fields = |one: &Value| (one["id"].clone(), one["syncStatus"].clone());
+        let wanted = expected.as_array().expect("a list");
+        assert_eq!(
+            found.iter().map(fields).collect::<Vec<_>>(),
+            wanted.iter().map(fields).collect::<Vec<_>>(),
+            "{namespace}"
+        );
+    }
     // By way of a proxy's own agent, whose stream goes on.
     proxy.ask(syncz, "").await;
     assert_eq!(followed(&proxy.next(&[syncz]).await).len(), 1);

@@ -75,6 +75,9 @@ pub(crate) struct AddArgs {
     /// Let the control plane write the roots that workloads are to believe, in each namespace; --gateway and --inject include it
     #[arg(long)]
     roots: bool,
+    /// Let the control plane read the Secrets of a namespace, for the gateways that run in it; repeatable
+    #[arg(long, value_name = "NS", value_delimiter = ',')]
+    gateway_secrets: Vec<String>,
     #[command(flatten)]
     pub(super) gateway: GatewayFlags,
     /// Where its gateway reaches the control plane: HOST:PORT, several by commas [default: the config cluster's Service strait,
@@ -120,7 +123,7 @@ pub(super) fn discovery(text: &str) -> Result<String, String> {
 pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     args.check()?;
     if args.rights {
-        let rights = rights::rights(args.rbac, args.more(), args.webhook.is_asked());
+        let rights = rights::rights(args.rbac, &args.more(), args.webhook.is_asked());
         output::print(&rights::table(&rights, &OutputStyle::of_stdout()))?;
         return Ok(Exit::Fine);
     }
@@ -196,7 +199,7 @@ pub(super) async fn prepare<'a>(
     let webhook = args.webhook.manifests(hub, ns, (&id, &remote), network).await?;
     let mut objects = match is_hub {
         true => in_network(hub, ns, network).await?,
-        false => manifests::reader(args.rbac, args.more()),
+        false => manifests::reader(args.rbac, &args.more()),
     };
     objects.extend(args.istio_service.iter().flat_map(|at| istio_service::manifests(ns, at)));
     objects.extend(gateway.iter().flat_map(GatewayPlan::manifests));
@@ -432,6 +435,7 @@ impl AddArgs {
             self_renew: self.self_renew,
             // What is injected, and the gateway, start with them.
             roots: self.roots || self.gateway.gateway || self.webhook.is_asked(),
+            gateway_secrets: self.gateway_secrets.clone(),
         }
     }
 
@@ -454,8 +458,13 @@ impl AddArgs {
         let more = self.more();
         let mut told = format!(
             "  namespace strait-reader, serviceaccount strait-reader\n  \
-             clusterrole strait-reader: get, list, watch {}; no secrets, {}\n",
+             clusterrole strait-reader: get, list, watch {}; {}, {}\n",
             resources.join(", "),
+            if more.gateway_secrets.is_empty() {
+                "no secrets"
+            } else {
+                "no secrets but those below"
+            },
             if more.roots {
                 "no writes of other objects than these"
             } else {
@@ -475,6 +484,12 @@ impl AddArgs {
         if more.roots {
             told += "  create of ConfigMaps, and get, list, watch, update of istio-ca-root-cert and strait-ca-root-cert:\n    \
                      the roots that its workloads are to believe\n";
+        }
+        for namespace in &more.gateway_secrets {
+            told += &format!(
+                "  role strait-gateway-secrets in {namespace}: get, list, watch of its secrets, for the gateways there;\n    \
+                 and create of subjectaccessreviews: whether a gateway's own account may list them\n"
+            );
         }
         if more.self_renew {
             told += "  role strait-reader: create of serviceaccounts/token, for strait-reader alone: its next token\n";

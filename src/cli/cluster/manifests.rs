@@ -52,7 +52,7 @@ impl Rbac {
 }
 
 /// What a reader may do beside reading objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct More {
     /// Read what the cluster says of its own mesh settings.
     pub(crate) own_mesh: bool,
@@ -60,10 +60,15 @@ pub(crate) struct More {
     pub(crate) self_renew: bool,
     /// Write the roots that workloads are to believe, in each namespace.
     pub(crate) roots: bool,
+    /// Read the Secrets of these namespaces, for the gateways that run there.
+    pub(crate) gateway_secrets: Vec<String>,
 }
 
+/// What the role is called by which Secrets of a namespace may be read.
+const SECRETS_READER: &str = "strait-gateway-secrets";
+
 /// The objects of the reader, in the order in which they can be made.
-pub(crate) fn reader(rbac: Rbac, more: More) -> Vec<Value> {
+pub(crate) fn reader(rbac: Rbac, more: &More) -> Vec<Value> {
     let labels = json!({
         "app.kubernetes.io/name": READER,
         "app.kubernetes.io/part-of": "strait",
@@ -113,6 +118,13 @@ pub(crate) fn reader(rbac: Rbac, more: More) -> Vec<Value> {
         // The name of what does not exist yet can't be part of a right.
         rules.push(json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"] }));
     }
+    if !more.gateway_secrets.is_empty() {
+        // Whether a gateway's own account may read what it asks for.
+        rules.push(json!({
+            "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"],
+            "verbs": ["create"],
+        }));
+    }
     let api = "rbac.authorization.k8s.io";
     let subjects = json!([{ "kind": "ServiceAccount", "name": READER, "namespace": READER }]);
     let mut made = vec![
@@ -142,6 +154,20 @@ pub(crate) fn reader(rbac: Rbac, more: More) -> Vec<Value> {
             "subjects": subjects,
         }));
     }
+    for namespace in &more.gateway_secrets {
+        let metadata = json!({ "name": SECRETS_READER, "namespace": namespace, "labels": labels });
+        made.push(json!({
+            "apiVersion": format!("{api}/v1"), "kind": "Role", "metadata": metadata,
+            "rules": [{
+                "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"],
+            }],
+        }));
+        made.push(json!({
+            "apiVersion": format!("{api}/v1"), "kind": "RoleBinding", "metadata": metadata,
+            "roleRef": { "apiGroup": api, "kind": "Role", "name": SECRETS_READER },
+            "subjects": subjects,
+        }));
+    }
     made
 }
 
@@ -168,10 +194,10 @@ mod tests {
                 ],
             ),
         ] {
-            let role = &reader(rbac, More::default())[2];
+            let role = &reader(rbac, &More::default())[2];
             let rules = role["rules"].as_array().expect("rules");
             let own = More { own_mesh: true, ..More::default() };
-            let with_own = &reader(rbac, own)[2]["rules"];
+            let with_own = &reader(rbac, &own)[2]["rules"];
             let more = &with_own.as_array().expect("rules")[rules.len()..];
             assert_eq!(more.len(), 1);
             assert_eq!(more[0]["resourceNames"], json!(["strait", "istio"]));
@@ -199,7 +225,7 @@ mod tests {
     #[test]
     fn only_who_is_to_write_roots_may_write_config_maps_and_no_others_but_new_ones() {
         let rules = |more: More| {
-            let role = reader(Rbac::Full, more)[2].clone();
+            let role = reader(Rbac::Full, &more)[2].clone();
             let rules = role["rules"].as_array().expect("rules").clone();
             rules.into_iter().filter(|rule| rule["resources"] == json!(["configmaps"]))
         };
@@ -216,9 +242,9 @@ mod tests {
 
     #[test]
     fn tokens_of_its_own_are_granted_by_name_and_only_where_asked_for() {
-        let text = |more: More| Value::Array(reader(Rbac::Full, more)).to_string();
+        let text = |more: More| Value::Array(reader(Rbac::Full, &more)).to_string();
         assert!(!text(More::default()).contains("serviceaccounts/token"));
-        let granted = reader(Rbac::Full, More { self_renew: true, ..More::default() });
+        let granted = reader(Rbac::Full, &More { self_renew: true, ..More::default() });
         let rules = &granted[4]["rules"];
         assert_eq!(rules.as_array().map(Vec::len), Some(1));
         assert_eq!(rules[0]["resourceNames"], json!(["strait-reader"]));
@@ -227,11 +253,23 @@ mod tests {
     }
 
     #[test]
+    fn secrets_are_read_in_the_namespaces_that_are_named_and_nowhere_else() {
+        let text = |more: &More| Value::Array(reader(Rbac::Full, more)).to_string();
+        assert!(!text(&More::default()).contains("secrets"));
+        let more = More { gateway_secrets: vec!["edge".into()], ..More::default() };
+        let granted = reader(Rbac::Full, &more);
+        assert!(!granted[2].to_string().contains("\"secrets\""), "not for the whole cluster");
+        assert_eq!(granted[4]["metadata"]["namespace"], "edge");
+        assert_eq!(granted[4]["rules"][0]["verbs"], json!(["get", "list", "watch"]));
+        assert_eq!(granted[5]["subjects"][0]["namespace"], "strait-reader");
+    }
+
+    #[test]
     fn it_is_what_the_example_shows() {
         let example = include_str!("../../../deploy/examples/reader-rbac.yaml");
         let documents: Vec<Value> =
             example.split("---").map(|text| serde_saphyr::from_str(text).expect("YAML")).collect();
-        let made = reader(Rbac::Full, More::default());
+        let made = reader(Rbac::Full, &More::default());
         assert_eq!(documents.len(), made.len());
         for (example, made) in documents.iter().zip(&made) {
             assert_eq!(example["kind"], made["kind"]);

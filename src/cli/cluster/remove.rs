@@ -76,8 +76,9 @@ pub(crate) async fn run(args: &RemoveArgs) -> CommandResult {
             remote.delete(&path_of(manifest)).await?;
         }
         // The bindings first: what is left half-way has no rights.
-        let everything = More { own_mesh: true, self_renew: true, roots: true };
-        for manifest in manifests::reader(Rbac::Full, everything).iter().rev() {
+        let everything =
+            More { own_mesh: true, self_renew: true, roots: true, gateway_secrets: Vec::new() };
+        for manifest in manifests::reader(Rbac::Full, &everything).iter().rev() {
             remote.delete(&path_of(manifest)).await?;
         }
         let beside = [gateway::namespace()]

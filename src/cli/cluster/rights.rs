@@ -14,7 +14,7 @@ pub(super) struct ReaderRight {
 const READ: &str = "get, list, watch";
 
 /// The rights of a reader of this level, with these extras; with `inject`, the one that goes with the webhook.
-pub(super) fn rights(rbac: Rbac, more: More, inject: bool) -> Vec<ReaderRight> {
+pub(super) fn rights(rbac: Rbac, more: &More, inject: bool) -> Vec<ReaderRight> {
     let right = |verbs, objects, lost| ReaderRight { verbs, objects, lost };
     let mut rights = vec![
         right(READ, "services, endpointslices", "everything: nothing of the cluster is known"),
@@ -77,6 +77,20 @@ pub(super) fn rights(rbac: Rbac, more: More, inject: bool) -> Vec<ReaderRight> {
             "roots in new namespaces: injected pods and gateways wait there until somebody writes them",
         );
     }
+    if !more.gateway_secrets.is_empty() {
+        right_of(
+            &mut rights,
+            READ,
+            "secrets, of the namespaces named with --gateway-secrets",
+            "certificates of the ingress gateways there",
+        );
+        right_of(
+            &mut rights,
+            "create",
+            "subjectaccessreviews",
+            "the same: whether a gateway's own account may list Secrets is not known",
+        );
+    }
     if more.self_renew {
         right_of(
             &mut rights,
@@ -124,12 +138,17 @@ mod tests {
 
     #[test]
     fn each_right_that_is_given_is_told_and_no_other() {
-        let all = More { own_mesh: true, self_renew: true, roots: true };
+        let all = More {
+            own_mesh: true,
+            self_renew: true,
+            roots: true,
+            gateway_secrets: vec!["edge".into()],
+        };
         for (rbac, more) in
             [(Rbac::Core, More::default()), (Rbac::Full, More::default()), (Rbac::Full, all)]
         {
             let mut given: BTreeSet<(String, String)> = BTreeSet::new();
-            for object in reader(rbac, more) {
+            for object in reader(rbac, &more) {
                 for rule in items(&object["rules"]) {
                     let texts = |key: &str| -> Vec<String> {
                         items(&rule[key])
@@ -143,7 +162,7 @@ mod tests {
                     given.extend(objects.map(|object| (verbs.clone(), object)));
                 }
             }
-            let told: BTreeSet<(String, String)> = rights(rbac, more, false)
+            let told: BTreeSet<(String, String)> = rights(rbac, &more, false)
                 .into_iter()
                 .flat_map(|right| {
                     // What follows the first word names objects of the kind.

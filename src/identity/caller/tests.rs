@@ -13,7 +13,7 @@ impl CallerRegistry for Registry {
             |flaw| CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, format!("{flaw}"));
         let answer = read.map_err(refused).map(|token| {
             let expires = token.unverified().expires;
-            let proof = TokenProof { cluster: cluster.clone(), pod: None, expires };
+            let proof = TokenProof { cluster: cluster.clone(), named: true, pod: None, expires };
             Caller::of_token(id("web"), proof)
         });
         Box::pin(async { answer })
@@ -78,4 +78,36 @@ async fn a_caller_is_who_its_certificate_or_else_its_token_says() {
     let refused = identify(None, &headers(&[token, east]), None).await.expect_err("refused");
     assert_eq!(refused.kind, RefusalKind::Unauthenticated);
     assert!(identify(Some(&db), &headers(&[token, east]), None).await.is_ok());
+}
+
+/// The same, beside a config cluster.
+#[derive(Debug)]
+struct WithConfigCluster;
+
+impl CallerRegistry for WithConfigCluster {
+    fn verify<'a>(&'a self, token: &'a str, cluster: &'a ClusterId) -> CallerAnswer<'a> {
+        Registry.verify(token, cluster)
+    }
+
+    fn unnamed(&self) -> Option<ClusterId> {
+        Some("config".into())
+    }
+
+    fn runs(&self, _: &ClusterId, _: &SpiffeId) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn a_token_of_no_named_cluster_is_that_of_the_config_cluster_and_no_proxys() {
+    let signer = Signer::new("https://issuer.example", "k1");
+    let bearer = format!("Bearer {}", signer.sign(&signer.claims(SystemTime::now())));
+    let of = async |values: &[(&'static str, &str)]| {
+        identify(None, &headers(values), Some(&WithConfigCluster)).await.expect("known")
+    };
+    let unnamed = of(&[("authorization", &bearer)]).await;
+    assert_eq!(unnamed.token().expect("a token").cluster.as_str(), "config");
+    assert!(unnamed.is_named().is_err(), "it may ask how others fare");
+    let named = of(&[("authorization", &bearer), ("clusterid", "config")]).await;
+    assert!(named.is_named().is_ok());
 }

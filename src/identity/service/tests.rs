@@ -142,7 +142,8 @@ async fn a_token_is_enough_and_a_certificate_is_renewed_only_where_its_pod_is_kn
         let peer = ca.roots().authenticate(&chain, SystemTime::now()).expect("verifies");
         Caller::of_certificate(Arc::new(peer), cluster.map(ClusterId::from))
     };
-    let proof = TokenProof { cluster: "west".into(), pod: None, expires: SystemTime::now() };
+    let proof =
+        TokenProof { cluster: "west".into(), named: true, pod: None, expires: SystemTime::now() };
     let by_token = Caller::of_token(id("db"), proof);
     for (caller, code) in [
         (by_token, None),

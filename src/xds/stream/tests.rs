@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use super::*;
 use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
 use crate::identity::caller::{CallerAnswer, CallerRegistry};
+use crate::identity::credential::{CredentialName, CredentialRegistry, CredentialState};
 use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
 use crate::model::{ClusterId, KnownClusters};
@@ -29,6 +30,21 @@ impl CallerRegistry for NobodyByToken {
 
     fn runs(&self, _: &ClusterId, _: &SpiffeId) -> bool {
         false
+    }
+}
+
+/// Reads no Secrets.
+#[derive(Debug)]
+struct NoCredentials;
+
+impl CredentialRegistry for NoCredentials {
+    fn follow(
+        &self,
+        _: &ClusterId,
+        _: &SpiffeId,
+        _: &CredentialName,
+    ) -> watch::Receiver<CredentialState> {
+        watch::channel(CredentialState::default()).1
     }
 }
 
@@ -69,6 +85,8 @@ fn stream_with(
         identity,
         trust_domain: watch::channel(Some("cluster.local".into())).1,
         callers: Arc::new(NobodyByToken),
+        credentials: Arc::new(NoCredentials),
+        members: Arc::new(Vec::new),
         tokens_count: true,
         connections,
         stats: Arc::default(),

@@ -1,0 +1,345 @@
+//! Secrets of members, read for the gateways that run there.
+//!
+//! A gateway's certificate stands in a Secret of its own cluster and namespace. It is read there, and only while the
+//! gateway's own account may list Secrets of that namespace, as its API server says: who may not read a key itself is not
+//! given it here. One task for each account and Secret that anybody asks for; nothing is ever written to disk.
+
+mod access;
+mod secret_kind;
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::pending;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use self::access::{AccessReviews, ReviewOutcome};
+use self::secret_kind::{KeptSecret, SecretKind};
+use super::reconciler::MemberClients;
+use crate::apiserver::{ApiClient, ApiError, ListSelection, ReadLimits, WatchEvent};
+use crate::codes::{self, Code};
+use crate::identity::SpiffeId;
+use crate::identity::credential::{
+    Credential, CredentialName, CredentialPart, CredentialRegistry, CredentialState,
+    CredentialTrouble, ROOTS_SUFFIX, SecretFields,
+};
+use crate::model::ClusterId;
+use crate::task::Supervisor;
+
+/// The most credentials that are followed at once.
+const FOLLOWED_MAX: usize = 4096;
+/// How long to rest where an API server can't be asked.
+const RETRY: Duration = Duration::from_secs(5);
+/// Events of a reader that wait. A full channel makes it wait, and in the end the server.
+const EVENTS_MAX: usize = 8;
+/// A Secret has at most 1 MiB of data.
+const OBJECT_BYTES_MAX: usize = 2 << 20;
+
+/// Of which member, for whom, and what.
+type CredentialKey = (ClusterId, SpiffeId, CredentialName);
+
+/// Reads Secrets of members for gateways.
+#[derive(Debug)]
+pub struct MemberCredentials {
+    clients: watch::Receiver<Arc<MemberClients>>,
+    tasks: Supervisor,
+    access: Arc<AccessReviews>,
+    followed: Arc<Mutex<Followed>>,
+}
+
+/// The states that somebody follows.
+type Followed = HashMap<CredentialKey, watch::Sender<CredentialState>>;
+
+impl MemberCredentials {
+    /// One that reads nothing yet. Tasks are made in `tasks`.
+    pub fn new(clients: watch::Receiver<Arc<MemberClients>>, tasks: Supervisor) -> Self {
+        Self { clients, tasks, access: Arc::default(), followed: Arc::default() }
+    }
+}
+
+impl CredentialRegistry for MemberCredentials {
+    fn follow(
+        &self,
+        cluster: &ClusterId,
+        account: &SpiffeId,
+        name: &CredentialName,
+    ) -> watch::Receiver<CredentialState> {
+        let key = (cluster.clone(), account.clone(), name.clone());
+        let mut followed = lock(&self.followed);
+        if let Some(state) = followed.get(&key) {
+            return state.subscribe();
+        }
+        if followed.len() >= FOLLOWED_MAX {
+            let fact = format!("{FOLLOWED_MAX} Secrets are read for gateways already, and no more");
+            return watch::channel(nothing(&codes::SECRET_UNREADABLE, fact)).1;
+        }
+        let (state, seen) = watch::channel(CredentialState::default());
+        followed.insert(key.clone(), state.clone());
+        let follower = CredentialFollower {
+            key,
+            clients: self.clients.clone(),
+            access: Arc::clone(&self.access),
+            followed: Arc::clone(&self.followed),
+            state,
+        };
+        self.tasks.spawn("gateway secret", follower.run());
+        seen
+    }
+}
+
+/// Nothing to send, and why.
+fn nothing(code: &'static Code, fact: String) -> CredentialState {
+    let trouble = Some(CredentialTrouble { code, fact });
+    CredentialState { current: None, trouble, settled: true }
+}
+
+/// Follows one credential until nobody asks for it any more.
+struct CredentialFollower {
+    key: CredentialKey,
+    clients: watch::Receiver<Arc<MemberClients>>,
+    access: Arc<AccessReviews>,
+    followed: Arc<Mutex<Followed>>,
+    state: watch::Sender<CredentialState>,
+}
+
+impl Drop for CredentialFollower {
+    /// Whoever asks next begins anew.
+    fn drop(&mut self) {
+        let mut followed = lock(&self.followed);
+        if followed.get(&self.key).is_some_and(|state| state.same_channel(&self.state)) {
+            followed.remove(&self.key);
+        }
+    }
+}
+
+impl CredentialFollower {
+    async fn run(self) {
+        tokio::select! {
+            () = self.follow() => {}
+            () = self.abandoned() => {}
+        }
+    }
+
+    /// Waits until nobody follows it, and takes it away before anybody can.
+    async fn abandoned(&self) {
+        loop {
+            self.state.closed().await;
+            let mut followed = lock(&self.followed);
+            if self.state.receiver_count() == 0 {
+                followed.remove(&self.key);
+                return;
+            }
+        }
+    }
+
+    async fn follow(&self) {
+        let mut clients = self.clients.clone();
+        loop {
+            let client = clients.borrow_and_update().get(&self.key.0).cloned();
+            let with = async {
+                match &client {
+                    Some(client) => self.by_client(client).await,
+                    None => {
+                        let cluster = &self.key.0;
+                        self.trouble(
+                            &codes::SECRET_UNREADABLE,
+                            format!("the API server of {cluster} can't be asked now"),
+                        );
+                        pending::<()>().await;
+                    }
+                }
+            };
+            let other = async {
+                loop {
+                    if clients.changed().await.is_err() {
+                        pending::<()>().await;
+                    }
+                    let now = clients.borrow_and_update().get(&self.key.0).cloned();
+                    let same = match (&now, &client) {
+                        (Some(now), Some(before)) => now.is_same(before),
+                        (None, None) => true,
+                        _ => false,
+                    };
+                    if !same {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = with => {}
+                () = other => {}
+            }
+        }
+    }
+
+    /// Reads, and asks again now and then whether it may be read.
+    async fn by_client(&self, client: &ApiClient) {
+        let (cluster, account, _) = &self.key;
+        let mut reading = None;
+        loop {
+            let verdict = self.access.ask(cluster, client, account).await;
+            let wait = verdict.counts();
+            match verdict {
+                ReviewOutcome::Allowed => {
+                    reading.get_or_insert_with(|| Box::pin(self.read(client)));
+                }
+                ReviewOutcome::Denied => {
+                    reading = None;
+                    let (ns, name) = (account.namespace(), account.service_account());
+                    let fact = format!(
+                        "account {name} may not list secrets in namespace {ns} of cluster {cluster}"
+                    );
+                    self.set(nothing(&codes::SECRET_DENIED, fact));
+                }
+                // Whoever might is let go on; whoever was never asked about waits.
+                ReviewOutcome::Unknown(fact) => {
+                    self.trouble(&codes::SECRET_UNREADABLE, fact);
+                }
+            }
+            match &mut reading {
+                Some(reading) => {
+                    tokio::select! {
+                        () = reading.as_mut() => {}
+                        () = tokio::time::sleep(wait) => continue,
+                    }
+                    tokio::time::sleep(RETRY).await;
+                }
+                None => tokio::time::sleep(wait).await,
+            }
+            reading = None;
+        }
+    }
+
+    /// Reads the Secrets that it may stand in, and tells what they come to. Ends only if the reader does.
+    async fn read(&self, client: &ApiClient) {
+        let (_, _, name) = &self.key;
+        let limits = ReadLimits { object_bytes: OBJECT_BYTES_MAX, ..ReadLimits::default() };
+        // Roots may stand in a Secret of their own.
+        let own = match name.part {
+            CredentialPart::Roots => {
+                vec![format!("{}{ROOTS_SUFFIX}", name.name), name.name.to_string()]
+            }
+            CredentialPart::Pair => vec![name.name.to_string()],
+        };
+        let found = Mutex::new(FoundSecrets::default());
+        let follow = |secret: &str| {
+            let selection = ListSelection {
+                namespace: Some(name.namespace.to_string()),
+                fields: Some(format!("metadata.name={secret}")),
+                ..ListSelection::all("", "v1", "secrets")
+            };
+            let (found, own, secret) = (&found, &own, Arc::<str>::from(secret));
+            async move {
+                let (events, mut taken) = mpsc::channel(EVENTS_MAX);
+                let consume = async {
+                    while let Some(event) = taken.recv().await {
+                        let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                        if found.take(&secret, event) {
+                            self.show(own, &found);
+                        }
+                    }
+                };
+                tokio::select! {
+                    () = client.read(SecretKind, selection, limits, &events) => {}
+                    () = consume => {}
+                }
+            }
+        };
+        futures::future::join_all(own.iter().map(|secret| follow(secret))).await;
+    }
+
+    /// What is there comes to a state. A bad one, or none, replaces no good one.
+    fn show(&self, own: &[String], found: &FoundSecrets) {
+        let (cluster, _, name) = &self.key;
+        if let Some(error) = &found.failed {
+            let code = &codes::SECRET_UNREADABLE;
+            let next = match error {
+                ApiError::Forbidden(_) => {
+                    "; grant its reader secrets: strait cluster add CONTEXT --gateway-secrets NAMESPACE"
+                }
+                _ => "",
+            };
+            return self
+                .trouble(code, format!("secret {name} of cluster {cluster}: {error}{next}"));
+        }
+        if own.iter().any(|secret| !found.secrets.contains_key(secret.as_str())) {
+            return;
+        }
+        let mut there =
+            own.iter().filter_map(|secret| found.secrets.get(secret.as_str())?.as_ref());
+        // Of two, the first that has it.
+        let fields = there.clone().find(|fields| fields.roots.is_some()).or_else(|| there.next());
+        let Some(fields) = fields else {
+            let fact = format!("cluster {cluster} has no secret {name}");
+            return self.trouble(&codes::SECRET_MISSING, fact);
+        };
+        let origin = format!("secret {name} of cluster {cluster}");
+        match Credential::of(name.part, fields, &origin, SystemTime::now()) {
+            Ok(current) => self.set(CredentialState {
+                current: Some(Arc::new(current)),
+                trouble: None,
+                settled: true,
+            }),
+            Err(error) => self.trouble(&codes::SECRET_INVALID, error.to_string()),
+        }
+    }
+
+    /// Says what is wrong; what may be sent stays.
+    fn trouble(&self, code: &'static Code, fact: String) {
+        let current = self.state.borrow().current.clone();
+        self.set(CredentialState { current, ..nothing(code, fact) });
+    }
+
+    fn set(&self, new: CredentialState) {
+        let before = self.state.borrow().trouble.clone();
+        if before != new.trouble {
+            let (cluster, account, name) = &self.key;
+            match &new.trouble {
+                Some(CredentialTrouble { code, fact }) => {
+                    warn!(code = code.id, %cluster, %account, secret = %name, "{fact}");
+                }
+                None => info!(%cluster, %account, secret = %name, "a gateway's secret is read"),
+            }
+        }
+        self.state.send_if_modified(|held| {
+            let differs = *held != new;
+            if differs {
+                *held = new;
+            }
+            differs
+        });
+    }
+}
+
+/// What was read of the Secrets of some names.
+#[derive(Default)]
+struct FoundSecrets {
+    /// By name; `None` where there is none.
+    secrets: BTreeMap<Arc<str>, Option<SecretFields>>,
+    failed: Option<ApiError>,
+}
+
+impl FoundSecrets {
+    /// Takes what a reader says; whether that makes a difference.
+    fn take(&mut self, secret: &Arc<str>, event: WatchEvent<KeptSecret>) -> bool {
+        let found = match event {
+            WatchEvent::Restarted { mut objects, .. } => objects.pop().map(|kept| kept.fields),
+            WatchEvent::Applied(kept) => Some(kept.fields),
+            WatchEvent::Deleted(_) | WatchEvent::Invalid(_) => None,
+            WatchEvent::Answered => return self.failed.take().is_some(),
+            WatchEvent::Failed(error) => {
+                self.failed = Some(error);
+                return true;
+            }
+        };
+        self.failed = None;
+        self.secrets.insert(Arc::clone(secret), found);
+        true
+    }
+}
+
+fn lock(followed: &Mutex<Followed>) -> MutexGuard<'_, Followed> {
+    followed.lock().unwrap_or_else(PoisonError::into_inner)
+}

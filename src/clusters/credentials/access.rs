@@ -1,0 +1,128 @@
+//! Asks an API server whether an account may list the Secrets of its namespace (SubjectAccessReview), and remembers what it
+//! said for a while.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::apiserver::{ApiClient, ApiError};
+use crate::identity::SpiffeId;
+use crate::model::ClusterId;
+
+const PATH: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// How long an API server may take.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How long a yes counts, and a no.
+const YES_COUNTS: Duration = Duration::from_secs(300);
+const NO_COUNTS: Duration = Duration::from_secs(60);
+/// When to ask again where nothing was said.
+const RETRY: Duration = Duration::from_secs(5);
+/// The most answers that are remembered.
+const ANSWERS_MAX: usize = 4096;
+
+/// What API servers said.
+#[derive(Debug, Default)]
+pub(super) struct AccessReviews {
+    answers: Mutex<HashMap<AccessQuestion, (Instant, bool)>>,
+}
+
+/// The account of a member.
+type AccessQuestion = (ClusterId, SpiffeId);
+
+/// What an API server says of an account.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ReviewOutcome {
+    Allowed,
+    Denied,
+    /// It could not be asked, and why.
+    Unknown(String),
+}
+
+impl ReviewOutcome {
+    /// How long it counts.
+    pub(super) fn counts(&self) -> Duration {
+        match self {
+            Self::Allowed => YES_COUNTS,
+            Self::Denied => NO_COUNTS,
+            Self::Unknown(_) => RETRY,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct AccessAnswer {
+    #[serde(default)]
+    status: AccessStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AccessStatus {
+    allowed: bool,
+}
+
+impl AccessReviews {
+    /// Whether an account may list the Secrets of its namespace.
+    pub(super) async fn ask(
+        &self,
+        cluster: &ClusterId,
+        client: &ApiClient,
+        account: &SpiffeId,
+    ) -> ReviewOutcome {
+        let question = (cluster.clone(), account.clone());
+        let now = Instant::now();
+        if let Some((until, allowed)) = self.answers().get(&question).copied()
+            && now < until
+        {
+            return verdict(allowed);
+        }
+        let (namespace, name) = (account.namespace(), account.service_account());
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {
+                "user": format!("system:serviceaccount:{namespace}:{name}"),
+                "groups": [
+                    "system:serviceaccounts", format!("system:serviceaccounts:{namespace}"),
+                    "system:authenticated",
+                ],
+                "resourceAttributes": {
+                    "verb": "list", "group": "", "version": "v1", "resource": "secrets",
+                    "namespace": namespace,
+                },
+            },
+        });
+        let asked = client.create::<AccessAnswer>(PATH, &review);
+        let allowed = match tokio::time::timeout(LIMIT, asked).await {
+            Ok(Ok(answer)) => answer.status.allowed,
+            Ok(Err(error @ ApiError::Forbidden(_))) => {
+                return ReviewOutcome::Unknown(format!(
+                    "cluster {cluster}: {error}; its reader needs the right to create subjectaccessreviews (authorization.k8s.io)"
+                ));
+            }
+            Ok(Err(error)) => return ReviewOutcome::Unknown(format!("cluster {cluster}: {error}")),
+            Err(_) => {
+                let fact = format!("cluster {cluster}: no answer in {LIMIT:?}");
+                return ReviewOutcome::Unknown(fact);
+            }
+        };
+        let mut answers = self.answers();
+        if answers.len() >= ANSWERS_MAX {
+            answers.retain(|_, (until, _)| now < *until);
+        }
+        if answers.len() < ANSWERS_MAX {
+            answers.insert(question, (now + verdict(allowed).counts(), allowed));
+        }
+        verdict(allowed)
+    }
+
+    fn answers(&self) -> MutexGuard<'_, HashMap<AccessQuestion, (Instant, bool)>> {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn verdict(allowed: bool) -> ReviewOutcome {
+    if allowed { ReviewOutcome::Allowed } else { ReviewOutcome::Denied }
+}

@@ -1,0 +1,85 @@
+//! What is decoded of a Secret.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use crate::apiserver::{Form, Identity, Keyed, Meta, NamespacedName, ObjectKind, null_as_default};
+use crate::identity::credential::SecretFields;
+
+/// Secrets that hold credentials: of others nothing is kept.
+pub(super) struct SecretKind;
+
+/// A Secret as it is kept.
+#[derive(Debug)]
+pub(super) struct KeptSecret {
+    key: NamespacedName,
+    pub(super) fields: SecretFields,
+}
+
+impl Keyed for KeptSecret {
+    fn key(&self) -> NamespacedName {
+        self.key.clone()
+    }
+
+    fn weight(&self) -> usize {
+        let SecretFields { certificate, key, roots } = &self.fields;
+        let bytes = [certificate, key, roots].into_iter().flatten().map(Vec::len).sum::<usize>();
+        size_of::<Self>() + bytes
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct SecretForm<'a> {
+    #[serde(borrow, deserialize_with = "null_as_default")]
+    metadata: Meta<'a>,
+    #[serde(deserialize_with = "null_as_default")]
+    data: CredentialKeys,
+}
+
+/// The keys by which certificates stand in Secrets: Kubernetes' own, and those that Istio took first.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct CredentialKeys {
+    #[serde(rename = "tls.crt")]
+    tls_certificate: Option<String>,
+    #[serde(rename = "tls.key")]
+    tls_key: Option<String>,
+    #[serde(rename = "ca.crt")]
+    tls_roots: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    cacert: Option<String>,
+}
+
+impl<'a> Form<'a> for SecretForm<'a> {
+    fn identity(&self) -> Identity<'_> {
+        self.metadata.identity()
+    }
+}
+
+impl ObjectKind for SecretKind {
+    type ObjectForm<'a> = SecretForm<'a>;
+    type Kept = KeptSecret;
+    type List = Vec<KeptSecret>;
+
+    const PROTOBUF: bool = false;
+
+    fn keep(&self, form: SecretForm<'_>) -> KeptSecret {
+        let Identity { namespace, name, .. } = form.metadata.identity();
+        let key = NamespacedName { namespace: namespace.into(), name: name.into() };
+        let CredentialKeys { tls_certificate, tls_key, tls_roots, cert, key: own_key, cacert } =
+            form.data;
+        // What is no base64 is no certificate either, which is said of it then.
+        let bytes = |text: Option<String>, other: Option<String>| {
+            text.or(other).map(|text| STANDARD.decode(text).unwrap_or_default())
+        };
+        let fields = SecretFields {
+            certificate: bytes(tls_certificate, cert),
+            key: bytes(tls_key, own_key),
+            roots: bytes(tls_roots, cacert),
+        };
+        KeptSecret { key, fields }
+    }
+}

@@ -1,0 +1,318 @@
+//! Secrets that a gateway asks for on its stream (SDS): which, and what it was sent of them.
+//!
+//! Pure. What is known of each comes from the stream, as it becomes known. A secret is sent when there is one and when it
+//! changes, and never taken back: whoever holds a certificate goes on with it until there is a better one. A name of which
+//! there is nothing is said so once, so that nobody waits for it with others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source::Specifier};
+use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::asked::{Handled, Violation, check_names};
+use super::form::ProtocolForm;
+use super::request::AdsRequest;
+use super::resource::Version;
+use super::unknown_types::{SideResource, SideResponse};
+use crate::identity::credential::{Credential, CredentialState, CredentialTrouble};
+
+/// The type.
+pub(super) const SECRET: &str =
+    "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+/// The most that one stream may ask for.
+const SECRETS_MAX: usize = 1024;
+
+/// What a stream asked for, and was sent.
+#[derive(Debug, Default)]
+pub(super) struct SecretWatches {
+    names: BTreeMap<Arc<str>, AskedSecret>,
+    /// Of a response that was not answered yet.
+    nonce: Option<u64>,
+    /// What the client refused last.
+    refused: Option<String>,
+}
+
+/// One secret.
+#[derive(Debug, Default)]
+struct AskedSecret {
+    known: Option<KnownSecret>,
+    /// What the client holds.
+    sent: Option<u64>,
+    /// It was told that there is nothing.
+    told_missing: bool,
+}
+
+/// What is known of one.
+#[derive(Debug)]
+struct KnownSecret {
+    /// It encoded, and the hash of that.
+    current: Option<(u64, Vec<u8>)>,
+    trouble: Option<CredentialTrouble>,
+}
+
+/// How a secret fares, for whoever looks at its proxy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretReport {
+    /// The name that was asked for.
+    pub name: Arc<str>,
+    /// Whether the proxy has been sent it.
+    pub sent: bool,
+    /// Why there is nothing, or nothing newer.
+    pub trouble: Option<CredentialTrouble>,
+}
+
+impl SecretWatches {
+    /// Takes a request.
+    ///
+    /// # Errors
+    /// It asks for too much.
+    pub(super) fn on_request(
+        &mut self,
+        form: ProtocolForm,
+        request: &AdsRequest<'_>,
+    ) -> Result<Handled, Violation> {
+        let AdsRequest { names, dropped, listed, nonce, error, .. } = request;
+        check_names(names.iter().chain(listed.iter().map(|(name, _)| name)), 0)?;
+        let answered = u64::from_str_radix(nonce, 16).ok();
+        let is_answer = self.nonce.take_if(|nonce| Some(*nonce) == answered).is_some();
+        if is_answer {
+            self.refused = error.as_ref().map(|error| error.message.clone());
+        }
+        match form {
+            ProtocolForm::Delta => {
+                dropped.iter().for_each(|name| _ = self.names.remove(*name));
+                for (name, version) in listed {
+                    let held = Version::parse(version).map(|version| version.0);
+                    // Whatever it holds is something: it is not taken back.
+                    self.watch(name)?.sent = Some(held.unwrap_or_default());
+                }
+                for name in names {
+                    let is_listed = listed.iter().any(|(listed, _)| listed == name);
+                    let watched = self.watch(name)?;
+                    if !is_listed {
+                        // A client may have forgotten a name that it subscribes to again (xDS, delta).
+                        (watched.sent, watched.told_missing) = (None, false);
+                    }
+                }
+            }
+            ProtocolForm::Sotw => {
+                self.names.retain(|name, _| names.contains(&&**name));
+                for name in names {
+                    let watched = self.watch(name)?;
+                    if nonce.is_empty() {
+                        (watched.sent, watched.told_missing) = (None, false);
+                    }
+                }
+            }
+        }
+        Ok(match (is_answer, error) {
+            (true, Some(_)) => Handled::Refusal,
+            (true, None) => Handled::Answer,
+            (false, _) => Handled::Request,
+        })
+    }
+
+    fn watch(&mut self, name: &str) -> Result<&mut AskedSecret, Violation> {
+        if !self.names.contains_key(name) {
+            if self.names.len() >= SECRETS_MAX {
+                return Err(Violation::TooManyNames(self.names.len() + 1));
+            }
+            self.names.insert(name.into(), AskedSecret::default());
+        }
+        // Made above where it was not there.
+        self.names.get_mut(name).ok_or(Violation::TooManyNames(SECRETS_MAX))
+    }
+
+    /// The names that are asked for.
+    pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.names.keys()
+    }
+
+    /// What the client refused last.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// Notes what is known of a secret.
+    pub(super) fn offer(&mut self, name: &str, state: &CredentialState) {
+        if let Some(watched) = self.names.get_mut(name).filter(|_| state.settled) {
+            let current = state.current.as_ref().map(|credential| {
+                let body = encode(name, credential);
+                (xxh3_64(&body), body)
+            });
+            watched.known = Some(KnownSecret { current, trouble: state.trouble.clone() });
+        }
+    }
+
+    /// Whether something is to be sent.
+    pub(super) fn is_due(&self) -> bool {
+        self.names.values().any(|one| one.next().is_some())
+    }
+
+    /// The next response, under a nonce: one secret, whose version is then that of the response, or all names of which
+    /// there is nothing.
+    pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
+        let mut names = self.names.iter_mut();
+        let due = names.find_map(|(name, watched)| match watched.next()? {
+            SecretNews::Secret(hash, body) => Some((name, hash, body.to_vec(), watched)),
+            SecretNews::Missing => None,
+        });
+        let mut response = SideResponse::of(form, SECRET, nonce, Vec::new());
+        if let Some((name, hash, body, watched)) = due {
+            watched.sent = Some(hash);
+            let (name, type_url) = (name.to_string(), SECRET.to_owned());
+            response.resources.push(SideResource { name, type_url, body });
+        } else {
+            for (name, watched) in &mut self.names {
+                if let Some(SecretNews::Missing) = watched.next() {
+                    watched.told_missing = true;
+                    response.removed.push(Arc::clone(name));
+                }
+            }
+            if response.removed.is_empty() {
+                return None;
+            }
+        }
+        self.nonce = Some(nonce);
+        Some(response)
+    }
+
+    /// How each fares, by name.
+    pub(super) fn reports(&self) -> Vec<SecretReport> {
+        let report = |(name, watched): (&Arc<str>, &AskedSecret)| SecretReport {
+            name: Arc::clone(name),
+            sent: watched.sent.is_some(),
+            trouble: watched.known.as_ref().and_then(|known| known.trouble.clone()),
+        };
+        self.names.iter().map(report).collect()
+    }
+}
+
+/// What a client is to be told of a secret.
+enum SecretNews<'a> {
+    Secret(u64, &'a [u8]),
+    Missing,
+}
+
+impl AskedSecret {
+    fn next(&self) -> Option<SecretNews<'_>> {
+        match &self.known.as_ref()?.current {
+            Some((hash, body)) => {
+                (self.sent != Some(*hash)).then_some(SecretNews::Secret(*hash, body))
+            }
+            // What it holds it keeps.
+            None => (self.sent.is_none() && !self.told_missing).then_some(SecretNews::Missing),
+        }
+    }
+}
+
+/// A secret as Envoy takes it.
+fn encode(name: &str, credential: &Credential) -> Vec<u8> {
+    let inline = |bytes: &[u8]| {
+        let specifier = Some(Specifier::InlineBytes(bytes.to_vec()));
+        Some(DataSource { specifier, ..Default::default() })
+    };
+    let kind = match credential {
+        Credential::Pair { chain, key } => tls::secret::Type::TlsCertificate(tls::TlsCertificate {
+            certificate_chain: inline(chain),
+            private_key: inline(key),
+            ..Default::default()
+        }),
+        Credential::Roots(roots) => {
+            tls::secret::Type::ValidationContext(tls::CertificateValidationContext {
+                trusted_ca: inline(roots),
+                ..Default::default()
+            })
+        }
+    };
+    tls::Secret { name: name.to_owned(), r#type: Some(kind) }.encode_to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: &str = "kubernetes://shop-tls";
+
+    fn request<'a>(names: &[&'a str], nonce: &'a str) -> AdsRequest<'a> {
+        AdsRequest { type_url: SECRET, names: names.to_vec(), nonce, ..AdsRequest::default() }
+    }
+
+    fn here(roots: &str) -> CredentialState {
+        let current = Some(Arc::new(Credential::Roots(roots.into())));
+        CredentialState { current, trouble: None, settled: true }
+    }
+
+    fn gone() -> CredentialState {
+        CredentialState { current: None, trouble: None, settled: true }
+    }
+
+    /// What is sent next: names with their bodies' lengths, and names that are not there.
+    fn sent(watches: &mut SecretWatches, form: ProtocolForm) -> Option<(Vec<String>, usize)> {
+        let response = watches.take(form, 7)?;
+        let names = response.resources.into_iter().map(|one| one.name).collect();
+        Some((names, response.removed.len()))
+    }
+
+    #[test]
+    fn a_secret_is_sent_when_it_is_there_and_changes_and_is_never_taken_back() {
+        for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
+            let mut watches = SecretWatches::default();
+            watches.on_request(form, &request(&[NAME], "")).expect("taken");
+            assert!(!watches.is_due(), "nobody has looked yet");
+            watches.offer(NAME, &CredentialState::default());
+            assert_eq!(sent(&mut watches, form), None, "nor now");
+            watches.offer(NAME, &gone());
+            assert_eq!(sent(&mut watches, form), Some((vec![], 1)), "nobody waits for it");
+            assert_eq!(sent(&mut watches, form), None, "it was said once");
+            watches.offer(NAME, &here("a"));
+            assert_eq!(sent(&mut watches, form), Some((vec![NAME.to_owned()], 0)));
+            watches.offer(NAME, &here("a"));
+            assert_eq!(sent(&mut watches, form), None);
+            watches.offer(NAME, &here("b"));
+            assert_eq!(sent(&mut watches, form), Some((vec![NAME.to_owned()], 0)));
+            watches.offer(NAME, &gone());
+            assert_eq!(sent(&mut watches, form), None, "it keeps what it has");
+            watches.offer(NAME, &here("b"));
+            assert_eq!(sent(&mut watches, form), None, "it has that");
+        }
+    }
+
+    #[test]
+    fn what_a_client_lists_is_sent_only_if_it_differs() {
+        let body = encode(NAME, &Credential::Roots("a".into()));
+        let version = Version(xxh3_64(&body)).to_string();
+        for (state, expected) in [(here("a"), None), (here("b"), Some(1)), (gone(), None)] {
+            let mut watches = SecretWatches::default();
+            let listed = vec![(NAME, version.as_str())];
+            let first = AdsRequest { listed, ..request(&[NAME], "") };
+            watches.on_request(ProtocolForm::Delta, &first).expect("taken");
+            watches.offer(NAME, &state);
+            let sent = sent(&mut watches, ProtocolForm::Delta).map(|(names, _)| names.len());
+            assert_eq!(sent, expected);
+        }
+    }
+
+    #[test]
+    fn an_answer_is_one_once_and_a_refusal_is_kept() {
+        let mut watches = SecretWatches::default();
+        watches.on_request(ProtocolForm::Sotw, &request(&[NAME], "")).expect("taken");
+        watches.offer(NAME, &here("a"));
+        watches.take(ProtocolForm::Sotw, 7).expect("sent");
+        let error = Some(Box::new(strait_proto::envoy::google::rpc::Status {
+            message: "bad".into(),
+            ..Default::default()
+        }));
+        let refusal = AdsRequest { error, ..request(&[NAME], "7") };
+        assert_eq!(watches.on_request(ProtocolForm::Sotw, &refusal), Ok(Handled::Refusal));
+        assert_eq!(watches.refused(), Some("bad"));
+        let again = watches.on_request(ProtocolForm::Sotw, &request(&[NAME], "7"));
+        assert_eq!(again, Ok(Handled::Request));
+        assert!(!watches.is_due(), "what is refused is not sent again as it is");
+        watches.on_request(ProtocolForm::Sotw, &request(&[], "7")).expect("taken");
+        assert_eq!(watches.names().count(), 0);
+    }
+}

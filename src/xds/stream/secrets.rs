@@ -1,0 +1,89 @@
+//! Secrets that a gateway asks for on its stream: whose they may be, and how what is known of them gets into the session.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tonic::Status;
+use tracing::warn;
+
+use super::{Stream, StreamEnd, violation_status};
+use crate::codes;
+use crate::identity::credential::{CredentialName, CredentialState, CredentialTrouble};
+use crate::xds::connections::lock;
+use crate::xds::request::AdsRequest;
+use crate::xds::session::Handled;
+
+impl Stream {
+    /// Takes a request for secrets, and follows those that are asked for now.
+    pub(super) fn take_secrets_request(
+        &mut self,
+        request: &AdsRequest<'_>,
+    ) -> Result<(), StreamEnd> {
+        let handled = lock(&self.session)
+            .on_secrets_request(request)
+            .map_err(|violation| violation_status(&violation))?;
+        if handled == Handled::Request && !self.budget.take(Instant::now()) {
+            let text = "STR0503: more than 50 unasked-for requests a second";
+            return Err(StreamEnd::by("requests", Status::resource_exhausted(text)));
+        }
+        if handled == Handled::Refusal
+            && let Some(admitted) = &self.admitted
+        {
+            let error = lock(&self.session).refused_secret().unwrap_or_default().to_owned();
+            let error: String = error.chars().take(400).collect();
+            let proxy = &admitted.proxy.id;
+            warn!(code = "STR0507", %proxy, kind = "sds", error, "the proxy refused a secret");
+        }
+        self.follow_secrets();
+        Ok(())
+    }
+
+    /// Follows the secrets that are asked for, once the proxy is known to be a pod of its cluster; those of its own
+    /// namespace.
+    pub(super) fn follow_secrets(&mut self) {
+        let Some(admitted) = &self.admitted else { return };
+        let mut session = lock(&self.session);
+        let names: Vec<Arc<str>> = session.secrets().cloned().collect();
+        if names.is_empty() && self.secrets.is_empty() {
+            return;
+        }
+        self.secrets.retain(|name, _| names.contains(name));
+        let own = admitted.proxy.namespace();
+        for name in names {
+            if self.secrets.contains_key(&name) {
+                continue;
+            }
+            let missing = |fact: String| CredentialState {
+                trouble: Some(CredentialTrouble { code: &codes::SECRET_MISSING, fact }),
+                settled: true,
+                ..CredentialState::default()
+            };
+            match CredentialName::parse(&name, own) {
+                None => session.offer_secret(&name, &missing(format!("{name} names no Secret"))),
+                Some(found) if found.namespace != *own => {
+                    let fact = format!("{found} is in another namespace than the proxy, {own}");
+                    session.offer_secret(&name, &missing(fact));
+                }
+                // Until its pod is seen anybody could say so; it is asked again then.
+                Some(_) if !admitted.account.charge().verified => {}
+                Some(found) => {
+                    let (cluster, account) = (&admitted.proxy.cluster, self.caller.identity());
+                    let mut state = self.shared.credentials.follow(cluster, account, &found);
+                    session.offer_secret(&name, &state.borrow_and_update());
+                    self.secrets.insert(name, state);
+                }
+            }
+        }
+        drop(session);
+        self.idle = false;
+    }
+
+    /// Takes what became of a secret.
+    pub(super) fn take_secret(&mut self, name: &str) {
+        if let Some(state) = self.secrets.get_mut(name) {
+            let now = state.borrow_and_update().clone();
+            self.idle = false;
+            lock(&self.session).offer_secret(name, &now);
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Gateways that ask for Secrets of their own cluster and namespace (SDS over ADS): what they are sent, and what not.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use prost::Message as _;
+use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
+use strait::xds::client::channel;
+use strait::xds::resource::ResourceType;
+use strait_proto::envoy::envoy::config::core::v3::data_source::Specifier;
+use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3::{Secret, secret};
+use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryRequest;
+use strait_proto::envoy::envoy::service::discovery::v3::DiscoveryResponse;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_sim::{Fault, objects};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, holds, wait_until};
+
+const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
+/// How long nothing may come where nothing should.
+const QUIET: Duration = Duration::from_millis(500);
+
+/// The Envoy of an ingress gateway.
+struct Gateway {
+    requests: mpsc::Sender<DiscoveryRequest>,
+    responses: Streaming<DiscoveryResponse>,
+    /// Of the last response about secrets.
+    nonce: String,
+}
+
+impl Gateway {
+    async fn open(server: &Server, setup: &Setup, proxy: &Proxy) -> Self {
+        let tls = setup.certificate(proxy.namespace, proxy.account);
+        let channel = channel(server.bound.xds, "localhost", tls).await.expect("connected");
+        let (requests, taken) = mpsc::channel(16);
+        let first = DiscoveryRequest {
+            type_url: ResourceType::Cluster.url().to_owned(),
+            node: Some(proxy.node()),
+            ..Default::default()
+        };
+        requests.send(first).await.expect("room");
+        let mut client = AggregatedDiscoveryServiceClient::new(channel);
+        let answer = client.stream_aggregated_resources(ReceiverStream::new(taken)).await;
+        let mut gateway = Self {
+            requests,
+            responses: answer.expect("let in").into_inner(),
+            nonce: String::new(),
+        };
+        gateway.next().await.expect("its upstream clusters");
+        gateway
+    }
+
+    async fn ask(&self, names: &[&str]) {
+        let resource_names = names.iter().map(|name| (*name).to_owned()).collect();
+        let request = DiscoveryRequest {
+            type_url: SECRET.to_owned(),
+            resource_names,
+            response_nonce: self.nonce.clone(),
+            ..Default::default()
+        };
+        self.requests.send(request).await.expect("it is open");
+    }
+
+    async fn next(&mut self) -> Option<DiscoveryResponse> {
+        let response = tokio::time::timeout(SOON, self.responses.message()).await.ok()?;
+        Some(response.expect("no error").expect("it goes on"))
+    }
+
+    /// The secrets of the next response, with what stands in them.
+    async fn secrets(&mut self) -> Vec<(String, Vec<u8>)> {
+        let response = self.next().await.expect("in time");
+        assert_eq!(response.type_url, SECRET, "and of nothing else");
+        self.nonce.clone_from(&response.nonce);
+        let decoded = response.resources.iter().map(|any| {
+            let one = Secret::decode(&*any.value).expect("a secret");
+            let source = match one.r#type.expect("of a kind") {
+                secret::Type::TlsCertificate(pair) => {
+                    assert!(pair.private_key.is_some());
+                    pair.certificate_chain
+                }
+                secret::Type::ValidationContext(roots) => roots.trusted_ca,
+                other => panic!("{other:?}"),
+            };
+            let Some(Specifier::InlineBytes(bytes)) = source.expect("a source").specifier else {
+                panic!("not inline")
+            };
+            (one.name, bytes)
+        });
+        decoded.collect()
+    }
+
+    async fn is_quiet(&mut self) -> bool {
+        tokio::time::timeout(QUIET, self.responses.message()).await.is_err()
+    }
+}
+
+/// A pair for a name, as it stands in a Secret, and its chain.
+fn pair(setup: &Setup, name: &str) -> (Value, Vec<u8>) {
+    let issued = setup.authority().issue_serving(&[name.to_owned()], SystemTime::now());
+    let issued = issued.expect("it signs");
+    let chain = issued.chain.to_pem().into_bytes();
+    let data = json!({
+        "tls.crt": STANDARD.encode(&chain), "tls.key": STANDARD.encode(issued.key_pem()),
+        "ca.crt": STANDARD.encode(&chain),
+    });
+    (data, chain)
+}
+
+fn kubernetes_secret(name: &str, data: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": { "namespace": SHOP, "name": name }, "data": data,
+    })
+}
+
+/// An ingress gateway whose pod runs in east.
+fn ingress() -> Proxy {
+    Proxy {
+        kind: "router",
+        name: "ingress-0",
+        account: "ingress",
+        ip: "10.0.0.9".into(),
+        ..Proxy::sidecar("east")
+    }
+}
+
+async fn running() -> (Setup, Member, Server) {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    east.apply(objects::pod(SHOP, "ingress-0", "ingress", "10.0.0.9", "node"));
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    (setup, east, server)
+}
+
+/// What is shown of a secret.
+async fn shown(server: &Server, name: &str) -> Value {
+    let proxies = server.admin.json("/debug/proxies").await;
+    let secrets = proxies[0]["secrets"].as_array().cloned().unwrap_or_default();
+    secrets.into_iter().find(|one| one["name"] == name).unwrap_or_default()
+}
+
+async fn shown_with(server: &Server, name: &str, code: &str) {
+    wait_until(SOON, async || {
+        let shown = shown(server, name).await;
+        holds(shown["code"] == code, shown)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_gateway_is_sent_the_secrets_of_its_own_cluster_as_they_change() {
+    let (setup, east, server) = running().await;
+    let ((first, chain), (second, other)) = (pair(&setup, "a.example"), pair(&setup, "b.example"));
+    east.apply(kubernetes_secret("shop-tls", &first));
+    let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
+    let name = "kubernetes://shop-tls";
+    gateway.ask(&[name]).await;
+    assert_eq!(gateway.secrets().await, [(name.to_owned(), chain.clone())]);
+
+    // The roots beside it, and under the name that Gateways have.
+    let (roots, full) = ("kubernetes://shop-tls-cacert", "kubernetes-gateway://shop/shop-tls");
+    gateway.ask(&[name, roots, full]).await;
+    let mut come = Vec::new();
+    while come.len() < 2 {
+        come.extend(gateway.secrets().await);
+    }
+    come.sort();
+    assert_eq!(come, [(full.to_owned(), chain.clone()), (roots.to_owned(), chain)]);
+
+    // A change is sent, and nothing else is.
+    gateway.ask(&[name]).await;
+    east.apply(kubernetes_secret("shop-tls", &second));
+    assert_eq!(gateway.secrets().await, [(name.to_owned(), other)]);
+
+    // One that is of no use is not, nor is one that is gone: the gateway keeps what it has.
+    east.apply(kubernetes_secret(
+        "shop-tls",
+        &json!({ "tls.crt": first["tls.crt"], "tls.key": second["tls.key"] }),
+    ));
+    shown_with(&server, name, "STR0543").await;
+    east.api.store().delete("Secret", SHOP, "shop-tls").expect("deleted");
+    shown_with(&server, name, "STR0540").await;
+    assert!(gateway.is_quiet().await);
+    let shown = shown(&server, name).await;
+    assert_eq!(shown["sent"], true, "{shown}");
+    assert!(!shown.to_string().contains("BEGIN"), "{shown}");
+}
+
+#[tokio::test]
+async fn what_is_missing_or_of_another_namespace_keeps_nothing_else() {
+    let (setup, east, server) = running().await;
+    let (data, chain) = pair(&setup, "a.example");
+    east.apply(kubernetes_secret("shop-tls", &data));
+    let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
+    let (good, none, foreign) =
+        ("kubernetes://shop-tls", "kubernetes://nothing", "kubernetes-gateway://pay/shop-tls");
+    gateway.ask(&[good, none, foreign, "kubernetes://../up"]).await;
+    let mut come = Vec::new();
+    while come.is_empty() {
+        come.extend(gateway.secrets().await);
+    }
+    assert_eq!(come, [(good.to_owned(), chain)]);
+    for name in [none, foreign, "kubernetes://../up"] {
+        shown_with(&server, name, "STR0540").await;
+    }
+    // Nothing of another namespace was ever asked for.
+    let asked =
+        east.api.requests(|one| one.path.ends_with("/secrets") && one.path.contains("/pay/"));
+    assert!(asked.is_empty(), "{asked:?}");
+    // It is sent as soon as it is there.
+    east.apply(kubernetes_secret("nothing", &data));
+    while !gateway.secrets().await.iter().any(|(name, _)| name == none) {}
+}
+
+#[tokio::test]
+async fn who_may_not_list_secrets_itself_is_given_none() {
+    let (setup, east, server) = running().await;
+    let (data, _) = pair(&setup, "a.example");
+    east.apply(kubernetes_secret("shop-tls", &data));
+    east.api.fault(Fault::Forbidden { resource: "secrets".to_owned() });
+    let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
+    let name = "kubernetes://shop-tls";
+    gateway.ask(&[name]).await;
+    assert!(gateway.secrets().await.is_empty(), "an answer, and nothing in it");
+    shown_with(&server, name, "STR0542").await;
+    let reads = east.api.requests(|one| one.resource == "secrets").len();
+    assert_eq!(reads, 0, "nothing is read for it");
+    let reviews = |member: &Member| {
+        member.api.requests(|one| one.path.ends_with("/subjectaccessreviews")).len()
+    };
+    assert_eq!(reviews(&east), 1);
+    // The answer holds for another gateway of the account as well.
+    let mut again = Gateway::open(&server, &setup, &ingress()).await;
+    again.ask(&["kubernetes://other-tls"]).await;
+    assert!(again.secrets().await.is_empty());
+    assert_eq!(reviews(&east), 1, "no is remembered");
+}
+
+#[tokio::test]
+async fn a_pod_that_nobody_has_seen_is_given_no_key() {
+    let (setup, east, server) = running().await;
+    let (data, chain) = pair(&setup, "a.example");
+    east.apply(kubernetes_secret("shop-tls", &data));
+    let unseen = Proxy { name: "ingress-1", ip: "10.0.0.10".into(), ..ingress() };
+    let mut gateway = Gateway::open(&server, &setup, &unseen).await;
+    let name = "kubernetes://shop-tls";
+    gateway.ask(&[name]).await;
+    assert!(gateway.is_quiet().await, "anybody with a certificate of the account could say so");
+    east.apply(objects::pod(SHOP, "ingress-1", "ingress", "10.0.0.10", "node"));
+    let mut come = Vec::new();
+    while come.is_empty() {
+        let response = gateway.next().await.expect("in time");
+        if response.type_url == SECRET {
+            come.extend(response.resources);
+        }
+    }
+    let sent = Secret::decode(&*come[0].value).expect("a secret");
+    assert_eq!(sent.name, name);
+    assert!(!chain.is_empty());
+}
