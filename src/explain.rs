@@ -334,6 +334,12 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         WithheldReason::AutoMtlsOff => {
             "behind gateways that take mTLS alone, which enableAutoMtls: false turns off".into()
         }
+        WithheldReason::LibraryElsewhere => {
+            "behind gateways, to which gRPC's own library can't say where it wants to go".into()
+        }
+        WithheldReason::PlainTextBeside => {
+            "without mTLS, which gRPC's own library speaks to all of the service".into()
+        }
     }
 }
 
@@ -345,6 +351,8 @@ pub fn code(reason: WithheldReason) -> &'static str {
         WithheldReason::GatewayFamily => &codes::GATEWAY_FAMILY,
         WithheldReason::PlainText => &codes::PLAIN_TEXT,
         WithheldReason::AutoMtlsOff => &codes::AUTO_MTLS_OFF,
+        WithheldReason::LibraryElsewhere => &codes::LIBRARY_ELSEWHERE,
+        WithheldReason::PlainTextBeside => &codes::PLAIN_TEXT_BESIDE,
         WithheldReason::SameAddress => &codes::SAME_ADDRESS,
         WithheldReason::NotSeen => &codes::NOT_SEEN,
         WithheldReason::OtherNetwork => &codes::OTHER_NETWORK,
@@ -643,6 +651,12 @@ impl Decision<'_> {
             }
             WithheldReason::AutoMtlsOff => {
                 "mesh config says enableAutoMtls: false, so the proxy would speak plain text, and gateways take mTLS alone".into()
+            }
+            WithheldReason::LibraryElsewhere => format!(
+                "in network {network}: a gateway goes by SNI and an ALPN of the mesh, and gRPC's own library sends neither: put an Envoy beside the client, or the service into its network"
+            ),
+            WithheldReason::PlainTextBeside => {
+                "tlsMode is disabled, and gRPC's own library speaks mTLS to all endpoints of a service or to none: give the pod a sidecar, or a gRPC server with certificates, and the label security.istio.io/tlsMode=istio".into()
             }
             WithheldReason::PlainText => {
                 "tlsMode is disabled, and crossing networks needs mTLS: give the pod a sidecar and the label security.istio.io/tlsMode=istio".into()

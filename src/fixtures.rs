@@ -226,7 +226,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         sees: None,
         sds: None,
         istio_version: None,
-        generator: None,
+        grpc: None,
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         extensions: Arc::new([]),

@@ -18,6 +18,47 @@ pub enum WireForm {
     Http,
     /// Connections of which nothing is known but that they are there.
     Tcp,
+    /// Requests to a server that is gRPC's own library, which looks at fewer things than Envoy (gRFC A41).
+    Grpc,
+}
+
+/// Headers that a library's server never sees: it takes them for itself, or they are of one connection only.
+const UNSEEN_HEADERS: [&str; 9] = [
+    ":scheme",
+    "connection",
+    "content-length",
+    "http2-settings",
+    "keep-alive",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl WireForm {
+    /// Whether nothing of what a test looks at is ever seen in this form.
+    pub fn lacks(self, test: &RequestTest) -> bool {
+        match (self, test) {
+            (Self::Http, _) => false,
+            (Self::Tcp, test) => test.is_http(),
+            // A resource that looks at headers of gRPC's own is refused, and binary ones match never.
+            (Self::Grpc, RequestTest::Header(name, _)) => {
+                name.starts_with("grpc-")
+                    || name.ends_with("-bin")
+                    || UNSEEN_HEADERS.contains(&name.as_str())
+            }
+            // Tokens are not verified there; of matchers that it doesn't know it takes no notice, whatever that lets in.
+            (
+                Self::Grpc,
+                RequestTest::RequestPrincipal(_)
+                | RequestTest::Claim(..)
+                | RequestTest::PathTemplate(_)
+                | RequestTest::ServerName(_)
+                | RequestTest::Noted(..),
+            ) => true,
+            (Self::Grpc, _) => false,
+        }
+    }
 }
 
 /// The filter that leaves the claims of a token.
@@ -116,7 +157,8 @@ impl RuleMatcher {
     /// What a rule matches; `None` where it matches nothing in this form.
     ///
     /// A connection without HTTP has none of the things that fields of HTTP look at: a rule that allows by them allows
-    /// no connection, and one that denies by them denies without looking. (Istio's rules for TCP.)
+    /// no connection, and one that denies by them denies without looking. (Istio's rules for TCP.) The same goes for what
+    /// gRPC's own library doesn't look at.
     pub(super) fn of(
         policy: &AuthorizationPolicy,
         rule: &AuthorizationRule,
@@ -124,8 +166,7 @@ impl RuleMatcher {
         scope: &MatchScope<'_>,
     ) -> Option<Self> {
         let allows = policy.action == AuthorizationAction::Allow;
-        let lost =
-            |clause: &Clause| form == WireForm::Tcp && clause.any.iter().any(RequestTest::is_http);
+        let lost = |clause: &Clause| clause.any.iter().any(|test| form.lacks(test));
         if allows && rule.clauses().any(lost) {
             return None;
         }

@@ -103,6 +103,9 @@ pub struct MergedService {
     /// accounts are named. Changes only with the first and the last of these, as accounts do.
     /// (docs/decisions/0022-how-endpoints-are-spoken-to.md)
     pub may_take_mtls: bool,
+    /// Whether any endpoint takes mTLS now, by which clients go that speak it to all or to none. It changes as endpoints do,
+    /// and who watches these looks at it.
+    pub takes_mtls: bool,
     /// What the clusters disagree on.
     pub conflicts: Vec<Conflict>,
     /// Endpoints by shard, in merging order.
@@ -177,6 +180,8 @@ impl MergedService {
             let spoken = spoken.collect();
             shard.reported = Some(std::mem::replace(&mut shard.endpoints, spoken));
         }
+        let mut kinds = self.shards.iter().flat_map(|shard| shard.endpoints.kinds());
+        self.takes_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
     }
 
     /// The name under which it was merged.
@@ -249,6 +254,7 @@ impl MergedService {
             by_cluster,
             service_accounts,
             may_take_mtls,
+            takes_mtls,
             conflicts: _,
             shards,
             is_cluster_local,
@@ -263,6 +269,7 @@ impl MergedService {
         *protocols_differ == other.protocols_differ
             && *service_accounts == other.service_accounts
             && *may_take_mtls == other.may_take_mtls
+            && *takes_mtls == other.takes_mtls
             && *is_cluster_local == other.is_cluster_local
             && *node_local == other.node_local
             && *refused == other.refused
@@ -606,6 +613,7 @@ pub(super) fn merge<'a>(
             by_cluster: SortedMap::new(),
             service_accounts: Box::default(),
             may_take_mtls: false,
+            takes_mtls: false,
             conflicts: Vec::new(),
             shards: Vec::new(),
             is_cluster_local: false,
@@ -631,6 +639,7 @@ pub(super) fn merge<'a>(
         let kinds = record.endpoints.kinds().iter();
         merged.may_take_mtls |=
             !service.service_accounts.is_empty() || kinds.clone().any(EndpointGroup::may_take_mtls);
+        merged.takes_mtls |= kinds.clone().any(|kind| kind.tls_mode == TlsMode::Istio);
         if !refused || nobody_else {
             let of_endpoints = kinds.filter_map(|kind| kind.service_account.as_ref());
             accounts.extend(service.service_accounts.iter().chain(of_endpoints));

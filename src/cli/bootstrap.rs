@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use strait_bootstrap::{
-    Bootstrap, Discovery, PemFiles, ProxyNode, SecretSource, folder_of, is_host,
+    Bootstrap, Discovery, LibraryBootstrap, PemFiles, ProxyNode, SecretSource, folder_of, is_host,
 };
 
 use super::failure::CommandFailure;
@@ -59,6 +59,9 @@ pub(crate) struct BootstrapArgs {
     /// Roots that the control plane and other workloads must chain to, PEM
     #[arg(long, value_name = "F")]
     root_ca: PathBuf,
+    /// For gRPC's own library instead of an Envoy: what GRPC_XDS_BOOTSTRAP names, always JSON
+    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output"])]
+    grpc: bool,
     /// Folder for sds-cert.yaml and sds-roots.yaml, by which Envoy sees that the certificate is renewed [default: that
     /// of the certificate, if it can be written]
     #[arg(long, value_name = "DIR")]
@@ -120,6 +123,13 @@ pub(crate) fn run(args: &BootstrapArgs) -> Result<(), CommandFailure> {
 /// # Errors
 /// As [`run`], but for `--file`, which it passes over.
 pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
+    if args.grpc {
+        if args.kind != ProxyType::Sidecar {
+            return Err(CommandFailure::usage("--grpc is for clients and servers: --type sidecar"));
+        }
+        // It looks at the files themselves, so there is nothing to write beside them.
+        return Ok(format!("{:#}\n", bootstrap(args, None)?));
+    }
     let files = sds_files(args);
     let text = render(args, files.as_ref().ok())?;
     let written = files.and_then(|files| write_secrets(args, &files));
@@ -206,19 +216,24 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
     ClusterId::parse(&args.cluster)
         .map_err(|error| CommandFailure::usage(format!("--cluster {:?}: {error}", args.cluster)))?;
     let files = absolute(args);
+    let node = ProxyNode {
+        kind: args.kind.as_str(),
+        name: &args.name,
+        namespace: &args.namespace,
+        service_account: &args.service_account,
+        cluster: &args.cluster,
+        network: args.network.as_deref(),
+        addresses: &args.ips,
+        node_name: None,
+        labels: &args.labels,
+        domain: &args.domain,
+    };
+    if args.grpc {
+        let discovery = &args.discovery;
+        return Ok(LibraryBootstrap { node, discovery, files: files.as_files() }.to_json());
+    }
     let bootstrap = Bootstrap {
-        node: ProxyNode {
-            kind: args.kind.as_str(),
-            name: &args.name,
-            namespace: &args.namespace,
-            service_account: &args.service_account,
-            cluster: &args.cluster,
-            network: args.network.as_deref(),
-            addresses: &args.ips,
-            node_name: None,
-            labels: &args.labels,
-            domain: &args.domain,
-        },
+        node,
         discovery: &args.discovery,
         delta: args.protocol == Wire::Delta,
         admin: args.admin_address,

@@ -1,4 +1,4 @@
-//! 082x: access policies.
+//! 082x and 083x: access policies.
 
 use super::code::Code;
 
@@ -68,4 +68,19 @@ for nobody until such a workload comes.";
 Proxies are sent the keys by which tokens are verified, and Strait doesn't fetch them. Tokens of a rule that
 names only where its keys are (jwksUri), or whose issuer would have to be asked, are refused with 401.
 Requests without a token pass as before, and are judged by AuthorizationPolicies.";
+
+    /// A server of gRPC's own library, and what it can't look at.
+    ACCESS_ON_LIBRARY = "STR0830", "a gRPC server without a proxy can't look at a part of a policy",
+        "Say it by what such a server sees, or put an Envoy beside it: docs/guide/grpc.md.", "\
+gRPC's own library enforces AuthorizationPolicies itself, by identity, address, port, host, method, path and
+header. It sees less than Envoy: no tokens, path templates, server names, metadata of filters, nor headers of
+gRPC's own. A rule of ALLOW that looks at one of these allows nothing there; a rule of DENY goes without it
+and denies more. Of a RequestAuthentication nothing counts there: tokens are not verified, and no request is
+refused for one.";
+
+    /// STRICT without a certificate.
+    ACCESS_WITHOUT_CERTIFICATE = "STR0831", "a gRPC server that is to take mTLS alone has no certificate",
+        "Give its bootstrap certificate_providers (strait proxy bootstrap --grpc), or make the workload PERMISSIVE.", "\
+Its PeerAuthentication says STRICT, and its library has no certificate, so it can't speak mTLS. It is sent a
+listener that refuses every request (PERMISSION_DENIED) rather than one that takes plain text.";
 }

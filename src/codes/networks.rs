@@ -95,6 +95,22 @@ strait.dev/network of their Secrets. Until it does, proxies of each of these clu
 and all others those of the cluster that comes first (the config cluster, then the one whose Secret is older);
 the other's are withheld there. So no cluster takes an address from another one by claiming it.";
 
+    /// explain: mtls.
+    LIBRARY_ELSEWHERE = "STR0415", "gRPC's own library can't cross networks",
+        "Put an Envoy beside the client, or a copy of the service into its network.", "\
+An east-west gateway can't open what it passes on. It goes by the SNI of the mTLS, which names service
+and port, and by an application protocol (ALPN) of the mesh. A client that speaks xDS itself (proxyless
+gRPC) sends no SNI of ours, and no protocol but h2, so the gateway would close its connections. Endpoints
+in its own network are reached as ever.";
+
+    /// explain: mtls.
+    PLAIN_TEXT_BESIDE = "STR0416", "the endpoint takes no mTLS, and others of its service do",
+        "Let the pod take mTLS too, and label it security.istio.io/tlsMode=istio.", "\
+A client that speaks xDS itself (proxyless gRPC) speaks mTLS to all endpoints of a service or to none.
+One that has certificates speaks mTLS as soon as an endpoint takes it, so that nothing falls back to
+plain text while a service is on its way into the mesh; those in plain text are withheld from it. Envoys
+choose for each endpoint, and are given them all.";
+
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\

@@ -88,10 +88,15 @@ pub fn explain_policy(
         ..AccessRequest::default()
     };
     let trust = context.trust_bundle();
+    // A library enforces for itself, and takes nothing but requests.
+    let forms = match proxy.is_proxyless() {
+        true => [WireForm::Grpc; 2],
+        false => [WireForm::Http, WireForm::Tcp],
+    };
     let verdict = |form| {
         let rules = enforced(&access, form, &trust);
         let in_form = match form {
-            WireForm::Http => request.clone(),
+            WireForm::Http | WireForm::Grpc => request.clone(),
             WireForm::Tcp => {
                 AccessRequest { headers: BTreeMap::new(), path: None, ..request.clone() }
             }
@@ -119,12 +124,18 @@ pub fn explain_policy(
                 "rules": rules.collect::<Vec<_>>(),
             })
         });
+        if mode.mode == PeerMode::Strict && proxy.grpc.is_some_and(|library| !library.mtls) {
+            let code = &codes::ACCESS_WITHOUT_CERTIFICATE;
+            let by = format!("{}: {}: {}", code.id, by(mode), code.title);
+            let (verdict, steps) = (AccessVerdict::Deny.as_str(), steps.collect());
+            return VerdictLine { verdict, by, steps };
+        }
         line(decide(&rules, &in_form), mode, identity.is_some(), steps.collect())
     };
     Ok(PolicyExplanation {
         mode: ModeLine { value: mode.mode.as_str(), by: by(mode) },
-        http: verdict(WireForm::Http),
-        tcp: verdict(WireForm::Tcp),
+        http: verdict(forms[0]),
+        tcp: verdict(forms[1]),
         labels_known: context.workload_of(proxy).is_some(),
     })
 }
@@ -206,6 +217,7 @@ pub fn policy_states(context: &PushContext, proxies: &[&Proxy]) -> Vec<Value> {
             .map(|fault| json!({ "code": fault.code.id, "path": fault.path, "text": fault.text }));
         let found = warnings(context, name)
             .into_iter()
+            .chain(on_libraries(context, name, proxies))
             .map(|(code, path, text)| json!({ "code": code.id, "path": path, "text": text }));
         json!({
             "kind": name.kind.as_str(),
@@ -305,6 +317,54 @@ fn warnings(
         }
     }
     found
+}
+
+/// What a policy comes to on servers that are gRPC's own library, where that is less than it says.
+fn on_libraries(
+    context: &PushContext,
+    name: &PolicyName,
+    proxies: &[&Proxy],
+) -> Option<(&'static codes::Code, String, String)> {
+    let concerned = |proxy: &&&Proxy| proxy.is_proxyless() && is_for(context, name, proxy);
+    let servers: Vec<_> = proxies.iter().filter(concerned).collect();
+    let first = servers.first()?;
+    let told = |code, path: &str, what: &str| {
+        let more = match servers.len() {
+            1 => String::new(),
+            count => format!(" and {} more", count - 1),
+        };
+        Some((code, path.to_owned(), format!("gRPC without a proxy ({}{more}): {what}", first.id)))
+    };
+    match name.kind {
+        PolicyKind::Authorization => {
+            let policy = context.access.authorization(&name.object)?;
+            let mut clauses = policy.rules.iter().flat_map(|rule| rule.clauses());
+            let lost = clauses.find(|one| one.any.iter().any(|test| WireForm::Grpc.lacks(test)))?;
+            let what = match policy.action {
+                AuthorizationAction::Allow => "a rule with this allows nothing there",
+                _ => "the rule goes without it there, and denies more",
+            };
+            told(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.path), what)
+        }
+        PolicyKind::Request => {
+            let what = "tokens are not verified there, and no request is refused for one";
+            told(&codes::ACCESS_ON_LIBRARY, "spec.jwtRules", what)
+        }
+        PolicyKind::Peer => {
+            let refuses = |proxy: &&&&Proxy| {
+                let modes = context.access_of(proxy).modes;
+                let mut all = std::iter::once(&modes.rest).chain(modes.ports.values());
+                proxy.grpc.is_some_and(|library| !library.mtls)
+                    && all.any(|mode| mode.mode == PeerMode::Strict)
+            };
+            let server = servers.iter().find(refuses)?;
+            let text = format!(
+                "{} has no certificate, so what it serves refuses every request",
+                server.id
+            );
+            Some((&codes::ACCESS_WITHOUT_CERTIFICATE, "spec.mtls.mode".to_owned(), text))
+        }
+    }
 }
 
 /// Whether workloads of a namespace take plain text where no selector says otherwise.

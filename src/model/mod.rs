@@ -48,7 +48,7 @@ pub use known_clusters::{
 pub use labels::{Labels, labels_match};
 pub use mcs::{Disagreement, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
-pub use proxy::{NodeError, Proxy, ProxyType, SdsFiles};
+pub use proxy::{GrpcLibrary, NodeError, Proxy, ProxyType, SdsFiles};
 pub use root_bundle::RootBundle;
 pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,

@@ -57,14 +57,22 @@ pub struct Proxy {
     pub sds: Option<Arc<SdsFiles>>,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
-    /// `GENERATOR`.
-    pub generator: Option<Arc<str>>,
+    /// Where it is no Envoy but gRPC's own library.
+    pub grpc: Option<GrpcLibrary>,
     /// The build's version, such as `1.40.0`; empty where not given.
     pub envoy_version: Arc<str>,
     /// Major and minor version, where it calls itself an Envoy and says so.
     pub envoy_release: Option<(u32, u32)>,
     /// Type URLs of the extensions it declares, sorted.
     pub extensions: Arc<[Arc<str>]>,
+}
+
+/// gRPC's own library, which speaks xDS without a proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrpcLibrary {
+    /// Whether its bootstrap has a certificate provider named `default`, so that it can speak mTLS: it says
+    /// `STRAIT_GRPC_MTLS`, or is given one by Istio's agent.
+    pub mtls: bool,
 }
 
 /// Files of secrets on a proxy's own host, each in the form of a discovery response: absolute paths.
@@ -119,9 +127,9 @@ impl Proxy {
         self.istio_version.is_some()
     }
 
-    /// Whether it is a gRPC client without a proxy, by the generator that it names.
+    /// Whether it is gRPC's own library, without a proxy.
     pub fn is_proxyless(&self) -> bool {
-        self.generator.as_deref() == Some("grpc")
+        self.grpc.is_some()
     }
 
     /// Splits a node id: `type~ip~name.namespace~domain`, exactly four parts.

@@ -17,7 +17,7 @@ pub enum WithholdingStep {
     Gateway,
     /// The proxy speaks the address family.
     Family,
-    /// Where networks differ: the endpoint takes mTLS.
+    /// Where networks differ, and for gRPC's own library: the endpoint is reached by mTLS that the proxy speaks.
     Mtls,
 }
 
@@ -95,6 +95,10 @@ pub enum WithheldReason {
     PlainText,
     /// Mesh config has clients speak plain text, which no gateway takes.
     AutoMtlsOff,
+    /// The proxy is gRPC's own library, which can't say to a gateway where it wants to go.
+    LibraryElsewhere,
+    /// The proxy is gRPC's own library, which speaks mTLS to all endpoints of a service or to none, and others take it.
+    PlainTextBeside,
 }
 
 impl WithheldReason {
@@ -109,7 +113,8 @@ impl WithheldReason {
             | Self::GatewayPending
             | Self::GatewayFamily
             | Self::PlainText
-            | Self::AutoMtlsOff => true,
+            | Self::AutoMtlsOff
+            | Self::LibraryElsewhere => true,
             Self::NotReady(_)
             | Self::ClusterDraining
             | Self::ClusterDark
@@ -122,7 +127,8 @@ impl WithheldReason {
             | Self::ClusterLocal
             | Self::NodeLocal
             | Self::NoAddress
-            | Self::EndpointFamily => false,
+            | Self::EndpointFamily
+            | Self::PlainTextBeside => false,
         }
     }
 
@@ -145,7 +151,10 @@ impl WithheldReason {
             | Self::HeadlessElsewhere => WithholdingStep::Network,
             Self::NoGateway | Self::GatewayPending => WithholdingStep::Gateway,
             Self::EndpointFamily | Self::GatewayFamily => WithholdingStep::Family,
-            Self::PlainText | Self::AutoMtlsOff => WithholdingStep::Mtls,
+            Self::PlainText
+            | Self::AutoMtlsOff
+            | Self::LibraryElsewhere
+            | Self::PlainTextBeside => WithholdingStep::Mtls,
         }
     }
 }

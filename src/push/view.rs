@@ -99,7 +99,8 @@ struct Reach<'a, 'v> {
     ipv4: bool,
     ipv6: bool,
     way: Result<Via, WithheldReason>,
-    needs_mtls: bool,
+    /// Why endpoints are withheld that take no mTLS, where they are.
+    needs_mtls: Option<WithheldReason>,
     gateways: Vec<&'a ResolvedGateway>,
 }
 
@@ -195,7 +196,7 @@ impl<'a, 'v> Reach<'a, 'v> {
             ipv4: view.ipv4,
             ipv6: view.ipv6,
             way: Ok(Via::Direct),
-            needs_mtls: false,
+            needs_mtls: None,
             gateways: Vec::new(),
         };
         if !view.sees(network) {
@@ -203,12 +204,15 @@ impl<'a, 'v> Reach<'a, 'v> {
         } else if view.role == Role::Client && service.is_everywhere(shard, network) {
             // The way there is the same from everywhere.
         } else if *network == view.network {
-            reach.needs_mtls = view.role == Role::Gateway;
+            reach.needs_mtls = (view.role == Role::Gateway).then_some(WithheldReason::PlainText);
         } else if view.role == Role::Gateway {
             reach.way = Err(WithheldReason::OtherNetwork);
         } else {
             let headless = service.primary.resolution == Resolution::Headless;
             reach.across(context, view, (public, headless), &shard.cluster, network);
+        }
+        if by_library_with_mtls(context, view, service) {
+            reach.needs_mtls.get_or_insert(WithheldReason::PlainTextBeside);
         }
         reach
     }
@@ -237,7 +241,7 @@ impl<'a, 'v> Reach<'a, 'v> {
             // The network's others stand in for gateways of the wrong family, too.
             self.gateways = spoken(context.networks.all_for(network));
         }
-        self.needs_mtls = true;
+        self.needs_mtls = Some(WithheldReason::PlainText);
         self.way = if !public {
             // The gateway has no filter chain for it: connections would end there.
             Err(WithheldReason::NotCarried)
@@ -249,6 +253,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             Err(WithheldReason::NoGateway)
         } else if self.gateways.is_empty() {
             Err(WithheldReason::GatewayFamily)
+        } else if view.grpc.is_some() {
+            Err(WithheldReason::LibraryElsewhere)
         } else if !context.mesh.enable_auto_mtls {
             Err(WithheldReason::AutoMtlsOff)
         } else {
@@ -286,8 +292,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             return Err(reason);
         }
         let way = self.way?;
-        if self.needs_mtls && endpoint.tls_mode != TlsMode::Istio {
-            return Err(WithheldReason::PlainText);
+        if let Some(reason) = self.needs_mtls.filter(|_| endpoint.tls_mode != TlsMode::Istio) {
+            return Err(reason);
         }
         match way {
             Via::Direct if !endpoint.located => Err(WithheldReason::NoAddress),
@@ -297,6 +303,19 @@ impl<'a, 'v> Reach<'a, 'v> {
             way => Ok(way),
         }
     }
+}
+
+/// Whether gRPC's own library speaks mTLS to the service, where it is the client. It can't choose for each endpoint, so
+/// it speaks mTLS to all as soon as any takes it: a workload that enters the mesh is not left in plain text by those that
+/// have yet to.
+pub fn by_library_with_mtls(
+    context: &PushContext,
+    view: &ViewKey,
+    service: &MergedService,
+) -> bool {
+    view.grpc.is_some_and(|library| library.mtls)
+        && context.mesh.enable_auto_mtls
+        && service.takes_mtls
 }
 
 /// Whether an address that pods of all of these clusters have is, for a view, that of another cluster than the

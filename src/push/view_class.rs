@@ -53,6 +53,8 @@ pub(super) fn unaffected_views(
             changed_shards.iter().flat_map(|shard| shard.networks()).collect();
         let keys: BTreeSet<_> = changed_shards.iter().map(|shard| &shard.key).collect();
         let all_rules = [before.rules_for(old), now.rules_for(new)];
+        // By that a library chooses among endpoints that are the same as before.
+        let flips = old.takes_mtls != new.takes_mtls;
         let is_unaffected = |[then, view]: &[ViewKey; 2]| {
             let [old_rules, new_rules] = &all_rules;
             let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
@@ -75,7 +77,7 @@ pub(super) fn unaffected_views(
         views.retain(|view| {
             let pair = || [view.projected(before, old), view.projected(now, new)];
             // In its own network it is seen, nearly always.
-            !networks.contains(&view.network)
+            !((flips && view.grpc.is_some()) || networks.contains(&view.network))
                 && *looked_at.entry(pair()).or_insert_with_key(is_unaffected)
         });
         (!views.is_empty()).then(|| (host.clone(), views))

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::context::{PushContext, Whereabouts};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Distribution, ExportTo, Locality, Namespace, NetworkId, Proxy, Resolution,
+    ClusterId, Distribution, ExportTo, GrpcLibrary, Locality, Namespace, NetworkId, Proxy,
+    Resolution,
 };
 use crate::traffic::Selection;
 
@@ -35,6 +36,8 @@ pub struct ViewKey {
     pub selection: Selection,
     /// For whom the answer is.
     pub role: Role,
+    /// Where it is no Envoy but gRPC's own library, which speaks mTLS in fewer ways.
+    pub grpc: Option<GrpcLibrary>,
 }
 
 /// For whom an assignment is made.
@@ -60,6 +63,7 @@ impl ViewKey {
             locality: None,
             selection: Selection::default(),
             role,
+            grpc: proxy.grpc,
         }
     }
 
@@ -102,6 +106,7 @@ impl ViewKey {
             locality: self.locality.clone().filter(|_| matters.locality),
             selection: if by_rules { self.selection.clone() } else { Selection::default() },
             role: self.role,
+            grpc: self.grpc,
         }
     }
 

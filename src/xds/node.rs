@@ -8,7 +8,9 @@ use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
-use crate::model::{ClusterId, Labels, Locality, NetworkId, NodeError, Proxy, SdsFiles};
+use crate::model::{
+    ClusterId, GrpcLibrary, Labels, Locality, NetworkId, NodeError, Proxy, SdsFiles, TLS_MODE_LABEL,
+};
 
 /// The most bytes of metadata a node may carry.
 const METADATA_BYTES_MAX: usize = 64 << 10;
@@ -78,11 +80,29 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         takes_given_addresses: metadata.text("DNS_AUTO_ALLOCATE") == Some("true"),
         sds: metadata.sds_files("STRAIT_SDS")?,
         istio_version: optional("ISTIO_VERSION"),
-        generator: optional("GENERATOR"),
+        grpc: grpc(node, &metadata),
         envoy_version: version(node).into(),
         envoy_release: release(node),
         extensions: extensions.into(),
     })
+}
+
+/// gRPC's own library, by the generator that Istio's agent names for it, or by what it calls itself.
+///
+/// Whether it has a certificate provider is in its bootstrap alone, so it has to say so. For a pod that is of the mesh by
+/// its label Istio's agent always provides one.
+fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>) -> Option<GrpcLibrary> {
+    let by_agent = metadata.text("GENERATOR") == Some("grpc");
+    if !by_agent && !node.user_agent_name.starts_with("gRPC ") {
+        return None;
+    }
+    let labels = metadata.labels("LABELS");
+    let is_in_mesh = labels.get(TLS_MODE_LABEL).is_some_and(|mode| &**mode == "istio");
+    let mtls = match metadata.text("STRAIT_GRPC_MTLS") {
+        Some(said) => said == "true",
+        None => by_agent && is_in_mesh,
+    };
+    Some(GrpcLibrary { mtls })
 }
 
 fn version(node: &core::Node) -> String {
@@ -230,6 +250,28 @@ mod tests {
                 ..node(ID, vec![])
             };
             assert_eq!(read(&said).expect("readable").envoy_release, release, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_library_of_grpc_is_known_by_its_generator_or_its_name() {
+        let labels = Struct { fields: [(TLS_MODE_LABEL.to_owned(), text("istio"))].into() };
+        let labels = || ("LABELS", Value { kind: Some(Kind::StructValue(labels.clone())) });
+        let generator = || ("GENERATOR", text("grpc"));
+        let says = |said: &str| ("STRAIT_GRPC_MTLS", text(said));
+        for (name, metadata, mtls) in [
+            ("envoy", vec![], None),
+            ("envoy", vec![labels(), says("true")], None),
+            ("gRPC Go", vec![], Some(false)),
+            ("gRPC Go", vec![labels()], Some(false)),
+            ("gRPC C-core linux", vec![says("true")], Some(true)),
+            ("", vec![generator()], Some(false)),
+            ("", vec![generator(), labels()], Some(true)),
+            ("", vec![generator(), labels(), says("false")], Some(false)),
+        ] {
+            let node = core::Node { user_agent_name: name.into(), ..node(ID, metadata) };
+            let found = read(&node).expect("readable").grpc;
+            assert_eq!(found.map(|library| library.mtls), mtls, "{node:?}");
         }
     }
 

@@ -19,7 +19,12 @@ pub trait ResourceSource {
     /// All resources of a wildcard type.
     fn all(&mut self, kind: ResourceType) -> All;
 
+    /// Whether resources of wildcard types are found by name too, so that those which a client names need not be among all.
+    fn is_by_name(&self) -> bool {
+        false
+    }
+
     /// The resource of this name: a named type (EDS, RDS) always has an answer, an empty one for an unknown
-    /// name. `None` of a wildcard type, whose resources are found in [`Self::all`].
+    /// name. `None` of a wildcard type, whose resources are found in [`Self::all`], unless [`Self::is_by_name`].
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
 }

@@ -433,7 +433,7 @@ impl TypeSubscription {
             let entry = self.entries.view(at);
             let must = entry.state.due == Some(Due::Send);
             let found = all.as_mut().and_then(|all| all.find(entry.name())).map(Arc::clone);
-            let by_name = entry.state.named && !self.kind.is_wildcard();
+            let by_name = entry.state.named && (!self.kind.is_wildcard() || source.is_by_name());
             let now =
                 found.or_else(|| by_name.then(|| source.one(self.kind, entry.name())).flatten());
             match now {
@@ -509,7 +509,11 @@ impl TypeSubscription {
         if self.compare_all {
             let all = source.all(self.kind);
             self.compare_with(all);
-        } else if self.due > 0 && self.all.is_none() && self.kind.is_wildcard() {
+        } else if self.due > 0
+            && self.all.is_none()
+            && self.kind.is_wildcard()
+            && !source.is_by_name()
+        {
             self.all = Some(Arc::new(source.all(self.kind)));
         }
     }

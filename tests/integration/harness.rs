@@ -156,19 +156,28 @@ impl Estate {
     }
 
     /// Connects as `node` by the state-of-the-world form, stays until everything is there that its
-    /// upstream clusters and listeners name, and returns it.
+    /// upstream clusters and listeners name, and returns it. What names its listeners (`asked`) goes on from these to
+    /// routes, upstream clusters and assignments, as gRPC's own library does.
     pub(crate) async fn collect(
         &self,
         node: Node,
         tls: Arc<ClientConfig>,
+        asked: &[String],
     ) -> Result<Collection, tonic::Status> {
         let channel = client::channel(self.bound.xds, "localhost", tls).await.expect("connected");
         let (requests, taken) = mpsc::channel(64);
         let mut collector = Collector::default();
         let mut kinds = vec![ResourceType::Cluster, ResourceType::Listener];
         kinds.extend(client::captures_dns(&node).then_some(ResourceType::NameTable));
+        if !asked.is_empty() {
+            kinds = vec![ResourceType::Listener];
+            collector.by_name = true;
+            let asked = asked.iter().cloned().collect();
+            collector.wanted.insert(ResourceType::Listener, asked);
+        }
         collector.everything_of.clone_from(&kinds);
-        for mut request in kinds.into_iter().map(everything) {
+        let first: Vec<_> = kinds.into_iter().map(|kind| collector.request(kind)).collect();
+        for mut request in first {
             request.node = Some(node.clone());
             requests.send(request).await.expect("there is room");
         }
@@ -247,6 +256,8 @@ pub(crate) fn to_json(kind: ResourceType, body: &[u8]) -> Value {
 struct Collector {
     held: Collection,
     everything_of: Vec<ResourceType>,
+    /// Routes lead to upstream clusters: it doesn't have all of these.
+    by_name: bool,
     wanted: BTreeMap<ResourceType, BTreeSet<String>>,
     last: BTreeMap<ResourceType, (String, String)>,
 }
@@ -276,9 +287,12 @@ impl Collector {
                 messages.iter().for_each(|listener| find_routes(listener, &mut routes));
                 Some((ResourceType::Route, routes))
             }
+            ResourceType::Route if self.by_name => {
+                Some((ResourceType::Cluster, clusters_of(&messages)))
+            }
             ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => None,
         };
-        if follows.is_some() {
+        if follows.is_some() && kind != ResourceType::Route {
             // Whatever isn't in it is gone; the other two types come in parts.
             held.clear();
         }
@@ -302,13 +316,15 @@ impl Collector {
     }
 
     fn is_complete(&self) -> bool {
-        let all_of = |kind| match (self.wanted.get(&kind), self.held.get(&kind)) {
-            (Some(wanted), Some(held)) => wanted.iter().all(|name| held.contains_key(name)),
-            _ => false,
+        let all_of = |kind| {
+            let held =
+                |name: &String| self.held.get(&kind).is_some_and(|all| all.contains_key(name));
+            self.wanted.get(&kind).is_none_or(|wanted| wanted.iter().all(held))
         };
         self.everything_of.iter().all(|kind| self.held.contains_key(kind))
             && all_of(ResourceType::Endpoint)
             && all_of(ResourceType::Route)
+            && all_of(ResourceType::Cluster)
     }
 }
 
@@ -319,6 +335,22 @@ fn everything(kind: ResourceType) -> DiscoveryRequest {
 fn assignments_of(clusters: &[Value]) -> BTreeSet<String> {
     let eds = clusters.iter().filter(|cluster| cluster["type"] == json!("EDS"));
     eds.filter_map(|cluster| cluster["name"].as_str()).map(str::to_owned).collect()
+}
+
+fn clusters_of(routes: &[Value]) -> BTreeSet<String> {
+    let text = Value::from(routes.to_vec());
+    let mut found = BTreeSet::new();
+    find_named(&text, "cluster", &mut found);
+    found
+}
+
+fn find_named(value: &Value, key: &str, found: &mut BTreeSet<String>) {
+    found.extend(value[key].as_str().map(str::to_owned));
+    match value {
+        Value::Object(fields) => fields.values().for_each(|one| find_named(one, key, found)),
+        Value::Array(items) => items.iter().for_each(|one| find_named(one, key, found)),
+        _ => {}
+    }
 }
 
 /// Every route that a listener names, wherever it does.

@@ -19,6 +19,8 @@ pub(crate) struct Host {
     pub(crate) envoy_old: Option<PathBuf>,
     /// A python3 that knows gRPC; likewise.
     pub(crate) grpc_python: Option<PathBuf>,
+    /// The client and server of grpc-go; likewise.
+    pub(crate) grpc_go: Option<PathBuf>,
     /// One scenario needs it; the others run without.
     pub(crate) consul: Option<PathBuf>,
     folder: Option<TempDir>,
@@ -68,6 +70,7 @@ impl Host {
         let consul = optional("STRAIT_CONSUL");
         let envoy_old = optional("STRAIT_ENVOY_OLD");
         let grpc_python = optional("STRAIT_GRPC_PYTHON");
+        let grpc_go = optional("STRAIT_GRPC_GO");
         for tool in ["ip", "iptables-restore", "nsenter", "setpriv"] {
             let answer = Command::new(tool)
                 .arg("--version")
@@ -90,7 +93,8 @@ impl Host {
             .tempdir()
             .expect("a folder for this run");
         let folder = Some(folder);
-        let mut host = Self { kube_apiserver, etcd, envoy, envoy_old, grpc_python, consul, folder };
+        let mut host =
+            Self { kube_apiserver, etcd, envoy, envoy_old, grpc_python, grpc_go, consul, folder };
         host.envoy = host.readable_by_all(&host.envoy, "envoy");
         host.envoy_old = host.envoy_old.as_ref().map(|old| host.readable_by_all(old, "envoy-old"));
         Ok(host)

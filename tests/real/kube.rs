@@ -59,12 +59,12 @@ pub(crate) fn namespace(name: &str, labels: Value) -> Value {
 }
 
 /// The definition of a kind of Istio's, which takes whatever is in it.
-pub(crate) fn istio_kind(kind: &str, plural: &str) -> Value {
+pub(crate) fn istio_kind(group: &str, kind: &str, plural: &str) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": format!("{plural}.networking.istio.io") },
+        "metadata": { "name": format!("{plural}.{group}") },
         "spec": {
-            "group": "networking.istio.io", "scope": "Namespaced",
+            "group": group, "scope": "Namespaced",
             "names": { "kind": kind, "plural": plural, "singular": kind.to_lowercase() },
             "versions": [{
                 "name": "v1", "served": true, "storage": true,

@@ -18,6 +18,7 @@ mod certs;
 mod consul;
 mod demo;
 mod envoy;
+mod grpc;
 mod helper;
 mod host;
 mod injection;
@@ -81,6 +82,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("demo_sends_real_requests_to_both_networks", Machine(demo::real_requests)),
     ("services_of_consul_come_and_go_and_outlive_its_outage", Machine(consul::run)),
     ("pods_are_injected_refused_or_left_alone_by_a_real_api_server", Machine(injection::run)),
+    ("libraries_of_grpc_call_each_other_by_mtls_and_in_plain_text", Machine(grpc::run)),
     ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
     ("tcp_connections_reach_every_endpoint_in_its_share", Mesh(scenarios::tcp_shares)),

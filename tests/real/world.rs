@@ -303,9 +303,9 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         let imposters: &[_] = if cluster == "b" { &[IMPOSTER_POD] } else { &[] };
         objects.extend(application("imposter", vip(cluster, 11), imposters));
         if cluster == "a" {
-            objects.push(istio_kind("WorkloadEntry", "workloadentries"));
-            objects.push(istio_kind("DestinationRule", "destinationrules"));
-            objects.push(istio_kind("VirtualService", "virtualservices"));
+            objects.push(istio_kind("networking.istio.io", "WorkloadEntry", "workloadentries"));
+            objects.push(istio_kind("networking.istio.io", "DestinationRule", "destinationrules"));
+            objects.push(istio_kind("networking.istio.io", "VirtualService", "virtualservices"));
             objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {

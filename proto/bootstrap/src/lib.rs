@@ -51,6 +51,13 @@ impl FromStr for Discovery {
     }
 }
 
+impl fmt::Display for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
 impl Discovery {
     fn is_address(&self) -> bool {
         self.host.parse::<IpAddr>().is_ok()
@@ -176,6 +183,56 @@ pub enum SecretSource<'a> {
     },
     /// Read once, when the proxy starts.
     Static(PemFiles<'a>),
+}
+
+/// How often gRPC's own library looks whether its certificate was renewed.
+const LIBRARY_REFRESH: &str = "60s";
+
+/// The bootstrap of gRPC's own library, which speaks xDS without a proxy (gRFC A27, A29, A36, A65): what
+/// `GRPC_XDS_BOOTSTRAP` names.
+#[derive(Debug, Clone)]
+pub struct LibraryBootstrap<'a> {
+    /// Who the client or server is.
+    pub node: ProxyNode<'a>,
+    /// Where its control plane is. Libraries take the first, and those that know gRFC A71 the others after it.
+    pub discovery: &'a [Discovery],
+    /// Its certificate and roots, for the control plane and for the mesh.
+    pub files: PemFiles<'a>,
+}
+
+impl LibraryBootstrap<'_> {
+    /// As the library reads it.
+    pub fn to_json(&self) -> Value {
+        let PemFiles { chain, key, roots } = self.files;
+        let files = json!({
+            "certificate_file": chain, "private_key_file": key, "ca_certificate_file": roots,
+        });
+        let mut refreshed = files.clone();
+        refreshed["refresh_interval"] = json!(LIBRARY_REFRESH);
+        let mut metadata = self.node.metadata();
+        // That it has certificates stands in this file alone.
+        metadata["STRAIT_GRPC_MTLS"] = json!("true");
+        let servers = self.discovery.iter().map(|server| {
+            json!({
+                "server_uri": server.to_string(),
+                "channel_creds": [{ "type": "tls", "config": files }],
+                "server_features": ["xds_v3"],
+            })
+        });
+        json!({
+            "xds_servers": servers.collect::<Vec<_>>(),
+            "node": {
+                "id": self.node.id(),
+                "cluster": format!("{}.{}", self.node.name, self.node.namespace),
+                "metadata": metadata,
+            },
+            "certificate_providers": {
+                "default": { "plugin_name": "file_watcher", "config": refreshed },
+            },
+            "server_listener_resource_name_template":
+                "grpc/server?xds.resource.listening_address=%s",
+        })
+    }
 }
 
 /// What a bootstrap is made of.

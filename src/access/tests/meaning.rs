@@ -472,3 +472,45 @@ fn equal_objects_come_to_the_same() {
     }
     assert_eq!(*at_once, *one_by_one.hold(all));
 }
+
+#[test]
+fn what_a_library_does_not_look_at_allows_nothing_there_and_denies_more() {
+    let asked = AccessRequest {
+        server_name: Some("b".into()),
+        headers: [("te", "b"), ("grpc-timeout", "b"), ("key-bin", "b"), ("x-role", "b")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into(),
+        ..request("client", "/shop.Cart/Get")
+    };
+    let by_library = |policies: &AccessPolicies| {
+        policies.decides(WireForm::Grpc, &asked).verdict == AccessVerdict::Allow
+    };
+    let unseen = [
+        from(json!({ "requestPrincipals": ["*"] })),
+        from(json!({ "notRequestPrincipals": ["*"] })),
+        to(json!({ "paths": ["/shop.Cart/{*}"] })),
+        when("request.auth.claims[a]", &["b"]),
+        when("request.headers[te]", &["b"]),
+        when("request.headers[grpc-timeout]", &["b"]),
+        when("request.headers[key-bin]", &["b"]),
+        when("connection.sni", &["b"]),
+        when("experimental.envoy.filters.f[k]", &["b"]),
+    ];
+    for rules in unseen {
+        assert!(!by_library(&index().hold([allow(rules.clone())])), "{rules}");
+        assert!(!by_library(&index().hold([deny(rules.clone())])), "{rules}");
+    }
+    let seen = [
+        from(json!({ "principals": ["mesh.example/ns/shop/sa/client"] })),
+        to(json!({ "paths": ["/shop.Cart/*"] })),
+        to(json!({ "ports": ["8080"] })),
+        when("request.headers[x-role]", &["b"]),
+    ];
+    for rules in seen {
+        assert!(by_library(&index().hold([allow(rules.clone())])), "{rules}");
+        assert!(!by_library(&index().hold([deny(rules.clone())])), "{rules}");
+    }
+    let elsewhere = to(json!({ "paths": ["/shop.Stock/*"] }));
+    assert!(by_library(&index().hold([deny(elsewhere.clone())])));
+    assert!(!by_library(&index().hold([allow(elsewhere)])));
+}

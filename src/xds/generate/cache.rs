@@ -18,8 +18,8 @@ use super::rds::{RouteBase, RouteLists};
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ClusterId, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType, Resolution, Service,
-    Workload, WorkloadKey,
+    ClusterId, GrpcLibrary, Hostname, KnownClusters, Labels, Namespace, Proxy, ProxyType,
+    Resolution, Service, Workload, WorkloadKey,
 };
 use crate::network::Networks;
 use crate::policy::Policy;
@@ -30,7 +30,7 @@ use crate::push::view::{ViewDependencies, ViewKey};
 use crate::traffic::destination_rule::RulesForHost;
 use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
-use crate::xds::resource::Resource;
+use crate::xds::resource::{Resource, ResourceType};
 
 /// From so many lists on, those that no stream holds go before one more is kept: of a thousand upstream
 /// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.
@@ -43,10 +43,14 @@ const ROUTERS_MAX: usize = 1 << 12;
 /// The upstream clusters of one service.
 type Resources = Arc<[Arc<Resource>]>;
 
+/// A resource of a service's port, for libraries with and without mTLS.
+pub(super) type LibraryKey = (ResourceType, Arc<str>, OutboundName, Option<GrpcLibrary>);
+
 /// Encoded resources shared by all streams. It may be emptied at any time.
 #[derive(Debug, Default)]
 pub struct Cache {
     pub(super) assignments: CacheTable<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
+    pub(super) library: CacheTable<LibraryKey, ServiceInputs, Arc<Resource>>,
     pub(super) clusters: Arc<CacheTable<ClustersKey, ServiceInputs, Resources>>,
     pub(super) pod_listeners: Arc<CacheTable<PodListenerKey, SameMesh, Arc<Resource>>>,
     pub(super) outbound: CacheTable<(ViewKey, ClusterFormat), Span, Arc<SharedList>, LISTS_MANY>,
@@ -79,6 +83,7 @@ impl Cache {
         // Some streams may be ahead.
         let by_definitions = |span: &Span| span.reaches(context.definitions);
         self.assignments.sweep(by_service);
+        self.library.sweep(by_service);
         // Before what is in them.
         self.outbound.sweep(by_definitions);
         self.clusters.sweep(by_service);
@@ -241,6 +246,7 @@ impl Scopes {
             locality: view.locality.clone().filter(|_| self.locality),
             selection: view.selection.clone(),
             role: view.role,
+            grpc: view.grpc,
         }
     }
 }

@@ -293,7 +293,7 @@ impl ClusterInputs<'_> {
 
     /// Whether the client speaks mTLS by itself to who takes it.
     fn speaks_mtls(&self) -> bool {
-        self.context.mesh.enable_auto_mtls && self.form.secrets != Secrets::Unknown
+        self.context.mesh.enable_auto_mtls
     }
 
     /// The cluster, whose endpoints are spoken to by mTLS where `speaks_mtls`, but for those that say otherwise.
@@ -411,30 +411,39 @@ impl ClusterInputs<'_> {
         let port = &part.port;
         let sni = OutboundName::sni(service.hostname().clone(), port.number).of_subset(part.abroad);
         let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
-        let mesh = &self.context.mesh;
-        // An account answers under each name of its trust domain.
-        let mut accounts: BTreeSet<Cow<'_, str>> = BTreeSet::new();
-        for id in &service.service_accounts {
-            accounts.insert(Cow::Borrowed(id));
-            let Some((domain, path)) =
-                id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/'))
-            else {
-                continue;
-            };
-            let others = mesh.same_trust_domains(domain).skip(1);
-            accounts.extend(others.map(|other| format!("spiffe://{other}/{path}").into()));
-        }
+        let (accounts, domains) = peers(self.context, service);
         let accounts = accounts.iter().map(|id| &**id);
-        // Those of its clusters; a service of none is the mesh's.
-        let clusters = &self.context.clusters;
-        let own = service.by_cluster.iter().filter_map(|(id, _)| clusters.trust_domain(id));
-        let mut domains: BTreeSet<&str> =
-            own.flat_map(|domain| mesh.same_trust_domains(domain)).collect();
-        if domains.is_empty() {
-            domains.extend(mesh.same_trust_domains(&mesh.trust_domain));
-        }
         self.form.secrets.upstream(sni.to_string(), alpn, accounts, &domains)
     }
+}
+
+/// The accounts that may answer for a service, and the trust domains of which somebody may where no account is known.
+pub(super) fn peers<'a>(
+    context: &'a PushContext,
+    service: &'a MergedService,
+) -> (BTreeSet<Cow<'a, str>>, BTreeSet<&'a str>) {
+    let mesh = &context.mesh;
+    // An account answers under each name of its trust domain.
+    let mut accounts: BTreeSet<Cow<'_, str>> = BTreeSet::new();
+    for id in &service.service_accounts {
+        accounts.insert(Cow::Borrowed(id));
+        let Some((domain, path)) =
+            id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/'))
+        else {
+            continue;
+        };
+        let others = mesh.same_trust_domains(domain).skip(1);
+        accounts.extend(others.map(|other| format!("spiffe://{other}/{path}").into()));
+    }
+    // Those of its clusters; a service of none is the mesh's.
+    let clusters = &context.clusters;
+    let own = service.by_cluster.iter().filter_map(|(id, _)| clusters.trust_domain(id));
+    let mut domains: BTreeSet<&str> =
+        own.flat_map(|domain| mesh.same_trust_domains(domain)).collect();
+    if domains.is_empty() {
+        domains.extend(mesh.same_trust_domains(&mesh.trust_domain));
+    }
+    (accounts, domains)
 }
 
 /// The upstream clusters of a sidecar that no service stands for.
@@ -596,7 +605,7 @@ fn address(one: &NamedEndpoint, port: u16) -> core::Address {
     core::Address { address: Some(core::address::Address::Pipe(pipe)) }
 }
 
-fn socket_address(address: String, port: u16) -> core::Address {
+pub(super) fn socket_address(address: String, port: u16) -> core::Address {
     let socket = core::SocketAddress {
         address,
         port_specifier: Some(core::socket_address::PortSpecifier::PortValue(port.into())),

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use std::sync::LazyLock;
 
 use super::cds::{SOCKET_MATCH, TLS_MODE};
+use super::{encode, library};
 use crate::aggregate::MergedService;
 use crate::model::{Resolution, TlsMode};
 use crate::push::PushContext;
@@ -32,6 +33,10 @@ pub(super) fn assigned(
     if alias || service.port_in(&view.cluster, port).is_none() {
         return empty(name);
     }
+    let given = assignment_of(context, view, service, port, subset);
+    if view.grpc.is_some() {
+        return encode(name, &library::assignment(name, &given));
+    }
     // A gateway passes bytes on and need not know. To clients plain endpoints say so wherever others take mTLS
     // or may: not only where some do now, or an endpoint would be spoken to in the wrong way while its
     // upstream cluster changes from one to the other (docs/decisions/0022).
@@ -39,8 +44,7 @@ pub(super) fn assigned(
         Role::Client if service.may_take_mtls => Modes::Told,
         _ => Modes::Untold,
     };
-    let assignment = assignment_of(context, view, service, port, subset);
-    Resource::new(name, encoded(name, modes, &assignment))
+    Resource::new(name, encoded(name, modes, &given))
 }
 
 /// The assignment of an upstream cluster that has no endpoints, or that nobody knows: without an

@@ -15,6 +15,7 @@ mod encoding;
 mod joining;
 mod jwt;
 mod lds;
+mod library;
 mod nds;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
@@ -32,6 +33,7 @@ use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
 use self::common::{SharedResources, list, own_domain, sort};
 pub(in crate::xds::generate) use self::encoding::{any, duration, encode, seconds};
+use self::library::LibraryConfig;
 use super::list::SharedList;
 use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
@@ -78,6 +80,12 @@ impl<'a> ProxyConfig<'a> {
 
     fn common(&self) -> SharedResources<'a> {
         SharedResources { context: self.context, cache: self.cache }
+    }
+
+    /// What gRPC's own library is given, where the client is that.
+    fn library(&self) -> Option<LibraryConfig<'_>> {
+        let Self { context, cache, view, proxy, .. } = self;
+        proxy.is_proxyless().then_some(LibraryConfig { context, view, cache })
     }
 
     fn clusters(&self) -> All {
@@ -136,6 +144,9 @@ impl<'a> ProxyConfig<'a> {
 
 impl ResourceSource for ProxyConfig<'_> {
     fn all(&mut self, kind: ResourceType) -> All {
+        if self.proxy.is_proxyless() {
+            return all(list(kind, Vec::new()), Vec::new());
+        }
         match kind {
             ResourceType::Cluster => self.clusters(),
             ResourceType::Listener => self.listeners(),
@@ -144,7 +155,22 @@ impl ResourceSource for ProxyConfig<'_> {
         }
     }
 
+    fn is_by_name(&self) -> bool {
+        self.proxy.is_proxyless()
+    }
+
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
+        if let Some(library) = self.library() {
+            return match kind {
+                ResourceType::Cluster => library.cluster(name),
+                ResourceType::Endpoint => Some(self.assignment(name)),
+                ResourceType::Listener => library.listener(name, self.proxy),
+                ResourceType::Route => {
+                    Some(library.route(name).unwrap_or_else(|| Arc::new(rds::empty(name))))
+                }
+                ResourceType::NameTable => None,
+            };
+        }
         match kind {
             ResourceType::Endpoint => Some(self.assignment(name)),
             ResourceType::Route => Some(self.route(name)),

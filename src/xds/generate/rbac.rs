@@ -1,7 +1,7 @@
 //! What a workload enforces, as filters of Envoy: one of `envoy.filters.http.rbac` or `envoy.filters.network.rbac` for
 //! each action, in the order in which they decide.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use prost::Message;
@@ -51,6 +51,58 @@ impl AccessFilters {
             http: tokens.into_iter().chain(each_action(&requests).map(http_filter)).collect(),
             network: each_action(&connections).map(network_filter).collect(),
         }
+    }
+}
+
+/// The filters of a server that is gRPC's own library, before the one that answers. It takes no two of one name, and does
+/// nothing with rules that are only tried (gRFC A41).
+pub(super) fn of_library(access: &WorkloadAccess<'_>, trust: &TrustBundle) -> Vec<hcm::HttpFilter> {
+    let rules = enforced(access, WireForm::Grpc, trust);
+    let action = |action, name, rules: &ActionRules| {
+        Some(library_filter(name, of_action(action, rules.enforced.as_deref())?))
+    };
+    [
+        action(rbac::rbac::Action::Deny, "deny", &rules.deny),
+        action(rbac::rbac::Action::Allow, "allow", &rules.allow),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// A library's filter that lets in who has an identity in one of these trust domains. Where there are none it is nobody.
+pub(super) fn only_of_trust_domains(domains: &BTreeSet<&str>) -> hcm::HttpFilter {
+    let everything = permission(rbac::permission::Rule::Any(true));
+    let of_domain = |domain: &&str| {
+        let prefix = matcher::string_matcher::MatchPattern::Prefix(format!("spiffe://{domain}/"));
+        let name = matcher::StringMatcher { match_pattern: Some(prefix), ..Default::default() };
+        principal(rbac::principal::Identifier::Authenticated(rbac::principal::Authenticated {
+            principal_name: Some(name),
+        }))
+    };
+    let policy = rbac::Policy {
+        permissions: vec![everything],
+        principals: domains.iter().map(of_domain).collect(),
+        ..Default::default()
+    };
+    let policies = [("trust-domains".to_owned(), policy)];
+    let policies = policies.into_iter().filter(|_| !domains.is_empty()).collect();
+    library_filter("identity", OrderedRbac { action: rbac::rbac::Action::Allow.into(), policies })
+}
+
+/// A library's filter that lets in nobody.
+pub(super) fn nobody() -> hcm::HttpFilter {
+    let policies = [("nobody".to_owned(), matching_never())].into();
+    library_filter("nobody", OrderedRbac { action: rbac::rbac::Action::Allow.into(), policies })
+}
+
+fn library_filter(name: &str, rules: OrderedRbac) -> hcm::HttpFilter {
+    let config = HttpRbac { rules: Some(rules), ..HttpRbac::default() };
+    let config = Any { type_url: HTTP_TYPE.into(), value: config.encode_to_vec() };
+    hcm::HttpFilter {
+        name: format!("{HTTP}.{name}"),
+        config_type: Some(hcm::http_filter::ConfigType::TypedConfig(config)),
+        ..Default::default()
     }
 }
 
@@ -146,11 +198,7 @@ fn policy(rule: &RuleMatcher) -> rbac::Policy {
     let anything = permission(rbac::permission::Rule::Any(true));
     let anybody = principal(rbac::principal::Identifier::Any(true));
     if rule.never {
-        return rbac::Policy {
-            permissions: vec![permission(rbac::permission::Rule::NotRule(Box::new(anything)))],
-            principals: vec![principal(rbac::principal::Identifier::NotId(Box::new(anybody)))],
-            ..Default::default()
-        };
+        return matching_never();
     }
     let permissions = rule.operations.iter().map(|clauses| {
         let rules: Vec<_> = clauses.iter().map(permission_of).collect();
@@ -165,6 +213,16 @@ fn policy(rule: &RuleMatcher) -> rbac::Policy {
     rbac::Policy {
         permissions: permissions.collect(),
         principals: principals.collect(),
+        ..Default::default()
+    }
+}
+
+fn matching_never() -> rbac::Policy {
+    let anything = permission(rbac::permission::Rule::Any(true));
+    let anybody = principal(rbac::principal::Identifier::Any(true));
+    rbac::Policy {
+        permissions: vec![permission(rbac::permission::Rule::NotRule(Box::new(anything)))],
+        principals: vec![principal(rbac::principal::Identifier::NotId(Box::new(anybody)))],
         ..Default::default()
     }
 }

@@ -190,6 +190,13 @@ fn searched_domains(dns_domain: &str) -> Vec<String> {
     all.into_iter().flatten().filter(|domain| !domain.is_empty()).collect()
 }
 
+/// What a name may stand for in a DNS domain, as it is and completed by the resolver.
+pub(super) fn completed(name: &str, dns_domain: &str) -> Vec<String> {
+    let searched = searched_domains(dns_domain);
+    let longer = searched.iter().map(|domain| format!("{name}.{domain}"));
+    std::iter::once(name.to_owned()).chain(longer).collect()
+}
+
 /// All forms of a host name: in full, with the final dot, and as short as the resolver allows.
 fn names_of(hostname: &str, searched: &[String]) -> Vec<String> {
     let mut names = vec![hostname.to_owned(), format!("{hostname}.")];

@@ -19,11 +19,12 @@ use super::cache::{Cache, Scopes};
 use super::cds::{ClusterFormat, inbound_clusters};
 use super::class::{Class, class_of};
 use super::common::{SharedResources, own_domain};
+use super::library::LibraryConfig;
 use super::rds::RouteBase;
 use super::{eds, lds};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Hostname, Locality, Namespace, NetworkId, Protocol, ProxyType, Service,
+    ClusterId, GrpcLibrary, Hostname, Locality, Namespace, NetworkId, Protocol, ProxyType, Service,
 };
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
@@ -31,7 +32,7 @@ use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_
 use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
 use crate::traffic::{Selection, Traffic};
-use crate::xds::names::port_number;
+use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
 
 impl Sight for Cache {
@@ -339,6 +340,31 @@ impl<'a> Lens<'a> {
         same
     }
 
+    /// What differs for gRPC's own library. By which names it knows listeners is known to it alone, so it looks at all
+    /// of its own where there is a difference in any.
+    fn by_name(&self, view: &ViewKey, seen: &mut SeenChanges) {
+        let [before, now] =
+            self.excerpts.each_ref().map(|(context, cache)| LibraryConfig { context, view, cache });
+        for host in self.hosts {
+            let services =
+                [&before, &now].map(|one| one.context.service(host.as_str(), &view.namespace));
+            let own = services.into_iter().flatten().flat_map(|service| {
+                let own = service.by_cluster.values().flat_map(|own| &own.ports);
+                own.chain(service.ports()).map(|port| port.number)
+            });
+            for port in own.collect::<BTreeSet<u16>>() {
+                let name = OutboundName::sidecar(host.clone(), port).to_string();
+                if before.cluster(&name) != now.cluster(&name) {
+                    seen.lists.add(Wildcard::Clusters);
+                }
+                if before.route(&name) != now.route(&name) {
+                    seen.routes.insert(name.into());
+                    seen.lists.add(Wildcard::Listeners);
+                }
+            }
+        }
+    }
+
     fn same_names(&self, view: &ViewKey, given: bool) -> bool {
         if self.is_behind_ports {
             return true;
@@ -451,6 +477,8 @@ enum ListenerKind {
     Gateway(u16),
     /// A router that isn't a gateway.
     Router,
+    /// None but by name.
+    Library(GrpcLibrary),
 }
 
 /// What is seen, and the pods whose listeners differ.
@@ -483,10 +511,11 @@ impl<'a> Groups<'a> {
         {
             return Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
         }
-        let kind = match (proxy.kind, port) {
-            (ProxyType::Sidecar, _) => ListenerKind::Sidecar,
-            (ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
-            (ProxyType::Router, None) => ListenerKind::Router,
+        let kind = match (proxy.grpc, proxy.kind, port) {
+            (Some(library), ..) => ListenerKind::Library(library),
+            (None, ProxyType::Sidecar, _) => ListenerKind::Sidecar,
+            (None, ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
+            (None, ProxyType::Router, None) => ListenerKind::Router,
         };
         let seen = if self.lens.is_behind_ports {
             Arc::clone(&self.nothing)
@@ -624,6 +653,7 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifferenc
             }
         }
         ListenerKind::Router => {}
+        ListenerKind::Library(_) => lens.by_name(&view, &mut seen),
     }
     let differ = lens.defined.iter().filter(|host| !lens.same_assignments(&view, host));
     seen.assignments = differ.cloned().collect();

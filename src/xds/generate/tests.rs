@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use serde_json::Value;
+use serde_json::{Value, json};
 use strait_proto::json::to_json;
 
 use super::{Cache, ProxyConfig};
+use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
 use crate::fixtures::{endpoint, service, settings, shard, sidecar};
-use crate::model::{ByName, Endpoint, NamedEndpoint, PodState, Proxy, Resolution, TlsMode};
+use crate::model::{
+    ByName, Endpoint, GrpcLibrary, NamedEndpoint, PodState, Proxy, Resolution, TlsMode,
+};
 use crate::push::PushContext;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::registry::RegistryUpdate;
@@ -29,9 +32,13 @@ impl Given {
     fn to(proxy: &Proxy, context: &Arc<PushContext>) -> Self {
         let cache = Cache::default();
         let mut picture = ProxyConfig::new(context, proxy, "n1".into(), &cache);
-        let clusters = picture.all(ResourceType::Cluster);
-        let mut clusters = clusters.shared.resources().iter();
-        let cluster = clusters.find(|one| &*one.name == NAME).expect("it has one");
+        let cluster = if picture.is_by_name() {
+            picture.one(ResourceType::Cluster, NAME).expect("it has one")
+        } else {
+            let clusters = picture.all(ResourceType::Cluster);
+            let mut clusters = clusters.shared.resources().iter();
+            Arc::clone(clusters.find(|one| &*one.name == NAME).expect("it has one"))
+        };
         let assignment = picture.one(ResourceType::Endpoint, NAME).expect("always an answer");
         let json = |kind: ResourceType, body: &ResourceBody| {
             to_json(kind.url(), &body.to_bytes()).expect("a message")
@@ -115,14 +122,156 @@ fn of_those_that_could_who_does_not_take_mtls_says_so_for_itself() {
     assert!(matches.iter().all(|one| one["match"].is_object()), "none catches all");
 }
 
-#[test]
-fn a_client_without_a_proxy_is_given_no_tls_context() {
+fn library(mtls: bool) -> Proxy {
+    Proxy { grpc: Some(GrpcLibrary { mtls }), ..client() }
+}
+
+fn mesh_of(endpoints: Vec<Endpoint>) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(says(vec![endpoint("10.0.0.1")])));
+    mesh.apply(MeshEvent::Registry(says(endpoints)));
     mesh.apply(MeshEvent::Complete);
-    let proxyless = Proxy { generator: Some("grpc".into()), ..client() };
-    let given = Given::to(&proxyless, &mesh.next_version().expect("a first version").0);
-    assert!(!given.cluster.to_string().contains("transport_socket"), "{}", given.cluster);
+    mesh.next_version().expect("a first version").0
+}
+
+fn addresses(assignment: &Value) -> Vec<&str> {
+    let groups = assignment["endpoints"].as_array().into_iter().flatten();
+    let members = groups.flat_map(|group| group["lb_endpoints"].as_array().expect("members"));
+    fn socket(one: &Value) -> &Value {
+        &one["endpoint"]["address"]["socket_address"]["address"]
+    }
+    members.map(|one| socket(one).as_str().expect("a text")).collect()
+}
+
+#[test]
+fn a_library_speaks_mtls_to_all_of_a_service_or_to_none() {
+    let mixed = mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]);
+    let given = Given::to(&library(true), &mixed);
+    let tls = &given.cluster["transport_socket"]["typed_config"]["common_tls_context"];
+    assert_eq!(tls["tls_certificate_provider_instance"]["instance_name"], "default");
+    assert!(given.cluster["transport_socket_matches"].is_null(), "refused: {}", given.cluster);
+    assert!(tls["tls_params"].is_null() && tls["alpn_protocols"].is_null(), "refused: {tls}");
+    let validation = &tls["combined_validation_context"]["default_validation_context"];
+    let names = validation["match_subject_alt_names"].as_array().expect("who may answer");
+    assert!(!names.is_empty() && validation["match_typed_subject_alt_names"].is_null());
+    assert_eq!(addresses(&given.assignment), ["10.0.0.1"], "in plain text it is not reached");
+
+    let given = Given::to(&library(false), &mixed);
+    assert!(given.cluster["transport_socket"].is_null(), "{}", given.cluster);
+    assert_eq!(addresses(&given.assignment), ["10.0.0.1", "10.0.0.2"]);
+
+    // Pods that could take it and don't.
+    let given = Given::to(&library(true), &mesh_of(vec![plain("10.0.0.1")]));
+    assert!(given.cluster["transport_socket"].is_null(), "{}", given.cluster);
+    assert_eq!(addresses(&given.assignment), ["10.0.0.1"]);
+}
+
+#[test]
+fn an_assignment_for_a_library_has_what_it_insists_on() {
+    let given = Given::to(&library(false), &mesh_of(vec![endpoint("10.0.0.1"), plain("10.0.0.2")]));
+    for group in given.assignment["endpoints"].as_array().expect("localities") {
+        assert!(group["locality"].is_object(), "refused without an id: {group}");
+        assert!(group["load_balancing_weight"].as_u64() > Some(0), "left out otherwise: {group}");
+        assert!(group["metadata"].is_null());
+    }
+    assert!(!given.assignment.to_string().contains("metadata"), "{}", given.assignment);
+}
+
+#[test]
+fn a_library_finds_listeners_by_the_names_that_it_dials_and_listens_at() {
+    let context = mesh_of(vec![endpoint("10.0.0.1")]);
+    let cache = Cache::default();
+    let named = |proxy: &Proxy, name: &str| {
+        let mut picture = ProxyConfig::new(&context, proxy, "n1".into(), &cache);
+        let found = picture.one(ResourceType::Listener, name)?;
+        Some(to_json(ResourceType::Listener.url(), &found.body.to_bytes()).expect("a message"))
+    };
+    let client = library(true);
+    for name in [
+        "web.ns.svc.cluster.local:80",
+        "web.ns.svc.cluster.local.:80",
+        "web.ns:80",
+        "web:80",
+        "WEB:80",
+    ] {
+        let found = named(&client, name).unwrap_or_else(|| panic!("nothing for {name}"));
+        assert_eq!(found["name"], name, "under the name that was asked for");
+        let route = &found["api_listener"]["api_listener"]["rds"]["route_config_name"];
+        assert_eq!(route, NAME);
+    }
+    for name in ["web:81", "web.other:80", "nobody.ns:80", "web:http", ":80", "", "web:080"] {
+        assert_eq!(named(&client, name), None, "{name}");
+    }
+    for (name, address, port) in [
+        ("grpc/server?xds.resource.listening_address=10.0.0.1:8080", "10.0.0.1", 8080),
+        ("xds.istio.io/grpc/lds/inbound/[::]:50051", "::", 50051),
+        ("0.0.0.0:9000", "0.0.0.0", 9000),
+    ] {
+        let found = named(&client, name).unwrap_or_else(|| panic!("nothing for {name}"));
+        let socket = &found["address"]["socket_address"];
+        assert_eq!((&socket["address"], &socket["port_value"]), (&address.into(), &port.into()));
+        for refused in ["listener_filters", "use_original_dst", "api_listener"] {
+            assert!(found[refused].is_null(), "{refused} in {found}");
+        }
+    }
+}
+
+#[test]
+fn a_server_takes_mtls_where_its_pod_is_of_the_mesh_and_it_has_certificates() {
+    let context = mesh_of(vec![endpoint("10.0.0.1")]);
+    let cache = Cache::default();
+    let of_mesh = crate::fixtures::labels(&[("security.istio.io/tlsMode", "istio")]);
+    for (labelled, mtls, expected) in
+        [(true, true, true), (true, false, false), (false, true, false)]
+    {
+        let mut server = library(mtls);
+        if labelled {
+            server.labels = of_mesh.clone();
+        }
+        let mut picture = ProxyConfig::new(&context, &server, "n1".into(), &cache);
+        let found = picture.one(ResourceType::Listener, "s/10.0.0.1:8080");
+        let found = to_json(ResourceType::Listener.url(), &found.expect("one").body.to_bytes());
+        let found = found.expect("a message");
+        let socket = &found["default_filter_chain"]["transport_socket"];
+        assert_eq!(socket.is_object(), expected, "{found}");
+        if expected {
+            let context = &socket["typed_config"];
+            assert_eq!(context["require_client_certificate"], true);
+            assert!(!context.to_string().contains("subject_alt_names"), "refused: {context}");
+        }
+    }
+}
+
+#[test]
+fn a_library_resolves_one_name_and_no_more() {
+    let named = |address: &str| NamedEndpoint {
+        address: address.into(),
+        ports: [("http".into(), 8080)].into_iter().collect(),
+        weight: 1,
+        locality: Arc::default(),
+        network: None,
+        tls_mode: TlsMode::Disabled,
+        labels: None,
+    };
+    for (names, expected) in
+        [(&["a.example"][..], Some("LOGICAL_DNS")), (&["a.example", "b.example"], None)]
+    {
+        let endpoints = names.iter().map(|name| named(name)).collect();
+        let by_name = ByName { just_then: false, endpoints };
+        let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
+        let mut mesh = MeshState::new(settings());
+        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
+        mesh.apply(MeshEvent::Complete);
+        let context = mesh.next_version().expect("a first version").0;
+        let (cache, client) = (Cache::default(), library(false));
+        let mut picture = ProxyConfig::new(&context, &client, "n1".into(), &cache);
+        let cluster = picture.one(ResourceType::Cluster, NAME);
+        let kind = cluster.map(|one| {
+            let json = to_json(ResourceType::Cluster.url(), &one.body.to_bytes());
+            json.expect("a message")["type"].as_str().expect("a type").to_owned()
+        });
+        assert_eq!(kind.as_deref(), expected);
+        assert_eq!(picture.one(ResourceType::Listener, "web:80").is_some(), expected.is_some());
+    }
 }
 
 #[test]
@@ -240,4 +389,107 @@ fn who_has_taken_half_of_a_change_speaks_to_nobody_in_the_wrong_way() {
         (before, held) = (now, new);
     }
     assert!(tried > 100, "{tried}");
+}
+
+/// The listener of a server in a mesh with these policies, each a kind and a spec.
+fn served_under(server: &Proxy, policies: &[(&str, Value)]) -> Value {
+    let mut mesh = MeshState::new(settings());
+    mesh.apply(MeshEvent::Registry(says(vec![endpoint("10.0.0.1")])));
+    let object = |(at, (kind, spec)): (usize, &(&str, Value))| {
+        Arc::new(json!({
+            "apiVersion": "security.istio.io/v1",
+            "kind": kind,
+            "metadata": { "namespace": "ns", "name": format!("p{at}") },
+            "spec": spec,
+        }))
+    };
+    let objects = policies.iter().enumerate().map(object).collect();
+    let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+    let change = AccessIndex::new(settings.clone()).apply(&settings, &objects).expect("the first");
+    mesh.apply(MeshEvent::Access(change.policies, change.causes));
+    mesh.apply(MeshEvent::Complete);
+    let context = mesh.next_version().expect("a first version").0;
+    let cache = Cache::default();
+    let mut picture = ProxyConfig::new(&context, server, "n1".into(), &cache);
+    let found = picture.one(ResourceType::Listener, "s/10.0.0.1:8080").expect("one");
+    to_json(ResourceType::Listener.url(), &found.body.to_bytes()).expect("a message")
+}
+
+/// What of requests a server is given to look at, filter by filter: the filter's name, its action, its rules.
+fn guards(listener: &Value) -> Vec<(String, String, Vec<String>)> {
+    let chain = &listener["default_filter_chain"];
+    let filters = chain["filters"][0]["typed_config"]["http_filters"].as_array().expect("filters");
+    let (last, guards) = filters.split_last().expect("one that answers");
+    assert_eq!(last["name"], "envoy.filters.http.router");
+    let guard = |one: &Value| {
+        let text = |value: &Value| value.as_str().unwrap_or("ALLOW").to_owned();
+        let rules = &one["typed_config"]["rules"];
+        assert!(rules.is_object() && one["typed_config"]["shadow_rules"].is_null(), "{one}");
+        let keys = rules["policies"].as_object().expect("rules").keys().cloned().collect();
+        let name = text(&one["name"]).replace("envoy.filters.http.rbac.", "");
+        (name, text(&rules["action"]), keys)
+    };
+    let found: Vec<_> = guards.iter().map(guard).collect();
+    let names: std::collections::BTreeSet<_> = found.iter().map(|one| &one.0).collect();
+    assert_eq!(names.len(), found.len(), "a library refuses two of one name: {found:?}");
+    found
+}
+
+#[test]
+fn a_server_takes_connections_as_its_policy_says_and_never_in_plain_text_where_it_must_not() {
+    let of_mesh = crate::fixtures::labels(&[("security.istio.io/tlsMode", "istio")]);
+    let labelled = |mtls| Proxy { labels: of_mesh.clone(), ..library(mtls) };
+    for (mode, server, mtls, expected) in [
+        ("STRICT", library(true), true, vec!["identity"]),
+        ("STRICT", labelled(true), true, vec!["identity"]),
+        ("STRICT", labelled(false), false, vec!["nobody"]),
+        ("PERMISSIVE", labelled(true), true, vec!["identity"]),
+        ("PERMISSIVE", library(true), false, vec![]),
+        ("PERMISSIVE", labelled(false), false, vec![]),
+        ("DISABLE", labelled(true), false, vec![]),
+    ] {
+        let peer = ("PeerAuthentication", json!({ "mtls": { "mode": mode } }));
+        let listener = served_under(&server, &[peer]);
+        let socket = &listener["default_filter_chain"]["transport_socket"];
+        assert_eq!(socket.is_object(), mtls, "{mode} {:?}", server.grpc);
+        let found = guards(&listener);
+        assert_eq!(found.iter().map(|one| &*one.0).collect::<Vec<_>>(), expected, "{mode}");
+    }
+}
+
+#[test]
+fn a_server_enforces_what_it_can_and_denies_where_it_cannot() {
+    let allow = json!({ "rules": [
+        { "from": [{ "source": { "namespaces": ["ns"] } }] },
+        { "from": [{ "source": { "requestPrincipals": ["*"] } }] },
+    ] });
+    let deny = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": {
+        "paths": ["/shop.Cart/{*}"], "ports": ["8080"],
+    } }] }] });
+    let listener = served_under(
+        &library(false),
+        &[
+            ("AuthorizationPolicy", allow),
+            ("AuthorizationPolicy", deny),
+            ("AuthorizationPolicy", json!({ "action": "AUDIT", "rules": [{}] })),
+            (
+                "RequestAuthentication",
+                json!({ "jwtRules": [{ "issuer": "i", "jwks": "{\"keys\":[]}" }] }),
+            ),
+        ],
+    );
+    let rule = |policy: usize, rule: usize| format!("ns[ns]-policy[p{policy}]-rule[{rule}]");
+    let expected = [
+        ("deny".to_owned(), "DENY".to_owned(), vec![rule(1, 0)]),
+        ("allow".to_owned(), "ALLOW".to_owned(), vec![rule(0, 0)]),
+    ];
+    assert_eq!(guards(&listener), expected);
+    // Of matchers that it doesn't know a library takes no notice, and lets in more.
+    let text = listener.to_string();
+    for unknown in ["uri_template", "sourced_metadata", "requested_server_name", "jwt"] {
+        assert!(!text.contains(unknown), "{unknown} in {text}");
+    }
+    let nothing = served_under(&library(false), &[("AuthorizationPolicy", json!({}))]);
+    assert_eq!(guards(&nothing), [("allow".to_owned(), "ALLOW".to_owned(), vec![rule(0, 0)])]);
+    assert!(nothing.to_string().contains("not_rule"), "it allows nothing: {nothing}");
 }

@@ -30,15 +30,11 @@ pub(super) enum Secrets {
     Files(Arc<SdsFiles>),
     /// Istio's agent.
     Agent,
-    /// Nobody here: gRPC's own library refuses TLS contexts in the form that Envoy takes, so it is given none.
-    Unknown,
 }
 
 impl Secrets {
     pub(super) fn of(proxy: &Proxy) -> Self {
-        if proxy.is_proxyless() {
-            Self::Unknown
-        } else if let Some(files) = &proxy.sds {
+        if let Some(files) = &proxy.sds {
             Self::Files(Arc::clone(files))
         } else if proxy.has_istio_agent() {
             Self::Agent
@@ -50,7 +46,7 @@ impl Secrets {
     fn config(&self, name: &str) -> tls::SdsSecretConfig {
         let source = match self {
             // Without a source, the name is that of a static secret of the bootstrap.
-            Self::Bootstrap | Self::Unknown => None,
+            Self::Bootstrap => None,
             Self::Agent => Some(of_agent()),
             Self::Files(files) if name == ROOTS_SECRET => Some(of_file(&files.roots)),
             Self::Files(files) => Some(of_file(&files.certificate)),
@@ -101,10 +97,7 @@ impl Secrets {
         accounts: impl Iterator<Item = &'a str>,
         trust_domains: &BTreeSet<&str>,
     ) -> core::TransportSocket {
-        let mut peers: Vec<_> = accounts.map(|id| uri(MatchPattern::Exact(id.into()))).collect();
-        if peers.is_empty() {
-            peers.extend(anybody_of(trust_domains));
-        }
+        let peers = expected(accounts, trust_domains).map(uri).collect();
         let context = tls::UpstreamTlsContext {
             common_tls_context: Some(self.common(alpn, peers)),
             sni,
@@ -171,19 +164,105 @@ fn of_file(path: &str) -> core::ConfigSource {
     }
 }
 
-/// Matches every identity of these trust domains.
-fn anybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
-    trust_domains.iter().map(|domain| uri(MatchPattern::Prefix(format!("spiffe://{domain}/"))))
+/// Who may answer: one of these accounts; where none is known, everybody of these trust domains.
+fn expected<'a>(
+    accounts: impl Iterator<Item = &'a str>,
+    trust_domains: &BTreeSet<&str>,
+) -> std::vec::IntoIter<matcher::StringMatcher> {
+    let mut peers: Vec<_> = accounts.map(|id| text(MatchPattern::Exact(id.into()))).collect();
+    if peers.is_empty() {
+        peers.extend(everybody_of(trust_domains));
+    }
+    peers.into_iter()
 }
 
-fn uri(pattern: MatchPattern) -> tls::SubjectAltNameMatcher {
+/// Matches every identity of these trust domains.
+fn everybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = matcher::StringMatcher> {
+    trust_domains.iter().map(|domain| text(MatchPattern::Prefix(format!("spiffe://{domain}/"))))
+}
+
+/// The same, as certificates are matched.
+fn anybody_of(trust_domains: &BTreeSet<&str>) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
+    everybody_of(trust_domains).map(uri)
+}
+
+fn text(pattern: MatchPattern) -> matcher::StringMatcher {
+    matcher::StringMatcher { match_pattern: Some(pattern), ..Default::default() }
+}
+
+fn uri(name: matcher::StringMatcher) -> tls::SubjectAltNameMatcher {
     tls::SubjectAltNameMatcher {
         san_type: tls::subject_alt_name_matcher::SanType::Uri.into(),
-        matcher: Some(matcher::StringMatcher {
-            match_pattern: Some(pattern),
-            ..Default::default()
-        }),
+        matcher: Some(name),
         ..Default::default()
+    }
+}
+
+/// TLS contexts for gRPC's own library, which takes certificates from the providers of its bootstrap and from nowhere else.
+/// It refuses whatever else an Envoy's context has, but for names that it doesn't know. (gRFC A29.)
+pub(super) mod library {
+    use super::*;
+
+    /// The provider in its bootstrap, as Istio's agent names it.
+    const PROVIDER: &str = "default";
+
+    /// A client's transport socket: mTLS, to be answered by one of `accounts`, or by anybody of these trust domains
+    /// where no account is known.
+    pub(in super::super) fn upstream<'a>(
+        accounts: impl Iterator<Item = &'a str>,
+        trust_domains: &BTreeSet<&str>,
+    ) -> core::TransportSocket {
+        let context = tls::UpstreamTlsContext {
+            common_tls_context: Some(common(expected(accounts, trust_domains).collect())),
+            ..Default::default()
+        };
+        socket(any(&context))
+    }
+
+    /// A server's transport socket: mTLS, for whoever has a certificate of the roots. A server takes no names here;
+    /// whom it serves is said by filters.
+    pub(in super::super) fn downstream() -> core::TransportSocket {
+        let context = tls::DownstreamTlsContext {
+            common_tls_context: Some(common(Vec::new())),
+            require_client_certificate: Some(BoolValue { value: true }),
+            ..Default::default()
+        };
+        socket(any(&context))
+    }
+
+    #[expect(
+        deprecated,
+        reason = "the fields that replace them are not known to libraries before 1.66, or not at all"
+    )]
+    fn common(peers: Vec<matcher::StringMatcher>) -> tls::CommonTlsContext {
+        use tls::common_tls_context::{
+            CertificateProviderInstance, CombinedCertificateValidationContext,
+            ValidationContextType,
+        };
+        let now = |certificate: &str| tls::CertificateProviderPluginInstance {
+            instance_name: PROVIDER.into(),
+            certificate_name: certificate.into(),
+        };
+        let before = |certificate: &str| CertificateProviderInstance {
+            instance_name: PROVIDER.into(),
+            certificate_name: certificate.into(),
+        };
+        tls::CommonTlsContext {
+            tls_certificate_provider_instance: Some(now(CERTIFICATE_SECRET)),
+            tls_certificate_certificate_provider_instance: Some(before(CERTIFICATE_SECRET)),
+            validation_context_type: Some(ValidationContextType::CombinedValidationContext(
+                CombinedCertificateValidationContext {
+                    default_validation_context: Some(tls::CertificateValidationContext {
+                        ca_certificate_provider_instance: Some(now(ROOTS_SECRET)),
+                        match_subject_alt_names: peers,
+                        ..Default::default()
+                    }),
+                    validation_context_certificate_provider_instance: Some(before(ROOTS_SECRET)),
+                    ..Default::default()
+                },
+            )),
+            ..Default::default()
+        }
     }
 }
 

@@ -16,8 +16,8 @@ use crate::fixtures::{
 };
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ByName, Collection, Definition, Endpoint, ExportTo, Health, KnownClusters, NamedEndpoint,
-    ObjectKey, PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
+    ByName, Collection, Definition, Endpoint, ExportTo, GrpcLibrary, Health, KnownClusters,
+    NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
@@ -404,7 +404,9 @@ fn proxies() -> Vec<Proxy> {
             ..one.clone()
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
-        Proxy { sees: Some(["n1".into()].into()), ..one },
+        Proxy { sees: Some(["n1".into()].into()), ..one.clone() },
+        Proxy { grpc: Some(GrpcLibrary { mtls: true }), ..one.clone() },
+        Proxy { grpc: Some(GrpcLibrary { mtls: false }), addresses: at("10.0.0.3"), ..one },
         Proxy {
             kind: ProxyType::Router,
             labels: labels(&[("app", "gw")]),
@@ -418,6 +420,9 @@ fn proxies() -> Vec<Proxy> {
 /// Routes and tables of names are put together of what is there; here they are made from scratch.
 fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache, place: &str) {
     let proxy = &stand.proxy;
+    if proxy.is_proxyless() {
+        return;
+    }
     let mut picture =
         ProxyConfig::new(context, proxy, stand.network.clone(), kept).at(stand.whereabouts.clone());
     let common = picture.common();
@@ -469,6 +474,30 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
             }
         }
     }
+    if picture.is_by_name() {
+        // As it finds them: in full and in short, with their port and without.
+        let hosts = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from));
+        for host in hosts {
+            let short = host.as_str().strip_suffix(".svc.cluster.local").unwrap_or_default();
+            for name in [host.as_str(), short, "a", "shop"] {
+                let ports = [80, 8080, 5432, 7000, 8443].map(|port| format!("{name}:{port}"));
+                for name in ports.into_iter().chain([name.to_owned()]) {
+                    if let Some(one) = picture.one(ResourceType::Listener, &name) {
+                        shape.insert((ResourceType::Listener, name), one.version);
+                    }
+                }
+            }
+            for port in [80, 8080, 5432, 7000, 8443] {
+                let name = OutboundName::sidecar(host.clone(), port).to_string();
+                for kind in [ResourceType::Cluster, ResourceType::Route] {
+                    if let Some(one) = picture.one(kind, &name) {
+                        shape.insert((kind, name.clone()), one.version);
+                    }
+                }
+            }
+        }
+        return shape;
+    }
     for name in routes {
         if let Some(one) = picture.one(ResourceType::Route, &name) {
             shape.insert((ResourceType::Route, name), one.version);
@@ -492,13 +521,26 @@ fn differing(old: &Shape, new: &Shape) -> BTreeSet<(ResourceType, String)> {
     keys.filter(|key| old.get(*key) != new.get(*key)).cloned().collect()
 }
 
-fn is_told(seen: &SeenChanges, changes: &Changes, (kind, name): &(ResourceType, String)) -> bool {
+fn is_told(
+    seen: &SeenChanges,
+    changes: &Changes,
+    is_library: bool,
+    (kind, name): &(ResourceType, String),
+) -> bool {
     match kind {
         ResourceType::Endpoint => {
             let host = OutboundName::parse(name).expect("a name").hostname;
             seen.assignments.contains(&host) || changes.deps.contains(&Dep::Endpoints(host))
         }
         ResourceType::Route => seen.routes.contains(name.as_str()),
+        // A library that watches endpoints looks at their upstream cluster as well.
+        ResourceType::Cluster
+            if OutboundName::parse(name)
+                .is_some_and(|name| changes.deps.contains(&Dep::Endpoints(name.hostname)))
+                && is_library =>
+        {
+            true
+        }
         _ => seen.lists.contains(kind.wildcard().expect("the others are")),
     }
 }
@@ -572,7 +614,7 @@ fn check(
         if !seen.everything {
             for one in &differing {
                 assert!(
-                    is_told(seen, changes, one),
+                    is_told(seen, changes, proxy.is_proxyless(), one),
                     "{place}: {one:?} is told to nobody at {proxy:?}"
                 );
             }
@@ -580,8 +622,9 @@ fn check(
         count.steps += 1;
         if **seen != SeenChanges::default() {
             count.told += 1;
-            let told_by_name =
-                |one: &(ResourceType, String)| is_told(&SeenChanges::default(), changes, one);
+            let told_by_name = |one: &(ResourceType, String)| {
+                is_told(&SeenChanges::default(), changes, proxy.is_proxyless(), one)
+            };
             count.in_vain += usize::from(differing.iter().all(told_by_name));
         }
     }

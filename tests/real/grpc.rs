@@ -1,0 +1,366 @@
+//! gRPC's own libraries without a proxy, those of Go and of C core: clients and servers that find each other by xDS, in
+//! mTLS and in plain text, in a namespace of their own beside a real API server.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::apiserver::{Apiserver, Settings};
+use crate::certs::{Authority, Files};
+use crate::host::{self, Host};
+use crate::kube::{endpoint_slice, istio_kind, namespace, service};
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::strait::{self, Strait};
+use crate::wait;
+
+/// How long anything may take that is waited for.
+const LIMIT: Duration = Duration::from_secs(60);
+const CLUSTER: &str = "grpc";
+/// The port of every server.
+const PORT: u16 = 7000;
+/// Where the control plane listens: a library compares the text of an address with its certificate.
+const DISCOVERY: &str = "127.0.0.1:15012";
+
+/// Which library, by its program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Library {
+    Go,
+    CCore,
+}
+
+/// What the scenario runs in.
+struct Rig {
+    hub: Rc<Netns>,
+    folder: PathBuf,
+    go: PathBuf,
+    python: PathBuf,
+    authority: Authority,
+}
+
+impl Rig {
+    fn program(&self, library: Library) -> Command {
+        match library {
+            Library::Go => self.hub.command(&self.go),
+            Library::CCore => {
+                let mut command = self.hub.command(&self.python);
+                command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/grpc_xds.py"));
+                // Beside a name server that isn't there it would wait for one.
+                command.env("GRPC_DNS_RESOLVER", "native");
+                command
+            }
+        }
+    }
+
+    /// The bootstrap that `strait proxy bootstrap` prints for a pod, in a file; without certificates for the mesh where
+    /// it is to have none.
+    fn bootstrap(&self, pod: &str, address: &str, mtls: bool) -> PathBuf {
+        let name = account(pod);
+        let Files { certificate, key, root } = self.authority.workload("shop", name);
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let label =
+            format!("security.istio.io/tlsMode={}", if mtls { "istio" } else { "disabled" });
+        let printed = strait::command(&[
+            "proxy",
+            "bootstrap",
+            "--grpc",
+            "--type",
+            "sidecar",
+            "--name",
+            pod,
+            "--namespace",
+            "shop",
+            "--service-account",
+            name,
+            "--cluster",
+            CLUSTER,
+            "--ip",
+            address,
+            "--label",
+            &label,
+            "--discovery",
+            DISCOVERY,
+            "--cert",
+            &text(&certificate),
+            "--key",
+            &text(&key),
+            "--root-ca",
+            &text(&root),
+        ]);
+        let mut bootstrap: Value = serde_json::from_str(&printed).expect("JSON");
+        if !mtls {
+            let fields = bootstrap.as_object_mut().expect("an object");
+            fields.remove("certificate_providers");
+            fields["node"]["metadata"]["STRAIT_GRPC_MTLS"] = json!("false");
+        }
+        let file = self.folder.join(format!("{pod}.json"));
+        std::fs::write(&file, bootstrap.to_string()).expect("the folder of this run is ours");
+        file
+    }
+
+    fn serve(&self, library: Library, name: &str, address: &str, mtls: bool) -> Process {
+        let mut command = self.program(library);
+        command.args(["serve", &format!("{address}:{PORT}"), name]);
+        command.env("GRPC_XDS_BOOTSTRAP", self.bootstrap(&format!("{name}-0"), address, mtls));
+        Process::spawn(command, &self.folder, &format!("server-{name}"))
+    }
+
+    fn call(&self, library: Library, bootstrap: &Path, label: &str, target: &str) -> Process {
+        let mut command = self.program(library);
+        command.args(["call", &format!("xds:///{target}")]).env("GRPC_XDS_BOOTSTRAP", bootstrap);
+        Process::spawn(command, &self.folder, &format!("client-{label}"))
+    }
+}
+
+/// What a client's last calls came to.
+fn last(client: &Process, count: usize) -> Vec<Value> {
+    let text = client.stdout();
+    let lines: Vec<Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    lines[lines.len().saturating_sub(count)..].to_vec()
+}
+
+/// Waits until a client's calls have been answered by all of these servers and by nobody else, who have seen it as
+/// `identity`.
+fn wait_for(client: &Process, what: &str, servers: &[&str], identity: &str) {
+    wait::until(LIMIT, what, || {
+        let lines = last(client, 8);
+        let is_fine = |line: &Value| {
+            servers.iter().any(|name| line["server"] == *name) && line["client"] == identity
+        };
+        let all = servers.iter().all(|name| lines.iter().any(|line| line["server"] == *name));
+        if lines.len() == 8 && all && lines.iter().all(is_fine) {
+            Ok(())
+        } else {
+            Err(format!("{lines:?}; {}", client.last_words()))
+        }
+    });
+}
+
+/// The account of a pod: its name without the number.
+fn account(pod: &str) -> &str {
+    pod.rsplit_once('-').map_or(pod, |(name, _)| name)
+}
+
+fn pod(pod: &str, address: &str, mtls: bool) -> Value {
+    let name = account(pod);
+    let mode = if mtls { "istio" } else { "disabled" };
+    let labels = json!({ "app": name, "security.istio.io/tlsMode": mode });
+    crate::kube::pod("shop", pod, name, address, &labels)
+}
+
+fn id(name: &str) -> String {
+    format!("spiffe://{}/ns/shop/sa/{name}", crate::certs::TRUST_DOMAIN)
+}
+
+/// Clients of both libraries call servers of both, by mTLS and in plain text; then a server comes, and one goes, and
+/// policies say who may call.
+pub(crate) fn run(host: &Host) {
+    let (Some(go), Some(python)) = (&host.grpc_go, &host.grpc_python) else {
+        let lacking = "SKIPPED real::grpc: no grpc-go or no grpcio: run tests/components/install";
+        assert!(!host::required(), "{lacking}");
+        return host::note_skip(lacking);
+    };
+    let hub = Rc::new(Netns::create("grpc"));
+    let servers = [
+        ("go", "10.80.0.1", Library::Go, true),
+        ("core", "10.80.0.2", Library::CCore, true),
+        ("plain-go", "10.80.0.3", Library::Go, false),
+        ("plain-core", "10.80.0.4", Library::CCore, false),
+    ];
+    // Each library has a caller of its own: no identity of a pod may have more than four streams.
+    let clients = [
+        ("caller-0", "10.80.0.7", true),
+        ("caller-1", "10.80.0.8", true),
+        ("stranger-0", "10.80.0.9", false),
+    ];
+    let addresses = servers.iter().map(|one| one.1).chain(clients.iter().map(|one| one.1));
+    for address in addresses {
+        hub.ip(&format!("address add {address}/32 dev lo"));
+    }
+    let authority = Authority::create(&host.subfolder("grpc-ca"), "grpc");
+    let rig = Rig {
+        hub: Rc::clone(&hub),
+        folder: host.subfolder("grpc"),
+        go: go.clone(),
+        python: python.clone(),
+        authority,
+    };
+    let settings = Settings {
+        cluster: CLUSTER,
+        address: "127.0.0.1",
+        port: 6443,
+        service_cidr: "10.96.0.0/16",
+    };
+    let mut apiserver = Apiserver::start(host, &hub, &rig.authority, &settings);
+    apiserver.wait_until_ready();
+    let security = "security.istio.io";
+    apiserver.apply(&[
+        istio_kind(security, "AuthorizationPolicy", "authorizationpolicies"),
+        istio_kind(security, "PeerAuthentication", "peerauthentications"),
+    ]);
+    let mut objects = vec![namespace("shop", json!({})), namespace("strait-system", json!({}))];
+    objects.extend(
+        servers.iter().map(|(name, address, _, mtls)| pod(&format!("{name}-0"), address, *mtls)),
+    );
+    objects.extend(clients.iter().map(|(name, address, mtls)| pod(name, address, *mtls)));
+    let of = |name: &str, vip: &str| service("shop", name, vip, &[("grpc", 80, PORT)]);
+    let [mesh, plain, mixed] =
+        [("mesh", "10.96.1.1"), ("plain", "10.96.1.2"), ("mixed", "10.96.1.3")]
+            .map(|(name, vip)| of(name, vip));
+    let slice = |service: &Value, names: &[&str]| {
+        let pods = servers.iter().filter(|one| names.contains(&one.0));
+        let pods =
+            pods.map(|(name, address, ..)| (format!("{name}-0"), (*address).to_owned(), true));
+        endpoint_slice(service, &pods.collect::<Vec<_>>())
+    };
+    objects.extend([
+        slice(&mesh, &["go", "core"]),
+        slice(&plain, &["plain-go", "plain-core"]),
+        slice(&mixed, &["go", "plain-core"]),
+    ]);
+    objects.extend([mesh.clone(), plain.clone(), mixed]);
+    apiserver.apply(&objects);
+
+    let kubeconfig = apiserver.admin_kubeconfig();
+    let arguments = [
+        ("--kubeconfig", kubeconfig.to_str().expect("UTF-8")),
+        ("--cluster-id", CLUSTER),
+        ("--ca-dir", rig.authority.folder().to_str().expect("UTF-8")),
+        ("--xds-address", DISCOVERY),
+        ("--admin-address", "127.0.0.1:0"),
+    ];
+    let arguments = arguments.iter().flat_map(|(flag, value)| [*flag, *value].map(str::to_owned));
+    let control_plane = Strait::start(host, &hub, arguments.collect());
+    control_plane.wait_until_ready();
+    control_plane.wait_for_cluster_state(CLUSTER, &["live"], LIMIT);
+
+    let _serving: Vec<Process> = servers
+        .iter()
+        .map(|(name, address, library, mtls)| rig.serve(*library, name, address, *mtls))
+        .collect();
+    let files = clients.map(|(name, address, mtls)| rig.bootstrap(name, address, mtls));
+    let [first, second, stranger] = &files;
+    let mut running = Vec::new();
+    for (library, caller) in [(Library::Go, first), (Library::CCore, second)] {
+        let start = |bootstrap: &Path, service: &str| {
+            let caller = bootstrap.file_stem().and_then(|name| name.to_str()).expect("UTF-8");
+            let label = format!("{library:?}-{service}-{caller}");
+            rig.call(library, bootstrap, &label, &format!("{service}.shop.svc.cluster.local:80"))
+        };
+        let by_mtls = start(caller, "mesh");
+        wait_for(&by_mtls, "servers with certificates answer", &["go", "core"], &id("caller"));
+        let peers = last(&by_mtls, 8);
+        // Go tells whose certificate it was shown; C core refuses a wrong one too, and keeps it to itself.
+        if library == Library::Go {
+            let of = |line: &Value| line["peer"] == id(line["server"].as_str().unwrap_or_default());
+            assert!(peers.iter().all(of), "{peers:?}");
+        }
+        let plain = start(caller, "plain");
+        wait_for(&plain, "servers without certificates answer", &["plain-go", "plain-core"], "");
+        let mixed = start(caller, "mixed");
+        wait_for(&mixed, "of a mixed service those with certificates do", &["go"], &id("caller"));
+        let without = start(stranger, "plain");
+        wait_for(
+            &without,
+            "a client without certificates is answered",
+            &["plain-go", "plain-core"],
+            "",
+        );
+        running.push((by_mtls, plain, mixed, without));
+    }
+
+    // What is withheld is explained, and nobody has refused anything.
+    let path = "/debug/explain?proxy=caller-0.shop&hostname=mixed.shop&port=80";
+    let explained = control_plane.json(path);
+    assert_eq!(explained["clusters"][0]["code"], "STR0416", "{explained}");
+    let proxies = control_plane.json("/debug/proxies");
+    let refused: Vec<&Value> = proxies
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|one| one.to_string().contains("nack"))
+        .collect();
+    assert!(refused.is_empty(), "{refused:?}");
+
+    // A change of endpoints reaches those that run.
+    apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["plain-go"])]);
+    for (by_mtls, plain, ..) in &running {
+        wait_for(by_mtls, "the server that is left answers alone", &["core"], &id("caller"));
+        wait_for(plain, "the server that is left answers alone", &["plain-go"], "");
+    }
+    // So does a service that enters the mesh: from plain text to mTLS without a call in between to anybody else.
+    apiserver.apply(&[slice(&plain, &["go"])]);
+    for (_, plain, ..) in &running {
+        wait_for(plain, "its calls go by mTLS now", &["go"], &id("caller"));
+    }
+
+    // Policies are enforced by the servers themselves, of both libraries.
+    let policy = |spec: Value| {
+        let kind = "AuthorizationPolicy";
+        apiserver.apply(&[access(kind, "callers", spec)]);
+    };
+    let from =
+        |who: &str| json!({ "rules": [{ "from": [{ "source": { "principals": [who] } }] }] });
+    let without_scheme = |name: &str| id(name).replace("spiffe://", "");
+    let to_both = || running.iter().map(|(core, go, ..)| (core, go));
+    policy(from(&without_scheme("somebody-else")));
+    for (core, go) in to_both() {
+        wait_for_denial(core, "its account is not among those that may");
+        wait_for_denial(go, "its account is not among those that may");
+    }
+    policy(from(&without_scheme("caller")));
+    for (core, go) in to_both() {
+        wait_for(core, "its account may call", &["core"], &id("caller"));
+        wait_for(go, "its account may call", &["go"], &id("caller"));
+    }
+    // A library verifies no token, so a rule by tokens goes without them, and denies all.
+    let by_token = json!([{ "from": [{ "source": { "requestPrincipals": ["a/b"] } }] }]);
+    policy(json!({ "action": "DENY", "rules": by_token }));
+    for (core, go) in to_both() {
+        wait_for_denial(core, "what is denied by tokens is denied without");
+        wait_for_denial(go, "what is denied by tokens is denied without");
+    }
+    let told = control_plane.json("/debug/config?kind=AuthorizationPolicy");
+    assert!(told.to_string().contains("STR0830"), "{told}");
+
+    // What is to take mTLS alone, and can't, takes nothing.
+    policy(json!({ "action": "ALLOW", "rules": [{}] }));
+    apiserver.apply(&[slice(&plain, &["plain-go", "plain-core"])]);
+    for (_, go) in to_both() {
+        wait_for(go, "nothing is denied any more", &["plain-go", "plain-core"], "");
+    }
+    let strict = json!({ "mtls": { "mode": "STRICT" } });
+    apiserver.apply(&[access("PeerAuthentication", "default", strict)]);
+    for (core, go) in to_both() {
+        wait_for_denial(go, "a server without a certificate refuses all");
+        wait_for(core, "one with a certificate goes on", &["core"], &id("caller"));
+    }
+    let told = control_plane.json("/debug/config?kind=PeerAuthentication");
+    assert!(told.to_string().contains("STR0831"), "{told}");
+}
+
+/// An access policy of namespace `shop`.
+fn access(kind: &str, name: &str, spec: Value) -> Value {
+    let metadata = json!({ "namespace": "shop", "name": name });
+    json!({ "apiVersion": "security.istio.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
+}
+
+/// Waits until all calls of a client are denied by the server.
+fn wait_for_denial(client: &Process, what: &str) {
+    wait::until(LIMIT, what, || {
+        let lines = last(client, 8);
+        let is_denied = |line: &Value| {
+            let error = line["error"].as_str().unwrap_or_default();
+            error.contains("PermissionDenied") || error.contains("PERMISSION_DENIED")
+        };
+        if lines.len() == 8 && lines.iter().all(is_denied) {
+            Ok(())
+        } else {
+            Err(format!("{lines:?}; {}", client.last_words()))
+        }
+    });
+}
