@@ -640,7 +640,8 @@ fn who_is_told_is_who_sees_a_difference() {
     // who may have seen one that has another rank among its rivals now. Addresses and ages are few here, so that
     // this happens at all.
     assert!(count.told > 1000 && count.steps > 4 * count.told / 3, "{count:?}");
-    assert!(count.in_vain * 6 < count.told, "{count:?}");
+    // Rules are in most of these versions, and what they say of a service may not matter to a client.
+    assert!(count.in_vain * 5 < count.told, "{count:?}");
     assert!(count.behind_ports > 5, "{count:?}");
 }
 
