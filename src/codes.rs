@@ -14,6 +14,7 @@ mod injection;
 mod members;
 mod networks;
 mod routes;
+mod sidecars;
 mod traffic;
 
 pub use self::access::*;
@@ -23,9 +24,10 @@ pub use self::injection::*;
 pub use self::members::*;
 pub use self::networks::*;
 pub use self::routes::*;
+pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 8] = [
+static GROUPS: [&[&Code]; 9] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -34,6 +36,7 @@ static GROUPS: [&[&Code]; 8] = [
     access::CODES,
     traffic::CODES,
     routes::CODES,
+    sidecars::CODES,
 ];
 
 /// Every code, in order.

@@ -109,8 +109,16 @@ pub fn explain(
     let ranks = ranks(context, view, service, port.number);
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), ExplainGroup> = BTreeMap::new();
     let mut endpoints = Vec::new();
+    let is_given = view.role == Role::Gateway || view.imports_port(context, service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
-        let decided = decide(context, view, service, shard, endpoint, network);
+        let decided = match decide(context, view, service, shard, endpoint, network) {
+            // Whoever asks for its endpoints is given them, but nothing leads there.
+            Ok(_) if !is_given => Err(WithheldReason::NotImported),
+            Err(reason) if !is_given && reason.step() > WithholdingStep::Export => {
+                Err(WithheldReason::NotImported)
+            }
+            decided => decided,
+        };
         let group = groups.entry((shard, network)).or_default();
         group.count(endpoint, &decided);
         group.rank = preferred.map(|preferred| {
@@ -300,6 +308,7 @@ fn summary(reason: WithheldReason, network: &NetworkId) -> String {
         }
         WithheldReason::PodMissing => "named before their pod was seen".into(),
         WithheldReason::NotExported => "not exported to the proxy's namespace".into(),
+        WithheldReason::NotImported => "not imported by the proxy's Sidecar".into(),
         WithheldReason::NotCarried => {
             "in another network, to which no gateway carries the service".into()
         }
@@ -365,6 +374,7 @@ pub fn code(reason: WithheldReason) -> &'static str {
         WithheldReason::NetworkRefused => &codes::NETWORK_REFUSED,
         WithheldReason::PodMissing => &codes::POD_MISSING,
         WithheldReason::NotExported | WithheldReason::NotCarried => &codes::NOT_EXPORTED,
+        WithheldReason::NotImported => &codes::NOT_IMPORTED,
         WithheldReason::ClusterLocal => &codes::CLUSTER_LOCAL,
         WithheldReason::NodeLocal => &codes::NODE_LOCAL,
         WithheldReason::NoAddress => &codes::NO_ADDRESS,
@@ -575,6 +585,17 @@ impl Decision<'_> {
                     self.view.namespace
                 ),
             },
+            WithheldReason::NotImported => {
+                let ViewKey { namespace, selection, .. } = self.view;
+                let scope = self.context.traffic.scope(namespace, selection);
+                let name = scope.sidecar().map(|sidecar| sidecar.meta.to_string());
+                format!(
+                    "spec.egress of Sidecar {}, which the proxy follows, doesn't import {} of namespace {}",
+                    name.unwrap_or_default(),
+                    self.service.hostname(),
+                    self.service.primary.namespace
+                )
+            }
             WithheldReason::NotCarried if self.service.primary.mesh_external => format!(
                 "the endpoint is in another network, and {} is outside the mesh, so no gateway carries it",
                 self.service.hostname()

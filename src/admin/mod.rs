@@ -508,7 +508,7 @@ fn view_of(context: &PushContext, connection: &OpenStream) -> ViewKey {
     let is_gateway = east_west_port(context, proxy).is_some();
     let role = if is_gateway { Role::Gateway } else { Role::Client };
     let (network, whereabouts) = connection.place();
-    ViewKey::of(proxy, network, role).at(whereabouts)
+    ViewKey::of(proxy, network, role).at(whereabouts).selected(context.selection(proxy))
 }
 
 #[cfg(test)]

@@ -13,13 +13,14 @@ use crate::explain::code;
 use crate::identity::ServerIdentity;
 use crate::metrics::WithheldCounts;
 use crate::model::{
-    ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, NetworkId,
-    Resolution, SameAddress,
+    ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
+    NetworkId, Resolution, SameAddress,
 };
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{ViewKey, decide, is_by_node};
 use crate::registry::Provider;
+use crate::traffic::Selection;
 use crate::xds::connections::rfc3339;
 
 /// A merged service.
@@ -109,9 +110,11 @@ fn service_view<'a>(
 /// Borrowed VIPs that collide, for proxies of any cluster.
 fn dropped_addresses(context: &PushContext) -> Vec<DroppedAddress> {
     let clusters: BTreeSet<&ClusterId> = context.network_labels.keys().collect();
+    let (namespace, selection) = (Namespace::default(), Selection::default());
+    let nobody = (&namespace, &selection);
     let mut dropped = Vec::new();
     for cluster in clusters {
-        dropped.extend(addresses(context, cluster, &Default::default(), true, true).dropped);
+        dropped.extend(addresses(context, cluster, nobody, (true, true)).dropped);
     }
     dropped
 }

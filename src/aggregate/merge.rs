@@ -288,6 +288,28 @@ impl MergedService {
         self.primary.ports.iter().chain(self.added.iter().map(|(_, port)| port))
     }
 
+    /// All ports that any cluster has of it; some are there several times.
+    pub fn all_ports(&self) -> impl Iterator<Item = &Port> {
+        self.ports().chain(self.by_cluster.values().flat_map(|own| &own.ports))
+    }
+
+    /// The same with those ports alone.
+    #[must_use]
+    pub fn with_ports(&self, keeps: impl Fn(&Port) -> bool) -> Self {
+        let trimmed = |service: &Arc<Service>| {
+            let mut definition = (*service.definition).clone();
+            definition.ports.retain(&keeps);
+            Arc::new(Service { definition: Arc::new(definition), ..(**service).clone() })
+        };
+        let own = self.by_cluster.iter().map(|(id, own)| (id.clone(), trimmed(own)));
+        Self {
+            primary: trimmed(&self.primary),
+            added: self.added.iter().filter(|(_, port)| keeps(port)).cloned().collect(),
+            by_cluster: own.collect(),
+            ..self.clone()
+        }
+    }
+
     /// The first port of this number that is not UDP.
     pub fn port(&self, number: u16) -> Option<&Port> {
         self.ports().find(|port| port.number == number && port.protocol != Protocol::Udp)

@@ -7,15 +7,18 @@
 //! is borrowed of other clusters, VIP or port, in the order in which these are merged: so a cluster that comes
 //! last takes nothing from what others lend. What collides is dropped, and shown.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::context::PushContext;
 use crate::aggregate::{MergedService, ShardEndpoints};
-use crate::model::{ClusterId, Hostname, Namespace, Protocol};
+use crate::model::{ClusterId, Hostname, Namespace, Port, Protocol};
 use crate::registry::service_entry::is_given;
 use crate::registry::{Provider, ShardKey};
+use crate::traffic::sidecar::ImportScope;
+use crate::traffic::{HostPattern, Selection};
 
 /// Services in the order in which they claim listeners and domains, each with its addresses.
 #[derive(Debug, Clone, Default)]
@@ -64,18 +67,19 @@ pub struct DroppedAddress {
     pub of: ClusterId,
 }
 
-/// The addresses for proxies of `namespace` in `cluster` that speak these families.
+/// The addresses for proxies of `namespace` in `cluster` that speak these families and that these rules select.
 pub fn addresses(
     context: &PushContext,
     cluster: &ClusterId,
-    namespace: &Namespace,
-    ipv4: bool,
-    ipv6: bool,
+    (namespace, selection): (&Namespace, &Selection),
+    (ipv4, ipv6): (bool, bool),
 ) -> ListenAddresses {
     let speaks = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
-    let mut services: Vec<&Arc<MergedService>> = context
+    let scope = context.traffic.scope(namespace, selection);
+    let mut services: Vec<Cow<'_, Arc<MergedService>>> = context
         .services_of(namespace)
         .filter(|service| service.primary.export_to.visible_to(namespace))
+        .filter_map(|service| imported(scope, service))
         .filter(|service| {
             service.is_visible_in(cluster)
                 || !(context.mesh.cluster_local(service.hostname()) || service.is_of_refused_only())
@@ -132,7 +136,7 @@ pub fn addresses(
             });
         }
     }
-    let mut services: Vec<_> = services.into_iter().map(Arc::clone).zip(vips).collect();
+    let mut services: Vec<_> = services.into_iter().map(Cow::into_owned).zip(vips).collect();
     for (service, vips) in &mut services {
         // One that is another's at every port is none.
         let ports = service.ports_in(cluster).filter(|port| port.protocol != Protocol::Udp);
@@ -140,6 +144,25 @@ pub fn addresses(
         vips.retain(|vip| vip.is_whole() || ports.iter().any(|port| vip.has(*port)));
     }
     ListenAddresses { services, dropped }
+}
+
+/// A service as far as a proxy is given it: with those of its ports that are in its scope.
+fn imported<'a>(
+    scope: ImportScope<'_>,
+    service: &'a Arc<MergedService>,
+) -> Option<Cow<'a, Arc<MergedService>>> {
+    if scope.sidecar().is_none() {
+        return Some(Cow::Borrowed(service));
+    }
+    let (host, owner) = (HostPattern::of_service(service.hostname()), &service.primary.namespace);
+    if !scope.includes(&host, owner) {
+        return None;
+    }
+    let has = |port: &Port| scope.includes_port(&host, owner, port.number);
+    if !scope.is_by_port() || service.all_ports().all(has) {
+        return Some(Cow::Borrowed(service));
+    }
+    Some(Cow::Owned(Arc::new(service.with_ports(has))))
 }
 
 /// That a service is reached at an address and a port.

@@ -369,7 +369,8 @@ impl MeshState {
 
     /// The services that changed rules are about. Of wildcards these are all that there are of them.
     fn note_traffic(&mut self, changes: &mut Changes) {
-        let TrafficChanges { hosts, selectors, .. } = std::mem::take(&mut self.touched_traffic);
+        let touched = std::mem::take(&mut self.touched_traffic);
+        let TrafficChanges { hosts, scopes, every_scope, selectors } = touched;
         for pattern in &hosts {
             match pattern.exact() {
                 Some(host) => drop(changes.deps.insert(Dep::Traffic(host.clone()))),
@@ -385,6 +386,10 @@ impl MeshState {
         if selectors {
             changes.deps.insert(Dep::Selectors);
         }
+        if every_scope {
+            changes.deps.insert(Dep::Mesh);
+        }
+        changes.deps.extend(scopes.into_iter().map(Dep::Imports));
         // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
         // destinations say.
         let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;

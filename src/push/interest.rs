@@ -41,6 +41,8 @@ pub enum Dep {
     Traffic(Hostname),
     /// The selectors that rules have.
     Selectors,
+    /// What of the mesh proxies of a namespace are given.
+    Imports(Namespace),
     /// Which machines and nodes there are, and what is known of them.
     Machines,
     /// Gateways, and which network something is in.
@@ -148,7 +150,8 @@ impl Changes {
 
     /// Whether proxies may stand elsewhere than before, as rules and views see them.
     pub fn may_move(&self) -> bool {
-        self.deps.contains(&Dep::Machines) || self.deps.contains(&Dep::Selectors)
+        let moves = |dep: &Dep| matches!(dep, Dep::Machines | Dep::Selectors | Dep::Imports(_));
+        self.deps.iter().any(moves)
     }
 
     /// Whether access policies changed.

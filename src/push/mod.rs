@@ -8,6 +8,7 @@ pub mod context;
 mod debounce;
 mod effect;
 pub mod event_loop;
+mod imports;
 pub mod interest;
 mod joins;
 mod locality_priority;

@@ -60,6 +60,8 @@ pub enum WithheldReason {
     PodMissing,
     /// `exportTo` leaves the proxy's namespace out.
     NotExported,
+    /// The Sidecar that the proxy follows leaves the service out.
+    NotImported,
     /// Policy does not let its cluster export the name.
     ExportRefused,
     /// The proxy may see it, but gateways carry only what is exported to everybody.
@@ -120,6 +122,7 @@ impl WithheldReason {
             | Self::ClusterDark
             | Self::PodMissing
             | Self::NotExported
+            | Self::NotImported
             | Self::ExportRefused
             | Self::AddressRefused
             | Self::NetworkRefused
@@ -138,6 +141,7 @@ impl WithheldReason {
             Self::NotReady(_) | Self::ClusterDraining | Self::ClusterDark => WithholdingStep::Ready,
             Self::PodMissing => WithholdingStep::Pod,
             Self::NotExported
+            | Self::NotImported
             | Self::ExportRefused
             | Self::NotCarried
             | Self::ClusterLocal

@@ -18,6 +18,7 @@ use crate::model::{
     TlsMode,
 };
 use crate::registry::{RegistryUpdate, ShardChange};
+use crate::traffic::Selection;
 
 /// A complete mesh that has heard these words.
 fn mesh(words: Vec<RegistryUpdate>) -> MeshState {
@@ -409,7 +410,12 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
             .said(),
     ];
     let context = context(words);
-    let found = super::addresses::addresses(&context, &"east".into(), &"ns".into(), true, false);
+    let found = super::addresses::addresses(
+        &context,
+        &"east".into(),
+        (&"ns".into(), &Selection::default()),
+        (true, false),
+    );
     let addresses: Vec<_> = found
         .services
         .iter()
@@ -429,7 +435,12 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
     assert_eq!(found.dropped[0].holder, host("a.ns"));
     assert_eq!(found.dropped[0].of.as_str(), "east");
     // Who has neither is given the first lender's, and it isn't said to have it.
-    let north = super::addresses::addresses(&context, &"north".into(), &"ns".into(), true, false);
+    let north = super::addresses::addresses(
+        &context,
+        &"north".into(),
+        (&"ns".into(), &Selection::default()),
+        (true, false),
+    );
     let [dropped] = north.dropped.as_slice() else { panic!("{:?}", north.dropped) };
     assert_eq!((dropped.of.as_str(), dropped.vip_source.as_str()), ("east", "west"));
 }

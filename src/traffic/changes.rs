@@ -12,6 +12,8 @@ pub struct TrafficChanges {
     pub hosts: BTreeSet<HostPattern>,
     /// Namespaces whose proxies import other hosts than before.
     pub scopes: BTreeSet<Namespace>,
+    /// Whether those of all namespaces may.
+    pub every_scope: bool,
     /// Whether the selectors in use are others, so that what selects a proxy is to be found out again.
     pub selectors: bool,
 }
@@ -19,13 +21,14 @@ pub struct TrafficChanges {
 impl TrafficChanges {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.hosts.is_empty() && self.scopes.is_empty() && !self.selectors
+        self.hosts.is_empty() && self.scopes.is_empty() && !self.every_scope && !self.selectors
     }
 
     /// Takes in others.
     pub fn merge(&mut self, other: Self) {
         self.hosts.extend(other.hosts);
         self.scopes.extend(other.scopes);
+        self.every_scope |= other.every_scope;
         self.selectors |= other.selectors;
     }
 }

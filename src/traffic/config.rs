@@ -1,10 +1,13 @@
 //! The traffic configuration in force.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::destination_rule::DestinationRules;
+use super::hosts::HostPattern;
 use super::selection::{Selection, Selectors};
-use super::virtual_services::VirtualServices;
+use super::sidecar::{ImportScope, Sidecars};
+use super::virtual_services::{RoutedService, VirtualServices};
 use crate::model::{Hostname, Labels, Namespace};
 
 /// All rules in force at one version. Immutable; a clone shares everything.
@@ -14,6 +17,8 @@ pub struct Traffic {
     pub destination_rules: DestinationRules,
     /// Which way requests and connections go.
     pub virtual_services: VirtualServices,
+    /// What of the mesh proxies are given.
+    pub sidecars: Sidecars,
     pub(super) selectors: Selectors,
 }
 
@@ -21,7 +26,45 @@ impl Traffic {
     /// Whether proxies of this namespace may be given otherwise than those of a namespace that no rule names and that
     /// has none.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        self.destination_rules.concerns(namespace) || self.virtual_services.concerns(namespace)
+        self.destination_rules.concerns(namespace)
+            || self.virtual_services.concerns(namespace)
+            || self.sidecars.concerns(namespace)
+    }
+
+    /// What of the mesh a proxy is given that is in this namespace and that these select.
+    pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
+        self.sidecars.scope(namespace, selection)
+    }
+
+    /// See [`VirtualServices::of_host`]; what the proxy's [scope](Self::scope) leaves out aside.
+    pub fn routed_of_host<'a>(
+        &'a self,
+        host: &'a HostPattern,
+        namespace: &'a Namespace,
+        selection: &Selection,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> {
+        let scope = self.scope(namespace, selection);
+        let all = self.virtual_services.of_host(host, namespace);
+        all.filter(move |one| scope.includes_rules(host, &one.service.meta.namespace))
+    }
+
+    /// The objects that name this very host, in the same order and as far as the scope goes.
+    pub fn routed_of_pattern<'a>(
+        &'a self,
+        host: &'a HostPattern,
+        namespace: &'a Namespace,
+        selection: &Selection,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> {
+        let scope = self.scope(namespace, selection);
+        let all = self.virtual_services.of_pattern(host, namespace);
+        all.filter(move |one| scope.includes_rules(host, &one.service.meta.namespace))
+    }
+
+    /// Whether rules that hold for a proxy lead to a service, which it is given for that.
+    pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
+        let leads = |one: &Arc<RoutedService>| one.destinations().any(|to| to.host == *host);
+        let mut patterns = self.virtual_services.leading_to(host);
+        patterns.any(|pattern| self.routed_of_pattern(pattern, namespace, selection).any(leads))
     }
 
     /// Whether it matters for a service in which namespace a client is, or which selectors select it.
@@ -32,7 +75,15 @@ impl Traffic {
     /// The same with those routes alone that concern these hosts.
     #[must_use]
     pub fn excerpt(&self, hosts: &BTreeSet<Hostname>) -> Self {
-        Self { virtual_services: self.virtual_services.excerpt(hosts.iter()), ..self.clone() }
+        let virtual_services = if self.sidecars.is_empty() {
+            self.virtual_services.excerpt(hosts.iter())
+        } else {
+            // Rules may bring a service into a scope.
+            let leading = hosts.iter().flat_map(|host| self.virtual_services.leading_to(host));
+            let leading: Vec<_> = leading.map(|host| Hostname::from(host.to_string())).collect();
+            self.virtual_services.excerpt(hosts.iter().chain(&leading))
+        };
+        Self { virtual_services, ..self.clone() }
     }
 
     /// Whether no rule in force is for some labels alone.

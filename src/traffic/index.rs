@@ -12,6 +12,7 @@ use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
+use super::sidecar::{Sidecar, SidecarsInForce};
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
@@ -34,6 +35,7 @@ pub struct TrafficUpdate {
 enum TrafficKind {
     DestinationRule,
     VirtualService,
+    Sidecar,
     HttpRoute,
     GrpcRoute,
     ReferenceGrant,
@@ -44,6 +46,7 @@ impl TrafficKind {
         match (&*key.group, &*key.kind) {
             (ISTIO_NETWORKING, "DestinationRule") => Some(Self::DestinationRule),
             (ISTIO_NETWORKING, "VirtualService") => Some(Self::VirtualService),
+            (ISTIO_NETWORKING, "Sidecar") => Some(Self::Sidecar),
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
             (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
             (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
@@ -55,6 +58,7 @@ impl TrafficKind {
         match self {
             Self::DestinationRule => "DestinationRule",
             Self::VirtualService => "VirtualService",
+            Self::Sidecar => "Sidecar",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
@@ -76,6 +80,10 @@ impl TrafficKind {
                 let (service, reasons) = VirtualService::read(meta, object, settings)?;
                 (TrafficObject::VirtualService(Arc::new(service)), reasons)
             }
+            Self::Sidecar => {
+                let (sidecar, reasons) = Sidecar::read(meta, object, settings)?;
+                (TrafficObject::Sidecar(Arc::new(sidecar)), reasons)
+            }
             Self::HttpRoute | Self::GrpcRoute => {
                 let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
                 (TrafficObject::GatewayRoute(Arc::new(route)), reasons)
@@ -93,6 +101,7 @@ impl TrafficKind {
 enum TrafficObject {
     DestinationRule(Arc<DestinationRule>),
     VirtualService(Arc<VirtualService>),
+    Sidecar(Arc<Sidecar>),
     GatewayRoute(Arc<GatewayRoute>),
     ReferenceGrant(ObjectMeta, Arc<ReferenceGrant>),
 }
@@ -208,6 +217,10 @@ impl TrafficIndex {
         for traffic in [&self.traffic, &anew.traffic] {
             changes.hosts.extend(traffic.virtual_services.hosts().cloned());
         }
+        match anew.traffic.sidecars.differing(&self.traffic.sidecars) {
+            Some(scopes) => changes.scopes.extend(scopes),
+            None => changes.every_scope = true,
+        }
         let traffic = anew.traffic.clone();
         *self = anew;
         heard.then(|| TrafficUpdate { traffic, changes, causes: Causes::default() })
@@ -288,9 +301,16 @@ impl TrafficIndex {
                 self.destination_rules.insert(rule, into);
             }
             TrafficObject::VirtualService(service) => {
-                let Traffic { virtual_services: services, selectors, .. } = traffic;
-                let into = ServicesInForce { services, selectors, changes };
+                let Traffic { virtual_services: services, selectors, sidecars, .. } = traffic;
+                let is_scoped = !sidecars.is_empty();
+                let into = ServicesInForce { services, selectors, changes, is_scoped };
                 self.virtual_services.insert(service, into);
+            }
+            TrafficObject::Sidecar(sidecar) => {
+                let Traffic { sidecars, selectors, .. } = traffic;
+                let root_namespace = &settings.root_namespace;
+                let into = SidecarsInForce { selectors, changes, root_namespace };
+                sidecars.insert(&sidecar, into);
             }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
             TrafficObject::ReferenceGrant(meta, grant) => {
@@ -308,9 +328,16 @@ impl TrafficIndex {
                 self.destination_rules.remove(rule, from);
             }
             TrafficObject::VirtualService(service) => {
-                let Traffic { virtual_services: services, selectors, .. } = traffic;
-                let from = ServicesInForce { services, selectors, changes };
+                let Traffic { virtual_services: services, selectors, sidecars, .. } = traffic;
+                let is_scoped = !sidecars.is_empty();
+                let from = ServicesInForce { services, selectors, changes, is_scoped };
                 self.virtual_services.remove(service, from);
+            }
+            TrafficObject::Sidecar(sidecar) => {
+                let Traffic { sidecars, selectors, .. } = traffic;
+                let root_namespace = &settings.root_namespace;
+                let from = SidecarsInForce { selectors, changes, root_namespace };
+                sidecars.remove(sidecar, from);
             }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
             TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),

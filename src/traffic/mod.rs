@@ -19,6 +19,7 @@ pub mod policy;
 pub mod re2;
 pub mod route;
 pub mod selection;
+pub mod sidecar;
 pub mod virtual_service;
 pub mod virtual_services;
 mod written;

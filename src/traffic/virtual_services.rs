@@ -8,6 +8,7 @@ use imbl::OrdMap;
 use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
+use super::route::Destination;
 use super::route::{HttpRoutes, RouteOrigin, SourceMatch};
 use super::selection::Selectors;
 use super::virtual_service::{Delegate, VirtualService};
@@ -29,16 +30,23 @@ pub struct RoutedService {
 
 impl RoutedService {
     fn of(service: &Arc<VirtualService>, (http, reasons): (HttpRoutes, Vec<Reason>)) -> Self {
-        let all = http.rules.iter().flat_map(|rule| {
+        let service = Arc::clone(service);
+        let mut routed = Self { service, http, reasons, portless: Box::default() };
+        let portless = routed.destinations().filter(|to| to.port.is_none());
+        let portless: BTreeSet<_> = portless.map(|to| to.host.clone()).collect();
+        routed.portless = portless.into_iter().collect();
+        routed
+    }
+
+    /// Where its rules lead, and where copies go.
+    pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
+        let requests = self.http.rules.iter().flat_map(|rule| {
             let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
             rule.destinations.iter().chain(mirrors)
         });
-        let connections = service.tls.iter().chain(&service.tcp);
-        let all = all.chain(connections.flat_map(|rule| &rule.destinations));
-        let portless = all.filter(|to| to.port.is_none() && !to.invalid).map(|to| to.host.clone());
-        let portless: BTreeSet<_> = portless.collect();
-        let (service, portless) = (Arc::clone(service), portless.into_iter().collect());
-        Self { service, http, reasons, portless }
+        let connections = self.service.tls.iter().chain(&self.service.tcp);
+        let all = requests.chain(connections.flat_map(|rule| &rule.destinations));
+        all.filter(|to| !to.invalid)
     }
 
     /// Services that its rules name without a port: what is sent there goes to the only port that each has.
@@ -63,7 +71,7 @@ pub struct VirtualServices {
     special_namespaces: OrdMap<Namespace, usize>,
     /// Of services that are named without a port, the hosts whose rules do so, with the number of objects.
     portless: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
-    /// The same of all services that rules for requests lead to.
+    /// The same of all services that rules lead to.
     destinations: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
 }
 
@@ -83,7 +91,7 @@ impl VirtualServices {
         self.by_host.values().flat_map(|all| all.iter()).flat_map(|routed| &*routed.portless)
     }
 
-    /// The hosts whose requests lead to a service.
+    /// The hosts of which requests or connections lead to a service.
     pub fn leading_to<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
         self.destinations.get(service).into_iter().flat_map(OrdMap::keys)
     }
@@ -216,6 +224,8 @@ pub(super) struct ServicesInForce<'a> {
     pub(super) services: &'a mut VirtualServices,
     pub(super) selectors: &'a mut Selectors,
     pub(super) changes: &'a mut TrafficChanges,
+    /// Whether there are Sidecars.
+    pub(super) is_scoped: bool,
 }
 
 impl VirtualServiceObjects {
@@ -302,7 +312,7 @@ fn replace(
     into: &mut ServicesInForce<'_>,
 ) -> BTreeSet<WorkloadKey> {
     let mut rivals = BTreeSet::new();
-    let ServicesInForce { services, selectors, changes } = into;
+    let ServicesInForce { services, selectors, changes, is_scoped } = into;
     for labels in
         now.into_iter().flat_map(|now| now.sources()).filter_map(|one| one.labels.as_ref())
     {
@@ -338,8 +348,11 @@ fn replace(
             }
         };
         routed.portless.iter().for_each(|to| count_hosts(&mut services.portless, to));
-        let destinations = routed.http.rules.iter().flat_map(|rule| &rule.destinations);
-        let destinations: BTreeSet<&Hostname> = destinations.map(|to| &to.host).collect();
+        let destinations: BTreeSet<&Hostname> = routed.destinations().map(|to| &to.host).collect();
+        if *is_scoped {
+            // They may come into scopes, or be in none any more.
+            changes.hosts.extend(destinations.iter().map(|host| HostPattern::of_service(host)));
+        }
         destinations.into_iter().for_each(|to| count_hosts(&mut services.destinations, to));
     }
     for host in hosts {

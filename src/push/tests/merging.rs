@@ -3,6 +3,7 @@
 use super::*;
 use crate::model::{ClusterId, Protocol, Service};
 use crate::push::addresses::addresses;
+use crate::traffic::Selection;
 
 /// These clusters are members since then; the others never were.
 fn since(clusters: &[(&str, i64)]) -> MeshEvent {
@@ -105,7 +106,8 @@ fn the_config_cluster_comes_before_older_ones() {
 
 /// `name: address…` of each service at a port, for proxies of that cluster.
 fn reached(context: &PushContext, cluster: &str, number: u16) -> Vec<String> {
-    let all = addresses(context, &cluster.into(), &"ns".into(), true, true);
+    let all =
+        addresses(context, &cluster.into(), (&"ns".into(), &Selection::default()), (true, true));
     let shown = |(service, vips): &(
         Arc<crate::aggregate::MergedService>,
         Vec<crate::push::addresses::Vip>,
@@ -141,7 +143,13 @@ fn a_borrowed_vip_is_settled_by_port_in_the_order_of_lenders() {
         // At home its own comes first.
         let own = reached(&context, second, 80);
         assert_eq!(own, ["client: ", "new: 10.1.0.1", "old: "]);
-        let lost = addresses(&context, &"home".into(), &"ns".into(), true, true).dropped;
+        let lost = addresses(
+            &context,
+            &"home".into(),
+            (&"ns".into(), &Selection::default()),
+            (true, true),
+        )
+        .dropped;
         assert_eq!(lost.len(), 1, "{lost:?}");
         assert_eq!((&lost[0].hostname, &lost[0].holder), (&host("new.ns"), &host("old.ns")));
     }

@@ -36,7 +36,8 @@ impl World {
     ) -> Vec<String> {
         let mut changes = TrafficChanges::default();
         let Self { objects, services, selectors } = self;
-        change(objects, ServicesInForce { services, selectors, changes: &mut changes });
+        let changes = &mut changes;
+        change(objects, ServicesInForce { services, selectors, changes, is_scoped: false });
         changes.hosts.iter().map(ToString::to_string).collect()
     }
 

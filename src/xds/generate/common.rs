@@ -13,7 +13,7 @@ use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, addresses};
 use crate::push::view::{Role, ViewKey, is_exported};
 use crate::xds::list::SharedList;
-use crate::xds::names::port_number;
+use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::{Resource, ResourceType};
 use crate::xds::session::RESPONSE_BYTES;
 
@@ -35,9 +35,9 @@ impl SharedResources<'_> {
     }
 
     pub(super) fn addresses(&self, class: &Class) -> Arc<ListenAddresses> {
-        let Class { cluster, namespace, families: (ipv4, ipv6), .. } = class;
+        let Class { cluster, namespace, selection, families } = class;
         self.cache.addresses.at(class.clone(), self.context.definitions, || {
-            Arc::new(addresses(self.context, cluster, namespace, *ipv4, *ipv6))
+            Arc::new(addresses(self.context, cluster, (namespace, selection), *families))
         })
     }
 
@@ -61,7 +61,8 @@ impl SharedResources<'_> {
             Role::Gateway => &nobody,
         };
         for service in context.services_of(namespace) {
-            if whole.role == Role::Client && !self.sees(whole, service) {
+            let is_seen = || self.sees(whole, service) && whole.imports(context, service);
+            if whole.role == Role::Client && !is_seen() {
                 continue;
             }
             let abroad = whole.role == Role::Client
@@ -89,7 +90,12 @@ impl SharedResources<'_> {
                 let client = cds::ClusterInputs { context, view: &view, form: &form, abroad };
                 client.outbound(service).into_iter().map(Arc::new).collect()
             });
-            clusters.extend(shared.iter().cloned());
+            let is_given = |one: &&Arc<Resource>| {
+                let port = OutboundName::parts(&one.name).map(|(_, port, ..)| port);
+                whole.role == Role::Gateway
+                    || port.is_none_or(|port| whole.imports_port(context, service, port))
+            };
+            clusters.extend(shared.iter().filter(is_given).cloned());
         }
         list(ResourceType::Cluster, clusters)
     }

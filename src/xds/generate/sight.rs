@@ -28,10 +28,12 @@ use crate::model::{
 };
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
-use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_before_ports};
+use crate::push::scope::{
+    SeenChanges, Sight, Stand, Wildcard, definitions, rescoped, same_before_ports,
+};
 use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
-use crate::traffic::{Selection, Traffic};
+use crate::traffic::{HostPattern, Selection, Traffic};
 use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
 
@@ -86,6 +88,8 @@ struct Lens<'a> {
     defined: Vec<Hostname>,
     /// The services by the namespaces in which clusters have them.
     by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
+    /// Namespaces in which Sidecars say otherwise than before what of the mesh proxies are given; `None` for all.
+    rescoped: Option<BTreeSet<Namespace>>,
     /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
     is_behind_ports: bool,
     answers: RefCell<KnownAnswers>,
@@ -172,6 +176,7 @@ impl<'a> Lens<'a> {
             hosts,
             defined,
             by_namespace,
+            rescoped: rescoped(versions),
             is_behind_ports,
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
@@ -206,7 +211,15 @@ impl<'a> Lens<'a> {
         [old, of(now)]
     }
 
+    /// Whether proxies of a namespace may be given other services than before, whatever became of these.
+    fn is_rescoped(&self, namespace: &Namespace) -> bool {
+        self.rescoped.as_ref().is_none_or(|all| all.contains(namespace))
+    }
+
     fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
+        if self.is_rescoped(&view.namespace) {
+            return false;
+        }
         if self.is_behind_ports {
             return true;
         }
@@ -216,6 +229,9 @@ impl<'a> Lens<'a> {
 
     /// The listeners of a class, those for pods aside.
     fn same_listeners(&self, class: &Class) -> bool {
+        if self.is_rescoped(&class.namespace) {
+            return false;
+        }
         if self.is_behind_ports {
             return true;
         }
@@ -316,6 +332,9 @@ impl<'a> Lens<'a> {
     }
 
     fn same_route(&self, class: &Class, namespace: Option<&Namespace>, name: &str) -> bool {
+        if self.is_rescoped(&class.namespace) {
+            return false;
+        }
         if self.is_behind_ports || !self.routes.contains(name) {
             return true;
         }
@@ -366,6 +385,9 @@ impl<'a> Lens<'a> {
     }
 
     fn same_names(&self, view: &ViewKey, given: bool) -> bool {
+        if self.is_rescoped(&view.namespace) {
+            return false;
+        }
         if self.is_behind_ports {
             return true;
         }
@@ -597,7 +619,16 @@ impl<'a> Groups<'a> {
             || lens.hosts.iter().any(|host| host.as_str().ends_with(&domain))
             || contexts.iter().any(|one| one.traffic.concerns(namespace));
         let services = contexts.iter().flat_map(|context| context.services.values());
-        let visible = services.map(|service| service.primary.export_to.visible_to(namespace));
+        let sidecars = contexts.map(|context| &context.traffic.sidecars);
+        let is_imported = |service: &MergedService| {
+            let host = HostPattern::of_service(service.hostname());
+            let owner = &service.primary.namespace;
+            sidecars.iter().any(|all| all.may_include(namespace, &host, owner))
+        };
+        let is_scoped = sidecars.iter().any(|all| !all.is_empty());
+        let visible = services.map(|service| {
+            service.primary.export_to.visible_to(namespace) && (!is_scoped || is_imported(service))
+        });
         let visible: Vec<bool> = visible.collect();
         // Rules may be about hosts that no service is, and lead to what is not visible.
         let [before, now] = lens.whole;

@@ -49,7 +49,7 @@ pub(in crate::xds::generate) fn shared(
 ) -> Vec<Resource> {
     let (cluster, families) = (&class.cluster, class.families);
     let (ipv4, ipv6) = families;
-    let settings = TrafficSettings::of(&context.mesh);
+    let settings = TrafficSettings::of_class(context, class);
     let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.

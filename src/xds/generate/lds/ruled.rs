@@ -48,12 +48,13 @@ impl ConnectionRules<'_> {
         port: &Port,
         address: Option<IpAddr>,
     ) -> Option<RuledConnections> {
-        let services = &self.context.traffic.virtual_services;
-        if services.is_empty() {
+        let traffic = &self.context.traffic;
+        if traffic.virtual_services.is_empty() {
             return None;
         }
         let host = HostPattern::of_service(host);
-        let mut objects = services.of_host(&host, &self.class.namespace);
+        let Class { namespace, selection, .. } = self.class;
+        let mut objects = traffic.routed_of_host(&host, namespace, selection);
         objects.find_map(|routed| self.by(routed, port, address))
     }
 

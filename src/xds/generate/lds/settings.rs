@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
 use crate::model::{Hostname, Protocol};
+use crate::push::PushContext;
+use crate::xds::generate::class::Class;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
 /// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
@@ -28,6 +30,18 @@ pub(in crate::xds::generate) struct TrafficSettings {
 }
 
 impl TrafficSettings {
+    /// For the way out of proxies of a class, as far as their Sidecar says otherwise.
+    pub(in crate::xds::generate) fn of_class(context: &PushContext, class: &Class) -> Self {
+        let settings = Self::of(&context.mesh);
+        let scope = context.traffic.scope(&class.namespace, &class.selection);
+        match scope.sidecar().and_then(|sidecar| sidecar.outbound) {
+            Some(policy) => {
+                Self { outbound_any: policy == OutboundTrafficPolicy::AllowAny, ..settings }
+            }
+            None => settings,
+        }
+    }
+
     pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
         let file = Some(&mesh.access_log_file).filter(|file| !file.is_empty());
         Self {

@@ -322,7 +322,12 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
     ])]);
     let shared = |proxy: &Proxy, network: &str| {
         let view = ViewKey::of(proxy, network.into(), Role::Client);
-        let addresses = addresses(&context, &view.cluster, &view.namespace, view.ipv4, view.ipv6);
+        let addresses = addresses(
+            &context,
+            &view.cluster,
+            (&view.namespace, &view.selection),
+            (view.ipv4, view.ipv6),
+        );
         outbound::shared(&context, &class_of(&view), &addresses)
     };
     let other = Proxy {

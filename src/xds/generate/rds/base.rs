@@ -204,12 +204,12 @@ impl RouteBase {
             settled_apart: BTreeSet::new(),
             of_namespace: HashMap::default(),
         };
-        base.lay(context, chunks);
+        base.lay(context, &TrafficSettings::of_class(context, class), chunks);
         base
     }
 
     /// Makes its fragments, which are those of earlier versions where nothing differs.
-    fn lay(&mut self, context: &PushContext, kept: &Chunks) {
+    fn lay(&mut self, context: &PushContext, settings: &TrafficSettings, kept: &Chunks) {
         let searched = self.searched(context);
         let planned = |host| Planned { host, completes: self.completes, settled: None };
         let mut planned: Vec<_> = self.hosts().map(planned).collect();
@@ -257,7 +257,7 @@ impl RouteBase {
         drop(planned);
         let name = self.number.to_string();
         let named = route::RouteConfiguration { name, ..Default::default() };
-        let end = ending(all_else(&TrafficSettings::of(&context.mesh)));
+        let end = ending(all_else(settings));
         let [head, end] = [named, end].map(|message| Bytes::from(message.encode_to_vec()));
         let mut start = (0, head.len());
         let starts = chunks.iter().map(|chunk| {

@@ -156,7 +156,8 @@ pub(super) fn of_service(
     let services = &context.traffic.virtual_services;
     if !services.is_empty() {
         let host = HostPattern::of_service(hostname);
-        let objects = services.of_host(&host, &class.namespace);
+        let Class { namespace, selection, .. } = class;
+        let objects = context.traffic.routed_of_host(&host, namespace, selection);
         if let Some((_, list)) = first(context, class, port, objects, kept) {
             return Some(list);
         }
@@ -185,7 +186,8 @@ pub(super) fn beyond<'a>(
             |host: &&HostPattern| port == 80 || wildcards.iter().any(|under| under.contains(host));
         if port == 80 || !wildcards.is_empty() {
             for host in services.hosts().filter(|host| !routed.contains(*host)).filter(is_here) {
-                let objects = services.of_pattern(host, &class.namespace);
+                let Class { namespace, selection, .. } = class;
+                let objects = context.traffic.routed_of_pattern(host, namespace, selection);
                 if let Some((routed, list)) = first(context, class, port, objects, kept) {
                     let namespace = routed.service.meta.namespace.clone();
                     found.push((Hostname::from(host.to_string()), namespace, list));

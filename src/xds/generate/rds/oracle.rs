@@ -26,7 +26,7 @@ pub(in crate::xds::generate) fn route(
 ) -> Vec<u8> {
     let virtual_hosts = of_port(context, addresses, class, dns_domain, number);
     let name = number.to_string();
-    let end = ending(all_else(&TrafficSettings::of(&context.mesh)));
+    let end = ending(all_else(&TrafficSettings::of_class(context, class)));
     route::RouteConfiguration { name, virtual_hosts, ..end }.encode_to_vec()
 }
 
@@ -93,6 +93,6 @@ fn of_port(
             hosts.push(merged_with(&host, &list.bytes));
         }
     }
-    hosts.push(all_else(&TrafficSettings::of(&context.mesh)));
+    hosts.push(all_else(&TrafficSettings::of_class(context, class)));
     hosts
 }

@@ -284,10 +284,42 @@ fn some_destination_rule(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
+/// What proxies of a namespace import, by namespace, by host and by port.
+fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
+    let hosts = [
+        "./*",
+        "shop/*",
+        "*/*.example",
+        "*/a.shop.svc.cluster.local",
+        "~*/db.shop.svc.cluster.local",
+    ];
+    let mut some =
+        |count: usize| -> Vec<&str> { (0..count).map(|_| pick(random, &hosts)).collect() };
+    let mut egress = vec![serde_json::json!({ "hosts": some(2) })];
+    let own = serde_json::json!({ "port": { "number": 80 }, "hosts": some(1) });
+    if random.random_ratio(1, 3) {
+        egress.push(own);
+    }
+    let mut spec = serde_json::json!({ "egress": egress });
+    if random.random_ratio(1, 3) {
+        spec["workloadSelector"] = serde_json::json!({ "labels": { "app": "a" } });
+    }
+    if random.random_ratio(1, 3) {
+        spec["outboundTrafficPolicy"] = serde_json::json!({ "mode": "REGISTRY_ONLY" });
+    }
+    spec
+}
+
 /// One rule comes, changes or goes.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
-    let (namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
-    let kind = pick(random, &["VirtualService", "DestinationRule"]);
+    let (mut namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
+    let kind = pick(
+        random,
+        &["VirtualService", "DestinationRule", "VirtualService", "DestinationRule", "Sidecar"],
+    );
+    if kind == "Sidecar" && random.random_ratio(1, 8) {
+        namespace = "istio-system";
+    }
     let key = ObjectKey {
         kind: kind.into(),
         group: crate::model::ISTIO_NETWORKING.into(),
@@ -298,6 +330,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     if random.random_ratio(3, 4) {
         let spec = match kind {
             "VirtualService" => some_virtual_service(random),
+            "Sidecar" => some_sidecar(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
@@ -604,7 +637,10 @@ fn check(
         assert_eq!(shape(now, stand, kept), new, "{place}: kept for {proxy:?}");
         check_against_scratch(now, stand, kept, place);
         let own = Dep::Workload(proxy.cluster.clone(), proxy.workload.clone());
-        let moved = were[at] != *stand || before.selection(proxy) != now.selection(proxy);
+        let rescoped = rescoped([before, now]);
+        let moved = were[at] != *stand
+            || before.selection(proxy) != now.selection(proxy)
+            || rescoped.is_none_or(|all| all.contains(proxy.namespace()));
         if changes.is_everything() || changes.deps.contains(&own) || moved {
             continue;
         }

@@ -27,7 +27,12 @@ fn context(services: Vec<Service>) -> Arc<PushContext> {
 }
 
 fn base(context: &PushContext, completes: bool, chunks: &Chunks) -> RouteBase {
-    let addresses = addresses(context, &"east".into(), &Namespace::default(), true, true);
+    let addresses = addresses(
+        context,
+        &"east".into(),
+        (&Namespace::default(), &Selection::default()),
+        (true, true),
+    );
     let kept = (chunks, &RouteLists::default());
     RouteBase::new(context, Arc::new(addresses), (&class(), 80, completes), kept)
 }
@@ -43,7 +48,12 @@ fn class() -> Class {
 
 fn route(context: &PushContext, dns_domain: &str, chunks: &Chunks) -> Resource {
     let route = base(context, true, chunks).route_in(context, dns_domain, chunks);
-    let addresses = addresses(context, &"east".into(), &Namespace::default(), true, true);
+    let addresses = addresses(
+        context,
+        &"east".into(),
+        (&Namespace::default(), &Selection::default()),
+        (true, true),
+    );
     let whole = oracle::route(context, &addresses, &class(), dns_domain, 80);
     assert_eq!(route.body.to_bytes(), whole, "in {dns_domain}");
     route

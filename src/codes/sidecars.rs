@@ -1,0 +1,29 @@
+//! 106x: Sidecars.
+
+use super::code::Code;
+
+codes! {
+    /// Sidecar: spec.egress.hosts.
+    SIDECAR_HOST = "STR1060", "a host of a Sidecar that imports nothing",
+        "Write NAMESPACE/HOST: a name, ., or * for the namespace, a full name, *.suffix or * for the host.", "\
+Each host is read by itself. One that can't be read imports nothing; the others hold. ~ before the
+namespace leaves hosts out that others import.";
+
+    /// Sidecar: spec.outboundTrafficPolicy.
+    SIDECAR_POLICY = "STR1061", "an outboundTrafficPolicy without a mode",
+        "Write mode: REGISTRY_ONLY or mode: ALLOW_ANY.", "\
+As in Istio, a policy that is there without a mode is REGISTRY_ONLY, not the mode of the mesh: proxies
+reach what the mesh knows, and nothing else.";
+
+    /// Two objects, one namespace.
+    SIDECAR_SHADOWED = "STR1062", "another Sidecar counts in place of this one",
+        "Merge the two, or give one a workloadSelector of its own.", "\
+A proxy follows one Sidecar: of its namespace the oldest that selects it by labels, else the oldest for
+the namespace, else the oldest of the root namespace. Two are never mixed.";
+
+    /// explain: export.
+    NOT_IMPORTED = "STR1063", "the Sidecar that the proxy follows leaves the service out",
+        "Add the host to spec.egress of the Sidecar that is named, as NAMESPACE/HOST.", "\
+A Sidecar names the services that the proxies it holds for are given. The namespace of one of these is
+that of the Service or ServiceEntry; services that imported rules lead to are given as well.";
+}
