@@ -12,7 +12,9 @@ use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
-use super::policy::{RawTrafficPolicy, ResolvedPolicy, TrafficPolicy, resolve};
+use super::policy::{
+    ClientTls, PolicyGroups, RawTrafficPolicy, ResolvedPolicy, RuleScope, TrafficPolicy, resolve,
+};
 use super::selection::{RuleSelector, Selection, Selectors};
 use crate::codes;
 use crate::model::{ExportTo, Labels, Namespace};
@@ -80,10 +82,13 @@ impl DestinationRule {
             let text = format!("{:?} {error}; the rule holds for nothing", raw.host);
             Reason::lost(&codes::TRAFFIC_HOST, "spec.host", text)
         })?;
+        let selector = raw.workload_selector.map(|raw| raw.match_labels);
+        let (selector, export_to) = for_whom(selector, &raw.export_to, &meta, settings);
+        let scope = if selector.is_some() { RuleScope::Selected } else { RuleScope::Everybody };
         let mut reasons = Vec::new();
-        let policy = raw
-            .traffic_policy
-            .map(|raw| Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", &mut reasons)));
+        let policy = raw.traffic_policy.map(|raw| {
+            Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
+        });
         let mut subsets = BTreeMap::new();
         for (at, raw) in raw.subsets.into_iter().enumerate() {
             let path = format!("spec.subsets[{at}]");
@@ -99,7 +104,7 @@ impl DestinationRule {
             }
             let policy = raw.traffic_policy.map(|raw| {
                 let path = format!("{path}.trafficPolicy");
-                Arc::new(TrafficPolicy::read(raw, &path, &mut reasons))
+                Arc::new(TrafficPolicy::read(raw, &path, scope, &mut reasons))
             });
             if raw.labels.contains_key(NODE_LABEL) {
                 let path = format!("{path}.labels");
@@ -111,15 +116,35 @@ impl DestinationRule {
             }
             subsets.insert(raw.name.into(), Subset { labels: labels(&raw.labels), policy });
         }
-        let selector = raw.workload_selector.map(|raw| labels(&raw.match_labels));
-        let selector = selector.filter(|labels| !labels.is_empty()).map(Arc::new);
-        let default = &settings.destination_rules_export_to;
-        let export_to = match selector {
-            Some(_) => ExportTo::Namespaces(vec![meta.namespace.clone()]),
-            None => object::export_to(&raw.export_to, default, &meta.namespace),
-        };
         let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
+    }
+
+    /// What stands in for an object that doesn't fit its schema and never did: its host is given no way where it may have
+    /// asked for TLS. `None` where it names no host, or nothing of TLS.
+    ///
+    /// To take it as absent would have its clients go on in plain text.
+    pub fn guard(meta: ObjectMeta, object: &Value, settings: &KindSettings) -> Option<Self> {
+        let spec = object.get("spec")?;
+        let asks = |policy: Option<&Value>| policy.is_some_and(asks_for_tls);
+        let of_subsets = spec.get("subsets").and_then(Value::as_array).into_iter().flatten();
+        let mut of_subsets = of_subsets.map(|subset| subset.get("trafficPolicy"));
+        if !asks(spec.get("trafficPolicy")) && !of_subsets.any(asks) {
+            return None;
+        }
+        let host = spec.get("host").and_then(Value::as_str)?;
+        let host = HostPattern::parse(host, meta.namespace.as_str(), &settings.domain).ok()?;
+        let tls = Some(Arc::new(ClientTls::Impossible));
+        let groups = PolicyGroups { tls, ..PolicyGroups::default() };
+        let policy = Some(Arc::new(TrafficPolicy { groups, ports: BTreeMap::new() }));
+        // For those clients that it says it is for, as far as that can be read.
+        let said = spec.get("exportTo").and_then(Value::as_array).into_iter().flatten();
+        let said: Vec<String> = said.filter_map(Value::as_str).map(str::to_owned).collect();
+        let selector = spec.pointer("/workloadSelector/matchLabels");
+        let selector = selector.and_then(|raw| BTreeMap::deserialize(raw).ok());
+        let (selector, export_to) = for_whom(selector, &said, &meta, settings);
+        let subsets = BTreeMap::new();
+        Some(Self { objects: vec![meta], host, export_to, selector, policy, subsets })
     }
 
     /// What it says of a port of the service, or of a subset there; of one that it doesn't have what it says of the service.
@@ -165,6 +190,32 @@ impl DestinationRule {
             self.subsets.entry(Arc::clone(name)).or_insert_with(|| subset.clone());
         }
     }
+}
+
+/// Whom a rule is for. One with a selector is for its own namespace alone, whatever else it says.
+fn for_whom(
+    selector: Option<BTreeMap<String, String>>,
+    said: &[String],
+    meta: &ObjectMeta,
+    settings: &KindSettings,
+) -> (Option<RuleSelector>, ExportTo) {
+    let selector = selector.map(|raw| labels(&raw)).filter(|labels| !labels.is_empty());
+    let export_to = match selector {
+        Some(_) => ExportTo::Namespaces(vec![meta.namespace.clone()]),
+        None => object::export_to(said, &settings.destination_rules_export_to, &meta.namespace),
+    };
+    (selector.map(Arc::new), export_to)
+}
+
+/// Whether a policy has a block of TLS that isn't for plain text; without a mode it is.
+fn asks_for_tls(policy: &Value) -> bool {
+    let is_tls = |groups: &Value| match groups.get("tls") {
+        None | Some(Value::Null) => false,
+        Some(Value::Object(block)) => block.get("mode").is_some_and(|mode| mode != "DISABLE"),
+        Some(_) => true,
+    };
+    let of_ports = policy.get("portLevelSettings").and_then(Value::as_array);
+    is_tls(policy) || of_ports.is_some_and(|ports| ports.iter().any(is_tls))
 }
 
 fn labels(raw: &BTreeMap<String, String>) -> Labels {

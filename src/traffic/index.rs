@@ -111,7 +111,16 @@ enum TrafficObject {
 struct TrafficEntry {
     /// The last of it that made sense, as it was stored and as it was read.
     good: Option<(Arc<Value>, TrafficObject)>,
+    /// What counts where none of it ever did: see [`DestinationRule::guard`].
+    guard: Option<TrafficObject>,
     state: ObjectState,
+}
+
+impl TrafficEntry {
+    /// What of it counts.
+    fn in_force(&self) -> Option<&TrafficObject> {
+        self.good.as_ref().map(|(_, read)| read).or(self.guard.as_ref())
+    }
 }
 
 /// What is known of the objects. Pure. What comes of a history of changes is the same as what comes of its end.
@@ -257,8 +266,9 @@ impl TrafficIndex {
         let before = self.entries.remove(key);
         let said = before.as_ref().map(|entry| entry.state.reasons.clone()).unwrap_or_default();
         let was = before.as_ref().and_then(|entry| entry.good.clone());
+        let old = before.as_ref().and_then(TrafficEntry::in_force).cloned();
         let meta = ObjectMeta::of(key, object);
-        let (good, state) = match kind.read(meta, object, &self.settings) {
+        let (good, state) = match kind.read(meta.clone(), object, &self.settings) {
             Ok((read, reasons)) => {
                 let state = ObjectState { reasons, ..ObjectState::default() };
                 (Some((Arc::clone(object), read)), state)
@@ -266,13 +276,17 @@ impl TrafficIndex {
             Err(reason) => {
                 let is_last_good = was.is_some();
                 let state = ObjectState { reasons: vec![reason], refused: true, is_last_good };
-                (was.clone(), state)
+                (was, state)
             }
         };
+        let is_guarded = good.is_none() && kind == TrafficKind::DestinationRule;
+        let guard = is_guarded.then(|| DestinationRule::guard(meta, object, &self.settings));
+        let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
         let new = state.reasons.iter().filter(|reason| !said.contains(reason));
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
-        let (old, new) = (was.map(|(_, read)| read), good.as_ref().map(|(_, read)| read.clone()));
-        self.entries.insert(key.clone(), TrafficEntry { good, state });
+        let entry = TrafficEntry { good, guard, state };
+        let new = entry.in_force().cloned();
+        self.entries.insert(key.clone(), entry);
         if old == new {
             return false;
         }
@@ -287,8 +301,8 @@ impl TrafficIndex {
 
     fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {
         let entry = self.entries.remove(key);
-        let Some((_, old)) = entry.and_then(|entry| entry.good) else { return false };
-        self.take_out(&old, changes);
+        let Some(old) = entry.as_ref().and_then(TrafficEntry::in_force) else { return false };
+        self.take_out(old, changes);
         true
     }
 

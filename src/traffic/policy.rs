@@ -1,6 +1,7 @@
 //! How a service, or a part of it, is spoken to. (Istio, "Destination Rule", `TrafficPolicy`;
 //! docs/reference/traffic.md, "Policy resolution".)
 
+mod client_tls;
 mod raw;
 
 use std::collections::BTreeMap;
@@ -9,6 +10,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+pub use self::client_tls::{
+    ClientCertificate, ClientTls, ForeignTls, NameKind, PairFiles, RootFiles, RuleScope,
+    ServerName, TrustedRoots,
+};
 pub(super) use self::raw::RawTrafficPolicy;
 use crate::mesh::TcpKeepalive;
 
@@ -189,47 +194,6 @@ pub struct OutlierDetection {
     pub max_ejection_percent: Option<u32>,
     /// Below how many healthy ones, in percent, all are used; 0 for never.
     pub min_health_percent: u32,
-}
-
-/// How a service is spoken to by TLS.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ClientTls {
-    /// Whether, and with which certificates.
-    pub mode: TlsSetting,
-    /// The name that is asked for; empty for the default.
-    pub sni: String,
-    /// The names that the server's certificate may have; empty for the default.
-    pub subject_alt_names: Vec<String>,
-    /// The file of roots; empty for none.
-    pub ca_certificates: String,
-    /// The file of the client's certificate; empty for none.
-    pub client_certificate: String,
-    /// The file of its key; empty for none.
-    pub private_key: String,
-    /// The file of what is revoked; empty for none.
-    pub ca_crl: String,
-    /// The Secret that holds certificates; empty for none.
-    pub credential_name: String,
-    /// Whether any certificate will do.
-    pub insecure_skip_verify: bool,
-}
-
-/// The modes of TLS to a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub enum TlsSetting {
-    /// Plain text, as the schema has it where no mode is named.
-    #[default]
-    #[serde(rename = "DISABLE")]
-    Disable,
-    /// The server's certificate is checked.
-    #[serde(rename = "SIMPLE")]
-    Simple,
-    /// The client has one as well.
-    #[serde(rename = "MUTUAL")]
-    Mutual,
-    /// Both have the mesh's.
-    #[serde(rename = "ISTIO_MUTUAL")]
-    IstioMutual,
 }
 
 /// The version of the PROXY protocol.

@@ -17,6 +17,7 @@ mod asked;
 mod body;
 pub mod debug_types;
 mod delta;
+mod file_secret;
 mod form;
 mod held_version;
 mod order;

@@ -2,7 +2,8 @@
 //!
 //! Pure. What is known of each comes from the stream, as it becomes known. A secret is sent when there is one and when it
 //! changes, and never taken back: whoever holds a certificate goes on with it until there is a better one. A name of which
-//! there is nothing is said so once, so that nobody waits for it with others.
+//! there is nothing is said so once, so that nobody waits for it with others. What is in files at the proxy itself is known
+//! from its name: see [`super::file_secret`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use strait_proto::envoy::envoy::extensions::transport_sockets::tls::v3 as tls;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::asked::{Handled, Violation, check_names};
+use super::file_secret;
 use super::form::ProtocolForm;
 use super::request::AdsRequest;
 use super::resource::Version;
@@ -120,15 +122,18 @@ impl SecretWatches {
             if self.names.len() >= SECRETS_MAX {
                 return Err(Violation::TooManyNames(self.names.len() + 1));
             }
-            self.names.insert(name.into(), AskedSecret::default());
+            let of_files = file_secret::of_name(name);
+            let current = of_files.map(|body| (xxh3_64(&body), body));
+            let known = current.map(|known| KnownSecret { current: Some(known), trouble: None });
+            self.names.insert(name.into(), AskedSecret { known, ..AskedSecret::default() });
         }
         // Made above where it was not there.
         self.names.get_mut(name).ok_or(Violation::TooManyNames(SECRETS_MAX))
     }
 
-    /// The names that are asked for.
+    /// The names that are asked for, of secrets that somebody has to be asked for.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.names.keys()
+        self.names.keys().filter(|name| !file_secret::is_one(name))
     }
 
     /// What the client refused last.
@@ -293,6 +298,34 @@ mod tests {
             watches.offer(NAME, &state);
             let sent = sent(&mut watches, ProtocolForm::Delta).map(|(names, _)| names.len());
             assert_eq!(sent, expected);
+        }
+    }
+
+    #[test]
+    fn files_at_the_proxy_are_known_by_their_names_and_nobody_is_asked() {
+        for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
+            let mut watches = SecretWatches::default();
+            let names = ["file-root:/ca", "file-root:system~/crl", "file-cert:/c~/k"];
+            let strange = ["file-cert:/c", NAME];
+            let asked: Vec<_> = names.iter().chain(&strange).copied().collect();
+            watches.on_request(form, &request(&asked, "")).expect("taken");
+            assert_eq!(watches.names().map(|name| &**name).collect::<Vec<_>>(), strange);
+            let mut all = Vec::new();
+            while let Some(response) = watches.take(form, 7) {
+                all.extend(response.resources);
+            }
+            let said = all.iter().map(|one| {
+                let secret = tls::Secret::decode(&*one.body).expect("a secret");
+                format!("{} {:?}", one.name, secret.r#type.expect("something"))
+            });
+            let mut said: Vec<_> = said.collect();
+            said.sort();
+            let files = |text: &str| {
+                let parts = text.split("Filename(\"").skip(1);
+                parts.filter_map(|part| part.split('"').next()).collect::<Vec<_>>().join(" ")
+            };
+            let files: Vec<_> = said.iter().map(|text| files(text)).collect();
+            assert_eq!(files, ["/c /k", "/ca", "/etc/ssl/certs/ca-certificates.crt /crl"]);
         }
     }
 

@@ -9,6 +9,7 @@ use super::*;
 use crate::model::{ExportTo, Namespace};
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::policy::ClientTls;
 use crate::traffic::selection::Selection;
 
 fn settings() -> KindSettings {
@@ -196,10 +197,49 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
     assert!(state.reasons[0].text.contains("TSL"), "{}", state.reasons[0]);
     let stand_ins = index.stand_ins();
     assert!(Arc::ptr_eq(&stand_ins[0].0, &bad) && Arc::ptr_eq(&stand_ins[0].1, &good));
-    // Without a good form it is as if it were absent.
+    // Without a good form it is as if it were absent, but for TLS that it asks for: see below.
+    let bad = rule("shop", "own", 0, json!({"host": "web", "subsets": 1}));
     let mut anew = TrafficIndex::new(settings());
     anew.apply(&all(&[bad]));
     assert!(in_force(&anew, "client", HOST, "shop").is_empty());
+}
+
+/// Whoever asks for TLS in an object that can't be read doesn't get plain text.
+#[test]
+fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {
+    let simple =
+        json!({"tls": {"mode": "SIMPLE"}, "connectionPool": {"tcp": {"maxConnections": "x"}}});
+    let unknown = json!({"tls": {"mode": "TSL"}});
+    let of_port = json!({"portLevelSettings": [{"port": {"number": 1}, "tls": {"mode": "TSL"}}]});
+    let plain = json!({"tls": {"mode": "DISABLE"}, "connectionPool": 1});
+    let cases = [
+        (json!({"host": "web", "trafficPolicy": simple}), true),
+        (json!({"host": "web", "trafficPolicy": unknown}), true),
+        (json!({"host": "web", "trafficPolicy": of_port}), true),
+        (json!({"host": "web", "subsets": [{"name": "a", "trafficPolicy": unknown}]}), true),
+        (json!({"host": "web", "trafficPolicy": plain}), false),
+        (json!({"host": "web", "trafficPolicy": {"tls": null, "connectionPool": 1}}), false),
+        (json!({"host": "api", "trafficPolicy": unknown}), false),
+    ];
+    for (spec, guarded) in cases {
+        let mut index = index();
+        index.apply(&all(&[rule("shop", "own", 0, spec.clone())]));
+        let (_, state) = index.states().next().expect("one object");
+        assert!(state.refused && !state.is_last_good, "{spec}");
+        assert!(index.stand_ins().is_empty(), "it is no good form");
+        let rules = index.traffic.destination_rules.of(HOST);
+        let found = rules.owners(&"shop".into());
+        let tls = found.and_then(|found| found.resolved("", 80).tls);
+        assert_eq!(tls.as_deref(), guarded.then_some(&ClientTls::Impossible), "{spec}");
+        // Once it can be read, that is what counts.
+        let good = json!({"host": "web", "trafficPolicy": {"tls": {"mode": "DISABLE"}}});
+        index.apply(&all(&[rule("shop", "own", 0, good)]));
+        let rules = index.traffic.destination_rules.of(HOST);
+        let tls = rules.owners(&"shop".into()).and_then(|rule| rule.resolved("", 80).tls);
+        assert_eq!(tls.as_deref(), Some(&ClientTls::Disable), "{spec}");
+        index.apply(&Collection::default());
+        assert!(index.traffic.destination_rules.is_empty());
+    }
 }
 
 #[test]

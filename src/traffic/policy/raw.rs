@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
+use super::client_tls::RawClientTls;
 use super::{
-    Algorithm, ClientTls, ConsistentHash, Distribute, HashKey, HashTable, LoadBalancing,
-    LocalitySetting, OutlierDetection, PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget,
-    TlsSetting, TrafficPolicy, Warmup,
+    Algorithm, ConsistentHash, Distribute, HashKey, HashTable, LoadBalancing, LocalitySetting,
+    OutlierDetection, PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget, RuleScope,
+    TrafficPolicy, Warmup,
 };
 use crate::codes;
 use crate::mesh::{TcpKeepalive, parse_duration};
@@ -212,20 +213,6 @@ struct RawOutlierDetection {
     min_health_percent: u32,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawClientTls {
-    mode: Option<TlsSetting>,
-    sni: String,
-    subject_alt_names: Vec<String>,
-    ca_certificates: String,
-    client_certificate: String,
-    private_key: String,
-    ca_crl: String,
-    credential_name: String,
-    insecure_skip_verify: bool,
-}
-
 /// A duration as manifests have it.
 #[derive(Default, Clone, Copy)]
 struct RawDuration(Duration);
@@ -246,9 +233,10 @@ impl TrafficPolicy {
     pub(in crate::traffic) fn read(
         raw: RawTrafficPolicy,
         path: &str,
+        scope: RuleScope,
         reasons: &mut Vec<Reason>,
     ) -> Self {
-        let mut groups = raw.groups.read(path, reasons);
+        let mut groups = raw.groups.read(path, scope, reasons);
         groups.proxy_protocol =
             raw.proxy_protocol.map(|raw| raw.version.unwrap_or(ProxyProtocol::V1));
         groups.retry_budget = raw.retry_budget.and_then(|raw| raw.read(path, reasons));
@@ -261,7 +249,7 @@ impl TrafficPolicy {
             let path = format!("{path}.portLevelSettings[{at}]");
             match u16::try_from(raw.port.number) {
                 Ok(number) if number != 0 => {
-                    let of_port = raw.groups.read(&path, reasons);
+                    let of_port = raw.groups.read(&path, scope, reasons);
                     ports.entry(number).or_insert(of_port);
                 }
                 _ => {
@@ -282,7 +270,7 @@ impl TrafficPolicy {
 }
 
 impl RawGroups {
-    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> PolicyGroups {
+    fn read(self, path: &str, scope: RuleScope, reasons: &mut Vec<Reason>) -> PolicyGroups {
         let under = |name: &str| format!("{path}.{name}");
         PolicyGroups {
             load_balancer: self
@@ -292,7 +280,7 @@ impl RawGroups {
             outlier_detection: self
                 .outlier_detection
                 .map(|raw| Arc::new(raw.read(&under("outlierDetection"), reasons))),
-            tls: self.tls.map(|raw| Arc::new(raw.read(&under("tls"), reasons))),
+            tls: self.tls.map(|raw| Arc::new(raw.read(&under("tls"), scope, reasons))),
             proxy_protocol: None,
             retry_budget: None,
         }
@@ -523,26 +511,6 @@ impl RawOutlierDetection {
             base_ejection_time: lasting(self.base_ejection_time),
             max_ejection_percent: Some(most).filter(|most| *most != 0),
             min_health_percent: least,
-        }
-    }
-}
-
-impl RawClientTls {
-    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> ClientTls {
-        if self.mode.is_none() {
-            let text = "no mode is named, which means DISABLE: plain text; name the mode";
-            reasons.push(Reason::warning(&codes::TRAFFIC_PLAIN_TEXT, format!("{path}.mode"), text));
-        }
-        ClientTls {
-            mode: self.mode.unwrap_or_default(),
-            sni: self.sni,
-            subject_alt_names: self.subject_alt_names,
-            ca_certificates: self.ca_certificates,
-            client_certificate: self.client_certificate,
-            private_key: self.private_key,
-            ca_crl: self.ca_crl,
-            credential_name: self.credential_name,
-            insecure_skip_verify: self.insecure_skip_verify,
         }
     }
 }

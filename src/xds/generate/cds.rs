@@ -1,6 +1,7 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
 mod policy;
+mod tls;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -12,7 +13,7 @@ use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
 
-use super::tls::Secrets;
+use super::tls::{Secrets, named, of_accounts};
 use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
 use crate::model::{
@@ -23,7 +24,7 @@ use crate::push::proxy::InboundTarget;
 use crate::push::subset::{SubsetFilter, is_known_to_gateways};
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
 use crate::traffic::destination_rule::{DestinationRule, RulesForHost};
-use crate::traffic::policy::ResolvedPolicy;
+use crate::traffic::policy::{ClientTls, ResolvedPolicy, ServerName};
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -126,7 +127,8 @@ fn parts<'r>(
 }
 
 impl ClusterInputs<'_> {
-    /// The upstream clusters of one service, one for each port that is proxied, and one for each of its subsets there.
+    /// The upstream clusters of one service, one for each port that is proxied, and one for each of its subsets there. What
+    /// clients can't be spoken to from as a rule asks for has none: requests fail, rather than go out in plain text.
     pub(super) fn outbound(&self, service: &MergedService) -> Vec<Resource> {
         if matches!(service.primary.resolution, Resolution::Alias(_)) {
             return Vec::new();
@@ -136,6 +138,8 @@ impl ClusterInputs<'_> {
         let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
         let rule = self.view.rule(&rules, service);
         let parts = proxied.flat_map(|port| parts(&rules, rule, service, port));
+        let is_client = self.view.role == Role::Client;
+        let parts = parts.filter(|part| !is_client || tls::can_speak(&part.policy));
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
@@ -315,15 +319,39 @@ impl ClusterInputs<'_> {
         };
         let requests_max = self.abroad.then_some(REQUESTS_PER_CONNECTION);
         let mut cluster = cluster::Cluster {
-            // What matches nothing takes the cluster's own socket; without one, plain text.
-            transport_socket: speaks_mtls.then(|| self.mtls(service, part)),
-            transport_socket_matches: if speaks_mtls { vec![plain] } else { Vec::new() },
             typed_extension_protocol_options: limited_options(port.protocol, policy, requests_max),
             ..cluster
         };
+        if !self.speak_as_ruled(&mut cluster, service, part) && speaks_mtls {
+            // What matches nothing takes the cluster's own socket; without one, plain text.
+            cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
+            cluster.transport_socket_matches = vec![plain];
+        }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
         policy::balance(&mut cluster, policy);
         cluster
+    }
+
+    /// Has all endpoints spoken to as the policy says, whatever they say of themselves; whether it says anything.
+    fn speak_as_ruled(
+        &self,
+        cluster: &mut cluster::Cluster,
+        service: &MergedService,
+        part: &ServicePart<'_>,
+    ) -> bool {
+        let ServicePart { port, policy, .. } = part;
+        match policy.tls.as_deref() {
+            None => return false,
+            // The last has no cluster.
+            Some(ClientTls::Disable | ClientTls::Impossible) => {}
+            Some(ClientTls::Mesh(server)) => {
+                cluster.transport_socket = Some(self.mtls(service, part, server));
+            }
+            Some(ClientTls::Foreign(foreign)) => {
+                tls::speak_to_strangers(cluster, foreign, port.protocol.is_http2());
+            }
+        }
+        true
     }
 
     /// Endpoints from EDS, to which a gateway passes bytes it can't read.
@@ -359,10 +387,12 @@ impl ClusterInputs<'_> {
             takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
         });
         let mut cluster = cluster::Cluster {
-            transport_socket: (mtls && self.speaks_mtls()).then(|| self.mtls(service, part)),
             typed_extension_protocol_options: limited_options(port.protocol, policy, None),
             ..original_destination(self.context, name.clone())
         };
+        if !self.speak_as_ruled(&mut cluster, service, part) && mtls && self.speaks_mtls() {
+            cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
+        }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
         encode(name, &cluster)
     }
@@ -407,13 +437,26 @@ impl ClusterInputs<'_> {
         }
     }
 
-    fn mtls(&self, service: &MergedService, part: &ServicePart<'_>) -> core::TransportSocket {
+    /// The mesh's mTLS, to `server` where that says anything.
+    fn mtls(
+        &self,
+        service: &MergedService,
+        part: &ServicePart<'_>,
+        server: &ServerName,
+    ) -> core::TransportSocket {
         let port = &part.port;
-        let sni = OutboundName::sni(service.hostname().clone(), port.number).of_subset(part.abroad);
+        let own = || OutboundName::sni(service.hostname().clone(), port.number);
+        let sni = match &*server.sni {
+            "" => own().of_subset(part.abroad).to_string(),
+            sni => sni.to_owned(),
+        };
         let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
+        if !server.subject_alt_names.is_empty() {
+            return self.form.secrets.upstream(sni, alpn, named(&server.subject_alt_names));
+        }
         let (accounts, domains) = peers(self.context, service);
         let accounts = accounts.iter().map(|id| &**id);
-        self.form.secrets.upstream(sni.to_string(), alpn, accounts, &domains)
+        self.form.secrets.upstream(sni, alpn, of_accounts(accounts, &domains))
     }
 }
 
@@ -536,7 +579,7 @@ fn base(context: &PushContext) -> cluster::Cluster {
 /// protocol is found at run time is spoken to as the client spoke.
 fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     if protocol.is_http2() || protocol == Protocol::Auto {
-        upstream_http(protocol, None, None)
+        upstream_http(protocol, None, None, None)
     } else {
         HashMap::new()
     }
@@ -550,9 +593,10 @@ fn limited_options(
 ) -> HashMap<String, Any> {
     let limits = policy::http_limits(policy, requests_max);
     let streams = policy::streams_max(policy).filter(|_| protocol.is_http2());
+    let names = tls::names_by_request(policy);
     let reads = protocol.is_http() || protocol == Protocol::Auto;
-    if reads && (limits.is_some() || streams.is_some()) {
-        upstream_http(protocol, limits, streams)
+    if reads && (limits.is_some() || streams.is_some() || names.is_some()) {
+        upstream_http(protocol, limits, streams, names)
     } else {
         protocol_options(protocol)
     }
@@ -562,6 +606,7 @@ fn upstream_http(
     protocol: Protocol,
     common: Option<core::HttpProtocolOptions>,
     streams_max: Option<u32>,
+    names: Option<core::UpstreamHttpProtocolOptions>,
 ) -> HashMap<String, Any> {
     use http::http_protocol_options::explicit_http_config::ProtocolConfig;
     use http::http_protocol_options::{
@@ -588,6 +633,7 @@ fn upstream_http(
     };
     let options = http::HttpProtocolOptions {
         common_http_protocol_options: common,
+        upstream_http_protocol_options: names,
         upstream_protocol_options: Some(upstream),
         ..Default::default()
     };

@@ -34,6 +34,7 @@ use crate::aggregate::MergedService;
 use crate::model::{ByName, Protocol, Proxy, Resolution, TLS_MODE_LABEL, TlsMode};
 use crate::push::PushContext;
 use crate::push::view::{Assignment, ViewKey, by_library_with_mtls};
+use crate::traffic::policy::ClientTls;
 use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::{Resource, ResourceType};
 
@@ -118,7 +119,9 @@ impl LibraryConfig<'_> {
     ) -> Option<Arc<Resource>> {
         let context = self.context;
         let of_port = OutboundName::sidecar(service.hostname().clone(), port);
-        let is_by_place = service.has_ports_by_cluster() || by_name(service).is_some();
+        let is_by_place = service.has_ports_by_cluster()
+            || by_name(service).is_some()
+            || context.traffic.is_by_namespace(service.hostname().as_str());
         if is_by_place {
             return make().map(Arc::new);
         }
@@ -178,8 +181,17 @@ fn upstream_cluster(
         return None;
     }
     let kind = |kind: DiscoveryType| Some(ClusterDiscoveryType::Type(kind.into()));
-    let may_speak_mtls =
-        view.grpc.is_some_and(|library| library.mtls) && context.mesh.enable_auto_mtls;
+    let has_mtls = view.grpc.is_some_and(|library| library.mtls);
+    let may_speak_mtls = has_mtls && context.mesh.enable_auto_mtls;
+    // A library goes on in plain text where it finds a context that it doesn't know.
+    let rules = context.rules_for(service);
+    let policy = view.rule(&rules, service).map(|rule| rule.resolved("", port));
+    let ruled = policy.and_then(|policy| policy.tls);
+    let asked = match ruled.as_deref() {
+        None | Some(ClientTls::Disable) => None,
+        Some(ClientTls::Mesh(server)) if has_mtls => Some(server),
+        Some(ClientTls::Mesh(_) | ClientTls::Foreign(_) | ClientTls::Impossible) => return None,
+    };
     let (cluster, mtls) = match named(view, service, port) {
         Some((address, port, mode)) => {
             let cluster = cluster::Cluster {
@@ -199,9 +211,13 @@ fn upstream_cluster(
             (cluster, by_library_with_mtls(context, view, service))
         }
     };
+    let mtls = asked.is_some() || (mtls && ruled.is_none());
     let socket = || {
         let (accounts, domains) = peers(context, service);
-        tls::upstream(accounts.iter().map(|id| &**id), &domains)
+        match asked.map(|server| &*server.subject_alt_names) {
+            None | Some([]) => tls::upstream(accounts.iter().map(|id| &**id), &domains),
+            Some(names) => tls::upstream(names.iter().map(|name| &**name), &domains),
+        }
     };
     // Without a threshold a library has 1,024 requests open at most (gRFC A32); nobody asked for that.
     let unlimited = cluster::circuit_breakers::Thresholds {

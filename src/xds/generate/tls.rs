@@ -11,8 +11,11 @@ use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPatter
 use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 
 use super::{any, seconds};
+use crate::identity::credential::ROOTS_SUFFIX;
 use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
+use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
+use crate::xds::file_secret;
 
 /// The secret that holds a proxy's own certificate.
 const CERTIFICATE_SECRET: &str = "default";
@@ -20,6 +23,9 @@ const CERTIFICATE_SECRET: &str = "default";
 const ROOTS_SECRET: &str = "ROOTCA";
 /// The upstream cluster by which Istio's agent serves secrets to its Envoy.
 const AGENT_CLUSTER: &str = "sds-grpc";
+
+/// How long an upstream cluster waits for its secrets.
+const SECRET_SECONDS: u64 = 5;
 
 /// Who holds a proxy's secrets.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,43 +67,20 @@ impl Secrets {
         alpn: &[&str],
         peers: Vec<tls::SubjectAltNameMatcher>,
     ) -> tls::CommonTlsContext {
-        use tls::common_tls_context::{
-            CombinedCertificateValidationContext, ValidationContextType,
-        };
-        use tls::tls_parameters::TlsProtocol;
         tls::CommonTlsContext {
-            tls_params: Some(tls::TlsParameters {
-                tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
-                tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
-                ..Default::default()
-            }),
-            alpn_protocols: alpn.iter().map(|&name| name.into()).collect(),
             tls_certificate_sds_secret_configs: vec![self.config(CERTIFICATE_SECRET)],
-            validation_context_type: Some(ValidationContextType::CombinedValidationContext(
-                CombinedCertificateValidationContext {
-                    default_validation_context: Some(tls::CertificateValidationContext {
-                        match_typed_subject_alt_names: peers,
-                        ..Default::default()
-                    }),
-                    validation_context_sds_secret_config: Some(self.config(ROOTS_SECRET)),
-                    ..Default::default()
-                },
-            )),
-            ..Default::default()
+            validation_context_type: Some(checked(self.config(ROOTS_SECRET), peers)),
+            ..spoken(alpn)
         }
     }
 
-    /// A client's transport socket: mTLS to `sni`, to be answered by one of `accounts`.
-    ///
-    /// Where no account is known, any identity of these trust domains may answer, never a stranger.
-    pub(super) fn upstream<'a>(
+    /// A client's transport socket: mTLS to `sni`, to be answered by one of `peers`.
+    pub(super) fn upstream(
         &self,
         sni: String,
         alpn: &[&str],
-        accounts: impl Iterator<Item = &'a str>,
-        trust_domains: &BTreeSet<&str>,
+        peers: Vec<tls::SubjectAltNameMatcher>,
     ) -> core::TransportSocket {
-        let peers = expected(accounts, trust_domains).map(uri).collect();
         let context = tls::UpstreamTlsContext {
             common_tls_context: Some(self.common(alpn, peers)),
             sni,
@@ -121,6 +104,76 @@ impl Secrets {
         };
         socket(any(&context))
     }
+}
+
+/// A client's transport socket to a server that knows nothing of the mesh.
+pub(super) fn foreign(
+    ForeignTls { server, roots, client }: &ForeignTls,
+    alpn: &[&str],
+) -> core::TransportSocket {
+    let names = || named(&server.subject_alt_names);
+    let own = client.iter().map(|own| match own {
+        ClientCertificate::Files(files) => file_secret::certificate_name(files),
+        ClientCertificate::Secret(name) => format!("kubernetes://{name}"),
+    });
+    let roots = roots.as_ref().map(|roots| match roots {
+        TrustedRoots::Files(files) => file_secret::roots_name(files),
+        TrustedRoots::Secret(name) => format!("kubernetes://{name}{ROOTS_SUFFIX}"),
+    });
+    let common = tls::CommonTlsContext {
+        tls_certificate_sds_secret_configs: own.map(from_stream).collect(),
+        validation_context_type: roots.map(|roots| checked(from_stream(roots), names())),
+        ..spoken(alpn)
+    };
+    let context = tls::UpstreamTlsContext {
+        common_tls_context: Some(common),
+        sni: server.sni.clone(),
+        ..Default::default()
+    };
+    socket(any(&context))
+}
+
+/// Versions and protocols.
+fn spoken(alpn: &[&str]) -> tls::CommonTlsContext {
+    use tls::tls_parameters::TlsProtocol;
+    tls::CommonTlsContext {
+        tls_params: Some(tls::TlsParameters {
+            tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
+            tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+            ..Default::default()
+        }),
+        alpn_protocols: alpn.iter().map(|&name| name.into()).collect(),
+        ..Default::default()
+    }
+}
+
+/// The other end must be vouched for by these roots, and have one of these names where there are any.
+fn checked(
+    roots: tls::SdsSecretConfig,
+    names: Vec<tls::SubjectAltNameMatcher>,
+) -> tls::common_tls_context::ValidationContextType {
+    use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
+    ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
+        default_validation_context: Some(tls::CertificateValidationContext {
+            match_typed_subject_alt_names: names,
+            ..Default::default()
+        }),
+        validation_context_sds_secret_config: Some(roots),
+        ..Default::default()
+    })
+}
+
+/// A secret that is asked for on the proxy's own stream. An upstream cluster that waits for one is in use without it after a
+/// while, and connects nowhere: until then the one of before would go on.
+fn from_stream(name: String) -> tls::SdsSecretConfig {
+    use core::config_source::ConfigSourceSpecifier::Ads;
+    let source = core::ConfigSource {
+        config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
+        initial_fetch_timeout: Some(seconds(SECRET_SECONDS)),
+        resource_api_version: core::ApiVersion::V3.into(),
+        ..Default::default()
+    };
+    tls::SdsSecretConfig { name, sds_config: Some(source) }
 }
 
 /// Secrets by a stream to Istio's agent.
@@ -174,6 +227,29 @@ fn expected<'a>(
         peers.extend(everybody_of(trust_domains));
     }
     peers.into_iter()
+}
+
+/// The same, as certificates are matched.
+pub(super) fn of_accounts<'a>(
+    accounts: impl Iterator<Item = &'a str>,
+    trust_domains: &BTreeSet<&str>,
+) -> Vec<tls::SubjectAltNameMatcher> {
+    expected(accounts, trust_domains).map(uri).collect()
+}
+
+/// Matches these names.
+pub(super) fn named(names: &[String]) -> Vec<tls::SubjectAltNameMatcher> {
+    use tls::subject_alt_name_matcher::SanType;
+    let matcher = |name: &String| {
+        let kind = match NameKind::of(name) {
+            NameKind::Uri => SanType::Uri,
+            NameKind::Address => SanType::IpAddress,
+            NameKind::Dns => SanType::Dns,
+        };
+        let exact = uri(text(MatchPattern::Exact(name.clone())));
+        tls::SubjectAltNameMatcher { san_type: kind.into(), ..exact }
+    };
+    names.iter().map(matcher).collect()
 }
 
 /// Matches every identity of these trust domains.

@@ -1,5 +1,6 @@
 //! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
 
+mod policies;
 mod rules;
 
 use std::io::Write;
@@ -69,8 +70,13 @@ impl Authority {
 
     /// A certificate of an identity, and its key.
     pub(super) fn sign(&self, identity: &str) -> (rcgen::Certificate, KeyPair) {
+        self.sign_name(SanType::URI(identity.try_into().expect("ASCII")))
+    }
+
+    /// A certificate of a name, and its key.
+    fn sign_name(&self, name: SanType) -> (rcgen::Certificate, KeyPair) {
         let mut leaf = CertificateParams::default();
-        leaf.subject_alt_names = vec![SanType::URI(identity.try_into().expect("ASCII"))];
+        leaf.subject_alt_names = vec![name];
         leaf.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate().expect("a key");

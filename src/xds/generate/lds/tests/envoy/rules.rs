@@ -39,17 +39,25 @@ http:
 
 /// The mesh with these rules for `app.ns`.
 fn ruled(rules: &str) -> Arc<PushContext> {
-    let mut mesh = mesh();
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
-    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").with(app, vec![]).said()));
-    let key = ObjectKey {
-        kind: "VirtualService".into(),
-        group: ISTIO_NETWORKING.into(),
-        namespace: "ns".into(),
-        name: "app".into(),
+    governed(shard("east", 1).network("n1").with(app, vec![]).said(), "VirtualService", &[rules])
+}
+
+/// A mesh of these services with an object of each of these specifications.
+pub(super) fn governed(services: RegistryUpdate, kind: &str, specs: &[&str]) -> Arc<PushContext> {
+    let mut mesh = mesh();
+    mesh.apply(MeshEvent::Registry(services));
+    let object = |(at, text): (usize, &&str)| {
+        let key = ObjectKey {
+            kind: kind.into(),
+            group: ISTIO_NETWORKING.into(),
+            namespace: "ns".into(),
+            name: format!("app-{at}").into(),
+        };
+        let spec: Value = serde_saphyr::from_str(text).expect("the text is YAML");
+        (key, Arc::new(json!({ "spec": spec })))
     };
-    let spec: Value = serde_saphyr::from_str(rules).expect("the text is YAML");
-    let objects: Collection = [(key, Arc::new(json!({ "spec": spec })))].into_iter().collect();
+    let objects: Collection = specs.iter().enumerate().map(object).collect();
     let mut index = TrafficIndex::new(KindSettings {
         domain: "cluster.local".to_owned(),
         root_namespace: "istio-system".into(),
@@ -101,7 +109,7 @@ async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 {
 }
 
 /// Envoys of two versions, as far as they are here.
-fn envoys() -> impl Iterator<Item = PathBuf> {
+pub(super) fn envoys() -> impl Iterator<Item = PathBuf> {
     let old = std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from);
     let beside = envoy().and_then(|new| {
         let old = new.parent()?.parent()?.join("envoy-1.36/envoy");
