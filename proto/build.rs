@@ -66,6 +66,7 @@ const ENVOY: &[&str] = &[
     "envoy/extensions/retry/host/previous_hosts/v3/previous_hosts.proto",
     "envoy/extensions/retry/priority/previous_priorities/v3/previous_priorities_config.proto",
     "envoy/extensions/transport_sockets/internal_upstream/v3/internal_upstream.proto",
+    "envoy/extensions/transport_sockets/proxy_protocol/v3/upstream_proxy_protocol.proto",
     "envoy/extensions/transport_sockets/raw_buffer/v3/raw_buffer.proto",
     "envoy/extensions/transport_sockets/tls/v3/tls.proto",
     "envoy/extensions/upstreams/http/v3/http_protocol_options.proto",

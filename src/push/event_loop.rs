@@ -509,7 +509,7 @@ impl MeshState {
             (old, Some(new)) => {
                 if old.is_none_or(|old| !old.same_definition(&new)) {
                     changes.deps.insert(Dep::Definition(host.clone()));
-                } else if is_read_beyond_assignments(&new) {
+                } else if is_read_beyond_assignments(&new, &self.traffic) {
                     changes.deps.insert(Dep::Members(host.clone()));
                 }
                 if old.is_none_or(|old| !old.same_security(&new)) {
@@ -704,10 +704,12 @@ pub async fn run(
 
 /// Whether more depends on the endpoints of a service than its assignments: which pods a service without a selector
 /// runs on, and so their inbound listeners, follows from its endpoints alone; a headless one has a listener for each;
-/// and pods beside endpoints by name are named in the upstream cluster.
-fn is_read_beyond_assignments(service: &MergedService) -> bool {
+/// pods beside endpoints by name are named in the upstream cluster; and where connections go to whom the client chose, all
+/// endpoints decide how that one is spoken to.
+fn is_read_beyond_assignments(service: &MergedService, traffic: &Traffic) -> bool {
     service.by_cluster.iter().any(|(_, own)| own.selector.is_empty())
         || matches!(service.primary.resolution, Resolution::Headless | Resolution::ByName(_))
+        || traffic.destination_rules.of(service.hostname().as_str()).pass_through()
 }
 
 /// The objects behind an update.

@@ -327,6 +327,17 @@ impl RulesForHost {
         self.rules.is_empty()
     }
 
+    /// Whether some of them have connections go where the client was going.
+    pub fn pass_through(&self) -> bool {
+        let all = self.rules.iter().flat_map(|rules| rules.0.values().flatten());
+        let passes =
+            |policy: Option<&TrafficPolicy>| policy.is_some_and(TrafficPolicy::passes_through);
+        all.into_iter().any(|rule| {
+            let mut subsets = rule.subsets.values();
+            passes(rule.policy.as_deref()) || subsets.any(|subset| passes(subset.policy.as_deref()))
+        })
+    }
+
     /// Whether these are still the rules of the host.
     pub fn are_of(&self, all: &DestinationRules, host: &str) -> bool {
         (self.is_empty() && all.by_host.is_empty()) || *self == all.of(host)

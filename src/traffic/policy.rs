@@ -159,6 +159,8 @@ pub struct PoolLimits {
     pub max_requests_per_connection: Option<u32>,
     /// Streams on an HTTP/2 connection.
     pub max_concurrent_streams: Option<u32>,
+    /// How HTTP/2 connections are probed.
+    pub http2_keepalive: Option<Http2Pings>,
     /// How long connecting may take.
     pub connect_timeout: Option<Duration>,
     /// How connections are probed; fields that it lacks are the mesh's.
@@ -173,6 +175,15 @@ pub struct PoolLimits {
     pub h2_upgrade: Option<bool>,
     /// Whether what the client speaks is spoken.
     pub use_client_protocol: bool,
+}
+
+/// How HTTP/2 connections are probed; both times are at least 1 ms (Envoy's limit).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http2Pings {
+    /// How often.
+    pub interval: Duration,
+    /// After how long without an answer a connection is closed.
+    pub timeout: Duration,
 }
 
 /// When an endpoint is left out for a while.
@@ -212,6 +223,17 @@ pub struct RetryBudget {
     pub percent_hundredths: u32,
     /// This many always.
     pub min_retry_concurrency: u32,
+}
+
+impl TrafficPolicy {
+    /// Whether connections to some port go where the client was going.
+    pub(super) fn passes_through(&self) -> bool {
+        let mut groups = std::iter::once(&self.groups).chain(self.ports.values());
+        groups.any(|groups| {
+            let balancing = groups.load_balancer.as_deref();
+            balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
+        })
+    }
 }
 
 /// What holds for one port of a service, or of a part of it: see [`resolve`].

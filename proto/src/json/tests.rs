@@ -49,6 +49,7 @@ const TYPES: &[&str] = &[
     "envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
     "envoy.extensions.retry.priority.previous_priorities.v3.PreviousPrioritiesConfig",
     "envoy.extensions.transport_sockets.internal_upstream.v3.InternalUpstreamTransport",
+    "envoy.extensions.transport_sockets.proxy_protocol.v3.ProxyProtocolUpstreamTransport",
     "envoy.extensions.transport_sockets.raw_buffer.v3.RawBuffer",
     "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
     "envoy.extensions.transport_sockets.tls.v3.Secret",

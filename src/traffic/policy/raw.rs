@@ -8,9 +8,9 @@ use serde::{Deserialize, Deserializer};
 
 use super::client_tls::RawClientTls;
 use super::{
-    Algorithm, ConsistentHash, Distribute, HashKey, HashTable, LoadBalancing, LocalitySetting,
-    OutlierDetection, PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget, RuleScope,
-    TrafficPolicy, Warmup,
+    Algorithm, ConsistentHash, Distribute, HashKey, HashTable, Http2Pings, LoadBalancing,
+    LocalitySetting, OutlierDetection, PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget,
+    RuleScope, TrafficPolicy, Warmup,
 };
 use crate::codes;
 use crate::mesh::{TcpKeepalive, parse_duration};
@@ -193,9 +193,17 @@ struct RawHttpPool {
     max_requests_per_connection: u32,
     max_retries: u32,
     max_concurrent_streams: u32,
+    http2_keep_alive: Option<RawHttp2Pings>,
     idle_timeout: Option<RawDuration>,
     h2_upgrade_policy: RawUpgrade,
     use_client_protocol: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawHttp2Pings {
+    interval: RawDuration,
+    timeout: RawDuration,
 }
 
 #[derive(Deserialize, Default)]
@@ -276,7 +284,9 @@ impl RawGroups {
             load_balancer: self
                 .load_balancer
                 .map(|raw| Arc::new(raw.read(&under("loadBalancer"), reasons))),
-            connection_pool: self.connection_pool.map(|raw| Arc::new(raw.read())),
+            connection_pool: self
+                .connection_pool
+                .map(|raw| Arc::new(raw.read(&under("connectionPool"), reasons))),
             outlier_detection: self
                 .outlier_detection
                 .map(|raw| Arc::new(raw.read(&under("outlierDetection"), reasons))),
@@ -447,8 +457,23 @@ impl RawLocalitySetting {
     }
 }
 
+impl RawHttp2Pings {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<Http2Pings> {
+        let Self { interval: RawDuration(interval), timeout: RawDuration(timeout) } = self;
+        let pings = Http2Pings { interval, timeout };
+        let fits = interval.min(timeout) >= Duration::from_millis(1);
+        if !fits {
+            let text =
+                "interval and timeout must both be 1 ms at least; connections are not probed";
+            let path = format!("{path}.http.http2KeepAlive");
+            reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+        }
+        fits.then_some(pings)
+    }
+}
+
 impl RawConnectionPool {
-    fn read(self) -> PoolLimits {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> PoolLimits {
         let Self { tcp, http } = self;
         // Zero is unset, in each of these.
         let limit = |number: u32| Some(number).filter(|number| *number != 0);
@@ -461,6 +486,7 @@ impl RawConnectionPool {
             max_retries: limit(http.max_retries),
             max_requests_per_connection: limit(http.max_requests_per_connection),
             max_concurrent_streams: limit(http.max_concurrent_streams),
+            http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(path, reasons)),
             connect_timeout: lasting(tcp.connect_timeout),
             tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {
                 probes: limit(raw.probes),

@@ -143,15 +143,20 @@ impl ClusterInputs<'_> {
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
-            Role::Client => match &service.primary.resolution {
-                Resolution::Headless | Resolution::Passthrough => {
-                    parts.map(|part| self.original_destination(service, &part)).collect()
-                }
-                Resolution::ByName(by_name) => {
-                    parts.filter_map(|part| self.resolved(service, &part, by_name)).collect()
-                }
-                _ => parts.map(|part| self.balanced(service, &part)).collect(),
-            },
+            Role::Client => parts.filter_map(|part| self.of_client(service, &part)).collect(),
+        }
+    }
+
+    fn of_client(&self, service: &MergedService, part: &ServicePart<'_>) -> Option<Resource> {
+        match &service.primary.resolution {
+            Resolution::Headless | Resolution::Passthrough => {
+                Some(self.original_destination(service, part))
+            }
+            _ if policy::passes_through(&part.policy) => {
+                Some(self.original_destination(service, part))
+            }
+            Resolution::ByName(by_name) => self.resolved(service, part, by_name),
+            _ => Some(self.balanced(service, part)),
         }
     }
 
@@ -329,6 +334,7 @@ impl ClusterInputs<'_> {
         }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
         policy::balance(&mut cluster, policy);
+        policy::announce_client(&mut cluster, policy, raw_buffer);
         cluster
     }
 
@@ -382,10 +388,18 @@ impl ClusterInputs<'_> {
             decide(self.context, self.view, service, shard, *endpoint, network) == Ok(Way::Direct)
         });
         let takes_mtls = |endpoint: EndpointRef<'_>| endpoint.tls_mode == TlsMode::Istio;
-        let mtls = direct.next().is_some_and(|(deciding, first, _)| {
-            let mut others = direct.take_while(|(shard, _, _)| shard.cluster == deciding.cluster);
-            takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
-        });
+        let resolution = &service.primary.resolution;
+        let mtls = if matches!(resolution, Resolution::Headless | Resolution::Passthrough) {
+            direct.next().is_some_and(|(deciding, first, _)| {
+                let mut others =
+                    direct.take_while(|(shard, _, _)| shard.cluster == deciding.cluster);
+                takes_mtls(first) && others.all(|(_, endpoint, _)| takes_mtls(endpoint))
+            })
+        } else {
+            // Whoever is behind the address that the client was given.
+            let mut all = service.endpoints_of_port(port.number).map(|(_, one, _)| one).peekable();
+            all.peek().is_some() && all.all(takes_mtls)
+        };
         let mut cluster = cluster::Cluster {
             typed_extension_protocol_options: limited_options(port.protocol, policy, None),
             ..original_destination(self.context, name.clone())
@@ -394,6 +408,7 @@ impl ClusterInputs<'_> {
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
         }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
+        policy::announce_client(&mut cluster, policy, raw_buffer);
         encode(name, &cluster)
     }
 
@@ -579,7 +594,7 @@ fn base(context: &PushContext) -> cluster::Cluster {
 /// protocol is found at run time is spoken to as the client spoke.
 fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     if protocol.is_http2() || protocol == Protocol::Auto {
-        upstream_http(protocol, None, None, None)
+        upstream_http(protocol, None, core::Http2ProtocolOptions::default(), None)
     } else {
         HashMap::new()
     }
@@ -592,11 +607,12 @@ fn limited_options(
     requests_max: Option<u32>,
 ) -> HashMap<String, Any> {
     let limits = policy::http_limits(policy, requests_max);
-    let streams = policy::streams_max(policy).filter(|_| protocol.is_http2());
+    let http2 = policy::http2_options(policy);
+    let limits_http2 = protocol.is_http2() && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
     let reads = protocol.is_http() || protocol == Protocol::Auto;
-    if reads && (limits.is_some() || streams.is_some() || names.is_some()) {
-        upstream_http(protocol, limits, streams, names)
+    if reads && (limits.is_some() || limits_http2 || names.is_some()) {
+        upstream_http(protocol, limits, http2, names)
     } else {
         protocol_options(protocol)
     }
@@ -605,7 +621,7 @@ fn limited_options(
 fn upstream_http(
     protocol: Protocol,
     common: Option<core::HttpProtocolOptions>,
-    streams_max: Option<u32>,
+    http2: core::Http2ProtocolOptions,
     names: Option<core::UpstreamHttpProtocolOptions>,
 ) -> HashMap<String, Any> {
     use http::http_protocol_options::explicit_http_config::ProtocolConfig;
@@ -618,10 +634,7 @@ fn upstream_http(
         })
     };
     let upstream = if protocol.is_http2() {
-        explicit(ProtocolConfig::Http2ProtocolOptions(core::Http2ProtocolOptions {
-            max_concurrent_streams: streams_max.map(|value| UInt32Value { value }),
-            ..Default::default()
-        }))
+        explicit(ProtocolConfig::Http2ProtocolOptions(http2))
     } else if protocol == Protocol::Auto {
         UpstreamProtocolOptions::UseDownstreamProtocolConfig(UseDownstreamHttpConfig {
             http_protocol_options: Some(Default::default()),

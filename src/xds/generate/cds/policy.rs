@@ -3,14 +3,16 @@
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
 use strait_proto::envoy::envoy::r#type::v3::Percent;
-use strait_proto::envoy::google::protobuf::UInt32Value;
+use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
 
-use super::super::duration;
+use super::super::{any, duration};
 use crate::mesh::TcpKeepalive;
 use crate::model::{Port, Protocol};
 use crate::traffic::policy::{
-    Algorithm, LoadBalancing, OutlierDetection, PoolLimits, ResolvedPolicy, Warmup,
+    Algorithm, ConsistentHash, HashTable, LoadBalancing, OutlierDetection, PoolLimits,
+    ProxyProtocol, ResolvedPolicy, RetryBudget, Warmup,
 };
 
 /// An even rise of the weight of a new endpoint, which is what Envoy does unless it is told otherwise.
@@ -47,9 +49,58 @@ pub(super) fn http_limits(
     (options != core::HttpProtocolOptions::default()).then_some(options)
 }
 
-/// How many streams an HTTP/2 connection may have, where the policy says it.
-pub(super) fn streams_max(policy: &ResolvedPolicy) -> Option<u32> {
-    policy.connection_pool.as_ref()?.max_concurrent_streams
+/// What HTTP/2 connections are held to: how many streams each may have, and pings; nothing where the policy says nothing.
+pub(super) fn http2_options(policy: &ResolvedPolicy) -> core::Http2ProtocolOptions {
+    let Some(pool) = &policy.connection_pool else { return core::Http2ProtocolOptions::default() };
+    let pings = pool.http2_keepalive.map(|pings| core::KeepaliveSettings {
+        interval: Some(duration(pings.interval)),
+        timeout: Some(duration(pings.timeout)),
+        ..Default::default()
+    });
+    core::Http2ProtocolOptions {
+        max_concurrent_streams: pool.max_concurrent_streams.map(number),
+        connection_keepalive: pings,
+        ..Default::default()
+    }
+}
+
+/// Whether connections go where the client was going, whatever endpoints there are.
+pub(super) fn passes_through(policy: &ResolvedPolicy) -> bool {
+    let balancing = policy.load_balancer.as_deref();
+    balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
+}
+
+/// Sends the address of the client ahead of whatever the sockets of the cluster send.
+pub(super) fn announce_client(
+    cluster: &mut cluster::Cluster,
+    policy: &ResolvedPolicy,
+    plain: impl Fn() -> core::TransportSocket,
+) {
+    let Some(version) = policy.proxy_protocol else { return };
+    use core::proxy_protocol_config::Version;
+    let version = match version {
+        ProxyProtocol::V1 => Version::V1,
+        ProxyProtocol::V2 => Version::V2,
+    };
+    let around = |inner: core::TransportSocket| {
+        let announced = ProxyProtocolUpstreamTransport {
+            config: Some(core::ProxyProtocolConfig {
+                version: version.into(),
+                ..Default::default()
+            }),
+            transport_socket: Some(inner),
+            ..Default::default()
+        };
+        core::TransportSocket {
+            name: "envoy.transport_sockets.upstream_proxy_protocol".into(),
+            config_type: Some(core::transport_socket::ConfigType::TypedConfig(any(&announced))),
+        }
+    };
+    let own = cluster.transport_socket.take().unwrap_or_else(&plain);
+    cluster.transport_socket = Some(around(own));
+    for one in &mut cluster.transport_socket_matches {
+        one.transport_socket = one.transport_socket.take().map(around);
+    }
 }
 
 /// Holds the upstream cluster to limits and outlier detection, whatever leads to its endpoints.
@@ -60,6 +111,12 @@ pub(super) fn limit(
 ) {
     if let Some(pool) = &policy.connection_pool {
         limit_pool(cluster, pool, keepalive);
+    }
+    if let Some(budget) = policy.retry_budget {
+        let breakers = cluster.circuit_breakers.iter_mut();
+        for limits in breakers.flat_map(|breakers| &mut breakers.thresholds) {
+            limits.retry_budget = Some(retry_budget(budget));
+        }
     }
     if let Some(outliers) = &policy.outlier_detection {
         cluster.outlier_detection = Some(outlier_detection(outliers));
@@ -99,6 +156,16 @@ fn limit_pool(cluster: &mut cluster::Cluster, pool: &PoolLimits, mesh: Option<Tc
     }
 }
 
+/// It counts in the place of a fixed number of retries.
+fn retry_budget(budget: RetryBudget) -> cluster::circuit_breakers::thresholds::RetryBudget {
+    let value = f64::from(budget.percent_hundredths) / 100.0;
+    cluster::circuit_breakers::thresholds::RetryBudget {
+        budget_percent: Some(Percent { value }),
+        min_retry_concurrency: Some(number(budget.min_retry_concurrency)),
+        ..Default::default()
+    }
+}
+
 /// Present, even with nothing in it, it is on. Success rates never count. (Istio, "OutlierDetection".)
 fn outlier_detection(said: &OutlierDetection) -> cluster::OutlierDetection {
     let enforced = |errors: u32| number(if errors == 0 { 0 } else { 100 });
@@ -123,10 +190,11 @@ fn outlier_detection(said: &OutlierDetection) -> cluster::OutlierDetection {
     }
 }
 
-/// Has endpoints chosen as the policy says. What is by a hash of the request, or where the client was going, is left as it
-/// is where no policy says anything.
+/// Has endpoints chosen as the policy says. Where the client was going has no endpoints to choose from.
 pub(super) fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy) {
-    use cluster::cluster::{LbConfig, LbPolicy, RoundRobinLbConfig};
+    use cluster::cluster::{
+        LbConfig, LbPolicy, MaglevLbConfig, RingHashLbConfig, RoundRobinLbConfig,
+    };
     let Some(LoadBalancing { algorithm, warmup, .. }) = policy.load_balancer.as_deref() else {
         return;
     };
@@ -148,7 +216,23 @@ pub(super) fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy) {
                 config.slow_start_config = slowly;
             }
         }
-        Algorithm::Passthrough | Algorithm::ConsistentHash(_) => {}
+        Algorithm::ConsistentHash(ConsistentHash {
+            table: HashTable::Ring { minimum_size },
+            ..
+        }) => {
+            cluster.lb_policy = LbPolicy::RingHash.into();
+            cluster.lb_config = Some(LbConfig::RingHashLbConfig(RingHashLbConfig {
+                minimum_ring_size: Some(UInt64Value { value: *minimum_size }),
+                ..Default::default()
+            }));
+        }
+        Algorithm::ConsistentHash(ConsistentHash { table: HashTable::Maglev(size), .. }) => {
+            cluster.lb_policy = LbPolicy::Maglev.into();
+            cluster.lb_config = size.map(|value| {
+                LbConfig::MaglevLbConfig(MaglevLbConfig { table_size: Some(UInt64Value { value }) })
+            });
+        }
+        Algorithm::Passthrough => {}
     }
 }
 

@@ -21,10 +21,10 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
-    listening_on, routes_named, tcp, tls_inspector, to_port, to_range, wildcards,
+    listening_on, routes_named, tcp, tcp_limited, tls_inspector, to_port, to_range, wildcards,
 };
 use super::ruled::{ConnectionRules, RuledConnections};
-use super::{PodListenerKey, TrafficSettings};
+use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
@@ -91,8 +91,9 @@ pub(in crate::xds::generate) fn shared(
         any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
     listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
-        let ruled = rules.of(service.hostname(), port, Some(address));
-        for_one_service(&settings, address, number, (service, port), ruled)
+        let ruled = rules.of(service.hostname(), port, Some(address)).unwrap_or_default();
+        let rest = || rules.to_service(service, port);
+        for_one_service(&settings, (address, number), (service, port), ruled, rest)
     }));
     let mut resources: Vec<_> = listeners
         .into_iter()
@@ -140,9 +141,16 @@ pub(super) fn pods(
         if shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok() {
             return None;
         }
-        let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol);
+        let rules = context.rules_for(service);
+        let rule = view.rule(&rules, service);
+        let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved("", port.number)));
+        let limits = limits.unwrap_or_default();
+        let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol, limits);
         let make = || {
-            let message = for_one_service(settings, at.0, at.1, (service, port), None)?;
+            let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
+            let rest = || tcp_limited(settings, &upstream.to_string(), limits);
+            let ruled = RuledConnections::default();
+            let message = for_one_service(settings, at, (service, port), ruled, rest)?;
             Some(encode(name.clone(), &message))
         };
         keep(key, &make).map(|listener| (at.0, listener))
@@ -219,8 +227,7 @@ impl AnyAddress<'_> {
             chains.push(chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager)));
         }
         for (range, (service, port)) in &self.ranges {
-            let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
-            let mut rest = tcp(settings, &upstream.to_string());
+            let mut rest = rules.to_service(service, port);
             if let Some(ruled) = rules.of(service.hostname(), port, None) {
                 let parts = ruled
                     .by_range
@@ -258,19 +265,18 @@ impl AnyAddress<'_> {
                 chains.push(chain.clone());
             }
         }
-        for (host, (_, port)) in self.names.iter().filter(|(host, _)| !ruled.contains_key(*host)) {
-            let upstream = OutboundName::sidecar((*host).clone(), port.number).to_string();
+        let others = self.names.iter().filter(|(host, _)| !ruled.contains_key(*host));
+        for (host, (service, port)) in others {
             let named = listener::FilterChainMatch {
                 server_names: vec![host.to_string()],
                 ..found(TLS, &[])
             };
-            chains.push(chain(host.to_string(), Some(named), tcp(settings, &upstream)));
+            chains.push(chain(host.to_string(), Some(named), rules.to_service(service, port)));
         }
         let rest = match self.rest {
             Some((service, port)) => {
-                let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
                 let ruled = rules.of(service.hostname(), port, None).and_then(|ruled| ruled.rest);
-                let filter = ruled.unwrap_or_else(|| tcp(settings, &upstream.to_string()));
+                let filter = ruled.unwrap_or_else(|| rules.to_service(service, port));
                 chain(service.hostname().to_string(), None, filter)
             }
             None => unknown("PassthroughFilterChain", settings),
@@ -293,25 +299,23 @@ impl AnyAddress<'_> {
     }
 }
 
-/// A listener for an address that belongs to one service, for which there may be rules.
+/// A listener for an address that belongs to one service, for which there may be rules; `rest` takes what they leave.
 fn for_one_service(
     settings: &TrafficSettings,
-    address: IpAddr,
-    number: u16,
+    (address, number): (IpAddr, u16),
     (service, port): (&MergedService, &Port),
-    ruled: Option<RuledConnections>,
+    ruled: RuledConnections,
+    rest: impl FnOnce() -> listener::Filter,
 ) -> Option<listener::Listener> {
-    let upstream = OutboundName::sidecar(service.hostname().clone(), port.number).to_string();
     let name = name(address, number);
     let listener = handed_over(name.clone(), &[address], number)?;
-    let ruled = ruled.unwrap_or_default();
     if !ruled.by_name.is_empty() {
         // What begins TLS with another name, or none, is closed.
         let filter_chains = ruled.by_name.into_iter().map(|(_, chain)| chain).collect();
         let listener = listener::Listener { filter_chains, ..listener };
         return Some(detect(settings, vec![tls_inspector()], listener));
     }
-    let filter = ruled.rest.unwrap_or_else(|| tcp(settings, &upstream));
+    let filter = ruled.rest.unwrap_or_else(rest);
     let listener =
         listener::Listener { default_filter_chain: Some(chain("tcp", None, filter)), ..listener };
     if port.protocol != Protocol::Auto {

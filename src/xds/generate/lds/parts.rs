@@ -14,10 +14,10 @@ use strait_proto::envoy::envoy::extensions::filters::listener as listener_filter
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 use strait_proto::envoy::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
-use strait_proto::envoy::envoy::r#type::v3::Int32Range;
+use strait_proto::envoy::envoy::r#type::v3::{HashPolicy, Int32Range, hash_policy};
 use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
 
-use super::TrafficSettings;
+use super::{ConnectionLimits, TrafficSettings};
 use crate::xds::generate::{any, duration, seconds};
 
 /// How TLS and plain text are told apart in a match.
@@ -105,13 +105,18 @@ pub(super) fn chain(
 
 /// Passes bytes to an upstream cluster.
 pub(super) fn tcp(settings: &TrafficSettings, upstream: &str) -> listener::Filter {
-    let proxy = tcp_proxy::TcpProxy {
-        stat_prefix: upstream.into(),
-        cluster_specifier: Some(tcp_proxy::tcp_proxy::ClusterSpecifier::Cluster(upstream.into())),
-        access_log: access_log(settings),
-        ..Default::default()
-    };
-    network_filter("envoy.filters.network.tcp_proxy", &proxy)
+    tcp_limited(settings, upstream, ConnectionLimits::default())
+}
+
+/// The same, in connections that are held to that.
+pub(super) fn tcp_limited(
+    settings: &TrafficSettings,
+    upstream: &str,
+    limits: ConnectionLimits,
+) -> listener::Filter {
+    use tcp_proxy::tcp_proxy::ClusterSpecifier;
+    let to = ClusterSpecifier::Cluster(upstream.into());
+    tcp_proxy(settings, upstream.into(), to, limits)
 }
 
 /// Passes bytes to several upstream clusters, by weight.
@@ -119,12 +124,28 @@ pub(super) fn tcp_weighted(
     settings: &TrafficSettings,
     stat_prefix: String,
     clusters: Vec<tcp_proxy::tcp_proxy::weighted_cluster::ClusterWeight>,
+    limits: ConnectionLimits,
 ) -> listener::Filter {
     use tcp_proxy::tcp_proxy::{ClusterSpecifier, WeightedCluster};
+    let to = ClusterSpecifier::WeightedClusters(WeightedCluster { clusters });
+    tcp_proxy(settings, stat_prefix, to, limits)
+}
+
+fn tcp_proxy(
+    settings: &TrafficSettings,
+    stat_prefix: String,
+    to: tcp_proxy::tcp_proxy::ClusterSpecifier,
+    ConnectionLimits { idle, lasting, by_source }: ConnectionLimits,
+) -> listener::Filter {
+    use hash_policy::{PolicySpecifier, SourceIp};
+    let source = || HashPolicy { policy_specifier: Some(PolicySpecifier::SourceIp(SourceIp {})) };
     let proxy = tcp_proxy::TcpProxy {
         stat_prefix,
-        cluster_specifier: Some(ClusterSpecifier::WeightedClusters(WeightedCluster { clusters })),
+        cluster_specifier: Some(to),
         access_log: access_log(settings),
+        idle_timeout: idle.map(duration),
+        max_downstream_connection_duration: lasting.map(duration),
+        hash_policy: by_source.then(source).into_iter().collect(),
         ..Default::default()
     };
     network_filter("envoy.filters.network.tcp_proxy", &proxy)

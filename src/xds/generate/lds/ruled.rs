@@ -8,11 +8,13 @@ use ipnet::IpNet;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
-use super::TrafficSettings;
-use super::parts::{TLS, chain, found, tcp, tcp_weighted};
+use super::parts::{TLS, chain, found, tcp, tcp_limited, tcp_weighted};
+use super::{ConnectionLimits, TrafficSettings};
+use crate::aggregate::MergedService;
 use crate::model::{Hostname, Port, Protocol};
 use crate::push::PushContext;
 use crate::traffic::HostPattern;
+use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::route::{ConnectionMatch, Destination, MESH, TcpRule};
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::cds::BLACK_HOLE;
@@ -117,15 +119,38 @@ impl ConnectionRules<'_> {
         chain(name, Some(named), self.filter(routed, rule, port))
     }
 
+    /// Passes bytes to a port of a service, as the rule in force for such a client holds connections.
+    pub(super) fn to_service(self, service: &MergedService, port: &Port) -> listener::Filter {
+        let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
+        let limits = self.limits(service, "", port.number);
+        tcp_limited(self.settings, &upstream.to_string(), limits)
+    }
+
+    fn limits(&self, service: &MergedService, subset: &str, port: u16) -> ConnectionLimits {
+        let Class { namespace, selection, .. } = self.class;
+        let rules = self.context.rules_for(service);
+        let rule = rules.rule(RuleClient { namespace, selection }, &service.primary.namespace);
+        let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved(subset, port)));
+        limits.unwrap_or_default()
+    }
+
     fn filter(&self, routed: &RoutedService, rule: &TcpRule, port: &Port) -> listener::Filter {
-        let upstream = |to: &Destination| {
+        let number = |to: &Destination| {
             let only = || only_port(self.context, self.class, &to.host);
-            let number = to.port.or_else(only).unwrap_or(port.number);
-            OutboundName::sidecar(to.host.clone(), number).of_subset(&to.subset).to_string()
+            to.port.or_else(only).unwrap_or(port.number)
+        };
+        let upstream = |to: &Destination| {
+            let name = OutboundName::sidecar(to.host.clone(), number(to));
+            name.of_subset(&to.subset).to_string()
+        };
+        let limits = |to: &Destination| {
+            let service = self.context.service(to.host.as_str(), &self.class.namespace);
+            let limits = service.map(|service| self.limits(service, &to.subset, number(to)));
+            limits.unwrap_or_default()
         };
         match &*rule.destinations {
             [] => tcp(self.settings, BLACK_HOLE),
-            [only] => tcp(self.settings, &upstream(only)),
+            [only] => tcp_limited(self.settings, &upstream(only), limits(only)),
             several => {
                 let clusters = several.iter().map(|to| {
                     tcp_proxy::tcp_proxy::weighted_cluster::ClusterWeight {
@@ -136,7 +161,9 @@ impl ConnectionRules<'_> {
                 });
                 let meta = &routed.service.meta;
                 let prefix = format!("{}.{}", meta.name, meta.namespace);
-                tcp_weighted(self.settings, prefix, clusters.collect())
+                // Envoy has one limit for all of them.
+                let limits = several.iter().map(limits).reduce(ConnectionLimits::or);
+                tcp_weighted(self.settings, prefix, clusters.collect(), limits.unwrap_or_default())
             }
         }
     }

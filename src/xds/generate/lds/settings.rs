@@ -7,6 +7,7 @@ use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
 use crate::model::{Hostname, Protocol};
 use crate::push::PushContext;
 use crate::xds::generate::class::Class;
+use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
 /// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
@@ -55,6 +56,45 @@ impl TrafficSettings {
     }
 }
 
-/// The listener of a pod of a headless service: its address and port, and the service's name, port and
-/// protocol.
-pub(in crate::xds::generate) type PodListenerKey = (IpAddr, u16, Hostname, u16, Protocol);
+/// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, and what
+/// connections are held to.
+pub(in crate::xds::generate) type PodListenerKey =
+    (IpAddr, u16, Hostname, u16, Protocol, ConnectionLimits);
+
+/// What a rule holds connections to whose bytes nobody reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(in crate::xds::generate) struct ConnectionLimits {
+    /// How long one may be silent; zero for ever, `None` for Envoy's default.
+    pub(super) idle: Option<Duration>,
+    /// How long one lives.
+    pub(super) lasting: Option<Duration>,
+    /// Whether all of one client go to one endpoint.
+    pub(super) by_source: bool,
+}
+
+impl ConnectionLimits {
+    pub(super) fn of(policy: &ResolvedPolicy) -> Self {
+        let pool = policy.connection_pool.as_deref();
+        let algorithm = policy.load_balancer.as_deref().map(|balancing| &balancing.algorithm);
+        Self {
+            idle: pool.and_then(|pool| pool.tcp_idle_timeout),
+            lasting: pool.and_then(|pool| pool.max_connection_duration),
+            by_source: matches!(
+                algorithm,
+                Some(Algorithm::ConsistentHash(ConsistentHash { key: HashKey::SourceIp, .. }))
+            ),
+        }
+    }
+
+    /// Those of connections that may go here or there: each limit is the lower one.
+    pub(super) fn or(self, other: Self) -> Self {
+        let lower = |a: Option<Duration>, b: Option<Duration>| a.into_iter().chain(b).min();
+        // Silence for ever is the longest.
+        let rank = |idle: &Duration| (idle.is_zero(), *idle);
+        Self {
+            idle: self.idle.into_iter().chain(other.idle).min_by_key(rank),
+            lasting: lower(self.lasting, other.lasting),
+            by_source: self.by_source || other.by_source,
+        }
+    }
+}

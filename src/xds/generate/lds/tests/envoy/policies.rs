@@ -40,6 +40,24 @@ const POLICIES: &[(&str, &str)] = &[
         "{loadBalancer: {simple: LEAST_REQUEST, warmup: {duration: 1ms, minimumPercent: 1, aggression: 1000}}}",
     ),
     ("random", "{loadBalancer: {simple: RANDOM}}"),
+    ("passthrough", "{loadBalancer: {simple: PASSTHROUGH}}"),
+    ("ring", "{loadBalancer: {consistentHash: {useSourceIp: true}}}"),
+    (
+        "ring-sized",
+        "{loadBalancer: {consistentHash: {httpHeaderName: x, ringHash: {minimumRingSize: 8388609}}}}",
+    ),
+    ("table", "{loadBalancer: {consistentHash: {httpHeaderName: x, maglev: {}}}}"),
+    (
+        "table-sized",
+        "{loadBalancer: {consistentHash: {httpHeaderName: x, maglev: {tableSize: 5000011}}}}",
+    ),
+    (
+        "pings",
+        "{connectionPool: {http: {h2UpgradePolicy: UPGRADE, http2KeepAlive: {interval: 1ms, timeout: 1ms}}}}",
+    ),
+    ("budget", "{retryBudget: {percent: 100, minRetryConcurrency: 0}}"),
+    ("announced", "{proxyProtocol: {version: V1}}"),
+    ("announced-tls", "{proxyProtocol: {version: V2}, tls: {mode: SIMPLE}}"),
 ];
 
 /// A mesh in which the service `app.ns` has a subset of each policy.
@@ -256,7 +274,17 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
                 answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(&text);
             assert!(right, "{name} by {}: {answer}", envoy.display());
         }
-        let heard = running.ask("/stats?filter=http.plain.downstream_rq_2xx").await;
+        // A server counts an answer once it has sent it.
+        let counted = async {
+            loop {
+                let heard = running.ask("/stats?filter=http.plain.downstream_rq_2xx").await;
+                if !heard.contains("rq_2xx: 0\n") {
+                    return heard;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let heard = tokio::time::timeout(PATIENCE, counted).await.expect("it is counted");
         assert!(heard.contains("rq_2xx: 1\n"), "but for DISABLE none was plain: {heard}");
     }
 }
