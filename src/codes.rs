@@ -13,6 +13,7 @@ mod agent;
 mod injection;
 mod members;
 mod networks;
+mod objects;
 mod routes;
 mod sidecars;
 mod traffic;
@@ -23,11 +24,12 @@ pub use self::code::Code;
 pub use self::injection::*;
 pub use self::members::*;
 pub use self::networks::*;
+pub use self::objects::*;
 pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 9] = [
+static GROUPS: [&[&Code]; 10] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -37,6 +39,7 @@ static GROUPS: [&[&Code]; 9] = [
     traffic::CODES,
     routes::CODES,
     sidecars::CODES,
+    objects::CODES,
 ];
 
 /// Every code, in order.

@@ -5,16 +5,20 @@
 
 mod access;
 mod by_name;
+mod config;
 mod lines;
+mod standing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 pub use self::access::{
-    AskedRequest, ModeLine, PolicyExplanation, VerdictLine, explain_policy, is_for, policy_states,
+    AskedRequest, ModeLine, PolicyExplanation, VerdictLine, explain_policy, is_for,
 };
+pub use self::config::{ConfigQuery, ConfigReports, ConfigView};
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
+pub use self::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{

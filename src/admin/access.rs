@@ -1,4 +1,6 @@
-//! What the admin API answers of access policies.
+//! What the admin API answers of access policies, and of the objects of the mesh's configuration.
+
+use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -9,7 +11,7 @@ use serde_json::{Value, json};
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current};
 use crate::access::PolicyName;
-use crate::explain::{AskedRequest, explain_policy, is_for, policy_states};
+use crate::explain::{AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for};
 use crate::push::PushContext;
 use crate::xds::connections::OpenStream;
 
@@ -60,22 +62,19 @@ pub(super) async fn objects(
     let streams = sources.connections.list();
     let streams = newest(&streams);
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
-    let mut states = policy_states(&context, &proxies);
-    states.retain(|state| query.selects(state));
-    Ok(pretty(StatusCode::OK, &states))
+    let reports = Arc::clone(&sources.reports.borrow());
+    let view = ConfigView::new(&context, &reports, &proxies);
+    Ok(pretty(StatusCode::OK, &view.states(&query.into())))
 }
 
-impl ObjectQuery {
-    fn selects(&self, state: &Value) -> bool {
-        let fits = |wanted: &Option<String>, field: &str| {
-            wanted.as_deref().is_none_or(|wanted| state[field] == wanted)
-        };
-        fits(&self.kind, "kind") && fits(&self.namespace, "namespace") && fits(&self.name, "name")
+impl From<ObjectQuery> for ConfigQuery {
+    fn from(ObjectQuery { kind, namespace, name }: ObjectQuery) -> Self {
+        Self { kind, namespace, name }
     }
 }
 
 /// Of each proxy the newest stream.
-fn newest(streams: &[std::sync::Arc<OpenStream>]) -> Vec<&OpenStream> {
+fn newest(streams: &[Arc<OpenStream>]) -> Vec<&OpenStream> {
     let mut of = std::collections::BTreeMap::new();
     for stream in streams {
         // They are listed from the oldest.
@@ -94,12 +93,9 @@ pub(super) async fn reach(
     let context = current(&sources)?;
     let streams = sources.connections.list();
     let named: Vec<PolicyName> = context.access.reports().map(|(name, _)| name.clone()).collect();
+    let query = ConfigQuery::from(query);
     let named = named.into_iter().filter(|name| {
-        query.selects(&json!({
-            "kind": name.kind.as_str(),
-            "namespace": name.object.namespace.as_str(),
-            "name": name.object.name,
-        }))
+        query.selects(name.kind.as_str(), name.object.namespace.as_str(), &name.object.name)
     });
     let answer: Vec<_> = named.map(|name| of_policy(&context, &name, &newest(&streams))).collect();
     Ok(pretty(StatusCode::OK, &answer))

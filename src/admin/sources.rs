@@ -13,6 +13,7 @@ use super::port::ConnectionLimiter;
 use super::token::Token;
 use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
+use crate::explain::ConfigReports;
 use crate::history::History;
 use crate::mesh::watch::SourceProblem;
 use crate::metrics::{Metrics, WithheldCounts};
@@ -23,6 +24,7 @@ use crate::sources::SourceStatusTable;
 use crate::task::Supervisor;
 use crate::timeline::Timeline;
 use crate::xds::connections::{Connections, OpenStream};
+use crate::xds::generate::Cache;
 
 /// For how long a count of endpoints that are withheld will do for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
@@ -48,6 +50,10 @@ pub struct Sources {
     pub mesh_problems: watch::Receiver<Vec<SourceProblem>>,
     /// The policy in force.
     pub policy: WatchedPolicy,
+    /// What is said of each object of the mesh's configuration.
+    pub reports: watch::Receiver<Arc<ConfigReports>>,
+    /// What is kept of what proxies are sent.
+    pub cache: Arc<Cache>,
     /// Who is connected.
     pub connections: Arc<Connections>,
     /// Which loops turn.

@@ -1,4 +1,4 @@
-//! 102x to 105x: routes.
+//! 102x: routes.
 
 use super::code::Code;
 

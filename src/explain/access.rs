@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{
     AccessDecision, AccessRequest, AccessVerdict, AuthorizationAction, AuthorizationPolicy,
     PeerMode, PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode, WireForm, decide,
@@ -200,34 +201,39 @@ fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: 
     }
 }
 
-/// What becomes of each access policy, as `/debug/config` shows it; `proxies` are those that are connected, each once.
-pub fn policy_states(context: &PushContext, proxies: &[&Proxy]) -> Vec<Value> {
+/// What becomes of each access policy, as `/debug/config` shows it; `proxies` are those that are connected, each once. Where
+/// not all workloads are known, none is for nobody.
+pub(super) fn policy_states(
+    context: &PushContext,
+    proxies: &[&Proxy],
+    workloads_known: bool,
+) -> Vec<ConfigState> {
     let states = context.access.reports().map(|(name, report)| {
         let concerns = |proxy: &&&Proxy| is_for(context, name, proxy);
         let state = match report.state {
-            PolicyState::Partly => "partly",
-            PolicyState::Refused => "refused",
-            PolicyState::InForce if older(context, name).is_some() => "shadowed",
-            PolicyState::InForce if !has_workloads(context, name) => "unused",
-            PolicyState::InForce => "inForce",
+            PolicyState::Partly => ObjectStanding::Partly,
+            PolicyState::Refused => ObjectStanding::Refused,
+            PolicyState::InForce if older(context, name).is_some() => ObjectStanding::Shadowed,
+            PolicyState::InForce if workloads_known && !has_workloads(context, name) => {
+                ObjectStanding::Unused
+            }
+            PolicyState::InForce => ObjectStanding::InForce,
         };
-        let told = report
-            .faults
-            .iter()
-            .map(|fault| json!({ "code": fault.code.id, "path": fault.path, "text": fault.text }));
-        let found = warnings(context, name)
-            .into_iter()
-            .chain(on_libraries(context, name, proxies))
-            .map(|(code, path, text)| json!({ "code": code.id, "path": path, "text": text }));
-        json!({
-            "kind": name.kind.as_str(),
-            "namespace": name.object.namespace.as_str(),
-            "name": name.object.name,
-            "store": "config",
-            "state": state,
-            "proxies": proxies.iter().filter(concerns).count(),
-            "reasons": told.chain(found).collect::<Vec<_>>(),
-        })
+        let told = report.faults.iter();
+        let told = told.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
+        let found = warnings(context, name).into_iter().chain(on_libraries(context, name, proxies));
+        let of_workloads = |code: &codes::Code| *code == codes::ACCESS_SELECTS_NOBODY;
+        let found = found.filter(|(code, ..)| workloads_known || !of_workloads(code));
+        let found = found.map(|(code, path, text)| ConfigReason::new(code, path, text));
+        ConfigState {
+            kind: name.kind.as_str().to_owned(),
+            namespace: name.object.namespace.to_string(),
+            name: name.object.name.to_string(),
+            store: "config",
+            state,
+            proxies: proxies.iter().filter(concerns).count(),
+            reasons: told.chain(found).collect(),
+        }
     });
     states.collect()
 }

@@ -209,6 +209,11 @@ impl Protocol {
         matches!(self, Self::Http | Self::Http2 | Self::Grpc | Self::GrpcWeb)
     }
 
+    /// Whether clients begin TLS themselves, and name a host in it.
+    pub fn begins_tls(self) -> bool {
+        matches!(self, Self::Tls | Self::Https)
+    }
+
     /// Whether the upstream must be spoken to in HTTP/2.
     pub fn is_http2(self) -> bool {
         matches!(self, Self::Http2 | Self::Grpc | Self::GrpcWeb)

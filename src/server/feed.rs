@@ -15,6 +15,7 @@ use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyName, Polic
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
+use crate::explain::ConfigReports;
 use crate::identity::NamedRoots;
 use crate::lkg::StandIns;
 use crate::mesh;
@@ -82,6 +83,8 @@ pub(super) struct FeedOutputs {
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
+    /// What is said of each object.
+    pub(super) reports: watch::Sender<Arc<ConfigReports>>,
     /// What counts in place of objects that make no sense.
     pub(super) stand_ins: watch::Sender<Arc<StandIns>>,
     /// How the sources fare that are no member clusters.
@@ -112,7 +115,7 @@ pub(super) async fn run(
         settings,
         known: Arc::default(),
         entries: service_entry::EntryIndex::new(&config.trust_domain),
-        traffic: TrafficIndex::new(kind_settings(&configuration.domain, &config)),
+        traffic: TrafficIndex::new(KindSettings::of(&configuration.domain, &config)),
         domain: configuration.domain,
         access,
         policy_errors: configuration.policy_errors,
@@ -281,7 +284,7 @@ impl Feed {
         self.to.events.send(MeshEvent::MeshConfig(settings.config)).await?;
         self.to.events.send(MeshEvent::MeshNetworks(settings.networks)).await?;
         self.entries.move_to(&trust_domain);
-        let settings = kind_settings(&self.domain, &self.settings.borrow().config);
+        let settings = KindSettings::of(&self.domain, &self.settings.borrow().config);
         if let Some(update) = self.traffic.set(settings) {
             self.to.events.send(MeshEvent::Traffic(update)).await?;
         }
@@ -299,7 +302,13 @@ impl Feed {
         let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
         // Who may call whom first: nobody is let in to what is new before it is guarded.
         self.access(&objects).await?;
-        self.entries(&objects).await
+        self.entries(&objects).await?;
+        self.to.reports.send_replace(Arc::new(ConfigReports {
+            objects: objects.others.clone(),
+            traffic: self.traffic.reports().clone(),
+            entries: self.entries.problems().into(),
+        }));
+        Ok(())
     }
 
     /// What the access policies say now.
@@ -388,16 +397,6 @@ impl Feed {
     async fn gateway_names(&mut self) -> Fed {
         let resolved = Arc::clone(&self.from.resolved.borrow_and_update());
         self.to.events.send(MeshEvent::GatewayNames(resolved)).await
-    }
-}
-
-/// What the objects of the traffic configuration depend on.
-fn kind_settings(domain: &str, config: &mesh::MeshConfig) -> KindSettings {
-    KindSettings {
-        domain: domain.to_owned(),
-        root_namespace: config.root_namespace.as_str().into(),
-        destination_rules_export_to: config.default_destination_rule_export_to.clone(),
-        virtual_services_export_to: config.default_virtual_service_export_to.clone(),
     }
 }
 
@@ -530,6 +529,7 @@ mod tests {
                 trust_domain: watch::channel(None).0,
                 named_roots: watch::channel(Arc::default()).0,
                 faulty,
+                reports: watch::channel(Arc::default()).0,
                 stand_ins: watch::channel(Arc::default()).0,
                 source_statuses,
                 readiness,
@@ -538,7 +538,7 @@ mod tests {
             settings,
             objects,
             entries: service_entry::EntryIndex::new("cluster.local"),
-            traffic: TrafficIndex::new(kind_settings(
+            traffic: TrafficIndex::new(KindSettings::of(
                 "cluster.local",
                 &mesh::MeshConfig::default(),
             )),

@@ -20,6 +20,7 @@ use crate::clusters::status::ClusterStatus;
 use crate::clusters::writer::WriterLease;
 use crate::clusters::{events, reconciler, renewal};
 use crate::config::ServeArgs;
+use crate::explain::ConfigReports;
 use crate::identity::{NamedRoots, ServerIdentity};
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, SourceProblem};
@@ -43,6 +44,8 @@ pub(super) struct ServerInputs {
     pub(super) credentials: Arc<MemberCredentials>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Receiver<usize>,
+    /// What is said of each object.
+    pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
     pub(super) readiness: watch::Receiver<Readiness>,
     /// Where the last known state is kept, where it is.
     pub(super) state: Option<lkg::StateDirectory>,
@@ -139,6 +142,7 @@ impl ServerInputs {
         );
         let (readiness, readiness_seen) = watch::channel(Readiness::default());
         let (faulty, faulty_seen) = watch::channel(0);
+        let (reports, reports_seen) = watch::channel(Arc::default());
         let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
         let inputs = Self {
             statuses: clusters.statuses.clone(),
@@ -147,6 +151,7 @@ impl ServerInputs {
             callers,
             credentials: Arc::new(MemberCredentials::new(clusters.clients.clone(), tasks.child())),
             faulty: faulty_seen,
+            reports: reports_seen,
             readiness: readiness_seen,
             state,
             others: lkg::Others {
@@ -181,6 +186,7 @@ impl ServerInputs {
             trust_domain,
             named_roots,
             faulty,
+            reports,
             stand_ins,
             source_statuses,
             readiness,

@@ -105,6 +105,7 @@ impl ServerOutputs {
         tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
         tasks.spawn("pressure", pressure::run(memory, Arc::clone(&streams), give_back));
 
+        let cache = Arc::clone(&core.cache);
         let config = XdsConfig {
             context: core.context.clone(),
             interest: core.interest,
@@ -150,6 +151,8 @@ impl ServerOutputs {
             source_statuses: inputs.source_statuses,
             mesh_problems: inputs.mesh_problems,
             policy,
+            reports: inputs.reports,
+            cache,
             connections: Arc::clone(&streams),
             tasks: tasks.clone(),
             timeline: core.timeline,

@@ -338,6 +338,11 @@ impl RulesForHost {
         })
     }
 
+    /// The namespaces that have any.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.rules.iter().flat_map(|rules| rules.0.keys())
+    }
+
     /// Whether these are still the rules of the host.
     pub fn are_of(&self, all: &DestinationRules, host: &str) -> bool {
         (self.is_empty() && all.by_host.is_empty()) || *self == all.of(host)

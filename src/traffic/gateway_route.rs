@@ -22,6 +22,7 @@ use super::re2;
 use super::route::{
     CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
     RedirectPath, RedirectPort, RedirectRule, RequestMatch, RetryRule, Rewrite, TextMatch, is_text,
+    place,
 };
 use crate::codes;
 use crate::model::{GATEWAY_API, Hostname, Namespace, is_header_name};
@@ -42,6 +43,8 @@ pub struct GatewayRoute {
 /// A Service that a route is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParentService {
+    /// Its place among the parents that the route names, from 0.
+    pub index: u32,
     /// Its name in full.
     pub host: Hostname,
     /// Its namespace.
@@ -85,6 +88,26 @@ impl ReferenceGrant {
 }
 
 impl GatewayRoute {
+    /// Whether it may lead to a Service: in its own namespace, or where one of these grants says so.
+    pub fn may_lead_to<'a>(
+        &self,
+        host: &Hostname,
+        domain: &str,
+        mut grants: impl Iterator<Item = &'a ReferenceGrant>,
+    ) -> bool {
+        let suffix = format!(".svc.{domain}");
+        let Some((name, namespace)) =
+            host.as_str().strip_suffix(&suffix).and_then(|short| short.rsplit_once('.'))
+        else {
+            return false;
+        };
+        namespace == self.meta.namespace.as_str()
+            || grants.any(|grant| {
+                grant.namespace.as_str() == namespace
+                    && grant.lets(self.kind, &self.meta.namespace, name)
+            })
+    }
+
     /// Reads an object of that kind, with what its owner should know.
     ///
     /// # Errors
@@ -99,12 +122,13 @@ impl GatewayRoute {
         let service = |name: &str, namespace: &str| {
             Hostname::of_kubernetes_service(&name.to_ascii_lowercase(), namespace, &settings.domain)
         };
-        let parents = raw.parent_refs.iter().filter(|parent| {
+        let parents = raw.parent_refs.iter().enumerate().filter(|(_, parent)| {
             parent.group.as_deref() == Some("") && parent.kind.as_deref() == Some("Service")
         });
-        let parents = parents.map(|parent| {
+        let parents = parents.map(|(at, parent)| {
             let namespace = parent.namespace.as_deref().unwrap_or(meta.namespace.as_str());
             ParentService {
+                index: place(at),
                 host: service(&parent.name, namespace),
                 namespace: namespace.into(),
                 port: parent.port,
@@ -114,7 +138,12 @@ impl GatewayRoute {
         let mut reasons = Vec::new();
         let mut reader = RuleReader { namespace: &meta.namespace, settings, reasons: &mut reasons };
         let rules = raw.rules.into_iter().enumerate();
-        let rules = rules.map(|(at, raw)| reader.rule(raw, &format!("spec.rules[{at}]"))).collect();
+        let rules = rules.map(|(at, raw)| {
+            let mut rule = reader.rule(raw, &format!("spec.rules[{at}]"));
+            rule.place.index = place(at);
+            rule
+        });
+        let rules = rules.collect();
         Ok((Self { meta, kind, parents, rules }, reasons))
     }
 }
@@ -136,7 +165,9 @@ impl RuleReader<'_> {
         let backends = raw.backend_refs.into_iter().enumerate();
         let backends = backends.filter_map(|(at, raw)| {
             let path = format!("{path}.backendRefs[{at}]");
-            (raw.weight != Some(0)).then(|| self.weighted(raw, &path, &mut rule.refused))
+            let index = place(at);
+            let is_used = raw.weight != Some(0);
+            is_used.then(|| Destination { index, ..self.weighted(raw, &path, &mut rule.refused) })
         });
         rule.destinations = backends.collect();
         let sum: u64 = rule.destinations.iter().map(|one| u64::from(one.weight)).sum();

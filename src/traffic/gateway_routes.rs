@@ -87,12 +87,17 @@ impl GatewayRouteObjects {
     ) -> VirtualService {
         let mut rules = Vec::new();
         for route in all.values() {
+            let origin = Arc::new(origin_of(route));
             for parent in route.parents.iter().filter(|parent| parent.host == *host) {
                 for rule in &route.rules {
                     for one in &rule.matches {
                         let one = RequestMatch { port: parent.port, ..one.clone() };
                         let mut rule = HttpRule { matches: [one].into(), ..rule.clone() };
-                        let allowed = |to: &Destination| self.lets(route, &to.host, domain);
+                        rule.place.of = Some(Arc::clone(&origin));
+                        let allowed = |to: &Destination| {
+                            let grants = self.grants.values().map(|grant| &**grant);
+                            route.may_lead_to(&to.host, domain, grants)
+                        };
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                             to.invalid = !allowed(&*to);
                         }
@@ -117,13 +122,7 @@ impl GatewayRouteObjects {
             Some(namespace) => ExportTo::Namespaces(vec![namespace.clone()]),
             None => ExportTo::Public,
         };
-        let kind = if oldest.kind == "GRPCRoute" { "grpc-route" } else { "http-route" };
-        let origin = RouteOrigin {
-            api: "gateway.networking.k8s.io/v1",
-            kind,
-            namespace: oldest.meta.namespace.clone(),
-            name: Arc::clone(&oldest.meta.name),
-        };
+        let origin = origin_of(oldest);
         VirtualService {
             meta,
             origin,
@@ -135,20 +134,14 @@ impl GatewayRouteObjects {
             tcp: [].into(),
         }
     }
+}
 
-    /// Whether a route may lead to a Service: in its own namespace, or where a grant says so.
-    fn lets(&self, route: &GatewayRoute, host: &Hostname, domain: &str) -> bool {
-        let suffix = format!(".svc.{domain}");
-        let Some((name, namespace)) =
-            host.as_str().strip_suffix(&suffix).and_then(|short| short.rsplit_once('.'))
-        else {
-            return false;
-        };
-        namespace == route.meta.namespace.as_str()
-            || self.grants.values().any(|grant| {
-                grant.namespace.as_str() == namespace
-                    && grant.lets(route.kind, &route.meta.namespace, name)
-            })
+fn origin_of(route: &GatewayRoute) -> RouteOrigin {
+    RouteOrigin {
+        api: "gateway.networking.k8s.io/v1",
+        kind: if route.kind == "GRPCRoute" { "grpc-route" } else { "http-route" },
+        namespace: route.meta.namespace.clone(),
+        name: Arc::clone(&route.meta.name),
     }
 }
 

@@ -1,6 +1,5 @@
 //! From objects as they are stored to the traffic configuration in force, object by object.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -12,6 +11,7 @@ use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
+use super::report::{TrafficObject, TrafficReport, TrafficReports};
 use super::sidecar::{Sidecar, SidecarsInForce};
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
@@ -96,40 +96,13 @@ impl TrafficKind {
     }
 }
 
-/// An object that was read.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum TrafficObject {
-    DestinationRule(Arc<DestinationRule>),
-    VirtualService(Arc<VirtualService>),
-    Sidecar(Arc<Sidecar>),
-    GatewayRoute(Arc<GatewayRoute>),
-    ReferenceGrant(ObjectMeta, Arc<ReferenceGrant>),
-}
-
-/// An object as it was last read.
-#[derive(Debug)]
-struct TrafficEntry {
-    /// The last of it that made sense, as it was stored and as it was read.
-    good: Option<(Arc<Value>, TrafficObject)>,
-    /// What counts where none of it ever did: see [`DestinationRule::guard`].
-    guard: Option<TrafficObject>,
-    state: ObjectState,
-}
-
-impl TrafficEntry {
-    /// What of it counts.
-    fn in_force(&self) -> Option<&TrafficObject> {
-        self.good.as_ref().map(|(_, read)| read).or(self.guard.as_ref())
-    }
-}
-
 /// What is known of the objects. Pure. What comes of a history of changes is the same as what comes of its end.
 #[derive(Debug)]
 pub struct TrafficIndex {
     settings: KindSettings,
     /// The objects as they were last taken.
     objects: Collection,
-    entries: BTreeMap<ObjectKey, TrafficEntry>,
+    reports: TrafficReports,
     destination_rules: DestinationRuleObjects,
     virtual_services: VirtualServiceObjects,
     gateway_routes: GatewayRouteObjects,
@@ -145,7 +118,7 @@ impl TrafficIndex {
         Self {
             settings,
             objects: Collection::default(),
-            entries: BTreeMap::new(),
+            reports: TrafficReports::new(),
             destination_rules: DestinationRuleObjects::default(),
             virtual_services: VirtualServiceObjects::default(),
             gateway_routes: GatewayRouteObjects::default(),
@@ -213,7 +186,7 @@ impl TrafficIndex {
         let mut anew = Self::new(settings);
         // The last good form first, so that it stands in again.
         let good =
-            self.entries.values().filter_map(|entry| Some(Arc::clone(&entry.good.as_ref()?.0)));
+            self.reports.values().filter_map(|report| Some(Arc::clone(&report.good.as_ref()?.0)));
         anew.apply(&good.collect());
         let mut update = anew.apply(&objects);
         if let Some(update) = &mut update {
@@ -241,18 +214,18 @@ impl TrafficIndex {
     }
 
     /// What is said of each object that this index reads.
-    pub fn states(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectState)> {
-        self.entries.iter().map(|(key, entry)| (key, &entry.state))
+    pub fn reports(&self) -> &TrafficReports {
+        &self.reports
     }
 
     /// The objects that make no sense as they are, each with its last form that did.
     pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
-        let of = |(key, entry): (&ObjectKey, &TrafficEntry)| {
-            let (good, _) = entry.good.as_ref().filter(|_| entry.state.refused)?;
+        let of = |(key, report): (&ObjectKey, &Arc<TrafficReport>)| {
+            let (good, _) = report.good.as_ref().filter(|_| report.state.refused)?;
             // Which object of a store is meant is known by its place in memory.
             Some((Arc::clone(self.objects.get(key)?), Arc::clone(good)))
         };
-        self.entries.iter().filter_map(of).collect()
+        self.reports.iter().filter_map(of).collect()
     }
 
     /// Takes an object; whether anything comes of it.
@@ -263,10 +236,10 @@ impl TrafficIndex {
         object: &Arc<Value>,
         changes: &mut TrafficChanges,
     ) -> bool {
-        let before = self.entries.remove(key);
-        let said = before.as_ref().map(|entry| entry.state.reasons.clone()).unwrap_or_default();
-        let was = before.as_ref().and_then(|entry| entry.good.clone());
-        let old = before.as_ref().and_then(TrafficEntry::in_force).cloned();
+        let before = self.reports.remove(key);
+        let said = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
+        let was = before.as_ref().and_then(|report| report.good.clone());
+        let old = before.as_ref().and_then(|report| report.in_force()).cloned();
         let meta = ObjectMeta::of(key, object);
         let (good, state) = match kind.read(meta.clone(), object, &self.settings) {
             Ok((read, reasons)) => {
@@ -284,9 +257,9 @@ impl TrafficIndex {
         let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
         let new = state.reasons.iter().filter(|reason| !said.contains(reason));
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
-        let entry = TrafficEntry { good, guard, state };
-        let new = entry.in_force().cloned();
-        self.entries.insert(key.clone(), entry);
+        let report = TrafficReport { good, guard, state };
+        let new = report.in_force().cloned();
+        self.reports.insert(key.clone(), Arc::new(report));
         if old == new {
             return false;
         }
@@ -300,8 +273,8 @@ impl TrafficIndex {
     }
 
     fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {
-        let entry = self.entries.remove(key);
-        let Some(old) = entry.as_ref().and_then(TrafficEntry::in_force) else { return false };
+        let report = self.reports.remove(key);
+        let Some(old) = report.as_ref().and_then(|report| report.in_force()) else { return false };
         self.take_out(old, changes);
         true
     }

@@ -1,5 +1,6 @@
 //! What reading an object depends on besides the object.
 
+use crate::mesh::MeshConfig;
 use crate::model::Namespace;
 
 /// Settings of the mesh that change what objects mean.
@@ -13,4 +14,16 @@ pub struct KindSettings {
     pub destination_rules_export_to: Vec<String>,
     /// `defaultVirtualServiceExportTo`; empty for everybody.
     pub virtual_services_export_to: Vec<String>,
+}
+
+impl KindSettings {
+    /// Those of a mesh in that DNS domain.
+    pub fn of(domain: &str, config: &MeshConfig) -> Self {
+        Self {
+            domain: domain.to_owned(),
+            root_namespace: config.root_namespace.as_str().into(),
+            destination_rules_export_to: config.default_destination_rule_export_to.clone(),
+            virtual_services_export_to: config.default_virtual_service_export_to.clone(),
+        }
+    }
 }

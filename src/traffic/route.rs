@@ -5,7 +5,7 @@
 //! or the match, so that a 500 stands in its place ([`HttpRule::refused`], [`RequestMatch::refused`]).
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -39,6 +39,20 @@ pub struct RouteOrigin {
 }
 
 impl RouteOrigin {
+    /// The kind as objects name it, such as `VirtualService`.
+    pub fn object_kind(&self) -> &'static str {
+        match self.kind {
+            "http-route" => "HTTPRoute",
+            "grpc-route" => "GRPCRoute",
+            _ => "VirtualService",
+        }
+    }
+
+    /// The field of the object that holds its rules for requests.
+    pub fn rules_field(&self) -> &'static str {
+        if self.object_kind() == "VirtualService" { "http" } else { "rules" }
+    }
+
     /// What access logs and `istioctl` show of a route (Istio, the metadata `istio.config`).
     pub fn config(&self) -> String {
         let Self { api, kind, namespace, name } = self;
@@ -46,9 +60,22 @@ impl RouteOrigin {
     }
 }
 
+/// Where a rule is written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RulePlace {
+    /// Its place among the rules of its object, from 0.
+    pub index: u32,
+    /// The object, where that is another than the one of all these rules.
+    pub of: Option<Arc<RouteOrigin>>,
+    /// Where a rule delegates to it: the place of that one in the object of all these rules.
+    pub via: Option<u32>,
+}
+
 /// What becomes of requests that fit any of some matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpRule {
+    /// Where it is written.
+    pub place: RulePlace,
     /// Its name; empty where it has none.
     pub name: Arc<str>,
     /// Any of these has to fit; none stands for every request.
@@ -151,6 +178,8 @@ pub enum TextMatch {
 /// A place where requests or connections go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
+    /// Its place in the list that names it, from 0.
+    pub index: u32,
     /// The service, in full.
     pub host: Hostname,
     /// The port; `None` for the only one that the service has, else the listener's.
@@ -344,10 +373,41 @@ pub struct ConnectionMatch {
     pub source: SourceMatch,
 }
 
+impl HttpRoutes {
+    /// The matches that count for a proxy of this namespace that serves as `gateway`, which these selectors select, where
+    /// clients mean `port`: each with its rule and the place of that among these rules, up to the first that takes every
+    /// request.
+    pub fn chosen<'a>(
+        &'a self,
+        gateway: &str,
+        namespace: &Namespace,
+        selection: &Selection,
+        port: u16,
+    ) -> Vec<(usize, &'a HttpRule, &'a RequestMatch)> {
+        static EVERY: LazyLock<[RequestMatch; 1]> = LazyLock::new(Default::default);
+        let mut chosen = Vec::new();
+        for (at, rule) in self.rules.iter().enumerate() {
+            let matches = if rule.matches.is_empty() { &EVERY[..] } else { &rule.matches };
+            for one in matches {
+                let is_for = one.port.is_none_or(|wanted| wanted == port)
+                    && one.source.fits(gateway, namespace, selection);
+                if is_for {
+                    chosen.push((at, rule, one));
+                    if one.is_catch_all() {
+                        return chosen;
+                    }
+                }
+            }
+        }
+        chosen
+    }
+}
+
 impl Destination {
     /// The service, whatever its port.
     pub fn to(host: Hostname) -> Self {
         Self {
+            index: 0,
             host,
             port: None,
             subset: Arc::default(),
@@ -392,6 +452,19 @@ impl SourceMatch {
 }
 
 impl ConnectionMatch {
+    /// Whether connections of a proxy of this namespace to that port of a service fit, at an address or at any.
+    pub fn fits(
+        &self,
+        namespace: &Namespace,
+        selection: &Selection,
+        port: u16,
+        address: Option<IpAddr>,
+    ) -> bool {
+        self.port.is_none_or(|number| number == port)
+            && self.source.fits(MESH, namespace, selection)
+            && address.is_none_or(|address| self.may_be_to(address))
+    }
+
     /// Whether connections to `address` may fit.
     pub fn may_be_to(&self, address: IpAddr) -> bool {
         self.to.is_empty() || self.to.iter().any(|range| range.contains(&address))
@@ -403,6 +476,11 @@ impl HeaderChanges {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// A place in a list of an object; none is that long.
+pub(super) fn place(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(u32::MAX)
 }
 
 /// Whether Envoy takes this as a value.

@@ -24,7 +24,7 @@ use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, SourceMatch, TcpRule,
+    ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, SourceMatch, TcpRule, place,
 };
 use crate::codes;
 use crate::model::{ExportTo, Namespace};
@@ -124,7 +124,8 @@ impl VirtualService {
         let mut http = Vec::with_capacity(raw.http.len());
         for (at, raw) in raw.http.into_iter().enumerate() {
             let path = format!("spec.http[{at}]");
-            let (rule, delegate) = reader.rule(raw, &path);
+            let (mut rule, delegate) = reader.rule(raw, &path);
+            rule.place.index = place(at);
             http.push(VirtualServiceRule { rule, delegate });
         }
         let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));
@@ -189,7 +190,7 @@ impl Reader<'_> {
                 let path = format!("{path}.route[{at}].destination");
                 let to = self.destination(raw.destination, &path);
                 if let Some(to) = to.filter(|_| weight > 0) {
-                    destinations.push(Destination { weight, ..to });
+                    destinations.push(Destination { index: place(at), weight, ..to });
                 }
             }
             if destinations.is_empty() {

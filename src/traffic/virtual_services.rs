@@ -8,12 +8,11 @@ use imbl::OrdMap;
 use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
-use super::route::Destination;
-use super::route::{HttpRoutes, RouteOrigin, SourceMatch};
-use super::selection::Selectors;
+use super::route::{ConnectionMatch, Destination, HttpRoutes, RouteOrigin, SourceMatch, TcpRule};
+use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
 use crate::codes;
-use crate::model::{ExportTo, Hostname, Namespace, WorkloadKey};
+use crate::model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
 
 /// A VirtualService with the rules of those that it delegates to.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,6 +51,19 @@ impl RoutedService {
     /// Services that its rules name without a port: what is sent there goes to the only port that each has.
     pub fn portless(&self) -> &[Hostname] {
         &self.portless
+    }
+
+    /// Whether it has a rule for connections that proxies of this namespace, which these selectors select, open to a port.
+    pub fn leads_connections(
+        &self,
+        port: &Port,
+        namespace: &Namespace,
+        selection: &Selection,
+    ) -> bool {
+        let fits = |one: &ConnectionMatch| one.fits(namespace, selection, port.number, None);
+        let by_name = || self.service.tls.iter().any(|rule| rule.matches.iter().any(fits));
+        let any = |rule: &TcpRule| rule.matches.is_empty() || rule.matches.iter().any(fits);
+        (port.protocol.begins_tls() && by_name()) || self.service.tcp.iter().any(any)
     }
 
     /// What is asked of senders, by all its rules.
@@ -106,14 +118,27 @@ impl VirtualServices {
         self.by_host.keys()
     }
 
+    /// What is in force of an object; `None` where nothing of it is for sidecars.
+    pub fn routed(&self, service: &VirtualService) -> Option<&Arc<RoutedService>> {
+        let host = service.mesh_hosts().next()?;
+        let mut all = self.by_host.get(host)?.iter();
+        all.find(|one| one.service.meta == service.meta)
+    }
+
+    /// The namespaces for whose proxies the objects that name this very host may be others than for all.
+    pub fn namespaces_of(&self, host: &HostPattern) -> BTreeSet<Namespace> {
+        let all = self.by_host.get(host).into_iter().flat_map(|all| all.iter());
+        all.flat_map(|routed| special_namespaces(routed)).collect()
+    }
+
     /// The objects to one of which a host belongs for proxies of a namespace: the first one that has rules for them.
     /// Of the host itself first, then of the longest wildcard that holds it; of each those that are private to the
     /// namespace, then those that are exported to it by its name, then public ones, and of these the oldest.
-    pub fn of_host<'a>(
+    pub fn of_host<'a, 'n>(
         &'a self,
         host: &HostPattern,
-        namespace: &'a Namespace,
-    ) -> impl Iterator<Item = &'a Arc<RoutedService>> {
+        namespace: &'n Namespace,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let mut patterns = Vec::new();
         if !self.is_empty() {
             patterns.push(host.clone());
@@ -126,11 +151,11 @@ impl VirtualServices {
     }
 
     /// The objects that name this very host.
-    pub fn of_pattern<'a>(
+    pub fn of_pattern<'a, 'n>(
         &'a self,
         host: &HostPattern,
-        namespace: &'a Namespace,
-    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a> {
+        namespace: &'n Namespace,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let all = self.by_host.get(host).map_or(&[][..], |all| all);
         [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
             move |group| {

@@ -243,6 +243,7 @@ impl Findings {
                     self.holds_the_same(&mut client, &collected, estate, proxy).await;
                 }
                 self.explained(estate, proxy, expected).await;
+                self.configured(estate, expected).await;
                 for kind in ResourceType::ALL {
                     let shown = shown(proxy, kind, &collected);
                     self.compare(&expected.join(format!("{}.yaml", kind.short())), &shown);
@@ -317,6 +318,26 @@ impl Findings {
             lines += &self.explanation(&answer);
         }
         self.compare_text(&expected.join("explain.txt"), &lines);
+    }
+
+    /// What `/debug/config` answers while the proxy is connected, in lines.
+    async fn configured(&mut self, estate: &Estate, expected: &Path) {
+        let file = expected.join("config.txt");
+        if !file.exists() {
+            return;
+        }
+        let mut lines = String::new();
+        for object in list(&estate.get("/debug/config").await) {
+            let [kind, namespace, name, state] =
+                ["kind", "namespace", "name", "state"].map(|field| word(&object[field]));
+            let proxies = &object["proxies"];
+            let _ = writeln!(lines, "{kind} {namespace}/{name}: {state}, proxies: {proxies}");
+            for reason in list(&object["reasons"]) {
+                let [code, path, text] = ["code", "path", "text"].map(|field| word(&reason[field]));
+                let _ = writeln!(lines, "  {code} {path}: {text}");
+            }
+        }
+        self.compare_text(&file, &lines);
     }
 
     fn explanation(&mut self, answer: &Value) -> String {

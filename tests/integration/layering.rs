@@ -99,7 +99,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     (
         "explain",
-        &["model", "mesh", "policy", "access", "registry", "aggregate", "network", "push", "codes"],
+        &[
+            "model",
+            "mesh",
+            "policy",
+            "access",
+            "registry",
+            "registry::service_entry",
+            "aggregate",
+            "network",
+            "push",
+            "traffic",
+            "codes",
+        ],
     ),
     (
         "lkg",

@@ -169,7 +169,8 @@ impl<T> LastReadEntry<T> {
             None => "it counts for nothing",
         };
         let fault = self.fault.clone()?;
-        Some(EntryProblem { kind: kind.as_str(), object: object.clone(), fault, effect })
+        let object = object.clone();
+        Some(EntryProblem { kind: kind.as_str(), object, fault, refused: true, effect })
     }
 }
 
@@ -327,11 +328,9 @@ impl EntryIndex {
                     self.selecting.entry(namespace).or_default().insert(name.clone());
                 }
                 touched.hosts.extend(entry.hosts.iter().cloned());
-                problems.extend(entry.invalid_addresses.iter().map(|fault| EntryProblem {
-                    kind: EntryKind::Service.as_str(),
-                    object: name.clone(),
-                    fault: fault.clone(),
-                    effect: "the entry counts without this address",
+                problems.extend(entry.invalid_addresses.iter().map(|fault| {
+                    let effect = "the entry counts without this address";
+                    EntryProblem::of_part(&name, fault.clone(), effect)
                 }));
             }
             self.services.insert(name.clone(), kept);
@@ -531,12 +530,9 @@ impl EntryIndex {
             };
             if let Err(fact) = joined {
                 let index = entry.hosts.iter().position(|one| one == host).unwrap_or_default();
-                problems.push(EntryProblem {
-                    kind: EntryKind::Service.as_str(),
-                    object: entry.name.clone(),
-                    fault: Fault { field: format!("spec.hosts[{index}]"), fact },
-                    effect: "for this host the entry counts for nothing",
-                });
+                let fault = Fault { field: format!("spec.hosts[{index}]"), fact };
+                let effect = "for this host the entry counts for nothing";
+                problems.push(EntryProblem::of_part(&entry.name, fault, effect));
             }
         }
         let definitions = hosts.into_iter().map(|(key, host)| (key, host.defined()));

@@ -14,13 +14,22 @@ pub struct EntryProblem {
     pub object: WorkloadKey,
     /// What is wrong with it.
     pub fault: Fault,
+    /// Whether that is wrong with the whole of it, so that it can't be read.
+    pub refused: bool,
     /// What becomes of it.
     pub effect: &'static str,
 }
 
+impl EntryProblem {
+    /// What is wrong with a part of a ServiceEntry.
+    pub(super) fn of_part(object: &WorkloadKey, fault: Fault, effect: &'static str) -> Self {
+        Self { kind: "ServiceEntry", object: object.clone(), fault, refused: false, effect }
+    }
+}
+
 impl fmt::Display for EntryProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, object, fault, effect } = self;
+        let Self { kind, object, fault, effect, .. } = self;
         write!(f, "{kind} {}/{}: {fault}; {effect}", object.namespace, object.name)
     }
 }

@@ -1,5 +1,7 @@
 //! Which rule is in force for whom, and what a change of objects touches.
 
+use std::collections::BTreeMap;
+
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
@@ -191,7 +193,7 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
         rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": {"tls": {"mode": "TSL"}}}));
     assert!(index.apply(&all(std::slice::from_ref(&bad))).is_none());
     assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/own"]);
-    let (_, state) = index.states().next().expect("one object");
+    let state = &index.reports().values().next().expect("one object").state;
     assert!(state.refused && state.is_last_good);
     assert_eq!(state.reasons[0].code.id, "STR1001");
     assert!(state.reasons[0].text.contains("TSL"), "{}", state.reasons[0]);

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::object::Reason;
-use super::super::route::{HttpRoutes, HttpRule, PathMatch, RequestMatch, SourceMatch, TextMatch};
+use super::super::route::{
+    HttpRoutes, HttpRule, PathMatch, RequestMatch, RulePlace, SourceMatch, TextMatch,
+};
 use super::{Delegate, VirtualService};
 use crate::codes;
 use crate::model::Labels;
@@ -36,6 +38,7 @@ impl VirtualService {
                 reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
                 continue;
             };
+            let origin = Arc::new(delegate.origin.clone());
             for (of, its) in delegate.http.iter().enumerate() {
                 if its.delegate.is_some() {
                     let text = format!(
@@ -46,7 +49,12 @@ impl VirtualService {
                     continue;
                 }
                 match merged(&one.rule, &its.rule) {
-                    Some(rule) => rules.push(rule),
+                    Some(mut rule) => {
+                        let via = Some(one.rule.place.index);
+                        let index = its.rule.place.index;
+                        rule.place = RulePlace { index, of: Some(Arc::clone(&origin)), via };
+                        rules.push(rule);
+                    }
                     None => {
                         let text = format!(
                             "no request can fit both this rule and spec.http[{of}] of {}: that is left out",
@@ -78,6 +86,7 @@ fn merged(root: &HttpRule, its: &HttpRule) -> Option<HttpRule> {
     };
     let joined = joined(&root.name, &its.name);
     Some(HttpRule {
+        place: RulePlace::default(),
         name: joined,
         matches: matches.into(),
         redirect: its.redirect.clone(),

@@ -15,7 +15,7 @@ use super::super::re2::{self, Regex};
 use super::super::route::{
     AbortStatus, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits, HttpRule,
     InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, RetryRule, Rewrite, TextMatch, is_text,
+    RequestMatch, RetryRule, Rewrite, TextMatch, is_text, place,
 };
 use super::raw::{
     RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
@@ -101,7 +101,10 @@ impl Reader<'_> {
                 self.per_million(raw.percentage, 1_000_000, &format!("{path}.percentage"));
             let destination =
                 self.destination(raw.destination, &format!("{path}.destination.host"));
-            mirrors.extend(destination.map(|destination| Mirror { destination, per_million }));
+            mirrors.extend(destination.map(|to| {
+                let destination = Destination { index: place(at), ..to };
+                Mirror { destination, per_million }
+            }));
         }
         mirrors.retain(|mirror| mirror.per_million > 0);
         rule.mirrors = is_set.then(|| mirrors.into());
@@ -326,10 +329,13 @@ impl Reader<'_> {
                 .map(|raw| self.headers(raw, &format!("{path}.headers"), &mut rule.refused));
             match self.destination(raw.destination, &format!("{path}.destination")) {
                 Some(to) => {
-                    all.push(Destination { weight, headers: headers.unwrap_or_default(), ..to });
+                    let headers = headers.unwrap_or_default();
+                    all.push(Destination { index: place(at), weight, headers, ..to });
                 }
                 // What it would have taken is answered, and doesn't go to the others.
-                None => all.push(Destination { weight, ..Destination::invalid() }),
+                None => {
+                    all.push(Destination { index: place(at), weight, ..Destination::invalid() });
+                }
             }
         }
         let sum: u64 = all.iter().map(|one| u64::from(one.weight)).sum();

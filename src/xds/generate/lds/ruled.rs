@@ -11,11 +11,11 @@ use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as t
 use super::parts::{TLS, chain, found, tcp, tcp_limited, tcp_weighted};
 use super::{ConnectionLimits, TrafficSettings};
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Port, Protocol};
+use crate::model::{Hostname, Port};
 use crate::push::PushContext;
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::route::{ConnectionMatch, Destination, MESH, TcpRule};
+use crate::traffic::route::{ConnectionMatch, Destination, TcpRule};
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::cds::BLACK_HOLE;
 use crate::xds::generate::class::Class;
@@ -67,13 +67,9 @@ impl ConnectionRules<'_> {
         address: Option<IpAddr>,
     ) -> Option<RuledConnections> {
         let Class { namespace, selection, .. } = self.class;
-        let fits = |one: &&ConnectionMatch| {
-            one.port.is_none_or(|number| number == port.number)
-                && one.source.fits(MESH, namespace, selection)
-                && address.is_none_or(|address| one.may_be_to(address))
-        };
+        let fits = |one: &&ConnectionMatch| one.fits(namespace, selection, port.number, address);
         let mut found = RuledConnections::default();
-        if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
+        if port.protocol.begins_tls() {
             let mut seen = BTreeSet::new();
             for rule in &routed.service.tls {
                 for one in rule.matches.iter().filter(fits) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
 use crate::model::{Hostname, Protocol};
 use crate::push::PushContext;
-use crate::xds::generate::class::Class;
 use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
+use crate::xds::generate::class::Class;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
 /// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").

@@ -92,22 +92,9 @@ pub(in crate::xds::generate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'
 
 /// The routes of these rules for such a proxy, up to the first that takes every request.
 pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRoute> {
-    let mut routes = Vec::new();
-    let every = [RequestMatch::default()];
-    for rule in &rules.rules {
-        let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
-        for one in matches {
-            let is_for = one.port.is_none_or(|port| port == inputs.port)
-                && one.source.fits(inputs.gateway, inputs.namespace, inputs.selection);
-            if is_for {
-                routes.push(route_of(rules, rule, one, inputs));
-                if one.is_catch_all() {
-                    return routes;
-                }
-            }
-        }
-    }
-    routes
+    let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
+    let chosen = rules.chosen(gateway, namespace, selection, port).into_iter();
+    chosen.map(|(_, rule, one)| route_of(rules, rule, one, inputs)).collect()
 }
 
 fn route_of(

@@ -1,0 +1,104 @@
+//! 104x and 1050 to 1054: what an object of the traffic configuration comes to among all others.
+
+use super::code::Code;
+
+codes! {
+    /// A kind that nobody reads.
+    KIND_UNREAD = "STR1040", "objects of this kind are kept, and hold for nobody",
+        "Remove it if you don't need it; docs/guide/traffic.md says what is there instead.", "\
+Strait keeps what the stores have of this kind, or of what it names, and doesn't follow it: no proxy is
+given anything otherwise because of it. It is no error: other control planes that read the same store
+may follow it.";
+
+    /// A destination that isn't there.
+    DESTINATION_UNKNOWN = "STR1041", "a rule leads to a service that nobody knows",
+        "Compare the name with: strait service list. Short names are of the object's own namespace.", "\
+No cluster and no ServiceEntry has a service of this name. Requests that go there are answered 503,
+those of an HTTPRoute or GRPCRoute 500; connections are closed. The shares of other destinations stay
+what they are. The rule leads there by itself as soon as the service comes.";
+
+    /// A destination that clients may not see.
+    DESTINATION_HIDDEN = "STR1042", "a rule leads to a service that is not exported to its clients",
+        "Export the service to the namespaces named (networking.istio.io/exportTo), or lead elsewhere.", "\
+Proxies are given the services that are exported to their namespaces. Requests of others that a rule
+leads there are answered 503.";
+
+    /// A port that the service lacks.
+    DESTINATION_PORT = "STR1043", "a rule leads to a port that the service doesn't have",
+        "Name a port of the service, as its clients see it: strait service get SERVICE", "\
+The number is that of the service, not of the pods behind it. Where none is named it is the only port
+that the service has, and of a service with several that of the host that is asked for. Requests that go
+to a port that isn't there are answered 503.";
+
+    /// A subset that isn't there.
+    SUBSET_UNKNOWN = "STR1044", "a rule leads to a subset that the DestinationRule in force doesn't have",
+        "Add the subset to the DestinationRule that is named, or lead to one that it has.", "\
+For a client of a service one DestinationRule is in force: of the client's own namespace, else of the
+service's, else of the root namespace. They are never mixed: a rule of the client's namespace that says
+only something else takes the subsets of the others away. Requests to a subset that isn't there are
+answered 503.";
+
+    /// Nothing has that name.
+    HOST_UNKNOWN = "STR1045", "a host that no service is",
+        "Compare the name with: strait service list. Short names are of the object's own namespace.", "\
+No cluster and no ServiceEntry has a service of this name, so there is nothing that the object could
+hold for, but for a VirtualService's rules for requests, which hold where a request to port 80 names the
+host. It holds by itself as soon as a service of that name comes.";
+
+    /// Another rule is in force.
+    RULE_SHADOWED = "STR1046", "another DestinationRule counts in place of this one",
+        "Put all that shall hold for those clients into the rule that is named, or delete that one.", "\
+For a client of a service one DestinationRule is in force: of the client's own namespace, else of the
+service's, else of the root namespace; in each that of the most specific host, then the oldest. Objects
+of one namespace and host, with the same exportTo and selector, are joined: of a policy, or a subset,
+that several of these have, the oldest one's counts.";
+
+    /// Requests where there are none, or bytes.
+    RULE_PROTOCOL = "STR1047", "rules for what no port of the service carries",
+        "Declare the protocol of the port in its Service (appProtocol, or its name), or use the other list.", "\
+The rules of `http` hold on ports that carry HTTP, or of which nobody says what they carry; those of
+`tls` on ports of TLS and HTTPS; those of `tcp` on all that carry no HTTP. On other ports they say
+nothing.";
+
+    /// Nobody delegates.
+    DELEGATE_UNUSED = "STR1048", "a VirtualService without hosts to which none delegates",
+        "Name its hosts, or name it in the delegate of a rule of the VirtualService that has them.", "\
+Rules of a VirtualService without hosts hold in the place of rules that delegate to it, and nowhere
+else.";
+
+    /// No workload.
+    SELECTOR_UNUSED = "STR1049", "a selector that selects no workload",
+        "Compare it with the labels of the pods: kubectl get pods --show-labels", "\
+None of the workloads that Strait knows in the object's namespace carries these labels. It holds as soon
+as one comes.";
+
+    /// Another namespace's Service.
+    GRANT_MISSING = "STR1050", "a route leads into a namespace that doesn't let it",
+        "Create a ReferenceGrant in the namespace of the Service, from this kind and namespace, to Service.", "\
+A route of the Gateway API may lead to a Service of another namespace only where a ReferenceGrant there
+says so. Its share of requests is answered 500 until then, and no copies are sent there.";
+
+    /// Exported to nobody.
+    EXPORTED_TO_NOBODY = "STR1051", "an object that is exported to nobody",
+        "Correct exportTo: * for all, . for its own namespace, or names of namespaces.", "\
+Proxies are given what is exported to their namespaces, be it services or rules. This object is exported
+to none, so that it holds for nobody, wherever it is.";
+
+    /// The last good form counts.
+    TRAFFIC_LAST_GOOD = "STR1052", "an object counts as it was before it was changed",
+        "Correct the field that the other reason names, or put the object back as it was.", "\
+Its present form can't be read. What was last good of it is in force instead, whole, until it can be
+read again or is deleted.";
+
+    /// A grant without use.
+    GRANT_UNUSED = "STR1053", "a ReferenceGrant that no route needs",
+        "Compare its kinds, namespaces and names with the routes that shall lead there.", "\
+A ReferenceGrant lets routes (HTTPRoute, GRPCRoute) of the namespaces that it names lead to Services of
+its own. None of the routes that are known does so by it.";
+
+    /// A WorkloadEntry without use.
+    WORKLOAD_UNUSED = "STR1054", "a WorkloadEntry that no service has",
+        "Compare its labels with the workloadSelector of ServiceEntries of its namespace.", "\
+It is an endpoint of the ServiceEntries, and Services, of its namespace that select its labels. None
+does.";
+}

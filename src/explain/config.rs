@@ -1,0 +1,195 @@
+//! What becomes of each object of the mesh's configuration: for whom it holds, which parts of it have no effect, and
+//! what is missing or came first.
+//!
+//! Asks the very look-ups by which proxies are given their configuration (`traffic`, `access`), for the clients that
+//! there may be. Decides nothing itself. A whole list costs a look at every object; nothing is kept.
+
+mod clients;
+mod entries;
+mod objects;
+mod routes;
+mod rules;
+mod scopes;
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use self::clients::ClientGroups;
+use super::access::policy_states;
+use super::standing::{ConfigReason, ConfigState, ObjectStanding};
+use crate::codes::{self, Code};
+use crate::model::{Collection, Labels, Namespace, ObjectKey, Proxy, labels_match};
+use crate::push::PushContext;
+use crate::registry::service_entry::EntryProblem;
+use crate::traffic::{Reason, TrafficObject, TrafficReport, TrafficReports};
+
+/// What is known of the objects of the stores beside what is in force.
+#[derive(Debug, Clone, Default)]
+pub struct ConfigReports {
+    /// All of them, as they are stored.
+    pub objects: Collection,
+    /// Those of the traffic configuration, each as it was last read.
+    pub traffic: TrafficReports,
+    /// What is wrong with entries.
+    pub entries: Arc<[EntryProblem]>,
+}
+
+/// Which objects are asked for; all where nothing is named.
+#[derive(Debug, Clone, Default)]
+pub struct ConfigQuery {
+    /// Of this kind.
+    pub kind: Option<String>,
+    /// In this namespace.
+    pub namespace: Option<String>,
+    /// Of this name.
+    pub name: Option<String>,
+}
+
+impl ConfigQuery {
+    /// Whether this object is asked for.
+    pub fn selects(&self, kind: &str, namespace: &str, name: &str) -> bool {
+        let fits =
+            |wanted: &Option<String>, is: &str| wanted.as_deref().is_none_or(|one| one == is);
+        fits(&self.kind, kind) && fits(&self.namespace, namespace) && fits(&self.name, name)
+    }
+}
+
+/// The objects at one version of the mesh.
+pub struct ConfigView<'a> {
+    context: &'a PushContext,
+    reports: &'a ConfigReports,
+    clients: ClientGroups<'a>,
+    /// Whether all services of the mesh are known: what isn't among them is not there.
+    services_known: bool,
+    /// Where it isn't, what would have to be there.
+    unknown: RefCell<BTreeSet<String>>,
+}
+
+/// What was found out of an object.
+#[derive(Debug, Default)]
+struct Finding {
+    reasons: Vec<Reason>,
+    /// Where that is no matter of its parts.
+    standing: Option<ObjectStanding>,
+    proxies: usize,
+}
+
+impl Finding {
+    /// Nothing that is known could use it.
+    fn unused(code: &'static Code, path: &str, text: impl std::fmt::Display) -> Self {
+        Self {
+            reasons: vec![Reason::warning(code, path, text)],
+            standing: Some(ObjectStanding::Unused),
+            proxies: 0,
+        }
+    }
+}
+
+impl<'a> ConfigView<'a> {
+    /// Looks at what is in force, for those that are connected, each named once.
+    pub fn new(
+        context: &'a PushContext,
+        reports: &'a ConfigReports,
+        proxies: &'a [&'a Proxy],
+    ) -> Self {
+        let clients = ClientGroups::of(context, proxies);
+        Self { context, reports, clients, services_known: true, unknown: RefCell::default() }
+    }
+
+    /// The same where there may be further services, workloads and proxies, as where nothing is known but some files.
+    #[must_use]
+    pub fn of_files(self) -> Self {
+        Self { services_known: false, ..self }
+    }
+
+    /// What becomes of the objects that are asked for, by kind, namespace and name.
+    pub fn states(&self, query: &ConfigQuery) -> Vec<ConfigState> {
+        let asked = |key: &&ObjectKey| query.selects(&key.kind, &key.namespace, &key.name);
+        let keys = self.reports.objects.iter().map(|(key, _)| key).filter(asked);
+        let mut states: Vec<_> = keys.filter_map(|key| self.state(key)).collect();
+        let policies = policy_states(self.context, self.clients.proxies(), self.services_known);
+        let is_asked =
+            |state: &ConfigState| query.selects(&state.kind, &state.namespace, &state.name);
+        states.extend(policies.into_iter().filter(is_asked));
+        states.sort_by(|a, b| {
+            (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name))
+        });
+        states
+    }
+
+    /// The hosts that objects name and that no service is here, so that nothing can be said of what is led there.
+    pub fn unknown_hosts(&self) -> BTreeSet<String> {
+        self.unknown.borrow().clone()
+    }
+
+    /// Whether a service that isn't known here is none; if not, notes it.
+    fn is_none(&self, host: impl std::fmt::Display) -> bool {
+        if !self.services_known {
+            self.unknown.borrow_mut().insert(host.to_string());
+        }
+        self.services_known
+    }
+
+    /// Whether some workload of a namespace that is known carries all of these labels.
+    fn is_carried(&self, labels: &Labels, namespace: &Namespace) -> bool {
+        let clusters = self.context.workloads.values();
+        let mut pods = clusters.flat_map(|all| all.of_namespace(namespace.as_str()));
+        pods.any(|(_, pod)| labels_match(labels, &pod.labels))
+    }
+
+    /// What becomes of an object; `None` of one that is no part of the mesh's configuration, or that others tell of.
+    fn state(&self, key: &ObjectKey) -> Option<ConfigState> {
+        if let Some(report) = self.reports.traffic.get(key) {
+            return Some(self.read(key, report));
+        }
+        if let Some(state) = self.entry(key) {
+            return Some(state);
+        }
+        objects::is_of_mesh(key).then(|| {
+            let text = format!("Strait does not follow objects of kind {}", key.kind);
+            let finding = Finding::unused(&codes::KIND_UNREAD, "kind", text);
+            state_of(key, ObjectStanding::Unused, finding)
+        })
+    }
+
+    /// What becomes of an object of the traffic configuration.
+    fn read(&self, key: &ObjectKey, report: &TrafficReport) -> ConfigState {
+        let mut told = report.state.reasons.clone();
+        let Some((stored, object)) = &report.good else {
+            let finding = Finding { reasons: told, ..Finding::default() };
+            return state_of(key, ObjectStanding::Refused, finding);
+        };
+        let found = match object {
+            TrafficObject::DestinationRule(rule) => self.destination_rule(rule, stored),
+            TrafficObject::VirtualService(service) => self.virtual_service(service, stored),
+            TrafficObject::Sidecar(sidecar) => self.sidecar(sidecar),
+            TrafficObject::GatewayRoute(route) => self.gateway_route(route),
+            TrafficObject::ReferenceGrant(_, grant) => self.reference_grant(grant),
+        };
+        if report.state.refused {
+            // What stands in for it is another text than the one that its owner looks at.
+            let text = "what it said before it was changed is in force";
+            told.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
+            let finding = Finding { reasons: told, proxies: found.proxies, standing: None };
+            return state_of(key, ObjectStanding::Refused, finding);
+        }
+        told.extend(found.reasons);
+        let is_partly = told.iter().any(|reason| reason.is_lost);
+        let by_parts = if is_partly { ObjectStanding::Partly } else { ObjectStanding::InForce };
+        let standing = found.standing.unwrap_or(by_parts);
+        state_of(key, standing, Finding { reasons: told, ..found })
+    }
+}
+
+fn state_of(key: &ObjectKey, state: ObjectStanding, found: Finding) -> ConfigState {
+    ConfigState {
+        kind: key.kind.to_string(),
+        namespace: key.namespace.to_string(),
+        name: key.name.to_string(),
+        store: "config",
+        state,
+        proxies: found.proxies,
+        reasons: found.reasons.iter().map(ConfigReason::from).collect(),
+    }
+}

@@ -1,0 +1,117 @@
+//! Who may be a client of services, as far as rules tell clients apart.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::aggregate::MergedService;
+use crate::model::{ExportTo, Namespace, Protocol, Proxy, ProxyType};
+use crate::push::PushContext;
+use crate::push::proxy::east_west_port;
+use crate::traffic::{HostPattern, Selection};
+
+/// Namespaces of clients. The empty one stands for all that no rule tells apart.
+pub(super) type Audience = BTreeSet<Namespace>;
+
+/// The proxies that are connected, in groups that rules treat alike.
+pub(super) struct ClientGroups<'a> {
+    proxies: &'a [&'a Proxy],
+    /// Sidecars, by namespace and by the selectors that select them, with their number.
+    sidecars: BTreeMap<(&'a Namespace, Selection), usize>,
+    /// East-west gateways.
+    gateways: usize,
+}
+
+impl<'a> ClientGroups<'a> {
+    pub(super) fn of(context: &PushContext, proxies: &'a [&'a Proxy]) -> Self {
+        let (mut sidecars, mut gateways) = (BTreeMap::new(), 0);
+        for proxy in proxies {
+            match proxy.kind {
+                ProxyType::Sidecar => {
+                    let group = (proxy.namespace(), context.selection(proxy));
+                    *sidecars.entry(group).or_default() += 1;
+                }
+                ProxyType::Router => {
+                    gateways += usize::from(east_west_port(context, proxy).is_some());
+                }
+            }
+        }
+        Self { proxies, sidecars, gateways }
+    }
+
+    pub(super) fn proxies(&self) -> &'a [&'a Proxy] {
+        self.proxies
+    }
+
+    /// How many sidecars are in namespaces, and selected by selectors, for which something holds.
+    pub(super) fn count(&self, holds: impl Fn(&Namespace, &Selection) -> bool) -> usize {
+        let groups = self.sidecars.iter();
+        groups
+            .filter(|((namespace, selection), _)| holds(namespace, selection))
+            .map(|(_, count)| count)
+            .sum()
+    }
+
+    pub(super) fn gateways(&self) -> usize {
+        self.gateways
+    }
+}
+
+/// The service of a name that clients of a namespace are given.
+pub(super) fn seen<'a>(
+    context: &'a PushContext,
+    host: &str,
+    namespace: &Namespace,
+) -> Option<&'a MergedService> {
+    let service = context.service(host, namespace)?;
+    service.primary.export_to.visible_to(namespace).then_some(&**service)
+}
+
+/// The services that a pattern holds, as clients of a namespace are given them.
+pub(super) fn all_seen<'a>(
+    context: &'a PushContext,
+    host: &HostPattern,
+    namespace: &'a Namespace,
+) -> Vec<&'a MergedService> {
+    match host {
+        HostPattern::Exact(host) => seen(context, host.as_str(), namespace).into_iter().collect(),
+        HostPattern::Under(_) => {
+            let all = context.services_of(namespace).map(|service| &**service);
+            all.filter(|one| {
+                host.contains(&HostPattern::of_service(one.hostname()))
+                    && one.primary.export_to.visible_to(namespace)
+            })
+            .collect()
+        }
+    }
+}
+
+/// The ports of a service that are proxied.
+pub(super) fn proxied(service: &MergedService) -> impl Iterator<Item = &crate::model::Port> {
+    service.ports().filter(|port| port.protocol != Protocol::Udp)
+}
+
+/// Of some namespaces those to which something is exported. Where it is for all, they stand for the rest besides.
+pub(super) fn audience(export_to: &ExportTo, special: impl Iterator<Item = Namespace>) -> Audience {
+    match export_to {
+        ExportTo::Public => special.chain([Namespace::default()]).collect(),
+        ExportTo::Namespaces(named) => named.iter().cloned().collect(),
+    }
+}
+
+/// Whose clients these are, in words that follow a sentence; nothing where they are all of them.
+pub(super) fn of_clients(some: &Audience, all: &Audience) -> String {
+    const NAMED_MAX: usize = 5;
+    if some.len() == all.len() {
+        return String::new();
+    }
+    let named: Vec<_> =
+        some.iter().map(Namespace::as_str).filter(|name| !name.is_empty()).collect();
+    let mut words = named.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    if named.len() > NAMED_MAX {
+        words += &format!(" and {} more", named.len() - NAMED_MAX);
+    }
+    if some.contains(&Namespace::default()) {
+        words += if named.is_empty() { "other namespaces" } else { " and other namespaces" };
+        return format!(" for clients of {words}");
+    }
+    format!(" for clients of namespace {words}")
+}

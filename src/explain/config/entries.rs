@@ -1,0 +1,102 @@
+//! ServiceEntries and WorkloadEntries.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::clients::seen;
+use super::objects::items;
+use super::{ConfigView, Finding, state_of};
+use crate::codes;
+use crate::explain::standing::{ConfigReason, ConfigState, ObjectStanding};
+use crate::model::{ISTIO_NETWORKING, ObjectKey, WorkloadKey};
+use crate::traffic::HostPattern;
+
+impl ConfigView<'_> {
+    /// What becomes of an entry; `None` of another object.
+    pub(super) fn entry(&self, key: &ObjectKey) -> Option<ConfigState> {
+        let is_service = match (&*key.group, &*key.kind) {
+            (ISTIO_NETWORKING, "ServiceEntry") => true,
+            (ISTIO_NETWORKING, "WorkloadEntry") => false,
+            _ => return None,
+        };
+        let object = self.reports.objects.get(key)?;
+        let is_own = |kind: &str, name: &WorkloadKey| {
+            *kind == *key.kind
+                && *name.namespace.as_str() == *key.namespace
+                && name.name == key.name
+        };
+        let problems = self.reports.entries.iter().filter(|one| is_own(one.kind, &one.object));
+        let problems: Vec<_> = problems.collect();
+        // One that can't be read names no host that it could have lost.
+        let is_refused = problems.iter().any(|one| one.refused);
+        let (mut state, used) = if is_service {
+            self.service_entry(key, object, is_refused)
+        } else {
+            self.workload_entry(key)
+        };
+        if is_refused {
+            state.reasons.clear();
+            state.state = ObjectStanding::Refused;
+        } else if !problems.is_empty() && used {
+            let hosts = items(object, "/spec/hosts").len();
+            let lost = problems.iter().filter(|one| one.fault.field.starts_with("spec.hosts["));
+            let all_lost = is_service && hosts > 0 && lost.count() == hosts;
+            state.state = if all_lost { ObjectStanding::Shadowed } else { ObjectStanding::Partly };
+        }
+        let told = problems.iter().map(|one| {
+            let text = format!("{}; {}", one.fault.fact, one.effect);
+            ConfigReason::new(&codes::ENTRY, one.fault.field.clone(), text)
+        });
+        state.reasons.extend(told);
+        Some(state)
+    }
+
+    fn service_entry(
+        &self,
+        key: &ObjectKey,
+        object: &Value,
+        is_refused: bool,
+    ) -> (ConfigState, bool) {
+        let hosts = items(object, "/spec/hosts").iter().filter_map(Value::as_str);
+        let hosts: Vec<String> = hosts.map(str::to_ascii_lowercase).collect();
+        let is_of = |host: &String, namespace: &crate::model::Namespace| {
+            seen(self.context, host, namespace).is_some_and(|service| {
+                service
+                    .by_cluster
+                    .values()
+                    .chain([&service.primary])
+                    .any(|own| *own.namespace.as_str() == *key.namespace)
+            })
+        };
+        let proxies =
+            self.clients.count(|namespace, _| hosts.iter().any(|host| is_of(host, namespace)));
+        let proxies = if is_refused && hosts.is_empty() { 0 } else { proxies };
+        let found = Finding { proxies, ..Finding::default() };
+        (state_of(key, ObjectStanding::InForce, found), true)
+    }
+
+    fn workload_entry(&self, key: &ObjectKey) -> (ConfigState, bool) {
+        let name = WorkloadKey::new(&*key.namespace, &*key.name);
+        let is_it = |workload: Option<crate::model::WorkloadRef<'_>>| {
+            workload.is_some_and(|workload| workload == name)
+        };
+        let using: BTreeSet<HostPattern> = self
+            .context
+            .all_services()
+            .filter(|service| service.endpoints().any(|(_, one, _)| is_it(one.workload)))
+            .map(|service| HostPattern::of_service(service.hostname()))
+            .collect();
+        if using.is_empty() {
+            let text = "no service has it as an endpoint";
+            let finding = Finding::unused(&codes::WORKLOAD_UNUSED, "metadata.labels", text);
+            return (state_of(key, ObjectStanding::Unused, finding), false);
+        }
+        let proxies = self.clients.count(|namespace, _| {
+            let mut hosts = using.iter();
+            hosts.any(|host| seen(self.context, &host.to_string(), namespace).is_some())
+        });
+        let found = Finding { proxies, ..Finding::default() };
+        (state_of(key, ObjectStanding::InForce, found), true)
+    }
+}

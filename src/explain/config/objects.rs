@@ -1,0 +1,51 @@
+//! What of an object is found in its text.
+
+use serde_json::Value;
+
+use crate::model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, Namespace, ObjectKey};
+use crate::traffic::HostPattern;
+
+/// Groups whose objects are about the mesh, be they followed or not.
+const OF_MESH: [&str; 5] =
+    [ISTIO_NETWORKING, ISTIO_SECURITY, GATEWAY_API, "telemetry.istio.io", "extensions.istio.io"];
+
+/// Whether somebody may expect that an object changes what proxies do. Access policies tell of themselves.
+pub(super) fn is_of_mesh(key: &ObjectKey) -> bool {
+    const ACCESS: [&str; 3] =
+        ["AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication"];
+    OF_MESH.contains(&&*key.group) && !ACCESS.contains(&&*key.kind)
+}
+
+/// The items of a list of an object.
+pub(super) fn items<'a>(object: &'a Value, path: &str) -> &'a [Value] {
+    object.pointer(path).and_then(Value::as_array).map_or(&[], |items| items)
+}
+
+/// Where an object of `namespace` names a host.
+pub(super) fn host_path(
+    object: &Value,
+    host: &HostPattern,
+    namespace: &Namespace,
+    domain: &str,
+) -> String {
+    let is_it = |text: &Value| {
+        let text = text.as_str().unwrap_or_default();
+        HostPattern::parse(text, namespace.as_str(), domain).is_ok_and(|one| one == *host)
+    };
+    let at = items(object, "/spec/hosts").iter().position(is_it).unwrap_or_default();
+    format!("spec.hosts[{at}]")
+}
+
+/// Where a traffic policy at `path` speaks of a port, as a path from the object's root.
+pub(super) fn port_path(object: &Value, path: &str, port: u16) -> String {
+    let field = format!("{path}.portLevelSettings");
+    let is_it =
+        |one: &Value| one.pointer("/port/number").and_then(Value::as_u64) == Some(port.into());
+    let at = items(object, &pointer(&field)).iter().position(is_it).unwrap_or_default();
+    format!("{field}[{at}]")
+}
+
+/// The JSON pointer of a path such as `spec.http[1].mirror`.
+pub(super) fn pointer(path: &str) -> String {
+    format!("/{}", path.replace(['.', '['], "/").replace(']', ""))
+}

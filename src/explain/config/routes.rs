@@ -1,0 +1,616 @@
+//! VirtualServices, HTTPRoutes, GRPCRoutes and ReferenceGrants: which hosts they have, and where their rules lead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::clients::{Audience, all_seen, audience, of_clients, proxied, seen};
+use super::objects::{host_path, pointer};
+use super::{ConfigView, Finding};
+use crate::codes::{self, Code};
+use crate::explain::standing::ObjectStanding;
+use crate::model::{GATEWAY_API, Namespace, Port, Protocol};
+use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
+use crate::traffic::route::{Destination, HttpRule, MESH};
+use crate::traffic::virtual_service::VirtualService;
+use crate::traffic::virtual_services::RoutedService;
+use crate::traffic::{HostPattern, Reason, Selection, TrafficObject};
+
+/// The port on which requests find hosts that no service is.
+const PLAIN_PORT: u16 = 80;
+
+/// Whether a port carries what rules for requests are about.
+fn carries_requests(port: &Port) -> bool {
+    port.protocol.is_http() || port.protocol == Protocol::Auto
+}
+
+/// Who has a host, among clients that may tell.
+#[derive(Default)]
+struct HostOwners<'a> {
+    /// All that were asked.
+    asked: Audience,
+    /// Those for whom it belongs to the object.
+    own: Audience,
+    /// Those for whom it belongs to another.
+    others: BTreeMap<Namespace, &'a Arc<RoutedService>>,
+    /// Whether a service is called so.
+    is_service: bool,
+    /// The ports of requests, and the others, that its services have.
+    requests: BTreeSet<u16>,
+    connections: Vec<Port>,
+}
+
+impl ConfigView<'_> {
+    pub(super) fn virtual_service(&self, service: &VirtualService, object: &Value) -> Finding {
+        if service.hosts.is_empty() {
+            return self.delegate(service, object);
+        }
+        let mut found = Finding::default();
+        let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
+        for name in &gateways {
+            let text = format!("Strait follows no Gateways yet: for {name} the rules hold nowhere");
+            found.reasons.push(Reason::lost(&codes::KIND_UNREAD, "spec.gateways", text));
+        }
+        if !service.is_for_mesh() {
+            found.standing = Some(ObjectStanding::Unused);
+            return found;
+        }
+        let services = &self.context.traffic.virtual_services;
+        // What was read just now is in force in a moment.
+        let Some(routed) = services.routed(service) else { return found };
+        found.reasons.extend(routed.reasons.iter().cloned());
+        if audience(&service.export_to, std::iter::empty()).is_empty() {
+            let text = "no proxy is given it";
+            return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
+        }
+        let mut clients = Audience::new();
+        let (mut hosts, mut taken) = (0, 0);
+        let mut protocols = ProtocolsSeen::default();
+        for host in service.mesh_hosts() {
+            let owners = self.owners(routed, host);
+            protocols.see(host, &owners);
+            hosts += 1;
+            taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
+            let path =
+                host_path(object, host, &service.meta.namespace, &self.context.settings.domain);
+            found.reasons.extend(self.told_of_host(routed, host, &owners, path));
+            clients.extend(owners.own);
+        }
+        found.reasons.extend(protocols.reasons(service));
+        if hosts > 0 && hosts == taken {
+            found.standing = Some(ObjectStanding::Shadowed);
+            return found;
+        }
+        let ports = protocols.requests;
+        for (at, one) in service.http.iter().enumerate() {
+            let rule = &one.rule;
+            let path = format!("spec.http[{at}]");
+            found.reasons.extend(self.destinations(rule, &path, &ports, &clients, object));
+        }
+        for (field, rules) in [("tls", &service.tls), ("tcp", &service.tcp)] {
+            for (at, rule) in rules.iter().enumerate() {
+                for to in &rule.destinations {
+                    let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
+                    let none = BTreeSet::new();
+                    found.reasons.extend(self.destination(to, path, &none, &clients, "closed"));
+                }
+            }
+        }
+        found.proxies = self.clients.count(|namespace, selection| {
+            let mut hosts = service.mesh_hosts();
+            hosts.any(|host| self.has(routed, host, namespace, selection))
+        });
+        found
+    }
+
+    /// What is to be said of who has a host.
+    fn told_of_host(
+        &self,
+        routed: &RoutedService,
+        host: &HostPattern,
+        owners: &HostOwners<'_>,
+        path: String,
+    ) -> Option<Reason> {
+        if let Some(other) = owners.others.values().next() {
+            let losing: Audience = owners.others.keys().cloned().collect();
+            let winner = format!(
+                "{} {}/{}",
+                other.service.origin.object_kind(),
+                other.service.origin.namespace,
+                other.service.origin.name
+            );
+            let why = if other.service.meta < routed.service.meta {
+                "which is older"
+            } else {
+                "which is for fewer namespaces"
+            };
+            if owners.own.is_empty() {
+                let text =
+                    format!("{host} belongs to {winner}, {why}: no rule of this one holds for it");
+                return Some(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
+            }
+            let whose = of_clients(&losing, &owners.asked);
+            let text = format!("{host} belongs to {winner}, {why},{whose}");
+            return Some(Reason::warning(&codes::HOST_OF_ANOTHER, path, text));
+        }
+        if owners.is_service || !self.is_none(host) {
+            return None;
+        }
+        if routed.http.rules.is_empty() {
+            let text = format!("no service is called {host}: there are no connections to it");
+            return Some(Reason::lost(&codes::HOST_UNKNOWN, path, text));
+        }
+        let text = format!(
+            "no service is called {host}: the rules hold for requests to port {PLAIN_PORT} that name it"
+        );
+        Some(Reason::warning(&codes::HOST_UNKNOWN, path, text))
+    }
+
+    /// Who has a host of an object.
+    fn owners(&self, routed: &RoutedService, host: &HostPattern) -> HostOwners<'_> {
+        let services = &self.context.traffic.virtual_services;
+        let mut special = services.namespaces_of(host);
+        special.insert(routed.service.meta.namespace.clone());
+        if let Some(host) = host.exact() {
+            special.extend(self.special_of(host.as_str()));
+        }
+        let mut found = HostOwners::default();
+        let selection = Selection::default();
+        for namespace in audience(&routed.service.export_to, special.into_iter()) {
+            let (seen, is_hidden) = self.ports_of(host, &namespace);
+            found.is_service |= !seen.is_empty() || is_hidden;
+            if seen.is_empty() && is_hidden {
+                // Nobody there calls it.
+                continue;
+            }
+            found.asked.insert(namespace.clone());
+            let (requests, connections): (Vec<Port>, Vec<Port>) =
+                seen.into_iter().partition(carries_requests);
+            found.requests.extend(requests.iter().map(|port| port.number));
+            found.connections.extend(connections.iter().cloned());
+            for port in connections.iter().chain(&requests) {
+                let owner = self.owner(host, &namespace, &selection, port);
+                match owner {
+                    Some(owner) if owner.service.meta == routed.service.meta => {
+                        found.own.insert(namespace.clone());
+                    }
+                    Some(owner) => {
+                        found.others.entry(namespace.clone()).or_insert(owner);
+                    }
+                    None => {}
+                }
+            }
+            if !found.is_service {
+                let port = plain_port();
+                match self.owner(host, &namespace, &selection, &port) {
+                    Some(owner) if owner.service.meta == routed.service.meta => {
+                        found.own.insert(namespace.clone());
+                    }
+                    Some(owner) => _ = found.others.insert(namespace.clone(), owner),
+                    None => {}
+                }
+            }
+        }
+        // Labels of senders tell proxies of one namespace apart.
+        if found.own.is_empty()
+            && found.others.is_empty()
+            && routed.sources().any(|source| source.labels.is_some())
+        {
+            found.own.clone_from(&found.asked);
+        }
+        found.others.retain(|namespace, _| !found.own.contains(namespace));
+        found
+    }
+
+    /// The ports of the services that a pattern holds for clients of a namespace, and whether there are such services
+    /// that they may not see.
+    fn ports_of(&self, host: &HostPattern, namespace: &Namespace) -> (Vec<Port>, bool) {
+        let all = all_seen(self.context, host, namespace);
+        let is_hidden = all.is_empty()
+            && host
+                .exact()
+                .is_some_and(|host| self.context.service(host.as_str(), namespace).is_some());
+        (all.into_iter().flat_map(|one| proxied(one).cloned()).collect(), is_hidden)
+    }
+
+    /// The object to which requests or connections to a port of a host belong, as routes and listeners are made.
+    fn owner(
+        &self,
+        host: &HostPattern,
+        namespace: &Namespace,
+        selection: &Selection,
+        port: &Port,
+    ) -> Option<&Arc<RoutedService>> {
+        let services = &self.context.traffic.virtual_services;
+        let is_service =
+            host.exact().is_some_and(|host| seen(self.context, host.as_str(), namespace).is_some());
+        let leads = |routed: &&Arc<RoutedService>| {
+            if carries_requests(port) {
+                let rules = routed.http.chosen(MESH, namespace, selection, port.number);
+                if !rules.is_empty() {
+                    return true;
+                }
+            }
+            !port.protocol.is_http() && routed.leads_connections(port, namespace, selection)
+        };
+        if is_service {
+            services.of_host(host, namespace).find(leads)
+        } else {
+            services.of_pattern(host, namespace).find(leads)
+        }
+    }
+
+    /// Whether anything of a host belongs to an object for such proxies.
+    fn has(
+        &self,
+        routed: &RoutedService,
+        host: &HostPattern,
+        namespace: &Namespace,
+        selection: &Selection,
+    ) -> bool {
+        let (mut ports, is_hidden) = self.ports_of(host, namespace);
+        if ports.is_empty() && is_hidden {
+            return false;
+        }
+        if ports.is_empty() {
+            ports.push(plain_port());
+        }
+        ports.iter().any(|port| {
+            let owner = self.owner(host, namespace, selection, port);
+            owner.is_some_and(|owner| owner.service.meta == routed.service.meta)
+        })
+    }
+
+    /// The namespaces whose clients may be led otherwise to a service.
+    fn special_of(&self, host: &str) -> Vec<Namespace> {
+        let rules = self.context.traffic.destination_rules.of(host);
+        let mut special: Vec<_> = rules.namespaces().cloned().collect();
+        special
+            .extend(self.context.private.get(host).into_iter().flat_map(|all| all.keys()).cloned());
+        if let Some(service) = self.context.services.get(host)
+            && let crate::model::ExportTo::Namespaces(named) = &service.primary.export_to
+        {
+            special.extend(named.iter().cloned());
+        }
+        special
+    }
+
+    /// What is wrong with where a rule for requests leads.
+    fn destinations(
+        &self,
+        rule: &HttpRule,
+        path: &str,
+        ports: &BTreeSet<u16>,
+        clients: &Audience,
+        object: &Value,
+    ) -> Vec<Reason> {
+        let mut reasons = Vec::new();
+        for to in &rule.destinations {
+            let path = format!("{path}.route[{}].destination", to.index);
+            reasons.extend(self.destination(to, path, ports, clients, "answered 503"));
+        }
+        for mirror in rule.mirrors.iter().flatten() {
+            let to = &mirror.destination;
+            let single = pointer(&format!("{path}.mirror"));
+            let path = match object.pointer(&single) {
+                Some(_) => format!("{path}.mirror"),
+                None => format!("{path}.mirrors[{}].destination", to.index),
+            };
+            reasons.extend(self.destination(to, path, ports, clients, "dropped"));
+        }
+        reasons
+    }
+
+    /// What is wrong with a destination, for whom. `answer` is what becomes of what goes there.
+    fn destination(
+        &self,
+        to: &Destination,
+        path: String,
+        ports: &BTreeSet<u16>,
+        clients: &Audience,
+        answer: &str,
+    ) -> Vec<Reason> {
+        if to.invalid {
+            // Said where it was read.
+            return Vec::new();
+        }
+        let host = to.host.as_str();
+        let mut asked = clients.clone();
+        if clients.contains(&Namespace::default()) {
+            asked.extend(self.special_of(host));
+        }
+        let mut wrong: BTreeMap<(&'static str, String), (&'static Code, Audience)> =
+            BTreeMap::new();
+        for namespace in &asked {
+            if let Some((code, text)) = self.misled(to, ports, namespace) {
+                let (_, whose) = wrong.entry((code.id, text)).or_insert((code, Audience::new()));
+                whose.insert(namespace.clone());
+            }
+        }
+        let reasons = wrong.into_iter().map(|((_, text), (code, whose))| {
+            let whose = of_clients(&whose, &asked);
+            Reason::lost(code, &*path, format!("{text}{whose}: what goes there is {answer}"))
+        });
+        reasons.collect()
+    }
+
+    /// Why clients of a namespace don't get to a destination.
+    fn misled(
+        &self,
+        to: &Destination,
+        ports: &BTreeSet<u16>,
+        namespace: &Namespace,
+    ) -> Option<(&'static Code, String)> {
+        let host = to.host.as_str();
+        let Some(service) = seen(self.context, host, namespace) else {
+            if self.context.service(host, namespace).is_some() {
+                let text = format!("{host} is hidden by its exportTo");
+                return Some((&codes::DESTINATION_HIDDEN, text));
+            }
+            let text = format!("there is no service {host}");
+            return self.is_none(host).then_some((&codes::DESTINATION_UNKNOWN, text));
+        };
+        let has: Vec<u16> = proxied(service).map(|port| port.number).collect();
+        let list = || has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        let port = match (to.port, &*has) {
+            (Some(port), _) if !has.contains(&port) => {
+                let text = format!("{host} has no port {port}; it has {}", list());
+                return Some((&codes::DESTINATION_PORT, text));
+            }
+            (Some(port), _) => Some(port),
+            (None, [only]) => Some(*only),
+            (None, _) => {
+                let shared = ports.iter().find(|port| has.contains(port));
+                if shared.is_none() && !ports.is_empty() {
+                    let text = format!(
+                        "no port is named, and {host} has several: {}, none of them that of the host",
+                        list()
+                    );
+                    return Some((&codes::DESTINATION_PORT, text));
+                }
+                shared.copied()
+            }
+        };
+        if to.subset.is_empty() || port.is_none() {
+            return None;
+        }
+        let rules = self.context.traffic.destination_rules.of(host);
+        let client = RuleClient { namespace, selection: &Selection::default() };
+        let subset = &to.subset;
+        let text = match rules.rule(client, &service.primary.namespace) {
+            Some(rule) if rule.subsets.contains_key(subset) => return None,
+            Some(rule) => {
+                format!("DestinationRule {} of {host} has no subset {subset}", rule.meta())
+            }
+            None if !self.services_known => return None,
+            None => format!("no DestinationRule of {host} holds, so there is no subset {subset}"),
+        };
+        Some((&codes::SUBSET_UNKNOWN, text))
+    }
+
+    /// A VirtualService whose rules hold in the place of others.
+    fn delegate(&self, service: &VirtualService, object: &Value) -> Finding {
+        let key = crate::model::WorkloadKey {
+            namespace: service.meta.namespace.clone(),
+            name: Arc::clone(&service.meta.name),
+        };
+        let is_root = |root: &&Arc<VirtualService>| {
+            let visible = root.meta.namespace == service.meta.namespace
+                || service.export_to.visible_to(&root.meta.namespace);
+            visible && root.delegates().any(|one| *one == key)
+        };
+        let all = self.reports.traffic.values().filter_map(|report| match &report.good {
+            Some((_, TrafficObject::VirtualService(service))) => Some(service),
+            _ => None,
+        });
+        let roots: Vec<_> = all.filter(is_root).collect();
+        if roots.is_empty() {
+            let text = "no rule delegates to it, and it names no host";
+            return Finding::unused(&codes::DELEGATE_UNUSED, "spec.hosts", text);
+        }
+        let services = &self.context.traffic.virtual_services;
+        let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
+        let routed: Vec<_> = roots.iter().filter_map(|root| services.routed(root)).collect();
+        for root in &routed {
+            for host in root.service.mesh_hosts() {
+                let owners = self.owners(root, host);
+                clients.extend(owners.own);
+                ports.extend(owners.requests);
+            }
+        }
+        let mut found = Finding::default();
+        for (at, its) in service.http.iter().enumerate() {
+            let path = format!("spec.http[{at}]");
+            found.reasons.extend(self.destinations(&its.rule, &path, &ports, &clients, object));
+        }
+        found.proxies = self.clients.count(|namespace, selection| {
+            routed.iter().any(|root| {
+                let mut hosts = root.service.mesh_hosts();
+                hosts.any(|host| self.has(root, host, namespace, selection))
+            })
+        });
+        found
+    }
+
+    pub(super) fn gateway_route(&self, route: &GatewayRoute) -> Finding {
+        if route.parents.is_empty() {
+            let text = "it names no Service as its parent, and Strait follows no Gateways yet";
+            return Finding::unused(&codes::KIND_UNREAD, "spec.parentRefs", text);
+        }
+        let mut found = Finding::default();
+        let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
+        let (mut known, mut taken) = (0, 0);
+        for parent in &route.parents {
+            let path = format!("spec.parentRefs[{}]", parent.index);
+            let host = HostPattern::of_service(&parent.host);
+            let Some(routed) = self.joined(route, &host) else { continue };
+            let owners = self.owners(routed, &host);
+            let has_port = parent.port.is_none_or(|port| owners.requests.contains(&port));
+            if !owners.is_service {
+                if self.is_none(&parent.host) {
+                    let text = format!("there is no Service {}", parent.host);
+                    found.reasons.push(Reason::lost(&codes::HOST_UNKNOWN, path, text));
+                }
+            } else if let (false, Some(port)) = (has_port, parent.port) {
+                let text = format!("{} has no port {port} for requests", parent.host);
+                found.reasons.push(Reason::lost(&codes::DESTINATION_PORT, path, text));
+            } else if owners.requests.is_empty() {
+                let text = format!("{} has no port for requests", parent.host);
+                found.reasons.push(Reason::lost(&codes::RULE_PROTOCOL, path, text));
+            } else {
+                known += 1;
+                taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
+                found.reasons.extend(self.told_of_host(routed, &host, &owners, path));
+            }
+            clients.extend(owners.own);
+            ports.extend(owners.requests);
+        }
+        if known == 0 && self.services_known {
+            found.standing = Some(ObjectStanding::Unused);
+            return found;
+        }
+        if known > 0 && known == taken {
+            found.standing = Some(ObjectStanding::Shadowed);
+            return found;
+        }
+        let domain = &self.context.settings.domain;
+        for (at, rule) in route.rules.iter().enumerate() {
+            let path = format!("spec.rules[{at}]");
+            let mirrors = rule.mirrors.iter().flatten();
+            let mirrors = mirrors.map(|mirror| (&mirror.destination, format!("{path}.filters")));
+            let backends = rule
+                .destinations
+                .iter()
+                .map(|to| (to, format!("{path}.backendRefs[{}]", to.index)));
+            for (to, path) in backends.chain(mirrors).filter(|(to, _)| !to.invalid) {
+                if !route.may_lead_to(&to.host, domain, self.grants()) {
+                    let text = format!(
+                        "no ReferenceGrant lets {}s of namespace {} lead to {}: its share is answered 500",
+                        route.kind, route.meta.namespace, to.host
+                    );
+                    found.reasons.push(Reason::lost(&codes::GRANT_MISSING, path, text));
+                    continue;
+                }
+                found.reasons.extend(self.destination(to, path, &ports, &clients, "answered 500"));
+            }
+        }
+        found.proxies = self.clients.count(|namespace, selection| {
+            route.parents.iter().any(|parent| {
+                let host = HostPattern::of_service(&parent.host);
+                let routed = self.joined(route, &host);
+                routed.is_some_and(|routed| self.has(routed, &host, namespace, selection))
+            })
+        });
+        found
+    }
+
+    /// What came of a route and others on one Service.
+    fn joined(&self, route: &GatewayRoute, host: &HostPattern) -> Option<&Arc<RoutedService>> {
+        let services = &self.context.traffic.virtual_services;
+        let mut all = services.of_pattern(host, &route.meta.namespace);
+        all.find(|one| {
+            one.service.origin.api.starts_with(GATEWAY_API)
+                && one.service.meta.namespace == route.meta.namespace
+        })
+    }
+
+    fn grants(&self) -> impl Iterator<Item = &ReferenceGrant> {
+        self.reports.traffic.values().filter_map(|report| match &report.good {
+            Some((_, TrafficObject::ReferenceGrant(_, grant))) => Some(&**grant),
+            _ => None,
+        })
+    }
+
+    pub(super) fn reference_grant(&self, grant: &ReferenceGrant) -> Finding {
+        let domain = &self.context.settings.domain;
+        let routes = self.reports.traffic.values().filter_map(|report| match &report.good {
+            Some((_, TrafficObject::GatewayRoute(route))) => Some(route),
+            _ => None,
+        });
+        let needs = |route: &&Arc<GatewayRoute>| {
+            let mut all = route.rules.iter().flat_map(|rule| {
+                let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
+                rule.destinations.iter().chain(mirrors)
+            });
+            all.any(|to| {
+                !to.invalid
+                    && !route.may_lead_to(&to.host, domain, std::iter::empty())
+                    && route.may_lead_to(&to.host, domain, std::iter::once(grant))
+            })
+        };
+        let needing: Vec<_> = routes.filter(needs).collect();
+        if needing.is_empty() {
+            let text = "no route that is known leads here by it";
+            return Finding::unused(&codes::GRANT_UNUSED, "spec", text);
+        }
+        let proxies = self.clients.count(|namespace, selection| {
+            needing.iter().any(|route| {
+                route.parents.iter().any(|parent| {
+                    let host = HostPattern::of_service(&parent.host);
+                    let routed = self.joined(route, &host);
+                    routed.is_some_and(|routed| self.has(routed, &host, namespace, selection))
+                })
+            })
+        });
+        Finding { proxies, ..Finding::default() }
+    }
+}
+
+fn plain_port() -> Port {
+    Port {
+        name: Arc::default(),
+        number: PLAIN_PORT,
+        protocol: Protocol::Http,
+        target: crate::model::TargetPort::Number(PLAIN_PORT),
+    }
+}
+
+/// What the ports of the hosts of an object carry.
+#[derive(Default)]
+struct ProtocolsSeen {
+    requests: BTreeSet<u16>,
+    tls: bool,
+    bytes: bool,
+    /// Whether some host is no service that is known.
+    is_unknown: bool,
+    /// A host, with what its ports are.
+    example: Option<String>,
+}
+
+impl ProtocolsSeen {
+    fn see(&mut self, host: &HostPattern, owners: &HostOwners<'_>) {
+        self.requests.extend(&owners.requests);
+        self.tls |= owners.connections.iter().any(|port| port.protocol.begins_tls());
+        self.bytes |= !owners.connections.is_empty();
+        self.is_unknown |= !owners.is_service;
+        if !owners.is_service {
+            self.requests.insert(PLAIN_PORT);
+        }
+        let ports = owners
+            .connections
+            .iter()
+            .map(|port| format!("{} {}", port.number, port.protocol.as_str()));
+        let requests = owners.requests.iter().map(|port| format!("{port} HTTP"));
+        let ports: BTreeSet<_> = ports.chain(requests).collect();
+        let ports = ports.into_iter().collect::<Vec<_>>().join(", ");
+        self.example.get_or_insert(format!("{host} has {ports}"));
+    }
+
+    fn reasons(&self, service: &VirtualService) -> Vec<Reason> {
+        let lists = [
+            ("http", !service.http.is_empty() && self.requests.is_empty()),
+            ("tls", !service.tls.is_empty() && !self.tls),
+            ("tcp", !service.tcp.is_empty() && !self.bytes),
+        ];
+        let lost = lists.into_iter().filter(|(_, is_lost)| *is_lost && !self.is_unknown);
+        let of = |(list, _)| {
+            let example = self.example.as_deref().unwrap_or_default();
+            let text =
+                format!("no port of the hosts carries what these rules are about: {example}");
+            Reason::lost(&codes::RULE_PROTOCOL, format!("spec.{list}"), text)
+        };
+        lost.map(of).collect()
+    }
+}

@@ -1,0 +1,232 @@
+//! DestinationRules: for which clients each is in force.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::clients::{Audience, all_seen, audience, of_clients, proxied};
+use super::objects::port_path;
+use super::{ConfigView, Finding};
+use crate::aggregate::MergedService;
+use crate::codes;
+use crate::explain::standing::ObjectStanding;
+use crate::model::{ExportTo, Namespace};
+use crate::push::view::is_exported;
+use crate::traffic::destination_rule::{DestinationRule, RuleClient};
+use crate::traffic::object::ObjectMeta;
+use crate::traffic::policy::TrafficPolicy;
+use crate::traffic::{HostPattern, Reason, Selection, TrafficObject};
+
+impl ConfigView<'_> {
+    pub(super) fn destination_rule(&self, rule: &DestinationRule, object: &Value) -> Finding {
+        let own = rule.meta();
+        if rule.export_to == ExportTo::Namespaces(Vec::new()) {
+            let text = "no client is held to it";
+            return Finding::unused(&codes::EXPORTED_TO_NOBODY, "spec.exportTo", text);
+        }
+        if !self.has_services(&rule.host) {
+            if !self.is_none(&rule.host) {
+                return Finding::default();
+            }
+            let text = format!("there is no service {}", rule.host);
+            return Finding::unused(&codes::HOST_UNKNOWN, "spec.host", text);
+        }
+        if let Some(labels) = rule.selector.as_ref().filter(|_| self.services_known)
+            && !self.is_carried(labels, &own.namespace)
+        {
+            let text = "no workload that is known carries these labels";
+            return Finding::unused(&codes::SELECTOR_UNUSED, "spec.workloadSelector", text);
+        }
+        let mut found = self.in_force(rule);
+        if found.standing.is_some() {
+            return found;
+        }
+        found.reasons.extend(self.ports_of_rule(rule, object));
+        found.proxies = self.clients.count(|namespace, selection| {
+            let services = all_seen(self.context, &rule.host, namespace);
+            let client = RuleClient { namespace, selection };
+            services.into_iter().any(|service| self.rule_of(service, client, own).is_ok())
+        });
+        if self.clients.gateways() > 0 && self.holds_at_gateways(rule) {
+            found.proxies += self.clients.gateways();
+        }
+        found
+    }
+
+    /// For whom it is in force, and whose rules are where it is not.
+    fn in_force(&self, rule: &DestinationRule) -> Finding {
+        let own = rule.meta();
+        let selection = match &rule.selector {
+            Some(labels) => self.context.traffic.selection(&own.namespace, labels),
+            None => Selection::default(),
+        };
+        let asked = self.asked(rule);
+        let (mut held, mut lost) = (BTreeSet::new(), BTreeSet::new());
+        let (mut winners, mut in_force) = (BTreeSet::new(), None);
+        for namespace in &asked {
+            let client = RuleClient { namespace, selection: &selection };
+            for service in all_seen(self.context, &rule.host, namespace) {
+                match self.rule_of(service, client, own) {
+                    Ok(rule) => {
+                        held.insert(namespace.clone());
+                        in_force = Some(rule);
+                    }
+                    Err(Some(other)) => {
+                        lost.insert(namespace.clone());
+                        winners.insert(other);
+                    }
+                    Err(None) => {}
+                }
+            }
+        }
+        let mut found = Finding::default();
+        let winners: Vec<_> = winners.iter().map(ToString::to_string).collect();
+        let named = winners.join(", ");
+        if held.is_empty() && !winners.is_empty() {
+            let text = format!("DestinationRule {named} counts for {} in its place", rule.host);
+            found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
+            found.standing = Some(ObjectStanding::Shadowed);
+        } else if held.is_empty() {
+            let text = format!(
+                "no client of {} that it is exported to looks for rules in namespace {}",
+                rule.host, own.namespace
+            );
+            found.reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.host", text));
+            found.standing = Some(ObjectStanding::Unused);
+        } else {
+            if !winners.is_empty() && rule.host.exact().is_some() {
+                lost.retain(|namespace| !held.contains(namespace));
+                let whose = of_clients(&lost, &asked);
+                if !lost.is_empty() && !whose.is_empty() {
+                    let text = format!("DestinationRule {named} counts{whose}");
+                    found.reasons.push(Reason::warning(&codes::RULE_SHADOWED, "spec.host", text));
+                }
+            }
+            if let Some(in_force) = in_force.filter(|one| one.objects.len() > 1) {
+                found.reasons.extend(self.merged_away(rule, &in_force));
+            }
+        }
+        found
+    }
+
+    /// The namespaces whose clients may look for rules where it is: all, where that is the namespace of the service or the
+    /// root namespace, else those of its own.
+    fn asked(&self, rule: &DestinationRule) -> Audience {
+        let own = &rule.meta().namespace;
+        let is_in_own = |service: &MergedService| service.primary.namespace == *own;
+        let is_general = own.as_str() == self.context.mesh.root_namespace
+            || match rule.host.exact() {
+                Some(host) => self.context.services.get(host).is_some_and(|one| is_in_own(one)),
+                None => true,
+            };
+        let mut special: Audience = [own.clone()].into();
+        if !is_general {
+            let exported = rule.export_to.visible_to(own);
+            return special.into_iter().filter(|_| exported).collect();
+        }
+        if let Some(host) = rule.host.exact() {
+            let rules = self.context.traffic.destination_rules.of(host.as_str());
+            special.extend(rules.namespaces().cloned());
+        }
+        audience(&rule.export_to, special.into_iter())
+    }
+
+    /// What of an object an older one of the same host says already, with which it is joined.
+    fn merged_away(&self, rule: &DestinationRule, in_force: &DestinationRule) -> Vec<Reason> {
+        let own = rule.meta();
+        let older = in_force.objects.iter().take_while(|one| *one != own);
+        let older: Vec<&DestinationRule> =
+            older.filter_map(|meta| self.rule_object(meta)).collect();
+        let mut reasons = Vec::new();
+        if rule.policy.is_some()
+            && let Some(first) = older.iter().find(|one| one.policy.is_some())
+        {
+            let text = format!("the policy of {}, which is older, counts", first.meta());
+            reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.trafficPolicy", text));
+        }
+        for name in rule.subsets.keys() {
+            if let Some(first) = older.iter().find(|one| one.subsets.contains_key(name)) {
+                let text = format!("subset {name} of {}, which is older, counts", first.meta());
+                reasons.push(Reason::lost(&codes::RULE_SHADOWED, "spec.subsets", text));
+            }
+        }
+        reasons
+    }
+
+    fn rule_object(&self, meta: &ObjectMeta) -> Option<&DestinationRule> {
+        self.reports.traffic.values().find_map(|report| match &report.good {
+            Some((_, TrafficObject::DestinationRule(rule))) if rule.meta() == meta => Some(&**rule),
+            _ => None,
+        })
+    }
+
+    /// The rule in force for a client of a service, if an object is part of it; else the object that is.
+    fn rule_of(
+        &self,
+        service: &MergedService,
+        client: RuleClient<'_>,
+        object: &ObjectMeta,
+    ) -> Result<Arc<DestinationRule>, Option<ObjectMeta>> {
+        let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
+        match rules.rule(client, &service.primary.namespace) {
+            Some(rule) if rule.objects.contains(object) => Ok(Arc::clone(rule)),
+            Some(rule) => Err(Some(rule.meta().clone())),
+            None => Err(None),
+        }
+    }
+
+    /// Whether east-west gateways are held to it.
+    fn holds_at_gateways(&self, rule: &DestinationRule) -> bool {
+        let nobody = Namespace::default();
+        let services = all_seen(self.context, &rule.host, &nobody);
+        services.into_iter().filter(|service| is_exported(self.context, service)).any(|service| {
+            let rules = self.context.traffic.destination_rules.of(service.hostname().as_str());
+            let owners = rules.owners(&service.primary.namespace);
+            owners.is_some_and(|one| one.objects.contains(rule.meta()))
+        })
+    }
+
+    fn has_services(&self, host: &HostPattern) -> bool {
+        match host {
+            HostPattern::Exact(host) => {
+                self.context.services.contains_key(host.as_str())
+                    || self.context.private.contains_key(host.as_str())
+            }
+            HostPattern::Under(_) => self
+                .context
+                .all_services()
+                .any(|one| host.contains(&HostPattern::of_service(one.hostname()))),
+        }
+    }
+
+    /// Settings for ports that no service of the rule has.
+    fn ports_of_rule(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
+        let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));
+        let subsets = rule.subsets.iter().filter_map(|(name, subset)| {
+            let all = super::objects::items(object, "/spec/subsets");
+            let at = all.iter().position(|one| one["name"] == **name).unwrap_or_default();
+            Some((subset.policy.as_ref()?, format!("spec.subsets[{at}].trafficPolicy")))
+        });
+        let policies: Vec<(&Arc<TrafficPolicy>, String)> = policies.chain(subsets).collect();
+        if policies.iter().all(|(policy, _)| policy.ports.is_empty()) {
+            return Vec::new();
+        }
+        let is_of_host = |one: &&Arc<MergedService>| {
+            rule.host.contains(&HostPattern::of_service(one.hostname()))
+        };
+        let services = self.context.all_services().filter(is_of_host);
+        let has: BTreeSet<u16> =
+            services.flat_map(|one| proxied(one).map(|port| port.number)).collect();
+        let list = has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
+        let mut reasons = Vec::new();
+        for (policy, path) in policies {
+            for port in policy.ports.keys().filter(|port| !has.contains(port)) {
+                let text = format!("{} has no port {port}; it has {list}", rule.host);
+                let path = port_path(object, &path, *port);
+                reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
+            }
+        }
+        reasons
+    }
+}

@@ -1,0 +1,64 @@
+//! What becomes of an object of the mesh's configuration, as it is shown.
+
+use serde::Serialize;
+
+use crate::codes::Code;
+use crate::traffic::Reason;
+
+/// What becomes of an object: an entry of `/debug/config`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigState {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Which of the stores it is from: `config` is all that are read as one.
+    pub store: &'static str,
+    /// In a word.
+    pub state: ObjectStanding,
+    /// How many node ids are given something because of it.
+    pub proxies: usize,
+    /// What its owner should know.
+    pub reasons: Vec<ConfigReason>,
+}
+
+/// What becomes of an object, in a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ObjectStanding {
+    /// All of it counts.
+    InForce,
+    /// A part of it has no effect.
+    Partly,
+    /// Others come first wherever it could hold.
+    Shadowed,
+    /// It can't be read.
+    Refused,
+    /// Nothing that is known could use it, whoever is connected.
+    Unused,
+}
+
+/// Something about a part of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigReason {
+    /// What kind of thing it is.
+    pub code: &'static str,
+    /// Where: `spec.http[1].route[0]`.
+    pub path: String,
+    /// What was found, and what becomes of it.
+    pub text: String,
+}
+
+impl ConfigReason {
+    pub(super) fn new(code: &Code, path: impl Into<String>, text: impl Into<String>) -> Self {
+        Self { code: code.id, path: path.into(), text: text.into() }
+    }
+}
+
+impl From<&Reason> for ConfigReason {
+    fn from(reason: &Reason) -> Self {
+        Self::new(reason.code, reason.path.clone(), reason.text.clone())
+    }
+}

@@ -1,0 +1,49 @@
+//! Each object of the traffic configuration as it was last read.
+
+use std::sync::Arc;
+
+use imbl::OrdMap;
+use serde_json::Value;
+
+use super::destination_rule::DestinationRule;
+use super::gateway_route::{GatewayRoute, ReferenceGrant};
+use super::object::{ObjectMeta, ObjectState};
+use super::sidecar::Sidecar;
+use super::virtual_service::VirtualService;
+use crate::model::ObjectKey;
+
+/// An object that was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TrafficObject {
+    /// A DestinationRule.
+    DestinationRule(Arc<DestinationRule>),
+    /// A VirtualService.
+    VirtualService(Arc<VirtualService>),
+    /// A Sidecar.
+    Sidecar(Arc<Sidecar>),
+    /// An HTTPRoute or a GRPCRoute.
+    GatewayRoute(Arc<GatewayRoute>),
+    /// A ReferenceGrant.
+    ReferenceGrant(ObjectMeta, Arc<ReferenceGrant>),
+}
+
+/// An object, and what is said of it.
+#[derive(Debug)]
+pub struct TrafficReport {
+    /// The last of it that made sense, as it was stored and as it was read.
+    pub good: Option<(Arc<Value>, TrafficObject)>,
+    /// What counts where none of it ever did: see [`DestinationRule::guard`].
+    pub guard: Option<TrafficObject>,
+    /// How it was taken as it is now.
+    pub state: ObjectState,
+}
+
+impl TrafficReport {
+    /// What of it counts.
+    pub fn in_force(&self) -> Option<&TrafficObject> {
+        self.good.as_ref().map(|(_, read)| read).or(self.guard.as_ref())
+    }
+}
+
+/// All objects that are read, each as it was last read. A clone shares everything.
+pub type TrafficReports = OrdMap<ObjectKey, Arc<TrafficReport>>;
