@@ -3,6 +3,7 @@
 //! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
 //! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
 
+mod config;
 mod finding;
 mod injection;
 mod roots;
@@ -27,13 +28,16 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust, injection
+    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust, injection; or
+    /// 'config' alone: what becomes of each object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
     /// Look into the config cluster's Secrets: those that look like members' and are none, whether members trust the
     /// same roots, and what their API servers do while the webhook doesn't answer
     #[arg(long)]
     secrets: bool,
+    #[command(flatten)]
+    config: config::ObjectCheckArgs,
     #[command(flatten)]
     traffic: traffic::TrafficArgs,
     #[command(flatten)]
@@ -128,12 +132,21 @@ const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &code
 
 /// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
 pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
-    if let Some(strange) = args.categories.iter().find(|one| !CATEGORIES.contains(&one.as_str())) {
+    let is_known = |one: &&String| *one == config::CATEGORY || CATEGORIES.contains(&one.as_str());
+    if let Some(strange) = args.categories.iter().find(|one| !is_known(one)) {
         let known = CATEGORIES.join(", ");
         return Err(CommandFailure::usage(format!(
-            "{strange:?} is no category; there are {known}"
+            "{strange:?} is no category; there are {known}, and config"
         )));
     }
+    if args.categories.iter().any(|one| one == config::CATEGORY) {
+        let alone = args.categories.len() == 1 && !args.secrets && !args.traffic.traffic;
+        if !alone {
+            return Err(CommandFailure::usage("'config' is checked alone"));
+        }
+        return config::run(&args.config, &args.hub.namespace, &args.ask).await;
+    }
+    args.config.refuse()?;
     let client = AdminClient::new(&args.ask.connect)?;
     if args.traffic.traffic {
         return traffic::run(&args.traffic, &client, &args.ask.show).await;

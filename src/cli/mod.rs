@@ -21,6 +21,7 @@ mod inject;
 mod list;
 mod network;
 mod network_join;
+mod offline_mesh;
 mod output;
 mod policy;
 mod proxy;

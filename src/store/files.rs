@@ -57,6 +57,49 @@ pub fn read_once(directory: &Path, system_namespace: &str) -> Objects {
     files.look(directory, Instant::now()).unwrap_or_else(|| files.objects())
 }
 
+/// What some files of manifests hold.
+#[derive(Debug, Default)]
+pub struct ManifestContents {
+    /// The objects that a directory of configuration may hold; among the warnings are files that can't be read wholly.
+    pub objects: Objects,
+    /// What member clusters have: Services and Pods.
+    pub members: Vec<Value>,
+}
+
+/// Reads files of manifests, each by the name that warnings give it, as those of a directory of configuration are read; of two
+/// objects of one name the one in the first file (by name) counts.
+pub fn read_manifests(
+    files: impl IntoIterator<Item = (String, Vec<u8>)>,
+    system_namespace: &str,
+) -> ManifestContents {
+    let mut all = DirectoryFiles::new(system_namespace.to_owned());
+    let mut found = Vec::new();
+    for (name, bytes) in files {
+        let mut file = ConfigFile { was_good: true, ..ConfigFile::default() };
+        match parse(&name, &bytes, system_namespace) {
+            Ok(ParsedFile { objects, members }) => {
+                file.objects = objects;
+                found.extend(members.into_iter().map(|(object, _)| object));
+            }
+            Err(FileFault { mut wrong, good }) => {
+                file.objects = good;
+                wrong.text = format!("STR0219: {}", wrong.text);
+                file.warnings = vec![wrong];
+            }
+        }
+        all.files.insert(name, Arc::new(file));
+    }
+    ManifestContents { objects: all.objects(), members: found }
+}
+
+/// The files of a directory that count as manifests, by path.
+///
+/// # Errors
+/// The directory can't be read.
+pub fn manifests_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    Ok(names(directory)?.into_keys().map(|name| directory.join(name)).collect())
+}
+
 async fn run(
     directory: PathBuf,
     system_namespace: String,
@@ -268,7 +311,8 @@ impl DirectoryFiles {
         let mut file = before.map(|file| ConfigFile::clone(file)).unwrap_or_default();
         file.stamp = read.0;
         match read.1 {
-            Ok((objects, warnings)) => {
+            Ok(ParsedFile { objects, members }) => {
+                let warnings = members.into_iter().map(|(_, warning)| warning).collect();
                 (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
             }
             Err(FileFault { mut wrong, good }) => {
@@ -380,7 +424,13 @@ fn read(path: &Path) -> io::Result<(Stamp, Vec<u8>)> {
     Ok((stamp, bytes))
 }
 
-type Parsed = (Vec<(ObjectId, StoreObject)>, Vec<Warning>);
+/// What a file holds.
+#[derive(Default)]
+struct ParsedFile {
+    objects: Vec<(ObjectId, StoreObject)>,
+    /// What member clusters have, each with what is said of it where it is in a directory of configuration.
+    members: Vec<(Value, Warning)>,
+}
 
 /// The first thing that is wrong in a file, and what of it is good.
 struct FileFault {
@@ -389,14 +439,14 @@ struct FileFault {
 }
 
 /// The objects of one file.
-fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<Parsed, FileFault> {
+fn parse(name: &str, bytes: &[u8], system_namespace: &str) -> Result<ParsedFile, FileFault> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(FileFault { wrong: warning(name, None, "is not UTF-8"), good: Vec::new() });
     };
     parse_text(name, text, system_namespace).map_err(|wrong| {
         let each = documents(text).into_iter();
         let good = each.filter_map(|one| parse_text(name, one, system_namespace).ok());
-        FileFault { wrong, good: good.flat_map(|(objects, _)| objects).collect() }
+        FileFault { wrong, good: good.flat_map(|parsed| parsed.objects).collect() }
     })
 }
 
@@ -422,7 +472,7 @@ fn is_marker(line: &str) -> bool {
 }
 
 /// The objects of a text, or the first thing that is wrong in it.
-fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<Parsed, Warning> {
+fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFile, Warning> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: 64 },
         with_snippet: false,
@@ -435,20 +485,21 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<Parsed, 
             // The parser's own message may quote the text, which may be a Secret.
             warning(name, at, "is neither YAML nor JSON there")
         })?;
-    let mut objects = Vec::new();
-    let mut warnings = Vec::new();
+    let mut parsed = ParsedFile::default();
     for document in documents {
         let line = document.referenced.line();
         let at = Some((document_at(text, line), line));
         for object in object::read(document.value, system_namespace) {
             match object {
-                Ok(object) => objects.push(object),
-                Err(UnusableObject::Ignored(fact)) => warnings.push(warning(name, at, &fact)),
+                Ok(object) => parsed.objects.push(object),
+                Err(UnusableObject::OfMember(object, fact)) => {
+                    parsed.members.push((object, warning(name, at, &fact)));
+                }
                 Err(UnusableObject::Invalid(fact)) => return Err(warning(name, at, &fact)),
             }
         }
     }
-    Ok((objects, warnings))
+    Ok(parsed)
 }
 
 fn warning(file: &str, at: Option<(usize, u64)>, text: &str) -> Warning {
@@ -477,7 +528,7 @@ fn document_at(text: &str, line: u64) -> usize {
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
     let objects = match parse("fuzz.yaml", bytes, "strait-system") {
-        Ok((objects, _)) => objects,
+        Ok(parsed) => parsed.objects,
         Err(bad) => bad.good,
     };
     assert!(objects.iter().all(|(key, _)| !key.kind.is_empty() && !key.name.name.is_empty()));

@@ -370,7 +370,7 @@ impl From<SecretObject> for ReadObject {
                 annotations: owned(metadata.annotations),
                 data,
             }),
-            Err(UnusableObject::Invalid(fact) | UnusableObject::Ignored(fact)) => {
+            Err(UnusableObject::Invalid(fact) | UnusableObject::OfMember(_, fact)) => {
                 Self::Unusable(name, fact)
             }
         }

@@ -47,8 +47,8 @@ impl ObjectId {
 pub(super) enum UnusableObject {
     /// The file is wrong.
     Invalid(String),
-    /// It is fine, and means nothing here.
-    Ignored(String),
+    /// It is fine, and is what member clusters have: with its namespace, and what is said of it here.
+    OfMember(Value, String),
 }
 
 /// Kinds that live outside any namespace. The rest gets the system namespace where it names none.
@@ -123,7 +123,8 @@ fn one(
         })),
         ("", "Service" | "Pod") => {
             let fact = format!("{kind} {name} is ignored: services come from member clusters");
-            return Err(UnusableObject::Ignored(fact));
+            document["metadata"]["namespace"] = name.namespace.as_ref().into();
+            return Err(UnusableObject::OfMember(document, fact));
         }
         _ => {
             if let Some(metadata) = document.get_mut("metadata").and_then(Value::as_object_mut)

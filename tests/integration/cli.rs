@@ -49,6 +49,9 @@ fn exit_codes_tell_kinds_of_trouble_apart() {
         (64, vec!["status", "--timeout", "soon"]),
         (64, vec!["status", "--server", "ftp://x"]),
         (64, vec!["explain", "a.b", "c.d:http"]),
+        (64, vec!["check", "-f", "/nowhere"]),
+        (64, vec!["check", "config", "clusters"]),
+        (64, vec!["check", "config", "-f", "/nowhere"]),
         (69, vec!["status", "--server", nobody, "--token-file", token]),
         (77, vec!["status", "--server", nobody, "--token-file", "/nowhere/token"]),
     ] {

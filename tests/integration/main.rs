@@ -10,6 +10,7 @@
 mod access;
 mod archive;
 mod bundle;
+mod checked;
 mod cli;
 mod demo;
 mod events;

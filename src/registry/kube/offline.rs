@@ -1,6 +1,6 @@
 //! A cluster without its API server: what its answers mean, from their bytes.
 //!
-//! For tests, benches and fuzzers. Everything but the connection is what [`super::run`] uses.
+//! For files of manifests, tests, benches and fuzzers. Everything but the connection is what [`super::run`] uses.
 
 use std::sync::Arc;
 
@@ -33,6 +33,19 @@ impl Offline {
         Self::with(piece, EndpointMetadata::Lean)
     }
 
+    /// The same in another DNS domain, trust domain and system namespace.
+    pub fn in_mesh(domain: &str, trust_domain: &str, system_namespace: &str) -> Self {
+        Self::of(
+            ReadSettings {
+                domain: domain.into(),
+                trust_domain: trust_domain.into(),
+                system_namespace: system_namespace.into(),
+                metadata: EndpointMetadata::Lean,
+            },
+            usize::MAX,
+        )
+    }
+
     /// The same, where proxies are sent so much about endpoints.
     pub fn telling(self, metadata: EndpointMetadata) -> Self {
         Self::with(self.piece, metadata)
@@ -45,6 +58,10 @@ impl Offline {
             system_namespace: "strait-system".into(),
             metadata,
         };
+        Self::of(settings, piece)
+    }
+
+    fn of(settings: ReadSettings, piece: usize) -> Self {
         let scope = Arc::new(Scope::new(settings, Arc::clone(&COMMON)));
         Self {
             index: KubeIndex::new(Arc::clone(&scope)),

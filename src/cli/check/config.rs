@@ -1,0 +1,154 @@
+//! `strait check config`: what becomes of each object of the mesh's configuration, in a mesh that runs or, with `-f`, in
+//! one that is made of files alone.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::list::QueryArgs;
+use crate::cli::offline_mesh::{OfflineMesh, read_files};
+use crate::cli::output::{
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, text,
+};
+use crate::codes;
+use crate::explain::{ConfigQuery, ConfigView};
+
+/// The word that asks for it.
+pub(super) const CATEGORY: &str = "config";
+
+/// The flags of `strait check config`.
+#[derive(Debug, Args)]
+pub(crate) struct ObjectCheckArgs {
+    /// With 'config': look at these files and directories, or '-' for standard input, without a control plane
+    #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
+    files: Vec<PathBuf>,
+}
+
+impl ObjectCheckArgs {
+    /// Refuses flags that mean nothing elsewhere.
+    pub(super) fn refuse(&self) -> Result<(), CommandFailure> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        Err(CommandFailure::usage("-f goes with 'config'").next("strait check config -f FILE"))
+    }
+}
+
+const FINDINGS: TableLayout = TableLayout {
+    kind: "finding",
+    name: |row| format!("{}/{}", text(&row["code"]), text(&row["object"])),
+    columns: &[
+        Column::new("STATE", |row, _| match row["state"].as_str() {
+            Some(state @ ("refused" | "partly" | "shadowed")) => Cell::bad(state),
+            Some(state @ "unused") => Cell::doubtful(state),
+            _ => text(&row["state"]).into(),
+        }),
+        Column::new("OBJECT", |row, _| text(&row["object"]).into()),
+        Column::new("CODE", |row, _| text(&row["code"]).into()),
+        Column::new("PATH", |row, _| text(&row["path"]).into()),
+        Column::new("FINDING", |row, _| text(&row["text"]).into()),
+        Column::wide("NEXT", |row, _| text(&row["next"]).into()),
+    ],
+};
+
+/// Runs `strait check config`. Exit code 2: an object, or a part of one, has no effect.
+pub(super) async fn run(
+    args: &ObjectCheckArgs,
+    system_namespace: &str,
+    ask: &QueryArgs,
+) -> CommandResult {
+    let look = OutputStyle::of_stdout();
+    if args.files.is_empty() {
+        let answer = ask.ask("/debug/config", &[]).await?;
+        output::print(&render(&answer.raw, &answer.value, &ask.show, &look))?;
+        return Ok(exit(&answer.value));
+    }
+    let mesh = OfflineMesh::of(read_files(&args.files)?, system_namespace)?;
+    let view = ConfigView::new(&mesh.context, &mesh.reports, &[]).of_files();
+    let states = view.states(&ConfigQuery::default());
+    let answer = serde_json::to_value(&states).map_err(CommandFailure::of)?;
+    let raw = serde_json::to_string_pretty(&states).map_err(CommandFailure::of)? + "\n";
+    output::print(&render(&raw, &answer, &ask.show, &look))?;
+    for warning in &mesh.warnings {
+        eprintln!("{}", clean(&warning.to_string()));
+    }
+    let unknown = view.unknown_hosts();
+    if !unknown.is_empty() {
+        let hosts = unknown.into_iter().collect::<Vec<_>>().join(", ");
+        eprintln!(
+            "{}",
+            clean(&format!(
+                "no file has a service {hosts}: whether it is there, a control plane knows (strait check config)"
+            ))
+        );
+    }
+    let unread =
+        mesh.warnings.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id));
+    Ok(if unread { Exit::Unhealthy } else { exit(&answer) })
+}
+
+/// Whether some object, or a part of one, has no effect.
+fn exit(states: &Value) -> Exit {
+    let is_bad =
+        |state: &Value| matches!(state["state"].as_str(), Some("refused" | "partly" | "shadowed"));
+    if items(states).iter().any(is_bad) { Exit::Unhealthy } else { Exit::Fine }
+}
+
+/// What was found, a line for each reason, and how many objects are how.
+fn render(raw: &str, states: &Value, show: &Show, look: &OutputStyle) -> String {
+    if matches!(show.output, Format::Json | Format::Yaml) {
+        return FINDINGS.render(raw, states, show, look);
+    }
+    let rows: Vec<Value> = items(states).iter().flat_map(findings).collect();
+    let rows = Value::Array(rows);
+    if show.output == Format::Name {
+        return FINDINGS.render(raw, &rows, show, look);
+    }
+    let mut out = String::new();
+    if !items(&rows).is_empty() {
+        out += &FINDINGS.render(raw, &rows, show, look);
+        out.push('\n');
+    }
+    let mut counts = BTreeMap::<String, usize>::new();
+    for state in items(states) {
+        let standing = match state["state"].as_str() {
+            Some("inForce") => "in force".to_owned(),
+            _ => text(&state["state"]),
+        };
+        *counts.entry(standing).or_default() += 1;
+    }
+    let total = items(states).len();
+    let counts: Vec<_> = counts.iter().map(|(state, count)| format!("{count} {state}")).collect();
+    out += &match total {
+        0 => "There are no objects of the mesh's configuration.\n".to_owned(),
+        1 => format!("1 object: {}\n", counts.join(", ")),
+        _ => format!("{total} objects: {}\n", counts.join(", ")),
+    };
+    if show.output == Format::Table {
+        let codes: BTreeMap<_, _> =
+            items(&rows).iter().map(|row| (text(&row["code"]), text(&row["next"]))).collect();
+        out.extend(codes.iter().map(|(code, next)| format!("strait help {code}: {next}\n")));
+    }
+    out
+}
+
+/// A row for each reason of an object.
+fn findings(state: &Value) -> Vec<Value> {
+    let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
+    let object = format!("{} {}/{}", name[0], name[1], name[2]);
+    let row = |reason: &Value| {
+        let code = codes::find(reason["code"].as_str().unwrap_or_default());
+        json!({
+            "state": state["state"],
+            "object": object,
+            "code": reason["code"],
+            "path": reason["path"],
+            "text": reason["text"],
+            "next": code.map_or("", |code| code.next),
+        })
+    };
+    items(&state["reasons"]).iter().map(row).collect()
+}

@@ -1,0 +1,163 @@
+//! The mesh as some files have it, made by what makes it where a control plane runs: the same readers, the same indexes,
+//! the same event loop's state.
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::failure::CommandFailure;
+use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
+use crate::apiserver::Encoding;
+use crate::explain::ConfigReports;
+use crate::mesh::{Defaults, MeshConfig};
+use crate::model::{ClusterId, EndpointMetadata};
+use crate::push::PushContext;
+use crate::push::context::FixedSettings;
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::registry::kube::offline::{Offline, OfflineResponse};
+use crate::registry::service_entry::EntryIndex;
+use crate::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
+use crate::store::files::{ManifestContents, manifests_in, read_manifests};
+use crate::store::{CONFIG_MAPS, Warning};
+use crate::traffic::{KindSettings, TrafficIndex};
+
+/// The DNS domain, and the trust domain, of a mesh that doesn't say otherwise.
+const DOMAIN: &str = "cluster.local";
+/// The cluster that Services in files are of.
+const CLUSTER: &str = "files";
+
+/// A mesh of files.
+pub(super) struct OfflineMesh {
+    /// What is in force.
+    pub(super) context: Arc<PushContext>,
+    /// What is said of each object.
+    pub(super) reports: ConfigReports,
+    /// What of the files can't be read, or counts for nothing.
+    pub(super) warnings: Vec<Warning>,
+}
+
+/// Reads files, directories (not what is in directories there), and standard input for `-`.
+///
+/// # Errors
+/// One of them can't be read.
+pub(super) fn read_files(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
+    let wrong = |path: &Path, error: std::io::Error| {
+        CommandFailure::usage(format!("{} can't be read: {error}", path.display()))
+    };
+    let mut files = Vec::new();
+    for path in paths {
+        if *path == Path::new("-") {
+            let mut bytes = Vec::new();
+            std::io::stdin().read_to_end(&mut bytes).map_err(|error| wrong(path, error))?;
+            files.push(("standard input".to_owned(), bytes));
+            continue;
+        }
+        let all = match path.is_dir() {
+            true => manifests_in(path).map_err(|error| wrong(path, error))?,
+            false => vec![path.clone()],
+        };
+        for path in all {
+            let bytes = std::fs::read(&path).map_err(|error| wrong(&path, error))?;
+            files.push((path.display().to_string(), bytes));
+        }
+    }
+    Ok(files)
+}
+
+impl OfflineMesh {
+    /// The mesh that these files make, with this system namespace.
+    ///
+    /// # Errors
+    /// Its mesh config can't be used, or what member clusters have makes no sense.
+    pub(super) fn of(
+        files: Vec<(String, Vec<u8>)>,
+        system_namespace: &str,
+    ) -> Result<Self, CommandFailure> {
+        let ManifestContents { objects, members } = read_manifests(files, system_namespace);
+        let defaults = Defaults {
+            domain: DOMAIN.to_owned(),
+            trust_domain: DOMAIN.to_owned(),
+            namespace: system_namespace.to_owned(),
+        };
+        let named = |name: &str| {
+            objects
+                .config_maps
+                .iter()
+                .find(|map| &*map.name.namespace == system_namespace && &*map.name.name == name)
+        };
+        let text = CONFIG_MAPS.into_iter().find_map(named).and_then(|map| map.data.get("mesh"));
+        let config = match text {
+            Some(text) => MeshConfig::parse(text, &defaults).map_err(|error| {
+                CommandFailure::coded(&crate::codes::MESH_CONFIG, format!("mesh config: {error}"))
+            })?,
+            None => MeshConfig::new(&defaults),
+        };
+        let mut entries = EntryIndex::new(&config.trust_domain);
+        entries.export_by_default(&config.default_service_export_to);
+        let mut traffic = TrafficIndex::new(KindSettings::of(DOMAIN, &config));
+        let settings = AccessSettings {
+            root: config.root_namespace.as_str().into(),
+            errors: PolicyErrors::default(),
+        };
+        let mut access = AccessIndex::new(settings.clone());
+        let mut state = MeshState::new(Arc::new(FixedSettings {
+            domain: DOMAIN.to_owned(),
+            trust_domain: config.trust_domain.clone(),
+            system_namespace: system_namespace.to_owned(),
+            config_cluster: Some(ClusterId::from(CLUSTER)),
+            allow_direct_cross_network: false,
+            metadata: EndpointMetadata::Lean,
+            cluster_aliases: [].into(),
+        }));
+        let services = services(&members, &objects.others, &config, system_namespace)?;
+        state.apply(MeshEvent::MeshConfig(Arc::new(config)));
+        state.apply(MeshEvent::Registry(services));
+        if let Some(change) = access.apply(&settings, &objects.others) {
+            state.apply(MeshEvent::Access(change.policies, change.causes));
+        }
+        if let Some(change) = entries.apply(&objects.others) {
+            let shard = ShardKey::service_entries();
+            let update = RegistryUpdate { shard, epoch: Epoch(0), change };
+            state.apply(MeshEvent::Entries(update, Arc::clone(entries.selections())));
+        }
+        if let Some(update) = traffic.apply(&objects.others) {
+            state.apply(MeshEvent::Traffic(update));
+        }
+        state.apply(MeshEvent::Complete);
+        state.apply(MeshEvent::CompleteWithoutNames);
+        let (context, _) = state.next_version().expect("the first version always differs");
+        let reports = ConfigReports {
+            objects: objects.others.clone(),
+            traffic: traffic.reports().clone(),
+            entries: entries.problems().into(),
+        };
+        Ok(Self { context, reports, warnings: objects.warnings })
+    }
+}
+
+/// The Services of the files, with their endpoints and pods, as those of one cluster.
+fn services(
+    members: &[Value],
+    others: &crate::model::Collection,
+    config: &MeshConfig,
+    system_namespace: &str,
+) -> Result<RegistryUpdate, CommandFailure> {
+    let mut cluster = Offline::in_mesh(DOMAIN, &config.trust_domain, system_namespace);
+    let slices = others.iter().filter(|(key, _)| &*key.kind == "EndpointSlice");
+    let slices: Vec<&Value> = slices.map(|(_, object)| &**object).collect();
+    let of = |kind: &str| members.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
+    for (plural, items) in
+        [("services", of("Service")), ("pods", of("Pod")), ("endpointslices", slices)]
+    {
+        let list = json!({ "metadata": { "resourceVersion": "1" }, "items": items }).to_string();
+        let what = OfflineResponse::List;
+        cluster
+            .take(plural, what, Encoding::Json, list.as_bytes())
+            .map_err(|error| CommandFailure::failed(format!("{plural}: {error}")))?;
+    }
+    let shard = ShardKey::kubernetes(ClusterId::from(CLUSTER));
+    let change = ShardChange::Reset(cluster.everything());
+    Ok(RegistryUpdate { shard, epoch: Epoch(0), change })
+}

@@ -1,0 +1,114 @@
+//! What becomes of the objects of the mesh's configuration: of files alone, and in a mesh that runs.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::mesh::{Member, SOON, Setup, holds, text, wait_until};
+
+fn virtual_service(name: &str, host: &str, to: &str) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": "VirtualService",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": { "hosts": [host], "http": [{ "route": [{ "destination": { "host": to } }] }] },
+    })
+}
+
+fn service(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": { "clusterIP": "172.16.0.9", "ports": [{ "name": "http", "port": 80 }] },
+    })
+}
+
+/// The exit code, and what `strait check config` prints of these objects, in one file each.
+fn checked(objects: &[(&str, &Value)], flags: &[&str]) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, object) in objects {
+        std::fs::write(folder.path().join(name), object.to_string()).expect("written");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .args(["check", "config", "-f"])
+        .arg(folder.path())
+        .args(flags)
+        .env_clear()
+        .output()
+        .expect("the program runs");
+    (output.status.code(), text(&output))
+}
+
+#[test]
+fn files_are_checked_without_a_control_plane() {
+    let (web, good) = (service("web"), virtual_service("web", "web", "web"));
+    let (code, told) = checked(&[("web.json", &web), ("vs.json", &good)], &[]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("1 object: 1 in force"), "{told}");
+
+    // A service that no file has may be there nevertheless: that is said once, and is no finding.
+    let other = virtual_service("other", "web", "other");
+    let (code, told) = checked(&[("web.json", &web), ("vs.json", &other)], &[]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("no file has a service other.shop.svc.cluster.local"), "{told}");
+
+    // Of a service that is there, all is known.
+    let mut port = good.clone();
+    port["spec"]["http"][0]["route"][0]["destination"]["port"] = json!({ "number": 81 });
+    let (code, told) = checked(&[("web.json", &web), ("vs.json", &port)], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    for part in [
+        "VirtualService shop/web",
+        "spec.http[0].route[0].destination",
+        "has no port 81; it has 80",
+        "strait help STR1043",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+
+    let younger = virtual_service("young", "web", "web");
+    let both = [("web.json", &web), ("vs.json", &good), ("young.json", &younger)];
+    let (code, told) = checked(&both, &["-o", "json"]);
+    let states: Value = serde_json::from_str(&told).expect("the entries as they are");
+    assert_eq!((code, states[0]["state"].as_str()), (Some(2), Some("inForce")), "{told}");
+    assert_eq!(states[1]["state"], "shadowed", "of one age the first by name has the host: {told}");
+    assert_eq!(states[1]["reasons"][0]["code"], "STR1024", "{told}");
+
+    // What is no manifest is told with its place, and what is good of the rest is looked at.
+    let (code, told) = checked(&[("web.json", &web), ("bad.json", &json!({ "kind": "X" }))], &[]);
+    assert_eq!(code, Some(2), "{told}");
+    assert!(told.contains("bad.json, document 1, line 1: STR0219"), "{told}");
+}
+
+#[tokio::test]
+async fn objects_of_a_mesh_that_runs_are_checked_as_they_change() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    setup.put("vs", &virtual_service("web", "web", "wbe"));
+    let server = setup.start_ready().await;
+    let checked = async |code: i32, part: &str| {
+        wait_until(SOON, async || {
+            let output = server.strait(&["check", "config"]).await;
+            let told = text(&output);
+            holds(output.status.code() == Some(code) && told.contains(part), told)
+        })
+        .await;
+    };
+    checked(2, "STR1041").await;
+    setup.put("vs", &virtual_service("web", "web", "web"));
+    checked(0, "1 object: 1 in force").await;
+    // The last good form holds on, and that is said.
+    let mut bad = virtual_service("web", "web", "web");
+    bad["spec"]["http"][0]["timeout"] = json!("soon");
+    setup.put("vs", &bad);
+    checked(2, "STR1052").await;
+    let states = server.admin.json("/debug/config?kind=VirtualService&namespace=shop").await;
+    assert_eq!((states[0]["state"].as_str(), states[1].is_null()), (Some("refused"), true));
+    let none = server.admin.json("/debug/config?kind=VirtualService&namespace=other").await;
+    assert_eq!(none, json!([]));
+    setup.take_out("vs");
+    checked(0, "There are no objects").await;
+}
