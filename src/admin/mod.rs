@@ -14,6 +14,7 @@ mod sources;
 mod stored;
 mod token;
 mod views;
+mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -74,6 +75,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
         .route("/debug/explain/policy", get(access::explained))
+        .route("/debug/explain/route", get(walk::walked))
         .route("/debug/config", get(access::objects))
         .route("/debug/config/reach", get(access::reach))
         .route("/debug/certificates", get(certificates))

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::explain_policy::{self, ExplainPolicyArgs};
+use super::explain_route::{self, ExplainRouteArgs};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::{Follow, LastShown, QueryArgs, watch_pause};
 use super::output::{self, Cell, Format, OutputStyle, Show, clean, items, text};
@@ -39,12 +40,16 @@ pub(crate) struct ExplainArgs {
 enum OtherQuestion {
     /// Say who may call a workload, and which policy says so
     Policy(ExplainPolicyArgs),
+    /// Say which way a request goes through what a proxy is sent, which rule decides, and which don't
+    Route(ExplainRouteArgs),
 }
 
 /// Runs `strait explain`: at once, until it is well, or again and again.
 pub(crate) async fn run(args: &ExplainArgs) -> CommandResult {
-    if let Some(OtherQuestion::Policy(args)) = &args.other {
-        return explain_policy::run(args).await;
+    match &args.other {
+        Some(OtherQuestion::Policy(args)) => return explain_policy::run(args).await,
+        Some(OtherQuestion::Route(args)) => return explain_route::run(args).await,
+        None => {}
     }
     let service = args.service.as_deref().unwrap_or_default();
     let (hostname, port) = match service.split_once(':') {

@@ -15,6 +15,7 @@ pub mod duration;
 mod events;
 mod explain;
 mod explain_policy;
+mod explain_route;
 mod failure;
 mod history;
 mod inject;

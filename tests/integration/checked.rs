@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::mesh::{Member, SOON, Setup, holds, text, wait_until};
+use super::mesh::{Member, Proxy, SOON, Setup, endpoints_until, holds, text, wait_until};
 
 fn virtual_service(name: &str, host: &str, to: &str) -> Value {
     json!({
@@ -111,4 +111,45 @@ async fn objects_of_a_mesh_that_runs_are_checked_as_they_change() {
     assert_eq!(none, json!([]));
     setup.take_out("vs");
     checked(0, "There are no objects").await;
+}
+
+#[tokio::test]
+async fn a_request_is_explained_by_the_rule_that_decides() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let mut rules = virtual_service("web", "web", "web");
+    let gone =
+        json!({ "match": [{ "uri": { "prefix": "/gone" } }], "directResponse": { "status": 410 } });
+    rules["spec"]["http"].as_array_mut().expect("a list").insert(0, gone);
+    setup.put("vs", &rules);
+    let server = setup.start_ready().await;
+    let proxy = Proxy::sidecar("east");
+    let client = server.connect(&setup, &proxy).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    let name = format!("{}.shop", proxy.name);
+    let explained = async |more: &[&str]| {
+        let output = server.strait(&[&["explain", "route", &name][..], more].concat()).await;
+        (output.status.code(), text(&output))
+    };
+    let (code, told) = explained(&["GET", "http://web/", "--header", "x-a=b"]).await;
+    assert_eq!(code, Some(0), "{told}");
+    for part in [
+        "rule          VirtualService shop/web spec.http[1]",
+        "outbound|80||web.shop.svc.cluster.local (2 endpoints)",
+        "VirtualService shop/web spec.http[0]: the path / does not begin with /gone",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let (code, told) = explained(&["GET", "http://web/gone", "-o", "json"]).await;
+    let answer: Value = serde_json::from_str(&told).expect("the answer as it is");
+    assert_eq!((code, &answer["answer"]), (Some(2), &json!(410)), "{told}");
+    assert_eq!(answer["rule"]["index"], 0, "{told}");
+    assert_eq!(answer["proxy"], proxy.id(), "{told}");
+    let (code, told) = explained(&["GET", "ftp://web/"]).await;
+    assert!(code == Some(1) || code == Some(64), "{code:?}: {told}");
+    assert!(told.contains("ftp is none of http, https, grpc"), "{told}");
+    let (code, told) = explained(&["GET", "http://web/", "--header", "nothing"]).await;
+    assert_eq!(code, Some(64), "{told}");
 }

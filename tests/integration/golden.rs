@@ -105,6 +105,9 @@ struct ProxyFile {
     /// Services, as `name.namespace` or with `:port`, of which `explain.txt` speaks.
     #[serde(default)]
     explain: Vec<String>,
+    /// Requests, of whose ways `route.txt` speaks: `METHOD URL`, and behind it `K:V` for each header, `sni=S`, `from=NS/SA`.
+    #[serde(default)]
+    requests: Vec<String>,
     /// By type (`cds`, ...): the resources that are shown (`*` at the end stands for any), and the
     /// fields of each, as paths with `*` for the items of a list; no paths: all of it. Of others the
     /// name alone is. A type that isn't named is shown in full.
@@ -244,6 +247,7 @@ impl Findings {
                 }
                 self.explained(estate, proxy, expected).await;
                 self.configured(estate, expected).await;
+                self.walked(estate, proxy, expected).await;
                 for kind in ResourceType::ALL {
                     let shown = shown(proxy, kind, &collected);
                     self.compare(&expected.join(format!("{}.yaml", kind.short())), &shown);
@@ -318,6 +322,28 @@ impl Findings {
             lines += &self.explanation(&answer);
         }
         self.compare_text(&expected.join("explain.txt"), &lines);
+    }
+
+    /// Which way requests go, as `/debug/explain/route` has it, in lines.
+    async fn walked(&mut self, estate: &Estate, proxy: &ProxyFile, expected: &Path) {
+        let name = format!("{}.{}@{}", proxy.name, proxy.namespace, proxy.cluster);
+        let mut lines = String::new();
+        for request in &proxy.requests {
+            let words: Vec<&str> = request.split_whitespace().collect();
+            let [method, url, more @ ..] = &words[..] else { panic!("{request:?} is no request") };
+            let mut query = format!("proxy={name}&method={method}&url={}", escaped(url));
+            for word in more {
+                let (field, value) = match word.split_once('=') {
+                    Some((field @ ("sni" | "from"), value)) => (field, value),
+                    _ => ("header", *word),
+                };
+                let _ = write!(query, "&{field}={}", escaped(value));
+            }
+            let answer = estate.get(&format!("/debug/explain/route?{query}")).await;
+            let _ = writeln!(lines, "{request}");
+            lines += &way(&answer);
+        }
+        self.compare_text(&expected.join("route.txt"), &lines);
     }
 
     /// What `/debug/config` answers while the proxy is connected, in lines.
@@ -442,6 +468,59 @@ impl Findings {
         }
         let _ = write!(self.report, "{}:\n{}", name_of(file), diff(expected, found));
     }
+}
+
+/// The way of a request, in lines.
+fn way(answer: &Value) -> String {
+    let mut lines = String::new();
+    let steps = ["listener", "chain", "route", "virtualHost"].map(|field| &answer[field]);
+    let steps: Vec<_> = steps.into_iter().filter(|step| !step.is_null()).map(word).collect();
+    let _ = writeln!(lines, "  {}", steps.join(" > "));
+    let rule = |rule: &Value| -> String {
+        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| word(&rule[field]));
+        let via = match &rule["via"] {
+            Value::Null => String::new(),
+            via => format!(" via {} {}", word(&via["name"]), via["index"]),
+        };
+        format!("{kind} {namespace}/{name} {}{via}", rule["index"])
+    };
+    if !answer["rule"].is_null() {
+        let _ = writeln!(lines, "  by {}", rule(&answer["rule"]));
+    }
+    for to in list(&answer["destinations"]) {
+        let cluster = word(&to["cluster"]);
+        let _ =
+            writeln!(lines, "  to {cluster} weight {} endpoints {}", to["weight"], to["endpoints"]);
+    }
+    let answered = |field: &str| match &answer[field] {
+        Value::Null => String::new(),
+        Value::String(text) => format!("{text} "),
+        value => format!("{value} "),
+    };
+    let _ = writeln!(
+        lines,
+        "  {}{}{}",
+        answered("answer"),
+        answered("location"),
+        word(&answer["outcome"])
+    );
+    for note in list(&answer["notes"]) {
+        let _ = writeln!(lines, "  note: {}", word(note));
+    }
+    for lost in list(&answer["lost"]) {
+        let _ = writeln!(lines, "  not {}: {}", rule(&lost["rule"]), word(&lost["reason"]));
+    }
+    lines
+}
+
+/// A text as a part of a query (RFC 3986, 2.1).
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte);
+    let one = |byte: u8| match plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(one).collect()
 }
 
 /// What of the held resources of a type a file shows.

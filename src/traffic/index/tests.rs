@@ -226,7 +226,8 @@ fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {
     for (spec, guarded) in cases {
         let mut index = index();
         index.apply(&all(&[rule("shop", "own", 0, spec.clone())]));
-        let (_, state) = index.states().next().expect("one object");
+        let (_, report) = index.reports().iter().next().expect("one object");
+        let state = &report.state;
         assert!(state.refused && !state.is_last_good, "{spec}");
         assert!(index.stand_ins().is_empty(), "it is no good form");
         let rules = index.traffic.destination_rules.of(HOST);

@@ -20,6 +20,7 @@ pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
 };
+pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};

@@ -25,6 +25,7 @@ mod sight;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod walk;
 
 use std::sync::Arc;
 
@@ -34,6 +35,9 @@ use self::cds::ClusterFormat;
 use self::common::{SharedResources, list, own_domain, sort};
 pub(in crate::xds::generate) use self::encoding::{any, duration, encode, seconds};
 use self::library::LibraryConfig;
+pub use self::walk::{
+    LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
+};
 use super::list::SharedList;
 use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};

@@ -7,6 +7,7 @@
 //! Routes of a port differ little between namespaces, and between versions: see [`Base`].
 
 mod base;
+mod contenders;
 mod lists;
 #[cfg(test)]
 pub(super) mod oracle;
@@ -19,6 +20,7 @@ use prost::Message;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
 pub(super) use self::base::RouteBase;
+pub(super) use self::contenders::{Contenders, contenders};
 pub(super) use self::lists::{RouteLists, only_port};
 use self::rules::to_service;
 use super::class::Class;
@@ -79,6 +81,12 @@ pub(super) fn is_any_shortened(addresses: &ListenAddresses, dns_domain: &str) ->
     let searched = searched_domains(dns_domain);
     let mut names = addresses.services.iter().map(|(service, _)| service.hostname().as_str());
     names.any(|name| searched.iter().any(|domain| shortened(name, domain).is_some()))
+}
+
+/// Whether a pod in this DNS domain means a host by a name: by its own, or by as short a one as the resolver allows.
+pub(super) fn is_called(hostname: &str, dns_domain: &str, name: &str) -> bool {
+    let names = names_of(hostname, &searched_domains(dns_domain));
+    names.iter().any(|one| one.eq_ignore_ascii_case(name))
 }
 
 /// A route configuration without routes: without an answer a listener would wait for ever.

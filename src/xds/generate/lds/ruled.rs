@@ -35,10 +35,10 @@ pub(super) struct RuledConnections {
 
 /// Finds what rules make of connections.
 #[derive(Clone, Copy)]
-pub(super) struct ConnectionRules<'a> {
-    pub(super) context: &'a PushContext,
-    pub(super) class: &'a Class,
-    pub(super) settings: &'a TrafficSettings,
+pub(in crate::xds::generate) struct ConnectionRules<'a> {
+    pub(in crate::xds::generate) context: &'a PushContext,
+    pub(in crate::xds::generate) class: &'a Class,
+    pub(in crate::xds::generate) settings: &'a TrafficSettings,
 }
 
 impl ConnectionRules<'_> {
@@ -58,6 +58,35 @@ impl ConnectionRules<'_> {
         let Class { namespace, selection, .. } = self.class;
         let mut objects = traffic.routed_of_host(&host, namespace, selection);
         objects.find_map(|routed| self.by(routed, port, address))
+    }
+
+    /// The rule that leads the connections of a chain, if one does: its object, the list that it is in, and its place
+    /// there.
+    pub(in crate::xds::generate) fn deciding(
+        &self,
+        host: &Hostname,
+        port: &Port,
+        address: Option<IpAddr>,
+        chain: &str,
+    ) -> Option<(&Arc<RoutedService>, &'static str, usize)> {
+        let Class { namespace, selection, .. } = self.class;
+        let host = HostPattern::of_service(host);
+        let mut objects = self.context.traffic.virtual_services.of_host(&host, namespace);
+        let routed = objects.find(|routed| self.by(routed, port, address).is_some())?;
+        let fits = |one: &&ConnectionMatch| one.fits(namespace, selection, port.number, address);
+        let names = |rule: &TcpRule| {
+            let mut matches = rule.matches.iter().filter(fits);
+            matches.any(|one| one.server_names.iter().any(|name| **name == *chain))
+        };
+        let by_name = || routed.service.tls.iter().position(names);
+        if port.protocol.begins_tls()
+            && let Some(place) = by_name()
+        {
+            return Some((routed, "tls", place));
+        }
+        let takes =
+            |rule: &TcpRule| rule.matches.is_empty() || rule.matches.iter().any(|one| fits(&one));
+        Some((routed, "tcp", routed.service.tcp.iter().position(takes)?))
     }
 
     fn by(

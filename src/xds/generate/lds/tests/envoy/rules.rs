@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::*;
 use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
 use crate::traffic::{KindSettings, TrafficIndex};
+use crate::xds::generate::{ProbedRequest, RequestDirection};
 
 /// A rule for each thing that a rule can do, behind a prefix of its own; last the canary.
 const RULES: &str = "
@@ -206,32 +207,65 @@ fn envoys_take_what_comes_of_broken_rules() {
     }
 }
 
+/// What requests are answered: path, headers, status, and a part of the answer.
+const EXPECTED: &[(&str, &str, &str, &str)] = &[
+    ("/any", "x-user: jo\r\n", "200", "<v2 /any app.ns - ->"),
+    ("/abort", "", "418", "fault filter abort"),
+    ("/mirror", "", "200", "<v1 /mirror "),
+    ("/moved", "", "308", "location: http://other.example/new"),
+    ("/said", "", "451", "never"),
+    ("/old/path", "", "200", "<v1 /new/path inner.example "),
+    ("/v7/a", "", "200", "<v1 /a-7 "),
+    ("/slow", "", "504", "upstream request timeout"),
+    ("/headers", "x-gone: here\r\n", "200", "<v1 /headers app.ns one ->"),
+    ("/headers", "", "200", "x-answer: two"),
+    (
+        "/cors",
+        "origin: https://a.example\r\n",
+        "200",
+        "access-control-allow-origin: https://a.example",
+    ),
+    ("/refused", "", "500", ""),
+    ("/broken", "x: (\r\n", "500", ""),
+    ("/nowhere", "", "503", ""),
+    ("/zero", "", "500", ""),
+    ("/long01234567890123456789", "", "200", "<v2 /long"),
+];
+
+/// What Envoys do is what is explained.
+#[test]
+fn requests_are_explained_as_envoys_lead_them() {
+    let context = ruled(RULES);
+    let (proxy, cache) = (client(), Cache::default());
+    let config = ProxyConfig::new(&context, &proxy, "n1".into(), &cache);
+    for (path, headers, status, text) in EXPECTED {
+        let headers: Vec<String> = headers.lines().map(str::to_owned).collect();
+        let url = format!("http://app.ns{path}");
+        let request = ProbedRequest::parse("GET", &url, &headers, None).expect("a request");
+        let walk = config.walk(&request, RequestDirection::Out);
+        let rule = walk.rule.as_ref().and_then(|rule| rule.index).expect("a rule decides");
+        let before = walk.lost.iter().filter(|lost| lost.rule.index < Some(rule)).count();
+        assert_eq!(before, rule as usize, "{path}: each before it has a reason: {walk:#?}");
+        let answer = walk.answer.map(|status| status.to_string());
+        let note = |part: &str| walk.notes.iter().any(|note| note.contains(part));
+        match *status {
+            "418" => assert!(rule == 1 && note("418"), "{path}: {walk:#?}"),
+            "504" => assert!(rule == 8 && note("300ms"), "{path}: {walk:#?}"),
+            "308" => {
+                assert_eq!(walk.location.as_deref(), Some("http://other.example/new"), "{path}");
+            }
+            "200" => {
+                let subset = if text.starts_with("<v2") { "v2" } else { "v1" };
+                assert_eq!(walk.destinations[0].subset, subset, "{path}: {walk:#?}");
+            }
+            status => assert_eq!(answer.as_deref(), Some(status), "{path}: {walk:#?}"),
+        }
+    }
+}
+
 /// What requests are answered there.
 async fn asked_of(address: &str, shadowed: &AtomicUsize) {
-    let expected = [
-        ("/any", "x-user: jo\r\n", "200", "<v2 /any app.ns - ->"),
-        ("/abort", "", "418", "fault filter abort"),
-        ("/mirror", "", "200", "<v1 /mirror "),
-        ("/moved", "", "308", "location: http://other.example/new"),
-        ("/said", "", "451", "never"),
-        ("/old/path", "", "200", "<v1 /new/path inner.example "),
-        ("/v7/a", "", "200", "<v1 /a-7 "),
-        ("/slow", "", "504", "upstream request timeout"),
-        ("/headers", "x-gone: here\r\n", "200", "<v1 /headers app.ns one ->"),
-        ("/headers", "", "200", "x-answer: two"),
-        (
-            "/cors",
-            "origin: https://a.example\r\n",
-            "200",
-            "access-control-allow-origin: https://a.example",
-        ),
-        ("/refused", "", "500", ""),
-        ("/broken", "x: (\r\n", "500", ""),
-        ("/nowhere", "", "503", ""),
-        ("/zero", "", "500", ""),
-        ("/long01234567890123456789", "", "200", "<v2 /long"),
-    ];
-    for (path, headers, status, text) in expected {
+    for (path, headers, status, text) in EXPECTED.iter().copied() {
         let answer = request(address, path, headers).await;
         let right = answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(text);
         assert!(right, "{path}: {answer}");

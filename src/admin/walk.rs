@@ -1,0 +1,128 @@
+//! What the admin API answers of the way of a request.
+
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use serde_json::Value;
+
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::sources::{SourcesState, connected, current};
+use crate::explain::{AskedRequest, PolicyExplanation, explain_policy};
+use crate::model::{Proxy, ProxyType};
+use crate::push::PushContext;
+use crate::push::proxy::{inbound_targets, served_in};
+use crate::xds::connections::OpenStream;
+use crate::xds::generate::{ProbedRequest, ProxyConfig, RequestDirection, RequestWalk};
+
+const USAGE: &str =
+    "a route is asked for by ?proxy=PROXY&method=METHOD&url=URL[&header=K:V]…[&sni=S][&from=NS/SA]";
+
+/// A question about a request.
+#[derive(Default)]
+struct WalkQuery {
+    proxy: Option<String>,
+    method: Option<String>,
+    url: Option<String>,
+    headers: Vec<String>,
+    sni: Option<String>,
+    from: Option<String>,
+}
+
+impl WalkQuery {
+    fn read(pairs: Vec<(String, String)>) -> Result<Self, AdminFailure> {
+        let mut query = Self::default();
+        for (name, value) in pairs {
+            match &*name {
+                "proxy" => query.proxy = Some(value),
+                "method" => query.method = Some(value),
+                "url" => query.url = Some(value),
+                "header" => query.headers.push(value),
+                "sni" => query.sni = Some(value),
+                "from" => query.from = Some(value),
+                _ => return Err(bad(USAGE)),
+            }
+        }
+        Ok(query)
+    }
+}
+
+/// Which way a request goes through what a proxy is sent.
+pub(super) async fn walked(
+    State(sources): SourcesState,
+    pairs: Result<Query<Vec<(String, String)>>, QueryRejection>,
+) -> AdminResult {
+    let Query(pairs) = pairs.map_err(|_| bad(USAGE))?;
+    let query = WalkQuery::read(pairs)?;
+    let (Some(name), Some(method), Some(url)) = (&query.proxy, &query.method, &query.url) else {
+        return Err(bad(USAGE));
+    };
+    let context = current(&sources)?;
+    let stream = connected(&sources, name)?;
+    let proxy = stream.proxy();
+    let invalid = |text: String| AdminFailure(StatusCode::BAD_REQUEST, text);
+    let request = ProbedRequest::parse(method, url, &query.headers, query.sni.as_deref());
+    let request = request.map_err(invalid)?;
+    // A gateway's clients are always others.
+    let from = query.from.filter(|_| proxy.kind == ProxyType::Sidecar);
+    let access = from.map(|from| judged(&context, proxy, &request, from));
+    let access = access.transpose().map_err(invalid)?;
+    let direction = match &access {
+        None => RequestDirection::Out,
+        Some(access) if access.mode.value == "DISABLE" => RequestDirection::InAsItIs,
+        Some(_) => RequestDirection::InByMtls,
+    };
+    let (network, whereabouts) = stream.place();
+    let config = ProxyConfig::new(&context, proxy, network, &sources.cache).at(whereabouts);
+    let mut walk = config.walk(&request, direction);
+    if let Some(access) = access {
+        guard(&mut walk, &access);
+    }
+    walk.notes.extend(refusals(&stream));
+    Ok(pretty(StatusCode::OK, &walk))
+}
+
+/// Whether the workload lets the request in.
+fn judged(
+    context: &PushContext,
+    proxy: &Proxy,
+    request: &ProbedRequest,
+    from: String,
+) -> Result<PolicyExplanation, String> {
+    let served = served_in(context, &proxy.cluster, proxy.namespace());
+    let targets = inbound_targets(context, proxy, &served);
+    let target = targets.iter().find(|one| one.port.number == request.port());
+    let asked = AskedRequest {
+        from: Some(from),
+        path: Some(request.path().to_owned()),
+        method: Some(request.method().to_owned()),
+        host: Some(request.authority().to_owned()),
+        port: Some(target.map_or(request.port(), |target| target.target)),
+    };
+    explain_policy(context, proxy, &asked)
+}
+
+/// What access policies make of a request that found its way.
+fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
+    let is_http = walk.route.is_some();
+    let verdict = if is_http { &access.http } else { &access.tcp };
+    if verdict.verdict == "allow" {
+        walk.notes.push(format!("access policies let it in: {}", verdict.by));
+        return;
+    }
+    walk.destinations.clear();
+    walk.answer = is_http.then_some(403);
+    walk.outcome = format!("access policies keep it out: {}", verdict.by);
+}
+
+/// What the proxy refused of what it was sent last: it goes by what it had before.
+fn refusals(stream: &OpenStream) -> Vec<String> {
+    let summary = stream.summary();
+    let types = ["cds", "eds", "lds", "rds"].into_iter();
+    let refused = types.filter_map(|kind| match &summary["types"][kind]["nack"]["error"] {
+        Value::String(error) => Some(format!(
+            "the proxy refused what it was sent last by {kind}, and goes by what it had before: {error}"
+        )),
+        _ => None,
+    });
+    refused.collect()
+}

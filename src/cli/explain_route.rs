@@ -1,0 +1,143 @@
+//! `strait explain route`: which way a request goes through what a proxy is sent, and which rule decides.
+//!
+//! Renders the server's explanation and adds nothing to it.
+
+use clap::Args;
+use serde_json::Value;
+
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::QueryArgs;
+use super::output::{self, Format, items, text};
+use super::proxy;
+
+/// `strait explain route`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainRouteArgs {
+    /// The proxy whose workload sends the request: NAME.NAMESPACE[@CLUSTER], a node id, or a key
+    proxy: String,
+    /// The method of the request, such as GET
+    method: String,
+    /// Its URL as the workload writes it, such as http://reviews.shop:9080/api
+    url: String,
+    /// A header of it; may be repeated
+    #[arg(long = "header", value_name = "K=V")]
+    headers: Vec<String>,
+    /// The name that it gives when it begins TLS [default: the URL's host]
+    #[arg(long, value_name = "S")]
+    sni: Option<String>,
+    /// Who sends it to the proxy's workload, in place of the workload sending it itself
+    #[arg(long, value_name = "NS/SA")]
+    from: Option<String>,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+/// Runs `strait explain route`. Exit code 2: the request gets nowhere, or to an answer of 400 and more.
+pub(crate) async fn run(args: &ExplainRouteArgs) -> CommandResult {
+    let headers: Vec<String> =
+        args.headers.iter().map(|one| header(one)).collect::<Result<_, _>>()?;
+    let proxy = proxy::one(&args.ask, &args.proxy).await?;
+    let key = proxy::key(&proxy);
+    let mut query = vec![("proxy", key.as_str()), ("method", &args.method), ("url", &args.url)];
+    query.extend(headers.iter().map(|one| ("header", one.as_str())));
+    query.extend(args.sni.iter().map(|sni| ("sni", sni.as_str())));
+    query.extend(args.from.iter().map(|from| ("from", from.as_str())));
+    let answer = args.ask.ask("/debug/explain/route", &query).await?;
+    match args.ask.show.output {
+        Format::Json => output::print(&answer.raw)?,
+        Format::Yaml => output::print(&output::yaml(&answer.value))?,
+        _ => {
+            let request = format!("{} {}", args.method, args.url);
+            output::print(&render(&request, &answer.value))?;
+        }
+    }
+    Ok(if arrives(&answer.value) { Exit::Fine } else { Exit::Unhealthy })
+}
+
+/// A header as the server takes it: `NAME: VALUE`, which people may also write `NAME=VALUE`.
+fn header(written: &str) -> Result<String, CommandFailure> {
+    match written.split_once(['=', ':']) {
+        Some((name, value)) if !name.is_empty() => Ok(format!("{}:{}", name.trim(), value.trim())),
+        _ => Err(CommandFailure::usage(format!(
+            "{:?} is no header as NAME=VALUE",
+            output::clean(written)
+        ))),
+    }
+}
+
+/// Whether the request gets somewhere.
+fn arrives(answer: &Value) -> bool {
+    let has_endpoints = |to: &Value| {
+        to["known"] == true && to["endpoints"] != 0 && to["cluster"] != "BlackHoleCluster"
+    };
+    match answer["answer"].as_u64() {
+        Some(status) => status < 400,
+        None => items(&answer["destinations"]).iter().any(has_endpoints),
+    }
+}
+
+/// The answer as text.
+pub(super) fn render(request: &str, answer: &Value) -> String {
+    let mut out = format!("{} from {}\n", output::clean(request), text(&answer["proxy"]));
+    let mut line = |name: &str, value: String| out += &format!("  {name:<13} {value}\n");
+    for (name, field) in [
+        ("listener", "listener"),
+        ("chain", "chain"),
+        ("routes", "route"),
+        ("virtual host", "virtualHost"),
+    ] {
+        if !answer[field].is_null() {
+            line(name, text(&answer[field]));
+        }
+    }
+    if !answer["rule"].is_null() {
+        line("rule", rule(&answer["rule"]));
+    }
+    for to in items(&answer["destinations"]) {
+        let endpoints = match (&to["known"], &to["endpoints"]) {
+            (Value::Bool(false), _) => "the proxy has no such cluster".to_owned(),
+            (_, Value::Null) => "endpoints as the client finds them".to_owned(),
+            (_, count) if *count == 1 => "1 endpoint".to_owned(),
+            (_, count) => format!("{count} endpoints"),
+        };
+        let share = match items(&answer["destinations"]).len() {
+            1 => String::new(),
+            _ => format!("weight {}, ", to["weight"]),
+        };
+        line("to", format!("{} ({share}{endpoints})", text(&to["cluster"])));
+    }
+    if !answer["answer"].is_null() {
+        line("answer", answer["answer"].to_string());
+    }
+    if !answer["location"].is_null() {
+        line("location", text(&answer["location"]));
+    }
+    line("outcome", text(&answer["outcome"]));
+    for note in items(&answer["notes"]) {
+        line("note", text(note));
+    }
+    let lost = items(&answer["lost"]);
+    if !lost.is_empty() {
+        out += "not decided by\n";
+    }
+    for one in lost {
+        out += &format!("  {}: {}\n", rule(&one["rule"]), text(&one["reason"]));
+    }
+    out
+}
+
+/// The object and the place of a rule.
+fn rule(rule: &Value) -> String {
+    let [kind, namespace, name, path] =
+        ["kind", "namespace", "name", "path"].map(|field| text(&rule[field]));
+    let via = match &rule["via"] {
+        Value::Null => String::new(),
+        via => format!(
+            ", delegated by {}/{} {}",
+            text(&via["namespace"]),
+            text(&via["name"]),
+            text(&via["path"])
+        ),
+    };
+    format!("{kind} {namespace}/{name} {path}{via}")
+}

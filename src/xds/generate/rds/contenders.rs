@@ -1,0 +1,104 @@
+//! Which object a host belongs to for a proxy, and why others that name it don't have it: for explanations.
+
+use std::sync::Arc;
+
+use super::lists::{RouteLists, list};
+use crate::model::Hostname;
+use crate::push::PushContext;
+use crate::push::addresses::ListenAddresses;
+use crate::traffic::HostPattern;
+use crate::traffic::route::{HttpRule, MESH};
+use crate::traffic::virtual_services::RoutedService;
+use crate::xds::generate::class::Class;
+
+/// The objects that want a host, and what becomes of each.
+pub(in crate::xds::generate) struct Contenders<'a> {
+    class: &'a Class,
+    port: u16,
+    /// The one that has it.
+    pub(in crate::xds::generate) winner: Option<&'a Arc<RoutedService>>,
+    /// Of each route that it gives the place of its rule.
+    pub(in crate::xds::generate) places: Vec<usize>,
+    /// The others, each with the reason.
+    pub(in crate::xds::generate) others: Vec<(&'a Arc<RoutedService>, String)>,
+}
+
+/// The objects that want a host at a port, in the order in which such a proxy's routes are looked for.
+pub(in crate::xds::generate) fn contenders<'a>(
+    context: &'a PushContext,
+    class: &'a Class,
+    (host, port): (&Hostname, u16),
+    addresses: &ListenAddresses,
+    kept: &RouteLists,
+) -> Contenders<'a> {
+    let mut found =
+        Contenders { class, port, winner: None, places: Vec::new(), others: Vec::new() };
+    let services = &context.traffic.virtual_services;
+    let pattern = HostPattern::of_service(host);
+    let is_service = addresses.services.iter().any(|(service, _)| service.hostname() == host);
+    let objects: Vec<_> = if is_service {
+        services.of_host(&pattern, &class.namespace).collect()
+    } else {
+        services.of_pattern(&pattern, &class.namespace).collect()
+    };
+    for routed in objects {
+        let has_routes = !list(context, class, port, routed, kept).bytes.is_empty();
+        match found.winner {
+            None if has_routes => {
+                found.winner = Some(routed);
+                let Class { namespace, selection, .. } = class;
+                let chosen = routed.http.chosen(MESH, namespace, selection, port);
+                found.places = chosen.into_iter().map(|(place, ..)| place).collect();
+            }
+            None => {
+                let text = format!("none of its rules is for this proxy at port {port}");
+                found.others.push((routed, text));
+            }
+            Some(winner) => {
+                let of = &winner.http.origin;
+                let text = format!(
+                    "{host} belongs to {} {}/{} for this proxy",
+                    of.object_kind(),
+                    of.namespace,
+                    of.name
+                );
+                found.others.push((routed, text));
+            }
+        }
+    }
+    found
+}
+
+impl Contenders<'_> {
+    /// Why no route was made of a rule that the winner has.
+    pub(in crate::xds::generate) fn reason_against(&self, rule: &HttpRule) -> String {
+        let Class { namespace, selection, .. } = self.class;
+        let reason = |one: &crate::traffic::route::RequestMatch| {
+            if let Some(port) = one.port.filter(|port| *port != self.port) {
+                return Some(format!("it is for port {port}"));
+            }
+            let source = &one.source;
+            if source.fits(MESH, namespace, selection) {
+                return None;
+            }
+            Some(match (&source.namespace, &source.labels) {
+                (Some(wanted), _) if wanted != namespace => {
+                    format!("it is for clients of namespace {wanted}")
+                }
+                (_, Some(labels)) if !selection.contains(labels) => {
+                    let labels = labels.iter().map(|(key, value)| format!("{key}={value}"));
+                    format!("it is for clients with {}", labels.collect::<Vec<_>>().join(", "))
+                }
+                _ => format!("it is for gateways {}", source.gateways.join(", ")),
+            })
+        };
+        let reasons: Option<Vec<String>> = rule.matches.iter().map(reason).collect();
+        match reasons {
+            Some(mut reasons) if !reasons.is_empty() => {
+                reasons.dedup();
+                reasons.join("; or: ")
+            }
+            _ => "a rule before it takes every request".to_owned(),
+        }
+    }
+}

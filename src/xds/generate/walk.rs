@@ -1,0 +1,536 @@
+//! Which way a request goes through what a proxy is sent, and why. (docs/guide/traffic.md, "Which way a request goes".)
+//!
+//! Looks at the very resources that the proxy holds, as Envoy does: the listener of the address that the client means, a
+//! chain of it, a virtual host, a route. Of which rule a route was made, those functions say that make routes of rules.
+
+mod fit;
+mod request;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use prost::Message;
+use serde::Serialize;
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
+
+use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
+pub use self::request::ProbedRequest;
+use super::ProxyConfig;
+use super::class::Class;
+use super::lds::{ConnectionRules, TrafficSettings};
+use super::rds::{self, Contenders};
+use crate::aggregate::MergedService;
+use crate::model::{ProxyType, Resolution};
+use crate::push::addresses::ListenAddresses;
+use crate::push::proxy::inbound_targets;
+use crate::traffic::HostPattern;
+use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite, RouteOrigin, RulePlace};
+use crate::traffic::virtual_services::RoutedService;
+use crate::xds::names::OutboundName;
+use crate::xds::resource::Resource;
+
+/// How many rules that lost are told of, at most.
+const LOST_MAX: usize = 100;
+
+/// The way of a request, as far as it goes.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestWalk {
+    /// The node id of the proxy.
+    pub proxy: String,
+    /// The listener that takes the connection.
+    pub listener: Option<String>,
+    /// The chain of it.
+    pub chain: Option<String>,
+    /// The table of routes.
+    pub route: Option<String>,
+    /// The virtual host in it.
+    pub virtual_host: Option<String>,
+    /// The rule that decides; `None` where none says anything.
+    pub rule: Option<RuleName>,
+    /// Rules and objects that don't, each with the reason.
+    pub lost: Vec<LostRule>,
+    /// Where the request goes.
+    pub destinations: Vec<RequestDestination>,
+    /// The status that the proxy answers by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<u32>,
+    /// Where it sends the client instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
+    /// What becomes of it, in words.
+    pub outcome: String,
+    /// What else happens to it: faults, copies, another path.
+    pub notes: Vec<String>,
+}
+
+/// Who sends a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestDirection {
+    /// The proxy's workload.
+    Out,
+    /// Somebody else, to the workload, by mTLS.
+    InByMtls,
+    /// The same in plain text, or by TLS of its own.
+    InAsItIs,
+}
+
+/// A rule of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RuleName {
+    /// The kind of the object.
+    pub kind: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The place of the rule in the object, from 0; `None` for the whole object.
+    pub index: Option<u32>,
+    /// Where that is: `spec.http[0]`.
+    pub path: String,
+    /// The rule that delegates to it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<Box<Self>>,
+}
+
+/// A rule that doesn't decide.
+#[derive(Debug, Serialize)]
+pub struct LostRule {
+    /// Which.
+    pub rule: RuleName,
+    /// Why not.
+    pub reason: String,
+}
+
+/// An upstream cluster that requests go to.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RequestDestination {
+    /// Its name.
+    pub cluster: String,
+    /// The subset of the service; empty for all of it.
+    pub subset: String,
+    /// Its share.
+    pub weight: u32,
+    /// How many endpoints the proxy is sent; `None` where it finds them by itself.
+    pub endpoints: Option<usize>,
+    /// Whether the proxy has such an upstream cluster.
+    pub known: bool,
+}
+
+impl RuleName {
+    fn whole(origin: &RouteOrigin) -> Self {
+        Self {
+            kind: origin.object_kind(),
+            namespace: origin.namespace.to_string(),
+            name: origin.name.to_string(),
+            index: None,
+            path: "spec".to_owned(),
+            via: None,
+        }
+    }
+
+    fn at(origin: &RouteOrigin, list: &str, index: u32) -> Self {
+        Self { index: Some(index), path: format!("spec.{list}[{index}]"), ..Self::whole(origin) }
+    }
+
+    fn of(routed: &RoutedService, place: &RulePlace) -> Self {
+        let root = &routed.http.origin;
+        let origin = place.of.as_deref().unwrap_or(root);
+        let via = place.via.map(|index| Box::new(Self::at(root, root.rules_field(), index)));
+        Self { via, ..Self::at(origin, origin.rules_field(), place.index) }
+    }
+}
+
+/// What a client means by a host.
+struct MeantService<'a> {
+    address: Option<IpAddr>,
+    service: Option<&'a MergedService>,
+}
+
+impl ProxyConfig<'_> {
+    /// The way of a request. At an east-west gateway it is the connection's.
+    pub fn walk(&self, request: &ProbedRequest, direction: RequestDirection) -> RequestWalk {
+        let proxy = self.proxy.id.to_string();
+        let mut walk = RequestWalk { proxy, ..RequestWalk::default() };
+        if self.proxy.is_proxyless() {
+            walk.outcome = "a gRPC library has no listeners and routes by itself".to_owned();
+            return walk;
+        }
+        self.follow(request, direction, &mut walk);
+        walk.lost.truncate(LOST_MAX);
+        walk
+    }
+
+    fn follow(&self, request: &ProbedRequest, direction: RequestDirection, walk: &mut RequestWalk) {
+        let inbound = direction != RequestDirection::Out;
+        let class = self.common().class(&self.view);
+        let addresses = self.common().addresses(&class);
+        let meant = self.meant(request, &addresses);
+        let is_gateway = self.proxy.kind == ProxyType::Router;
+        let all = self.listeners();
+        let held = || all.shared.resources().iter().chain(&all.own);
+        let named = |name: &str| held().find(|one| *one.name == *name);
+        let found = if is_gateway {
+            held().next()
+        } else if inbound {
+            named("virtualInbound")
+        } else {
+            let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
+            let own = meant.address.map(|address| format!("{address}_{}", request.port));
+            let listener = own.as_deref().and_then(named);
+            let listener = listener.or_else(|| named(&format!("{any}_{}", request.port)));
+            listener.or_else(|| named("virtualOutbound"))
+        };
+        let Some(found) = found else {
+            walk.outcome = "the proxy has no listener for it: the connection is refused".to_owned();
+            return;
+        };
+        walk.listener = Some(found.name.to_string());
+        let listener: listener::Listener = decoded(found);
+        let mut connection = ArrivingConnection {
+            address: meant.address,
+            port: request.port,
+            is_tls: request.is_tls || is_gateway,
+            server_name: request.sni.as_deref().or(request.is_tls.then_some(&*request.host)),
+            protocols: if request.is_tls { &[] } else { &["http/1.1"] },
+        };
+        if is_gateway {
+            connection.protocols = &["istio"];
+        }
+        if inbound {
+            let served =
+                self.cache.served(self.context, &self.proxy.cluster, self.proxy.namespace());
+            let targets = inbound_targets(self.context, self.proxy, &served);
+            let target = targets.iter().find(|one| one.port.number == request.port);
+            connection.port = target.map_or(request.port, |target| target.target);
+            if direction == RequestDirection::InByMtls {
+                (connection.is_tls, connection.protocols) = (true, &["istio"]);
+            }
+        }
+        let Some(chain) = chain_of(&listener, &connection) else {
+            walk.outcome = "no chain of the listener fits: the connection is closed".to_owned();
+            return;
+        };
+        walk.chain = Some(chain.name.clone());
+        let filter = chain.filters.last().and_then(|filter| filter.config_type.as_ref());
+        let Some(listener::filter::ConfigType::TypedConfig(config)) = filter else { return };
+        if config.type_url.ends_with(".TcpProxy") {
+            let proxy = tcp_proxy::TcpProxy::decode(&*config.value).expect("it was written here");
+            if let Some(service) = meant.service.filter(|_| !inbound && !is_gateway) {
+                self.rule_of_connection(service, &class, &meant, request, &chain.name, walk);
+            }
+            return self.connected(proxy, walk);
+        }
+        let manager =
+            hcm::HttpConnectionManager::decode(&*config.value).expect("it was written here");
+        use hcm::http_connection_manager::RouteSpecifier;
+        let table = match manager.route_specifier {
+            Some(RouteSpecifier::Rds(rds)) => {
+                walk.route = Some(rds.route_config_name.clone());
+                decoded(&self.route(&rds.route_config_name))
+            }
+            Some(RouteSpecifier::RouteConfig(table)) => {
+                walk.route = Some(table.name.clone());
+                table
+            }
+            _ => return,
+        };
+        self.routed(&table, request, &class, &addresses, walk);
+    }
+
+    /// What the workload's resolver makes of a host.
+    fn meant<'a>(
+        &self,
+        request: &ProbedRequest,
+        addresses: &'a ListenAddresses,
+    ) -> MeantService<'a> {
+        if let Ok(address) = request.host.parse::<IpAddr>() {
+            let mut all = addresses.services.iter();
+            let service = all.find(|(_, vips)| {
+                vips.iter().any(|vip| vip.address == address && vip.has(request.port))
+            });
+            let service = service.map(|(service, _)| &**service);
+            return MeantService { address: Some(address), service };
+        }
+        // A name in full is that of nobody else, and a wildcard what is left.
+        let is_own = |host: &str| host.eq_ignore_ascii_case(&request.host);
+        let is_called = |host: &str| rds::is_called(host, &self.proxy.dns_domain, &request.host);
+        let is_under = |host: &str| HostPattern::of_service(&host.into()).matches(&request.host);
+        let find = |is: &dyn Fn(&str) -> bool| {
+            addresses.services.iter().find(|(service, _)| is(service.hostname().as_str()))
+        };
+        let found = find(&is_own).or_else(|| find(&is_called)).or_else(|| find(&is_under));
+        let Some((service, vips)) = found else {
+            return MeantService { address: None, service: None };
+        };
+        let vip = vips.iter().find(|vip| vip.has(request.port)).map(|vip| vip.address);
+        // Of a service without an address a client is given those of its pods.
+        let pod = || {
+            let mut pods = service.endpoints_of_port(request.port);
+            let is_headless = service.primary.resolution == Resolution::Headless;
+            pods.next().filter(|_| is_headless).map(|(_, pod, _)| pod.address)
+        };
+        MeantService { address: vip.or_else(pod), service: Some(service) }
+    }
+
+    /// What becomes of bytes.
+    fn connected(&self, proxy: tcp_proxy::TcpProxy, walk: &mut RequestWalk) {
+        use tcp_proxy::tcp_proxy::ClusterSpecifier;
+        let clusters: Vec<(String, u32)> = match proxy.cluster_specifier {
+            Some(ClusterSpecifier::Cluster(name)) => vec![(name, 1)],
+            Some(ClusterSpecifier::WeightedClusters(all)) => {
+                all.clusters.into_iter().map(|one| (one.name, one.weight)).collect()
+            }
+            None => Vec::new(),
+        };
+        walk.destinations = self.destinations(clusters);
+        walk.outcome = match &*walk.destinations {
+            [one] if one.cluster == super::cds::BLACK_HOLE => "the connection is closed",
+            [one] if one.cluster == super::cds::PASSTHROUGH => {
+                "passed to the address that the client means, unseen"
+            }
+            _ => "bytes are passed on; requests in them are not looked at",
+        }
+        .to_owned();
+    }
+
+    /// The rule that leads a connection, if one does.
+    fn rule_of_connection(
+        &self,
+        service: &MergedService,
+        class: &Class,
+        meant: &MeantService<'_>,
+        request: &ProbedRequest,
+        chain: &str,
+        walk: &mut RequestWalk,
+    ) {
+        let mut ports = service.ports_in(&class.cluster);
+        let Some(port) = ports.find(|port| port.number == request.port) else { return };
+        let settings = TrafficSettings::of(&self.context.mesh);
+        let rules = ConnectionRules { context: self.context, class, settings: &settings };
+        let decided = rules.deciding(service.hostname(), port, meant.address, chain);
+        walk.rule = decided.map(|(routed, list, index)| {
+            RuleName::at(&routed.service.origin, list, u32::try_from(index).unwrap_or(u32::MAX))
+        });
+    }
+
+    /// Finds the virtual host and the route.
+    fn routed(
+        &self,
+        table: &route::RouteConfiguration,
+        request: &ProbedRequest,
+        class: &Class,
+        addresses: &ListenAddresses,
+        walk: &mut RequestWalk,
+    ) {
+        let Some(host) = virtual_host_of(table, request.authority()) else {
+            walk.answer = Some(404);
+            walk.outcome = format!("no virtual host is called {}", request.authority());
+            return;
+        };
+        walk.virtual_host = Some(host.name.clone());
+        let misfits: Vec<_> =
+            host.routes.iter().map(|route| misfit(route.r#match.as_ref(), request)).collect();
+        let decided = misfits.iter().position(Option::is_none);
+        let contenders = self.contenders(&host.name, class, addresses);
+        let rule = contenders.as_ref().and_then(|all| self.judged(all, (&misfits, decided), walk));
+        let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
+            walk.answer = Some(404);
+            walk.outcome = "no rule fits the request".to_owned();
+            return;
+        };
+        self.acted(route, request, walk);
+        walk.notes = rule.map(notes).unwrap_or_default();
+    }
+
+    /// The objects that want the host of a virtual host.
+    fn contenders<'a>(
+        &'a self,
+        name: &str,
+        class: &'a Class,
+        addresses: &ListenAddresses,
+    ) -> Option<Contenders<'a>> {
+        let (host, port) = name.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        let lists = &self.cache.route_lists;
+        Some(rds::contenders(self.context, class, (&host.into(), port), addresses, lists))
+    }
+
+    /// Notes which rule decides and which don't. Returns the one that does.
+    fn judged<'a>(
+        &self,
+        all: &Contenders<'a>,
+        (misfits, decided): (&[Option<String>], Option<usize>),
+        walk: &mut RequestWalk,
+    ) -> Option<&'a HttpRule> {
+        let mut found = None;
+        if let Some(winner) = all.winner {
+            let rules = &winner.http.rules;
+            let mut reasons: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+            // Where they differ in number the two were not made of the same, and nothing is known.
+            let is_known = all.places.len() == misfits.len();
+            for (at, (rule, misfit)) in all.places.iter().zip(misfits).enumerate() {
+                match (misfit, decided) {
+                    _ if !is_known => {}
+                    (None, Some(first)) if first == at => found = Some(*rule),
+                    (None, _) => reasons.entry(*rule).or_default().push(
+                        "it fits as well, and stands behind the rule that decides".to_owned(),
+                    ),
+                    (Some(reason), first) if first.is_none_or(|first| at < first) => {
+                        reasons.entry(*rule).or_default().push(reason.clone());
+                    }
+                    (Some(_), _) => {}
+                }
+            }
+            for (at, rule) in rules.iter().enumerate() {
+                if !all.places.contains(&at) {
+                    reasons.entry(at).or_default().push(all.reason_against(rule));
+                }
+            }
+            if let Some(found) = found {
+                reasons.remove(&found);
+                walk.rule = rules.get(found).map(|rule| RuleName::of(winner, &rule.place));
+            }
+            walk.lost.extend(reasons.into_iter().filter_map(|(at, mut reasons)| {
+                reasons.dedup();
+                let rule = RuleName::of(winner, &rules.get(at)?.place);
+                Some(LostRule { rule, reason: reasons.join("; or: ") })
+            }));
+        }
+        walk.lost.extend(all.others.iter().map(|(routed, reason)| LostRule {
+            rule: RuleName::whole(&routed.http.origin),
+            reason: reason.clone(),
+        }));
+        found.and_then(|at| all.winner?.http.rules.get(at))
+    }
+
+    /// What a route does.
+    fn acted(&self, route: &route::Route, request: &ProbedRequest, walk: &mut RequestWalk) {
+        use route::route::Action;
+        use route::route_action::{ClusterNotFoundResponseCode, ClusterSpecifier};
+        match &route.action {
+            Some(Action::Route(action)) => {
+                let clusters = match &action.cluster_specifier {
+                    Some(ClusterSpecifier::Cluster(name)) => vec![(name.clone(), 1)],
+                    Some(ClusterSpecifier::WeightedClusters(all)) => {
+                        let weight = |one: &route::weighted_cluster::ClusterWeight| {
+                            one.weight.map_or(0, |weight| weight.value)
+                        };
+                        all.clusters.iter().map(|one| (one.name.clone(), weight(one))).collect()
+                    }
+                    _ => Vec::new(),
+                };
+                walk.destinations = self.destinations(clusters);
+                walk.outcome = "sent on".to_owned();
+                if walk.destinations.iter().all(|one| !one.known) {
+                    let strict = ClusterNotFoundResponseCode::InternalServerError;
+                    let is_strict = action.cluster_not_found_response_code == strict as i32;
+                    walk.answer = Some(if is_strict { 500 } else { 503 });
+                    walk.outcome = "the proxy has no such upstream cluster".to_owned();
+                } else if walk.destinations.iter().all(|one| one.endpoints == Some(0)) {
+                    walk.answer = Some(503);
+                    walk.outcome = "there is no endpoint to send it to".to_owned();
+                }
+            }
+            Some(Action::DirectResponse(answer)) => {
+                walk.answer = Some(answer.status);
+                walk.outcome = "answered by the proxy itself".to_owned();
+            }
+            Some(Action::Redirect(redirect)) => {
+                let (status, location) = request.redirected(redirect, route.r#match.as_ref());
+                (walk.answer, walk.location) = (Some(status), Some(location));
+                walk.outcome = "the client is sent elsewhere".to_owned();
+            }
+            _ => {}
+        }
+    }
+
+    fn destinations(&self, clusters: Vec<(String, u32)>) -> Vec<RequestDestination> {
+        let all = self.clusters();
+        let find = |name: &str| {
+            let mut held = all.shared.resources().iter().chain(&all.own);
+            held.find(|one| *one.name == *name)
+        };
+        let of = |(name, weight): (String, u32)| {
+            let subset = OutboundName::parts(&name).map_or("", |parts| parts.2).to_owned();
+            let upstream = find(&name).map(|one| decoded::<cluster::Cluster>(one));
+            let known = upstream.is_some();
+            let endpoints = upstream.map_or(Some(0), |upstream| self.endpoints(&name, &upstream));
+            RequestDestination { cluster: name, subset, weight, endpoints, known }
+        };
+        clusters.into_iter().map(of).collect()
+    }
+
+    /// How many endpoints an upstream cluster has; `None` where a connection's own address is one.
+    fn endpoints(&self, name: &str, upstream: &cluster::Cluster) -> Option<usize> {
+        use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
+        let count = |assignment: &endpoint::ClusterLoadAssignment| {
+            assignment.endpoints.iter().map(|locality| locality.lb_endpoints.len()).sum()
+        };
+        match upstream.cluster_discovery_type {
+            Some(ClusterDiscoveryType::Type(kind)) if kind == DiscoveryType::Eds as i32 => {
+                let eds = upstream.eds_cluster_config.as_ref();
+                let of = eds.map_or("", |eds| &eds.service_name);
+                let of = if of.is_empty() { name } else { of };
+                Some(count(&decoded(&self.assignment(of))))
+            }
+            Some(ClusterDiscoveryType::Type(kind)) if kind == DiscoveryType::OriginalDst as i32 => {
+                None
+            }
+            _ => upstream.load_assignment.as_ref().map(count),
+        }
+    }
+}
+
+/// What else a rule does to requests.
+fn notes(rule: &HttpRule) -> Vec<String> {
+    let percent = |per_million: u32| format!("{} %", f64::from(per_million) / 10_000.0);
+    let mut notes = Vec::new();
+    if rule.refused {
+        notes.push("the rule holds what Envoy refuses: it answers 500 in its place".to_owned());
+    }
+    if let Some(fault) = &rule.fault {
+        if let Some((delay, share)) = fault.delay {
+            notes.push(format!("{} wait {delay:?} on purpose", percent(share)));
+        }
+        if let Some((status, share)) = fault.abort {
+            let status = match status {
+                AbortStatus::Http(status) => format!("HTTP status {status}"),
+                AbortStatus::Grpc(status) => format!("gRPC status {status}"),
+            };
+            notes.push(format!("{} are answered {status} on purpose", percent(share)));
+        }
+    }
+    for mirror in rule.mirrors.iter().flatten() {
+        let to = &mirror.destination;
+        notes.push(format!("copies of {} go to {}", percent(mirror.per_million), to.host));
+    }
+    if let Some(rewrite) = &rule.rewrite {
+        match &rewrite.path {
+            Some(PathRewrite::Matched(path)) => {
+                notes.push(format!("what matched of the path becomes {path}"));
+            }
+            Some(PathRewrite::Whole(path)) => notes.push(format!("the path becomes {path}")),
+            Some(PathRewrite::Regex(from, to)) => {
+                notes.push(format!("of the path {from} becomes {to}"));
+            }
+            None => {}
+        }
+        notes.extend(rewrite.authority.iter().map(|host| format!("the host becomes {host}")));
+    }
+    notes.extend(rule.timeout.map(|timeout| format!("it may take {timeout:?}")));
+    notes
+}
+
+fn decoded<M: Message + Default>(resource: &Resource) -> M {
+    M::decode(resource.body.to_bytes()).expect("it was written here")
+}
+
+#[cfg(test)]
+mod tests;

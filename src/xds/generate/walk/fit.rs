@@ -1,0 +1,246 @@
+//! What of a proxy's configuration fits a connection or a request, as Envoy finds it. (Envoy, `FilterChainMatch`,
+//! `VirtualHost.domains`, `RouteMatch`.)
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use regex::bytes::RegexBuilder;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+
+use super::ProbedRequest;
+
+/// A connection that a listener gets.
+pub(super) struct ArrivingConnection<'a> {
+    /// The address that the client means, where that is known.
+    pub(super) address: Option<IpAddr>,
+    /// The port.
+    pub(super) port: u16,
+    pub(super) is_tls: bool,
+    pub(super) server_name: Option<&'a str>,
+    /// What is found out of its protocol, or what the client offers.
+    pub(super) protocols: &'a [&'a str],
+}
+
+/// How well a chain fits, the decisive things first.
+type Closeness = (bool, u32, usize, bool, bool);
+
+/// The chain that takes a connection; `None` where it is closed.
+pub(super) fn chain_of<'a>(
+    listener: &'a listener::Listener,
+    connection: &ArrivingConnection<'_>,
+) -> Option<&'a listener::FilterChain> {
+    let inspects =
+        |what: &str| listener.listener_filters.iter().any(|one| one.name.ends_with(what));
+    let seen = ArrivingConnection {
+        is_tls: connection.is_tls && inspects("tls_inspector"),
+        server_name: connection.server_name.filter(|_| inspects("tls_inspector")),
+        protocols: if connection.is_tls || inspects("http_inspector") {
+            connection.protocols
+        } else {
+            &[]
+        },
+        ..*connection
+    };
+    let mut best: Option<(Closeness, &listener::FilterChain)> = None;
+    for chain in &listener.filter_chains {
+        let closeness = match &chain.filter_chain_match {
+            None => Some(Closeness::default()),
+            Some(wanted) => closeness(wanted, &seen),
+        };
+        if let Some(closeness) = closeness
+            && best.is_none_or(|(other, _)| closeness > other)
+        {
+            best = Some((closeness, chain));
+        }
+    }
+    best.map(|(_, chain)| chain).or(listener.default_filter_chain.as_ref())
+}
+
+fn closeness(
+    wanted: &listener::FilterChainMatch,
+    seen: &ArrivingConnection<'_>,
+) -> Option<Closeness> {
+    if wanted.destination_port.is_some_and(|port| port.value != u32::from(seen.port)) {
+        return None;
+    }
+    let range = if wanted.prefix_ranges.is_empty() {
+        0
+    } else {
+        let address = seen.address?;
+        let lengths = wanted.prefix_ranges.iter().filter_map(|range| {
+            let length = range.prefix_len.map_or(0, |length| length.value);
+            let prefix = range.address_prefix.parse().ok()?;
+            let net = IpNet::new(prefix, u8::try_from(length).ok()?).ok()?;
+            net.contains(&address).then_some(length + 1)
+        });
+        lengths.max()?
+    };
+    let name = if wanted.server_names.is_empty() {
+        0
+    } else {
+        let asked = seen.server_name?.to_ascii_lowercase();
+        let fits = wanted.server_names.iter().filter_map(|name| match name.strip_prefix('*') {
+            Some(suffix) => asked.ends_with(suffix).then_some(name.len()),
+            None => (*name == asked).then_some(usize::MAX),
+        });
+        fits.max()?
+    };
+    let transport = match &*wanted.transport_protocol {
+        "" => false,
+        "tls" if seen.is_tls => true,
+        "raw_buffer" if !seen.is_tls => true,
+        _ => return None,
+    };
+    let protocols = &wanted.application_protocols;
+    if !protocols.is_empty() && !protocols.iter().any(|one| seen.protocols.contains(&&**one)) {
+        return None;
+    }
+    Some((wanted.destination_port.is_some(), range, name, transport, !protocols.is_empty()))
+}
+
+/// The virtual host that is called so: exactly, else by the longest wildcard, else that of all names.
+pub(super) fn virtual_host_of<'a>(
+    table: &'a route::RouteConfiguration,
+    authority: &str,
+) -> Option<&'a route::VirtualHost> {
+    let mut asked = authority.to_ascii_lowercase();
+    if table.ignore_port_in_host_matching
+        && let Some((host, port)) = asked.rsplit_once(':')
+        && port.parse::<u16>().is_ok()
+    {
+        asked.truncate(host.len());
+    }
+    let closeness = |domain: &str| {
+        let domain = domain.to_ascii_lowercase();
+        if domain == asked {
+            return Some((3, domain.len()));
+        }
+        let fits = |part: &str| asked.len() > part.len();
+        match (domain.strip_prefix('*'), domain.strip_suffix('*')) {
+            (Some(""), _) => Some((0, 0)),
+            (Some(end), _) if fits(end) && asked.ends_with(end) => Some((2, domain.len())),
+            (_, Some(begin)) if fits(begin) && asked.starts_with(begin) => Some((1, domain.len())),
+            _ => None,
+        }
+    };
+    let best = |host: &&route::VirtualHost| {
+        host.domains.iter().filter_map(|domain| closeness(domain)).max()
+    };
+    let fitting = table.virtual_hosts.iter().filter(|host| best(host).is_some());
+    fitting.max_by_key(best)
+}
+
+/// The first condition that a request doesn't fit, in words; `None` where it fits all.
+pub(super) fn misfit(
+    wanted: Option<&route::RouteMatch>,
+    request: &ProbedRequest,
+) -> Option<String> {
+    let wanted = wanted?;
+    let ignores_case = wanted.case_sensitive.is_some_and(|sensitive| !sensitive.value);
+    path_misfit(wanted.path_specifier.as_ref(), ignores_case, &request.path)
+        .or_else(|| wanted.headers.iter().find_map(|one| header_misfit(one, request)))
+        .or_else(|| wanted.query_parameters.iter().find_map(|one| parameter_misfit(one, request)))
+}
+
+fn path_misfit(
+    wanted: Option<&route::route_match::PathSpecifier>,
+    ignores_case: bool,
+    path: &str,
+) -> Option<String> {
+    use route::route_match::PathSpecifier;
+    let folded = |text: &str| {
+        if ignores_case { text.to_ascii_lowercase() } else { text.to_owned() }
+    };
+    let asked = folded(path);
+    match wanted? {
+        PathSpecifier::Prefix(prefix) => (!asked.starts_with(&folded(prefix)))
+            .then(|| format!("the path {path} does not begin with {prefix}")),
+        PathSpecifier::Path(whole) => {
+            (asked != folded(whole)).then(|| format!("the path {path} is not {whole}"))
+        }
+        PathSpecifier::PathSeparatedPrefix(prefix) => {
+            let rest = asked.strip_prefix(&folded(prefix)).map(str::to_owned);
+            let fits = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            (!fits).then(|| format!("the path {path} does not begin with the segments of {prefix}"))
+        }
+        PathSpecifier::SafeRegex(regex) => regex_misfit(&regex.regex, path, "the path"),
+        _ => Some("its condition on the path is none that is known here".to_owned()),
+    }
+}
+
+fn header_misfit(wanted: &route::HeaderMatcher, request: &ProbedRequest) -> Option<String> {
+    use route::header_matcher::HeaderMatchSpecifier;
+    let name = &*wanted.name;
+    let shown = match name {
+        ":method" => "the method".to_owned(),
+        ":authority" => "the host".to_owned(),
+        ":scheme" => "the scheme".to_owned(),
+        name => format!("the header {name}"),
+    };
+    let value = request.headers.get(name).map(|value| &**value);
+    let value = match value {
+        None if wanted.treat_missing_header_as_empty => Some(""),
+        value => value,
+    };
+    let misfit = match (&wanted.header_match_specifier, value) {
+        (None | Some(HeaderMatchSpecifier::PresentMatch(true)), Some(_)) => None,
+        (None | Some(HeaderMatchSpecifier::PresentMatch(true)), None) => {
+            Some(format!("{shown} is not there"))
+        }
+        (Some(HeaderMatchSpecifier::StringMatch(text)), Some(value)) => {
+            string_misfit(text, value, &shown)
+        }
+        // Envoy: what isn't there fits no text, and neither the contrary of one.
+        (Some(_), None) => return Some(format!("{shown} is not there")),
+        (Some(_), Some(_)) => Some(format!("its condition on {shown} is none that is known here")),
+    };
+    match (wanted.invert_match, misfit) {
+        (false, misfit) => misfit,
+        (true, None) => Some(format!("{shown} is what it must not be")),
+        (true, Some(_)) => None,
+    }
+}
+
+fn parameter_misfit(
+    wanted: &route::QueryParameterMatcher,
+    request: &ProbedRequest,
+) -> Option<String> {
+    use route::query_parameter_matcher::QueryParameterMatchSpecifier;
+    let shown = format!("the parameter {}", wanted.name);
+    let mut all = request.query.iter();
+    let Some((_, value)) = all.find(|(name, _)| *name == wanted.name) else {
+        return Some(format!("{shown} is not there"));
+    };
+    match &wanted.query_parameter_match_specifier {
+        Some(QueryParameterMatchSpecifier::StringMatch(text)) => string_misfit(text, value, &shown),
+        _ => None,
+    }
+}
+
+fn string_misfit(wanted: &matcher::StringMatcher, value: &str, shown: &str) -> Option<String> {
+    use matcher::string_matcher::MatchPattern;
+    match wanted.match_pattern.as_ref()? {
+        MatchPattern::Exact(text) => {
+            (value != text).then(|| format!("{shown} is {value:?}, not {text:?}"))
+        }
+        MatchPattern::Prefix(text) => (!value.starts_with(text.as_str()))
+            .then(|| format!("{shown} is {value:?}, which does not begin with {text:?}")),
+        MatchPattern::SafeRegex(regex) => regex_misfit(&regex.regex, value, shown),
+        _ => Some(format!("its condition on {shown} is none that is known here")),
+    }
+}
+
+/// RE2 takes the whole of a text. Its classes are those of ASCII, where nothing else is said.
+fn regex_misfit(expression: &str, text: &str, shown: &str) -> Option<String> {
+    let whole = format!("^(?:{expression})$");
+    let plain = RegexBuilder::new(&whole).unicode(false).build();
+    match plain.or_else(|_| RegexBuilder::new(&whole).build()) {
+        Ok(regex) => (!regex.is_match(text.as_bytes()))
+            .then(|| format!("{shown} {text:?} does not fit the expression {expression}")),
+        Err(_) => Some(format!(
+            "the expression {expression} can't be tried here: ask the proxy itself whether {shown} fits"
+        )),
+    }
+}

@@ -1,0 +1,211 @@
+//! A request that somebody asks about.
+
+use std::collections::BTreeMap;
+
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+/// A request as a workload sends it.
+#[derive(Debug, Clone, Default)]
+pub struct ProbedRequest {
+    /// Whether it begins TLS itself.
+    pub(super) is_tls: bool,
+    /// The host of its URL, without brackets.
+    pub(super) host: String,
+    /// The port that it means.
+    pub(super) port: u16,
+    /// The path as proxies see it, without query.
+    pub(super) path: String,
+    /// Parameters, in order.
+    pub(super) query: Vec<(String, String)>,
+    /// Headers, `:method`, `:authority` and `:scheme` among them; names in lower case.
+    pub(super) headers: BTreeMap<String, String>,
+    /// The name that it gives when it begins TLS, where that is not the URL's.
+    pub(super) sni: Option<String>,
+}
+
+impl ProbedRequest {
+    /// Reads a request: `method`, a URL with or without `http://`, headers as `NAME: VALUE`.
+    ///
+    /// # Errors
+    /// What of it is no request.
+    pub fn parse(
+        method: &str,
+        url: &str,
+        headers: &[String],
+        sni: Option<&str>,
+    ) -> Result<Self, String> {
+        let method = method.parse::<http::Method>();
+        let method = method.map_err(|_| "the method is none".to_owned())?.to_string();
+        let with_scheme =
+            if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+        let uri: http::Uri = with_scheme
+            .parse()
+            .map_err(|_| format!("{url:?} is no URL such as http://reviews.shop:9080/path"))?;
+        let scheme = uri.scheme_str().unwrap_or("http").to_ascii_lowercase();
+        if !matches!(&*scheme, "http" | "https" | "grpc") {
+            return Err(format!("{scheme} is none of http, https, grpc"));
+        }
+        let is_tls = scheme == "https";
+        let authority = uri.authority().ok_or_else(|| format!("{url:?} names no host"))?;
+        if authority.as_str().contains('@') {
+            return Err("a URL here has no user".to_owned());
+        }
+        let host = authority.host().trim_matches(['[', ']']).to_ascii_lowercase();
+        let port = match authority.as_str().rsplit_once(':') {
+            Some((_, port)) if !port.ends_with(']') => {
+                port.parse()
+                    .ok()
+                    .filter(|port| *port > 0)
+                    .ok_or_else(|| format!("{port:?} is no port from 1 to 65535"))?
+            }
+            _ => {
+                if is_tls {
+                    443
+                } else {
+                    80
+                }
+            }
+        };
+        let query = uri.query().unwrap_or_default();
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (name.to_owned(), value.to_owned())
+        });
+        let mut all = BTreeMap::from([
+            (":method".to_owned(), method),
+            (":scheme".to_owned(), if is_tls { "https" } else { "http" }.to_owned()),
+            (":authority".to_owned(), authority.to_string()),
+        ]);
+        for header in headers {
+            let (name, value) = header
+                .split_once([':', '='])
+                .filter(|(name, _)| !name.is_empty())
+                .ok_or_else(|| format!("{header:?} is no header as NAME: VALUE"))?;
+            let name = name.trim().to_ascii_lowercase();
+            let name = if name == "host" { ":authority".to_owned() } else { name };
+            let value = value.trim().to_owned();
+            // Of several of one name Envoy compares all, with commas between them.
+            match all.get_mut(&name).filter(|_| !name.starts_with(':')) {
+                Some(before) => *before = format!("{before},{value}"),
+                None => _ = all.insert(name, value),
+            }
+        }
+        Ok(Self {
+            is_tls,
+            host,
+            port,
+            path: normalized(uri.path()),
+            query: pairs.collect(),
+            headers: all,
+            sni: sni.map(str::to_ascii_lowercase),
+        })
+    }
+
+    /// The port that it means.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Its path as proxies see it, without query.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its method.
+    pub fn method(&self) -> &str {
+        self.headers.get(":method").map_or("", |method| method)
+    }
+
+    /// The host that it names to the proxy.
+    pub fn authority(&self) -> &str {
+        self.headers.get(":authority").map_or("", |authority| authority)
+    }
+
+    /// Status and place of a redirect.
+    pub(super) fn redirected(
+        &self,
+        redirect: &route::RedirectAction,
+        wanted: Option<&route::RouteMatch>,
+    ) -> (u32, String) {
+        use route::redirect_action::{
+            PathRewriteSpecifier, RedirectResponseCode as Code, SchemeRewriteSpecifier,
+        };
+        use route::route_match::PathSpecifier;
+        let status = match redirect.response_code() {
+            Code::MovedPermanently => 301,
+            Code::Found => 302,
+            Code::SeeOther => 303,
+            Code::TemporaryRedirect => 307,
+            Code::PermanentRedirect => 308,
+        };
+        let own = if self.is_tls { "https" } else { "http" };
+        let scheme = match &redirect.scheme_rewrite_specifier {
+            Some(SchemeRewriteSpecifier::SchemeRedirect(scheme)) => scheme,
+            Some(SchemeRewriteSpecifier::HttpsRedirect(true)) => "https",
+            _ => own,
+        };
+        let (host, port) = match self.authority().rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, Some(port.to_owned())),
+            _ => (self.authority(), None),
+        };
+        let is_elsewhere = scheme != own || !redirect.host_redirect.is_empty();
+        let port = match redirect.port_redirect {
+            0 if is_elsewhere => None,
+            0 => port,
+            number => Some(number.to_string()),
+        };
+        let host = if redirect.host_redirect.is_empty() { host } else { &redirect.host_redirect };
+        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        let path = match &redirect.path_rewrite_specifier {
+            Some(PathRewriteSpecifier::PathRedirect(path)) => path.clone(),
+            Some(PathRewriteSpecifier::PrefixRewrite(new)) => {
+                let matched = match wanted.and_then(|wanted| wanted.path_specifier.as_ref()) {
+                    Some(
+                        PathSpecifier::Prefix(text)
+                        | PathSpecifier::Path(text)
+                        | PathSpecifier::PathSeparatedPrefix(text),
+                    ) => text.len(),
+                    _ => self.path.len(),
+                };
+                format!("{new}{}", self.path.get(matched..).unwrap_or_default())
+            }
+            _ => self.path.clone(),
+        };
+        let query: Vec<_> = self
+            .query
+            .iter()
+            .map(
+                |(name, value)| {
+                    if value.is_empty() { name.clone() } else { format!("{name}={value}") }
+                },
+            )
+            .collect();
+        let query = match (query.is_empty() || redirect.strip_query || path.contains('?'), query) {
+            (true, _) => String::new(),
+            (false, query) => format!("?{}", query.join("&")),
+        };
+        (status, format!("{scheme}://{host}{port}{path}{query}"))
+    }
+}
+
+/// A path without dot segments (RFC 3986, 5.2.4), as Envoy compares it.
+fn normalized(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    let segments: Vec<&str> = path.split('/').skip(1).collect();
+    for (at, segment) in segments.iter().enumerate() {
+        let is_last = at + 1 == segments.len();
+        match *segment {
+            "." | "%2e" | "%2E" => {}
+            ".." | "%2e%2e" | "%2E%2E" => _ = kept.pop(),
+            other => {
+                kept.push(other);
+                continue;
+            }
+        }
+        if is_last {
+            kept.push("");
+        }
+    }
+    format!("/{}", kept.join("/"))
+}

@@ -1,0 +1,201 @@
+//! What fits a connection or a request, and what a request is, by values.
+
+use serde_json::{Value, json};
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::json::from_json;
+
+use super::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
+use super::*;
+
+fn of<M: Message + Default>(kind: &str, value: &Value) -> M {
+    M::decode(&*from_json(kind, value).expect("a message")).expect("a message")
+}
+
+fn request(method: &str, url: &str, headers: &[&str]) -> ProbedRequest {
+    let headers: Vec<String> = headers.iter().map(|header| (*header).to_owned()).collect();
+    ProbedRequest::parse(method, url, &headers, None).expect("a request")
+}
+
+#[test]
+fn the_most_specific_virtual_host_is_called() {
+    let table: route::RouteConfiguration = of(
+        "envoy.config.route.v3.RouteConfiguration",
+        &json!({ "ignorePortInHostMatching": true, "virtualHosts": [
+            { "name": "all", "domains": ["*"] },
+            { "name": "under", "domains": ["*.b.com"] },
+            { "name": "longer", "domains": ["*.a.b.com"] },
+            { "name": "prefix", "domains": ["www.*"] },
+            { "name": "exact", "domains": ["x.a.b.com", "X.b.com"] },
+        ] }),
+    );
+    for (host, called) in [
+        ("x.a.b.com", "exact"),
+        ("x.B.com:80", "exact"),
+        ("y.a.b.com", "longer"),
+        ("a.b.com", "under"),
+        ("b.com", "all"),
+        ("www.org", "prefix"),
+        ("www.b.com", "under"),
+    ] {
+        assert_eq!(virtual_host_of(&table, host).expect("all").name, called, "{host}");
+    }
+}
+
+#[test]
+fn a_condition_that_does_not_fit_says_why() {
+    let asked = request("GET", "http://a.b:81/A/b?x=1&y", &["x-user: jo", "n:1", "n: 2"]);
+    let exact = |text: &str| json!({ "exact": text });
+    let header = |name: &str, text: Value| json!({ "name": name, "stringMatch": text });
+    let cases = [
+        (json!({ "prefix": "/A" }), None),
+        (json!({ "prefix": "/a" }), Some("does not begin with /a")),
+        (json!({ "prefix": "/a/", "caseSensitive": false }), None),
+        (json!({ "path": "/A" }), Some("is not /A")),
+        (json!({ "pathSeparatedPrefix": "/A" }), None),
+        (json!({ "pathSeparatedPrefix": "/A/" }), Some("segments")),
+        (json!({ "safeRegex": { "regex": "/./b" } }), None),
+        (json!({ "safeRegex": { "regex": "/./" } }), Some("does not fit the expression")),
+        (json!({ "prefix": "/", "headers": [header("x-user", exact("jo"))] }), None),
+        (json!({ "prefix": "/", "headers": [header("x-user", exact("al"))] }), Some("not \"al\"")),
+        (json!({ "prefix": "/", "headers": [header("n", exact("1,2"))] }), None),
+        (json!({ "prefix": "/", "headers": [header("none", exact("a"))] }), Some("is not there")),
+        (
+            json!({ "prefix": "/", "headers": [header(":method", exact("PUT"))] }),
+            Some("the method"),
+        ),
+        (
+            json!({ "prefix": "/", "headers": [
+                { "name": "x-user", "invertMatch": true, "stringMatch": exact("jo") },
+            ] }),
+            Some("is what it must not be"),
+        ),
+        (
+            json!({ "prefix": "/", "headers": [
+                { "name": "none", "invertMatch": true, "treatMissingHeaderAsEmpty": true, "stringMatch": exact("jo") },
+            ] }),
+            None,
+        ),
+        (
+            json!({ "prefix": "/", "headers": [{ "name": "none", "presentMatch": true }] }),
+            Some("is not there"),
+        ),
+        (
+            json!({ "prefix": "/", "headers": [{ "name": "none", "invertMatch": true, "presentMatch": true }] }),
+            None,
+        ),
+        (
+            json!({ "prefix": "/", "queryParameters": [{ "name": "x", "stringMatch": exact("1") }] }),
+            None,
+        ),
+        (
+            json!({ "prefix": "/", "queryParameters": [{ "name": "y", "presentMatch": true }] }),
+            None,
+        ),
+        (
+            json!({ "prefix": "/", "queryParameters": [{ "name": "z", "presentMatch": true }] }),
+            Some("the parameter z is not there"),
+        ),
+    ];
+    for (wanted, why) in cases {
+        let one: route::RouteMatch = of("envoy.config.route.v3.RouteMatch", &wanted);
+        let found = misfit(Some(&one), &asked);
+        match why {
+            None => assert_eq!(found, None, "{wanted}"),
+            Some(why) => {
+                assert!(
+                    found.as_deref().is_some_and(|found| found.contains(why)),
+                    "{wanted}: {found:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_chain_that_knows_most_of_a_connection_takes_it() {
+    let listener: listener::Listener = of(
+        "envoy.config.listener.v3.Listener",
+        &json!({
+            "listenerFilters": [
+                { "name": "envoy.filters.listener.tls_inspector" },
+                { "name": "envoy.filters.listener.http_inspector" },
+            ],
+            "filterChains": [
+                { "name": "http", "filterChainMatch": { "transportProtocol": "raw_buffer", "applicationProtocols": ["http/1.1"] } },
+                { "name": "a", "filterChainMatch": { "serverNames": ["a.b"], "transportProtocol": "tls" } },
+                { "name": "under", "filterChainMatch": { "serverNames": ["*.b"], "transportProtocol": "tls" } },
+                { "name": "net", "filterChainMatch": { "prefixRanges": [{ "addressPrefix": "10.0.0.0", "prefixLen": 8 }] } },
+                { "name": "one", "filterChainMatch": { "prefixRanges": [{ "addressPrefix": "10.0.0.1", "prefixLen": 32 }] } },
+            ],
+            "defaultFilterChain": { "name": "rest" },
+        }),
+    );
+    let plain = |address: &str| ArrivingConnection {
+        address: address.parse().ok(),
+        port: 80,
+        is_tls: false,
+        server_name: None,
+        protocols: &["http/1.1"],
+    };
+    let tls = |name| ArrivingConnection {
+        is_tls: true,
+        server_name: Some(name),
+        protocols: &[],
+        ..plain("1.1.1.1")
+    };
+    for (connection, chain) in [
+        (plain("1.1.1.1"), "http"),
+        (plain("10.0.0.1"), "one"),
+        (plain("10.1.1.1"), "net"),
+        (tls("A.b"), "a"),
+        (tls("c.b"), "under"),
+        (tls("c.d"), "rest"),
+    ] {
+        let name = chain_of(&listener, &connection).map(|chain| &*chain.name);
+        assert_eq!(name, Some(chain));
+    }
+}
+
+#[test]
+fn a_request_is_read_as_a_client_sends_it() {
+    let asked = request("GET", "HTTPS://[fd00::1]/a/./b/../c?x=1", &["Host: other", "X-A=b:c"]);
+    assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/c", "other"));
+    let plain = request("PUT", "Reviews:9080", &[]);
+    assert_eq!((plain.port(), plain.path(), plain.authority()), (9080, "/", "Reviews:9080"));
+    for (method, url, header, fact) in [
+        ("G T", "a", "a:b", "method"),
+        ("GET", "ftp://a", "a:b", "ftp is none"),
+        ("GET", "http://a:0/", "a:b", "no port"),
+        ("GET", "http://u@a/", "a:b", "no user"),
+        ("GET", "/path", "a:b", "no URL"),
+        ("GET", "a", "ab", "no header"),
+    ] {
+        let error = ProbedRequest::parse(method, url, &[header.to_owned()], None);
+        let error = error.expect_err("no request");
+        assert!(error.contains(fact), "{url}: {error}");
+    }
+}
+
+#[test]
+fn a_redirect_leads_where_envoy_would_send_the_client() {
+    let asked = request("GET", "http://a.b:81/old/x?q=1", &[]);
+    let wanted: route::RouteMatch =
+        of("envoy.config.route.v3.RouteMatch", &json!({ "prefix": "/old/" }));
+    for (redirect, status, location) in [
+        (json!({}), 301, "http://a.b:81/old/x?q=1"),
+        (json!({ "hostRedirect": "c.d", "responseCode": "FOUND" }), 302, "http://c.d/old/x?q=1"),
+        (json!({ "pathRedirect": "/new" }), 301, "http://a.b:81/new?q=1"),
+        (json!({ "prefixRewrite": "/new/" }), 301, "http://a.b:81/new/x?q=1"),
+        (json!({ "schemeRedirect": "https" }), 301, "https://a.b/old/x?q=1"),
+        (
+            json!({ "portRedirect": 8080, "responseCode": "SEE_OTHER" }),
+            303,
+            "http://a.b:8080/old/x?q=1",
+        ),
+    ] {
+        let redirect: route::RedirectAction = of("envoy.config.route.v3.RedirectAction", &redirect);
+        let found = asked.redirected(&redirect, Some(&wanted));
+        assert_eq!(found, (status, location.to_owned()));
+    }
+}
