@@ -29,6 +29,10 @@ use crate::task::Supervisor;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// The most documents of one file.
+const DOCUMENTS_MAX: usize = 65_536;
+/// The most values in one file: of a few bytes each these are as many as fit.
+const NODES_MAX: usize = 4_000_000;
 /// How often the directory is looked at where nobody notifies us of changes.
 const POLL: Duration = Duration::from_secs(2);
 /// How often where somebody does: what is written elsewhere, as on a network volume or behind a link, isn't notified.
@@ -474,21 +478,29 @@ fn is_marker(line: &str) -> bool {
 /// The objects of a text, or the first thing that is wrong in it.
 fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFile, Warning> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: 64 },
+        // The size of a file bounds the rest: all objects of a cluster may be in one.
+        budget: serde_saphyr::budget! {
+            max_depth: 64,
+            max_documents: DOCUMENTS_MAX,
+            max_nodes: NODES_MAX,
+            max_events: 2 * NODES_MAX,
+        },
         with_snippet: false,
         emit_comments: false,
         strict_booleans: true,
     };
     let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
         .map_err(|error| {
-            let at = error.location().map(|at| (document_at(text, at.line()), at.line()));
+            let by_line = documents_by_line(text);
+            let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
             // The parser's own message may quote the text, which may be a Secret.
             warning(name, at, "is neither YAML nor JSON there")
         })?;
     let mut parsed = ParsedFile::default();
+    let by_line = documents_by_line(text);
     for document in documents {
         let line = document.referenced.line();
-        let at = Some((document_at(text, line), line));
+        let at = Some((document_at(&by_line, line), line));
         for object in object::read(document.value, system_namespace) {
             match object {
                 Ok(object) => parsed.objects.push(object),
@@ -511,17 +523,24 @@ fn warning(file: &str, at: Option<(usize, u64)>, text: &str) -> Warning {
     }
 }
 
-/// Which document, from 1, the line (from 1) is in.
-fn document_at(text: &str, line: u64) -> usize {
+/// For each line of a text which document, from 1, it is in.
+fn documents_by_line(text: &str) -> Vec<usize> {
     let mut documents = 0;
-    for line in text.lines().take(usize::try_from(line).unwrap_or(usize::MAX)) {
+    let count = |line: &str| {
         let marker = is_marker(line);
         let says_nothing = line.trim().is_empty() || line.starts_with(['#', '%']);
         if marker || (documents == 0 && !says_nothing) {
             documents += 1;
         }
-    }
-    documents.max(1)
+        documents.max(1)
+    };
+    text.lines().map(count).collect()
+}
+
+/// Which document, from 1, the line (from 1) is in: behind the last line the last.
+fn document_at(documents: &[usize], line: u64) -> usize {
+    let line = usize::try_from(line).unwrap_or(usize::MAX).saturating_sub(1);
+    documents.get(line).or(documents.last()).copied().unwrap_or(1)
 }
 
 /// Takes any bytes as a file of manifests. What is good of it is named.

@@ -106,6 +106,14 @@ fn objects_of_all_files_and_documents_are_held() {
 }
 
 #[test]
+fn all_objects_of_a_cluster_may_be_in_one_file() {
+    let all: Vec<String> = (0..1_100).map(|number| secret(&format!("s{number}"), "")).collect();
+    let fixture = Fixture::with(&[("all.yaml", &all.join("---\n"))]);
+    assert_eq!(fixture.warnings(), Vec::<String>::new());
+    assert_eq!(fixture.secrets().len(), 1_100);
+}
+
+#[test]
 fn string_data_wins_over_data() {
     let data = "data: {east: b2xk, west: b2xk}\nstringData: {east: new}";
     let fixture = Fixture::with(&[("a.yaml", &secret("a", data))]);
