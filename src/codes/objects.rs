@@ -101,4 +101,11 @@ its own. None of the routes that are known does so by it.";
         "Compare its labels with the workloadSelector of ServiceEntries of its namespace.", "\
 It is an endpoint of the ServiceEntries, and Services, of its namespace that select its labels. None
 does.";
+
+    /// A subset without endpoints.
+    SUBSET_EMPTY = "STR1055", "a subset that no endpoint of the service is of",
+        "Compare its labels with those of the pods: kubectl get pods --show-labels", "\
+A subset has the endpoints whose labels, of the pod or the entry or of where it is, hold all of the
+subset's. None does, while the service has endpoints: requests that are led to the subset are answered 503
+until one comes.";
 }

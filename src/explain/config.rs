@@ -11,15 +11,17 @@ mod routes;
 mod rules;
 mod scopes;
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::clients::ClientGroups;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::codes::{self, Code};
-use crate::model::{Collection, Labels, Namespace, ObjectKey, Proxy, labels_match};
+use crate::model::{
+    Collection, Hostname, Labels, Namespace, ObjectKey, Proxy, WorkloadKey, labels_match,
+};
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryProblem;
 use crate::traffic::{Reason, TrafficObject, TrafficReport, TrafficReports};
@@ -64,6 +66,8 @@ pub struct ConfigView<'a> {
     services_known: bool,
     /// Where it isn't, what would have to be there.
     unknown: RefCell<BTreeSet<String>>,
+    /// By workloads that entries describe, the services that have them.
+    workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
 }
 
 /// What was found out of an object.
@@ -94,7 +98,14 @@ impl<'a> ConfigView<'a> {
         proxies: &'a [&'a Proxy],
     ) -> Self {
         let clients = ClientGroups::of(context, proxies);
-        Self { context, reports, clients, services_known: true, unknown: RefCell::default() }
+        Self {
+            context,
+            reports,
+            clients,
+            services_known: true,
+            unknown: RefCell::default(),
+            workloads: OnceCell::new(),
+        }
     }
 
     /// The same where there may be further services, workloads and proxies, as where nothing is known but some files.

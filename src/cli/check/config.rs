@@ -1,7 +1,7 @@
 //! `strait check config`: what becomes of each object of the mesh's configuration, in a mesh that runs or, with `-f`, in
 //! one that is made of files alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -18,6 +18,9 @@ use crate::explain::{ConfigQuery, ConfigView};
 
 /// The word that asks for it.
 pub(super) const CATEGORY: &str = "config";
+
+/// How many hosts are named that no file has.
+const HOSTS_NAMED: usize = 10;
 
 /// The flags of `strait check config`.
 #[derive(Debug, Args)]
@@ -75,19 +78,26 @@ pub(super) async fn run(
     for warning in &mesh.warnings {
         eprintln!("{}", clean(&warning.to_string()));
     }
-    let unknown = view.unknown_hosts();
-    if !unknown.is_empty() {
-        let hosts = unknown.into_iter().collect::<Vec<_>>().join(", ");
-        eprintln!(
-            "{}",
-            clean(&format!(
-                "no file has a service {hosts}: whether it is there, a control plane knows (strait check config)"
-            ))
-        );
+    if let Some(note) = unknown(&view.unknown_hosts()) {
+        eprintln!("{}", clean(&note));
     }
     let unread =
         mesh.warnings.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id));
     Ok(if unread { Exit::Unhealthy } else { exit(&answer) })
+}
+
+/// What is said of hosts that no file has.
+fn unknown(hosts: &BTreeSet<String>) -> Option<String> {
+    let named = hosts.iter().take(HOSTS_NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let more = match hosts.len().saturating_sub(HOSTS_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!hosts.is_empty()).then(|| {
+        format!(
+            "no file has a service {named}{more}: whether it is there, a control plane knows (strait check config)"
+        )
+    })
 }
 
 /// Whether some object, or a part of one, has no effect.

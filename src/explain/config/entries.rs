@@ -1,6 +1,6 @@
 //! ServiceEntries and WorkloadEntries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -9,8 +9,7 @@ use super::objects::items;
 use super::{ConfigView, Finding, state_of};
 use crate::codes;
 use crate::explain::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::model::{ISTIO_NETWORKING, ObjectKey, WorkloadKey};
-use crate::traffic::HostPattern;
+use crate::model::{Hostname, ISTIO_NETWORKING, ObjectKey, WorkloadKey};
 
 impl ConfigView<'_> {
     /// What becomes of an entry; `None` of another object.
@@ -78,25 +77,31 @@ impl ConfigView<'_> {
 
     fn workload_entry(&self, key: &ObjectKey) -> (ConfigState, bool) {
         let name = WorkloadKey::new(&*key.namespace, &*key.name);
-        let is_it = |workload: Option<crate::model::WorkloadRef<'_>>| {
-            workload.is_some_and(|workload| workload == name)
-        };
-        let using: BTreeSet<HostPattern> = self
-            .context
-            .all_services()
-            .filter(|service| service.endpoints().any(|(_, one, _)| is_it(one.workload)))
-            .map(|service| HostPattern::of_service(service.hostname()))
-            .collect();
-        if using.is_empty() {
+        let using = self.workloads.get_or_init(|| self.used_workloads()).get(&name);
+        let Some(using) = using else {
             let text = "no service has it as an endpoint";
             let finding = Finding::unused(&codes::WORKLOAD_UNUSED, "metadata.labels", text);
             return (state_of(key, ObjectStanding::Unused, finding), false);
-        }
+        };
         let proxies = self.clients.count(|namespace, _| {
             let mut hosts = using.iter();
-            hosts.any(|host| seen(self.context, &host.to_string(), namespace).is_some())
+            hosts.any(|host| seen(self.context, host.as_str(), namespace).is_some())
         });
         let found = Finding { proxies, ..Finding::default() };
         (state_of(key, ObjectStanding::InForce, found), true)
+    }
+
+    /// The workloads that are endpoints of services which entries describe, each with these services.
+    fn used_workloads(&self) -> BTreeMap<WorkloadKey, BTreeSet<Hostname>> {
+        let mut used = BTreeMap::<_, BTreeSet<_>>::new();
+        for service in self.context.all_services() {
+            for (_, endpoint, _) in service.endpoints().filter(|(shard, ..)| !shard.is_claimed()) {
+                if let Some(workload) = endpoint.workload {
+                    let hosts = used.entry(workload.to_key()).or_default();
+                    hosts.insert(service.hostname().clone());
+                }
+            }
+        }
+        used
     }
 }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::{Audience, all_seen, audience, of_clients, proxied};
-use super::objects::port_path;
+use super::objects::{items, port_path};
 use super::{ConfigView, Finding};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
-use crate::model::{ExportTo, Namespace};
+use crate::model::{ExportTo, Namespace, Resolution};
+use crate::push::subset::SubsetFilter;
 use crate::push::view::is_exported;
 use crate::traffic::destination_rule::{DestinationRule, RuleClient};
 use crate::traffic::object::ObjectMeta;
@@ -43,6 +44,7 @@ impl ConfigView<'_> {
             return found;
         }
         found.reasons.extend(self.ports_of_rule(rule, object));
+        found.reasons.extend(self.empty_subsets(rule, object));
         found.proxies = self.clients.count(|namespace, selection| {
             let services = all_seen(self.context, &rule.host, namespace);
             let client = RuleClient { namespace, selection };
@@ -200,13 +202,42 @@ impl ConfigView<'_> {
         }
     }
 
+    /// Subsets that no endpoint is of, of a service that has some.
+    fn empty_subsets(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
+        let service = rule.host.exact().and_then(|host| self.context.services.get(host));
+        let Some(service) = service else { return Vec::new() };
+        let by_name = match &service.primary.resolution {
+            Resolution::ByName(by_name) => &by_name.endpoints[..],
+            _ => &[],
+        };
+        if by_name.is_empty() && service.endpoints().next().is_none() {
+            return Vec::new();
+        }
+        let rules = self.context.rules_for(service);
+        let is_empty = |name: &&Arc<str>| {
+            SubsetFilter::new(&rules, Some(rule), service, name).is_some_and(|subset| {
+                let mut all = service.endpoints();
+                !all.any(|(shard, one, network)| subset.contains(&shard.cluster, network, one))
+                    && !by_name.iter().any(|one| subset.contains_named(one))
+            })
+        };
+        let reason = |name: &Arc<str>| {
+            let path = format!("{}.labels", subset_path(object, name));
+            let text = format!(
+                "no endpoint of {} has the labels of subset {name}: what goes there is answered 503",
+                rule.host
+            );
+            Reason::warning(&codes::SUBSET_EMPTY, path, text)
+        };
+        rule.subsets.keys().filter(is_empty).map(reason).collect()
+    }
+
     /// Settings for ports that no service of the rule has.
     fn ports_of_rule(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
         let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));
         let subsets = rule.subsets.iter().filter_map(|(name, subset)| {
-            let all = super::objects::items(object, "/spec/subsets");
-            let at = all.iter().position(|one| one["name"] == **name).unwrap_or_default();
-            Some((subset.policy.as_ref()?, format!("spec.subsets[{at}].trafficPolicy")))
+            let path = format!("{}.trafficPolicy", subset_path(object, name));
+            Some((subset.policy.as_ref()?, path))
         });
         let policies: Vec<(&Arc<TrafficPolicy>, String)> = policies.chain(subsets).collect();
         if policies.iter().all(|(policy, _)| policy.ports.is_empty()) {
@@ -229,4 +260,11 @@ impl ConfigView<'_> {
         }
         reasons
     }
+}
+
+/// Where an object has a subset.
+fn subset_path(object: &Value, name: &str) -> String {
+    let is_it = |one: &Value| one["name"] == *name;
+    let at = items(object, "/spec/subsets").iter().position(is_it).unwrap_or_default();
+    format!("spec.subsets[{at}]")
 }
