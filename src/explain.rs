@@ -92,14 +92,14 @@ pub fn find_service_for<'a>(
 }
 
 /// Explains one port of a service (the first that is proxied, where none is named) to a proxy; with
-/// `address`, that endpoint only.
+/// `address`, that endpoint only. `is_scoped` says whether the proxy follows Sidecars, as sidecars do.
 ///
 /// # Errors
 /// When there is no such service or port.
 pub fn explain(
     context: &PushContext,
     proxy: &str,
-    view: &ViewKey,
+    (view, is_scoped): (&ViewKey, bool),
     hostname: &str,
     port: Option<u16>,
     address: Option<&str>,
@@ -113,7 +113,7 @@ pub fn explain(
     let ranks = ranks(context, view, service, port.number);
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), ExplainGroup> = BTreeMap::new();
     let mut endpoints = Vec::new();
-    let is_given = view.role == Role::Gateway || view.imports_port(context, service, port.number);
+    let is_given = !is_scoped || view.imports_port(context, service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = match decide(context, view, service, shard, endpoint, network) {
             // Whoever asks for its endpoints is given them, but nothing leads there.

@@ -48,7 +48,7 @@ use crate::descriptors::Descriptors;
 use crate::explain::{explain, find_service};
 use crate::identity::{RootLife, ServerIdentity};
 use crate::metrics::WithheldCounts;
-use crate::model::{ClusterId, NetworkId};
+use crate::model::{ClusterId, NetworkId, ProxyType};
 use crate::push::PushContext;
 use crate::push::proxy::east_west_port;
 use crate::push::view::{Role, ViewKey};
@@ -352,8 +352,10 @@ async fn explained(
     let view = view_of(&context, &connection);
     let id = connection.proxy().id.to_string();
     let address = query.address.as_deref();
-    let explanation = explain(&context, &id, &view, &query.hostname, query.port, address)
-        .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
+    let is_scoped = connection.proxy().kind == ProxyType::Sidecar;
+    let explanation =
+        explain(&context, &id, (&view, is_scoped), &query.hostname, query.port, address)
+            .map_err(|error| AdminFailure(StatusCode::NOT_FOUND, error.to_string()))?;
     // Endpoints that a proxy finds by names may be asked for by these.
     let is_address = |text: &str| text.parse::<IpAddr>().is_ok();
     if explanation.endpoints.is_empty() && address.is_some_and(|text| !is_address(text)) {

@@ -56,4 +56,23 @@ is followed, since other control planes do the same, and said.";
         "Name the certificates that the mode needs, or choose another mode.", "\
 The mode needs certificates that the rule doesn't name, or that this kind of proxy can't be given.
 Nothing is sent in plain text in its place: the upstream cluster is left out, and requests fail.";
+
+    /// A server of a Gateway.
+    GATEWAY_SERVER = "STR1010", "a server of a Gateway that can't be served as it is written",
+        "Correct the field that is named; it is read again by itself.", "\
+A server needs a port, a protocol, a host, and in TLS a mode and what that mode asks for. One that lacks
+it is left out, and so is a host that can't be one; all other servers and hosts hold.";
+
+    /// Two servers, one port.
+    GATEWAY_CONFLICT = "STR1011", "a server of a Gateway asks for what an older Gateway has",
+        "Give one of the two another host or another port, or make them one Gateway.", "\
+Gateways that select the same routers share their ports. On a port in plain text the oldest server says
+what is spoken; in TLS a host belongs to the oldest server that has it, whichever namespace it is for. What
+another has is left out, and the rest holds.";
+
+    /// A VirtualService, and no Gateway for it.
+    GATEWAY_UNBOUND = "STR1012", "a VirtualService names a Gateway that doesn't serve it",
+        "Create the Gateway, or give one of its servers a host of the VirtualService.", "\
+Through a Gateway a VirtualService is served if a server of it has a host in common with it, and takes
+VirtualServices of its namespace (`namespace/host`). There it is not; elsewhere it holds.";
 }

@@ -6,6 +6,7 @@
 
 mod clients;
 mod entries;
+mod gateways;
 mod objects;
 mod routes;
 mod rules;
@@ -174,6 +175,7 @@ impl<'a> ConfigView<'a> {
         let found = match object {
             TrafficObject::DestinationRule(rule) => self.destination_rule(rule, stored),
             TrafficObject::VirtualService(service) => self.virtual_service(service, stored),
+            TrafficObject::Gateway(gateway) => self.gateway(gateway),
             TrafficObject::Sidecar(sidecar) => self.sidecar(sidecar),
             TrafficObject::GatewayRoute(route) => self.gateway_route(route),
             TrafficObject::ReferenceGrant(_, grant) => self.reference_grant(grant),

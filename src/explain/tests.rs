@@ -26,7 +26,7 @@ fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
 
 fn told(context: &PushContext) -> Explanation {
     let view = ViewKey::of(&sidecar("client.ns", "west"), "".into(), Role::Client);
-    explain(context, "proxy", &view, "web.ns", None, None).expect("a service")
+    explain(context, "proxy", (&view, true), "web.ns", None, None).expect("a service")
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn found(resolution: Resolution) -> Explanation {
     mesh.apply(MeshEvent::Complete);
     let context = mesh.next_version().expect("a first version").0;
     let view = ViewKey::of(&sidecar("client.ns", "west"), "n1".into(), Role::Client);
-    explain(&context, "proxy", &view, "DB.ns", None, None).expect("a service")
+    explain(&context, "proxy", (&view, true), "DB.ns", None, None).expect("a service")
 }
 
 #[test]

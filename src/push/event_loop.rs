@@ -370,7 +370,7 @@ impl MeshState {
     /// The services that changed rules are about. Of wildcards these are all that there are of them.
     fn note_traffic(&mut self, changes: &mut Changes) {
         let touched = std::mem::take(&mut self.touched_traffic);
-        let TrafficChanges { hosts, scopes, every_scope, selectors } = touched;
+        let TrafficChanges { hosts, scopes, every_scope, selectors, gateways } = touched;
         for pattern in &hosts {
             match pattern.exact() {
                 Some(host) => drop(changes.deps.insert(Dep::Traffic(host.clone()))),
@@ -390,6 +390,9 @@ impl MeshState {
             changes.deps.insert(Dep::Mesh);
         }
         changes.deps.extend(scopes.into_iter().map(Dep::Imports));
+        if gateways {
+            changes.deps.insert(Dep::Gateways);
+        }
         // Routes that name no port lead to the only one that a service has, and choose endpoints as rules of their
         // destinations say.
         let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;

@@ -43,6 +43,8 @@ pub enum Dep {
     Selectors,
     /// What of the mesh proxies of a namespace are given.
     Imports(Namespace),
+    /// What routers take in as Gateways and the rules bound to them say.
+    Gateways,
     /// Which machines and nodes there are, and what is known of them.
     Machines,
     /// Gateways, and which network something is in.

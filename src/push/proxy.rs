@@ -61,27 +61,47 @@ pub fn inbound_targets<'a>(
     proxy: &'a Proxy,
     served: &'a [Arc<Service>],
 ) -> Vec<InboundTarget<'a>> {
-    let labels = context.labels_of(proxy);
     let mut targets = BTreeMap::new();
-    for own in served {
-        let selects = !own.selector.is_empty();
-        if selects && !labels_match(&own.selector, labels) {
-            continue;
-        }
-        // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
-        for port in own.ports.iter().filter(|port| port.protocol != Protocol::Udp) {
-            let target = if selects {
-                target_number(context, proxy, port)
-            } else {
-                let merged = context.service(own.hostname.as_str(), proxy.namespace());
-                merged.and_then(|merged| endpoint_port(context, merged, port, proxy))
-            };
-            if let Some(target) = target {
-                targets.entry(target).or_insert(InboundTarget { port, target });
-            }
-        }
+    for one in all_targets(context, proxy, served) {
+        targets.entry(one.target).or_insert(one);
     }
     targets.into_values().collect()
+}
+
+/// The port of `proxy` itself that one of its Services leads to by `number`, by the oldest that has such a port; `None`
+/// where none has. What is `served` is as for [`inbound_targets`].
+pub fn target_port(
+    context: &PushContext,
+    proxy: &Proxy,
+    served: &[Arc<Service>],
+    number: u16,
+) -> Option<u16> {
+    let mut all = all_targets(context, proxy, served);
+    all.find(|one| one.port.number == number).map(|one| one.target)
+}
+
+/// All service ports that lead to the workload of a proxy, by the oldest service first.
+fn all_targets<'a>(
+    context: &'a PushContext,
+    proxy: &'a Proxy,
+    served: &'a [Arc<Service>],
+) -> impl Iterator<Item = InboundTarget<'a>> {
+    let labels = context.labels_of(proxy);
+    let selecting =
+        served.iter().filter(|own| own.selector.is_empty() || labels_match(&own.selector, labels));
+    // Datagrams are never proxied; a UDP port must not stand for the TCP port of the same number.
+    let ports = selecting.flat_map(|own| {
+        own.ports.iter().filter(|port| port.protocol != Protocol::Udp).map(move |port| (own, port))
+    });
+    ports.filter_map(|(own, port)| {
+        let target = if own.selector.is_empty() {
+            let merged = context.service(own.hostname.as_str(), proxy.namespace());
+            merged.and_then(|merged| endpoint_port(context, merged, port, proxy))
+        } else {
+            target_number(context, proxy, port)
+        };
+        target.map(|target| InboundTarget { port, target })
+    })
 }
 
 fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u16> {

@@ -16,12 +16,15 @@ pub struct TrafficChanges {
     pub every_scope: bool,
     /// Whether the selectors in use are others, so that what selects a proxy is to be found out again.
     pub selectors: bool,
+    /// Whether some Gateway, or what is bound to one, is another.
+    pub gateways: bool,
 }
 
 impl TrafficChanges {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.hosts.is_empty() && self.scopes.is_empty() && !self.every_scope && !self.selectors
+        let Self { hosts, scopes, every_scope, selectors, gateways } = self;
+        hosts.is_empty() && scopes.is_empty() && !every_scope && !selectors && !gateways
     }
 
     /// Takes in others.
@@ -30,5 +33,6 @@ impl TrafficChanges {
         self.scopes.extend(other.scopes);
         self.every_scope |= other.every_scope;
         self.selectors |= other.selectors;
+        self.gateways |= other.gateways;
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::destination_rule::DestinationRules;
+use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::selection::{Selection, Selectors};
 use super::sidecar::{ImportScope, Sidecars};
@@ -19,6 +20,8 @@ pub struct Traffic {
     pub virtual_services: VirtualServices,
     /// What of the mesh proxies are given.
     pub sidecars: Sidecars,
+    /// What routers take in.
+    pub gateways: Gateways,
     pub(super) selectors: Selectors,
 }
 
@@ -37,24 +40,24 @@ impl Traffic {
     }
 
     /// See [`VirtualServices::of_host`]; what the proxy's [scope](Self::scope) leaves out aside.
-    pub fn routed_of_host<'a>(
+    pub fn routed_of_host<'a: 'n, 'n>(
         &'a self,
-        host: &'a HostPattern,
-        namespace: &'a Namespace,
+        host: &'n HostPattern,
+        namespace: &'n Namespace,
         selection: &Selection,
-    ) -> impl Iterator<Item = &'a Arc<RoutedService>> {
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
         let all = self.virtual_services.of_host(host, namespace);
         all.filter(move |one| scope.includes_rules(host, &one.service.meta.namespace))
     }
 
     /// The objects that name this very host, in the same order and as far as the scope goes.
-    pub fn routed_of_pattern<'a>(
+    pub fn routed_of_pattern<'a: 'n, 'n>(
         &'a self,
-        host: &'a HostPattern,
-        namespace: &'a Namespace,
+        host: &'n HostPattern,
+        namespace: &'n Namespace,
         selection: &Selection,
-    ) -> impl Iterator<Item = &'a Arc<RoutedService>> {
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
         let all = self.virtual_services.of_pattern(host, namespace);
         all.filter(move |one| scope.includes_rules(host, &one.service.meta.namespace))

@@ -7,8 +7,10 @@ use serde_json::Value;
 use super::changes::TrafficChanges;
 use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRuleObjects, RulesInForce};
+use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
+use super::gateways::GatewayObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
@@ -34,6 +36,7 @@ pub struct TrafficUpdate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrafficKind {
     DestinationRule,
+    Gateway,
     VirtualService,
     Sidecar,
     HttpRoute,
@@ -45,6 +48,7 @@ impl TrafficKind {
     fn of(key: &ObjectKey) -> Option<Self> {
         match (&*key.group, &*key.kind) {
             (ISTIO_NETWORKING, "DestinationRule") => Some(Self::DestinationRule),
+            (ISTIO_NETWORKING, "Gateway") => Some(Self::Gateway),
             (ISTIO_NETWORKING, "VirtualService") => Some(Self::VirtualService),
             (ISTIO_NETWORKING, "Sidecar") => Some(Self::Sidecar),
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
@@ -57,6 +61,7 @@ impl TrafficKind {
     fn name(self) -> &'static str {
         match self {
             Self::DestinationRule => "DestinationRule",
+            Self::Gateway => "Gateway",
             Self::VirtualService => "VirtualService",
             Self::Sidecar => "Sidecar",
             Self::HttpRoute => "HTTPRoute",
@@ -75,6 +80,10 @@ impl TrafficKind {
             Self::DestinationRule => {
                 let (rule, reasons) = DestinationRule::read(meta, object, settings)?;
                 (TrafficObject::DestinationRule(Arc::new(rule)), reasons)
+            }
+            Self::Gateway => {
+                let (gateway, reasons) = Gateway::read(meta, object)?;
+                (TrafficObject::Gateway(Arc::new(gateway)), reasons)
             }
             Self::VirtualService => {
                 let (service, reasons) = VirtualService::read(meta, object, settings)?;
@@ -104,6 +113,7 @@ pub struct TrafficIndex {
     objects: Collection,
     reports: TrafficReports,
     destination_rules: DestinationRuleObjects,
+    gateways: GatewayObjects,
     virtual_services: VirtualServiceObjects,
     gateway_routes: GatewayRouteObjects,
     traffic: Traffic,
@@ -120,6 +130,7 @@ impl TrafficIndex {
             objects: Collection::default(),
             reports: TrafficReports::new(),
             destination_rules: DestinationRuleObjects::default(),
+            gateways: GatewayObjects::default(),
             virtual_services: VirtualServiceObjects::default(),
             gateway_routes: GatewayRouteObjects::default(),
             traffic: Traffic::default(),
@@ -153,7 +164,18 @@ impl TrafficIndex {
             before.into_iter().for_each(|before| self.take_out(&object(before), &mut changes));
             now.into_iter().for_each(|now| self.put_in(object(now), &mut changes));
         }
-        let news = self.virtual_services.take_news(&self.traffic.virtual_services);
+        let news = self.gateways.take_news(&self.traffic.gateways);
+        self.news.extend(news.into_iter().map(|(meta, reason)| {
+            let key = ObjectKey {
+                kind: TrafficKind::Gateway.name().into(),
+                group: ISTIO_NETWORKING.into(),
+                namespace: meta.namespace.into(),
+                name: meta.name,
+            };
+            (key, reason)
+        }));
+        let news =
+            self.virtual_services.take_news(&self.traffic.virtual_services, &self.traffic.gateways);
         self.news.extend(news.into_iter().map(|(origin, reason)| {
             let (group, kind) = match origin.kind {
                 "http-route" => (GATEWAY_API, TrafficKind::HttpRoute),
@@ -193,7 +215,8 @@ impl TrafficIndex {
             update.causes = Causes::default();
         }
         // Whatever was or is named may be otherwise.
-        let mut changes = TrafficChanges { selectors: true, ..TrafficChanges::default() };
+        let mut changes =
+            TrafficChanges { selectors: true, gateways: true, ..TrafficChanges::default() };
         changes.hosts.extend(self.traffic.destination_rules.hosts());
         changes.hosts.extend(anew.traffic.destination_rules.hosts());
         for traffic in [&self.traffic, &anew.traffic] {
@@ -287,6 +310,10 @@ impl TrafficIndex {
                 let into = RulesInForce { rules, selectors, settings, changes };
                 self.destination_rules.insert(rule, into);
             }
+            TrafficObject::Gateway(gateway) => {
+                self.virtual_services.touch_bound(&gateway.name, &traffic.virtual_services);
+                self.gateways.insert(gateway, &mut traffic.gateways, changes);
+            }
             TrafficObject::VirtualService(service) => {
                 let Traffic { virtual_services: services, selectors, sidecars, .. } = traffic;
                 let is_scoped = !sidecars.is_empty();
@@ -313,6 +340,10 @@ impl TrafficIndex {
                 let Traffic { destination_rules: rules, selectors, .. } = traffic;
                 let from = RulesInForce { rules, selectors, settings, changes };
                 self.destination_rules.remove(rule, from);
+            }
+            TrafficObject::Gateway(gateway) => {
+                self.virtual_services.touch_bound(&gateway.name, &traffic.virtual_services);
+                self.gateways.remove(gateway, &mut traffic.gateways, changes);
             }
             TrafficObject::VirtualService(service) => {
                 let Traffic { virtual_services: services, selectors, sidecars, .. } = traffic;

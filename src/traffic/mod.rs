@@ -8,8 +8,10 @@
 pub mod changes;
 pub mod config;
 pub mod destination_rule;
+pub mod gateway;
 pub mod gateway_route;
 mod gateway_routes;
+pub mod gateways;
 mod header_format;
 pub mod hosts;
 pub mod index;

@@ -6,6 +6,7 @@ use imbl::OrdMap;
 use serde_json::Value;
 
 use super::destination_rule::DestinationRule;
+use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::object::{ObjectMeta, ObjectState};
 use super::sidecar::Sidecar;
@@ -19,6 +20,8 @@ pub enum TrafficObject {
     DestinationRule(Arc<DestinationRule>),
     /// A VirtualService.
     VirtualService(Arc<VirtualService>),
+    /// A Gateway.
+    Gateway(Arc<Gateway>),
     /// A Sidecar.
     Sidecar(Arc<Sidecar>),
     /// An HTTPRoute or a GRPCRoute.

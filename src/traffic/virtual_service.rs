@@ -156,6 +156,11 @@ impl VirtualService {
         self.hosts.iter().filter(move |host| is_for_mesh && **host != all)
     }
 
+    /// The gateways that it is for, sidecars aside.
+    pub fn own_gateways(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.gateways.iter().filter(|gateway| ***gateway != *MESH)
+    }
+
     /// The objects that its rules name.
     pub fn delegates(&self) -> impl Iterator<Item = &Delegate> {
         self.http.iter().filter_map(|rule| rule.delegate.as_ref())

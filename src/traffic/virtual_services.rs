@@ -6,6 +6,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use super::changes::TrafficChanges;
+use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
 use super::route::{ConnectionMatch, Destination, HttpRoutes, RouteOrigin, SourceMatch, TcpRule};
@@ -75,10 +76,12 @@ impl RoutedService {
     }
 }
 
-/// All that hold for sidecars, by host, and of each host the oldest first.
+/// All that hold for sidecars, by host, and for gateways; of each host and each gateway the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VirtualServices {
     by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>>,
+    /// By the gateways that they name, `NAMESPACE/NAME`.
+    by_gateway: OrdMap<Arc<str>, Arc<[Arc<RoutedService>]>>,
     /// The namespaces for which something holds that doesn't for all, with the number of objects that say so.
     special_namespaces: OrdMap<Namespace, usize>,
     /// Of services that are named without a port, the hosts whose rules do so, with the number of objects.
@@ -156,12 +159,21 @@ impl VirtualServices {
         host: &HostPattern,
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
-        let all = self.by_host.get(host).map_or(&[][..], |all| all);
-        [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
-            move |group| {
-                all.iter().filter(move |one| Visibility::of(&one.service, namespace) == Some(group))
-            },
-        )
+        visible(self.by_host.get(host).map_or(&[][..], |all| all), namespace)
+    }
+
+    /// The objects that name a gateway, which a router in a namespace is, in the same order.
+    pub fn of_gateway<'a, 'n>(
+        &'a self,
+        gateway: &str,
+        namespace: &'n Namespace,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
+        visible(self.by_gateway.get(gateway).map_or(&[][..], |all| all), namespace)
+    }
+
+    /// Whether the same objects name a gateway as in `other`.
+    pub fn binds_as(&self, other: &Self, gateway: &str) -> bool {
+        self.by_gateway.get(gateway) == other.by_gateway.get(gateway)
     }
 
     /// The hosts of an object that belong to an older one, as long as that has rules, wherever both are visible.
@@ -200,6 +212,18 @@ impl VirtualServices {
             ..self.clone()
         }
     }
+}
+
+/// Those of some objects that are visible in a namespace: see [`VirtualServices::of_host`].
+fn visible<'a, 'n>(
+    all: &'a [Arc<RoutedService>],
+    namespace: &'n Namespace,
+) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
+    [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
+        move |group| {
+            all.iter().filter(move |one| Visibility::of(&one.service, namespace) == Some(group))
+        },
+    )
 }
 
 /// The wildcards that hold a host, or all hosts of another wildcard, the narrowest first.
@@ -277,8 +301,18 @@ impl VirtualServiceObjects {
         self.put(&key, &mut from);
     }
 
+    /// Of those that name a gateway something else may be said than before.
+    pub(super) fn touch_bound(&mut self, gateway: &str, services: &VirtualServices) {
+        let bound = services.by_gateway.get(gateway).into_iter().flat_map(|all| all.iter());
+        self.touched.extend(bound.map(|one| key_of(&one.service.meta)));
+    }
+
     /// What is said of objects for the sake of others, and was not when this was last asked.
-    pub(super) fn take_news(&mut self, services: &VirtualServices) -> Vec<(RouteOrigin, Reason)> {
+    pub(super) fn take_news(
+        &mut self,
+        services: &VirtualServices,
+        gateways: &Gateways,
+    ) -> Vec<(RouteOrigin, Reason)> {
         let mut news = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             let Some(routed) = self.routed.get(&key) else {
@@ -287,6 +321,7 @@ impl VirtualServiceObjects {
             };
             let mut reasons = routed.reasons.clone();
             reasons.extend(services.losses(routed));
+            reasons.extend(gateways.reasons_of(&routed.service));
             let said = self.said.get(&key).map_or(&[][..], |said| said);
             let new = reasons.iter().filter(|reason| !said.contains(reason));
             news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));
@@ -305,7 +340,11 @@ impl VirtualServiceObjects {
         changed
             .extend(self.roots.get(key).into_iter().flatten().filter(|root| *root != key).cloned());
         for key in changed {
-            let now = self.all.get(&key).filter(|service| service.mesh_hosts().next().is_some());
+            let is_followed = |service: &&Arc<VirtualService>| {
+                service.mesh_hosts().next().is_some()
+                    || (service.own_gateways().next().is_some() && !service.hosts.is_empty())
+            };
+            let now = self.all.get(&key).filter(is_followed);
             let now = now.map(|service| {
                 let routes = service.routes(|name| self.all.get(name).map(|one| &**one));
                 Arc::new(RoutedService::of(service, routes))
@@ -380,13 +419,28 @@ fn replace(
         }
         destinations.into_iter().for_each(|to| count_hosts(&mut services.destinations, to));
     }
-    for host in hosts {
-        let mut all: Vec<_> = services.by_host.get(host).map_or_else(Vec::new, |all| all.to_vec());
+    let put = |held: Option<&Arc<[Arc<RoutedService>]>>, now: Option<&Arc<RoutedService>>| {
+        let mut all: Vec<_> = held.map_or_else(Vec::new, |all| all.to_vec());
         all.retain(|one| !before.is_some_and(|before| is_of(one, before)));
-        if let Some(now) = now.filter(|now| now.service.mesh_hosts().any(|one| one == host)) {
+        if let Some(now) = now {
             let place = all.partition_point(|one| one.service.meta < now.service.meta);
             all.insert(place, Arc::clone(now));
         }
+        all
+    };
+    let old = before.into_iter().flat_map(|before| before.service.own_gateways());
+    let new = now.into_iter().flat_map(|now| now.service.own_gateways());
+    for gateway in old.chain(new).collect::<BTreeSet<_>>() {
+        let now = now.filter(|now| now.service.own_gateways().any(|one| one == gateway));
+        match put(services.by_gateway.get(gateway), now) {
+            none if none.is_empty() => services.by_gateway.remove(gateway),
+            all => services.by_gateway.insert(Arc::clone(gateway), all.into()),
+        };
+        changes.gateways = true;
+    }
+    for host in hosts {
+        let now = now.filter(|now| now.service.mesh_hosts().any(|one| one == host));
+        let all = put(services.by_host.get(host), now);
         rivals.extend(all.iter().map(|one| key_of(&one.service.meta)));
         if all.is_empty() {
             services.by_host.remove(host);

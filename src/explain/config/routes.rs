@@ -49,12 +49,12 @@ impl ConfigView<'_> {
         }
         let mut found = Finding::default();
         let gateways: Vec<_> = service.gateways.iter().filter(|name| ***name != *MESH).collect();
-        for name in &gateways {
-            let text = format!("Strait follows no Gateways yet: for {name} the rules hold nowhere");
-            found.reasons.push(Reason::lost(&codes::KIND_UNREAD, "spec.gateways", text));
+        if self.services_known {
+            found.reasons.extend(self.context.traffic.gateways.reasons_of(service));
         }
         if !service.is_for_mesh() {
-            found.standing = Some(ObjectStanding::Unused);
+            let is_bound = found.reasons.len() < gateways.len();
+            found.standing = (!is_bound).then_some(ObjectStanding::Unused);
             return found;
         }
         let services = &self.context.traffic.virtual_services;

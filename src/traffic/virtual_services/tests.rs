@@ -43,7 +43,7 @@ impl World {
 
     /// What is said of objects for the sake of others, as code and path.
     fn news(&mut self) -> Vec<String> {
-        let news = self.objects.take_news(&self.services);
+        let news = self.objects.take_news(&self.services, &Gateways::default());
         news.into_iter()
             .map(|(of, reason)| {
                 format!("{}/{} {} {}", of.namespace, of.name, reason.code, reason.path)
@@ -106,6 +106,9 @@ fn a_change_names_the_hosts_that_it_concerns() {
     assert_eq!(world.put(&second), ["a.com", "b.com", "d.com"]);
     assert_eq!(world.take(&second), ["b.com", "d.com"]);
     assert!(world.services.is_empty());
+    let of_gateway = |world: &World| world.services.of_gateway("shop/gw", &"web".into()).count();
+    assert_eq!(of_gateway(&world), 1, "a gateway has it");
+    assert_eq!(world.take(&edge), [""; 0]);
     assert_eq!(world.services, VirtualServices::default(), "nothing is left of it");
 }
 

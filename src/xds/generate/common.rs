@@ -8,7 +8,7 @@ use super::cds::ClusterFormat;
 use super::class::{Class, class_of};
 use super::{cds, lds, nds, rds};
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Namespace, NetworkId, Proxy, Resolution};
+use crate::model::{ClusterId, Hostname, Namespace, NetworkId, Proxy, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, addresses};
 use crate::push::view::{Role, ViewKey, is_exported};
@@ -50,19 +50,45 @@ impl SharedResources<'_> {
         self.cache.outbound.at(key, self.context.definitions, || self.all_outbound(&view, &form))
     }
 
+    /// The upstream clusters of these services alone.
+    pub(super) fn outbound_to<'s>(
+        &self,
+        view: &ViewKey,
+        form: &ClusterFormat,
+        hosts: impl Iterator<Item = &'s Hostname>,
+    ) -> Arc<SharedList> {
+        let services =
+            hosts.filter_map(|host| self.context.service(host.as_str(), &view.namespace));
+        let scopes = self.scopes();
+        let view = scopes.projected(self.context, view);
+        self.outbound_of(&view, &form.projected(scopes.by_name), services, false)
+    }
+
     fn all_outbound(&self, whole: &ViewKey, form: &ClusterFormat) -> Arc<SharedList> {
-        let context = self.context;
-        let mut clusters = Vec::new();
-        let abroad = self.clusters_abroad(&whole.network);
         // What a namespace has for itself no gateway carries.
         let nobody = Namespace::default();
         let namespace = match whole.role {
             Role::Client => &whole.namespace,
             Role::Gateway => &nobody,
         };
-        for service in context.services_of(namespace) {
-            let is_seen = || self.sees(whole, service) && whole.imports(context, service);
-            if whole.role == Role::Client && !is_seen() {
+        let services = self.context.services_of(namespace);
+        self.outbound_of(whole, form, services, whole.role == Role::Client)
+    }
+
+    /// Of those services that a proxy may use; `is_scoped` says whether it follows Sidecars.
+    fn outbound_of<'s>(
+        &self,
+        whole: &ViewKey,
+        form: &ClusterFormat,
+        services: impl Iterator<Item = &'s Arc<MergedService>>,
+        is_scoped: bool,
+    ) -> Arc<SharedList> {
+        let context = self.context;
+        let mut clusters = Vec::new();
+        let abroad = self.clusters_abroad(&whole.network);
+        for service in services {
+            let is_left_out = is_scoped && !whole.imports(context, service);
+            if is_left_out || (whole.role == Role::Client && !self.sees(whole, service)) {
                 continue;
             }
             let abroad = whole.role == Role::Client
@@ -92,8 +118,7 @@ impl SharedResources<'_> {
             });
             let is_given = |one: &&Arc<Resource>| {
                 let port = OutboundName::parts(&one.name).map(|(_, port, ..)| port);
-                whole.role == Role::Gateway
-                    || port.is_none_or(|port| whole.imports_port(context, service, port))
+                !is_scoped || port.is_none_or(|port| whole.imports_port(context, service, port))
             };
             clusters.extend(shared.iter().filter(is_given).cloned());
         }

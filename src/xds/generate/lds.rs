@@ -1,11 +1,13 @@
 //! Listeners: what a proxy accepts, and where that goes.
 //!
 //! A sidecar gets listeners for its way out, most of which it shares with every proxy of its
-//! [class](ViewKey), and one for its way in. A router gets a listener only as an east-west gateway.
+//! [class](ViewKey), and one for its way in. A router gets one as an east-west gateway, else one for each port of the
+//! Gateways that select it.
 //! No listener needs a filter that a plain Envoy lacks.
 
 mod gateway;
 mod inbound;
+mod ingress;
 mod outbound;
 mod parts;
 mod ruled;
@@ -22,6 +24,7 @@ pub(super) use self::parts::{
 };
 pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
+use super::ingress::IngressOutline;
 use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};
 use crate::model::Proxy;
@@ -61,6 +64,18 @@ pub(super) fn inbound(
         filters: &filters,
     };
     inbound::listener(&settings, families, workload, targets)
+}
+
+/// The listeners of a router that is no east-west gateway.
+pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy) -> Vec<Resource> {
+    let context = ingress.context;
+    let access = context.access_of(proxy);
+    let listeners = ingress::IngressListeners {
+        settings: &TrafficSettings::of(&context.mesh),
+        families: (proxy.has_ipv4(), proxy.has_ipv6()),
+        filters: &AccessFilters::of(&access, &context.trust_bundle()),
+    };
+    ingress.ports.iter().filter_map(|port| listeners.listener(port)).collect()
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.

@@ -11,6 +11,7 @@ mod class;
 mod common;
 mod eds;
 mod encoding;
+mod ingress;
 #[cfg(test)]
 mod joining;
 mod jwt;
@@ -34,6 +35,7 @@ use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
 use self::common::{SharedResources, list, own_domain, sort};
 pub(in crate::xds::generate) use self::encoding::{any, duration, encode, seconds};
+use self::ingress::IngressOutline;
 use self::library::LibraryConfig;
 pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
@@ -92,9 +94,20 @@ impl<'a> ProxyConfig<'a> {
         proxy.is_proxyless().then_some(LibraryConfig { context, view, cache })
     }
 
+    /// What it takes in as Gateways say, where it is a router and no east-west gateway.
+    fn ingress(&self) -> Option<IngressOutline<'a>> {
+        let is_one = self.proxy.kind == ProxyType::Router && self.east_west_port.is_none();
+        is_one.then(|| IngressOutline::of(self.context, self.proxy, self.cache))
+    }
+
     fn clusters(&self) -> All {
         let context = self.context;
         let mut shared = None;
+        if let Some(ingress) = self.ingress() {
+            let form = ClusterFormat::of(self.proxy);
+            let to = ingress.destinations().into_iter();
+            shared = Some(self.common().outbound_to(&self.view, &form, to));
+        }
         if self.proxy.kind == ProxyType::Sidecar || self.east_west_port.is_some() {
             shared = Some(self.common().outbound(&self.view, &ClusterFormat::of(self.proxy)));
         }
@@ -207,20 +220,32 @@ impl ProxyConfig<'_> {
                 let own = lds::gateway(context, &self.view, port);
                 (nothing(), own.into_iter().map(Arc::new).collect())
             }
-            (ProxyType::Router, None) => (nothing(), Vec::new()),
+            (ProxyType::Router, None) => {
+                let ingress = IngressOutline::of(context, proxy, self.cache);
+                let own = lds::ingress(&ingress, proxy);
+                (nothing(), own.into_iter().map(Arc::new).collect())
+            }
         };
         all(shared, own)
     }
 
     fn route(&self, name: &str) -> Arc<Resource> {
         if self.proxy.kind == ProxyType::Router {
-            return Arc::new(rds::empty(name));
+            return Arc::new(self.ingress_route(name).unwrap_or_else(|| rds::empty(name)));
         }
         let class = self.common().class(&self.view);
         match own_domain(self.context, self.proxy) {
             Ok(namespace) => self.common().route(&class, Some(namespace), name),
             Err(domain) => self.common().route_in(&class, domain, name),
         }
+    }
+
+    /// The routes of that name where a port of its Gateways has them.
+    fn ingress_route(&self, name: &str) -> Option<Resource> {
+        let ingress = self.ingress()?;
+        let servers = ingress::servers_of(&ingress.ports, name)?;
+        let class = self.common().class(&self.view);
+        Some(rds::of_servers(&ingress, &class, name, servers, &self.cache.route_lists))
     }
 
     /// Made for those who ask, and no others.

@@ -19,12 +19,14 @@ use super::cache::{Cache, Scopes};
 use super::cds::{ClusterFormat, inbound_clusters};
 use super::class::{Class, class_of};
 use super::common::{SharedResources, own_domain};
+use super::ingress::IngressOutline;
 use super::library::LibraryConfig;
 use super::rds::RouteBase;
 use super::{eds, lds};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, GrpcLibrary, Hostname, Locality, Namespace, NetworkId, Protocol, ProxyType, Service,
+    ClusterId, GrpcLibrary, Hostname, Locality, Namespace, NetworkId, Protocol, Proxy, ProxyType,
+    Service,
 };
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
@@ -442,6 +444,30 @@ impl<'a> Lens<'a> {
         })
     }
 
+    /// Whether a router may take in otherwise than before, or pass it on otherwise: its Gateways, what is bound to them,
+    /// a service that this leads to, or its own Service is another.
+    fn may_take_in_otherwise(&self, proxy: &Proxy) -> bool {
+        let [before, now] = self.whole;
+        let [old, new] = self.whole.map(|context| {
+            let selecting = context.traffic.gateways.selecting(context.labels_of(proxy));
+            selecting.collect::<Vec<_>>()
+        });
+        if old.is_empty() && new.is_empty() {
+            return false;
+        }
+        let services = self.whole.map(|context| &context.traffic.virtual_services);
+        old != new
+            || new.iter().any(|gateway| !services[0].binds_as(services[1], &gateway.name))
+            || self.may_serve(&proxy.cluster, proxy.namespace())
+            || (!self.is_behind_ports && {
+                let of = |context: &'a PushContext| {
+                    IngressOutline::of(context, proxy, self.cache).destinations()
+                };
+                let [old, new] = [of(before), of(now)];
+                self.hosts.iter().any(|host| old.contains(host) || new.contains(host))
+            })
+    }
+
     /// What the workloads of a namespace in a cluster may serve, before and after.
     fn served(&self, cluster: &ClusterId, namespace: &Namespace) -> [Arc<[Arc<Service>]>; 2] {
         let [before, now] = self.whole;
@@ -539,6 +565,9 @@ impl<'a> Groups<'a> {
             (None, ProxyType::Router, Some(port)) => ListenerKind::Gateway(port),
             (None, ProxyType::Router, None) => ListenerKind::Router,
         };
+        if kind == ListenerKind::Router && self.lens.may_take_in_otherwise(proxy) {
+            return Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
+        }
         let seen = if self.lens.is_behind_ports {
             Arc::clone(&self.nothing)
         } else {

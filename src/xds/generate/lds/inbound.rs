@@ -18,12 +18,11 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 use super::TrafficSettings;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
-    http, http_inspector, listening_on, no_port, original_destination, retries, route_to, tcp,
-    tls_inspector, to_port, virtual_host_of_everything, wildcards,
+    http, http_inspector, listening_on, no_port, normalizing, original_destination, retries,
+    route_to, tcp, tls_inspector, to_port, virtual_host_of_everything, wildcards,
 };
 use super::settings::MESH_ALPN;
 use crate::access::{PeerMode, PeerModes};
-use crate::mesh::PathNormalization;
 use crate::model::Protocol;
 use crate::push::proxy::InboundTarget;
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};
@@ -285,22 +284,8 @@ impl Inbound<'_> {
             guards: self.filters.http.clone(),
         }
         .manager(self.settings);
-        let normalization = self.settings.path_normalization.unwrap_or({
-            if self.filters.looks_at_paths {
-                PathNormalization::MergeSlashes
-            } else {
-                PathNormalization::Base
-            }
-        });
-        let unescape =
-            hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
+        let manager = normalizing(self.settings, self.filters.looks_at_paths, manager);
         http(&hcm::HttpConnectionManager {
-            normalize_path: bool_value(normalization != PathNormalization::None),
-            merge_slashes: normalization >= PathNormalization::MergeSlashes,
-            path_with_escaped_slashes_action: match normalization {
-                PathNormalization::DecodeAndMergeSlashes => unescape.into(),
-                _ => 0,
-            },
             server_name: "istio-envoy".into(),
             // Without mTLS Envoy drops what the client says of itself.
             forward_client_cert_details: ForwardClientCertDetails::AppendForward.into(),

@@ -18,6 +18,7 @@ use strait_proto::envoy::envoy::r#type::v3::{HashPolicy, Int32Range, hash_policy
 use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
 
 use super::{ConnectionLimits, TrafficSettings};
+use crate::mesh::PathNormalization;
 use crate::xds::generate::{any, duration, seconds};
 
 /// How TLS and plain text are told apart in a match.
@@ -197,6 +198,28 @@ impl Http {
             }],
             ..Default::default()
         }
+    }
+}
+
+/// The manager, to which those paths are the same that the mesh says are; where it says nothing, with two slashes for one
+/// if policies look at paths.
+pub(super) fn normalizing(
+    settings: &TrafficSettings,
+    looks_at_paths: bool,
+    manager: hcm::HttpConnectionManager,
+) -> hcm::HttpConnectionManager {
+    let normalization = settings.path_normalization.unwrap_or({
+        if looks_at_paths { PathNormalization::MergeSlashes } else { PathNormalization::Base }
+    });
+    let unescape = hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
+    hcm::HttpConnectionManager {
+        normalize_path: bool_value(normalization != PathNormalization::None),
+        merge_slashes: normalization >= PathNormalization::MergeSlashes,
+        path_with_escaped_slashes_action: match normalization {
+            PathNormalization::DecodeAndMergeSlashes => unescape.into(),
+            _ => 0,
+        },
+        ..manager
     }
 }
 

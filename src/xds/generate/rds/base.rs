@@ -33,8 +33,8 @@ use crate::xds::generate::class::Class;
 use crate::xds::resource::Resource;
 
 /// Field numbers of `RouteConfiguration` and `VirtualHost`.
-mod field {
-    pub(super) const VIRTUAL_HOSTS: u32 = 2;
+pub(super) mod field {
+    pub(in super::super) const VIRTUAL_HOSTS: u32 = 2;
     pub(super) const DOMAINS: u32 = 2;
 }
 

@@ -33,20 +33,19 @@ pub(in crate::xds::generate) fn contenders<'a>(
 ) -> Contenders<'a> {
     let mut found =
         Contenders { class, port, winner: None, places: Vec::new(), others: Vec::new() };
-    let services = &context.traffic.virtual_services;
+    let Class { namespace, selection, .. } = class;
     let pattern = HostPattern::of_service(host);
     let is_service = addresses.services.iter().any(|(service, _)| service.hostname() == host);
     let objects: Vec<_> = if is_service {
-        services.of_host(&pattern, &class.namespace).collect()
+        context.traffic.routed_of_host(&pattern, namespace, selection).collect()
     } else {
-        services.of_pattern(&pattern, &class.namespace).collect()
+        context.traffic.routed_of_pattern(&pattern, namespace, selection).collect()
     };
     for routed in objects {
-        let has_routes = !list(context, class, port, routed, kept).bytes.is_empty();
+        let has_routes = !list(context, class, (None, port), routed, kept).bytes.is_empty();
         match found.winner {
             None if has_routes => {
                 found.winner = Some(routed);
-                let Class { namespace, selection, .. } = class;
                 let chosen = routed.http.chosen(MESH, namespace, selection, port);
                 found.places = chosen.into_iter().map(|(place, ..)| place).collect();
             }

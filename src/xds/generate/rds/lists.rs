@@ -25,6 +25,8 @@ pub(in crate::xds::generate) struct RouteList {
     pub(super) bytes: Bytes,
     /// Of the bytes.
     pub(super) digest: u64,
+    /// Where in them the route stands that takes every request, if there is one; else where they end.
+    pub(super) conditional: usize,
 }
 
 impl CacheValue for Arc<RouteList> {
@@ -37,6 +39,8 @@ impl CacheValue for Arc<RouteList> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::xds::generate) struct RouteListKey {
     object: (Namespace, Arc<str>),
+    /// The gateway, unless it is for sidecars.
+    gateway: Option<Arc<str>>,
     port: u16,
     cluster: ClusterId,
     namespace: Namespace,
@@ -65,11 +69,11 @@ impl PartialEq for RouteListInputs {
 pub(in crate::xds::generate) type RouteLists =
     CacheTable<RouteListKey, RouteListInputs, Arc<RouteList>>;
 
-/// The routes of an object for sidecars of a class whose clients mean `port`.
+/// The routes of an object for proxies of a class whose clients mean `port`: routers that serve as `gateway`, or sidecars.
 pub(super) fn list(
     context: &PushContext,
     class: &Class,
-    port: u16,
+    (gateway, port): (Option<&Arc<str>>, u16),
     routed: &Arc<RoutedService>,
     kept: &RouteLists,
 ) -> Arc<RouteList> {
@@ -91,6 +95,7 @@ pub(super) fn list(
     let (by_namespace, by_selection) = (by_namespace || by_rules, by_selection || by_rules);
     let key = RouteListKey {
         object: (meta.namespace.clone(), Arc::clone(&meta.name)),
+        gateway: gateway.cloned(),
         port,
         cluster: if portless.is_empty() { ClusterId::default() } else { class.cluster.clone() },
         namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
@@ -101,13 +106,13 @@ pub(super) fn list(
         let rules = RuleInputs {
             namespace: &class.namespace,
             selection: &class.selection,
-            gateway: MESH,
+            gateway: gateway.map_or(MESH, |name| &**name),
             port,
             only_port: &only,
             hash_key: &hash,
         };
-        let bytes = rules::encoded(&routed.http, rules);
-        Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into() })
+        let (bytes, conditional) = rules::encoded(&routed.http, rules);
+        Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional })
     })
 }
 
@@ -164,7 +169,7 @@ pub(super) fn of_service(
     }
     let key = hash_key(context, class, hostname, "", port)?;
     let bytes = rules::plain(&rules::hashed(to_service(hostname, port), key));
-    Some(Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into() }))
+    Some(Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional: 0 }))
 }
 
 /// The hosts that rules name and that are no such service, each with the namespace of its rules. On port 80 these are
@@ -206,6 +211,7 @@ fn first<'a>(
     objects: impl Iterator<Item = &'a Arc<RoutedService>>,
     kept: &RouteLists,
 ) -> Option<(&'a Arc<RoutedService>, Arc<RouteList>)> {
-    let mut lists = objects.map(|routed| (routed, list(context, class, port, routed, kept)));
+    let mut lists =
+        objects.map(|routed| (routed, list(context, class, (None, port), routed, kept)));
     lists.find(|(_, list)| !list.bytes.is_empty())
 }

@@ -62,6 +62,8 @@ pub(super) struct RuleRoute {
     pub(super) route: route::Route,
     /// By the filter's name. Not in the route, whose map has no order.
     filters: BTreeMap<&'static str, Any>,
+    /// Whether it takes every request.
+    is_catch_all: bool,
 }
 
 impl RuleRoute {
@@ -83,11 +85,21 @@ impl RuleRoute {
     }
 }
 
-/// The routes of these rules for such a proxy, as fields of a virtual host: none where no rule is for it.
-pub(in crate::xds::generate) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
+/// The routes of these rules for such a proxy, as fields of a virtual host: none where no rule is for it. And where among
+/// them the one stands that takes every request, which is the last, or they end.
+pub(in crate::xds::generate) fn encoded(
+    rules: &HttpRoutes,
+    inputs: RuleInputs<'_>,
+) -> (Vec<u8>, usize) {
     let mut bytes = Vec::new();
-    routes(rules, inputs).iter().for_each(|route| route.write(&mut bytes));
-    bytes
+    let mut conditional = 0;
+    for route in routes(rules, inputs) {
+        route.write(&mut bytes);
+        if !route.is_catch_all {
+            conditional = bytes.len();
+        }
+    }
+    (bytes, conditional)
 }
 
 /// The routes of these rules for such a proxy, up to the first that takes every request.
@@ -116,6 +128,7 @@ fn route_of(
             ..Default::default()
         },
         filters: BTreeMap::new(),
+        is_catch_all: one.is_catch_all(),
     };
     if rule.refused || one.refused {
         made.route.action = Some(answer(500));

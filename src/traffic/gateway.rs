@@ -1,0 +1,387 @@
+//! Gateway: on which ports routers take requests and connections, and for which hosts. (Istio, "Gateway";
+//! docs/reference/traffic.md, "Gateway".)
+//!
+//! Reads an object. Which servers of several share a port is decided in [`super::gateways`].
+
+mod raw;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use self::raw::{RawGatewayObject, RawServer, RawServerTls};
+use super::hosts::HostPattern;
+use super::object::{self, ObjectMeta, Reason};
+use super::selection::RuleSelector;
+use crate::codes;
+use crate::model::Namespace;
+
+/// A Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// Which, and how old.
+    pub meta: ObjectMeta,
+    /// `NAMESPACE/NAME`, as VirtualServices name it.
+    pub name: Arc<str>,
+    /// The labels of routers that it is for; `None` for all routers.
+    pub selector: Option<RuleSelector>,
+    /// Its servers.
+    pub servers: Box<[GatewayServer]>,
+}
+
+/// A port of a Gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayServer {
+    /// Its place in the object.
+    pub place: usize,
+    /// The port that clients mean: that of the routers' Service.
+    pub port: u16,
+    /// The name of the port.
+    pub port_name: Arc<str>,
+    /// The address that it is at; `None` for all of the router's.
+    pub bind: Option<IpAddr>,
+    /// The hosts that it serves; never empty.
+    pub hosts: Box<[ServerHost]>,
+    /// What is spoken there.
+    pub protocol: ServerProtocol,
+    /// Whether gRPC-Web is turned into gRPC.
+    pub grpc_web: bool,
+    /// Whether requests in plain text are sent to HTTPS instead of being served.
+    pub https_redirect: bool,
+}
+
+/// A host that a server serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerHost {
+    /// The namespace whose VirtualServices are served; `None` for all.
+    pub namespace: Option<Namespace>,
+    /// The host.
+    pub host: HostPattern,
+}
+
+/// What a server speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServerProtocol {
+    /// Requests in plain text.
+    Http,
+    /// Bytes in plain text.
+    Tcp,
+    /// Requests in TLS, which ends there.
+    Https(ServerTls),
+    /// Bytes in TLS, which ends there.
+    Tls(ServerTls),
+    /// TLS that is passed on unopened, by the name that the client gives.
+    Passthrough,
+    /// The mesh's own mTLS, passed on by the service that its SNI names: an east-west gateway's.
+    AutoPassthrough,
+}
+
+/// TLS that ends at a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerTls {
+    /// Whom it takes.
+    pub clients: TlsClients,
+    /// The Secrets that hold its certificates, the first that of its roots too; none in the mesh's own mTLS.
+    pub credentials: Box<[Arc<str>]>,
+    /// The Secret that holds the roots of clients, where it is another.
+    pub roots: Option<Arc<str>>,
+    /// The names of which a client's certificate must have one; none for any.
+    pub names: Box<[Arc<str>]>,
+    /// SHA-256 hashes, in Base64 of keys and in hexadecimal of certificates, of which that of a client must be one; none
+    /// for any.
+    pub spki: Box<[Arc<str>]>,
+    /// See [`Self::spki`].
+    pub hashes: Box<[Arc<str>]>,
+    /// The oldest and the newest version of TLS; `None` for TLS 1.2, and for whatever is newest.
+    pub versions: (Option<TlsVersion>, Option<TlsVersion>),
+    /// Ciphers, for versions in which they are chosen; none for the proxy's own choice.
+    pub ciphers: Box<[Arc<str>]>,
+}
+
+/// Which clients a server takes in TLS.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TlsClients {
+    /// Any; they are asked for no certificate.
+    Anybody,
+    /// Any; a certificate, if one is shown, must be of the roots.
+    IfKnown,
+    /// Those with a certificate of the roots.
+    Known,
+    /// Those of the mesh.
+    Mesh,
+}
+
+/// A version of TLS, 1.0 to 1.3.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    /// TLS 1.0.
+    V1_0,
+    /// TLS 1.1.
+    V1_1,
+    /// TLS 1.2.
+    V1_2,
+    /// TLS 1.3.
+    V1_3,
+}
+
+impl Gateway {
+    /// Reads an object, with what its owner should know.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
+        let raw: RawGatewayObject = object::body(object)?;
+        let mut reader = ServerReader { namespace: &meta.namespace, reasons: Vec::new() };
+        if raw.servers.is_empty() {
+            let text = "has no servers: nothing is served";
+            reader.lost("spec.servers", text);
+        }
+        let servers = raw.servers.into_iter().enumerate();
+        let servers = servers.filter_map(|(place, raw)| reader.server(place, raw)).collect();
+        let reasons = reader.reasons;
+        let selector: crate::model::Labels = raw
+            .selector
+            .iter()
+            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
+            .collect();
+        let selector = Some(selector).filter(|labels| !labels.is_empty()).map(Arc::new);
+        Ok((Self { name: meta.to_string().into(), meta, selector, servers }, reasons))
+    }
+}
+
+/// Reads servers, and takes note of what is wrong with them.
+struct ServerReader<'a> {
+    namespace: &'a Namespace,
+    reasons: Vec<Reason>,
+}
+
+impl ServerReader<'_> {
+    fn lost(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
+        self.reasons.push(Reason::lost(&codes::GATEWAY_SERVER, path, text));
+    }
+
+    fn warn(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
+        self.reasons.push(Reason::warning(&codes::GATEWAY_SERVER, path, text));
+    }
+
+    /// A server; `None` where nothing can be served.
+    fn server(&mut self, place: usize, raw: RawServer) -> Option<GatewayServer> {
+        let path = format!("spec.servers[{place}]");
+        let Some(port) = u16::try_from(raw.port.number).ok().filter(|port| *port != 0) else {
+            let text = format!("{} is no port: the server is left out", raw.port.number);
+            self.reasons.push(Reason::lost(
+                &codes::TRAFFIC_PORT,
+                format!("{path}.port.number"),
+                text,
+            ));
+            return None;
+        };
+        let bind = match &*raw.bind {
+            "" => None,
+            text => match text.parse::<IpAddr>() {
+                Ok(address) => Some(address).filter(|address| !address.is_unspecified()),
+                Err(_) => {
+                    let text = format!("{text:?} is no IP address: the server is left out");
+                    self.lost(format!("{path}.bind"), text);
+                    return None;
+                }
+            },
+        };
+        let https_redirect = raw.tls.as_ref().is_some_and(|tls| tls.https_redirect);
+        let grpc_web = raw.port.protocol.eq_ignore_ascii_case("GRPC-WEB");
+        let protocol = self.protocol(&path, &raw.port.protocol, raw.tls)?;
+        let hosts = self.hosts(&path, &raw.hosts);
+        if hosts.is_empty() {
+            self.lost(format!("{path}.hosts"), "has no host: the server is left out");
+            return None;
+        }
+        let port_name = raw.port.name;
+        Some(GatewayServer {
+            place,
+            port,
+            port_name,
+            bind,
+            hosts,
+            protocol,
+            grpc_web,
+            https_redirect,
+        })
+    }
+
+    fn protocol(
+        &mut self,
+        path: &str,
+        said: &str,
+        tls: Option<RawServerTls>,
+    ) -> Option<ServerProtocol> {
+        let at = format!("{path}.port.protocol");
+        let is_http = match &*said.to_ascii_uppercase() {
+            "HTTP" | "HTTP2" | "GRPC" | "GRPC-WEB" => {
+                if tls.is_some_and(|tls| tls.says_more_than_redirect()) {
+                    let text = format!("{said} is plain text: tls has no effect but httpsRedirect");
+                    self.warn(format!("{path}.tls"), text);
+                }
+                return Some(ServerProtocol::Http);
+            }
+            "TCP" | "MONGO" | "MYSQL" | "REDIS" if tls.is_none() => {
+                return Some(ServerProtocol::Tcp);
+            }
+            "HTTPS" => true,
+            "TLS" | "TCP" | "MONGO" | "MYSQL" | "REDIS" => false,
+            _ => {
+                let known = "HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TCP, TLS, MONGO, MYSQL, REDIS";
+                self.lost(at, format!("{said:?} is none of {known}: the server is left out"));
+                return None;
+            }
+        };
+        let Some(tls) = tls else {
+            self.lost(format!("{path}.tls"), format!("{said} needs it: the server is left out"));
+            return None;
+        };
+        let at = format!("{path}.tls");
+        let clients = match &*tls.mode {
+            mode @ ("" | "PASSTHROUGH") => {
+                if mode.is_empty() {
+                    self.warn(&*at, "names no mode, which means PASSTHROUGH");
+                }
+                return Some(ServerProtocol::Passthrough);
+            }
+            "AUTO_PASSTHROUGH" => return Some(ServerProtocol::AutoPassthrough),
+            "SIMPLE" => TlsClients::Anybody,
+            "MUTUAL" => TlsClients::Known,
+            "OPTIONAL_MUTUAL" => TlsClients::IfKnown,
+            "ISTIO_MUTUAL" => TlsClients::Mesh,
+            mode => {
+                self.lost(
+                    format!("{at}.mode"),
+                    format!("{mode:?} is no mode: the server is left out"),
+                );
+                return None;
+            }
+        };
+        let tls = self.tls(&at, clients, tls)?;
+        Some(if is_http { ServerProtocol::Https(tls) } else { ServerProtocol::Tls(tls) })
+    }
+
+    fn tls(&mut self, at: &str, clients: TlsClients, raw: RawServerTls) -> Option<ServerTls> {
+        let credentials: Box<[Arc<str>]> = match &*raw.credential_name {
+            "" => raw.credential_names,
+            _ => [raw.credential_name].into(),
+        };
+        if clients != TlsClients::Mesh && credentials.is_empty() {
+            let text = if raw.server_certificate.is_empty() && raw.tls_certificates.is_empty() {
+                "names no credentialName: the server is left out"
+            } else {
+                "certificates are taken from Secrets, not from files: name a credentialName. The server is left out"
+            };
+            self.lost(format!("{at}.credentialName"), text);
+            return None;
+        }
+        let mut version = |field: &str, said: &str| match said {
+            "" | "TLS_AUTO" => Some(None),
+            "TLSV1_0" => Some(Some(TlsVersion::V1_0)),
+            "TLSV1_1" => Some(Some(TlsVersion::V1_1)),
+            "TLSV1_2" => Some(Some(TlsVersion::V1_2)),
+            "TLSV1_3" => Some(Some(TlsVersion::V1_3)),
+            _ => {
+                let text = format!("{said:?} is no version of TLS: the server is left out");
+                self.lost(format!("{at}.{field}"), text);
+                None
+            }
+        };
+        let oldest = version("minProtocolVersion", &raw.min_protocol_version)?;
+        let newest = version("maxProtocolVersion", &raw.max_protocol_version)?;
+        if newest.is_some_and(|newest| newest < oldest.unwrap_or(TlsVersion::V1_2)) {
+            let text = "is older than the oldest: the server is left out";
+            self.lost(format!("{at}.maxProtocolVersion"), text);
+            return None;
+        }
+        // Without one of these more clients would be let in than it says.
+        let pins = [
+            ("verifyCertificateSpki", &raw.verify_certificate_spki, 44..=44),
+            ("verifyCertificateHash", &raw.verify_certificate_hash, 64..=95),
+        ];
+        for (field, pins, lengths) in pins {
+            if let Some(odd) = pins.iter().find(|pin| !lengths.contains(&pin.len())) {
+                let text = format!("{odd:?} is no SHA-256 hash: the server is left out");
+                self.lost(format!("{at}.{field}"), text);
+                return None;
+            }
+        }
+        Some(ServerTls {
+            clients,
+            credentials: if clients == TlsClients::Mesh { Box::default() } else { credentials },
+            roots: Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty()),
+            names: raw.subject_alt_names,
+            spki: raw.verify_certificate_spki,
+            hashes: raw.verify_certificate_hash,
+            versions: (oldest, newest),
+            ciphers: self.ciphers(at, &raw.cipher_suites),
+        })
+    }
+
+    /// Ciphers by names that Envoy knows: it refuses a whole listener for another.
+    fn ciphers(&mut self, at: &str, said: &[Arc<str>]) -> Box<[Arc<str>]> {
+        let known = said.iter().enumerate().filter(|(place, name)| {
+            let is_known = CIPHERS.contains(&&***name);
+            if !is_known {
+                let text = format!("{name} is no cipher of Envoy's: it is left out");
+                self.lost(format!("{at}.cipherSuites[{place}]"), text);
+            }
+            is_known
+        });
+        known.map(|(_, name)| Arc::clone(name)).collect()
+    }
+
+    fn hosts(&mut self, path: &str, said: &[String]) -> Box<[ServerHost]> {
+        let mut hosts: Vec<ServerHost> = Vec::with_capacity(said.len());
+        for (place, text) in said.iter().enumerate() {
+            let (namespace, name) = text.split_once('/').unwrap_or(("*", text));
+            let namespace = match namespace {
+                "*" => None,
+                "." => Some(self.namespace.clone()),
+                name => Some(Namespace::from(name)),
+            };
+            // Here a name without a dot is none of a service: it is what clients write.
+            let parsed = HostPattern::parse(name, "", "").map(|host| match host {
+                HostPattern::Exact(_) => HostPattern::Exact(name.to_ascii_lowercase().into()),
+                under => under,
+            });
+            match parsed {
+                Ok(host) => {
+                    let one = ServerHost { namespace, host };
+                    if !hosts.contains(&one) {
+                        hosts.push(one);
+                    }
+                }
+                Err(error) => {
+                    let text = format!("{name:?} {error}; the other hosts hold");
+                    self.lost(format!("{path}.hosts[{place}]"), text);
+                }
+            }
+        }
+        hosts.into()
+    }
+}
+
+/// The names of ciphers that Envoy's builds take, for TLS 1.2 and before. (BoringSSL; Envoy, `TlsParameters`.)
+const CIPHERS: &[&str] = &[
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-RSA-AES128-SHA",
+    "ECDHE-ECDSA-AES256-SHA",
+    "ECDHE-RSA-AES256-SHA",
+    "AES128-GCM-SHA256",
+    "AES256-GCM-SHA384",
+    "AES128-SHA",
+    "AES256-SHA",
+];
+
+#[cfg(test)]
+mod tests;

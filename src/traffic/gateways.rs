@@ -1,0 +1,283 @@
+//! Which servers of Gateways share a port of a router, and which VirtualServices they serve.
+//! (docs/reference/traffic.md, "Gateway".)
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use imbl::OrdMap;
+
+use super::changes::TrafficChanges;
+use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol};
+use super::hosts::HostPattern;
+use super::object::{ObjectMeta, Reason};
+use super::selection::RuleSelector;
+use super::virtual_service::VirtualService;
+use crate::codes;
+use crate::model::Labels;
+
+/// All Gateways, the oldest first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gateways {
+    all: OrdMap<ObjectMeta, Arc<Gateway>>,
+}
+
+/// Servers that share a port of a router.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GatewayPort<'a> {
+    /// The port on which the router listens.
+    pub number: u16,
+    /// At which address; `None` for all of its own.
+    pub bind: Option<IpAddr>,
+    /// Those that take requests in plain text.
+    pub http: Vec<PlacedServer<'a>>,
+    /// The one that takes bytes in plain text; never beside [`Self::http`].
+    pub tcp: Option<PlacedServer<'a>>,
+    /// Those that take TLS, told apart by the names that clients give.
+    pub tls: Vec<PlacedServer<'a>>,
+}
+
+/// A server, as far as no older one has what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedServer<'a> {
+    /// Whose it is.
+    pub gateway: &'a Arc<Gateway>,
+    /// The server.
+    pub server: &'a GatewayServer,
+    /// The hosts that it serves.
+    pub hosts: Vec<&'a ServerHost>,
+}
+
+/// What a server doesn't get of what it asks for.
+#[derive(Debug)]
+struct ServerLoss<'a> {
+    of: PlacedServer<'a>,
+    /// Of it, this host alone.
+    host: Option<&'a ServerHost>,
+    winner: &'a Arc<Gateway>,
+}
+
+impl Gateways {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Those that select routers with these labels, the oldest first.
+    pub fn selecting<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> {
+        let has = |labels: &Labels, selector: &RuleSelector| {
+            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+        };
+        self.all
+            .values()
+            .filter(move |one| one.selector.as_ref().is_none_or(|selector| has(labels, selector)))
+    }
+
+    /// The one of that name, `NAMESPACE/NAME`.
+    fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
+        self.all.values().find(|one| *one.name == *name)
+    }
+
+    /// What of a Gateway others have, that came first.
+    pub fn losses(&self, gateway: &Gateway) -> Vec<Reason> {
+        let labels = gateway.selector.as_deref().cloned().unwrap_or_default();
+        let (_, losses) = merged_with_losses(self.selecting(&labels), Some);
+        let own = losses.iter().filter(|loss| loss.of.gateway.meta == gateway.meta);
+        own.map(ServerLoss::reason).collect()
+    }
+
+    /// What a VirtualService names among its gateways and can't be served by.
+    pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
+        let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));
+        let reason = |(at, name): (usize, &Arc<str>)| {
+            let text = match self.named(name) {
+                None => format!("there is no Gateway {name}: nothing is served through it"),
+                Some(gateway) => {
+                    let all = gateway.servers.iter().flat_map(|server| &*server.hosts);
+                    let serves = |one: &ServerHost| !one.common(service).is_empty();
+                    if all.into_iter().any(serves) {
+                        return None;
+                    }
+                    format!(
+                        "no server of Gateway {name} has a host of this object for its namespace"
+                    )
+                }
+            };
+            let path = format!("spec.gateways[{at}]");
+            Some(Reason::warning(&codes::GATEWAY_UNBOUND, path, text))
+        };
+        named.filter_map(reason).collect()
+    }
+}
+
+impl ServerHost {
+    /// The hosts of a VirtualService that are served under this one: of each pair that meet the narrower.
+    fn common<'s>(&'s self, service: &'s VirtualService) -> Vec<&'s HostPattern> {
+        if self.namespace.as_ref().is_some_and(|own| *own != service.meta.namespace) {
+            return Vec::new();
+        }
+        service.hosts.iter().filter_map(|host| host.narrower(&self.host)).collect()
+    }
+}
+
+impl PlacedServer<'_> {
+    /// The hosts of a VirtualService that it serves.
+    pub fn hosts_of<'s>(&'s self, service: &'s VirtualService) -> BTreeSet<&'s HostPattern> {
+        self.hosts.iter().flat_map(|host| host.common(service)).collect()
+    }
+}
+
+/// What routers do that these Gateways select, port by port; `target` finds the router's own port for one that clients
+/// mean, if it has any.
+pub fn merged<'a>(
+    gateways: impl Iterator<Item = &'a Arc<Gateway>>,
+    target: impl Fn(u16) -> Option<u16>,
+) -> Vec<GatewayPort<'a>> {
+    merged_with_losses(gateways, target).0
+}
+
+fn merged_with_losses<'a>(
+    gateways: impl Iterator<Item = &'a Arc<Gateway>>,
+    target: impl Fn(u16) -> Option<u16>,
+) -> (Vec<GatewayPort<'a>>, Vec<ServerLoss<'a>>) {
+    let mut ports = BTreeMap::<(u16, Option<IpAddr>), GatewayPort<'a>>::new();
+    // Hosts in TLS, with who has them.
+    let mut taken = BTreeMap::<(u16, Option<IpAddr>, &HostPattern), &Arc<Gateway>>::new();
+    let mut losses = Vec::new();
+    for (gateway, server) in
+        gateways.flat_map(|gateway| gateway.servers.iter().map(move |server| (gateway, server)))
+    {
+        let Some(number) = target(server.port) else { continue };
+        let mut placed = PlacedServer { gateway, server, hosts: server.hosts.iter().collect() };
+        let bind = server.bind;
+        let empty = || GatewayPort { number, bind, http: Vec::new(), tcp: None, tls: Vec::new() };
+        let port = match server.protocol {
+            ServerProtocol::AutoPassthrough => continue,
+            _ => ports.entry((number, bind)).or_insert_with(empty),
+        };
+        // Who came first decides what the port speaks. Plain text may come beside TLS, and TLS not beside plain text.
+        let plain = port.tcp.as_ref().or_else(|| port.http.first());
+        let first = match server.protocol {
+            ServerProtocol::Http => port.tcp.as_ref(),
+            ServerProtocol::Tcp => plain,
+            _ => plain.filter(|_| port.tls.is_empty()),
+        };
+        if let Some(first) = first {
+            losses.push(ServerLoss { winner: first.gateway, of: placed, host: None });
+            continue;
+        }
+        match server.protocol {
+            ServerProtocol::Http => {
+                port.http.push(placed);
+                continue;
+            }
+            ServerProtocol::Tcp => {
+                port.tcp = Some(placed);
+                continue;
+            }
+            _ => {}
+        }
+        for host in std::mem::take(&mut placed.hosts) {
+            match taken.entry((number, bind, &host.host)) {
+                std::collections::btree_map::Entry::Occupied(winner) => {
+                    // The same host for several namespaces is one name in TLS.
+                    if placed.hosts.iter().any(|own| own.host == host.host) {
+                        placed.hosts.push(host);
+                        continue;
+                    }
+                    let winner = *winner.get();
+                    losses.push(ServerLoss { of: placed.clone(), host: Some(host), winner });
+                }
+                std::collections::btree_map::Entry::Vacant(free) => {
+                    free.insert(gateway);
+                    placed.hosts.push(host);
+                }
+            }
+        }
+        if !placed.hosts.is_empty() {
+            port.tls.push(placed);
+        }
+    }
+    (ports.into_values().collect(), losses)
+}
+
+/// The objects, which change one by one.
+#[derive(Debug, Default)]
+pub(super) struct GatewayObjects {
+    said: BTreeMap<ObjectMeta, Vec<Reason>>,
+    is_stale: bool,
+}
+
+impl GatewayObjects {
+    pub(super) fn insert(
+        &mut self,
+        gateway: Arc<Gateway>,
+        into: &mut Gateways,
+        changes: &mut TrafficChanges,
+    ) {
+        into.all.insert(gateway.meta.clone(), gateway);
+        (self.is_stale, changes.gateways) = (true, true);
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        gateway: &Gateway,
+        from: &mut Gateways,
+        changes: &mut TrafficChanges,
+    ) {
+        from.all.remove(&gateway.meta);
+        (self.is_stale, changes.gateways) = (true, true);
+    }
+
+    /// What is said of Gateways for the sake of others, and was not when this was last asked.
+    pub(super) fn take_news(&mut self, gateways: &Gateways) -> Vec<(ObjectMeta, Reason)> {
+        if !std::mem::take(&mut self.is_stale) {
+            return Vec::new();
+        }
+        // Who is selected by one selector is selected by those that ask for fewer labels, too.
+        let selectors: BTreeSet<_> =
+            gateways.all.values().map(|one| one.selector.clone()).collect();
+        let mut now = BTreeMap::<ObjectMeta, Vec<Reason>>::new();
+        for selector in selectors {
+            let labels = selector.as_deref().cloned().unwrap_or_default();
+            let (_, losses) = merged_with_losses(gateways.selecting(&labels), Some);
+            for loss in losses.iter().filter(|loss| loss.of.gateway.selector == selector) {
+                now.entry(loss.of.gateway.meta.clone()).or_default().push(loss.reason());
+            }
+        }
+        let before = std::mem::replace(&mut self.said, now);
+        let is_new = |meta: &ObjectMeta, reason: &Reason| {
+            before.get(meta).is_none_or(|before| !before.contains(reason))
+        };
+        let all = self.said.iter();
+        let all = all.flat_map(|(meta, reasons)| reasons.iter().map(move |one| (meta, one)));
+        all.filter(|(meta, reason)| is_new(meta, reason))
+            .map(|(meta, reason)| (meta.clone(), reason.clone()))
+            .collect()
+    }
+}
+
+impl ServerLoss<'_> {
+    fn reason(&self) -> Reason {
+        let PlacedServer { server, .. } = self.of;
+        let (place, port, winner) = (server.place, server.port, &self.winner.name);
+        let (path, text) = match self.host {
+            None => (
+                format!("spec.servers[{place}]"),
+                format!(
+                    "port {port} is that of Gateway {winner}, which came first and speaks otherwise there"
+                ),
+            ),
+            Some(ServerHost { host, .. }) => (
+                format!("spec.servers[{place}].hosts"),
+                format!(
+                    "{host} at port {port} belongs to Gateway {winner}, which came first; its other hosts hold"
+                ),
+            ),
+        };
+        Reason::lost(&codes::GATEWAY_CONFLICT, path, text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

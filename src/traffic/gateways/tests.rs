@@ -1,0 +1,82 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn gateway(created: i64, name: &str, servers: &Value) -> Arc<Gateway> {
+    let meta = ObjectMeta { created, name: name.into(), namespace: "edge".into() };
+    let object = json!({ "spec": { "selector": { "app": "gw" }, "servers": servers } });
+    Arc::new(Gateway::read(meta, &object).expect("it fits its schema").0)
+}
+
+fn http(port: u16, host: &str) -> Value {
+    json!({ "port": { "number": port, "name": "http", "protocol": "HTTP" }, "hosts": [host] })
+}
+
+fn tcp(port: u16) -> Value {
+    json!({ "port": { "number": port, "name": "tcp", "protocol": "TCP" }, "hosts": ["*"] })
+}
+
+fn https(port: u16, hosts: &[&str]) -> Value {
+    let tls = json!({ "mode": "SIMPLE", "credentialName": "cert" });
+    let port = json!({ "number": port, "name": "https", "protocol": "HTTPS" });
+    json!({ "port": port, "hosts": hosts, "tls": tls })
+}
+
+/// What each port serves, and what is said of whom.
+fn merged_text(gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
+    let mut objects = GatewayObjects::default();
+    let mut all = Gateways::default();
+    for gateway in gateways {
+        objects.insert(Arc::clone(gateway), &mut all, &mut TrafficChanges::default());
+    }
+    let labels = [("app".into(), "gw".into()), ("x".into(), "y".into())].into_iter().collect();
+    let hosts = |of: &PlacedServer<'_>| {
+        let hosts: Vec<_> = of.hosts.iter().map(|one| one.host.to_string()).collect();
+        format!("{}={}", of.gateway.meta.name, hosts.join(","))
+    };
+    let text = |port: &GatewayPort<'_>| {
+        let of = |kind: &str, all: &[PlacedServer<'_>]| {
+            all.iter().map(|one| format!(" {kind} {}", hosts(one))).collect::<String>()
+        };
+        let tcp: Vec<_> = port.tcp.iter().cloned().collect();
+        format!(
+            "{}:{}{}{}",
+            port.number,
+            of("http", &port.http),
+            of("tcp", &tcp),
+            of("tls", &port.tls)
+        )
+    };
+    let ports = merged(all.selecting(&labels), Some).iter().map(text).collect();
+    let news = objects.take_news(&all);
+    let news = news.iter().map(|(meta, one)| format!("{} {} {}", meta.name, one.code, one.path));
+    (ports, news.collect())
+}
+
+#[test]
+fn the_oldest_server_says_what_a_port_in_plain_text_speaks() {
+    let older = gateway(1, "a", &json!([http(80, "a.com"), tcp(90)]));
+    let later = gateway(2, "b", &json!([https(80, &["b.com"]), http(80, "b.com"), http(90, "*")]));
+    let (ports, news) = merged_text(&[later, older]);
+    assert_eq!(ports, ["80: http a=a.com http b=b.com", "90: tcp a=*"]);
+    assert_eq!(news, ["b STR1011 spec.servers[0]", "b STR1011 spec.servers[2]"]);
+}
+
+#[test]
+fn plain_text_may_come_beside_tls() {
+    let older = gateway(1, "a", &json!([https(443, &["a.com"])]));
+    let later = gateway(2, "b", &json!([http(443, "b.com"), https(443, &["b.com"])]));
+    let (ports, news) = merged_text(&[older, later]);
+    assert_eq!(ports, ["443: http b=b.com tls a=a.com tls b=b.com"]);
+    assert!(news.is_empty(), "{news:?}");
+}
+
+#[test]
+fn a_later_server_in_tls_loses_the_hosts_that_another_has_and_no_other() {
+    let older = gateway(1, "a", &json!([https(443, &["one/a.com", "two/a.com"])]));
+    let later =
+        gateway(2, "b", &json!([https(443, &["x/A.com", "b.com"]), https(443, &["a.com"])]));
+    let (ports, news) = merged_text(&[older, later]);
+    assert_eq!(ports, ["443: tls a=a.com,a.com tls b=b.com"]);
+    assert_eq!(news, ["b STR1011 spec.servers[0].hosts", "b STR1011 spec.servers[1].hosts"]);
+}

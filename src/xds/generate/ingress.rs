@@ -1,0 +1,98 @@
+//! What a router takes in as Gateways say: its ports, and what is bound to them.
+//!
+//! Owns the outline alone. Listeners, routes and upstream clusters are made of it where those of sidecars are made.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::cache::Cache;
+use crate::model::{Hostname, Namespace, Proxy};
+use crate::push::PushContext;
+use crate::push::proxy::target_port;
+use crate::traffic::gateway::ServerProtocol;
+use crate::traffic::gateways::{GatewayPort, PlacedServer, merged};
+use crate::traffic::virtual_services::RoutedService;
+
+/// The ports of a router, and the rules in force.
+pub(super) struct IngressOutline<'a> {
+    pub(super) context: &'a PushContext,
+    /// The router's namespace.
+    pub(super) namespace: &'a Namespace,
+    pub(super) ports: Vec<GatewayPort<'a>>,
+}
+
+impl<'a> IngressOutline<'a> {
+    /// That of a router. A port that its Service has is taken at the router's own port that the Service leads to; another
+    /// at its own number.
+    pub(super) fn of(context: &'a PushContext, proxy: &'a Proxy, cache: &Cache) -> Self {
+        let mut ports = Vec::new();
+        if !context.traffic.gateways.is_empty() {
+            let served = cache.served(context, &proxy.cluster, proxy.namespace());
+            let gateways = context.traffic.gateways.selecting(context.labels_of(proxy));
+            ports = merged(gateways, |number| {
+                Some(target_port(context, proxy, &served, number).unwrap_or(number))
+            });
+        }
+        Self { context, namespace: proxy.namespace(), ports }
+    }
+
+    /// The VirtualServices bound to a server's Gateway, in the order in which they count.
+    pub(super) fn bound(
+        &self,
+        server: &PlacedServer<'_>,
+    ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a> {
+        let services = &self.context.traffic.virtual_services;
+        let namespace: &'a Namespace = self.namespace;
+        services.of_gateway(&server.gateway.name, namespace)
+    }
+
+    /// The services that requests and connections may go to.
+    pub(super) fn destinations(&self) -> BTreeSet<&'a Hostname> {
+        let servers =
+            self.ports.iter().flat_map(|port| port.http.iter().chain(&port.tcp).chain(&port.tls));
+        let bound = servers.flat_map(|server| {
+            let serves = |one: &&Arc<RoutedService>| !server.hosts_of(&one.service).is_empty();
+            self.bound(server).filter(serves)
+        });
+        bound.flat_map(|routed| routed.destinations()).map(|to| &to.host).collect()
+    }
+}
+
+/// The name of the routes of a port in plain text. (Istio's names, which users' own patches match.)
+pub(super) fn http_route_name(port: &GatewayPort<'_>) -> String {
+    let name = format!("http.{}", port.number);
+    with_bind(name, port)
+}
+
+/// The name of the routes of a server whose TLS ends there.
+pub(super) fn https_route_name(port: &GatewayPort<'_>, placed: &PlacedServer<'_>) -> String {
+    let PlacedServer { gateway, server, .. } = placed;
+    let meta = &gateway.meta;
+    let name =
+        format!("https.{}.{}.{}.{}", server.port, server.port_name, meta.name, meta.namespace);
+    with_bind(name, port)
+}
+
+fn with_bind(name: String, port: &GatewayPort<'_>) -> String {
+    match port.bind {
+        Some(address) => format!("{name}.{address}"),
+        None => name,
+    }
+}
+
+/// The servers whose routes have that name.
+pub(super) fn servers_of<'p, 'a>(
+    ports: &'p [GatewayPort<'a>],
+    name: &str,
+) -> Option<(&'p GatewayPort<'a>, &'p [PlacedServer<'a>])> {
+    ports.iter().find_map(|port| {
+        if !port.http.is_empty() && http_route_name(port) == name {
+            return Some((port, &port.http[..]));
+        }
+        let takes_requests =
+            |one: &&PlacedServer<'_>| matches!(one.server.protocol, ServerProtocol::Https(_));
+        let mut https = port.tls.iter().filter(takes_requests);
+        let found = https.find(|one| https_route_name(port, one) == name)?;
+        Some((port, std::slice::from_ref(found)))
+    })
+}
