@@ -41,6 +41,15 @@ pub enum CredentialPart {
     Roots,
 }
 
+/// The name of the resource for a Secret of the gateway's own namespace; one that is such a name already stays.
+pub fn resource_name(secret: &str) -> String {
+    if secret.starts_with(KUBERNETES) || secret.starts_with(GATEWAY) {
+        secret.to_owned()
+    } else {
+        format!("{KUBERNETES}{secret}")
+    }
+}
+
 impl CredentialName {
     /// Reads the name of a resource that a proxy of namespace `own` asks for; `None` for all that names no Secret.
     pub fn parse(text: &str, own: &Namespace) -> Option<Self> {

@@ -14,7 +14,7 @@ use super::object::{ObjectMeta, Reason};
 use super::selection::RuleSelector;
 use super::virtual_service::VirtualService;
 use crate::codes;
-use crate::model::Labels;
+use crate::model::{Labels, Namespace};
 
 /// All Gateways, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -111,9 +111,14 @@ impl Gateways {
 }
 
 impl ServerHost {
+    /// Whether VirtualServices of that namespace are served under it.
+    pub fn is_for(&self, namespace: &Namespace) -> bool {
+        self.namespace.as_ref().is_none_or(|own| own == namespace)
+    }
+
     /// The hosts of a VirtualService that are served under this one: of each pair that meet the narrower.
     fn common<'s>(&'s self, service: &'s VirtualService) -> Vec<&'s HostPattern> {
-        if self.namespace.as_ref().is_some_and(|own| *own != service.meta.namespace) {
+        if !self.is_for(&service.meta.namespace) {
             return Vec::new();
         }
         service.hosts.iter().filter_map(|host| host.narrower(&self.host)).collect()

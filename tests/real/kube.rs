@@ -46,8 +46,8 @@ pub(crate) fn path(object: &Value) -> String {
         if version.contains('/') { format!("/apis/{version}") } else { format!("/api/{version}") };
     let kind = text("/kind").expect("an object has a kind").to_lowercase();
     let kinds = match kind.strip_suffix('y') {
-        Some(stem) => format!("{stem}ies"),
-        None => format!("{kind}s"),
+        Some(stem) if !stem.ends_with('a') => format!("{stem}ies"),
+        _ => format!("{kind}s"),
     };
     let namespace =
         text("/metadata/namespace").map(|name| format!("/namespaces/{name}")).unwrap_or_default();

@@ -66,15 +66,15 @@ pub(crate) struct World {
 }
 
 /// A proxy of the world, as its bootstrap needs it.
-struct Proxy<'a> {
-    cluster: &'a str,
-    kind: &'a str,
-    namespace: &'a str,
-    name: &'a str,
-    service_account: &'a str,
-    app: &'a str,
-    ip: &'a str,
-    protocol: &'a str,
+pub(crate) struct Proxy<'a> {
+    pub(crate) cluster: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) service_account: &'a str,
+    pub(crate) app: &'a str,
+    pub(crate) ip: &'a str,
+    pub(crate) protocol: &'a str,
 }
 
 impl World {
@@ -363,7 +363,7 @@ fn member_secret(kubeconfig: &str) -> Value {
 }
 
 /// The bootstrap that `strait proxy bootstrap` prints, in a file.
-fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery: &str) -> PathBuf {
+pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery: &str) -> PathBuf {
     let network = format!("net-{}", proxy.cluster);
     let labels = [format!("app={}", proxy.app), "security.istio.io/tlsMode=istio".to_owned()];
     let path = |path: &PathBuf| path.display().to_string();

@@ -5,8 +5,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::cache::Cache;
-use crate::model::{Hostname, Namespace, Proxy};
+use crate::model::{Hostname, Namespace, Proxy, Service};
 use crate::push::PushContext;
 use crate::push::proxy::target_port;
 use crate::traffic::gateway::ServerProtocol;
@@ -23,14 +22,13 @@ pub(super) struct IngressOutline<'a> {
 
 impl<'a> IngressOutline<'a> {
     /// That of a router. A port that its Service has is taken at the router's own port that the Service leads to; another
-    /// at its own number.
-    pub(super) fn of(context: &'a PushContext, proxy: &'a Proxy, cache: &Cache) -> Self {
+    /// at its own number. What is `served` are the services of its namespace and cluster.
+    pub(super) fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
         let mut ports = Vec::new();
         if !context.traffic.gateways.is_empty() {
-            let served = cache.served(context, &proxy.cluster, proxy.namespace());
             let gateways = context.traffic.gateways.selecting(context.labels_of(proxy));
             ports = merged(gateways, |number| {
-                Some(target_port(context, proxy, &served, number).unwrap_or(number))
+                Some(target_port(context, proxy, served, number).unwrap_or(number))
             });
         }
         Self { context, namespace: proxy.namespace(), ports }
@@ -66,11 +64,13 @@ pub(super) fn http_route_name(port: &GatewayPort<'_>) -> String {
 
 /// The name of the routes of a server whose TLS ends there.
 pub(super) fn https_route_name(port: &GatewayPort<'_>, placed: &PlacedServer<'_>) -> String {
-    let PlacedServer { gateway, server, .. } = placed;
+    with_bind(format!("https.{}", server_name(placed)), port)
+}
+
+/// What tells a server from all others: its port, and the names of that and of its Gateway.
+pub(super) fn server_name(PlacedServer { gateway, server, .. }: &PlacedServer<'_>) -> String {
     let meta = &gateway.meta;
-    let name =
-        format!("https.{}.{}.{}.{}", server.port, server.port_name, meta.name, meta.namespace);
-    with_bind(name, port)
+    format!("{}.{}.{}.{}", server.port, server.port_name, meta.name, meta.namespace)
 }
 
 fn with_bind(name: String, port: &GatewayPort<'_>) -> String {
@@ -80,19 +80,20 @@ fn with_bind(name: String, port: &GatewayPort<'_>) -> String {
     }
 }
 
-/// The servers whose routes have that name.
+/// The servers whose routes have that name: all in plain text of a port, or the one whose own they are. Two of a Gateway
+/// whose ports are called alike have them together.
 pub(super) fn servers_of<'p, 'a>(
     ports: &'p [GatewayPort<'a>],
     name: &str,
-) -> Option<(&'p GatewayPort<'a>, &'p [PlacedServer<'a>])> {
+) -> Option<(&'p GatewayPort<'a>, Vec<&'p PlacedServer<'a>>)> {
     ports.iter().find_map(|port| {
         if !port.http.is_empty() && http_route_name(port) == name {
-            return Some((port, &port.http[..]));
+            return Some((port, port.http.iter().collect()));
         }
         let takes_requests =
             |one: &&PlacedServer<'_>| matches!(one.server.protocol, ServerProtocol::Https(_));
-        let mut https = port.tls.iter().filter(takes_requests);
-        let found = https.find(|one| https_route_name(port, one) == name)?;
-        Some((port, std::slice::from_ref(found)))
+        let https = port.tls.iter().filter(takes_requests);
+        let found: Vec<_> = https.filter(|one| https_route_name(port, one) == name).collect();
+        (!found.is_empty()).then_some((port, found))
     })
 }

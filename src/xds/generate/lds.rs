@@ -24,6 +24,7 @@ pub(super) use self::parts::{
 };
 pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
+use super::class::Class;
 use super::ingress::IngressOutline;
 use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};
@@ -67,10 +68,14 @@ pub(super) fn inbound(
 }
 
 /// The listeners of a router that is no east-west gateway.
-pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy) -> Vec<Resource> {
+pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class) -> Vec<Resource> {
     let context = ingress.context;
     let access = context.access_of(proxy);
     let listeners = ingress::IngressListeners {
+        ingress,
+        class,
+        secrets: &Secrets::of(proxy),
+        trust_domains: &trust_domains_of_clients(context),
         settings: &TrafficSettings::of(&context.mesh),
         families: (proxy.has_ipv4(), proxy.has_ipv6()),
         filters: &AccessFilters::of(&access, &context.trust_bundle()),

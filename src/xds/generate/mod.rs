@@ -97,7 +97,11 @@ impl<'a> ProxyConfig<'a> {
     /// What it takes in as Gateways say, where it is a router and no east-west gateway.
     fn ingress(&self) -> Option<IngressOutline<'a>> {
         let is_one = self.proxy.kind == ProxyType::Router && self.east_west_port.is_none();
-        is_one.then(|| IngressOutline::of(self.context, self.proxy, self.cache))
+        is_one.then(|| {
+            let (context, proxy) = (self.context, self.proxy);
+            let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
+            IngressOutline::of(context, proxy, &served)
+        })
     }
 
     fn clusters(&self) -> All {
@@ -221,9 +225,9 @@ impl ProxyConfig<'_> {
                 (nothing(), own.into_iter().map(Arc::new).collect())
             }
             (ProxyType::Router, None) => {
-                let ingress = IngressOutline::of(context, proxy, self.cache);
-                let own = lds::ingress(&ingress, proxy);
-                (nothing(), own.into_iter().map(Arc::new).collect())
+                let class = self.common().class(&self.view);
+                let own = self.ingress().map(|ingress| lds::ingress(&ingress, proxy, &class));
+                (nothing(), own.into_iter().flatten().map(Arc::new).collect())
             }
         };
         all(shared, own)

@@ -460,9 +460,9 @@ impl<'a> Lens<'a> {
             || new.iter().any(|gateway| !services[0].binds_as(services[1], &gateway.name))
             || self.may_serve(&proxy.cluster, proxy.namespace())
             || (!self.is_behind_ports && {
-                let of = |context: &'a PushContext| {
-                    IngressOutline::of(context, proxy, self.cache).destinations()
-                };
+                // The same in both, as was found above.
+                let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
+                let of = |context| IngressOutline::of(context, proxy, &served).destinations();
                 let [old, new] = [of(before), of(now)];
                 self.hosts.iter().any(|host| old.contains(host) || new.contains(host))
             })

@@ -11,9 +11,10 @@ use strait_proto::envoy::envoy::r#type::matcher::v3::string_matcher::MatchPatter
 use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 
 use super::{any, seconds};
-use crate::identity::credential::ROOTS_SUFFIX;
+use crate::identity::credential::{ROOTS_SUFFIX, resource_name};
 use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
+use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
 use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
 use crate::xds::file_secret;
 
@@ -133,6 +134,55 @@ pub(super) fn foreign(
     socket(any(&context))
 }
 
+/// The transport socket of a server of a Gateway, whose certificates the router asks for by the stream it has.
+pub(super) fn of_server(server: &ServerTls) -> core::TransportSocket {
+    use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
+    let secret = |name: String| tls::SdsSecretConfig { name, sds_config: Some(by_ads()) };
+    let (oldest, newest) = server.versions;
+    let params = tls::TlsParameters {
+        tls_minimum_protocol_version: version(oldest.unwrap_or(TlsVersion::V1_2)),
+        tls_maximum_protocol_version: newest.map_or(0, version),
+        cipher_suites: server.ciphers.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    };
+    let roots = server.roots.as_ref().or_else(|| server.credentials.first());
+    let asks = !matches!(server.clients, TlsClients::Anybody);
+    let validation = roots.filter(|_| asks).map(|roots| {
+        let texts = |all: &[Arc<str>]| all.iter().map(ToString::to_string).collect();
+        let own = tls::CertificateValidationContext {
+            match_typed_subject_alt_names: server
+                .names
+                .iter()
+                .flat_map(|name| of_any_type(name))
+                .collect(),
+            verify_certificate_spki: texts(&server.spki),
+            verify_certificate_hash: texts(&server.hashes),
+            ..Default::default()
+        };
+        let roots = secret(format!("{}{ROOTS_SUFFIX}", resource_name(roots)));
+        ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
+            default_validation_context: Some(own),
+            validation_context_sds_secret_config: Some(roots),
+            ..Default::default()
+        })
+    });
+    let certificates = server.credentials.iter().map(|name| secret(resource_name(name)));
+    let context = tls::DownstreamTlsContext {
+        common_tls_context: Some(tls::CommonTlsContext {
+            tls_params: Some(params),
+            alpn_protocols: vec!["h2".into(), "http/1.1".into()],
+            tls_certificate_sds_secret_configs: certificates.collect(),
+            validation_context_type: validation,
+            ..Default::default()
+        }),
+        require_client_certificate: Some(BoolValue {
+            value: matches!(server.clients, TlsClients::Known | TlsClients::Mesh),
+        }),
+        ..Default::default()
+    };
+    socket(any(&context))
+}
+
 /// Versions and protocols.
 fn spoken(alpn: &[&str]) -> tls::CommonTlsContext {
     use tls::tls_parameters::TlsProtocol;
@@ -163,6 +213,29 @@ fn checked(
     })
 }
 
+fn version(version: TlsVersion) -> i32 {
+    use tls::tls_parameters::TlsProtocol;
+    let version = match version {
+        TlsVersion::V1_0 => TlsProtocol::TlSv10,
+        TlsVersion::V1_1 => TlsProtocol::TlSv11,
+        TlsVersion::V1_2 => TlsProtocol::TlSv12,
+        TlsVersion::V1_3 => TlsProtocol::TlSv13,
+    };
+    version.into()
+}
+
+/// Matches a name in a certificate, of whatever type it is there.
+fn of_any_type(name: &str) -> impl Iterator<Item = tls::SubjectAltNameMatcher> {
+    use tls::subject_alt_name_matcher::SanType;
+    let types = [SanType::Dns, SanType::Uri, SanType::Email, SanType::IpAddress];
+    let matcher = text(MatchPattern::Exact(name.into()));
+    types.into_iter().map(move |kind| tls::SubjectAltNameMatcher {
+        san_type: kind.into(),
+        matcher: Some(matcher.clone()),
+        ..Default::default()
+    })
+}
+
 /// A secret that is asked for on the proxy's own stream. An upstream cluster that waits for one is in use without it after a
 /// while, and connects nowhere: until then the one of before would go on.
 fn from_stream(name: String) -> tls::SdsSecretConfig {
@@ -174,6 +247,16 @@ fn from_stream(name: String) -> tls::SdsSecretConfig {
         ..Default::default()
     };
     tls::SdsSecretConfig { name, sds_config: Some(source) }
+}
+
+/// Secrets by the stream that brings all else. Where none comes the listener starts without, after Envoy's 15 s.
+fn by_ads() -> core::ConfigSource {
+    use core::config_source::ConfigSourceSpecifier::Ads;
+    core::ConfigSource {
+        config_source_specifier: Some(Ads(core::AggregatedConfigSource {})),
+        resource_api_version: core::ApiVersion::V3.into(),
+        ..Default::default()
+    }
 }
 
 /// Secrets by a stream to Istio's agent.

@@ -39,7 +39,7 @@ const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2
 const MESH_BYTES_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 /// What is accepted of a client's offer. Never one of the mesh's own names: `istio` would hide `h2`
 /// from the codec, and who agrees to `istio-peer-exchange` is sent what only Istio's filter reads.
-const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
+pub(super) const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
 /// Who is let in to a workload, and how.
 #[derive(Clone, Copy)]

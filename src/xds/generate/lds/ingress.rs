@@ -3,52 +3,192 @@
 //! Plain text is one chain; in TLS each server has one, which the client chooses by the name that it gives. There is no
 //! chain for any other name: such a connection is closed.
 
-use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use strait_proto::envoy::envoy::config::core::v3::{TrafficDirection, TransportSocket};
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 
 use super::TrafficSettings;
+use super::inbound::ACCEPTED_ALPN;
 use super::parts::{
-    Families, Http, bool_value, chain, http, listening_on, normalizing, routes_named, wildcards,
+    Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, normalizing,
+    routes_named, tls_inspector, wildcards,
 };
-use crate::traffic::gateways::GatewayPort;
-use crate::xds::generate::encode;
-use crate::xds::generate::ingress::http_route_name;
+use super::ruled::ConnectionRules;
+use crate::traffic::HostPattern;
+use crate::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
+use crate::traffic::gateways::{GatewayPort, PlacedServer};
+use crate::traffic::route::{ConnectionMatch, TcpRule};
+use crate::traffic::virtual_services::RoutedService;
+use crate::xds::generate::class::Class;
+use crate::xds::generate::ingress::{
+    IngressOutline, http_route_name, https_route_name, server_name,
+};
 use crate::xds::generate::rbac::AccessFilters;
+use crate::xds::generate::tls::{Secrets, of_server};
+use crate::xds::generate::{encode, seconds};
 use crate::xds::resource::Resource;
 
-/// What listeners of a router depend on besides Gateways.
+/// What listeners of a router depend on.
 #[derive(Clone, Copy)]
 pub(super) struct IngressListeners<'a> {
+    pub(super) ingress: &'a IngressOutline<'a>,
+    pub(super) class: &'a Class,
     pub(super) settings: &'a TrafficSettings,
     pub(super) families: Families,
+    /// Where the router finds its certificate of the mesh, and whose it takes.
+    pub(super) secrets: &'a Secrets,
+    pub(super) trust_domains: &'a BTreeSet<&'a str>,
     /// What guards its chains.
     pub(super) filters: &'a AccessFilters,
 }
 
 impl IngressListeners<'_> {
-    /// The listener of a port; none where nothing is taken there.
+    /// The listener of a port; none where nothing is taken there, since Envoy refuses one without chains.
     pub(super) fn listener(&self, port: &GatewayPort<'_>) -> Option<Resource> {
         let addresses = port.bind.map_or_else(|| wildcards(self.families), |bind| vec![bind]);
         let name = format!("{}_{}", addresses.first()?, port.number);
-        let mut filter_chains = Vec::new();
+        let mut filter_chains = self.in_tls(port, &name);
+        let is_beside_tls = !filter_chains.is_empty();
+        let plain = is_beside_tls.then(|| found(PLAIN, &[]));
         if !port.http.is_empty() {
             let grpc_web = port.http.iter().any(|one| one.server.grpc_web);
-            filter_chains.push(chain(
-                "http",
-                None,
-                self.http(&name, http_route_name(port), grpc_web),
-            ));
+            let filter = self.http(&name, http_route_name(port), grpc_web);
+            filter_chains.push(chain("http", plain, filter));
+        } else if let Some(placed) = &port.tcp
+            && let Some(filter) = self.bytes(placed)
+        {
+            filter_chains.push(self.guarded(chain("tcp", plain, filter)));
         }
         if filter_chains.is_empty() {
             return None;
         }
         let listener = listener::Listener {
             filter_chains,
+            listener_filters: is_beside_tls.then(tls_inspector).into_iter().collect(),
             traffic_direction: TrafficDirection::Outbound.into(),
             ..listening_on(name.clone(), &addresses, port.number)?
         };
         Some(encode(name, &listener))
+    }
+
+    /// A chain for each server in TLS; for one that passes it on unopened, one for each name that its rules take. No two
+    /// have one name: Envoy refuses a listener whose chains match alike.
+    fn in_tls(&self, port: &GatewayPort<'_>, listener: &str) -> Vec<listener::FilterChain> {
+        let mut chains = Vec::new();
+        let ends = |one: &&PlacedServer<'_>| one.server.protocol != ServerProtocol::Passthrough;
+        let ending = port.tls.iter().filter(ends);
+        let mut taken: BTreeSet<HostPattern> =
+            ending.flat_map(|one| one.hosts.iter().map(|host| host.host.clone())).collect();
+        for placed in &port.tls {
+            let name = || https_route_name(port, placed);
+            match &placed.server.protocol {
+                ServerProtocol::Https(tls) => {
+                    let filter = self.http(listener, name(), placed.server.grpc_web);
+                    chains.push(self.ending(placed, name(), tls, filter));
+                }
+                ServerProtocol::Tls(tls) => {
+                    if let Some(filter) = self.bytes(placed) {
+                        let name = format!("tls.{}", server_name(placed));
+                        chains.push(self.guarded(self.ending(placed, name, tls, filter)));
+                    }
+                }
+                ServerProtocol::Passthrough => {
+                    let passed = self.unopened(placed, &mut taken);
+                    chains.extend(passed.into_iter().map(|chain| self.guarded(chain)));
+                }
+                ServerProtocol::Http | ServerProtocol::Tcp | ServerProtocol::AutoPassthrough => {}
+            }
+        }
+        chains
+    }
+
+    /// The chain of a server whose TLS ends here, for the names of its hosts.
+    fn ending(
+        &self,
+        placed: &PlacedServer<'_>,
+        name: String,
+        tls: &ServerTls,
+        filter: listener::Filter,
+    ) -> listener::FilterChain {
+        let hosts: BTreeSet<&HostPattern> = placed.hosts.iter().map(|host| &host.host).collect();
+        let is_any = hosts.contains(&HostPattern::all());
+        let names = hosts.iter().filter(|_| !is_any).map(ToString::to_string).collect();
+        let matches = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
+        listener::FilterChain {
+            transport_socket: Some(self.socket(tls)),
+            transport_socket_connect_timeout: Some(seconds(15)),
+            ..chain(name, Some(matches), filter)
+        }
+    }
+
+    fn socket(&self, tls: &ServerTls) -> TransportSocket {
+        match tls.clients {
+            TlsClients::Mesh => self.secrets.downstream(&ACCEPTED_ALPN, self.trust_domains),
+            _ => of_server(tls),
+        }
+    }
+
+    /// The chains of a server that passes TLS on unopened: one for each name that rules take and no other chain has.
+    fn unopened(
+        &self,
+        placed: &PlacedServer<'_>,
+        taken: &mut BTreeSet<HostPattern>,
+    ) -> Vec<listener::FilterChain> {
+        let mut chains = Vec::new();
+        for routed in self.ingress.bound(placed) {
+            let namespace = &routed.service.meta.namespace;
+            for rule in &routed.service.tls {
+                let fitting = rule.matches.iter().filter(|one| self.takes(placed, one));
+                let names = fitting.flat_map(|one| &*one.server_names);
+                for name in names.filter_map(|name| HostPattern::parse(name, "", "").ok()) {
+                    let hosts = placed.hosts.iter().filter(|host| host.is_for(namespace));
+                    for common in hosts.filter_map(|host| name.narrower(&host.host)) {
+                        if taken.insert(common.clone()) {
+                            let (name, port) = (common.to_string(), placed.server.port);
+                            chains.push(self.rules().named(&name, routed, rule, port));
+                        }
+                    }
+                }
+            }
+        }
+        chains
+    }
+
+    /// Where bytes go at a server: by the first rule that fits of what is bound to it.
+    fn bytes(&self, placed: &PlacedServer<'_>) -> Option<listener::Filter> {
+        let every = [ConnectionMatch::default()];
+        let fits = |rule: &&TcpRule| {
+            let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
+            matches.iter().any(|one| self.takes(placed, one))
+        };
+        let mut bound = self.ingress.bound(placed);
+        bound.find_map(|routed: &Arc<RoutedService>| {
+            if placed.hosts_of(&routed.service).is_empty() {
+                return None;
+            }
+            let rule = routed.service.tcp.iter().find(fits)?;
+            Some(self.rules().filter(routed, rule, placed.server.port))
+        })
+    }
+
+    fn takes(&self, placed: &PlacedServer<'_>, one: &ConnectionMatch) -> bool {
+        let Class { selection, .. } = self.class;
+        one.port.is_none_or(|port| port == placed.server.port)
+            && one.source.fits(&placed.gateway.name, self.ingress.namespace, selection)
+    }
+
+    fn rules(&self) -> ConnectionRules<'_> {
+        let Self { ingress, class, settings, .. } = self;
+        ConnectionRules { context: ingress.context, class, settings }
+    }
+
+    /// A chain of bytes, behind what guards it.
+    fn guarded(&self, chain: listener::FilterChain) -> listener::FilterChain {
+        let filters = self.filters.network.iter().cloned().chain(chain.filters).collect();
+        listener::FilterChain { filters, ..chain }
     }
 
     /// Takes requests from outside: what they say of their way here is not believed.

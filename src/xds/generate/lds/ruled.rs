@@ -104,7 +104,7 @@ impl ConnectionRules<'_> {
                 for one in rule.matches.iter().filter(fits) {
                     for name in one.server_names.iter().filter(|name| seen.insert(Arc::clone(name)))
                     {
-                        let chain = self.named(name, routed, rule, port);
+                        let chain = self.named(name, routed, rule, port.number);
                         found.by_name.push((Arc::clone(name), chain));
                     }
                 }
@@ -117,7 +117,7 @@ impl ConnectionRules<'_> {
         for rule in &routed.service.tcp {
             let matches = if rule.matches.is_empty() { &every[..] } else { &rule.matches };
             for one in matches.iter().filter(fits) {
-                let filter = self.filter(routed, rule, port);
+                let filter = self.filter(routed, rule, port.number);
                 if address.is_some() || one.to.is_empty() {
                     found.rest = Some(filter);
                     return Some(found);
@@ -132,12 +132,13 @@ impl ConnectionRules<'_> {
         (!found.by_range.is_empty()).then_some(found)
     }
 
-    fn named(
+    /// The chain for a name that clients give when they begin TLS; for all names where that is `*`.
+    pub(super) fn named(
         &self,
         name: &str,
         routed: &RoutedService,
         rule: &TcpRule,
-        port: &Port,
+        port: u16,
     ) -> listener::FilterChain {
         let names = if name == "*" { Vec::new() } else { vec![name.to_owned()] };
         let named = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
@@ -159,10 +160,16 @@ impl ConnectionRules<'_> {
         limits.unwrap_or_default()
     }
 
-    fn filter(&self, routed: &RoutedService, rule: &TcpRule, port: &Port) -> listener::Filter {
+    /// Where connections go that a rule takes, whose clients mean `port`.
+    pub(super) fn filter(
+        &self,
+        routed: &RoutedService,
+        rule: &TcpRule,
+        port: u16,
+    ) -> listener::Filter {
         let number = |to: &Destination| {
             let only = || only_port(self.context, self.class, &to.host);
-            to.port.or_else(only).unwrap_or(port.number)
+            to.port.or_else(only).unwrap_or(port)
         };
         let upstream = |to: &Destination| {
             let name = OutboundName::sidecar(to.host.clone(), number(to));

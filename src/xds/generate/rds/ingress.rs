@@ -34,7 +34,7 @@ pub(in crate::xds::generate) fn of_servers(
     ingress: &IngressOutline<'_>,
     class: &Class,
     name: &str,
-    (port, servers): (&GatewayPort<'_>, &[PlacedServer<'_>]),
+    (port, servers): (&GatewayPort<'_>, Vec<&PlacedServer<'_>>),
     kept: &RouteLists,
 ) -> Resource {
     let mut hosts = BTreeMap::<&HostPattern, ServedHost>::new();

@@ -1,0 +1,339 @@
+//! An ingress gateway: a real Envoy that takes requests in as Gateways and VirtualServices of a real API server say, with
+//! certificates from its Secrets.
+
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::apiserver::{Apiserver, Settings};
+use crate::certs::{Authority, Files, TRUST_DOMAIN};
+use crate::envoy::Envoy;
+use crate::helper::Load;
+use crate::host::Host;
+use crate::kube::{Request, endpoint_slice, istio_kind, namespace, pod, service};
+use crate::netns::Netns;
+use crate::rig_check::{ask, echo};
+use crate::strait::Strait;
+use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
+use crate::wait;
+use crate::world::{PORTS, Proxy, SYSTEM, bootstrap};
+
+/// How long anything may take that is waited for.
+const LIMIT: Duration = Duration::from_secs(40);
+/// The namespace of the gateway.
+const EDGE: &str = "edge";
+/// The ports of the gateway's Service, each with the pod's own.
+const GATEWAY_PORTS: [(&str, u16, u16); 3] =
+    [("http", 80, 8080), ("https", 443, 8443), ("tcp", 9000, 9000)];
+/// The one with a sidecar, and the one without.
+const PODS: [(&str, &str, &str); 2] =
+    [("web", "web-1", "10.10.1.1"), ("cart", "cart-1", "10.10.1.2")];
+
+/// What came of a request: how curl ended, the status, where it is sent to, what it was answered.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Seen {
+    exit: i32,
+    status: String,
+    location: String,
+    body: Value,
+}
+
+/// Makes a request from outside.
+fn curl(hub: &Netns, arguments: &[&str]) -> Seen {
+    let mut command: Command = hub.command("curl");
+    command.args(["-s", "-S", "--max-time", "5", "-w", "\n%{http_code} %{redirect_url}"]);
+    let output = command.args(arguments).output().expect("curl is installed");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, end) = text.rsplit_once('\n').unwrap_or_default();
+    let (status, location) = end.split_once(' ').unwrap_or((end, ""));
+    Seen {
+        exit: output.status.code().unwrap_or(-1),
+        status: status.into(),
+        location: location.into(),
+        body: serde_json::from_str(body).unwrap_or_default(),
+    }
+}
+
+/// A request in plain text for a host.
+fn plain(hub: &Netns, host: &str, path: &str) -> Seen {
+    let url = format!("http://{}:8080{path}", gateway_address("a"));
+    curl(hub, &["-H", &format!("Host: {host}"), &url])
+}
+
+/// A request in TLS for a host, whose certificate must be of these roots.
+fn secure(hub: &Netns, host: &str, roots: &Authority, more: &[&str]) -> Seen {
+    let root = roots.folder().join("root-cert.pem").display().to_string();
+    let at = format!("{host}:8443:{}", gateway_address("a"));
+    let url = format!("https://{host}:8443/");
+    let arguments = [&["--cacert", &root, "--resolve", &at, &url], more].concat();
+    curl(hub, &arguments)
+}
+
+fn wait_for(what: &str, mut see: impl FnMut() -> Seen, is: impl Fn(&Seen) -> bool) -> Seen {
+    wait::until(LIMIT, what, || {
+        let seen = see();
+        if is(&seen) { Ok(seen) } else { Err(format!("{seen:?}")) }
+    })
+}
+
+fn answered_by(pod: &str) -> impl Fn(&Seen) -> bool {
+    move |seen| seen.status == "200" && seen.body["pod"] == *pod
+}
+
+fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
+    let metadata = json!({ "namespace": namespace, "name": name });
+    json!({ "apiVersion": "networking.istio.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
+}
+
+fn gateway(name: &str, servers: Value) -> Value {
+    object("Gateway", EDGE, name, json!({ "selector": { "app": "gateway" }, "servers": servers }))
+}
+
+fn https(name: &str, host: &str, tls: Value) -> Value {
+    let port = json!({ "number": 443, "name": name, "protocol": "HTTPS" });
+    json!({ "port": port, "hosts": [host], "tls": tls })
+}
+
+/// Rules of namespace `shop` for the gateway.
+fn rules(name: &str, hosts: &[&str], rules: Value) -> Value {
+    let mut spec = json!({ "hosts": hosts, "gateways": ["edge/gw", "edge/broken"] });
+    spec.as_object_mut().expect("an object").extend(rules.as_object().expect("one").clone());
+    object("VirtualService", "shop", name, spec)
+}
+
+fn to(host: &str, port: u16) -> Value {
+    json!([{ "destination": { "host": host, "port": { "number": port } } }])
+}
+
+/// A Secret with a server's certificate, and the roots of its clients.
+fn certificate(name: &str, of: &Files, clients: &Authority) -> Value {
+    let text = |path| std::fs::read_to_string(path).expect("written before");
+    json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
+        "metadata": { "namespace": EDGE, "name": name },
+        "stringData": {
+            "tls.crt": text(&of.certificate), "tls.key": text(&of.key), "ca.crt": clients.pem(),
+        },
+    })
+}
+
+/// The gateway's account may list the Secrets of its namespace, as Istio's chart has it.
+fn rights() -> [Value; 2] {
+    let metadata = json!({ "namespace": EDGE, "name": "gateway" });
+    let group = "rbac.authorization.k8s.io";
+    let rules =
+        json!([{ "apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "watch"] }]);
+    let role = json!({ "apiGroup": group, "kind": "Role", "name": "gateway" });
+    let subjects = json!([{ "kind": "ServiceAccount", "name": "gateway", "namespace": EDGE }]);
+    let api = format!("{group}/v1");
+    [
+        json!({ "apiVersion": api, "kind": "Role", "metadata": metadata, "rules": rules }),
+        json!({
+            "apiVersion": api, "kind": "RoleBinding", "metadata": metadata, "roleRef": role,
+            "subjects": subjects,
+        }),
+    ]
+}
+
+/// The world of the scenario, without rules yet.
+fn populate(apiserver: &Apiserver) {
+    let networking = "networking.istio.io";
+    apiserver.apply(&[
+        istio_kind(networking, "Gateway", "gateways"),
+        istio_kind(networking, "VirtualService", "virtualservices"),
+    ]);
+    let mut objects = vec![
+        namespace(SYSTEM, json!({ "topology.istio.io/network": "net-a" })),
+        namespace(EDGE, json!({})),
+        namespace("shop", json!({})),
+    ];
+    objects.extend(rights());
+    let labels = |app: &str, mode: &str| json!({ "app": app, "security.istio.io/tlsMode": mode });
+    objects.push(service(EDGE, "gateway", "10.91.0.9", &GATEWAY_PORTS));
+    objects.push(pod(
+        EDGE,
+        "gateway-1",
+        "gateway",
+        GATEWAY_POD_ADDRESS,
+        &labels("gateway", "istio"),
+    ));
+    for (at, (app, name, ip)) in PODS.into_iter().enumerate() {
+        let mode = if app == "web" { "istio" } else { "disabled" };
+        objects.push(pod("shop", name, app, ip, &labels(app, mode)));
+        let service = service("shop", app, &format!("10.91.0.{}", at + 10), &PORTS);
+        objects.push(endpoint_slice(&service, &[(name.into(), ip.into(), true)]));
+        objects.push(service);
+    }
+    apiserver.apply(&objects);
+}
+
+pub(crate) fn run(host: &Host) {
+    let topology = Topology::create("ingress");
+    let hub = &topology.hub;
+    let [mesh, public, renewed] = ["mesh", "public", "renewed"]
+        .map(|name| Authority::create(&host.subfolder(&format!("ingress-{name}")), name));
+    let settings =
+        Settings { cluster: "a", address: HUB, port: 6441, service_cidr: "10.91.0.0/16" };
+    let mut apiserver = Apiserver::start(host, hub, &mesh, &settings);
+    apiserver.wait_until_ready();
+    populate(&apiserver);
+    let of_shop = |by: &Authority| by.server("shop.example", &["shop.example"]);
+    let of_mutual = public.server("mutual.example", &["mutual.example"]);
+    apiserver.apply(&[
+        certificate("shop-cert", &of_shop(&public), &public),
+        certificate("mutual-cert", &of_mutual, &public),
+        gateway(
+            "gw",
+            json!([
+                { "port": { "number": 80, "name": "http", "protocol": "HTTP" }, "hosts": ["web.example"] },
+                {
+                    "port": { "number": 80, "name": "http-redirect", "protocol": "HTTP" },
+                    "hosts": ["shop/shop.example"], "tls": { "httpsRedirect": true },
+                },
+                https("https", "shop/shop.example", json!({ "mode": "SIMPLE", "credentialName": "shop-cert" })),
+                https("https-mutual", "mutual.example", json!({ "mode": "MUTUAL", "credentialName": "mutual-cert" })),
+                { "port": { "number": 9000, "name": "tcp", "protocol": "TCP" }, "hosts": ["*"] },
+            ]),
+        ),
+        rules(
+            "web",
+            &["web.example", "shop.example", "mutual.example"],
+            json!({ "http": [
+                { "match": [{ "uri": { "prefix": "/cart" } }], "route": to("cart", 80) },
+                { "route": to("web", 80) },
+            ]}),
+        ),
+        rules("tcp", &["*"], json!({ "tcp": [{ "match": [{ "port": 9000 }], "route": to("web", 9000) }] })),
+    ]);
+
+    let kubeconfig = apiserver.admin_kubeconfig().display().to_string();
+    let strait = Strait::start(
+        host,
+        hub,
+        vec![
+            format!("--kubeconfig={kubeconfig}"),
+            "--cluster-id=a".into(),
+            format!("--namespace={SYSTEM}"),
+            format!("--ca-dir={}", mesh.folder().display()),
+            format!("--xds-address={HUB}:15012"),
+            "--admin-address=127.0.0.1:15014".into(),
+            format!("--tls-san={HUB}"),
+        ],
+    );
+    strait.wait_until_ready();
+
+    let proxy = |kind, namespace, name, app, ip| Proxy {
+        cluster: "a",
+        kind,
+        namespace,
+        name,
+        service_account: app,
+        app,
+        ip,
+        protocol: "delta",
+    };
+    let start = |proxy: &Proxy<'_>, netns: &Rc<Netns>| {
+        let files = mesh.workload(proxy.namespace, proxy.service_account);
+        let file = bootstrap(host, proxy, &files, strait.xds());
+        let mut envoy = Envoy::start(host, netns, &format!("ingress-{}", proxy.name), &file);
+        envoy.wait_until_live(LIMIT);
+        envoy
+    };
+    let mut echoes = Vec::new();
+    let mut envoys = Vec::new();
+    let mut pods = Vec::new();
+    for (app, name, ip) in PODS {
+        let netns = if app == "web" {
+            let netns = topology.pod("a", name, ip);
+            envoys.push(start(&proxy("sidecar", "shop", name, app, ip), &netns));
+            netns
+        } else {
+            Rc::new(topology.stranger("a", name, ip))
+        };
+        echoes.push(echo(host, &netns, name, "a"));
+        pods.push(netns);
+    }
+    let edge = topology.gateway("a");
+    envoys.push(start(&proxy("router", EDGE, "gateway-1", "gateway", GATEWAY_POD_ADDRESS), &edge));
+    let envoy = envoys.last().expect("just started");
+
+    // Plain text: the rules of the host, by mTLS where the pod takes it, else in plain text; nothing for other hosts.
+    let web = wait_for("a host is served", || plain(hub, "web.example", "/"), answered_by("web-1"));
+    let identity = format!("By=spiffe://{TRUST_DOMAIN}/ns/shop/sa/web");
+    let client = web.body["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+    assert!(client.contains(&identity) && client.contains("/ns/edge/sa/gateway"), "{web:?}");
+    let cart = plain(hub, "web.example", "/cart/1");
+    assert!(answered_by("cart-1")(&cart), "{cart:?}");
+    assert_eq!(plain(hub, "other.example", "/").status, "404");
+    assert_eq!(plain(hub, "web.shop.svc.cluster.local", "/").status, "404");
+    let redirected = plain(hub, "shop.example", "/a?b=c");
+    assert_eq!((&*redirected.status, &*redirected.location), ("301", "https://shop.example/a?b=c"));
+    let bytes = ask(hub, &Load::tcp(&format!("{}:9000", gateway_address("a")), 4));
+    assert_eq!(bytes.by.get("a/web-1"), Some(&4), "{bytes:?}");
+
+    // TLS: certificates from Secrets, by the name that the client gives; there is no chain for another.
+    let shop = || secure(hub, "shop.example", &public, &[]);
+    wait_for("a host is served in TLS", shop, answered_by("web-1"));
+    assert_ne!(secure(hub, "unknown.example", &public, &[]).exit, 0);
+    let stranger = secure(hub, "mutual.example", &public, &[]);
+    assert_ne!(stranger.exit, 0, "a client without a certificate is refused: {stranger:?}");
+    let [certificate_file, key] =
+        [&of_mutual.certificate, &of_mutual.key].map(|path| path.display().to_string());
+    let known = ["--cert", &*certificate_file, "--key", &*key];
+    let mutual = secure(hub, "mutual.example", &public, &known);
+    assert!(answered_by("web-1")(&mutual), "{mutual:?}");
+    let of_mesh = mesh.workload("shop", "web");
+    let [certificate_file, key] =
+        [&of_mesh.certificate, &of_mesh.key].map(|path| path.display().to_string());
+    let foreign =
+        secure(hub, "mutual.example", &public, &["--cert", &certificate_file, "--key", &key]);
+    assert_ne!(foreign.exit, 0, "a certificate of other roots is refused: {foreign:?}");
+
+    // A certificate that is renewed, and rules that change, leave listeners as they are.
+    let modified = || envoy.stats("listener_manager.listener_(modified|added|in_place_updated)$");
+    let before = modified();
+    apiserver.apply(&[certificate("shop-cert", &of_shop(&renewed), &public)]);
+    let shop = || secure(hub, "shop.example", &renewed, &[]);
+    wait_for("the renewed certificate is shown", shop, answered_by("web-1"));
+    let all_to_cart = json!({ "http": [{ "route": to("cart", 80) }] });
+    let hosts = ["web.example", "shop.example", "mutual.example"];
+    apiserver.apply(&[rules("web", &hosts, all_to_cart.clone())]);
+    wait_for("changed rules hold", shop, answered_by("cart-1"));
+    assert_eq!(modified(), before);
+
+    // A server whose Secret isn't there costs nobody else anything, and takes connections once it is.
+    let absent = json!({ "mode": "SIMPLE", "credentialName": "absent" });
+    let names = ["absent.example", "web.example", "shop.example", "mutual.example"];
+    apiserver.apply(&[
+        gateway("broken", json!([https("https-absent", "absent.example", absent)])),
+        rules("web", &names, all_to_cart),
+    ]);
+    wait::until(LIMIT, "the listener has the new chain", || {
+        let active = envoy.config_dump("?resource=dynamic_listeners").to_string();
+        let is_active = active.contains("absent.example") && !active.contains("warming_state");
+        if is_active { Ok(()) } else { Err(active) }
+    });
+    assert!(answered_by("cart-1")(&shop()));
+    let absent = || secure(hub, "absent.example", &public, &[]);
+    assert_ne!(absent().exit, 0);
+    let told = strait.json("/debug/proxies");
+    assert!(told.to_string().contains("kubernetes://absent"), "{told}");
+    let files = public.server("absent.example", &["absent.example"]);
+    apiserver.apply(&[certificate("absent", &files, &public)]);
+    wait_for("it is served once its Secret is there", absent, answered_by("cart-1"));
+
+    // Without its Gateway a port is closed.
+    let path = format!("/apis/networking.istio.io/v1/namespaces/{EDGE}/gateways/gw");
+    apiserver.requests(&[Request::delete(&path)]);
+    wait_for(
+        "nothing is served any more",
+        || plain(hub, "web.example", "/"),
+        |seen| seen.exit == 7,
+    );
+    for envoy in &envoys {
+        let complaints = envoy.complaints();
+        assert!(complaints.is_empty(), "{complaints:?}");
+    }
+}
