@@ -249,6 +249,37 @@ fn some_virtual_service(random: &mut StdRng) -> serde_json::Value {
     if random.random_ratio(1, 3) {
         spec["exportTo"] = serde_json::json!([pick(random, &NAMESPACES)]);
     }
+    if random.random_ratio(1, 3) {
+        spec["gateways"] = serde_json::json!([pick(random, &["mesh", "one"]), "shop/one"]);
+    }
+    spec
+}
+
+/// Servers in plain text and in TLS, for some routers.
+fn some_gateway(random: &mut StdRng) -> serde_json::Value {
+    let mut servers = Vec::new();
+    for (protocol, name) in [("HTTP", "http"), ("TCP", "tcp"), ("HTTPS", "https"), ("TLS", "tls")] {
+        if random.random_ratio(1, 3) {
+            continue;
+        }
+        let port = pick(random, &[80, 15443]);
+        let mut server = serde_json::json!({
+            "port": { "number": port, "name": name, "protocol": protocol },
+            "hosts": [pick(random, &["*", "*/*.example", "./none.example"])],
+        });
+        match protocol {
+            "HTTPS" => {
+                server["tls"] = serde_json::json!({ "mode": "SIMPLE", "credentialName": "a" });
+            }
+            "TLS" => server["tls"] = serde_json::json!({ "mode": "PASSTHROUGH" }),
+            _ => {}
+        }
+        servers.push(server);
+    }
+    let mut spec = serde_json::json!({ "servers": servers });
+    if random.random_ratio(1, 2) {
+        spec["selector"] = serde_json::json!({ "app": pick(random, &["gw", "db"]) });
+    }
     spec
 }
 
@@ -314,10 +345,15 @@ fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
 /// One rule comes, changes or goes.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let (mut namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
-    let kind = pick(
-        random,
-        &["VirtualService", "DestinationRule", "VirtualService", "DestinationRule", "Sidecar"],
-    );
+    let kinds = [
+        "VirtualService",
+        "DestinationRule",
+        "VirtualService",
+        "DestinationRule",
+        "Sidecar",
+        "Gateway",
+    ];
+    let kind = pick(random, &kinds);
     if kind == "Sidecar" && random.random_ratio(1, 8) {
         namespace = "istio-system";
     }
@@ -332,6 +368,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         let spec = match kind {
             "VirtualService" => some_virtual_service(random),
             "Sidecar" => some_sidecar(random),
+            "Gateway" => some_gateway(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
@@ -447,6 +484,11 @@ fn proxies() -> Vec<Proxy> {
             ..sidecar("gw.web", "east")
         },
         Proxy { kind: ProxyType::Router, ..sidecar("other.web", "west") },
+        Proxy {
+            kind: ProxyType::Router,
+            labels: labels(&[("app", "gw")]),
+            ..sidecar("gw.shop", "west")
+        },
     ]);
     all
 }
@@ -495,6 +537,16 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
         [80, 8080, 5432, 7000, 8443].map(|port| port.to_string()).into();
     let hosts: Vec<_> = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from)).collect();
     routes.extend(hosts.iter().map(|host| format!("{host}:7000")));
+    if stand.proxy.kind == ProxyType::Router {
+        for port in [80, 8080, 15443] {
+            routes.insert(format!("http.{port}"));
+            for gateway in
+                NAMESPACES.iter().flat_map(|own| ["one", "two"].map(|name| format!("{name}.{own}")))
+            {
+                routes.insert(format!("https.{port}.https.{gateway}"));
+            }
+        }
+    }
     for host in hosts {
         for port in [80, 8080, 7000] {
             let name = match picture.view.role {
