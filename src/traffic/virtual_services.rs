@@ -81,7 +81,7 @@ impl RoutedService {
 pub struct VirtualServices {
     by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>>,
     /// By the gateways that they name, `NAMESPACE/NAME`.
-    by_gateway: OrdMap<Arc<str>, Arc<[Arc<RoutedService>]>>,
+    by_gateway: OrdMap<Arc<str>, OrdMap<ObjectMeta, Arc<RoutedService>>>,
     /// The namespaces for which something holds that doesn't for all, with the number of objects that say so.
     special_namespaces: OrdMap<Namespace, usize>,
     /// Of services that are named without a port, the hosts whose rules do so, with the number of objects.
@@ -159,7 +159,8 @@ impl VirtualServices {
         host: &HostPattern,
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
-        visible(self.by_host.get(host).map_or(&[][..], |all| all), namespace)
+        let all = self.by_host.get(host).map_or(&[][..], |all| all);
+        visible(move || all.iter(), namespace)
     }
 
     /// The objects that name a gateway, which a router in a namespace is, in the same order.
@@ -168,12 +169,16 @@ impl VirtualServices {
         gateway: &str,
         namespace: &'n Namespace,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
-        visible(self.by_gateway.get(gateway).map_or(&[][..], |all| all), namespace)
+        let all = self.by_gateway.get(gateway);
+        visible(move || all.into_iter().flat_map(OrdMap::values), namespace)
     }
 
     /// Whether the same objects name a gateway as in `other`.
     pub fn binds_as(&self, other: &Self, gateway: &str) -> bool {
-        self.by_gateway.get(gateway) == other.by_gateway.get(gateway)
+        match (self.by_gateway.get(gateway), other.by_gateway.get(gateway)) {
+            (Some(one), Some(other)) => one.ptr_eq(other) || one == other,
+            (one, other) => one.is_none() && other.is_none(),
+        }
     }
 
     /// The hosts of an object that belong to an older one, as long as that has rules, wherever both are visible.
@@ -215,13 +220,13 @@ impl VirtualServices {
 }
 
 /// Those of some objects that are visible in a namespace: see [`VirtualServices::of_host`].
-fn visible<'a, 'n>(
-    all: &'a [Arc<RoutedService>],
+fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
+    all: F,
     namespace: &'n Namespace,
-) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
+) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n, I, F> {
     [Visibility::Private, Visibility::ByName, Visibility::Public].into_iter().flat_map(
         move |group| {
-            all.iter().filter(move |one| Visibility::of(&one.service, namespace) == Some(group))
+            all().filter(move |one| Visibility::of(&one.service, namespace) == Some(group))
         },
     )
 }
@@ -303,7 +308,7 @@ impl VirtualServiceObjects {
 
     /// Of those that name a gateway something else may be said than before.
     pub(super) fn touch_bound(&mut self, gateway: &str, services: &VirtualServices) {
-        let bound = services.by_gateway.get(gateway).into_iter().flat_map(|all| all.iter());
+        let bound = services.by_gateway.get(gateway).into_iter().flat_map(OrdMap::values);
         self.touched.extend(bound.map(|one| key_of(&one.service.meta)));
     }
 
@@ -419,28 +424,31 @@ fn replace(
         }
         destinations.into_iter().for_each(|to| count_hosts(&mut services.destinations, to));
     }
-    let put = |held: Option<&Arc<[Arc<RoutedService>]>>, now: Option<&Arc<RoutedService>>| {
-        let mut all: Vec<_> = held.map_or_else(Vec::new, |all| all.to_vec());
+    if let Some(before) = before {
+        for gateway in before.service.own_gateways() {
+            if let Some(all) = services.by_gateway.get_mut(gateway) {
+                all.remove(&before.service.meta);
+                if all.is_empty() {
+                    services.by_gateway.remove(gateway);
+                }
+            }
+            changes.gateways = true;
+        }
+    }
+    if let Some(now) = now {
+        for gateway in now.service.own_gateways() {
+            let all = services.by_gateway.entry(Arc::clone(gateway)).or_default();
+            all.insert(now.service.meta.clone(), Arc::clone(now));
+            changes.gateways = true;
+        }
+    }
+    for host in hosts {
+        let mut all: Vec<_> = services.by_host.get(host).map_or_else(Vec::new, |all| all.to_vec());
         all.retain(|one| !before.is_some_and(|before| is_of(one, before)));
-        if let Some(now) = now {
+        if let Some(now) = now.filter(|now| now.service.mesh_hosts().any(|one| one == host)) {
             let place = all.partition_point(|one| one.service.meta < now.service.meta);
             all.insert(place, Arc::clone(now));
         }
-        all
-    };
-    let old = before.into_iter().flat_map(|before| before.service.own_gateways());
-    let new = now.into_iter().flat_map(|now| now.service.own_gateways());
-    for gateway in old.chain(new).collect::<BTreeSet<_>>() {
-        let now = now.filter(|now| now.service.own_gateways().any(|one| one == gateway));
-        match put(services.by_gateway.get(gateway), now) {
-            none if none.is_empty() => services.by_gateway.remove(gateway),
-            all => services.by_gateway.insert(Arc::clone(gateway), all.into()),
-        };
-        changes.gateways = true;
-    }
-    for host in hosts {
-        let now = now.filter(|now| now.service.mesh_hosts().any(|one| one == host));
-        let all = put(services.by_host.get(host), now);
         rivals.extend(all.iter().map(|one| key_of(&one.service.meta)));
         if all.is_empty() {
             services.by_host.remove(host);

@@ -46,13 +46,22 @@ impl<'a> IngressOutline<'a> {
 
     /// The services that requests and connections may go to.
     pub(super) fn destinations(&self) -> BTreeSet<&'a Hostname> {
+        self.served().flat_map(|routed| routed.destinations()).map(|to| &to.host).collect()
+    }
+
+    /// Whether any of them is one of these.
+    pub(super) fn leads_to_any(&self, hosts: &BTreeSet<Hostname>) -> bool {
+        self.served().any(|routed| routed.destinations().any(|to| hosts.contains(&to.host)))
+    }
+
+    /// The VirtualServices that some server serves, once for each.
+    fn served(&self) -> impl Iterator<Item = &'a Arc<RoutedService>> {
         let servers =
             self.ports.iter().flat_map(|port| port.http.iter().chain(&port.tcp).chain(&port.tls));
-        let bound = servers.flat_map(|server| {
-            let serves = |one: &&Arc<RoutedService>| !server.hosts_of(&one.service).is_empty();
+        servers.flat_map(|server| {
+            let serves = move |one: &&Arc<RoutedService>| !server.hosts_of(&one.service).is_empty();
             self.bound(server).filter(serves)
-        });
-        bound.flat_map(|routed| routed.destinations()).map(|to| &to.host).collect()
+        })
     }
 }
 

@@ -462,9 +462,7 @@ impl<'a> Lens<'a> {
             || (!self.is_behind_ports && {
                 // The same in both, as was found above.
                 let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
-                let of = |context| IngressOutline::of(context, proxy, &served).destinations();
-                let [old, new] = [of(before), of(now)];
-                self.hosts.iter().any(|host| old.contains(host) || new.contains(host))
+                IngressOutline::of(now, proxy, &served).leads_to_any(self.hosts)
             })
     }
 
