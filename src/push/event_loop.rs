@@ -200,7 +200,7 @@ impl MeshState {
             MeshEvent::Traffic(update) => {
                 self.causes.merge(update.causes);
                 self.touched_traffic.merge(update.changes);
-                self.traffic = Arc::new(update.traffic);
+                self.traffic = update.traffic;
             }
             MeshEvent::Clusters(clusters) if clusters != self.clusters => {
                 self.note_clusters(&clusters);

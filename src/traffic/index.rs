@@ -25,7 +25,7 @@ use crate::model::{
 #[derive(Debug, Clone)]
 pub struct TrafficUpdate {
     /// What is in force now.
-    pub traffic: Traffic,
+    pub traffic: Arc<Traffic>,
     /// What of it may differ.
     pub changes: TrafficChanges,
     /// The objects behind that.
@@ -192,7 +192,7 @@ impl TrafficIndex {
         }));
         let first = !std::mem::replace(&mut self.heard, true);
         (first || !changes.is_empty()).then(|| TrafficUpdate {
-            traffic: self.traffic.clone(),
+            traffic: Arc::new(self.traffic.clone()),
             changes,
             causes,
         })
@@ -226,7 +226,7 @@ impl TrafficIndex {
             Some(scopes) => changes.scopes.extend(scopes),
             None => changes.every_scope = true,
         }
-        let traffic = anew.traffic.clone();
+        let traffic = Arc::new(anew.traffic.clone());
         *self = anew;
         heard.then(|| TrafficUpdate { traffic, changes, causes: Causes::default() })
     }
