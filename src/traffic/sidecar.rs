@@ -313,6 +313,11 @@ impl Sidecars {
         self.by_namespace.contains_key(namespace) || self.of_root().is_some()
     }
 
+    /// The namespaces that have any.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
+        self.by_namespace.keys()
+    }
+
     /// What a proxy is given: one Sidecar says it, of the proxy's namespace with a selector, else without, else of the
     /// root namespace without. Two are never mixed.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {

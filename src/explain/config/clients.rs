@@ -65,6 +65,17 @@ pub(super) fn seen<'a>(
     service.primary.export_to.visible_to(namespace).then_some(&**service)
 }
 
+/// Whether clients of a namespace, selected so, reach a service by its own name, as far as a Sidecar says it.
+pub(super) fn is_imported(
+    context: &PushContext,
+    service: &MergedService,
+    namespace: &Namespace,
+    selection: &Selection,
+) -> bool {
+    let host = HostPattern::of_service(service.hostname());
+    context.traffic.scope(namespace, selection).includes(&host, &service.primary.namespace)
+}
+
 /// The services that a pattern holds, as clients of a namespace are given them.
 pub(super) fn all_seen<'a>(
     context: &'a PushContext,

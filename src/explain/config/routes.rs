@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::clients::{Audience, all_seen, audience, of_clients, proxied, seen};
+use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
 use super::objects::{host_path, pointer};
 use super::{ConfigView, Finding};
 use crate::codes::{self, Code};
@@ -157,41 +157,16 @@ impl ConfigView<'_> {
             special.extend(self.special_of(host.as_str()));
         }
         let mut found = HostOwners::default();
-        let selection = Selection::default();
         for namespace in audience(&routed.service.export_to, special.into_iter()) {
-            let (seen, is_hidden) = self.ports_of(host, &namespace);
-            found.is_service |= !seen.is_empty() || is_hidden;
-            if seen.is_empty() && is_hidden {
-                // Nobody there calls it.
-                continue;
+            self.look(routed, host, namespace, &mut found);
+        }
+        // Where a Sidecar leaves out who comes first, the next one has it.
+        let scoped = self.context.traffic.sidecars.namespaces();
+        for namespace in scoped.filter(|one| routed.service.export_to.visible_to(one)) {
+            if !found.own.is_empty() || found.others.is_empty() {
+                break;
             }
-            found.asked.insert(namespace.clone());
-            let (requests, connections): (Vec<Port>, Vec<Port>) =
-                seen.into_iter().partition(carries_requests);
-            found.requests.extend(requests.iter().map(|port| port.number));
-            found.connections.extend(connections.iter().cloned());
-            for port in connections.iter().chain(&requests) {
-                let owner = self.owner(host, &namespace, &selection, port);
-                match owner {
-                    Some(owner) if owner.service.meta == routed.service.meta => {
-                        found.own.insert(namespace.clone());
-                    }
-                    Some(owner) => {
-                        found.others.entry(namespace.clone()).or_insert(owner);
-                    }
-                    None => {}
-                }
-            }
-            if !found.is_service {
-                let port = plain_port();
-                match self.owner(host, &namespace, &selection, &port) {
-                    Some(owner) if owner.service.meta == routed.service.meta => {
-                        found.own.insert(namespace.clone());
-                    }
-                    Some(owner) => _ = found.others.insert(namespace.clone(), owner),
-                    None => {}
-                }
-            }
+            self.look(routed, host, namespace.clone(), &mut found);
         }
         // Labels of senders tell proxies of one namespace apart.
         if found.own.is_empty()
@@ -204,10 +179,51 @@ impl ConfigView<'_> {
         found
     }
 
+    /// Notes who has a host for clients of a namespace.
+    fn look<'a>(
+        &'a self,
+        routed: &RoutedService,
+        host: &HostPattern,
+        namespace: Namespace,
+        found: &mut HostOwners<'a>,
+    ) {
+        let selection = Selection::default();
+        let (seen, is_hidden) = self.ports_of(host, &namespace, &selection);
+        found.is_service |= !seen.is_empty() || is_hidden;
+        if seen.is_empty() && is_hidden {
+            // Nobody there calls it.
+            return;
+        }
+        found.asked.insert(namespace.clone());
+        let (requests, mut connections): (Vec<Port>, Vec<Port>) =
+            seen.into_iter().partition(carries_requests);
+        found.requests.extend(requests.iter().map(|port| port.number));
+        found.connections.extend(connections.iter().cloned());
+        connections.extend(requests);
+        if !found.is_service {
+            connections.push(plain_port());
+        }
+        for port in connections {
+            match self.owner(host, &namespace, &selection, &port) {
+                Some(owner) if owner.service.meta == routed.service.meta => {
+                    found.own.insert(namespace.clone());
+                }
+                Some(owner) => _ = found.others.entry(namespace.clone()).or_insert(owner),
+                None => {}
+            }
+        }
+    }
+
     /// The ports of the services that a pattern holds for clients of a namespace, and whether there are such services
     /// that they may not see.
-    fn ports_of(&self, host: &HostPattern, namespace: &Namespace) -> (Vec<Port>, bool) {
-        let all = all_seen(self.context, host, namespace);
+    fn ports_of(
+        &self,
+        host: &HostPattern,
+        namespace: &Namespace,
+        selection: &Selection,
+    ) -> (Vec<Port>, bool) {
+        let mut all = all_seen(self.context, host, namespace);
+        all.retain(|service| is_imported(self.context, service, namespace, selection));
         let is_hidden = all.is_empty()
             && host
                 .exact()
@@ -223,7 +239,7 @@ impl ConfigView<'_> {
         selection: &Selection,
         port: &Port,
     ) -> Option<&Arc<RoutedService>> {
-        let services = &self.context.traffic.virtual_services;
+        let traffic = &self.context.traffic;
         let is_service =
             host.exact().is_some_and(|host| seen(self.context, host.as_str(), namespace).is_some());
         let leads = |routed: &&Arc<RoutedService>| {
@@ -236,9 +252,9 @@ impl ConfigView<'_> {
             !port.protocol.is_http() && routed.leads_connections(port, namespace, selection)
         };
         if is_service {
-            services.of_host(host, namespace).find(leads)
+            traffic.routed_of_host(host, namespace, selection).find(leads)
         } else {
-            services.of_pattern(host, namespace).find(leads)
+            traffic.routed_of_pattern(host, namespace, selection).find(leads)
         }
     }
 
@@ -250,7 +266,7 @@ impl ConfigView<'_> {
         namespace: &Namespace,
         selection: &Selection,
     ) -> bool {
-        let (mut ports, is_hidden) = self.ports_of(host, namespace);
+        let (mut ports, is_hidden) = self.ports_of(host, namespace, selection);
         if ports.is_empty() && is_hidden {
             return false;
         }

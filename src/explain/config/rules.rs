@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::clients::{Audience, all_seen, audience, of_clients, proxied};
+use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied};
 use super::objects::{items, port_path};
 use super::{ConfigView, Finding};
 use crate::aggregate::MergedService;
@@ -48,7 +48,12 @@ impl ConfigView<'_> {
         found.proxies = self.clients.count(|namespace, selection| {
             let services = all_seen(self.context, &rule.host, namespace);
             let client = RuleClient { namespace, selection };
-            services.into_iter().any(|service| self.rule_of(service, client, own).is_ok())
+            services.into_iter().any(|service| {
+                let traffic = &self.context.traffic;
+                let is_given = is_imported(self.context, service, namespace, selection)
+                    || traffic.leads_to(service.hostname(), namespace, selection);
+                is_given && self.rule_of(service, client, own).is_ok()
+            })
         });
         if self.clients.gateways() > 0 && self.holds_at_gateways(rule) {
             found.proxies += self.clients.gateways();

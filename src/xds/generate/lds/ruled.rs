@@ -71,7 +71,7 @@ impl ConnectionRules<'_> {
     ) -> Option<(&Arc<RoutedService>, &'static str, usize)> {
         let Class { namespace, selection, .. } = self.class;
         let host = HostPattern::of_service(host);
-        let mut objects = self.context.traffic.virtual_services.of_host(&host, namespace);
+        let mut objects = self.context.traffic.routed_of_host(&host, namespace, selection);
         let routed = objects.find(|routed| self.by(routed, port, address).is_some())?;
         let fits = |one: &&ConnectionMatch| one.fits(namespace, selection, port.number, address);
         let names = |rule: &TcpRule| {

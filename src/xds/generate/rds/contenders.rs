@@ -34,14 +34,22 @@ pub(in crate::xds::generate) fn contenders<'a>(
     let mut found =
         Contenders { class, port, winner: None, places: Vec::new(), others: Vec::new() };
     let Class { namespace, selection, .. } = class;
+    let services = &context.traffic.virtual_services;
     let pattern = HostPattern::of_service(host);
     let is_service = addresses.services.iter().any(|(service, _)| service.hostname() == host);
     let objects: Vec<_> = if is_service {
-        context.traffic.routed_of_host(&pattern, namespace, selection).collect()
+        services.of_host(&pattern, namespace).collect()
     } else {
-        context.traffic.routed_of_pattern(&pattern, namespace, selection).collect()
+        services.of_pattern(&pattern, namespace).collect()
     };
+    let scope = context.traffic.scope(namespace, selection);
     for routed in objects {
+        if !scope.includes_rules(&pattern, &routed.service.meta.namespace)
+            && let Some(sidecar) = scope.sidecar()
+        {
+            found.others.push((routed, format!("Sidecar {} does not import it", sidecar.meta)));
+            continue;
+        }
         let has_routes = !list(context, class, (None, port), routed, kept).bytes.is_empty();
         match found.winner {
             None if has_routes => {
