@@ -285,12 +285,21 @@ fn some_gateway(random: &mut StdRng) -> serde_json::Value {
 
 /// Settings of a service as a whole, of a port, and of subsets by labels and by place, for some clients.
 fn some_destination_rule(random: &mut StdRng) -> serde_json::Value {
-    let group = match random.random_range(0..4) {
+    let group = match random.random_range(0..10) {
         0 => serde_json::json!({ "connectionPool": { "tcp": {
             "connectTimeout": pick(random, &["1s", "2s"]),
         } } }),
         1 => serde_json::json!({ "connectionPool": { "http": { "useClientProtocol": true } } }),
         2 => serde_json::json!({ "outlierDetection": {} }),
+        3 => serde_json::json!({ "tls": {
+            "mode": pick(random, &["DISABLE", "ISTIO_MUTUAL", "SIMPLE", "MUTUAL"]),
+        } }),
+        4 => serde_json::json!({ "loadBalancer": { "simple": "PASSTHROUGH" } }),
+        5 => serde_json::json!({ "connectionPool": { "tcp": { "idleTimeout": "5s" } } }),
+        6 => serde_json::json!({ "loadBalancer": { "consistentHash": { "useSourceIp": true } } }),
+        7 => serde_json::json!({ "loadBalancer": { "localityLbSetting": { "distribute": [
+            { "from": "*", "to": { pick(random, &["r1/*", "r2/*", "*"]): 100 } },
+        ] } } }),
         _ => serde_json::json!({ "loadBalancer": { "simple": "ROUND_ROBIN" } }),
     };
     let mut policy = group.clone();
