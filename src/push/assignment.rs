@@ -24,6 +24,8 @@ pub struct AssignmentGroup {
     pub locality: Arc<Locality>,
     /// Endpoints by address and port, then gateways likewise.
     pub members: Vec<AssignmentMember>,
+    /// Its share among the localities of the priority, at least 1; `None` for what its members weigh together.
+    pub weight: Option<u32>,
 }
 
 /// One address in an assignment.

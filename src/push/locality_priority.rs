@@ -38,12 +38,21 @@ pub(super) fn by_distance(
             BTreeSet::new()
         },
     };
+    ranked(groups, |locality, member, remote| here.distance(locality, member, remote))
+}
+
+/// Splits the members of localities by their distance, and makes priorities of that. `direct` says of each group how many
+/// of its members are reached directly; the others are remote.
+pub(super) fn ranked(
+    groups: Vec<(AssignmentGroup, usize)>,
+    distance: impl Fn(&Locality, &AssignmentMember, bool) -> u32,
+) -> Vec<AssignmentGroup> {
     // Where policy puts a cluster counts before how near it is.
     let mut ranked: Vec<((u32, u32), AssignmentGroup)> = Vec::new();
     for (group, direct) in groups {
-        let AssignmentGroup { locality, priority, members } = group;
+        let AssignmentGroup { locality, priority, members, .. } = group;
         for (at, member) in members.into_iter().enumerate() {
-            let rank = (priority, here.distance(&locality, &member, at >= direct));
+            let rank = (priority, distance(&locality, &member, at >= direct));
             let same = |(of, group): &&mut ((u32, u32), AssignmentGroup)| {
                 *of == rank && group.locality == locality
             };
@@ -53,7 +62,7 @@ pub(super) fn by_distance(
                     let locality = Arc::clone(&locality);
                     ranked.push((
                         rank,
-                        AssignmentGroup { locality, priority: 0, members: vec![member] },
+                        AssignmentGroup { locality, members: vec![member], ..Default::default() },
                     ));
                 }
             }

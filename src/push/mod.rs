@@ -12,6 +12,7 @@ mod imports;
 pub mod interest;
 mod joins;
 mod locality_priority;
+mod locality_rule;
 pub mod proxy;
 mod reason;
 pub mod scope;

@@ -9,7 +9,8 @@ use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, EndpointRef, Labels, Locality, NETWORK_LABEL, NamedEndpoint, NetworkId,
 };
-use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
+use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost, Subset};
+use crate::traffic::policy::{ClientTls, ResolvedPolicy, resolve};
 
 /// Of the cluster that has an endpoint: what Istio sets for every endpoint.
 const CLUSTER: &str = "topology.istio.io/cluster";
@@ -55,6 +56,8 @@ pub struct SubsetFilter<'a> {
     labels: Option<&'a Labels>,
     /// Whether no gateway of another network knows it.
     is_near: bool,
+    /// The rule that is followed, and what of it is about the subset alone.
+    rule: Option<(&'a DestinationRule, Option<&'a Subset>)>,
 }
 
 impl<'a> SubsetFilter<'a> {
@@ -70,12 +73,14 @@ impl<'a> SubsetFilter<'a> {
         subset: &str,
     ) -> Option<Self> {
         if subset.is_empty() {
-            return Some(Self::default());
+            return Some(Self { rule: rule.map(|rule| (rule, None)), ..Self::default() });
         }
-        let labels = &rule?.subsets.get(subset)?.labels;
+        let rule = rule?;
+        let found = rule.subsets.get(subset)?;
+        let labels = &found.labels;
         let labels = (!labels.is_empty()).then_some(labels);
-        let is_near = labels.is_some() && !is_known_to_gateways(rules, rule, service, subset);
-        Some(Self { labels, is_near })
+        let is_near = labels.is_some() && !is_known_to_gateways(rules, Some(rule), service, subset);
+        Some(Self { labels, is_near, rule: Some((rule, Some(found))) })
     }
 
     /// The subset of this name, and so are all endpoints, are those of the view.
@@ -131,6 +136,21 @@ impl<'a> SubsetFilter<'a> {
             && self.is_of_network(one.network.as_ref().unwrap_or(&NetworkId::default()))
             && self.is_of_locality(&one.locality)
             && self.is_of_labels(one.labels.as_ref())
+    }
+
+    /// The same, at a port of the service. What is spoken to otherwise than by the mesh's mTLS has no way through gateways:
+    /// from that alone they learn who is meant.
+    pub(super) fn at(self, port: u16) -> Self {
+        let is_mesh = |tls: &ClientTls| matches!(tls, ClientTls::Mesh(_));
+        let tls = self.policy(port).and_then(|policy| policy.tls);
+        Self { is_near: self.is_near || tls.is_some_and(|tls| !is_mesh(&tls)), ..self }
+    }
+
+    /// What the rule says of a port of it; `None` without a rule.
+    pub(super) fn policy(&self, port: u16) -> Option<ResolvedPolicy> {
+        let (rule, subset) = self.rule?;
+        let own = subset.and_then(|subset| subset.policy.as_deref());
+        Some(resolve(rule.policy.as_deref(), own, port))
     }
 
     fn said(&self, key: &str) -> Option<&'a str> {

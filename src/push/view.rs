@@ -12,11 +12,12 @@ use std::sync::Arc;
 pub use super::assignment::{Assignment, AssignmentGroup, AssignmentMember, TelemetryOrigin};
 use super::assignment::{EndpointSocket, Remote};
 use super::context::PushContext;
-use super::locality_priority;
+use super::locality_rule::LocalityRule;
 pub use super::reason::{WithheldReason, WithholdingStep};
 use super::subset::SubsetFilter;
 use super::telemetry_origins::Origins;
 pub use super::view_key::{Role, ViewDependencies, ViewKey, is_by_node};
+use super::{locality_priority, locality_rule};
 
 pub use super::traffic_weights::preference;
 use super::weights::{fit, weigh};
@@ -362,7 +363,9 @@ pub fn assignment(
     service: &MergedService,
     port: u16,
 ) -> Assignment {
-    assignment_of(context, view, service, port, SubsetFilter::default())
+    let rules = context.rules_for(service);
+    let all = SubsetFilter::new(&rules, view.rule(&rules, service), service, "");
+    assignment_of(context, view, service, port, all.unwrap_or_default())
 }
 
 /// What a proxy is given for a port of `service`, of the endpoints that are of a subset.
@@ -381,6 +384,7 @@ pub fn assignment_of(
     subset: SubsetFilter<'_>,
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
+    let subset = subset.at(port);
     let preference = preference(context, view, service);
     let mut found = SortedEndpoints::new(context);
     let mut shares = super::traffic_weights::TrafficWeights::default();
@@ -410,19 +414,37 @@ pub fn assignment_of(
         }
     }
     let weighed = weigh(&groups, &remote);
-    let prefers = service.primary.prefers != Distribution::Any && view.role == Role::Client;
-    if prefers && (view.locality.is_some() || view.node.is_some()) {
+    let policy = if view.role == Role::Client { subset.policy(port) } else { None };
+    let rule = match (&policy, &view.locality) {
+        (Some(policy), Some(here)) => LocalityRule::of(policy, here),
+        _ => LocalityRule::Unsaid,
+    };
+    let prefers = service.primary.prefers != Distribution::Any
+        && view.role == Role::Client
+        && (view.locality.is_some() || view.node.is_some())
+        && rule == LocalityRule::Unsaid;
+    if prefers || matches!(rule, LocalityRule::NearFirst(_)) {
         let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
         fit(&mut groups, weighed, &gateways);
         let take = |at: usize| Some((std::mem::take(groups.get_mut(at)?), *direct.get(at)?));
         let groups = order.into_iter().filter_map(take).collect();
-        let localities = locality_priority::by_distance(view, service, port, groups);
+        let localities = match (rule, &view.locality) {
+            (LocalityRule::NearFirst(setting), Some(here)) => {
+                locality_priority::ranked(groups, |there, _, remote| {
+                    locality_rule::distance(setting, here, there, remote)
+                })
+            }
+            _ => locality_priority::by_distance(view, service, port, groups),
+        };
         return Assignment { localities, origins };
     }
     fit(&mut groups, weighed, &gateways);
     let take = |at: usize| groups.get_mut(at).map(std::mem::take);
     let localities = order.into_iter().filter_map(take);
     let mut localities: Vec<_> = localities.filter(|group| !group.members.is_empty()).collect();
+    if let LocalityRule::Shares(shares) = rule {
+        localities = locality_rule::share_out(shares, localities);
+    }
     let mut last = None;
     let mut priority = 0;
     for group in &mut localities {
@@ -445,6 +467,7 @@ pub(super) fn contribution<'a>(
     subset: SubsetFilter<'_>,
 ) -> impl PartialEq + use<'a> {
     let local = context.mesh.cluster_local(service.hostname());
+    let subset = subset.at(port);
     let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
     let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
         let mut found = SortedEndpoints::new(context);

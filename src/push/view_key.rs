@@ -139,7 +139,8 @@ impl ViewDependencies {
             cluster: is_by_cluster(context, service),
             namespace: service.primary.export_to != ExportTo::Public,
             node: is_by_node(service),
-            locality: service.primary.prefers != Distribution::Any,
+            locality: service.primary.prefers != Distribution::Any
+                || context.traffic.destination_rules.place(service.hostname().as_str()),
         }
     }
 }

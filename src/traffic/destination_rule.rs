@@ -153,6 +153,13 @@ impl DestinationRule {
         resolve(self.policy.as_deref(), of_subset, port)
     }
 
+    /// See [`DestinationRules::place`].
+    fn places(&self) -> bool {
+        let of_subsets = self.subsets.values().map(|subset| &subset.policy);
+        let mut policies = std::iter::once(&self.policy).chain(of_subsets).flatten();
+        policies.any(|policy| policy.places())
+    }
+
     /// The oldest object that it is from.
     pub fn meta(&self) -> &ObjectMeta {
         self.objects.first().expect("a rule is from an object")
@@ -257,6 +264,8 @@ pub struct DestinationRules {
     /// Those that not all see alike: how many there are of each host, and for each namespace that they are for.
     special_hosts: OrdMap<HostPattern, usize>,
     special_namespaces: OrdMap<Namespace, usize>,
+    /// Of those for which it matters where a client is, how many there are of each host.
+    placed_hosts: OrdMap<HostPattern, usize>,
     root_namespace: Namespace,
 }
 
@@ -279,6 +288,12 @@ impl DestinationRules {
     pub fn is_by_namespace(&self, host: &str) -> bool {
         !self.special_hosts.is_empty()
             && patterns(host).any(|pattern| self.special_hosts.contains_key(&pattern))
+    }
+
+    /// Whether it may matter for the order and shares of endpoints where a client of a service is.
+    pub fn place(&self, host: &str) -> bool {
+        !self.placed_hosts.is_empty()
+            && patterns(host).any(|pattern| self.placed_hosts.contains_key(&pattern))
     }
 
     /// All hosts that rules name.
@@ -468,6 +483,12 @@ impl DestinationRuleObjects {
         let before = all.0.remove(namespace).unwrap_or_default();
         if before == joined {
             return;
+        }
+        let placed = |rules: &[Arc<DestinationRule>]| rules.iter().any(|rule| rule.places());
+        for (rules_then, up) in [(&before, false), (&joined, true)] {
+            if placed(rules_then) {
+                count(&mut rules.placed_hosts, host, up);
+            }
         }
         for rule in before.iter().filter(|rule| !rule.is_general(settings)) {
             count(&mut rules.special_hosts, host, false);

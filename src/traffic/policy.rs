@@ -121,7 +121,20 @@ pub struct LocalitySetting {
     /// Which region stands in for which.
     pub failover: Vec<(String, String)>,
     /// The labels by which endpoints that are like the client come first.
-    pub failover_priority: Vec<String>,
+    pub failover_priority: Vec<PlaceLabel>,
+}
+
+/// A label that says where something is; with a value, that counts in the place of the client's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaceLabel {
+    /// `topology.istio.io/network`.
+    Network,
+    /// `topology.kubernetes.io/region`.
+    Region(Option<Arc<str>>),
+    /// `topology.kubernetes.io/zone`.
+    Zone(Option<Arc<str>>),
+    /// `topology.istio.io/subzone`.
+    Subzone(Option<Arc<str>>),
 }
 
 /// For clients of a place, which share each place has.
@@ -226,6 +239,16 @@ pub struct RetryBudget {
 }
 
 impl TrafficPolicy {
+    /// Whether it may matter for the order and shares of endpoints where a client is.
+    pub(super) fn places(&self) -> bool {
+        let mut groups = std::iter::once(&self.groups).chain(self.ports.values());
+        groups.any(|groups| {
+            let balancing = groups.load_balancer.as_deref();
+            groups.outlier_detection.is_some()
+                || balancing.is_some_and(|balancing| balancing.locality.is_some())
+        })
+    }
+
     /// Whether connections to some port go where the client was going.
     pub(super) fn passes_through(&self) -> bool {
         let mut groups = std::iter::once(&self.groups).chain(self.ports.values());

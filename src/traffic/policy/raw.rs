@@ -9,8 +9,8 @@ use serde::{Deserialize, Deserializer};
 use super::client_tls::RawClientTls;
 use super::{
     Algorithm, ConsistentHash, Distribute, HashKey, HashTable, Http2Pings, LoadBalancing,
-    LocalitySetting, OutlierDetection, PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget,
-    RuleScope, TrafficPolicy, Warmup,
+    LocalitySetting, OutlierDetection, PlaceLabel, PolicyGroups, PoolLimits, ProxyProtocol,
+    RetryBudget, RuleScope, TrafficPolicy, Warmup,
 };
 use crate::codes;
 use crate::mesh::{TcpKeepalive, parse_duration};
@@ -431,12 +431,29 @@ impl RawWarmup {
 
 impl RawLocalitySetting {
     fn read(self, path: &str, reasons: &mut Vec<Reason>) -> LocalitySetting {
-        let mut setting = LocalitySetting {
-            enabled: self.enabled.unwrap_or(true),
-            distribute: Vec::new(),
-            failover: Vec::new(),
-            failover_priority: self.failover_priority,
-        };
+        let mut setting =
+            LocalitySetting { enabled: self.enabled.unwrap_or(true), ..LocalitySetting::default() };
+        for (at, text) in self.failover_priority.iter().enumerate() {
+            let (key, value) = match text.split_once('=') {
+                Some((key, value)) => (key, Some(value.into())),
+                None => (&**text, None),
+            };
+            setting.failover_priority.push(match key {
+                "topology.istio.io/network" if value.is_none() => PlaceLabel::Network,
+                "topology.kubernetes.io/region" => PlaceLabel::Region(value),
+                "topology.kubernetes.io/zone" => PlaceLabel::Zone(value),
+                "topology.istio.io/subzone" => PlaceLabel::Subzone(value),
+                _ => {
+                    let text = format!(
+                        "{text}: labels that say no network, region, zone or subzone \
+                                        are not compared; this one is left out"
+                    );
+                    let path = format!("{path}.failoverPriority[{at}]");
+                    reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+                    continue;
+                }
+            });
+        }
         for (at, raw) in self.distribute.into_iter().enumerate() {
             let sum: u64 = raw.to.values().map(|share| u64::from(*share)).sum();
             if sum != 100 || raw.from.is_empty() {

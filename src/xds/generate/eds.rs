@@ -94,7 +94,7 @@ const GROUP_BYTES: usize = 128;
 
 /// A `LocalityLbEndpoints`. Where it holds more about members than how they are spoken to, it holds that for each.
 fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &[MemberMetadata]) {
-    let AssignmentGroup { priority, locality, members } = group;
+    let AssignmentGroup { priority, locality, members, weight } = group;
     if !locality.is_empty() {
         let parts = [&locality.region, &locality.zone, &locality.subzone];
         let mut body = Vec::with_capacity(parts.iter().map(|part| block_size(part.len())).sum());
@@ -113,7 +113,8 @@ fn write_group(out: &mut Vec<u8>, modes: Modes, group: &AssignmentGroup, said: &
         write_member(out, member, metadata);
     }
     // Envoy asks for it only when it balances by it; to gRPC a locality without one takes no traffic.
-    let weight = members.iter().fold(0_u32, |sum, member| sum.saturating_add(member.weight));
+    let sum = || members.iter().fold(0_u32, |sum, member| sum.saturating_add(member.weight));
+    let weight = weight.unwrap_or_else(sum);
     if weight != 0 {
         let size = varint_size(weight);
         out.extend([tag(3), 1 + size, 1 << 3]); // load_balancing_weight, its value

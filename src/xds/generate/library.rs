@@ -293,7 +293,7 @@ pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoa
         groups.push(endpoint::LocalityLbEndpoints {
             locality: Some(locality),
             lb_endpoints: members,
-            load_balancing_weight: Some(UInt32Value { value: sum }),
+            load_balancing_weight: Some(UInt32Value { value: group.weight.unwrap_or(sum) }),
             priority,
             ..Default::default()
         });

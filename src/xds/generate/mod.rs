@@ -148,7 +148,9 @@ impl<'a> ProxyConfig<'a> {
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
             let view = &key.1;
             let made = Arc::new(match subset {
-                "" => eds::assigned(context, view, name, port, service, SubsetFilter::default()),
+                "" if context.traffic.destination_rules.is_empty() => {
+                    eds::assigned(context, view, name, port, service, SubsetFilter::default())
+                }
                 _ => {
                     let rules = context.rules_for(service);
                     match SubsetFilter::new(&rules, view.rule(&rules, service), service, subset) {

@@ -32,7 +32,7 @@ fn locality(
     group: &AssignmentGroup,
     origins: &[TelemetryOrigin],
 ) -> endpoint::LocalityLbEndpoints {
-    let AssignmentGroup { locality, priority, members } = group;
+    let AssignmentGroup { locality, priority, members, weight } = group;
     let metadata = |mode| core::Metadata {
         filter_metadata: [(SOCKET_MATCH.into(), tls_mode(mode))].into(),
         ..Default::default()
@@ -55,10 +55,8 @@ fn locality(
             zone: locality.zone.to_string(),
             sub_zone: locality.subzone.to_string(),
         }),
-        load_balancing_weight: members
-            .iter()
-            .map(|member| member.weight)
-            .reduce(u32::saturating_add)
+        load_balancing_weight: weight
+            .or_else(|| members.iter().map(|member| member.weight).reduce(u32::saturating_add))
             .map(|value| UInt32Value { value }),
         priority: *priority,
         lb_endpoints: members.iter().map(|member| lb_endpoint(member, explicit(member))).collect(),
@@ -127,6 +125,7 @@ fn any_group(random: &mut dyn RngCore, origins: usize) -> AssignmentGroup {
         locality: Arc::new(Locality::parse(texts[random.random_range(0..texts.len())])),
         priority: [0, 0, 1, 130][random.random_range(0..4)],
         members: (0..count).map(|_| any_member(random, origins)).collect(),
+        weight: [None, Some(1), Some(300)][random.random_range(0..3)],
     }
 }
 

@@ -190,14 +190,27 @@ fn outlier_detection(said: &OutlierDetection) -> cluster::OutlierDetection {
     }
 }
 
+/// Whether the assignment says of each locality what it weighs, for some client.
+fn weighs_localities(policy: &ResolvedPolicy) -> bool {
+    let setting = policy.load_balancer.as_deref().and_then(|one| one.locality.as_ref());
+    setting.is_some_and(|setting| setting.enabled && !setting.distribute.is_empty())
+}
+
 /// Has endpoints chosen as the policy says. Where the client was going has no endpoints to choose from.
 pub(super) fn balance(cluster: &mut cluster::Cluster, policy: &ResolvedPolicy) {
+    use cluster::cluster::common_lb_config::{LocalityConfigSpecifier, LocalityWeightedLbConfig};
     use cluster::cluster::{
         LbConfig, LbPolicy, MaglevLbConfig, RingHashLbConfig, RoundRobinLbConfig,
     };
     let Some(LoadBalancing { algorithm, warmup, .. }) = policy.load_balancer.as_deref() else {
         return;
     };
+    if weighs_localities(policy)
+        && let Some(common) = &mut cluster.common_lb_config
+    {
+        common.locality_config_specifier =
+            Some(LocalityConfigSpecifier::LocalityWeightedLbConfig(LocalityWeightedLbConfig {}));
+    }
     let slowly = warmup.map(slow_start);
     match algorithm {
         Algorithm::RoundRobin => {
