@@ -68,7 +68,7 @@ struct RawSidecar {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawEgressListener {
-    port: Option<RawPort>,
+    port: Option<RawListenerPort>,
     bind: String,
     capture_mode: Option<String>,
     hosts: Vec<String>,
@@ -76,7 +76,7 @@ struct RawEgressListener {
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct RawPort {
+struct RawListenerPort {
     number: u32,
     protocol: String,
 }

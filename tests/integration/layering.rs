@@ -141,6 +141,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "aggregate",
             "network",
             "push",
+            "traffic",
             "xds",
             "clusters",
             "explain",
