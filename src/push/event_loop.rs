@@ -34,7 +34,7 @@ use crate::registry::service_entry::Selections;
 use crate::registry::{RegistryUpdate, ShardChange};
 use crate::task::Watchdog;
 use crate::timeline::{Delivery, Timeline};
-use crate::traffic::{Traffic, TrafficChanges, TrafficUpdate};
+use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// Everything that can change the mesh.
 #[derive(Debug)]
@@ -371,18 +371,7 @@ impl MeshState {
     fn note_traffic(&mut self, changes: &mut Changes) {
         let touched = std::mem::take(&mut self.touched_traffic);
         let TrafficChanges { hosts, scopes, every_scope, selectors, gateways } = touched;
-        for pattern in &hosts {
-            match pattern.exact() {
-                Some(host) => drop(changes.deps.insert(Dep::Traffic(host.clone()))),
-                None => {
-                    // It may have routes of its own.
-                    changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
-                    let names = self.services.keys().chain(self.private.keys());
-                    let held = names.filter(|host| pattern.matches(host.as_str()));
-                    changes.deps.extend(held.cloned().map(Dep::Traffic));
-                }
-            }
-        }
+        hosts.iter().for_each(|pattern| self.note_ruled(pattern, changes));
         if selectors {
             changes.deps.insert(Dep::Selectors);
         }
@@ -407,8 +396,18 @@ impl MeshState {
                 _ => {}
             }
         }
-        let depending = depending.into_iter().map(|host| Dep::Traffic(host.to_string().into()));
-        changes.deps.extend(depending.collect::<Vec<_>>());
+        depending.into_iter().for_each(|pattern| self.note_ruled(pattern, changes));
+    }
+
+    /// A host of which rules changed, or all that there are of a wildcard.
+    fn note_ruled(&self, pattern: &HostPattern, changes: &mut Changes) {
+        // A wildcard may have routes of its own.
+        changes.deps.insert(Dep::Traffic(pattern.to_string().into()));
+        if pattern.exact().is_none() {
+            let names = self.services.keys().chain(self.private.keys());
+            let held = names.filter(|host| pattern.matches(host.as_str()));
+            changes.deps.extend(held.cloned().map(Dep::Traffic));
+        }
     }
 
     /// Takes over the pods of the clusters that have others now.
