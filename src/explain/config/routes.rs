@@ -452,7 +452,7 @@ impl ConfigView<'_> {
 
     pub(super) fn gateway_route(&self, route: &GatewayRoute) -> Finding {
         if route.parents.is_empty() {
-            let text = "it names no Service as its parent, and Strait follows no Gateways yet";
+            let text = "it names no Service as its parent, and Strait follows no gateways of the Gateway API yet";
             return Finding::unused(&codes::KIND_UNREAD, "spec.parentRefs", text);
         }
         let mut found = Finding::default();
