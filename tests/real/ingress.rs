@@ -175,7 +175,7 @@ pub(crate) fn run(host: &Host) {
     let [mesh, public, renewed] = ["mesh", "public", "renewed"]
         .map(|name| Authority::create(&host.subfolder(&format!("ingress-{name}")), name));
     let settings =
-        Settings { cluster: "a", address: HUB, port: 6441, service_cidr: "10.91.0.0/16" };
+        Settings { cluster: "ingress", address: HUB, port: 6441, service_cidr: "10.91.0.0/16" };
     let mut apiserver = Apiserver::start(host, hub, &mesh, &settings);
     apiserver.wait_until_ready();
     populate(&apiserver);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use serde::Deserialize;
@@ -37,6 +38,9 @@ struct Addresses {
     admin: String,
 }
 
+/// How many control planes there were in this run.
+static MADE: AtomicUsize = AtomicUsize::new(0);
+
 impl Strait {
     /// `strait serve` with `arguments`, a state folder of this run, and an admin port of its choice.
     pub(crate) fn start(host: &Host, hub: &Rc<Netns>, arguments: Vec<String>) -> Self {
@@ -46,7 +50,9 @@ impl Strait {
             arguments,
             hub: Rc::clone(hub),
             logs: host.subfolder("strait"),
-            state: host.subfolder("strait-state"),
+            // What one keeps of a cluster is not another's.
+            state: host
+                .subfolder(&format!("strait-state-{}", MADE.fetch_add(1, Ordering::Relaxed))),
             starts: 0,
         };
         strait.launch();
