@@ -41,6 +41,7 @@ pub(crate) fn run(world: &mut World) {
         world.wait_for_version(client, "v1");
     }
 
+    let draining = ECHO_PODS.map(|(cluster, _)| world.chains_draining(cluster));
     let loads: Vec<Process> =
         clients.iter().map(|client| world.load_of(client, &http(1))).collect();
     for step in 1..=STEPS {
@@ -69,10 +70,9 @@ pub(crate) fn run(world: &mut World) {
     assert_eq!(world.complaints(), Vec::<String>::new());
     // Of a gateway's filter chains those end that went: of the subset that came and went, one for each port.
     let went = (ROUNDS * PORTS.len()) as u64;
-    for (cluster, _) in ECHO_PODS {
-        let gateway = world.envoy(&format!("{cluster}/eastwest-1"));
-        let drained = gateway.stats("listener_manager.total_filter_chains_draining$");
-        assert!(drained.values().all(|count| *count <= went), "{cluster}: {drained:?}");
+    for ((cluster, _), before) in ECHO_PODS.into_iter().zip(draining) {
+        let now = world.chains_draining(cluster);
+        assert!(now <= before + went, "{cluster}: {before}, then {now}");
     }
 
     let gone = [rule(&[]), route(&[])].map(|object| Request::delete(&kube::path(&object)));
@@ -118,6 +118,12 @@ fn object(kind: &str, spec: Value) -> Value {
 }
 
 impl World {
+    /// How many filter chains of a cluster's gateway have gone and still carry what they carried.
+    fn chains_draining(&self, cluster: &str) -> u64 {
+        let gateway = self.envoy(&format!("{cluster}/eastwest-1"));
+        gateway.stats("listener_manager.total_filter_chains_draining$").values().sum()
+    }
+
     /// Until a client reaches all pods of a version, in both networks, and no others.
     fn wait_for_version(&self, client: &str, version: &str) {
         wait::until(PROPAGATION, &format!("{client} reaches {version}"), || {
