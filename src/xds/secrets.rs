@@ -3,7 +3,7 @@
 //! Pure. What is known of each comes from the stream, as it becomes known. A secret is sent when there is one and when it
 //! changes, and never taken back: whoever holds a certificate goes on with it until there is a better one. A name of which
 //! there is nothing is said so once, so that nobody waits for it with others. What is in files at the proxy itself is known
-//! from its name: see [`super::file_secret`].
+//! from its name: see `file_secret.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
