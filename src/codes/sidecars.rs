@@ -1,4 +1,4 @@
-//! 106x: Sidecars.
+//! 106x: Sidecars and Telemetries.
 
 use super::code::Code;
 
@@ -26,4 +26,17 @@ the namespace, else the oldest of the root namespace. Two are never mixed.";
         "Add the host to spec.egress of the Sidecar that is named, as NAMESPACE/HOST.", "\
 A Sidecar names the services that the proxies it holds for are given. The namespace of one of these is
 that of the Service or ServiceEntry; services that imported rules lead to are given as well.";
+
+    /// Telemetry: two objects, one namespace.
+    TELEMETRY_SHADOWED = "STR1064", "another Telemetry counts in place of this one",
+        "Merge the two, or give one a selector of its own.", "\
+Of the Telemetry objects for all proxies of a namespace the oldest counts, and of those that select a
+proxy by labels the oldest. What they say of logs holds over what the namespace says, and that over what
+the root namespace says.";
+
+    /// Telemetry: providers.
+    TELEMETRY_PROVIDER = "STR1065", "a Telemetry names a log that there is none of",
+        "Name envoy, or a provider of extensionProviders in the mesh config that writes to a file.", "\
+Proxies write the logs that the mesh config describes. A name that it doesn't have is left out, and what
+the object says of others holds.";
 }

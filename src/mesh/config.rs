@@ -10,11 +10,20 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::access_log::{AccessLog, AccessLogFormat};
 use super::discovery::{self, RawSelector};
+use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
+use super::providers::{ExtensionProvider, ProviderKind};
+use super::retries::{RetryFault, RetryRule, WrittenRetries};
 use super::sources::StoreSource;
 use super::yaml::{InvalidYaml, YamlFields};
 use super::{format_duration, parse_duration};
 use crate::model::{Hostname, NamespaceFilter, is_trust_domain};
+
+/// The log that needs no provider of its own. (Istio, "Telemetry", `envoy`.)
+const OWN_LOG: &str = "envoy";
+/// Where that writes unless the mesh config says otherwise.
+const STANDARD_OUTPUT: &str = "/dev/stdout";
 
 /// The effective settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,8 +46,16 @@ pub struct MeshConfig {
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
     pub enable_auto_mtls: bool,
-    /// `accessLogFile`: empty for none.
-    pub access_log_file: String,
+    /// `accessLogFile`, `accessLogEncoding`, `accessLogFormat`: what proxies write, where they do.
+    pub access_log: Arc<AccessLog>,
+    /// `defaultProviders.accessLogging`: the logs that are written where no Telemetry says otherwise.
+    pub default_logs: Vec<Arc<str>>,
+    /// `localityLbSetting`: which localities come first where no rule says that.
+    pub localities: Option<Arc<LocalitySetting>>,
+    /// `defaultHttpRetryPolicy`: when requests are tried again where no rule says that.
+    pub retries: Option<Arc<RetryRule>>,
+    /// `h2UpgradePolicy`: whether HTTP/2 is spoken to HTTP ports of which no rule says that.
+    pub h2_upgrade: bool,
     /// `proxyListenPort`: where outbound traffic is caught.
     pub proxy_listen_port: u16,
     /// `proxyInboundListenPort`: where inbound traffic is caught.
@@ -55,6 +72,8 @@ pub struct MeshConfig {
     pub default_virtual_service_export_to: Vec<String>,
     /// `rootNamespace`: whose traffic and access objects hold for the mesh.
     pub root_namespace: String,
+    /// `extensionProviders`: what policies can have asked, in the order of the text.
+    pub extension_providers: Vec<ExtensionProvider>,
     /// Top-level fields of the text that have no effect, sorted.
     pub ignored: Vec<String>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
@@ -123,6 +142,32 @@ impl PathNormalization {
     }
 }
 
+/// `h2UpgradePolicy` as it is written, here and in DestinationRules.
+#[derive(Deserialize, Default, Debug, Clone, Copy)]
+pub enum WrittenUpgrade {
+    /// It says nothing.
+    #[default]
+    #[serde(rename = "DEFAULT")]
+    Default,
+    /// HTTP/1.1 stays that.
+    #[serde(rename = "DO_NOT_UPGRADE")]
+    Never,
+    /// HTTP/2 is spoken.
+    #[serde(rename = "UPGRADE")]
+    Always,
+}
+
+impl WrittenUpgrade {
+    /// Whether HTTP/2 is spoken; `None` where it doesn't say.
+    pub fn read(self) -> Option<bool> {
+        match self {
+            Self::Default => None,
+            Self::Never => Some(false),
+            Self::Always => Some(true),
+        }
+    }
+}
+
 /// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpKeepalive {
@@ -165,7 +210,11 @@ impl MeshConfig {
             path_normalization: None,
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             enable_auto_mtls: true,
-            access_log_file: String::new(),
+            access_log: Arc::new(AccessLog::to_file(STANDARD_OUTPUT)),
+            default_logs: Vec::new(),
+            localities: None,
+            retries: None,
+            h2_upgrade: false,
             proxy_listen_port: 15001,
             proxy_inbound_listen_port: 15006,
             config_sources: Vec::new(),
@@ -173,6 +222,7 @@ impl MeshConfig {
             default_service_export_to: Vec::new(),
             default_destination_rule_export_to: Vec::new(),
             default_virtual_service_export_to: Vec::new(),
+            extension_providers: Vec::new(),
             ignored: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
@@ -192,7 +242,10 @@ impl MeshConfig {
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let mut fields = YamlFields::parse(text)?;
         let base = Self::new(defaults);
+        let (access_log, default_logs) = read_access_logs(&mut fields)?;
         Ok(Self {
+            access_log,
+            default_logs,
             trust_domain: fields
                 .take("trustDomain")?
                 .filter(|domain: &String| !domain.is_empty())
@@ -218,7 +271,12 @@ impl MeshConfig {
                 .and_then(|policy| policy.mode)
                 .unwrap_or(base.outbound_traffic_policy),
             enable_auto_mtls: fields.take("enableAutoMtls")?.unwrap_or(base.enable_auto_mtls),
-            access_log_file: fields.take("accessLogFile")?.unwrap_or_default(),
+            localities: fields.take_with("localityLbSetting", read_localities)?,
+            retries: fields.take_with("defaultHttpRetryPolicy", read_retries)?,
+            h2_upgrade: fields
+                .take::<WrittenUpgrade>("h2UpgradePolicy")?
+                .and_then(WrittenUpgrade::read)
+                == Some(true),
             proxy_listen_port: fields
                 .take_with("proxyListenPort", listen_port)?
                 .unwrap_or(base.proxy_listen_port),
@@ -238,6 +296,10 @@ impl MeshConfig {
             default_virtual_service_export_to: fields
                 .take("defaultVirtualServiceExportTo")?
                 .unwrap_or_default(),
+            extension_providers: fields
+                .take("extensionProviders")?
+                .map(ExtensionProvider::read_all)
+                .unwrap_or_default(),
             cluster_local: {
                 let mut rules = base.cluster_local;
                 let settings: Vec<RawServiceSettings> =
@@ -248,6 +310,15 @@ impl MeshConfig {
             // Last: what nobody has taken.
             ignored: fields.left(),
         })
+    }
+
+    /// The access log of that name.
+    pub fn log_named(&self, name: &str) -> Option<&Arc<AccessLog>> {
+        let said = self.extension_providers.iter().find_map(|one| match &one.kind {
+            ProviderKind::Log(log) if *one.name == *name => Some(log),
+            _ => None,
+        });
+        said.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
     }
 
     /// The trust domains that mean the same as `domain`, which is the first: the mesh's own and its aliases
@@ -306,7 +377,10 @@ impl MeshConfig {
             .map(|(host, local)| json!({"settings": {"clusterLocal": local}, "hosts": [host]}))
             .collect();
         json!({
-            "accessLogFile": self.access_log_file,
+            "accessLogEncoding": self.access_log.format.encoding(),
+            "accessLogFile": if self.default_logs.is_empty() { "" } else { &self.access_log.path },
+            "accessLogFormat": self.access_log.format.to_string(),
+            "defaultProviders": {"accessLogging": self.default_logs},
             "caCertificates": self.ca_certificates.iter().map(|one| json!({
                 "pem": one.pem,
                 "trustDomains": one.trust_domains,
@@ -315,7 +389,12 @@ impl MeshConfig {
             "defaultDestinationRuleExportTo": self.default_destination_rule_export_to,
             "defaultServiceExportTo": self.default_service_export_to,
             "defaultVirtualServiceExportTo": self.default_virtual_service_export_to,
+            "extensionProviders":
+                self.extension_providers.iter().map(ExtensionProvider::to_json).collect::<Vec<_>>(),
             "rootNamespace": self.root_namespace,
+            "defaultHttpRetryPolicy": self.retries.as_ref().map(|rule| rule.to_json()),
+            "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
+            "localityLbSetting": self.localities.as_ref().map(|setting| setting.to_json()),
             "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
             "enableAutoMtls": self.enable_auto_mtls,
@@ -332,6 +411,12 @@ impl MeshConfig {
             "trustDomainAliases": self.trust_domain_aliases,
         })
     }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawDefaultProviders {
+    access_logging: Vec<Arc<str>>,
 }
 
 #[derive(Deserialize)]
@@ -427,6 +512,47 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
     Ok(raw)
 }
 
+/// The mesh's own log, and the names of those that are written where no Telemetry says otherwise.
+fn read_access_logs(
+    fields: &mut YamlFields,
+) -> Result<(Arc<AccessLog>, Vec<Arc<str>>), InvalidYaml> {
+    let path: String = fields.take("accessLogFile")?.unwrap_or_default();
+    let encoding = fields.take("accessLogEncoding")?.unwrap_or_default();
+    let format = fields
+        .take_with("accessLogFormat", |text: String| AccessLogFormat::read(encoding, &text))?
+        .unwrap_or_else(|| AccessLogFormat::usual(encoding));
+    let said: RawDefaultProviders = fields.take("defaultProviders")?.unwrap_or_default();
+    let default_logs = match (said.access_logging, path.is_empty()) {
+        (names, _) if !names.is_empty() => names,
+        (_, true) => Vec::new(),
+        (_, false) => vec![OWN_LOG.into()],
+    };
+    let path = if path.is_empty() { STANDARD_OUTPUT.to_owned() } else { path };
+    Ok((Arc::new(AccessLog { path, format }), default_logs))
+}
+
+/// Refuses what a rule would lose: what is said for the whole mesh is said wholly or not at all.
+fn read_localities(written: WrittenLocalities) -> Result<Arc<LocalitySetting>, String> {
+    let (setting, faults) = written.read();
+    match faults.into_iter().next() {
+        None => Ok(Arc::new(setting)),
+        Some(
+            LocalityFault::Unsupported(field, text)
+            | LocalityFault::Value(field, text)
+            | LocalityFault::Replaced(field, text),
+        ) => Err(format!("{field}: {text}")),
+    }
+}
+
+/// See [`read_localities`].
+fn read_retries(written: WrittenRetries) -> Result<Arc<RetryRule>, String> {
+    let (rule, faults) = written.read();
+    match faults.into_iter().next() {
+        None => Ok(Arc::new(rule)),
+        Some(RetryFault { field, text, .. }) => Err(format!("{field}: {text}")),
+    }
+}
+
 fn listen_port(port: i64) -> Result<u16, String> {
     u16::try_from(port)
         .ok()
@@ -468,13 +594,13 @@ mod tests {
              outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n\
              enableAutoMtls: false\n\
              accessLogFile: /dev/stdout\n\
-             h2UpgradePolicy: UPGRADE\n\
+             enableTracing: true\n\
              tcpKeepalive: {probes: 3, time: 10s}\n\
              proxyListenPort: 16001\n\
              defaultConfig: {discoveryAddress: x}\n\
              enablePrometheusMerge: true\n",
         );
-        let ignored = ["defaultConfig", "enablePrometheusMerge", "h2UpgradePolicy"];
+        let ignored = ["defaultConfig", "enablePrometheusMerge", "enableTracing"];
         let expected = MeshConfig {
             ignored: ignored.map(str::to_owned).into(),
             trust_domain: "mesh.example".to_owned(),
@@ -482,7 +608,7 @@ mod tests {
             connect_timeout: Duration::from_secs(60),
             outbound_traffic_policy: OutboundTrafficPolicy::RegistryOnly,
             enable_auto_mtls: false,
-            access_log_file: "/dev/stdout".to_owned(),
+            default_logs: vec!["envoy".into()],
             tcp_keepalive: Some(TcpKeepalive {
                 probes: Some(3),
                 time: Some(Duration::from_secs(10)),
@@ -556,6 +682,7 @@ mod tests {
     fn the_effective_config_reads_back_as_itself() {
         let config = parse(
             "connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n\
+             extensionProviders: [{name: a, envoyExtAuthzGrpc: {service: a.b, port: 80}}]\n\
              discoverySelectors: [{matchLabels: {mesh: in}}]\n",
         );
         let again = parse(&config.to_json().to_string());

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+
 /// Units from the longest to the shortest, in nanoseconds.
 const UNITS: [(&str, u64); 7] = [
     ("h", 3_600_000_000_000),
@@ -54,6 +57,17 @@ fn amount(number: &str, nanos: u64) -> Option<Duration> {
         total = total.checked_add(u64::from(digit.to_digit(10)?).checked_mul(unit)?)?;
     }
     Some(Duration::from_nanos(total))
+}
+
+/// A duration as an object writes it. One that is none makes the object one that can't be read.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct WrittenDuration(pub Duration);
+
+impl<'de> Deserialize<'de> for WrittenDuration {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text).map(Self).map_err(D::Error::custom)
+    }
 }
 
 /// The way protobuf's JSON writes it: seconds, with as many decimals as needed.

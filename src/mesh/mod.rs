@@ -3,19 +3,32 @@
 //! Owns the meaning of both texts and the last good value of each. Knows no cluster, service or proxy, and never lets a
 //! bad text take effect: it is reported as a [`SourceProblem`], and what was read before stays.
 
+mod access_log;
+pub mod command_operators;
 mod config;
 mod discovery;
 mod duration;
+mod localities;
 mod networks;
+mod providers;
+mod retries;
 mod sources;
 pub mod watch;
 mod yaml;
 
+pub use access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
 pub use config::{
-    Defaults, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive, own_trust_domain,
+    Defaults, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive, WrittenUpgrade,
+    own_trust_domain,
 };
-pub use duration::{format_duration, parse_duration};
+pub use duration::{WrittenDuration, format_duration, parse_duration};
+pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
+pub use providers::{
+    AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, CheckedBody,
+    ExtensionProvider, HeaderNames, ProviderKind,
+};
+pub use retries::{RetryFault, RetryRule, WrittenRetries};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
 pub use watch::{ConfigTextSource, MeshSettings, MeshWatcher, SourceProblem};
 pub use yaml::InvalidYaml;

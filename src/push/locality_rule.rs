@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use super::assignment::{AssignmentGroup, AssignmentMember};
+use crate::mesh::{Distribute, LocalitySetting, PlaceLabel};
 use crate::model::Locality;
-use crate::traffic::policy::{Distribute, LocalitySetting, PlaceLabel, ResolvedPolicy};
+use crate::traffic::policy::ResolvedPolicy;
 
 /// What the rule in force makes of localities, for a client in one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +24,22 @@ pub(super) enum LocalityRule<'a> {
 }
 
 impl<'a> LocalityRule<'a> {
-    /// What `policy` makes of localities, for a client that is `here`. Near ones come first only where outlier detection
-    /// says which endpoints fail; else requests would stay with near ones that do.
-    pub(super) fn of(policy: &'a ResolvedPolicy, here: &Locality) -> Self {
-        let setting = policy.load_balancer.as_deref().and_then(|one| one.locality.as_ref());
-        let near_first = policy.outlier_detection.is_some();
+    /// What `policy` makes of localities, for a client that is `here`; of what it doesn't say the service's own wish counts,
+    /// if it `prefers` some, else what the mesh says. Near ones come first only where outlier detection says which
+    /// endpoints fail; else requests would stay with near ones that do.
+    pub(super) fn of(
+        policy: Option<&'a ResolvedPolicy>,
+        prefers: bool,
+        mesh: Option<&'a LocalitySetting>,
+        here: &Locality,
+    ) -> Self {
+        let near_first = policy.is_some_and(|policy| policy.outlier_detection.is_some());
+        let said = policy.and_then(|policy| policy.load_balancer.as_deref()?.locality.as_ref());
+        let setting = match said {
+            None if prefers => return Self::Unsaid,
+            None => mesh,
+            said => said,
+        };
         match setting {
             None if near_first => Self::NearFirst(None),
             None => Self::Unsaid,
@@ -239,24 +251,40 @@ mod tests {
             let distribute = vec![Distribute { from: from.into(), to: BTreeMap::new() }];
             LocalitySetting { distribute, ..on.clone() }
         };
-        let kind = |policy: &ResolvedPolicy| match LocalityRule::of(policy, &here) {
+        let kind = |rule: LocalityRule<'_>| match rule {
             LocalityRule::Unsaid => "unsaid",
             LocalityRule::Alike => "alike",
             LocalityRule::Shares(_) => "shares",
-            LocalityRule::NearFirst(_) => "near",
+            LocalityRule::NearFirst(None) => "near",
+            LocalityRule::NearFirst(Some(_)) => "near as said",
         };
         let cases = [
             (with(None, false), "unsaid"),
             (with(None, true), "near"),
             (with(Some(on.clone()), false), "alike"),
-            (with(Some(on.clone()), true), "near"),
-            (with(Some(off), true), "alike"),
+            (with(Some(on.clone()), true), "near as said"),
+            (with(Some(off.clone()), true), "alike"),
             (with(Some(to("eu/*")), false), "shares"),
             (with(Some(to("*")), true), "shares"),
             (with(Some(to("us/*")), true), "alike"),
         ];
         for (policy, expected) in cases {
-            assert_eq!(kind(&policy), expected, "{policy:?}");
+            let rule = LocalityRule::of(Some(&policy), false, None, &here);
+            assert_eq!(kind(rule), expected, "{policy:?}");
+        }
+        // What the mesh says counts last.
+        let detects = with(None, true);
+        for (policy, prefers, mesh, expected) in [
+            (None, false, Some(&on), "alike"),
+            (None, false, Some(&to("eu/*")), "shares"),
+            (None, true, Some(&to("eu/*")), "unsaid"),
+            (Some(&detects), false, Some(&on), "near as said"),
+            (Some(&detects), false, Some(&off), "alike"),
+            (Some(&detects), true, None, "unsaid"),
+            (Some(&with(Some(off.clone()), false)), false, Some(&to("eu/*")), "alike"),
+        ] {
+            let rule = LocalityRule::of(policy, prefers, mesh, &here);
+            assert_eq!(kind(rule), expected, "{policy:?} {prefers} {mesh:?}");
         }
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::context::{PushContext, Whereabouts};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Hostname, Namespace, NetworkId, Protocol, Proxy, Resolution, Service, TargetPort,
+    ClusterId, Hostname, NetworkId, Protocol, Proxy, Resolution, Service, TargetPort,
 };
 use crate::registry::ShardKey;
 
@@ -37,17 +37,9 @@ impl Stand {
         let proxy = &self.proxy;
         before.whereabouts(proxy) != now.whereabouts(proxy)
             || before.selection(proxy) != now.selection(proxy)
-            || rescoped([before, now]).is_none_or(|all| all.contains(proxy.namespace()))
+            || !now.traffic.sidecars.same_in(&before.traffic.sidecars, proxy.namespace())
             || before.machine_of(proxy) != now.machine_of(proxy)
     }
-}
-
-/// The namespaces in which Sidecars give proxies other services than in the version before; `None` for all.
-pub fn rescoped([before, now]: [&PushContext; 2]) -> Option<BTreeSet<Namespace>> {
-    if Arc::ptr_eq(&before.traffic, &now.traffic) {
-        return Some(BTreeSet::new());
-    }
-    now.traffic.sidecars.differing(&before.traffic.sidecars)
 }
 
 /// A type of which streams watch all there is.

@@ -9,8 +9,8 @@ use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, EndpointRef, Labels, Locality, NETWORK_LABEL, NamedEndpoint, NetworkId,
 };
-use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost, Subset};
-use crate::traffic::policy::{ClientTls, ResolvedPolicy, resolve};
+use crate::traffic::destination_rule::{DestinationRule, RuleClient, RulesForHost};
+use crate::traffic::policy::{ClientTls, ResolvedPolicy};
 
 /// Of the cluster that has an endpoint: what Istio sets for every endpoint.
 const CLUSTER: &str = "topology.istio.io/cluster";
@@ -56,8 +56,8 @@ pub struct SubsetFilter<'a> {
     labels: Option<&'a Labels>,
     /// Whether no gateway of another network knows it.
     is_near: bool,
-    /// The rule that is followed, and what of it is about the subset alone.
-    rule: Option<(&'a DestinationRule, Option<&'a Subset>)>,
+    /// The rule that is followed, and the name that it is by.
+    rule: Option<(&'a DestinationRule, &'a str)>,
 }
 
 impl<'a> SubsetFilter<'a> {
@@ -70,20 +70,21 @@ impl<'a> SubsetFilter<'a> {
         rules: &RulesForHost,
         rule: Option<&'a DestinationRule>,
         service: &MergedService,
-        subset: &str,
+        subset: &'a str,
     ) -> Option<Self> {
+        let rule = rule.map(|rule| (rule, subset));
         if subset.is_empty() {
-            return Some(Self { rule: rule.map(|rule| (rule, None)), ..Self::default() });
+            return Some(Self { rule, ..Self::default() });
         }
-        let rule = rule?;
-        let found = rule.subsets.get(subset)?;
-        let labels = &found.labels;
+        let (found, _) = rule?;
+        let labels = &found.subsets.get(subset)?.labels;
         let labels = (!labels.is_empty()).then_some(labels);
-        let is_near = labels.is_some() && !is_known_to_gateways(rules, Some(rule), service, subset);
-        Some(Self { labels, is_near, rule: Some((rule, Some(found))) })
+        let is_near =
+            labels.is_some() && !is_known_to_gateways(rules, Some(found), service, subset);
+        Some(Self { labels, is_near, rule })
     }
 
-    /// The subset of this name, and so are all endpoints, are those of the view.
+    /// Whether all endpoints are of it.
     pub fn is_all(&self) -> bool {
         self.labels.is_none()
     }
@@ -138,19 +139,17 @@ impl<'a> SubsetFilter<'a> {
             && self.is_of_labels(one.labels.as_ref())
     }
 
-    /// The same, at a port of the service. What is spoken to otherwise than by the mesh's mTLS has no way through gateways:
-    /// from that alone they learn who is meant.
-    pub(super) fn at(self, port: u16) -> Self {
+    /// The same, where that is said of how it is spoken to. What is spoken to otherwise than by the mesh's mTLS has no way
+    /// through gateways: from that alone they learn who is meant.
+    pub(super) fn spoken_to(self, policy: Option<&ResolvedPolicy>) -> Self {
         let is_mesh = |tls: &ClientTls| matches!(tls, ClientTls::Mesh(_));
-        let tls = self.policy(port).and_then(|policy| policy.tls);
-        Self { is_near: self.is_near || tls.is_some_and(|tls| !is_mesh(&tls)), ..self }
+        let tls = policy.and_then(|policy| policy.tls.as_deref());
+        Self { is_near: self.is_near || tls.is_some_and(|tls| !is_mesh(tls)), ..self }
     }
 
     /// What the rule says of a port of it; `None` without a rule.
     pub(super) fn policy(&self, port: u16) -> Option<ResolvedPolicy> {
-        let (rule, subset) = self.rule?;
-        let own = subset.and_then(|subset| subset.policy.as_deref());
-        Some(resolve(rule.policy.as_deref(), own, port))
+        self.rule.map(|(rule, subset)| rule.resolved(subset, port))
     }
 
     fn said(&self, key: &str) -> Option<&'a str> {
@@ -165,14 +164,11 @@ pub fn is_known_to_gateways(
     service: &MergedService,
     subset: &str,
 ) -> bool {
-    let labels = |rule: &'_ DestinationRule| rule.subsets.get(subset).map(|one| one.labels.clone());
     let owners = rules.owners(&service.primary.namespace);
-    match (rule, owners) {
-        (Some(rule), Some(owners)) => {
-            std::ptr::eq(rule, &**owners) || labels(rule) == labels(owners)
-        }
-        _ => false,
-    }
+    let Some((rule, owners)) = rule.zip(owners) else { return false };
+    let [known, own] =
+        [&**owners, rule].map(|rule| rule.subsets.get(subset).map(|one| &one.labels));
+    known == own
 }
 
 /// The names of all subsets that a service has by any of these rules, that of all of it among them.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::spec;
 use crate::model::{
     GATEWAY_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
-    ISTIO_SECURITY_VERSIONS, ObjectKey,
+    ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectKey,
 };
 
 /// From the body of an object to the form in which manifests have it.
@@ -86,6 +86,14 @@ pub(super) const ALL: &[StoreKind] = &[
     access("AuthorizationPolicy", "authorizationpolicies", Some(spec::authorization_policy)),
     access("PeerAuthentication", "peerauthentications", Some(spec::peer_authentication)),
     access("RequestAuthentication", "requestauthentications", None),
+    StoreKind {
+        group: ISTIO_TELEMETRY,
+        versions: ISTIO_TELEMETRY_VERSIONS,
+        plural: "telemetries",
+        kind: "Telemetry",
+        namespaced: true,
+        spec: None,
+    },
     StoreKind {
         group: GATEWAY_API,
         versions: &["v1", "v1beta1"],

@@ -333,7 +333,7 @@ impl OwnedObject for KeptObject {
 }
 
 impl From<KeptObject> for ReadObject {
-    /// Leaves out what changes without meaning: versions, and who manages which field.
+    /// Leaves out what changes without meaning: versions of the whole, and who manages which field.
     fn from(KeptObject { metadata, spec, status }: KeptObject) -> Self {
         let name = name_of(&metadata.key());
         let kept = json!({
@@ -342,6 +342,7 @@ impl From<KeptObject> for ReadObject {
             "labels": metadata.labels,
             "annotations": metadata.annotations,
             "creationTimestamp": metadata.creation_timestamp,
+            "generation": metadata.generation,
         });
         Self::Kept(name, json!({ "metadata": kept, "spec": spec, "status": status }))
     }

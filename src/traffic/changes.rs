@@ -12,8 +12,10 @@ pub struct TrafficChanges {
     pub hosts: BTreeSet<HostPattern>,
     /// Namespaces whose proxies import other hosts than before.
     pub scopes: BTreeSet<Namespace>,
-    /// Whether those of all namespaces may.
+    /// Whether anything may be otherwise for those of all namespaces.
     pub every_scope: bool,
+    /// Namespaces of rules of which logs proxies write: their own, or those of the root namespace all.
+    pub logging: BTreeSet<Namespace>,
     /// Whether the selectors in use are others, so that what selects a proxy is to be found out again.
     pub selectors: bool,
     /// Whether some Gateway, or what is bound to one, is another.
@@ -23,8 +25,9 @@ pub struct TrafficChanges {
 impl TrafficChanges {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        let Self { hosts, scopes, every_scope, selectors, gateways } = self;
-        hosts.is_empty() && scopes.is_empty() && !every_scope && !selectors && !gateways
+        let Self { hosts, scopes, every_scope, logging, selectors, gateways } = self;
+        let names_none = hosts.is_empty() && scopes.is_empty() && logging.is_empty();
+        names_none && !every_scope && !selectors && !gateways
     }
 
     /// Takes in others.
@@ -32,6 +35,7 @@ impl TrafficChanges {
         self.hosts.extend(other.hosts);
         self.scopes.extend(other.scopes);
         self.every_scope |= other.every_scope;
+        self.logging.extend(other.logging);
         self.selectors |= other.selectors;
         self.gateways |= other.gateways;
     }

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::addressed::AddressedServices;
 use super::destination_rule::DestinationRules;
 use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::selection::{Selection, Selectors};
 use super::sidecar::{ImportScope, Sidecars};
+use super::telemetry::Telemetries;
 use super::virtual_services::{RoutedService, VirtualServices};
 use crate::model::{Hostname, Labels, Namespace};
 
@@ -22,6 +24,10 @@ pub struct Traffic {
     pub sidecars: Sidecars,
     /// What routers take in.
     pub gateways: Gateways,
+    /// What proxies write of requests.
+    pub telemetries: Telemetries,
+    /// Whose Services are told apart by address.
+    pub addressed: AddressedServices,
     pub(super) selectors: Selectors,
 }
 
@@ -32,6 +38,7 @@ impl Traffic {
         self.destination_rules.concerns(namespace)
             || self.virtual_services.concerns(namespace)
             || self.sidecars.concerns(namespace)
+            || self.telemetries.concerns(namespace)
     }
 
     /// What of the mesh a proxy is given that is in this namespace and that these select.
@@ -47,8 +54,7 @@ impl Traffic {
         selection: &Selection,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
-        let all = self.virtual_services.of_host(host, namespace);
-        all.filter(move |one| scope.includes_rules(host, &one.service.meta.namespace))
+        scope.of_rules(host, self.virtual_services.of_host(host, namespace))
     }
 
     /// The objects that name this very host, in the same order and as far as the scope goes.
@@ -59,8 +65,7 @@ impl Traffic {
         selection: &Selection,
     ) -> impl Iterator<Item = &'a Arc<RoutedService>> + use<'a, 'n> {
         let scope = self.scope(namespace, selection);
-        let all = self.virtual_services.of_pattern(host, namespace);
-        all.filter(move |one| scope.includes_rules(host, &one.service.meta.namespace))
+        scope.of_rules(host, self.virtual_services.of_pattern(host, namespace))
     }
 
     /// Whether rules that hold for a proxy lead to a service, which it is given for that.

@@ -15,7 +15,7 @@ use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::policy::{
     ClientTls, PolicyGroups, RawTrafficPolicy, ResolvedPolicy, RuleScope, TrafficPolicy, resolve,
 };
-use super::selection::{RuleSelector, Selection, Selectors};
+use super::selection::{self, RuleSelector, Selection, Selectors};
 use crate::codes;
 use crate::model::{ExportTo, Labels, Namespace};
 
@@ -114,7 +114,8 @@ impl DestinationRule {
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
-            subsets.insert(raw.name.into(), Subset { labels: labels(&raw.labels), policy });
+            subsets
+                .insert(raw.name.into(), Subset { labels: selection::labels(&raw.labels), policy });
         }
         let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
@@ -206,12 +207,12 @@ fn for_whom(
     meta: &ObjectMeta,
     settings: &KindSettings,
 ) -> (Option<RuleSelector>, ExportTo) {
-    let selector = selector.map(|raw| labels(&raw)).filter(|labels| !labels.is_empty());
+    let selector = selector.and_then(|raw| selection::selector(&raw));
     let export_to = match selector {
         Some(_) => ExportTo::Namespaces(vec![meta.namespace.clone()]),
         None => object::export_to(said, &settings.destination_rules_export_to, &meta.namespace),
     };
-    (selector.map(Arc::new), export_to)
+    (selector, export_to)
 }
 
 /// Whether a policy has a block of TLS that isn't for plain text; without a mode it is.
@@ -223,10 +224,6 @@ fn asks_for_tls(policy: &Value) -> bool {
     };
     let of_ports = policy.get("portLevelSettings").and_then(Value::as_array);
     is_tls(policy) || of_ports.is_some_and(|ports| ports.iter().any(is_tls))
-}
-
-fn labels(raw: &BTreeMap<String, String>) -> Labels {
-    raw.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
 }
 
 /// It becomes a part of names that are parsed again, so it has no characters that separate these. (Kubernetes, "Label names";

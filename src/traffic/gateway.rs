@@ -13,9 +13,9 @@ use serde_json::Value;
 use self::raw::{RawGatewayObject, RawServer, RawServerTls};
 use super::hosts::HostPattern;
 use super::object::{self, ObjectMeta, Reason};
-use super::selection::RuleSelector;
+use super::selection::{self, RuleSelector};
 use crate::codes;
-use crate::model::Namespace;
+use crate::model::{Labels, Namespace, labels_match};
 
 /// A Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,6 +126,11 @@ pub enum TlsVersion {
 }
 
 impl Gateway {
+    /// Whether it selects routers with these labels.
+    pub fn selects(&self, labels: &Labels) -> bool {
+        self.selector.as_ref().is_none_or(|selector| labels_match(selector, labels))
+    }
+
     /// Reads an object, with what its owner should know.
     ///
     /// # Errors
@@ -140,12 +145,7 @@ impl Gateway {
         let servers = raw.servers.into_iter().enumerate();
         let servers = servers.filter_map(|(place, raw)| reader.server(place, raw)).collect();
         let reasons = reader.reasons;
-        let selector: crate::model::Labels = raw
-            .selector
-            .iter()
-            .map(|(key, value)| (key.as_str().into(), value.as_str().into()))
-            .collect();
-        let selector = Some(selector).filter(|labels| !labels.is_empty()).map(Arc::new);
+        let selector = selection::selector(&raw.selector);
         Ok((Self { name: meta.to_string().into(), meta, selector, servers }, reasons))
     }
 }

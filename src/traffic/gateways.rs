@@ -11,7 +11,6 @@ use super::changes::TrafficChanges;
 use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol};
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
-use super::selection::RuleSelector;
 use super::virtual_service::VirtualService;
 use crate::codes;
 use crate::model::{Labels, Namespace};
@@ -65,12 +64,7 @@ impl Gateways {
 
     /// Those that select routers with these labels, the oldest first.
     pub fn selecting<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> {
-        let has = |labels: &Labels, selector: &RuleSelector| {
-            selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-        };
-        self.all
-            .values()
-            .filter(move |one| one.selector.as_ref().is_none_or(|selector| has(labels, selector)))
+        self.all.values().filter(move |one| one.selects(labels))
     }
 
     /// The one of that name, `NAMESPACE/NAME`.

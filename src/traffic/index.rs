@@ -14,11 +14,13 @@ use super::gateways::GatewayObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
-use super::sidecar::{Sidecar, SidecarsInForce};
+use super::scoped::ScopedInForce;
+use super::sidecar::Sidecar;
+use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
-    Cause, Causes, ClusterId, Collection, GATEWAY_API, ISTIO_NETWORKING, ObjectKey,
+    Cause, Causes, ClusterId, Collection, GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ObjectKey,
 };
 
 /// What comes of a change of objects.
@@ -39,6 +41,7 @@ enum TrafficKind {
     Gateway,
     VirtualService,
     Sidecar,
+    Telemetry,
     HttpRoute,
     GrpcRoute,
     ReferenceGrant,
@@ -51,6 +54,7 @@ impl TrafficKind {
             (ISTIO_NETWORKING, "Gateway") => Some(Self::Gateway),
             (ISTIO_NETWORKING, "VirtualService") => Some(Self::VirtualService),
             (ISTIO_NETWORKING, "Sidecar") => Some(Self::Sidecar),
+            (ISTIO_TELEMETRY, "Telemetry") => Some(Self::Telemetry),
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
             (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
             (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
@@ -64,6 +68,7 @@ impl TrafficKind {
             Self::Gateway => "Gateway",
             Self::VirtualService => "VirtualService",
             Self::Sidecar => "Sidecar",
+            Self::Telemetry => "Telemetry",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
@@ -92,6 +97,10 @@ impl TrafficKind {
             Self::Sidecar => {
                 let (sidecar, reasons) = Sidecar::read(meta, object, settings)?;
                 (TrafficObject::Sidecar(Arc::new(sidecar)), reasons)
+            }
+            Self::Telemetry => {
+                let (telemetry, reasons) = Telemetry::read(meta, object)?;
+                (TrafficObject::Telemetry(Arc::new(telemetry)), reasons)
             }
             Self::HttpRoute | Self::GrpcRoute => {
                 let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
@@ -159,11 +168,62 @@ impl TrafficIndex {
                 });
             }
         }
-        for (before, now) in self.gateway_routes.take_exchanges(&self.settings.domain) {
-            let object = TrafficObject::VirtualService;
-            before.into_iter().for_each(|before| self.take_out(&object(before), &mut changes));
-            now.into_iter().for_each(|now| self.put_in(object(now), &mut changes));
+        self.join_routes(&mut changes);
+        self.note_news();
+        let first = !std::mem::replace(&mut self.heard, true);
+        (first || !changes.is_empty()).then(|| TrafficUpdate {
+            traffic: Arc::new(self.traffic.clone()),
+            changes,
+            causes,
+        })
+    }
+
+    /// Takes objects with what another index of the same settings made of them, and reads none itself.
+    pub fn follow(&mut self, objects: &Collection, reports: &TrafficReports) {
+        let before = std::mem::replace(&mut self.objects, objects.clone());
+        let mut changes = TrafficChanges::default();
+        for difference in objects.differences(&before) {
+            let key = difference.key;
+            if TrafficKind::of(key).is_none() {
+                continue;
+            }
+            self.remove(key, &mut changes);
+            if let Some(report) = reports.get(key) {
+                self.reports.insert(key.clone(), Arc::clone(report));
+                if let Some(object) = report.in_force().cloned() {
+                    self.put_in(object, &mut changes);
+                }
+            }
         }
+        self.join_routes(&mut changes);
+        self.note_news();
+        self.news.clear();
+        self.heard = true;
+    }
+
+    /// What is in force.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Has what routes of the Gateway API say together be in force.
+    fn join_routes(&mut self, changes: &mut TrafficChanges) {
+        let exchanges = self.gateway_routes.take_exchanges(&self.settings.domain);
+        if exchanges.iter().any(|(before, now)| before.is_none() || now.is_none()) {
+            let addressed = self.gateway_routes.addressed(&self.settings.domain);
+            // What all proxies listen on is another matter then.
+            changes.every_scope |= addressed != self.traffic.addressed;
+            self.traffic.addressed = addressed;
+        }
+        for (before, now) in exchanges {
+            let object = TrafficObject::VirtualService;
+            before.into_iter().for_each(|before| self.take_out(&object(before), changes));
+            now.into_iter().for_each(|now| self.put_in(object(now), changes));
+        }
+    }
+
+    /// Takes note of what is to be said of objects for the sake of others.
+    fn note_news(&mut self) {
         let news = self.gateways.take_news(&self.traffic.gateways);
         self.news.extend(news.into_iter().map(|(meta, reason)| {
             let key = ObjectKey {
@@ -190,12 +250,6 @@ impl TrafficIndex {
             };
             (key, reason)
         }));
-        let first = !std::mem::replace(&mut self.heard, true);
-        (first || !changes.is_empty()).then(|| TrafficUpdate {
-            traffic: Arc::new(self.traffic.clone()),
-            changes,
-            causes,
-        })
     }
 
     /// Reads all objects again where settings of the mesh are others now.
@@ -222,10 +276,12 @@ impl TrafficIndex {
         for traffic in [&self.traffic, &anew.traffic] {
             changes.hosts.extend(traffic.virtual_services.hosts().cloned());
         }
+        changes.every_scope |= anew.traffic.telemetries != self.traffic.telemetries;
         match anew.traffic.sidecars.differing(&self.traffic.sidecars) {
             Some(scopes) => changes.scopes.extend(scopes),
             None => changes.every_scope = true,
         }
+        changes.every_scope |= anew.traffic.addressed != self.traffic.addressed;
         let traffic = Arc::new(anew.traffic.clone());
         *self = anew;
         heard.then(|| TrafficUpdate { traffic, changes, causes: Causes::default() })
@@ -323,8 +379,14 @@ impl TrafficIndex {
             TrafficObject::Sidecar(sidecar) => {
                 let Traffic { sidecars, selectors, .. } = traffic;
                 let root_namespace = &settings.root_namespace;
-                let into = SidecarsInForce { selectors, changes, root_namespace };
+                let into = ScopedInForce { selectors, changes, root_namespace };
                 sidecars.insert(&sidecar, into);
+            }
+            TrafficObject::Telemetry(telemetry) => {
+                let Traffic { telemetries, selectors, .. } = traffic;
+                let root_namespace = &settings.root_namespace;
+                let into = ScopedInForce { selectors, changes, root_namespace };
+                telemetries.insert(&telemetry, into);
             }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
             TrafficObject::ReferenceGrant(meta, grant) => {
@@ -354,8 +416,14 @@ impl TrafficIndex {
             TrafficObject::Sidecar(sidecar) => {
                 let Traffic { sidecars, selectors, .. } = traffic;
                 let root_namespace = &settings.root_namespace;
-                let from = SidecarsInForce { selectors, changes, root_namespace };
+                let from = ScopedInForce { selectors, changes, root_namespace };
                 sidecars.remove(sidecar, from);
+            }
+            TrafficObject::Telemetry(telemetry) => {
+                let Traffic { telemetries, selectors, .. } = traffic;
+                let root_namespace = &settings.root_namespace;
+                let from = ScopedInForce { selectors, changes, root_namespace };
+                telemetries.remove(telemetry, from);
             }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
             TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),

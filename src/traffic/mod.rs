@@ -5,6 +5,7 @@
 //! ([`TrafficIndex`]). What comes of it for a proxy, generators decide, with the look-ups that are here; there is one
 //! for each question, for all who ask it.
 
+mod addressed;
 pub mod changes;
 pub mod config;
 pub mod destination_rule;
@@ -12,7 +13,6 @@ pub mod gateway;
 pub mod gateway_route;
 mod gateway_routes;
 pub mod gateways;
-mod header_format;
 pub mod hosts;
 pub mod index;
 pub mod kind;
@@ -21,12 +21,14 @@ pub mod policy;
 pub mod re2;
 pub mod report;
 pub mod route;
+mod scoped;
 pub mod selection;
 pub mod sidecar;
+pub mod telemetry;
 pub mod virtual_service;
 pub mod virtual_services;
-mod written;
 
+pub use self::addressed::AddressedServices;
 pub use self::changes::TrafficChanges;
 pub use self::config::Traffic;
 pub use self::hosts::HostPattern;

@@ -15,7 +15,7 @@ pub use self::client_tls::{
     ServerName, TrustedRoots,
 };
 pub(super) use self::raw::RawTrafficPolicy;
-use crate::mesh::TcpKeepalive;
+use crate::mesh::{LocalitySetting, TcpKeepalive};
 
 /// What a rule says of how a service is spoken to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -109,41 +109,6 @@ pub enum HashTable {
     },
     /// A table of so many entries, a prime; `None` for Envoy's 65,537.
     Maglev(Option<u64>),
-}
-
-/// Which localities come first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LocalitySetting {
-    /// Whether they matter at all.
-    pub enabled: bool,
-    /// Shares, by where a client is: the first that fits counts.
-    pub distribute: Vec<Distribute>,
-    /// Which region stands in for which.
-    pub failover: Vec<(String, String)>,
-    /// The labels by which endpoints that are like the client come first.
-    pub failover_priority: Vec<PlaceLabel>,
-}
-
-/// A label that says where something is; with a value, that counts in the place of the client's own.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlaceLabel {
-    /// `topology.istio.io/network`.
-    Network,
-    /// `topology.kubernetes.io/region`.
-    Region(Option<Arc<str>>),
-    /// `topology.kubernetes.io/zone`.
-    Zone(Option<Arc<str>>),
-    /// `topology.istio.io/subzone`.
-    Subzone(Option<Arc<str>>),
-}
-
-/// For clients of a place, which share each place has.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Distribute {
-    /// `region/zone/subzone`, with `*` for the rest.
-    pub from: String,
-    /// Percentages, by the same form; together 100.
-    pub to: BTreeMap<String, u32>,
 }
 
 /// How a new endpoint is given more and more.

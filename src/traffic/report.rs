@@ -10,6 +10,7 @@ use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::object::{ObjectMeta, ObjectState};
 use super::sidecar::Sidecar;
+use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use crate::model::ObjectKey;
 
@@ -24,6 +25,8 @@ pub enum TrafficObject {
     Gateway(Arc<Gateway>),
     /// A Sidecar.
     Sidecar(Arc<Sidecar>),
+    /// A Telemetry.
+    Telemetry(Arc<Telemetry>),
     /// An HTTPRoute or a GRPCRoute.
     GatewayRoute(Arc<GatewayRoute>),
     /// A ReferenceGrant.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::selection::{RuleSelector, Selection};
+use crate::mesh::RetryRule;
 use crate::model::{Hostname, Namespace};
 
 /// The name that stands for all sidecars where gateways are named.
@@ -262,25 +263,6 @@ pub enum PathRewrite {
     Whole(Arc<str>),
     /// What an RE2 expression takes becomes another text, in which `\1` is its first group.
     Regex(Arc<str>, Arc<str>),
-}
-
-/// When a request is tried again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RetryRule {
-    /// How often; 0 never.
-    pub attempts: u32,
-    /// How long one try may take.
-    pub per_try_timeout: Option<Duration>,
-    /// On what, as Envoy's `x-envoy-retry-on` has it; empty leaves that to the mesh.
-    pub on: Arc<str>,
-    /// On which statuses besides.
-    pub statuses: Box<[u16]>,
-    /// Whether it shall be tried at another locality's endpoints.
-    pub other_localities: bool,
-    /// Whether endpoints that were tried are left out; `None` leaves that to the kind of balancing.
-    pub ignore_previous: Option<bool>,
-    /// The pause before the first repetition; above zero.
-    pub backoff: Option<Duration>,
 }
 
 /// Failures on purpose. Percentages are per million.

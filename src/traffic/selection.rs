@@ -4,7 +4,7 @@
 //! kept by; instead it is found out once for a proxy which of the selectors in use select it, and that, which is
 //! nearly always nothing, is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
 use imbl::OrdMap;
@@ -13,6 +13,16 @@ use crate::model::{Labels, Namespace};
 
 /// Labels that a proxy must have, as a rule names them; never empty.
 pub type RuleSelector = Arc<Labels>;
+
+/// The selector that an object writes so; `None` for one that selects all.
+pub(super) fn selector(raw: &BTreeMap<String, String>) -> Option<RuleSelector> {
+    (!raw.is_empty()).then(|| Arc::new(labels(raw)))
+}
+
+/// Labels as an object writes them.
+pub(super) fn labels(raw: &BTreeMap<String, String>) -> Labels {
+    raw.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
+}
 
 /// Those of the selectors in use that select a proxy, sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

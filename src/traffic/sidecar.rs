@@ -4,8 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -13,7 +11,9 @@ use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
-use super::selection::{RuleSelector, Selection, Selectors};
+use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
+use super::selection::{self, RuleSelector, Selection};
+use super::virtual_services::RoutedService;
 use crate::codes;
 use crate::mesh::OutboundTrafficPolicy;
 use crate::model::Namespace;
@@ -135,11 +135,7 @@ impl Sidecar {
         if egress.is_empty() && reasons.iter().all(|one| !one.path.starts_with("spec.egress")) {
             egress.push(EgressListener::of_everything());
         }
-        let selector = raw.workload_selector.map(|raw| raw.match_labels);
-        let selector = selector.filter(|labels| !labels.is_empty()).map(|labels| {
-            let pair = |(key, value): (String, String)| (key.into(), value.into());
-            Arc::new(labels.into_iter().map(pair).collect())
-        });
+        let selector = raw.workload_selector.and_then(|raw| selection::selector(&raw.match_labels));
         Ok((Self { meta, selector, egress, outbound }, reasons))
     }
 
@@ -293,39 +289,58 @@ impl<'a> ImportScope<'a> {
             sidecar.egress.iter().any(|one| one.has_rules(host, owner, self.namespace))
         })
     }
+
+    /// Those of some rules for a host that hold for the proxy.
+    pub(super) fn of_rules<'r>(
+        self,
+        host: &'a HostPattern,
+        all: impl Iterator<Item = &'r Arc<RoutedService>>,
+    ) -> impl Iterator<Item = &'r Arc<RoutedService>> {
+        all.filter(move |one| self.includes_rules(host, &one.service.meta.namespace))
+    }
 }
 
-/// All Sidecars, by namespace: of each those with a selector first, the oldest of either first.
+/// All Sidecars.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sidecars {
-    by_namespace: OrdMap<Namespace, Arc<[Arc<Sidecar>]>>,
-    root_namespace: Namespace,
+    objects: ScopedObjects<Sidecar>,
+}
+
+impl Scoped for Sidecar {
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn selector(&self) -> Option<&RuleSelector> {
+        self.selector.as_ref()
+    }
 }
 
 impl Sidecars {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.by_namespace.is_empty()
+        self.objects.is_empty()
     }
 
     /// Whether it matters that a proxy is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
-        self.by_namespace.contains_key(namespace) || self.of_root().is_some()
+        !self.objects.of(namespace).is_empty() || self.objects.of_root().is_some()
     }
 
     /// The namespaces that have any.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
-        self.by_namespace.keys()
+        self.objects.namespaces()
     }
 
     /// What a proxy is given: one Sidecar says it, of the proxy's namespace with a selector, else without, else of the
     /// root namespace without. Two are never mixed.
     pub fn scope<'a>(&'a self, namespace: &'a Namespace, selection: &Selection) -> ImportScope<'a> {
-        let own = self.candidates(namespace);
+        let own = self.objects.of(namespace);
         let selected = |sidecar: &&Arc<Sidecar>| {
             sidecar.selector.as_ref().is_none_or(|selector| selection.contains(selector))
         };
-        ImportScope { sidecar: own.iter().find(selected).or_else(|| self.of_root()), namespace }
+        let sidecar = own.iter().find(selected).or_else(|| self.objects.of_root());
+        ImportScope { sidecar, namespace }
     }
 
     /// Whether some proxy of a namespace may be given a service.
@@ -335,86 +350,42 @@ impl Sidecars {
         host: &HostPattern,
         owner: &Namespace,
     ) -> bool {
-        let own = self.candidates(namespace);
+        let own = self.objects.of(namespace);
         let by = |sidecar| ImportScope { sidecar: Some(sidecar), namespace }.includes(host, owner);
         let is_for_all = own.iter().any(|sidecar| sidecar.selector.is_none());
-        own.iter().any(by) || (!is_for_all && self.of_root().is_none_or(by))
+        own.iter().any(by) || (!is_for_all && self.objects.of_root().is_none_or(by))
     }
 
     /// Why a Sidecar holds for nobody.
     pub fn loss(&self, meta: &ObjectMeta) -> Option<Reason> {
-        let own = self.candidates(&meta.namespace);
-        let this = own.iter().find(|sidecar| sidecar.meta == *meta)?;
-        let first = own.iter().find(|sidecar| sidecar.selector == this.selector)?;
-        (first.meta != *meta).then(|| {
-            let whom = if this.selector.is_some() { "the same proxies" } else { "the namespace" };
-            let text =
-                format!("Sidecar {} is older and holds for {whom}: this one for none", first.meta);
-            Reason::lost(&codes::SIDECAR_SHADOWED, "spec", text)
-        })
+        let (first, whom) = self.objects.before(meta)?;
+        let text = format!("Sidecar {first} is older and holds for {whom}: this one for none");
+        Some(Reason::lost(&codes::SIDECAR_SHADOWED, "spec", text))
+    }
+
+    /// Whether proxies of a namespace are given the same services as by the Sidecars of before.
+    pub fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
+        self.objects.same_in(&before.objects, namespace)
     }
 
     /// The namespaces in which proxies may be given others than by the Sidecars of before; `None` for all.
-    pub fn differing(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
-        if self.of_root() != before.of_root() || self.root_namespace != before.root_namespace {
-            return None;
-        }
-        let namespace = |item: DiffItem<'_, '_, Namespace, Arc<[Arc<Sidecar>]>>| match item {
-            DiffItem::Add(namespace, _) | DiffItem::Remove(namespace, _) => namespace.clone(),
-            DiffItem::Update { new: (namespace, _), .. } => namespace.clone(),
-        };
-        Some(before.by_namespace.diff(&self.by_namespace).map(namespace).collect())
+    pub(super) fn differing(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
+        self.objects.differing(&before.objects)
     }
 
-    fn candidates(&self, namespace: &Namespace) -> &[Arc<Sidecar>] {
-        self.by_namespace.get(namespace).map_or(&[], |all| all)
+    pub(super) fn insert(&mut self, sidecar: &Arc<Sidecar>, into: ScopedInForce<'_>) {
+        self.objects.insert(sidecar, into, note);
     }
 
-    /// What holds where a namespace has none.
-    fn of_root(&self) -> Option<&Arc<Sidecar>> {
-        let root = self.candidates(&self.root_namespace);
-        root.iter().find(|sidecar| sidecar.selector.is_none())
-    }
-
-    pub(super) fn insert(&mut self, sidecar: &Arc<Sidecar>, into: SidecarsInForce<'_>) {
-        let before = self.of_root().cloned();
-        self.root_namespace.clone_from(into.root_namespace);
-        let namespace = &sidecar.meta.namespace;
-        if let Some(selector) = &sidecar.selector {
-            into.changes.selectors |= into.selectors.add(Some(namespace), Arc::clone(selector));
-        }
-        let key = |one: &Sidecar| (one.selector.is_none(), one.meta.clone());
-        let mut all = self.candidates(namespace).to_vec();
-        let place = all.partition_point(|one| key(one) < key(sidecar));
-        all.insert(place, Arc::clone(sidecar));
-        self.by_namespace.insert(namespace.clone(), all.into());
-        into.changes.scopes.insert(namespace.clone());
-        into.changes.every_scope |= self.of_root() != before.as_ref();
-    }
-
-    pub(super) fn remove(&mut self, sidecar: &Sidecar, from: SidecarsInForce<'_>) {
-        let before = self.of_root().cloned();
-        let namespace = &sidecar.meta.namespace;
-        if let Some(selector) = &sidecar.selector {
-            from.changes.selectors |= from.selectors.remove(Some(namespace), selector);
-        }
-        let mut all = self.candidates(namespace).to_vec();
-        all.retain(|one| one.meta != sidecar.meta);
-        if all.is_empty() {
-            self.by_namespace.remove(namespace);
-        } else {
-            self.by_namespace.insert(namespace.clone(), all.into());
-        }
-        from.changes.scopes.insert(namespace.clone());
-        from.changes.every_scope |= self.of_root() != before.as_ref();
+    pub(super) fn remove(&mut self, sidecar: &Sidecar, from: ScopedInForce<'_>) {
+        self.objects.remove(sidecar, from, note);
     }
 }
 
-/// What changes with Sidecars.
-pub(super) struct SidecarsInForce<'a> {
-    pub(super) selectors: &'a mut Selectors,
-    pub(super) changes: &'a mut TrafficChanges,
-    pub(super) root_namespace: &'a Namespace,
+/// What a namespace imports may be otherwise, or what all do.
+fn note(changes: &mut TrafficChanges, namespace: &Namespace, is_of_all: bool) {
+    changes.scopes.insert(namespace.clone());
+    changes.every_scope |= is_of_all;
 }
 
 #[cfg(test)]

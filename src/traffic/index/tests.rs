@@ -8,23 +8,15 @@ use rand::{Rng, SeedableRng};
 use serde_json::json;
 
 use super::*;
+use crate::fixtures::kind_settings;
 use crate::model::{ExportTo, Namespace};
 use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::ClientTls;
 use crate::traffic::selection::Selection;
 
-fn settings() -> KindSettings {
-    KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    }
-}
-
 fn index() -> TrafficIndex {
-    let mut index = TrafficIndex::new(settings());
+    let mut index = TrafficIndex::new(kind_settings());
     index.apply(&Collection::default());
     index
 }
@@ -201,7 +193,7 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
     assert!(Arc::ptr_eq(&stand_ins[0].0, &bad) && Arc::ptr_eq(&stand_ins[0].1, &good));
     // Without a good form it is as if it were absent, but for TLS that it asks for: see below.
     let bad = rule("shop", "own", 0, json!({"host": "web", "subsets": 1}));
-    let mut anew = TrafficIndex::new(settings());
+    let mut anew = TrafficIndex::new(kind_settings());
     anew.apply(&all(&[bad]));
     assert!(in_force(&anew, "client", HOST, "shop").is_empty());
 }
@@ -250,14 +242,15 @@ fn another_root_namespace_is_another_last_resort() {
     let mut index = index();
     index.apply(&all(&[rule("base", "mesh", 0, json!({"host": "*.local"}))]));
     assert!(in_force(&index, "client", HOST, "shop").is_empty());
-    let update = index.set(KindSettings { root_namespace: "base".into(), ..settings() });
+    let update = index.set(KindSettings { root_namespace: "base".into(), ..kind_settings() });
     assert!(!update.expect("something").changes.hosts.is_empty());
     assert_eq!(in_force(&index, "client", HOST, "shop"), ["base/mesh"]);
 }
 
 #[test]
 fn to_whom_a_rule_is_exported_by_default_the_mesh_config_says() {
-    let private = KindSettings { destination_rules_export_to: vec![".".to_owned()], ..settings() };
+    let private =
+        KindSettings { destination_rules_export_to: vec![".".to_owned()], ..kind_settings() };
     let mut index = TrafficIndex::new(private);
     index.apply(&all(&[rule("shop", "own", 0, json!({"host": "web"}))]));
     assert!(in_force(&index, "client", HOST, "shop").is_empty());
@@ -301,7 +294,7 @@ fn a_history_ends_where_its_end_does() {
             let now: Vec<_> = objects.values().cloned().collect();
             index.apply(&all(&now));
         }
-        let mut anew = TrafficIndex::new(settings());
+        let mut anew = TrafficIndex::new(kind_settings());
         anew.apply(&all(&objects.values().cloned().collect::<Vec<_>>()));
         let mut fresh = anew.traffic.clone();
         if objects.is_empty() {
@@ -310,4 +303,62 @@ fn a_history_ends_where_its_end_does() {
         }
         assert_eq!(index.traffic, fresh);
     }
+}
+
+/// Whoever follows an index has what it has, last good forms too, whatever was tried in between and however much was missed.
+#[test]
+fn who_follows_another_index_has_what_that_has() {
+    let mut random = StdRng::seed_from_u64(11);
+    let objects_of = |random: &mut StdRng, name: &'static str| {
+        let host = pick(random, &["web", "*.local", "a*b"]);
+        let timeout = pick(random, &["3s", "4s", "soon"]);
+        let route = json!([{"destination": {"host": "web"}}]);
+        let service = json!({"hosts": [host], "http": [{"timeout": timeout, "route": route}]});
+        let scope = json!({"egress": [{"hosts": [pick(random, &["./*", "a/*", "web"])]}]});
+        let (kind, spec) = match random.random_range(0..3) {
+            0 => ("DestinationRule", json!({"host": host})),
+            1 => ("VirtualService", service),
+            _ => ("Sidecar", scope),
+        };
+        let mut object = Value::clone(&rule("a", name, random.random_range(0..3), spec));
+        object["kind"] = json!(kind);
+        Arc::new(object)
+    };
+    let (mut refused, mut kept) = (0, 0);
+    for _ in 0..100 {
+        let (mut index, mut follower) = (index(), TrafficIndex::new(kind_settings()));
+        // Of each kind there is one all the time.
+        let mut scope =
+            Value::clone(&rule("b", "scope", 0, json!({"egress": [{"hosts": ["./*"]}]})));
+        scope["kind"] = json!("Sidecar");
+        let mut objects = all(&[rule("b", "rule", 0, json!({"host": "web"})), Arc::new(scope)]);
+        for _ in 0..random.random_range(1..25) {
+            let name = pick(&mut random, &["x", "y", "z"]);
+            let object = objects_of(&mut random, name);
+            let key = ObjectKey::of(&object).expect("a key");
+            match random.random_ratio(1, 4) {
+                true => _ = objects.remove(&key),
+                false => objects.insert(key, object),
+            }
+            index.apply(&objects);
+            if random.random_bool(0.5) {
+                follower.follow(&objects, index.reports());
+                assert_eq!(follower.traffic, index.traffic);
+                let mut tried = objects.clone();
+                let object = objects_of(&mut random, "x");
+                tried.insert(ObjectKey::of(&object).expect("a key"), object);
+                follower.apply(&tried);
+            }
+        }
+        follower.follow(&objects, index.reports());
+        assert_eq!(follower.traffic, index.traffic);
+        assert!(follower.take_news().is_empty(), "it has nothing to tell");
+        assert_eq!(follower.reports.len(), index.reports.len());
+        for (key, report) in &follower.reports {
+            assert_eq!(report.state, index.reports[key].state, "{key}");
+            refused += usize::from(report.state.refused);
+            kept += usize::from(report.state.is_last_good);
+        }
+    }
+    assert!(refused > 10 && kept > 10, "the histories say little: {refused} {kept}");
 }

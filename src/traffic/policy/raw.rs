@@ -4,23 +4,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 use super::client_tls::RawClientTls;
 use super::{
-    Algorithm, ConsistentHash, Distribute, HashKey, HashTable, Http2Pings, LoadBalancing,
-    LocalitySetting, OutlierDetection, PlaceLabel, PolicyGroups, PoolLimits, ProxyProtocol,
-    RetryBudget, RuleScope, TrafficPolicy, Warmup,
+    Algorithm, ConsistentHash, HashKey, HashTable, Http2Pings, LoadBalancing, OutlierDetection,
+    PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget, RuleScope, TrafficPolicy, Warmup,
 };
 use crate::codes;
-use crate::mesh::{TcpKeepalive, parse_duration};
+use crate::mesh::{
+    LocalityFault, TcpKeepalive, WrittenDuration, WrittenLocalities, WrittenUpgrade,
+};
 use crate::traffic::object::Reason;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(in crate::traffic) struct RawTrafficPolicy {
-    #[serde(flatten)]
-    groups: RawGroups,
+    load_balancer: Option<RawLoadBalancer>,
+    connection_pool: Option<RawConnectionPool>,
+    outlier_detection: Option<RawOutlierDetection>,
+    tls: Option<RawClientTls>,
     port_level_settings: Vec<RawPortPolicy>,
     tunnel: Option<serde_json::Value>,
     proxy_protocol: Option<RawProxyProtocol>,
@@ -31,8 +34,10 @@ pub(in crate::traffic) struct RawTrafficPolicy {
 #[serde(rename_all = "camelCase", default)]
 struct RawPortPolicy {
     port: RawPort,
-    #[serde(flatten)]
-    groups: RawGroups,
+    load_balancer: Option<RawLoadBalancer>,
+    connection_pool: Option<RawConnectionPool>,
+    outlier_detection: Option<RawOutlierDetection>,
+    tls: Option<RawClientTls>,
 }
 
 #[derive(Deserialize, Default)]
@@ -41,8 +46,8 @@ struct RawPort {
     number: u32,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
+/// The groups that stand at a service and at each of its ports. They are fields of both, since a flattened struct would lose
+/// the path to what can't be read.
 struct RawGroups {
     load_balancer: Option<RawLoadBalancer>,
     connection_pool: Option<RawConnectionPool>,
@@ -81,9 +86,9 @@ enum RawSimple {
 struct RawLoadBalancer {
     simple: Option<RawSimple>,
     consistent_hash: Option<RawConsistentHash>,
-    locality_lb_setting: Option<RawLocalitySetting>,
+    locality_lb_setting: Option<WrittenLocalities>,
     warmup: Option<RawWarmup>,
-    warmup_duration_secs: Option<RawDuration>,
+    warmup_duration_secs: Option<WrittenDuration>,
 }
 
 #[derive(Deserialize, Default)]
@@ -103,7 +108,7 @@ struct RawConsistentHash {
 struct RawCookie {
     name: String,
     path: String,
-    ttl: Option<RawDuration>,
+    ttl: Option<WrittenDuration>,
 }
 
 #[derive(Deserialize, Default)]
@@ -121,32 +126,9 @@ struct RawMaglev {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawWarmup {
-    duration: RawDuration,
+    duration: WrittenDuration,
     minimum_percent: Option<f64>,
     aggression: Option<f64>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawLocalitySetting {
-    distribute: Vec<RawDistribute>,
-    failover: Vec<RawFailover>,
-    failover_priority: Vec<String>,
-    enabled: Option<bool>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawDistribute {
-    from: String,
-    to: BTreeMap<String, u32>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawFailover {
-    from: String,
-    to: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -160,29 +142,18 @@ struct RawConnectionPool {
 #[serde(rename_all = "camelCase", default)]
 struct RawTcpPool {
     max_connections: u32,
-    connect_timeout: Option<RawDuration>,
+    connect_timeout: Option<WrittenDuration>,
     tcp_keepalive: Option<RawTcpKeepalive>,
-    max_connection_duration: Option<RawDuration>,
-    idle_timeout: Option<RawDuration>,
+    max_connection_duration: Option<WrittenDuration>,
+    idle_timeout: Option<WrittenDuration>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawTcpKeepalive {
     probes: u32,
-    time: Option<RawDuration>,
-    interval: Option<RawDuration>,
-}
-
-#[derive(Deserialize, Default, Clone, Copy, PartialEq, Eq)]
-enum RawUpgrade {
-    #[default]
-    #[serde(rename = "DEFAULT")]
-    Default,
-    #[serde(rename = "DO_NOT_UPGRADE")]
-    Never,
-    #[serde(rename = "UPGRADE")]
-    Always,
+    time: Option<WrittenDuration>,
+    interval: Option<WrittenDuration>,
 }
 
 #[derive(Deserialize, Default)]
@@ -194,16 +165,16 @@ struct RawHttpPool {
     max_retries: u32,
     max_concurrent_streams: u32,
     http2_keep_alive: Option<RawHttp2Pings>,
-    idle_timeout: Option<RawDuration>,
-    h2_upgrade_policy: RawUpgrade,
+    idle_timeout: Option<WrittenDuration>,
+    h2_upgrade_policy: WrittenUpgrade,
     use_client_protocol: bool,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct RawHttp2Pings {
-    interval: RawDuration,
-    timeout: RawDuration,
+    interval: WrittenDuration,
+    timeout: WrittenDuration,
 }
 
 #[derive(Deserialize, Default)]
@@ -215,21 +186,10 @@ struct RawOutlierDetection {
     consecutive_local_origin_failures: Option<u32>,
     split_external_local_origin_errors: bool,
     consecutive_errors: Option<u32>,
-    interval: Option<RawDuration>,
-    base_ejection_time: Option<RawDuration>,
+    interval: Option<WrittenDuration>,
+    base_ejection_time: Option<WrittenDuration>,
     max_ejection_percent: u32,
     min_health_percent: u32,
-}
-
-/// A duration as manifests have it.
-#[derive(Default, Clone, Copy)]
-struct RawDuration(Duration);
-
-impl<'de> Deserialize<'de> for RawDuration {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_duration(&text).map(Self).map_err(serde::de::Error::custom)
-    }
 }
 
 /// Envoy's largest ring.
@@ -244,7 +204,9 @@ impl TrafficPolicy {
         scope: RuleScope,
         reasons: &mut Vec<Reason>,
     ) -> Self {
-        let mut groups = raw.groups.read(path, scope, reasons);
+        let RawTrafficPolicy { load_balancer, connection_pool, outlier_detection, tls, .. } = raw;
+        let groups = RawGroups { load_balancer, connection_pool, outlier_detection, tls };
+        let mut groups = groups.read(path, scope, reasons);
         groups.proxy_protocol =
             raw.proxy_protocol.map(|raw| raw.version.unwrap_or(ProxyProtocol::V1));
         groups.retry_budget = raw.retry_budget.and_then(|raw| raw.read(path, reasons));
@@ -257,7 +219,16 @@ impl TrafficPolicy {
             let path = format!("{path}.portLevelSettings[{at}]");
             match u16::try_from(raw.port.number) {
                 Ok(number) if number != 0 => {
-                    let of_port = raw.groups.read(&path, scope, reasons);
+                    let RawPortPolicy {
+                        load_balancer,
+                        connection_pool,
+                        outlier_detection,
+                        tls,
+                        ..
+                    } = raw;
+                    let of_port =
+                        RawGroups { load_balancer, connection_pool, outlier_detection, tls };
+                    let of_port = of_port.read(&path, scope, reasons);
                     ports.entry(number).or_insert(of_port);
                 }
                 _ => {
@@ -330,7 +301,7 @@ impl RawLoadBalancer {
             (None, Some(RawSimple::Passthrough)) => Algorithm::Passthrough,
             (None, Some(RawSimple::LeastRequest) | None) => Algorithm::LeastRequest,
         };
-        let lasts = self.warmup_duration_secs.map(|RawDuration(duration)| Warmup {
+        let lasts = self.warmup_duration_secs.map(|WrittenDuration(duration)| Warmup {
             duration,
             minimum_percent: 10,
             aggression_milli: 1000,
@@ -345,9 +316,20 @@ impl RawLoadBalancer {
             }
             has
         });
-        let locality = self
-            .locality_lb_setting
-            .map(|raw| raw.read(&format!("{path}.localityLbSetting"), reasons));
+        let locality = self.locality_lb_setting.map(|written| {
+            let (setting, faults) = written.read();
+            reasons.extend(faults.into_iter().map(|fault| {
+                let (code, field, text) = match fault {
+                    LocalityFault::Unsupported(field, text) => {
+                        (&codes::TRAFFIC_UNSUPPORTED, field, text)
+                    }
+                    LocalityFault::Value(field, text) => (&codes::TRAFFIC_VALUE, field, text),
+                    LocalityFault::Replaced(field, text) => (&codes::TRAFFIC_REPLACED, field, text),
+                };
+                Reason::lost(code, format!("{path}.localityLbSetting.{field}"), text)
+            }));
+            setting
+        });
         LoadBalancing { algorithm, locality, warmup }
     }
 }
@@ -360,7 +342,7 @@ impl RawConsistentHash {
             HashKey::Header(name)
         } else if let Some(cookie) = self.http_cookie.filter(|cookie| !cookie.name.is_empty()) {
             let RawCookie { name, path, ttl } = cookie;
-            HashKey::Cookie { name, path, ttl: ttl.map(|RawDuration(ttl)| ttl) }
+            HashKey::Cookie { name, path, ttl: ttl.map(|WrittenDuration(ttl)| ttl) }
         } else if self.use_source_ip == Some(true) {
             HashKey::SourceIp
         } else if let Some(name) = named(self.http_query_parameter_name) {
@@ -429,54 +411,9 @@ impl RawWarmup {
     }
 }
 
-impl RawLocalitySetting {
-    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> LocalitySetting {
-        let mut setting =
-            LocalitySetting { enabled: self.enabled.unwrap_or(true), ..LocalitySetting::default() };
-        for (at, text) in self.failover_priority.iter().enumerate() {
-            let (key, value) = match text.split_once('=') {
-                Some((key, value)) => (key, Some(value.into())),
-                None => (&**text, None),
-            };
-            setting.failover_priority.push(match key {
-                "topology.istio.io/network" if value.is_none() => PlaceLabel::Network,
-                "topology.kubernetes.io/region" => PlaceLabel::Region(value),
-                "topology.kubernetes.io/zone" => PlaceLabel::Zone(value),
-                "topology.istio.io/subzone" => PlaceLabel::Subzone(value),
-                _ => {
-                    let text = format!(
-                        "{text}: labels that say no network, region, zone or subzone \
-                                        are not compared; this one is left out"
-                    );
-                    let path = format!("{path}.failoverPriority[{at}]");
-                    reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-                    continue;
-                }
-            });
-        }
-        for (at, raw) in self.distribute.into_iter().enumerate() {
-            let sum: u64 = raw.to.values().map(|share| u64::from(*share)).sum();
-            if sum != 100 || raw.from.is_empty() {
-                let text = format!("its shares are {sum} together, not 100; it is left out");
-                let path = format!("{path}.distribute[{at}].to");
-                reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
-            } else {
-                setting.distribute.push(Distribute { from: raw.from, to: raw.to });
-            }
-        }
-        if !setting.distribute.is_empty() && !self.failover.is_empty() {
-            let text = "distribute is there as well, and counts";
-            reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, format!("{path}.failover"), text));
-        } else {
-            setting.failover = self.failover.into_iter().map(|raw| (raw.from, raw.to)).collect();
-        }
-        setting
-    }
-}
-
 impl RawHttp2Pings {
     fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<Http2Pings> {
-        let Self { interval: RawDuration(interval), timeout: RawDuration(timeout) } = self;
+        let Self { interval: WrittenDuration(interval), timeout: WrittenDuration(timeout) } = self;
         let pings = Http2Pings { interval, timeout };
         let fits = interval.min(timeout) >= Duration::from_millis(1);
         if !fits {
@@ -494,8 +431,8 @@ impl RawConnectionPool {
         let Self { tcp, http } = self;
         // Zero is unset, in each of these.
         let limit = |number: u32| Some(number).filter(|number| *number != 0);
-        let time = |raw: Option<RawDuration>| raw.map(|RawDuration(time)| time);
-        let lasting = |raw: Option<RawDuration>| time(raw).filter(|time| !time.is_zero());
+        let time = |raw: Option<WrittenDuration>| raw.map(|WrittenDuration(time)| time);
+        let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
         PoolLimits {
             max_connections: limit(tcp.max_connections),
             max_pending_requests: limit(http.http1_max_pending_requests),
@@ -513,11 +450,7 @@ impl RawConnectionPool {
             max_connection_duration: lasting(tcp.max_connection_duration),
             tcp_idle_timeout: time(tcp.idle_timeout),
             http_idle_timeout: time(http.idle_timeout),
-            h2_upgrade: match http.h2_upgrade_policy {
-                RawUpgrade::Default => None,
-                RawUpgrade::Never => Some(false),
-                RawUpgrade::Always => Some(true),
-            },
+            h2_upgrade: http.h2_upgrade_policy.read(),
             use_client_protocol: http.use_client_protocol,
         }
     }
@@ -544,7 +477,7 @@ impl RawOutlierDetection {
         let most = percent(self.max_ejection_percent, "maxEjectionPercent");
         let least = percent(self.min_health_percent, "minHealthPercent");
         let lasting =
-            |raw: Option<RawDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
+            |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
         OutlierDetection {
             consecutive_5xx: self.consecutive_5xx,
             consecutive_gateway_errors: self.consecutive_gateway_errors,

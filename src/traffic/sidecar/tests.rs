@@ -1,16 +1,9 @@
 use serde_json::json;
 
 use super::*;
+use crate::fixtures::kind_settings;
 use crate::model::{ISTIO_NETWORKING, ObjectKey};
-
-fn settings() -> KindSettings {
-    KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    }
-}
+use crate::traffic::selection::Selectors;
 
 fn read(namespace: &str, name: &str, spec: &Value) -> (Sidecar, Vec<Reason>) {
     let key = ObjectKey {
@@ -20,7 +13,7 @@ fn read(namespace: &str, name: &str, spec: &Value) -> (Sidecar, Vec<Reason>) {
         name: name.into(),
     };
     let object = json!({ "spec": spec });
-    Sidecar::read(ObjectMeta::of(&key, &object), &object, &settings()).expect("it is read")
+    Sidecar::read(ObjectMeta::of(&key, &object), &object, &kind_settings()).expect("it is read")
 }
 
 /// All of these in force.
@@ -29,9 +22,9 @@ fn all(objects: &[(&str, &str, Value)]) -> (Sidecars, Selectors) {
     for (namespace, name, spec) in objects {
         let sidecar = Arc::new(read(namespace, name, spec).0);
         let mut changes = TrafficChanges::default();
-        let root_namespace = &settings().root_namespace;
+        let root_namespace = &kind_settings().root_namespace;
         let into =
-            SidecarsInForce { selectors: &mut selectors, changes: &mut changes, root_namespace };
+            ScopedInForce { selectors: &mut selectors, changes: &mut changes, root_namespace };
         sidecars.insert(&sidecar, into);
         assert!(changes.scopes.contains(*namespace), "{changes:?}");
     }

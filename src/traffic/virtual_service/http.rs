@@ -7,7 +7,6 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::super::header_format;
 use super::super::hosts::HostPattern;
 use super::super::kind::KindSettings;
 use super::super::object::Reason;
@@ -15,14 +14,15 @@ use super::super::re2::{self, Regex};
 use super::super::route::{
     AbortStatus, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits, HttpRule,
     InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, RetryRule, Rewrite, TextMatch, is_text, place,
+    RequestMatch, Rewrite, TextMatch, is_text, place,
 };
 use super::raw::{
     RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
-    RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRetries, RawRewrite, RawTextMatch,
+    RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRewrite, RawTextMatch,
 };
 use super::source::{Delegate, source};
 use crate::codes::{self, Code};
+use crate::mesh::{RetryFault, RetryRule, WrittenRetries, command_operators};
 use crate::model::{Hostname, Namespace, is_header_name};
 
 /// The longest body of an answer by the proxy itself.
@@ -450,45 +450,17 @@ impl Reader<'_> {
         }
     }
 
-    fn retries(&mut self, raw: RawRetries, path: &str, refused: &mut bool) -> RetryRule {
-        let attempts = u32::try_from(raw.attempts).unwrap_or_else(|_| {
-            self.refuse(
-                refused,
-                &format!("{path}.attempts"),
-                &format!("{} is no number of tries", raw.attempts),
-            );
-            0
-        });
-        let (mut on, mut statuses) = (Vec::new(), Vec::new());
-        for word in raw.retry_on.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            match word.parse::<u16>() {
-                Ok(status) if (100..600).contains(&status) => statuses.push(status),
-                _ => on.push(word),
+    fn retries(&mut self, raw: WrittenRetries, path: &str, refused: &mut bool) -> RetryRule {
+        let (rule, faults) = raw.read();
+        for RetryFault { field, text, is_fatal } in faults {
+            let path = format!("{path}.{field}");
+            if is_fatal {
+                self.refuse(refused, &path, &text);
+            } else {
+                self.lost(&path, &text);
             }
         }
-        if !statuses.is_empty() && !on.contains(&"retriable-status-codes") {
-            on.push("retriable-status-codes");
-        }
-        if let Some(word) = on.iter().find(|word| !RETRY_ON.contains(*word)) {
-            self.lost(&format!("{path}.retryOn"), &format!("{word:?} is nothing that Envoy knows"));
-        }
-        let on = on.join(",");
-        let on = if is_text(&on) { on } else { String::new() };
-        let backoff = raw.backoff.map(|backoff| backoff.0).filter(|backoff| {
-            if backoff.is_zero() {
-                self.lost(&format!("{path}.backoff"), "0s is no pause: Envoy's own counts");
-            }
-            !backoff.is_zero()
-        });
-        RetryRule {
-            attempts,
-            per_try_timeout: raw.per_try_timeout.map(|timeout| timeout.0),
-            on: on.into(),
-            statuses: statuses.into(),
-            other_localities: raw.retry_remote_localities.unwrap_or_default(),
-            ignore_previous: raw.retry_ignore_previous_hosts,
-            backoff,
-        }
+        rule
     }
 
     /// A share, per million; `unset` where none is given.
@@ -621,7 +593,7 @@ impl Reader<'_> {
                         this.lost(&path, "Envoy changes no such header: it stays as it is");
                     } else if !is_header_name(&name) || !is_text(&value) {
                         this.refuse(refused, &path, "is no header");
-                    } else if let Err(fact) = header_format::check(&value) {
+                    } else if let Err(fact) = command_operators::check(&value) {
                         this.refuse(refused, &path, &format!("{value:?} {fact}"));
                     } else {
                         kept.insert(name.to_ascii_lowercase().into(), value);
@@ -649,28 +621,6 @@ impl Reader<'_> {
         HeaderChanges { request, response, host }
     }
 }
-
-/// What Envoy retries on (Envoy, `x-envoy-retry-on` and `x-envoy-retry-grpc-on`).
-const RETRY_ON: [&str; 18] = [
-    "5xx",
-    "gateway-error",
-    "reset",
-    "reset-before-request",
-    "connect-failure",
-    "envoy-ratelimited",
-    "retriable-4xx",
-    "refused-stream",
-    "retriable-status-codes",
-    "retriable-headers",
-    "http3-post-connect-failure",
-    "cancelled",
-    "deadline-exceeded",
-    "internal",
-    "resource-exhausted",
-    "unavailable",
-    "safe_or_idempotent",
-    "aborted",
-];
 
 /// The number of a gRPC status, by its name or as it is.
 fn grpc_status(name: &str) -> Option<u8> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::super::written::WrittenDuration;
+use crate::mesh::{WrittenDuration, WrittenRetries};
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -18,7 +18,7 @@ pub(super) struct RawHttpRule {
     pub(super) delegate: Option<RawDelegate>,
     pub(super) rewrite: Option<RawRewrite>,
     pub(super) timeout: Option<WrittenDuration>,
-    pub(super) retries: Option<RawRetries>,
+    pub(super) retries: Option<WrittenRetries>,
     pub(super) fault: Option<RawFault>,
     pub(super) mirror: Option<RawDestination>,
     pub(super) mirror_percent: Option<u32>,
@@ -122,17 +122,6 @@ pub(super) struct RawRewrite {
 pub(super) struct RawRegexRewrite {
     pub(super) r#match: Arc<str>,
     pub(super) rewrite: Arc<str>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(super) struct RawRetries {
-    pub(super) attempts: i64,
-    pub(super) per_try_timeout: Option<WrittenDuration>,
-    pub(super) retry_on: String,
-    pub(super) retry_remote_localities: Option<bool>,
-    pub(super) retry_ignore_previous_hosts: Option<bool>,
-    pub(super) backoff: Option<WrittenDuration>,
 }
 
 #[derive(Deserialize, Default)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::route::{MESH, SourceMatch};
-use super::super::selection::RuleSelector;
-use crate::model::{Labels, Namespace, WorkloadKey};
+use super::super::selection::selector;
+use crate::model::{Namespace, WorkloadKey};
 
 /// The object whose rules stand in the place of a rule.
 pub type Delegate = WorkloadKey;
@@ -32,11 +32,9 @@ pub(super) fn source(
     labels: &BTreeMap<String, String>,
     namespace: &str,
 ) -> SourceMatch {
-    let labels: Labels =
-        labels.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect();
     SourceMatch {
         gateways: gateways.iter().map(|name| gateway_name(name, own)).collect(),
-        labels: Some(labels).filter(|labels| !labels.is_empty()).map(RuleSelector::new),
+        labels: selector(labels),
         namespace: Some(namespace).filter(|text| !text.is_empty()).map(Namespace::from),
     }
 }

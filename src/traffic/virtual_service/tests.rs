@@ -2,16 +2,8 @@ use serde_json::Value;
 
 use super::*;
 use crate::codes::Code;
+use crate::fixtures::kind_settings;
 use crate::traffic::route::{HttpRule, PathMatch, TextMatch};
-
-fn settings() -> KindSettings {
-    KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    }
-}
 
 fn object(spec: &str) -> Value {
     let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");
@@ -23,7 +15,7 @@ fn meta(namespace: &str, name: &str) -> ObjectMeta {
 }
 
 fn read_in(namespace: &str, name: &str, spec: &str) -> (VirtualService, Vec<Reason>) {
-    VirtualService::read(meta(namespace, name), &object(spec), &settings())
+    VirtualService::read(meta(namespace, name), &object(spec), &kind_settings())
         .expect("it fits its schema")
 }
 
@@ -68,8 +60,8 @@ fn an_object_that_its_schema_refuses_says_where() {
         ("{hosts: [a], http: [{route: [{weight: many}]}]}", "spec.http[0].route[0].weight"),
     ];
     for (spec, path) in broken {
-        let reason =
-            VirtualService::read(meta("shop", "a"), &object(spec), &settings()).expect_err(spec);
+        let reason = VirtualService::read(meta("shop", "a"), &object(spec), &kind_settings())
+            .expect_err(spec);
         assert_eq!((reason.code, reason.path.as_str()), (&codes::TRAFFIC_MALFORMED, path));
     }
 }

@@ -1,13 +1,8 @@
 use super::*;
-use crate::traffic::kind::KindSettings;
+use crate::fixtures::kind_settings;
 
 fn service(created: i64, namespace: &str, name: &str, spec: &str) -> Arc<VirtualService> {
-    let settings = KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    };
+    let settings = kind_settings();
     let meta = ObjectMeta { created, name: name.into(), namespace: namespace.into() };
     let spec: serde_json::Value = serde_saphyr::from_str(spec).expect("the text is YAML");
     let object = serde_json::json!({ "spec": spec });

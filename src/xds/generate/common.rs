@@ -11,6 +11,7 @@ use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Namespace, NetworkId, Proxy, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, addresses};
+use crate::push::imports::Imports;
 use crate::push::view::{Role, ViewKey, is_exported};
 use crate::xds::list::SharedList;
 use crate::xds::names::{OutboundName, port_number};
@@ -86,8 +87,10 @@ impl SharedResources<'_> {
         let context = self.context;
         let mut clusters = Vec::new();
         let abroad = self.clusters_abroad(&whole.network);
+        let imports = is_scoped.then(|| Imports::of(context, whole));
+        let by_port = imports.filter(Imports::is_by_port);
         for service in services {
-            let is_left_out = is_scoped && !whole.imports(context, service);
+            let is_left_out = imports.is_some_and(|imports| !imports.has(service));
             if is_left_out || (whole.role == Role::Client && !self.sees(whole, service)) {
                 continue;
             }
@@ -117,8 +120,9 @@ impl SharedResources<'_> {
                 client.outbound(service).into_iter().map(Arc::new).collect()
             });
             let is_given = |one: &&Arc<Resource>| {
-                let port = OutboundName::parts(&one.name).map(|(_, port, ..)| port);
-                !is_scoped || port.is_none_or(|port| whole.imports_port(context, service, port))
+                let port = || Some(OutboundName::parts(&one.name)?.1);
+                by_port
+                    .is_none_or(|by_port| port().is_none_or(|port| by_port.has_port(service, port)))
             };
             clusters.extend(shared.iter().filter(is_given).cloned());
         }
@@ -133,9 +137,7 @@ impl SharedResources<'_> {
 
     /// Whether a client may use the service at all.
     fn sees(&self, view: &ViewKey, service: &MergedService) -> bool {
-        service.primary.export_to.visible_to(&view.namespace)
-            && (service.is_visible_in(&view.cluster)
-                || !self.context.mesh.cluster_local(service.hostname()))
+        self.context.shows(service, &view.namespace, &view.cluster)
     }
 
     /// The listeners of a sidecar's way out: those that it has with others, and the rest.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use prost::encoding::{WireType, bool, double, encode_key, encode_varint, int32, string};
 use prost::{Message, Name};
+use serde_json::{Map, Value};
 use strait_proto::envoy::google::protobuf::{Any, Duration as ProtoDuration};
 
 use crate::xds::resource::Resource;
@@ -30,4 +32,68 @@ pub(super) fn duration(duration: Duration) -> ProtoDuration {
 
 pub(super) fn seconds(seconds: u64) -> ProtoDuration {
     duration(Duration::from_secs(seconds))
+}
+
+/// The bytes of a `google.protobuf.Struct` that holds a JSON object, its fields by name: those of a map have no order of
+/// their own, and the same content must be the same bytes. (protobuf, "struct.proto".)
+pub(in crate::xds::generate) fn struct_of(object: &Map<String, Value>) -> Vec<u8> {
+    let mut fields: Vec<_> = object.iter().collect();
+    fields.sort_unstable_by_key(|(name, _)| *name);
+    let mut bytes = Vec::new();
+    for (name, value) in fields {
+        let mut entry = Vec::new();
+        string::encode(1, name, &mut entry);
+        nested(2, &value_of(value), &mut entry);
+        nested(1, &entry, &mut bytes);
+    }
+    bytes
+}
+
+/// The bytes of a `google.protobuf.Value`.
+fn value_of(value: &Value) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    match value {
+        Value::Null => int32::encode(1, &0, &mut bytes),
+        Value::Number(number) => {
+            double::encode(2, &number.as_f64().unwrap_or(f64::NAN), &mut bytes);
+        }
+        Value::String(text) => string::encode(3, text, &mut bytes),
+        Value::Bool(is) => bool::encode(4, is, &mut bytes),
+        Value::Object(fields) => nested(5, &struct_of(fields), &mut bytes),
+        Value::Array(values) => {
+            let mut list = Vec::new();
+            values.iter().for_each(|one| nested(1, &value_of(one), &mut list));
+            nested(6, &list, &mut bytes);
+        }
+    }
+    bytes
+}
+
+/// Writes a message, which is encoded already, as a field.
+pub(in crate::xds::generate) fn nested(tag: u32, message: &[u8], out: &mut Vec<u8>) {
+    encode_key(tag, WireType::LengthDelimited, out);
+    encode_varint(message.len() as u64, out);
+    out.extend_from_slice(message);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use strait_proto::envoy::google::protobuf::Struct;
+
+    use super::*;
+    use crate::xds::client::to_struct;
+
+    #[test]
+    fn an_object_is_the_message_that_it_stands_for_in_one_order() {
+        let object = json!({
+            "text": "%PROTOCOL%", "number": 1.5, "yes": true, "nothing": null, "empty": {},
+            "list": ["a", {"b": [1, []]}], "nested": {"b": 1, "a": 2},
+        });
+        let bytes = struct_of(object.as_object().expect("an object"));
+        let read = Struct::decode(&bytes[..]).expect("a message");
+        assert_eq!(read, to_struct(&object));
+        let first = bytes.windows(5).position(|at| at == b"empty").expect("a field");
+        assert!(bytes.windows(4).position(|at| at == b"text").expect("a field") > first);
+    }
 }

@@ -31,8 +31,10 @@ use super::tls::{Secrets, trust_domains_of_clients};
 use crate::model::Proxy;
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
+use crate::push::authorizers::Authorizers;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
+use crate::traffic::telemetry::CallEnd;
 use crate::xds::resource::Resource;
 
 /// The listeners for pods of headless services: see [`outbound::pods`].
@@ -43,7 +45,8 @@ pub(super) fn pods(
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
-    let settings = TrafficSettings::of(&context.mesh);
+    let of = (&view.namespace, &view.selection);
+    let settings = TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Client);
     outbound::pods(context, &settings, view, addresses, shared, keep)
 }
 
@@ -53,11 +56,12 @@ pub(super) fn inbound(
     proxy: &Proxy,
     targets: &[InboundTarget<'_>],
 ) -> Option<Resource> {
-    let settings = TrafficSettings::of(&context.mesh);
+    let settings = serving(context, proxy);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
     let clients = trust_domains_of_clients(context);
     let access = context.access_of(proxy);
-    let filters = AccessFilters::of(&access, &context.trust_bundle());
+    let authorizers = Authorizers::of(context, proxy, &access);
+    let filters = AccessFilters::of(&access, &context.trust_bundle(), &authorizers);
     let workload = inbound::InboundWorkload {
         secrets: &Secrets::of(proxy),
         trust_domains: &clients,
@@ -71,20 +75,28 @@ pub(super) fn inbound(
 pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class) -> Vec<Resource> {
     let context = ingress.context;
     let access = context.access_of(proxy);
+    let authorizers = Authorizers::of(context, proxy, &access);
     let listeners = ingress::IngressListeners {
         ingress,
         class,
         secrets: &Secrets::of(proxy),
         trust_domains: &trust_domains_of_clients(context),
-        settings: &TrafficSettings::of(&context.mesh),
+        settings: &serving(context, proxy),
         families: (proxy.has_ipv4(), proxy.has_ipv6()),
-        filters: &AccessFilters::of(&access, &context.trust_bundle()),
+        filters: &AccessFilters::of(&access, &context.trust_bundle(), &authorizers),
     };
     ingress.ports.iter().filter_map(|port| listeners.listener(port)).collect()
 }
 
+/// What holds where a proxy takes calls.
+fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
+    let of = (proxy.namespace(), &context.selection(proxy));
+    TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Server)
+}
+
 /// The listeners of an east-west gateway, which listens on `port`.
 pub(super) fn gateway(context: &PushContext, view: &ViewKey, port: u16) -> Vec<Resource> {
-    let settings = TrafficSettings::of(&context.mesh);
+    let of = (&view.namespace, &view.selection);
+    let settings = TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Server);
     gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

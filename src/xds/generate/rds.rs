@@ -1,8 +1,8 @@
 //! Routes: by which name a request finds its service.
 //!
 //! A sidecar's HTTP listener for a port names the route `PORT`, which holds every service of that
-//! port; a listener for one service of an undeclared protocol names the route `HOST:PORT`, which
-//! holds that service alone. All sidecars with the same addresses, families and DNS domain share them.
+//! port; a listener for one service, of an undeclared protocol or told apart by its address, names the route
+//! `HOST:PORT`, which holds that service alone. All sidecars with the same addresses, families and DNS domain share them.
 //!
 //! Routes of a port differ little between namespaces, and between versions: see [`Base`].
 

@@ -30,11 +30,10 @@ use crate::model::{
 };
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, oldest_first, served_of};
-use crate::push::scope::{
-    SeenChanges, Sight, Stand, Wildcard, definitions, rescoped, same_before_ports,
-};
+use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_before_ports};
 use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
+use crate::traffic::telemetry::CallEnd;
 use crate::traffic::{HostPattern, Selection, Traffic};
 use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
@@ -90,10 +89,10 @@ struct Lens<'a> {
     defined: Vec<Hostname>,
     /// The services by the namespaces in which clusters have them.
     by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
-    /// Namespaces in which Sidecars say otherwise than before what of the mesh proxies are given; `None` for all.
-    rescoped: Option<BTreeSet<Namespace>>,
     /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
     is_behind_ports: bool,
+    /// The services that providers are, by the names of these.
+    providers: HashMap<Arc<str>, Hostname>,
     answers: RefCell<KnownAnswers>,
 }
 
@@ -178,10 +177,14 @@ impl<'a> Lens<'a> {
             hosts,
             defined,
             by_namespace,
-            rescoped: rescoped(versions),
             is_behind_ports,
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
+            providers: {
+                let among =
+                    whole[1].authorizers_among(|host| hosts.contains(&Hostname::from(host)));
+                among.map(|(name, host)| (Arc::clone(name), host)).collect()
+            },
             answers: RefCell::default(),
         }
     }
@@ -215,7 +218,35 @@ impl<'a> Lens<'a> {
 
     /// Whether proxies of a namespace may be given other services than before, whatever became of these.
     fn is_rescoped(&self, namespace: &Namespace) -> bool {
-        self.rescoped.as_ref().is_none_or(|all| all.contains(namespace))
+        let [before, now] = self.whole.map(|context| &context.traffic.sidecars);
+        !now.same_in(before, namespace)
+    }
+
+    /// Whether proxies of a namespace, selected so before and now, write other logs at one of these ends of calls.
+    fn is_logged_otherwise(
+        &self,
+        namespace: &Namespace,
+        selections: [&Selection; 2],
+        ends: &[CallEnd],
+    ) -> bool {
+        let [before, now] = self.whole;
+        let logs = |context: &PushContext, selection, end| {
+            context.traffic.telemetries.logs(&context.mesh, (namespace, selection), end)
+        };
+        let [then, since] = selections;
+        !now.traffic.telemetries.same_in(&before.traffic.telemetries, namespace)
+            && ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
+    }
+
+    /// Whether a proxy does. Libraries write none.
+    fn logs_otherwise(&self, proxy: &Proxy) -> bool {
+        let selections = self.whole.map(|context| context.selection(proxy));
+        let ends: &[CallEnd] = match (proxy.grpc, proxy.kind) {
+            (Some(_), _) => &[],
+            (None, ProxyType::Sidecar) => &[CallEnd::Client, CallEnd::Server],
+            (None, ProxyType::Router) => &[CallEnd::Server],
+        };
+        self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), ends)
     }
 
     fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
@@ -231,7 +262,10 @@ impl<'a> Lens<'a> {
 
     /// The listeners of a class, those for pods aside.
     fn same_listeners(&self, class: &Class) -> bool {
-        if self.is_rescoped(&class.namespace) {
+        let selections = [&class.selection; 2];
+        if self.is_rescoped(&class.namespace)
+            || self.is_logged_otherwise(&class.namespace, selections, &[CallEnd::Client])
+        {
             return false;
         }
         if self.is_behind_ports {
@@ -466,6 +500,16 @@ impl<'a> Lens<'a> {
             })
     }
 
+    /// Of the services those that policies for the workload of a proxy have asked: no matter what Sidecars give it.
+    fn asked_by(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
+        if self.providers.is_empty() || self.is_behind_ports {
+            return BTreeSet::new();
+        }
+        let access = self.whole[1].access_of(proxy);
+        let asked = access.providers().into_iter();
+        asked.filter_map(|name| self.providers.get(name).cloned()).collect()
+    }
+
     /// What the workloads of a namespace in a cluster may serve, before and after.
     fn served(&self, cluster: &ClusterId, namespace: &Namespace) -> [Arc<[Arc<Service>]>; 2] {
         let [before, now] = self.whole;
@@ -548,6 +592,27 @@ impl<'a> Groups<'a> {
     }
 
     fn seen_from(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
+        let seen = self.seen_of_traffic(stand);
+        if seen.everything {
+            return seen;
+        }
+        let asked = self.lens.asked_by(&stand.proxy);
+        let logs = self.lens.logs_otherwise(&stand.proxy);
+        if asked.is_empty() && !logs {
+            return seen;
+        }
+        let mut seen = (*seen).clone();
+        seen.lists.add(Wildcard::Listeners);
+        if !asked.is_empty() {
+            seen.lists.add(Wildcard::Clusters);
+            let defined = self.lens.defined.iter().filter(|host| asked.contains(*host));
+            seen.assignments.extend(defined.cloned());
+        }
+        Arc::new(seen)
+    }
+
+    /// What a stream sees, as far as that is its own traffic.
+    fn seen_of_traffic(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
         let proxy = &*stand.proxy;
         let Lens { cache, whole: [before, now], .. } = self.lens;
         let port = cache.east_west_port(before, proxy);

@@ -18,15 +18,18 @@ use crate::traffic::policy::{
 /// An even rise of the weight of a new endpoint, which is what Envoy does unless it is told otherwise.
 const AGGRESSION_EVEN_MILLI: u32 = 1000;
 
-/// The port as it is spoken to: HTTP/2 where the policy raises it, what the client speaks where the policy says that. A
-/// port whose bytes nobody reads stays as it is.
-pub(super) fn spoken(port: &Port, policy: &ResolvedPolicy) -> Port {
-    let Some(pool) = &policy.connection_pool else { return port.clone() };
-    let reads = port.protocol.is_http() || port.protocol == Protocol::Auto;
-    let protocol = match pool.h2_upgrade {
+/// The port as it is spoken to: HTTP/2 where the policy raises it, or the mesh (`upgrades`) where the policy doesn't say, what
+/// the client speaks where the policy says that. A port whose bytes nobody reads stays as it is, and the mesh raises those
+/// alone that speak HTTP.
+pub(super) fn spoken(port: &Port, policy: &ResolvedPolicy, upgrades: bool) -> Port {
+    let none = PoolLimits::default();
+    let pool = policy.connection_pool.as_deref().unwrap_or(&none);
+    let is_http = port.protocol.is_http();
+    let reads = is_http || port.protocol == Protocol::Auto;
+    let protocol = match pool.h2_upgrade.unwrap_or(upgrades && is_http) {
         _ if !reads => port.protocol,
         _ if pool.use_client_protocol => Protocol::Auto,
-        Some(true) if !port.protocol.is_http2() => Protocol::Http2,
+        true if !port.protocol.is_http2() => Protocol::Http2,
         _ => port.protocol,
     };
     Port { protocol, ..port.clone() }

@@ -7,7 +7,9 @@ use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 
 use super::TrafficSettings;
-use super::parts::{Families, chain, found, listening_on, tcp, tls_inspector, wildcards};
+use super::parts::{
+    Families, chain, found, listening_on, log_of_refused, tcp, tls_inspector, wildcards,
+};
 use super::settings::MESH_ALPN;
 use crate::model::{Protocol, Resolution};
 use crate::push::PushContext;
@@ -62,6 +64,7 @@ pub(super) fn listener(
     let listener = listener::Listener {
         filter_chains,
         listener_filters: vec![tls_inspector()],
+        access_log: log_of_refused(settings),
         traffic_direction: TrafficDirection::Inbound.into(),
         ..listening_on(name.clone(), &addresses, port)?
     };

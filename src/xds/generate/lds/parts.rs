@@ -8,7 +8,10 @@ use strait_proto::envoy::envoy::config::accesslog::v3 as accesslog;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
-use strait_proto::envoy::envoy::extensions::access_loggers::file::v3::FileAccessLog;
+use strait_proto::envoy::envoy::extensions::access_loggers::file::v3::{
+    FileAccessLog, file_access_log,
+};
+use strait_proto::envoy::envoy::extensions::access_loggers::filters::cel::v3::ExpressionFilter;
 use strait_proto::envoy::envoy::extensions::filters::http as http_filters;
 use strait_proto::envoy::envoy::extensions::filters::listener as listener_filters;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
@@ -18,8 +21,9 @@ use strait_proto::envoy::envoy::r#type::v3::{HashPolicy, Int32Range, hash_policy
 use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
 
 use super::{ConnectionLimits, TrafficSettings};
-use crate::mesh::PathNormalization;
-use crate::xds::generate::{any, duration, seconds};
+use crate::mesh::{AccessLog, AccessLogFormat, PathNormalization};
+use crate::traffic::telemetry::WrittenLog;
+use crate::xds::generate::{any, duration, nested, seconds, struct_of};
 
 /// How TLS and plain text are told apart in a match.
 pub(super) const TLS: &str = "tls";
@@ -315,21 +319,81 @@ pub(super) fn detect(
         listener_filters: filters,
         listener_filters_timeout: Some(duration(settings.detection_timeout)),
         continue_on_listener_filters_timeout: true,
+        access_log: log_of_refused(settings),
         ..listener
     }
 }
 
 fn access_log(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
-    let file = settings.access_log_file.iter();
-    file.map(|path| accesslog::AccessLog {
+    let filtered = |written: &WrittenLog| accesslog::AccessLog {
+        filter: written.filter.as_deref().map(expression),
+        ..log_to(&written.log)
+    };
+    settings.logs.iter().map(filtered).collect()
+}
+
+/// Of connections that no chain takes (`NR`), of which nothing else writes.
+pub(super) fn log_of_refused(settings: &TrafficSettings) -> Vec<accesslog::AccessLog> {
+    use accesslog::access_log_filter::FilterSpecifier::{AndFilter, ResponseFlagFilter};
+    let of = |written: &WrittenLog| {
+        let flags = accesslog::ResponseFlagFilter { flags: vec!["NR".to_owned()] };
+        let refused =
+            accesslog::AccessLogFilter { filter_specifier: Some(ResponseFlagFilter(flags)) };
+        let filter = match written.filter.as_deref().map(expression) {
+            None => refused,
+            Some(said) => accesslog::AccessLogFilter {
+                filter_specifier: Some(AndFilter(accesslog::AndFilter {
+                    filters: vec![refused, said],
+                })),
+            },
+        };
+        accesslog::AccessLog { filter: Some(filter), ..log_to(&written.log) }
+    };
+    settings.logs.iter().map(of).collect()
+}
+
+/// Takes the requests for which an expression of CEL is true.
+fn expression(text: &str) -> accesslog::AccessLogFilter {
+    use accesslog::access_log_filter::FilterSpecifier::ExtensionFilter;
+    let config = any(&ExpressionFilter { expression: text.to_owned(), ..Default::default() });
+    let filter = accesslog::ExtensionFilter {
+        name: "envoy.access_loggers.extension_filters.cel".to_owned(),
+        config_type: Some(accesslog::extension_filter::ConfigType::TypedConfig(config)),
+    };
+    accesslog::AccessLogFilter { filter_specifier: Some(ExtensionFilter(filter)) }
+}
+
+fn log_to(log: &AccessLog) -> accesslog::AccessLog {
+    use core::data_source::Specifier::InlineString;
+    use core::substitution_format_string::Format::TextFormatSource;
+    use file_access_log::AccessLogFormat::LogFormat;
+    let path = log.path.clone();
+    let config = match &log.format {
+        AccessLogFormat::Text(text) => {
+            let text = core::DataSource {
+                specifier: Some(InlineString(text.to_string())),
+                ..Default::default()
+            };
+            let format = core::SubstitutionFormatString {
+                format: Some(TextFormatSource(text)),
+                ..Default::default()
+            };
+            any(&FileAccessLog { path, access_log_format: Some(LogFormat(format)) })
+        }
+        // `json_format` of `log_format`, whose fields have an order this way.
+        AccessLogFormat::Json(fields) => {
+            let mut log = any(&FileAccessLog { path, access_log_format: None });
+            let mut format = Vec::new();
+            nested(2, &fields.as_object().map(struct_of).unwrap_or_default(), &mut format);
+            nested(5, &format, &mut log.value);
+            log
+        }
+    };
+    accesslog::AccessLog {
         name: "envoy.access_loggers.file".into(),
-        config_type: Some(accesslog::access_log::ConfigType::TypedConfig(any(&FileAccessLog {
-            path: path.clone(),
-            ..Default::default()
-        }))),
+        config_type: Some(accesslog::access_log::ConfigType::TypedConfig(config)),
         ..Default::default()
-    })
-    .collect()
+    }
 }
 
 /// When a request is tried again.

@@ -1,12 +1,15 @@
 //! What listeners depend on beside services.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
-use crate::model::{Hostname, Protocol};
+use crate::model::{Hostname, Namespace, Protocol};
 use crate::push::PushContext;
+use crate::traffic::Selection;
 use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
+use crate::traffic::telemetry::{CallEnd, WrittenLog};
 use crate::xds::generate::class::Class;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
@@ -18,8 +21,8 @@ pub(super) const MESH_ALPN: [&str; 5] =
 pub(in crate::xds::generate) struct TrafficSettings {
     /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
     pub(in crate::xds::generate) outbound_any: bool,
-    /// The file that takes access logs, if any.
-    pub(super) access_log_file: Option<String>,
+    /// What is written of requests and connections.
+    pub(super) logs: Arc<[WrittenLog]>,
     /// Where a sidecar's redirected outbound connections arrive.
     pub(super) outbound_port: u16,
     /// Where a sidecar's redirected inbound connections arrive.
@@ -33,7 +36,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
 impl TrafficSettings {
     /// For the way out of proxies of a class, as far as their Sidecar says otherwise.
     pub(in crate::xds::generate) fn of_class(context: &PushContext, class: &Class) -> Self {
-        let settings = Self::of(&context.mesh);
+        let of = (&class.namespace, &class.selection);
+        let settings = Self::of(&context.mesh).logging(context, of, CallEnd::Client);
         let scope = context.traffic.scope(&class.namespace, &class.selection);
         match scope.sidecar().and_then(|sidecar| sidecar.outbound) {
             Some(policy) => {
@@ -43,11 +47,22 @@ impl TrafficSettings {
         }
     }
 
+    /// With the logs that a proxy of that namespace and selection writes at this end of calls.
+    pub(in crate::xds::generate) fn logging(
+        self,
+        context: &PushContext,
+        of: (&Namespace, &Selection),
+        end: CallEnd,
+    ) -> Self {
+        let logs = context.traffic.telemetries.logs(&context.mesh, of, end).into();
+        Self { logs, ..self }
+    }
+
+    /// What holds for all, which says nothing of logs.
     pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
-        let file = Some(&mesh.access_log_file).filter(|file| !file.is_empty());
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
-            access_log_file: file.cloned(),
+            logs: Arc::default(),
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
             path_normalization: mesh.path_normalization,
@@ -56,10 +71,10 @@ impl TrafficSettings {
     }
 }
 
-/// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, and what
-/// connections are held to.
+/// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
+/// connections are held to, and what is written of them.
 pub(in crate::xds::generate) type PodListenerKey =
-    (IpAddr, u16, Hostname, u16, Protocol, ConnectionLimits);
+    (IpAddr, u16, Hostname, u16, Protocol, ConnectionLimits, Arc<[WrittenLog]>);
 
 /// What a rule holds connections to whose bytes nobody reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -20,12 +20,13 @@ use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, val
 
 use super::super::lds::{RetryOn, bool_value, retries, route_to};
 use super::super::{any, duration};
+use crate::mesh::RetryRule;
 use crate::model::{Hostname, Namespace};
 use crate::traffic::policy::HashKey;
 use crate::traffic::route::{
     AbortStatus, CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRoutes, HttpRule,
     InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, RetryRule, TextMatch,
+    RequestMatch, TextMatch,
 };
 use crate::traffic::{Selection, re2};
 use crate::xds::names::OutboundName;
@@ -54,6 +55,8 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
     pub(super) only_port: &'a dyn Fn(&Hostname) -> Option<u16>,
     /// By what of a request the endpoints of a port of a destination are chosen, where that is by a hash.
     pub(super) hash_key: &'a dyn Fn(&Destination, u16) -> Option<HashKey>,
+    /// When a request is tried again of which its rule doesn't say that, if the mesh says it.
+    pub(super) retries: Option<&'a RetryRule>,
 }
 
 /// A route, and what filters are told of it.
@@ -359,7 +362,10 @@ fn forward(
             .timeout
             .is_none()
             .then(|| MaxStreamDuration { grpc_timeout_header_max: timeout, ..Default::default() }),
-        retry_policy: retry_policy(rule.retries.as_ref(), hash_policy.is_empty()),
+        retry_policy: retry_policy(
+            rule.retries.as_ref().or(inputs.retries),
+            hash_policy.is_empty(),
+        ),
         hash_policy,
         host_rewrite_specifier: host
             .map(|host| HostRewriteSpecifier::HostRewriteLiteral(host.to_string())),
@@ -574,11 +580,17 @@ pub(super) fn to_service(hostname: &Hostname, number: u16) -> route::Route {
     route_to(&upstream.to_string(), Some(retries(RetryOn::Upstream)))
 }
 
-/// The routes of a service that no rule is about, whose endpoints are chosen by a hash.
-pub(super) fn hashed(mut route: route::Route, key: HashKey) -> route::Route {
+/// The route of a service that no rule is about, whose endpoints are chosen by a hash, or of whose requests the mesh says
+/// when they are tried again.
+pub(super) fn to_service_by(
+    (hostname, port): (&Hostname, u16),
+    key: Option<HashKey>,
+    retries: Option<&RetryRule>,
+) -> route::Route {
+    let mut route = to_service(hostname, port);
     if let Some(route::route::Action::Route(action)) = &mut route.action {
-        action.hash_policy = vec![hash_policy(key)];
-        action.retry_policy = retry_policy(None, false);
+        action.retry_policy = retry_policy(retries, key.is_none());
+        action.hash_policy = key.map(hash_policy).into_iter().collect();
     }
     route
 }

@@ -13,19 +13,21 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::fixtures::{
-    endpoint, host, labels, member, port, removed, service, settings, shard, sidecar, workload,
+    endpoint, host, kind_settings, labels, member, named_endpoint, port, removed, service,
+    settings, shard, sidecar, workload,
 };
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ByName, Collection, Definition, Endpoint, ExportTo, GrpcLibrary, Health, KnownClusters,
-    NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
+    ByName, Collection, Definition, Endpoint, ExportTo, GrpcLibrary, Health, ISTIO_NETWORKING,
+    ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution,
+    TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
 use crate::push::scope::{around, is_looked_at};
 use crate::push::view::Role;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
-use crate::traffic::{KindSettings, TrafficIndex};
+use crate::traffic::TrafficIndex;
 use crate::xds::generate::class::class_of;
 use crate::xds::generate::{ProxyConfig, nds, rds};
 use crate::xds::names::OutboundName;
@@ -180,13 +182,8 @@ fn some_entry(random: &mut StdRng, name: &str) -> RegistryUpdate {
             1 => Resolution::ByName(ByName {
                 just_then: false,
                 endpoints: vec![NamedEndpoint {
-                    address: "far.example".into(),
                     ports: one.ports.iter().map(|port| (port.name.clone(), port.number)).collect(),
-                    weight: 1,
-                    locality: Arc::default(),
-                    network: None,
-                    tls_mode: TlsMode::Disabled,
-                    labels: None,
+                    ..named_endpoint("far.example")
                 }],
             }),
             _ => Resolution::ClientSide,
@@ -351,6 +348,21 @@ fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
+fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
+    let mode = pick(random, &["CLIENT", "SERVER", "CLIENT_AND_SERVER"]);
+    let entry = serde_json::json!({
+        "match": {"mode": mode},
+        "providers": [{"name": "envoy"}],
+        "disabled": random.random_ratio(1, 4),
+    });
+    let mut spec = serde_json::json!({ "accessLogging": [entry] });
+    if random.random_ratio(1, 3) {
+        let app = pick(random, &["a", "gw", "db"]);
+        spec["selector"] = serde_json::json!({"matchLabels": {"app": app}});
+    }
+    spec
+}
+
 /// One rule comes, changes or goes.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let (mut namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
@@ -361,14 +373,15 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         "DestinationRule",
         "Sidecar",
         "Gateway",
+        "Telemetry",
     ];
     let kind = pick(random, &kinds);
-    if kind == "Sidecar" && random.random_ratio(1, 8) {
+    if matches!(kind, "Sidecar" | "Telemetry") && random.random_ratio(1, 8) {
         namespace = "istio-system";
     }
     let key = ObjectKey {
         kind: kind.into(),
-        group: crate::model::ISTIO_NETWORKING.into(),
+        group: if kind == "Telemetry" { ISTIO_TELEMETRY } else { ISTIO_NETWORKING }.into(),
         namespace: namespace.into(),
         name: name.into(),
     };
@@ -378,6 +391,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
             "VirtualService" => some_virtual_service(random),
             "Sidecar" => some_sidecar(random),
             "Gateway" => some_gateway(random),
+            "Telemetry" => some_telemetry(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
@@ -394,12 +408,7 @@ struct Rules {
 }
 
 fn rules() -> Rules {
-    let index = TrafficIndex::new(KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    });
+    let index = TrafficIndex::new(kind_settings());
     Rules { objects: Collection::default(), index }
 }
 
@@ -699,10 +708,9 @@ fn check(
         assert_eq!(shape(now, stand, kept), new, "{place}: kept for {proxy:?}");
         check_against_scratch(now, stand, kept, place);
         let own = Dep::Workload(proxy.cluster.clone(), proxy.workload.clone());
-        let rescoped = rescoped([before, now]);
         let moved = were[at] != *stand
             || before.selection(proxy) != now.selection(proxy)
-            || rescoped.is_none_or(|all| all.contains(proxy.namespace()));
+            || !now.traffic.sidecars.same_in(&before.traffic.sidecars, proxy.namespace());
         if changes.is_everything() || changes.deps.contains(&own) || moved {
             continue;
         }

@@ -30,7 +30,7 @@ impl EditedGateways {
     fn put(&mut self, kind: &str, name: &str, spec: Value) -> [bool; 2] {
         let key = ObjectKey {
             kind: kind.into(),
-            group: crate::model::ISTIO_NETWORKING.into(),
+            group: ISTIO_NETWORKING.into(),
             namespace: "shop".into(),
             name: name.into(),
         };

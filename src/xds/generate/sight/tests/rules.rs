@@ -39,7 +39,7 @@ impl Edited {
     fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, SeenChanges>> {
         let key = ObjectKey {
             kind: "VirtualService".into(),
-            group: crate::model::ISTIO_NETWORKING.into(),
+            group: ISTIO_NETWORKING.into(),
             namespace: "shop".into(),
             name: "one".into(),
         };

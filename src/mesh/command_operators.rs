@@ -1,7 +1,7 @@
-//! Values of headers, which Envoy reads as formats: `%NAME%` stands for something of the request.
+//! Values of headers and lines of access logs, which Envoy reads as formats: `%NAME%` stands for something of the request.
 //! (Envoy, "Custom request/response headers" and "Command Operators"; tried on Envoy 1.36 and 1.40.)
 //!
-//! One that Envoy can't read makes it refuse the whole table of routes that holds it: `50%` does.
+//! One that Envoy can't read makes it refuse the whole listener or table of routes that holds it: `50%` does.
 
 /// What stands for something without saying more.
 const PLAIN: &[&str] = &[
@@ -76,7 +76,6 @@ const PLAIN: &[&str] = &[
     "RESPONSE_TX_DURATION",
     "ROUNDTRIP_DURATION",
     "ROUTE_NAME",
-    "START_TIME",
     "STREAM_ID",
     "TLS_JA3_FINGERPRINT",
     "TLS_JA4_FINGERPRINT",
@@ -122,17 +121,30 @@ const PLAIN: &[&str] = &[
 const WITH_ARGUMENT: &[&str] = &["ENVIRONMENT", "QUERY_PARAM", "REQ", "RESP", "TRAILER"];
 
 /// What needs to say more, and is never cut.
-const WITH_WHOLE_ARGUMENT: &[&str] =
-    &["CLUSTER_METADATA", "DYNAMIC_METADATA", "PER_REQUEST_STATE", "UPSTREAM_METADATA"];
+const WITH_WHOLE_ARGUMENT: &[&str] = &["CLUSTER_METADATA", "DYNAMIC_METADATA", "UPSTREAM_METADATA"];
+
+/// Names something that a filter keeps; how it is written may follow.
+const FILTER_STATE: &str = "FILTER_STATE";
 
 /// What may say more: a form of time.
-const WITH_FORM: &[&str] = &["START_TIME"];
+const WITH_FORM: &[&str] =
+    &["DOWNSTREAM_PEER_CERT_V_END", "DOWNSTREAM_PEER_CERT_V_START", "EMIT_TIME", "START_TIME"];
+
+/// All that [`check`] takes, as one line.
+#[cfg(test)]
+pub fn all() -> String {
+    let plain = PLAIN.iter().chain(WITH_FORM).map(|name| format!("%{name}%"));
+    let cut = WITH_ARGUMENT.iter().map(|name| format!("%{name}(a):10%"));
+    let whole = WITH_WHOLE_ARGUMENT.iter().map(|name| format!("%{name}(a:b)%"));
+    let kept = ["", ":PLAIN", ":TYPED"].map(|form| format!("%{FILTER_STATE}(a{form})%"));
+    plain.chain(cut).chain(whole).chain(kept).collect::<Vec<_>>().join(" ")
+}
 
 /// Whether Envoys can read a value.
 ///
 /// # Errors
 /// What is wrong with it, in words.
-pub(super) fn check(value: &str) -> Result<(), String> {
+pub fn check(value: &str) -> Result<(), String> {
     let mut rest = value;
     while let Some((_, behind)) = rest.split_once('%') {
         if let Some(behind) = behind.strip_prefix('%') {
@@ -156,8 +168,12 @@ pub(super) fn check(value: &str) -> Result<(), String> {
             return Err("has a % that is neither doubled nor a part of %NAME%".to_owned());
         };
         let is_known = match argument {
-            None => !is_cut && PLAIN.contains(&name),
+            None => !is_cut && (PLAIN.contains(&name) || WITH_FORM.contains(&name)),
             Some("") => false,
+            Some(kept) if name == FILTER_STATE => {
+                let form = kept.split_once(':').map(|(_, form)| form);
+                !is_cut && matches!(form, None | Some("PLAIN" | "TYPED"))
+            }
             Some(_) => {
                 WITH_ARGUMENT.contains(&name)
                     || !is_cut && (WITH_WHOLE_ARGUMENT.contains(&name) || WITH_FORM.contains(&name))
@@ -185,6 +201,7 @@ mod tests {
             "a %REQ(x-a?y):10% b %PROTOCOL%",
             "%START_TIME(%s)%",
             "%DYNAMIC_METADATA(a:b)%",
+            "%FILTER_STATE(a:PLAIN)%",
         ] {
             assert_eq!(check(value), Ok(()), "{value}");
         }
@@ -197,6 +214,7 @@ mod tests {
             "%REQ(x%",
             "%RESPONSE_CODE(1)%",
             "%PROTOCOL:5%",
+            "%FILTER_STATE(a:b)%",
             "%",
         ] {
             assert!(check(value).is_err(), "{value}");

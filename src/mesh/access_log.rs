@@ -1,0 +1,200 @@
+//! What proxies write of each request and connection, where the mesh wants that. (Istio, "Envoy Access Logs" and
+//! `MeshConfig.accessLogFile`, `accessLogFormat`, `accessLogEncoding`.)
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::command_operators;
+
+/// Where proxies write, and what.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AccessLog {
+    /// A file at the proxy; never empty.
+    pub path: String,
+    /// What of a request.
+    pub format: AccessLogFormat,
+}
+
+/// What is written of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum AccessLogFormat {
+    /// Text with Envoy's command operators, with its end of line.
+    Text(Arc<str>),
+    /// A JSON object on a line of its own, with command operators in its strings.
+    Json(Arc<Value>),
+}
+
+/// How a line is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum AccessLogEncoding {
+    /// As text.
+    #[default]
+    #[serde(rename = "TEXT")]
+    Text,
+    /// As JSON.
+    #[serde(rename = "JSON")]
+    Json,
+}
+
+/// What is written of a request where nobody says, with its name in JSON. Programs that read access logs of Istio's proxies
+/// rely on the order in text, on the names in JSON. (Istio, "Envoy Access Logs".)
+const FIELDS: [(&str, &str); 24] = [
+    ("start_time", "[%START_TIME%]"),
+    ("method", "\"%REQ(:METHOD)%"),
+    ("path", "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"),
+    ("protocol", "%PROTOCOL%\""),
+    ("response_code", "%RESPONSE_CODE%"),
+    ("response_flags", "%RESPONSE_FLAGS%"),
+    ("response_code_details", "%RESPONSE_CODE_DETAILS%"),
+    ("connection_termination_details", "%CONNECTION_TERMINATION_DETAILS%"),
+    ("upstream_transport_failure_reason", "\"%UPSTREAM_TRANSPORT_FAILURE_REASON%\""),
+    ("bytes_received", "%BYTES_RECEIVED%"),
+    ("bytes_sent", "%BYTES_SENT%"),
+    ("duration", "%DURATION%"),
+    ("upstream_service_time", "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%"),
+    ("x_forwarded_for", "\"%REQ(X-FORWARDED-FOR)%\""),
+    ("user_agent", "\"%REQ(USER-AGENT)%\""),
+    ("request_id", "\"%REQ(X-REQUEST-ID)%\""),
+    ("authority", "\"%REQ(:AUTHORITY)%\""),
+    ("upstream_host", "\"%UPSTREAM_HOST%\""),
+    ("upstream_cluster", "%UPSTREAM_CLUSTER_RAW%"),
+    ("upstream_local_address", "%UPSTREAM_LOCAL_ADDRESS%"),
+    ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
+    ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
+    ("requested_server_name", "%REQUESTED_SERVER_NAME%"),
+    ("route_name", "%ROUTE_NAME%"),
+];
+
+impl AccessLog {
+    /// Istio's text in a file of that name.
+    pub fn to_file(path: &str) -> Self {
+        Self { path: path.to_owned(), format: AccessLogFormat::usual(AccessLogEncoding::Text) }
+    }
+}
+
+impl AccessLogFormat {
+    /// Reads what a mesh config says; an empty text is Istio's format.
+    ///
+    /// # Errors
+    /// Envoys couldn't read it, in words.
+    pub(super) fn read(encoding: AccessLogEncoding, format: &str) -> Result<Self, String> {
+        match (encoding, format.trim().is_empty()) {
+            (_, true) => Ok(Self::usual(encoding)),
+            (AccessLogEncoding::Text, _) => Self::text(format),
+            (AccessLogEncoding::Json, _) => {
+                Self::json(serde_json::from_str(format).map_err(|error| {
+                    format!("with accessLogEncoding JSON it is a JSON object: {error}")
+                })?)
+            }
+        }
+    }
+
+    /// A line of text, with its end.
+    ///
+    /// # Errors
+    /// Envoys couldn't read it, in words.
+    pub fn text(format: &str) -> Result<Self, String> {
+        command_operators::check(format)?;
+        let end = if format.ends_with('\n') { "" } else { "\n" };
+        Ok(Self::Text(format!("{format}{end}").into()))
+    }
+
+    /// A JSON object for a line.
+    ///
+    /// # Errors
+    /// It is none, or Envoys couldn't read one of its texts, in words.
+    pub fn json(fields: Value) -> Result<Self, String> {
+        fn check(value: &Value) -> Result<(), String> {
+            match value {
+                Value::String(text) => {
+                    command_operators::check(text).map_err(|fact| format!("{text:?} {fact}"))
+                }
+                Value::Array(values) => values.iter().try_for_each(check),
+                Value::Object(fields) => fields.values().try_for_each(check),
+                Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+            }
+        }
+        if !fields.is_object() {
+            return Err("with accessLogEncoding JSON it is a JSON object".to_owned());
+        }
+        check(&fields)?;
+        Ok(Self::Json(Arc::new(fields)))
+    }
+
+    /// Istio's.
+    pub fn usual(encoding: AccessLogEncoding) -> Self {
+        match encoding {
+            AccessLogEncoding::Text => {
+                let operators = FIELDS.map(|(_, operator)| operator);
+                Self::Text(format!("{}\n", operators.join(" ")).into())
+            }
+            AccessLogEncoding::Json => {
+                let bare = |operator: &str| operator.trim_matches(['"', '[', ']']).to_owned();
+                let fields =
+                    FIELDS.map(|(name, operator)| (name.to_owned(), bare(operator).into()));
+                Self::Json(Arc::new(Value::Object(fields.into_iter().collect())))
+            }
+        }
+    }
+
+    /// Its name in a mesh config.
+    pub(super) fn encoding(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "TEXT",
+            Self::Json(_) => "JSON",
+        }
+    }
+}
+
+/// As a mesh config has it.
+impl fmt::Display for AccessLogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Json(fields) => write!(f, "{fields}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_rely_on_is_there() {
+        let AccessLogFormat::Text(text) = AccessLogFormat::usual(AccessLogEncoding::Text) else {
+            panic!("no text")
+        };
+        let start = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" %RESPONSE_CODE% ";
+        assert!(text.starts_with(start), "{text}");
+        assert!(text.ends_with(" %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"), "{text}");
+        assert_eq!(AccessLogFormat::text(&text), Ok(AccessLogFormat::Text(Arc::clone(&text))));
+        let AccessLogFormat::Json(fields) = AccessLogFormat::usual(AccessLogEncoding::Json) else {
+            panic!("no JSON")
+        };
+        assert_eq!(fields["start_time"], "%START_TIME%");
+        assert_eq!(fields["protocol"], "%PROTOCOL%");
+        assert_eq!(fields["upstream_cluster"], "%UPSTREAM_CLUSTER_RAW%");
+        assert!(AccessLogFormat::json((*fields).clone()).is_ok());
+    }
+
+    #[test]
+    fn a_format_that_no_envoy_reads_is_refused() {
+        use AccessLogEncoding::{Json, Text};
+        let text = AccessLogFormat::read(Text, "%PROTOCOL% %TRAILER(x)%").expect("good");
+        assert_eq!(text, AccessLogFormat::Text("%PROTOCOL% %TRAILER(x)%\n".into()));
+        for (encoding, format, part) in [
+            (Text, "50%", "neither doubled"),
+            (Text, "%NO_SUCH_THING%", "%NO_SUCH_THING%"),
+            (Json, "%PROTOCOL%", "a JSON object"),
+            (Json, "[]", "a JSON object"),
+            (Json, r#"{"a": {"b": ["%REQ(%"]}}"#, "isn't closed"),
+        ] {
+            let fact = AccessLogFormat::read(encoding, format).expect_err(format);
+            assert!(fact.contains(part), "{fact}");
+        }
+    }
+}

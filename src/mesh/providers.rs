@@ -1,0 +1,476 @@
+//! Services that policies of the action CUSTOM have asked whether a request may pass, and logs that Telemetries name.
+//! (Istio's `MeshConfig.ExtensionProvider`.)
+//!
+//! A provider that can't be read is no reason to refuse the mesh config: it is kept with the fact, and what policies would
+//! have it asked about is denied.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
+use super::parse_duration;
+use crate::model::is_header_name;
+
+/// How long an answer may take, where nothing is said. (Istio's default.)
+const TIMEOUT: Duration = Duration::from_secs(600);
+/// The status where there is no answer. (Istio's default.)
+const STATUS_ON_ERROR: u16 = 403;
+/// The longest name.
+const NAME_MAX: usize = 253;
+const HTTP: &str = "envoyExtAuthzHttp";
+const GRPC: &str = "envoyExtAuthzGrpc";
+const LOG: &str = "envoyFileAccessLog";
+
+/// One of `extensionProviders`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExtensionProvider {
+    /// Its name; empty where it has none.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: ProviderKind,
+    /// As it is written.
+    raw: Value,
+}
+
+/// What an extension provider is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProviderKind {
+    /// It says whether requests may pass.
+    Authorization(Arc<AuthorizationProvider>),
+    /// Proxies write it.
+    Log(Arc<AccessLog>),
+    /// It should be one of these, and can't be used, for this reason.
+    Broken(String),
+    /// Something else.
+    Other,
+}
+
+/// A service that says whether requests may pass, and how it is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthorizationProvider {
+    /// The namespace that its service must be in, where that is said.
+    pub namespace: Option<String>,
+    /// The service's hostname.
+    pub host: String,
+    /// Its port; never 0.
+    pub port: u16,
+    /// How long an answer may take; above zero.
+    pub timeout: Duration,
+    /// Whether what can't be asked about passes.
+    pub fail_open: bool,
+    /// The status that clients get where there is no answer.
+    pub status_on_error: u16,
+    /// Whether the route is chosen again after an answer.
+    pub clear_route_cache: bool,
+    /// How much of the body it is sent, if anything.
+    pub body: Option<CheckedBody>,
+    /// What it speaks.
+    pub protocol: AuthorizationProtocol,
+}
+
+/// What of a request's body a provider is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckedBody {
+    /// The most bytes; never 0.
+    pub max_bytes: u32,
+    /// Whether of a longer one the beginning is sent; else the request is refused (413).
+    pub partial: bool,
+    /// Whether it is sent as bytes, and not as text; over gRPC alone.
+    pub as_bytes: bool,
+}
+
+/// What a provider speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthorizationProtocol {
+    /// A request like the one in question, answered by 200 or by what the client is to get.
+    Http(AuthorizationRequest),
+    /// `envoy.service.auth.v3.Authorization`.
+    Grpc,
+}
+
+/// What a provider that speaks HTTP is sent, and what of its answer counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuthorizationRequest {
+    /// What its path begins with.
+    pub path_prefix: String,
+    /// Headers of the request that it is sent, beside those it always is.
+    pub request_headers: Vec<HeaderNames>,
+    /// Headers that it is sent with these values.
+    pub added_headers: BTreeMap<String, String>,
+    /// Headers of its answer that the workload is sent in place of the client's.
+    pub to_upstream: Vec<HeaderNames>,
+    /// Headers of its answer that the client gets when it denies.
+    pub to_client_on_deny: Vec<HeaderNames>,
+    /// Headers of its answer that the client gets when it allows.
+    pub to_client_on_allow: Vec<HeaderNames>,
+}
+
+/// Names of headers, in any case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HeaderNames {
+    /// This one.
+    Exact(String),
+    /// All that begin so.
+    Prefix(String),
+    /// All that end so.
+    Suffix(String),
+    /// All.
+    Every,
+}
+
+impl ExtensionProvider {
+    /// Reads a list of them.
+    pub(super) fn read_all(raw: Vec<Value>) -> Vec<Self> {
+        raw.into_iter().map(Self::read).collect()
+    }
+
+    fn read(raw: Value) -> Self {
+        let name = raw.get("name").and_then(Value::as_str).unwrap_or_default();
+        let given: Vec<_> =
+            [HTTP, GRPC, LOG].into_iter().filter(|kind| raw.get(kind).is_some()).collect();
+        let kind = match given[..] {
+            [] => ProviderKind::Other,
+            [LOG] => match read_log(raw.get(LOG).unwrap_or(&Value::Null)) {
+                Ok(log) => ProviderKind::Log(Arc::new(log)),
+                Err(fact) => ProviderKind::Broken(fact),
+            },
+            [kind] if is_provider_name(name) => match read_provider(kind, &raw) {
+                Ok(provider) => ProviderKind::Authorization(Arc::new(provider)),
+                Err(fact) => ProviderKind::Broken(fact),
+            },
+            [_] => ProviderKind::Broken(format!("its name {name:?} is no DNS name")),
+            [first, second, ..] => ProviderKind::Broken(format!("it is both {first} and {second}")),
+        };
+        Self { name: name.into(), kind, raw }
+    }
+
+    /// As it is written.
+    pub fn to_json(&self) -> &Value {
+        &self.raw
+    }
+}
+
+/// Names stand in keys of metadata with `_` after them, so that none is the beginning of another's.
+fn is_provider_name(name: &str) -> bool {
+    let is_plain = |one: u8| one.is_ascii_alphanumeric() || matches!(one, b'-' | b'.');
+    !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(is_plain)
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[derive(Default)]
+struct RawAuthorization {
+    service: String,
+    port: u32,
+    timeout: Option<String>,
+    fail_open: bool,
+    status_on_error: Option<Value>,
+    clear_route_cache: bool,
+    include_request_body_in_check: Option<RawCheckedBody>,
+    path_prefix: String,
+    include_headers_in_check: Vec<String>,
+    include_request_headers_in_check: Vec<String>,
+    include_additional_headers_in_check: BTreeMap<String, String>,
+    headers_to_upstream_on_allow: Vec<String>,
+    headers_to_downstream_on_deny: Vec<String>,
+    headers_to_downstream_on_allow: Vec<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawLog {
+    path: String,
+    log_format: RawLogFormat,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawLogFormat {
+    text: String,
+    labels: Option<Value>,
+}
+
+/// A log in a file at the proxy; Istio's text where nothing is said of its format.
+fn read_log(raw: &Value) -> Result<AccessLog, String> {
+    let raw = RawLog::deserialize(raw).map_err(|error| format!("{LOG}: {error}"))?;
+    if raw.path.is_empty() {
+        return Err(format!("{LOG} names no path"));
+    }
+    let format = match raw.log_format {
+        RawLogFormat { labels: Some(fields), .. } => AccessLogFormat::json(fields),
+        RawLogFormat { text, .. } => AccessLogFormat::read(AccessLogEncoding::Text, &text),
+    };
+    let format = format.map_err(|fact| format!("{LOG}.logFormat: {fact}"))?;
+    Ok(AccessLog { path: raw.path, format })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+#[derive(Default)]
+struct RawCheckedBody {
+    max_request_bytes: u32,
+    allow_partial_message: bool,
+    pack_as_bytes: bool,
+}
+
+/// The fields that only a provider that speaks HTTP has.
+const HTTP_ONLY: [&str; 7] = [
+    "pathPrefix",
+    "includeHeadersInCheck",
+    "includeRequestHeadersInCheck",
+    "includeAdditionalHeadersInCheck",
+    "headersToUpstreamOnAllow",
+    "headersToDownstreamOnDeny",
+    "headersToDownstreamOnAllow",
+];
+
+fn read_provider(kind: &str, provider: &Value) -> Result<AuthorizationProvider, String> {
+    let mut fields = provider.as_object().into_iter().flat_map(|fields| fields.keys());
+    if let Some(other) = fields.find(|field| *field != "name" && *field != kind) {
+        return Err(format!("it is both {kind} and {other}"));
+    }
+    let given = provider.get(kind).unwrap_or(&Value::Null);
+    let within = |fact: String| format!("{kind}: {fact}");
+    let raw: RawAuthorization =
+        serde_json::from_value(given.clone()).map_err(|error| within(error.to_string()))?;
+    if kind == GRPC
+        && let Some(field) = HTTP_ONLY.into_iter().find(|field| given.get(field).is_some())
+    {
+        return Err(within(format!("{field} is for {HTTP} alone")));
+    }
+    raw.read(kind).map_err(within)
+}
+
+impl RawAuthorization {
+    fn read(self, kind: &str) -> Result<AuthorizationProvider, String> {
+        let (namespace, host) = match self.service.split('/').collect::<Vec<_>>()[..] {
+            [host] => (None, host),
+            [namespace, host] if !namespace.is_empty() => (Some(namespace.to_owned()), host),
+            _ => return Err(format!("service {:?} is not [NAMESPACE/]HOST", self.service)),
+        };
+        if host.is_empty() || host.contains('*') {
+            return Err(format!("service {:?} names no host", self.service));
+        }
+        let port = u16::try_from(self.port).ok().filter(|port| *port > 0);
+        let port = port.ok_or_else(|| format!("port {}: expected 1 to 65535", self.port))?;
+        let timeout = match self.timeout.as_deref().map(parse_duration) {
+            None => TIMEOUT,
+            Some(Ok(Duration::ZERO)) => return Err("timeout: expected more than 0".to_owned()),
+            Some(Ok(timeout)) => timeout,
+            Some(Err(fact)) => return Err(format!("timeout: {fact}")),
+        };
+        let status_on_error = match &self.status_on_error {
+            None => STATUS_ON_ERROR,
+            Some(given) => status(given).ok_or_else(|| {
+                format!("statusOnError {given}: expected a status of refusal, such as 403 or 503")
+            })?,
+        };
+        let body = match self.include_request_body_in_check {
+            None => None,
+            Some(RawCheckedBody { max_request_bytes: 0, .. }) => {
+                let fact = "includeRequestBodyInCheck.maxRequestBytes: expected more than 0";
+                return Err(fact.to_owned());
+            }
+            Some(raw) => Some(CheckedBody {
+                max_bytes: raw.max_request_bytes,
+                partial: raw.allow_partial_message,
+                as_bytes: raw.pack_as_bytes,
+            }),
+        };
+        let protocol = if kind == GRPC {
+            AuthorizationProtocol::Grpc
+        } else {
+            if !self.path_prefix.is_empty() && !self.path_prefix.starts_with('/') {
+                return Err(format!("pathPrefix {:?} does not begin with /", self.path_prefix));
+            }
+            let mut added = self.include_additional_headers_in_check.iter();
+            if let Some((name, value)) =
+                added.find(|(name, value)| !is_header_name(name) || value.contains(['\r', '\n']))
+            {
+                return Err(format!(
+                    "includeAdditionalHeadersInCheck: {name:?}: {value:?} is no header"
+                ));
+            }
+            let included =
+                [&self.include_headers_in_check[..], &self.include_request_headers_in_check];
+            AuthorizationProtocol::Http(AuthorizationRequest {
+                path_prefix: self.path_prefix,
+                request_headers: names("includeRequestHeadersInCheck", &included.concat())?,
+                to_upstream: names("headersToUpstreamOnAllow", &self.headers_to_upstream_on_allow)?,
+                to_client_on_deny: names(
+                    "headersToDownstreamOnDeny",
+                    &self.headers_to_downstream_on_deny,
+                )?,
+                to_client_on_allow: names(
+                    "headersToDownstreamOnAllow",
+                    &self.headers_to_downstream_on_allow,
+                )?,
+                added_headers: self.include_additional_headers_in_check,
+            })
+        };
+        Ok(AuthorizationProvider {
+            namespace,
+            host: host.to_ascii_lowercase(),
+            port,
+            timeout,
+            fail_open: self.fail_open,
+            status_on_error,
+            clear_route_cache: self.clear_route_cache,
+            body,
+            protocol,
+        })
+    }
+}
+
+/// A status of refusal that Envoy knows (`envoy.type.v3.StatusCode`); as text in Istio's schema.
+fn status(given: &Value) -> Option<u16> {
+    let number = given.as_u64().or_else(|| given.as_str()?.parse().ok())?;
+    let number = u16::try_from(number).ok()?;
+    matches!(number, 400..=417 | 421..=424 | 426 | 428 | 429 | 431 | 500..=508 | 510 | 511)
+        .then_some(number)
+}
+
+fn names(field: &str, given: &[String]) -> Result<Vec<HeaderNames>, String> {
+    let read = |text: &String| {
+        let (names, part): (fn(String) -> HeaderNames, _) = if text == "*" {
+            return Ok(HeaderNames::Every);
+        } else if let Some(suffix) = text.strip_prefix('*') {
+            (HeaderNames::Suffix, suffix)
+        } else if let Some(prefix) = text.strip_suffix('*') {
+            (HeaderNames::Prefix, prefix)
+        } else {
+            (HeaderNames::Exact, &**text)
+        };
+        let part = part.to_ascii_lowercase();
+        // `:authority` and its kind are headers to Envoy.
+        if !is_header_name(part.strip_prefix(':').unwrap_or(&part)) || part.contains('*') {
+            return Err(format!("{field}: {text:?} is no name of a header"));
+        }
+        Ok(names(part))
+    };
+    given.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(given: Value) -> ProviderKind {
+        ExtensionProvider::read(given).kind
+    }
+
+    #[test]
+    fn what_is_not_said_is_as_in_istio() {
+        let given = json!({ "name": "opa.local", "envoyExtAuthzGrpc": { "service": "opa/Opa.opa.svc.cluster.local", "port": 9191 } });
+        let expected = AuthorizationProvider {
+            namespace: Some("opa".to_owned()),
+            host: "opa.opa.svc.cluster.local".to_owned(),
+            port: 9191,
+            timeout: Duration::from_secs(600),
+            fail_open: false,
+            status_on_error: 403,
+            clear_route_cache: false,
+            body: None,
+            protocol: AuthorizationProtocol::Grpc,
+        };
+        assert_eq!(read(given), ProviderKind::Authorization(Arc::new(expected)));
+        assert_eq!(read(json!({ "name": "z", "zipkin": {} })), ProviderKind::Other);
+    }
+
+    #[test]
+    fn logs_are_files_with_a_format() {
+        let log = |given: Value| read(json!({ "name": "log", "envoyFileAccessLog": given }));
+        let usual = ProviderKind::Log(Arc::new(AccessLog::to_file("/dev/stdout")));
+        assert_eq!(log(json!({ "path": "/dev/stdout" })), usual);
+        let labels = json!({ "code": "%RESPONSE_CODE%" });
+        let ProviderKind::Log(json) =
+            log(json!({ "path": "/a", "logFormat": { "labels": labels } }))
+        else {
+            panic!("it is a log")
+        };
+        assert_eq!(json.format, AccessLogFormat::Json(Arc::new(labels)));
+        for (given, part) in [
+            (json!({}), "names no path"),
+            (json!({ "path": "/a", "logFormat": { "text": "50%" } }), "logFormat"),
+            (json!({ "path": 1 }), "envoyFileAccessLog"),
+        ] {
+            let ProviderKind::Broken(fact) = log(given) else { panic!("it can't be written") };
+            assert!(fact.contains(part), "{fact}");
+        }
+    }
+
+    #[test]
+    fn names_of_headers_take_three_forms_and_every_field_counts() {
+        let given = json!({ "name": "o2p", "envoyExtAuthzHttp": {
+            "service": "o2p.local", "port": 4180, "timeout": "1.5s", "pathPrefix": "/check", "failOpen": true,
+            "statusOnError": "503", "clearRouteCache": true,
+            "includeRequestBodyInCheck": { "maxRequestBytes": 64, "allowPartialMessage": true, "packAsBytes": true },
+            "includeHeadersInCheck": ["x-old"], "includeRequestHeadersInCheck": ["Cookie", "x-a-*"],
+            "includeAdditionalHeadersInCheck": { "x-from": "mesh" },
+            "headersToUpstreamOnAllow": ["*-user"], "headersToDownstreamOnDeny": ["*"],
+            "headersToDownstreamOnAllow": ["set-cookie"],
+        } });
+        let ProviderKind::Authorization(provider) = read(given) else { panic!("it can be asked") };
+        let AuthorizationProtocol::Http(request) = &provider.protocol else { panic!("HTTP") };
+        let exact = |name: &str| HeaderNames::Exact(name.to_owned());
+        let prefix = HeaderNames::Prefix("x-a-".to_owned());
+        assert_eq!(request.request_headers, [exact("x-old"), exact("cookie"), prefix]);
+        assert_eq!(request.to_upstream, [HeaderNames::Suffix("-user".to_owned())]);
+        assert_eq!(request.to_client_on_deny, [HeaderNames::Every]);
+        assert_eq!(
+            (provider.timeout, provider.status_on_error),
+            (Duration::from_millis(1500), 503)
+        );
+        assert!(provider.fail_open && provider.clear_route_cache);
+        let body = CheckedBody { max_bytes: 64, partial: true, as_bytes: true };
+        assert_eq!(provider.body, Some(body));
+    }
+
+    #[test]
+    fn one_that_cannot_be_read_is_broken_and_says_why() {
+        let http = |fields: Value| json!({ "name": "a", "envoyExtAuthzHttp": fields });
+        let sound = json!({ "service": "a.b", "port": 80 });
+        let cases = [
+            (http(json!({ "port": 80 })), "names no host"),
+            (http(json!({ "service": "a/b/c", "port": 80 })), "[NAMESPACE/]HOST"),
+            (http(json!({ "service": "a.b", "port": 0 })), "1 to 65535"),
+            (http(json!({ "service": "a.b", "port": 80, "timeout": "0s" })), "more than 0"),
+            (
+                http(json!({ "service": "a.b", "port": 80, "statusOnError": "999" })),
+                "status of refusal",
+            ),
+            (http(json!({ "service": "a.b", "port": 80, "failOpn": true })), "failOpn"),
+            (http(json!({ "service": "a.b", "port": 80, "pathPrefix": "x" })), "begin with /"),
+            (
+                http(json!({ "service": "a.b", "port": 80, "headersToUpstreamOnAllow": ["a b"] })),
+                "no name of a header",
+            ),
+            (
+                http(json!({ "service": "a.b", "port": 80, "includeRequestBodyInCheck": {} })),
+                "maxRequestBytes",
+            ),
+            (json!({ "name": "a_b", "envoyExtAuthzGrpc": sound }), "no DNS name"),
+            (
+                json!({ "name": "a", "envoyExtAuthzGrpc": sound, "envoyExtAuthzHttp": sound }),
+                "both",
+            ),
+            (json!({ "name": "a", "envoyExtAuthzGrpc": sound, "zipkin": {} }), "both"),
+            (
+                json!({ "name": "a", "envoyExtAuthzGrpc": { "service": "a.b", "port": 80, "pathPrefix": "/" } }),
+                "alone",
+            ),
+        ];
+        for (given, part) in cases {
+            match read(given.clone()) {
+                ProviderKind::Broken(fact) => assert!(fact.contains(part), "{given}: {fact}"),
+                other => panic!("{given}: {other:?}"),
+            }
+        }
+    }
+}

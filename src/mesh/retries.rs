@@ -1,0 +1,135 @@
+//! When requests are tried again: as a VirtualService says it, and the mesh for all others. (Istio, "Virtual Service",
+//! `HTTPRetry`, and `MeshConfig.defaultHttpRetryPolicy`.)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::duration::{WrittenDuration, format_duration};
+
+/// When a request is tried again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RetryRule {
+    /// How often; 0 never.
+    pub attempts: u32,
+    /// How long one try may take.
+    pub per_try_timeout: Option<Duration>,
+    /// On what, as Envoy's `x-envoy-retry-on` has it; empty leaves that to the mesh.
+    pub on: Arc<str>,
+    /// On which statuses besides.
+    pub statuses: Box<[u16]>,
+    /// Whether it shall be tried at another locality's endpoints.
+    pub other_localities: bool,
+    /// Whether endpoints that were tried are left out; `None` leaves that to the kind of balancing.
+    pub ignore_previous: Option<bool>,
+    /// The pause before the first repetition; above zero.
+    pub backoff: Option<Duration>,
+}
+
+impl RetryRule {
+    /// In Istio's terms.
+    pub(super) fn to_json(&self) -> Value {
+        let conditions = Some(&*self.on).filter(|on| !on.is_empty()).map(str::to_owned);
+        let statuses = self.statuses.iter().map(ToString::to_string);
+        json!({
+            "attempts": self.attempts,
+            "backoff": self.backoff.map(format_duration),
+            "perTryTimeout": self.per_try_timeout.map(format_duration),
+            "retryIgnorePreviousHosts": self.ignore_previous,
+            "retryOn": conditions.into_iter().chain(statuses).collect::<Vec<_>>().join(","),
+            "retryRemoteLocalities": self.other_localities,
+        })
+    }
+}
+
+/// The same as it is written.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WrittenRetries {
+    attempts: i64,
+    per_try_timeout: Option<WrittenDuration>,
+    retry_on: String,
+    retry_remote_localities: Option<bool>,
+    retry_ignore_previous_hosts: Option<bool>,
+    backoff: Option<WrittenDuration>,
+}
+
+/// A field that can't be followed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RetryFault {
+    /// Its name.
+    pub field: &'static str,
+    /// What is wrong, in words.
+    pub text: String,
+    /// Whether nothing sensible is left.
+    pub is_fatal: bool,
+}
+
+/// What Envoy retries on (Envoy, `x-envoy-retry-on` and `x-envoy-retry-grpc-on`).
+const RETRY_ON: [&str; 18] = [
+    "5xx",
+    "gateway-error",
+    "reset",
+    "reset-before-request",
+    "connect-failure",
+    "envoy-ratelimited",
+    "retriable-4xx",
+    "refused-stream",
+    "retriable-status-codes",
+    "retriable-headers",
+    "http3-post-connect-failure",
+    "cancelled",
+    "deadline-exceeded",
+    "internal",
+    "resource-exhausted",
+    "unavailable",
+    "safe_or_idempotent",
+    "aborted",
+];
+
+impl WrittenRetries {
+    /// What it comes to, and which fields count for nothing.
+    pub fn read(self) -> (RetryRule, Vec<RetryFault>) {
+        let mut faults = Vec::new();
+        let attempts = u32::try_from(self.attempts).unwrap_or_else(|_| {
+            let text = format!("{} is no number of tries", self.attempts);
+            faults.push(RetryFault { field: "attempts", text, is_fatal: true });
+            0
+        });
+        let (mut on, mut statuses) = (Vec::new(), Vec::new());
+        for word in self.retry_on.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            match word.parse::<u16>() {
+                Ok(status) if (100..600).contains(&status) => statuses.push(status),
+                _ => on.push(word),
+            }
+        }
+        if !statuses.is_empty() && !on.contains(&"retriable-status-codes") {
+            on.push("retriable-status-codes");
+        }
+        if let Some(word) = on.iter().find(|word| !RETRY_ON.contains(*word)) {
+            let text = format!("{word:?} is nothing that Envoy knows");
+            faults.push(RetryFault { field: "retryOn", text, is_fatal: false });
+        }
+        let on = on.join(",");
+        let on = if on.contains(|c: char| c.is_control()) { String::new() } else { on };
+        let backoff = self.backoff.map(|backoff| backoff.0).filter(|backoff| {
+            if backoff.is_zero() {
+                let text = "0s is no pause: Envoy's own counts".to_owned();
+                faults.push(RetryFault { field: "backoff", text, is_fatal: false });
+            }
+            !backoff.is_zero()
+        });
+        let rule = RetryRule {
+            attempts,
+            per_try_timeout: self.per_try_timeout.map(|timeout| timeout.0),
+            on: on.into(),
+            statuses: statuses.into(),
+            other_localities: self.retry_remote_localities.unwrap_or_default(),
+            ignore_previous: self.retry_ignore_previous_hosts,
+            backoff,
+        };
+        (rule, faults)
+    }
+}
