@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::enforce::{ActionRules, EnforcedRules};
 use super::matcher::{Atom, MatchedClause, RuleMatcher};
@@ -55,9 +56,12 @@ pub struct AccessDecision {
     pub rule: Option<String>,
     /// Why, where no rule decides.
     pub reason: &'static str,
+    /// The providers that are asked before, by the rules that match, each with the first of these; the request passes if
+    /// none of them denies it, and only then the rest counts.
+    pub asked: Vec<(Arc<str>, String)>,
 }
 
-/// Decides one request: what denies first, then what allows.
+/// Decides one request: what denies first, then what allows. What providers say that are asked before is not known.
 pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision {
     let found = |action: &ActionRules| -> Option<String> {
         let mut rules = action.enforced.iter().flatten();
@@ -76,7 +80,9 @@ pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision 
             "policies that allow select the workload, and none of their rules matches",
         )
     };
-    AccessDecision { verdict, rule, reason }
+    let asked = rules.custom.iter();
+    let asked = asked.filter_map(|(provider, rules)| Some((Arc::clone(provider), found(rules)?)));
+    AccessDecision { verdict, rule, reason, asked: asked.collect() }
 }
 
 /// Why a rule matches or not: the fields that decide it, each with whether it holds.

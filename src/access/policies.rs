@@ -72,6 +72,15 @@ pub struct WorkloadAccess<'a> {
 }
 
 impl<'a> WorkloadAccess<'a> {
+    /// The providers that policies for it would have asked, sorted, each once.
+    pub fn providers(&self) -> BTreeSet<&'a Arc<str>> {
+        let provider = |policy: &&'a Arc<AuthorizationPolicy>| match &policy.action {
+            AuthorizationAction::Custom(provider) => Some(provider),
+            _ => None,
+        };
+        self.policies.iter().filter_map(provider).collect()
+    }
+
     /// Which tokens it believes, sorted by their issuers, each rule once.
     pub fn token_rules(&self) -> Vec<&'a TokenRule> {
         let mut rules: Vec<_> = self.requests.iter().flat_map(|policy| &policy.rules).collect();

@@ -3,14 +3,17 @@
 //! It never says that a token is needed: an AuthorizationPolicy on `requestPrincipals` does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
 use super::fields::{fields, items, present, texts};
 use super::keys::verifying_keys;
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
 use crate::codes;
+use crate::mesh::parse_duration;
 use crate::model::{WorkloadKey, is_header_name};
 
 /// A RequestAuthentication.
@@ -33,8 +36,10 @@ pub struct TokenRule {
     pub issuer: String,
     /// One of these must be in `aud`; none for any.
     pub audiences: Vec<String>,
-    /// The keys, as a JSON Web Key Set; `None` where they are elsewhere, and unknown here.
+    /// The keys, as a JSON Web Key Set; `None` where they are elsewhere, and not known yet.
     pub keys: Option<Arc<str>>,
+    /// Where they are, where the rule doesn't hold them.
+    pub source: Option<KeySource>,
     /// Headers that hold it, each with what stands before it there.
     pub from_headers: Vec<(String, String)>,
     /// Parameters of the query that hold it.
@@ -48,6 +53,11 @@ pub struct TokenRule {
     /// Headers in which it is passed single claims, each with the claim.
     pub claim_headers: Vec<(String, String)>,
 }
+
+/// How long fetching keys may take where nothing is said (Istio's default), and at least and at most.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
+const FETCH_LEAST: Duration = Duration::from_millis(1);
+const FETCH_MOST: Duration = Duration::from_secs(60);
 
 const KNOWN: [&str; 13] = [
     "issuer",
@@ -97,18 +107,58 @@ impl RequestAuthentication {
     /// What of it has another effect than it seems.
     pub(super) fn warnings(&self) -> Vec<AccessFault> {
         let mut warnings = Vec::new();
-        for (at, rule) in self.rules.iter().enumerate() {
-            if rule.keys.is_none() {
-                let text = "keys are not fetched: give them as jwks. Until then tokens of this rule are refused";
-                let path = format!("spec.jwtRules[{at}].jwksUri");
-                warnings.push(AccessFault::warning(&codes::ACCESS_KEYS, path, text));
-            }
-        }
         if self.selector == PolicySelector::Targets {
             let text = "names gateways or services; of the proxies served here none is one";
             warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.targetRefs", text));
         }
         warnings
+    }
+
+    /// The policy with the keys that are known by now.
+    pub(super) fn with_keys(self: &Arc<Self>, fetched: &FetchedKeys) -> Arc<Self> {
+        if self.rules.iter().all(|rule| rule.source.is_none()) {
+            return Arc::clone(self);
+        }
+        let mut policy = (**self).clone();
+        for rule in &mut policy.rules {
+            if let Some(source) = &rule.source {
+                rule.keys = fetched.get(&source.place).and_then(|state| state.keys.clone());
+            }
+        }
+        Arc::new(policy)
+    }
+
+    /// What there is to say of keys that could not be fetched.
+    pub(super) fn key_warnings(&self, fetched: &FetchedKeys) -> Vec<AccessFault> {
+        let nothing = KeyState::default();
+        let of = |(at, rule): (usize, &TokenRule)| {
+            let place = &rule.source.as_ref()?.place;
+            let state = fetched.get(place).unwrap_or(&nothing);
+            let (code, text) = match (&state.keys, &state.trouble) {
+                (Some(_), None) => return None,
+                (Some(_), Some(fact)) => (
+                    &codes::ACCESS_KEYS_FETCH,
+                    format!("{place}: {fact}; the last good keys are in force"),
+                ),
+                (None, Some(fact)) => (
+                    &codes::ACCESS_KEYS,
+                    format!(
+                        "{place}: {fact}; tokens of this rule are refused until there are keys"
+                    ),
+                ),
+                (None, None) => (
+                    &codes::ACCESS_KEYS,
+                    format!("{place}: not fetched yet; tokens of this rule are refused until then"),
+                ),
+            };
+            let field = match place {
+                KeyPlace::Uri(_) => "jwksUri",
+                KeyPlace::Issuer(_) => "issuer",
+            };
+            let path = format!("spec.jwtRules[{at}].{field}");
+            Some(AccessFault::warning(code, path, text))
+        };
+        self.rules.iter().enumerate().filter_map(of).collect()
     }
 
     /// Which it is.
@@ -130,8 +180,20 @@ fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
     if let Some(Err(fact)) = &keys {
         reader.fault("jwks", fact);
     }
+    let place = match (&keys, uri) {
+        (Some(_), _) => None,
+        (None, Some(uri)) => {
+            if !["https://", "http://"].into_iter().any(|scheme| uri.starts_with(scheme)) {
+                reader.fault("jwksUri", "is neither http:// nor https://");
+            }
+            Some(KeyPlace::Uri(uri.into()))
+        }
+        (None, None) => Some(KeyPlace::Issuer(issuer.as_str().into())),
+    };
+    let timeout = reader.timeout();
     let read = TokenRule {
         issuer,
+        source: place.map(|place| KeySource { place, timeout }),
         audiences: reader.texts("audiences"),
         keys: keys.and_then(Result::ok).map(Arc::from),
         from_headers: reader.headers(),
@@ -166,6 +228,21 @@ impl RuleFields<'_, '_> {
             self.fault(field, "expected text");
         }
         text
+    }
+
+    fn timeout(&mut self) -> Duration {
+        match self.text("timeout").as_deref().map(parse_duration) {
+            None => FETCH_TIMEOUT,
+            Some(Ok(timeout)) if (FETCH_LEAST..=FETCH_MOST).contains(&timeout) => timeout,
+            Some(Ok(_)) => {
+                self.fault("timeout", "expected 1ms to 60s");
+                FETCH_TIMEOUT
+            }
+            Some(Err(fact)) => {
+                self.fault("timeout", &fact);
+                FETCH_TIMEOUT
+            }
+        }
     }
 
     fn flag(&mut self, field: &str) -> bool {

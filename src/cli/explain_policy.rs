@@ -70,15 +70,31 @@ pub(super) fn render(answer: &Value) -> String {
         out += "      nobody knows the pod: every policy that restricts holds for it (unverified labels)\n";
     }
     for (name, verdict) in [("http", &answer["http"]), ("tcp", &answer["tcp"])] {
-        out += &format!("{name:<5} {}: {}\n", text(&verdict["verdict"]), text(&verdict["by"]));
+        let asked = items(&verdict["asks"]).iter();
+        let asked: Vec<_> = asked
+            .map(|one| format!("{} (by {})", text(&one["provider"]), text(&one["rule"])))
+            .collect();
+        let given = text(&verdict["verdict"]);
+        let unless = match (&*asked.join(" and "), given == "allow") {
+            ("", _) | (_, false) => String::new(),
+            (asked, true) => format!(", if the provider allows it: {asked}; then"),
+        };
+        out += &format!("{name:<5} {given}{unless}: {}\n", text(&verdict["by"]));
         for step in items(&verdict["steps"]) {
             let tried = if step["dryRun"] == true { ", only tried" } else { "" };
+            let provider = match &step["provider"] {
+                Value::String(provider) => format!(" by provider {provider}"),
+                _ => String::new(),
+            };
             out += &format!(
-                "      {} {}{tried} ({})\n",
+                "      {}{provider} {}{tried} ({})\n",
                 text(&step["action"]),
                 text(&step["policy"]),
                 text(&step["selected"])
             );
+            if let Value::String(fault) = &step["providerFault"] {
+                out += &format!("        nobody can be asked, so it denies: {fault}\n");
+            }
             for rule in items(&step["rules"]) {
                 let matches = if rule["matches"] == true { "matches" } else { "does not match" };
                 out += &format!("        {} {matches}\n", text(&rule["rule"]));

@@ -46,9 +46,12 @@ come in without a certificate.";
 
     /// CUSTOM without a provider that can be asked.
     ACCESS_PROVIDER = "STR0826", "a policy asks a provider that can't be asked",
-        "See docs/guide/access.md for what is supported, and use ALLOW and DENY meanwhile.", "\
-What the rules of the policy match is denied: nobody can be asked whether it may pass, and without an answer
-nothing passes.";
+        "Correct extensionProviders in the mesh config, or what keeps its service from being reached.", "\
+What the rules of the policy match is denied: nobody can be asked whether it may pass, and without an
+answer nothing passes. The provider is looked for by its name in extensionProviders of the mesh config,
+where it must be one alone, an envoyExtAuthzHttp or envoyExtAuthzGrpc of which everything can be read. Its
+service must be known and visible to the workloads that ask, and have the port. Rules of such policies are
+named in the logs of proxies with the end -deny-due-to-bad-CUSTOM-action.";
 
     /// An older policy of the same level.
     ACCESS_SHADOWED = "STR0827", "an older PeerAuthentication counts in place of this one",
@@ -64,10 +67,11 @@ for nobody until such a workload comes.";
 
     /// jwksUri.
     ACCESS_KEYS = "STR0829", "the keys of a token rule are not known",
-        "Give the keys in the rule, as jwks: what the jwksUri answers.", "\
-Proxies are sent the keys by which tokens are verified, and Strait doesn't fetch them. Tokens of a rule that
-names only where its keys are (jwksUri), or whose issuer would have to be asked, are refused with 401.
-Requests without a token pass as before, and are judged by AuthorizationPolicies.";
+        "See what keeps them from being fetched: strait check config; or give them in the rule, as jwks.", "\
+Proxies are sent the keys by which tokens are verified. Those of a rule that names where they are
+(jwksUri), or only its issuer, are fetched by Strait, and have never been fetched so far. Tokens of the
+rule are refused with 401 until they are. Requests without a token pass as before, and are judged by
+AuthorizationPolicies.";
 
     /// A server of gRPC's own library, and what it can't look at.
     ACCESS_ON_LIBRARY = "STR0830", "a gRPC server without a proxy can't look at a part of a policy",
@@ -83,4 +87,20 @@ refused for one.";
         "Give its bootstrap certificate_providers (strait proxy bootstrap --grpc), or make the workload PERMISSIVE.", "\
 Its PeerAuthentication says STRICT, and its library has no certificate, so it can't speak mTLS. It is sent a
 listener that refuses every request (PERMISSION_DENIED) rather than one that takes plain text.";
+
+    /// CUSTOM by HTTP on what is no HTTP.
+    ACCESS_PROVIDER_OF_REQUESTS = "STR0832", "a provider that speaks HTTP is not asked about connections",
+        "Name the ports of HTTP in the rules, DENY the others, or use a provider that speaks gRPC.", "\
+A provider of the kind envoyExtAuthzHttp is asked about requests of HTTP alone. On a port that is not
+HTTP, or whose protocol nobody declares, a connection that the rules of the policy match passes without
+anybody being asked. One of the kind envoyExtAuthzGrpc is asked about both.";
+
+    /// Keys that are known can't be fetched again.
+    ACCESS_KEYS_FETCH = "STR0833", "the keys of tokens can't be fetched",
+        "Try what is named from where Strait runs: curl -v URL; roots of your own: --jwks-roots FILE.", "\
+What was last fetched of a jwksUri, or of what an issuer names, stays in force; keys that the issuer has
+made since then are not known, and tokens signed by them are refused. It is tried again after a second,
+then ever later, up to an hour. Addresses of the host itself, of the link (where clouds have their
+metadata service) and those that --jwks-deny names are never dialled, redirects stay within http or https,
+and an answer is read up to 1 MiB.";
 }

@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{
     AccessDecision, AccessRequest, AccessVerdict, AuthorizationAction, AuthorizationPolicy,
-    PeerMode, PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode, WireForm, decide,
-    enforced, rule_steps,
+    AuthorizationRule, PeerMode, PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode,
+    ProviderReach, RequestTest, WireForm, decide, enforced, rule_steps,
 };
 use crate::codes;
 use crate::model::{Namespace, Proxy, labels_match};
 use crate::push::PushContext;
+use crate::push::authorizers::Authorizers;
 
 /// A request that somebody asks about.
 #[derive(Debug, Clone, Default)]
@@ -60,8 +61,20 @@ pub struct VerdictLine {
     pub verdict: &'static str,
     /// The policy or rule that decides, or why none does.
     pub by: String,
+    /// The providers that are asked first, by CUSTOM: each must allow it, and what it will say is not known here, so that
+    /// the verdict is what holds if it does.
+    pub asks: Vec<AskedProvider>,
     /// Every policy for the workload, in order, with its rules.
     pub steps: Vec<Value>,
+}
+
+/// A provider that is asked about a request.
+#[derive(Debug, Serialize)]
+pub struct AskedProvider {
+    /// Its name in `extensionProviders`.
+    pub provider: String,
+    /// The rule by which it is asked.
+    pub rule: String,
 }
 
 /// Explains what becomes of a request to the workload of `proxy`.
@@ -89,13 +102,15 @@ pub fn explain_policy(
         ..AccessRequest::default()
     };
     let trust = context.trust_bundle();
+    let authorizers = Authorizers::of(context, proxy, &access);
+    let providers = authorizers.reach();
     // A library enforces for itself, and takes nothing but requests.
     let forms = match proxy.is_proxyless() {
         true => [WireForm::Grpc; 2],
         false => [WireForm::Http, WireForm::Tcp],
     };
     let verdict = |form| {
-        let rules = enforced(&access, form, &trust);
+        let rules = enforced(&access, form, &trust, &providers);
         let in_form = match form {
             WireForm::Http | WireForm::Grpc => request.clone(),
             WireForm::Tcp => {
@@ -105,10 +120,8 @@ pub fn explain_policy(
         let steps = access.policies.iter().map(|policy| {
             let of_policy =
                 crate::access::WorkloadAccess { policies: vec![*policy], ..access.clone() };
-            let own = enforced(&of_policy, form, &trust);
-            let own = [&own.audit, &own.deny, &own.allow];
-            let rules = own.into_iter().flat_map(|action| action.rules());
-            let rules = rules.map(|rule| {
+            let own = enforced(&of_policy, form, &trust, &providers);
+            let rules = own.rules().map(|rule| {
                 let fields = rule_steps(rule, &in_form).into_iter();
                 json!({
                     "rule": rule.key,
@@ -121,6 +134,14 @@ pub fn explain_policy(
                 "policy": policy.policy_name().to_string(),
                 "action": policy.action.as_str(),
                 "dryRun": policy.dry_run,
+                "provider": match &policy.action {
+                    AuthorizationAction::Custom(name) => Some(name),
+                    _ => None,
+                },
+                "providerFault": match &policy.action {
+                    AuthorizationAction::Custom(name) => authorizers.fault(name).map(ToString::to_string),
+                    _ => None,
+                },
                 "selected": selected_because(context, policy, proxy),
                 "rules": rules.collect::<Vec<_>>(),
             })
@@ -129,7 +150,7 @@ pub fn explain_policy(
             let code = &codes::ACCESS_WITHOUT_CERTIFICATE;
             let by = format!("{}: {}: {}", code.id, by(mode), code.title);
             let (verdict, steps) = (AccessVerdict::Deny.as_str(), steps.collect());
-            return VerdictLine { verdict, by, steps };
+            return VerdictLine { verdict, by, asks: Vec::new(), steps };
         }
         line(decide(&rules, &in_form), mode, identity.is_some(), steps.collect())
     };
@@ -154,10 +175,13 @@ fn line(
 ) -> VerdictLine {
     if mode.mode == PeerMode::Strict && !has_identity {
         let by = format!("{}: STRICT takes no plain text", by(mode));
-        return VerdictLine { verdict: AccessVerdict::Deny.as_str(), by, steps };
+        let verdict = AccessVerdict::Deny.as_str();
+        return VerdictLine { verdict, by, asks: Vec::new(), steps };
     }
     let by = decision.rule.unwrap_or_else(|| decision.reason.to_owned());
-    VerdictLine { verdict: decision.verdict.as_str(), by, steps }
+    let asks = decision.asked.into_iter();
+    let asks = asks.map(|(provider, rule)| AskedProvider { provider: provider.to_string(), rule });
+    VerdictLine { verdict: decision.verdict.as_str(), by, asks: asks.collect(), steps }
 }
 
 /// Who calls, as its certificate says.
@@ -221,7 +245,10 @@ pub(super) fn policy_states(
         };
         let told = report.faults.iter();
         let told = told.map(|fault| ConfigReason::new(fault.code, &*fault.path, &*fault.text));
-        let found = warnings(context, name).into_iter().chain(on_libraries(context, name, proxies));
+        let found = warnings(context, name)
+            .into_iter()
+            .chain(on_libraries(context, name, proxies))
+            .chain(of_provider(context, name, proxies));
         let of_workloads = |code: &codes::Code| *code == codes::ACCESS_SELECTS_NOBODY;
         let found = found.filter(|(code, ..)| workloads_known || !of_workloads(code));
         let found = found.map(|(code, path, text)| ConfigReason::new(code, path, text));
@@ -295,18 +322,10 @@ fn warnings(
     let Some(policy) = policy.filter(|_| name.kind == PolicyKind::Authorization) else {
         return found;
     };
-    if let AuthorizationAction::Custom(provider) = &policy.action {
-        let text = format!("provider {provider} can't be asked: what the rules match is denied");
-        found.push((&codes::ACCESS_PROVIDER, "spec.provider".to_owned(), text));
-    }
     let denies = policy.action == AuthorizationAction::Deny;
     for rule in &policy.rules {
         let http = rule.clauses().find(|one| one.any.iter().any(|test| test.is_http()));
-        let names_ports = rule.clauses().any(|one| {
-            !one.negated
-                && one.any.iter().all(|test| matches!(test, crate::access::RequestTest::Port(_)))
-        });
-        if let Some(http) = http.filter(|_| denies && !names_ports) {
+        if let Some(http) = http.filter(|_| denies && !names_ports(rule)) {
             let text = "on ports that are not HTTP the rule goes without it, and denies every connection that the \
                         rest of the rule fits";
             let path = format!("spec.{}", http.path);
@@ -323,6 +342,59 @@ fn warnings(
         }
     }
     found
+}
+
+/// Whether a rule is for ports that it names.
+fn names_ports(rule: &AuthorizationRule) -> bool {
+    rule.clauses()
+        .any(|one| !one.negated && one.any.iter().all(|test| matches!(test, RequestTest::Port(_))))
+}
+
+/// What keeps the provider that a policy has asked from being asked, by whom, or about what.
+fn of_provider(
+    context: &PushContext,
+    name: &PolicyName,
+    proxies: &[&Proxy],
+) -> Option<(&'static codes::Code, String, String)> {
+    let policy = context.access.authorization(&name.object)?;
+    let AuthorizationAction::Custom(provider) = &policy.action else { return None };
+    if name.kind != PolicyKind::Authorization {
+        return None;
+    }
+    let path = "spec.provider".to_owned();
+    let asking: Vec<_> = proxies
+        .iter()
+        .filter(|proxy| !proxy.is_proxyless() && is_for(context, name, proxy))
+        .map(|proxy| context.authorizer(provider, proxy.namespace(), &proxy.cluster))
+        .collect();
+    let found = if asking.is_empty() {
+        let cluster = context.settings.config_cluster.clone().unwrap_or_default();
+        vec![context.authorizer(provider, &policy.name.namespace, &cluster)]
+    } else {
+        asking
+    };
+    let faults = found.iter().filter(|found| found.is_err()).count();
+    if let Some(fault) = found.iter().find_map(|found| found.as_ref().err()) {
+        let by = if faults < found.len() {
+            format!(" by {faults} of {}", found.len())
+        } else {
+            String::new()
+        };
+        let text = format!(
+            "provider {provider} can't be asked{by}, and what the rules match is denied there: {fault}"
+        );
+        return Some((&codes::ACCESS_PROVIDER, path, text));
+    }
+    let is_of_requests =
+        found.iter().flatten().any(|found| found.reach() == ProviderReach::Requests);
+    let everywhere = policy.rules.iter().any(|rule| !names_ports(rule));
+    (is_of_requests && everywhere).then(|| {
+        let text = format!(
+            "provider {provider} speaks HTTP: it is not asked about connections to ports that are not HTTP, and they \
+             pass as if this policy were not there"
+        );
+        (&codes::ACCESS_PROVIDER_OF_REQUESTS, path, text)
+    })
 }
 
 /// What a policy comes to on servers that are gRPC's own library, where that is less than it says.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
-use super::context::Private;
+use super::context::{Private, PushContext};
 use super::interest::Dep;
 use crate::access::{AccessPolicies, AccessSubject, PeerMode};
 use crate::aggregate::MergedService;
@@ -106,5 +106,36 @@ impl AccessState {
             let subject = AccessSubject { namespace, labels, is_known: true };
             self.policies.modes(subject).of_port(endpoint.port).mode == PeerMode::Disable
         });
+    }
+}
+
+impl PushContext {
+    /// The same mesh with other access policies, as the event loop comes to it.
+    #[must_use]
+    pub fn with_access(&self, policies: Arc<AccessPolicies>) -> Self {
+        let spaces = policies.changed_modes(&self.access);
+        let state = AccessState { published: Arc::clone(&self.access), policies };
+        let mut hosts = BTreeSet::new();
+        state.stale_hosts(&spaces, &self.services, &self.private, &mut hosts);
+        let mut next = Self { access: state.policies(), ..self.clone() };
+        let spoken = |service: &MergedService| {
+            let mut service = service.clone();
+            service.speak_as_reported();
+            state.speak(&mut service, &self.workloads);
+            Arc::new(service)
+        };
+        for host in hosts {
+            match host.split_private() {
+                Some((host, namespace)) => {
+                    let held = next.private.get_mut(&host).and_then(|own| own.get_mut(&namespace));
+                    held.into_iter().for_each(|service| *service = spoken(service));
+                }
+                None => {
+                    let held = next.services.get_mut(&host);
+                    held.into_iter().for_each(|service| *service = spoken(service));
+                }
+            }
+        }
+        next
     }
 }

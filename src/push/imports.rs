@@ -4,30 +4,50 @@ use super::context::PushContext;
 use super::view_key::ViewKey;
 use crate::aggregate::MergedService;
 use crate::traffic::HostPattern;
+use crate::traffic::sidecar::ImportScope;
 
-impl ViewKey {
-    /// Whether a client is given a service at some port: it is in its scope, or rules that are lead there.
-    pub fn imports(&self, context: &PushContext, service: &MergedService) -> bool {
-        self.is_given(context, service, None)
+/// What a client is given: what is in its scope, and where rules that are lead.
+#[derive(Clone, Copy)]
+pub struct Imports<'a> {
+    context: &'a PushContext,
+    view: &'a ViewKey,
+    scope: ImportScope<'a>,
+}
+
+impl<'a> Imports<'a> {
+    /// Of a client that follows Sidecars.
+    pub fn of(context: &'a PushContext, view: &'a ViewKey) -> Self {
+        let scope = context.traffic.scope(&view.namespace, &view.selection);
+        Self { context, view, scope }
+    }
+
+    /// Whether it is given a service at some port.
+    pub fn has(&self, service: &MergedService) -> bool {
+        self.is_in_scope(service, |scope, host| scope.includes(host, &service.primary.namespace))
     }
 
     /// Whether it is given it at that port.
-    pub fn imports_port(&self, context: &PushContext, service: &MergedService, port: u16) -> bool {
-        self.is_given(context, service, Some(port))
+    pub fn has_port(&self, service: &MergedService, port: u16) -> bool {
+        if !self.scope.is_by_port() {
+            return self.has(service);
+        }
+        let owner = &service.primary.namespace;
+        self.is_in_scope(service, |scope, host| scope.includes_port(host, owner, port))
     }
 
-    fn is_given(&self, context: &PushContext, service: &MergedService, port: Option<u16>) -> bool {
-        let scope = context.traffic.scope(&self.namespace, &self.selection);
-        if scope.sidecar().is_none() {
-            return true;
-        }
-        let (host, owner) =
-            (HostPattern::of_service(service.hostname()), &service.primary.namespace);
-        let is_in_scope = match port {
-            None => scope.includes(&host, owner),
-            Some(port) => scope.includes_port(&host, owner, port),
-        };
-        is_in_scope
-            || context.traffic.leads_to(service.hostname(), &self.namespace, &self.selection)
+    /// Whether services that it is given may be without some of their ports.
+    pub fn is_by_port(&self) -> bool {
+        self.scope.is_by_port()
+    }
+
+    fn is_in_scope(
+        &self,
+        service: &MergedService,
+        includes: impl FnOnce(&ImportScope<'_>, &HostPattern) -> bool,
+    ) -> bool {
+        let Self { context, view, scope } = self;
+        scope.sidecar().is_none()
+            || includes(scope, &HostPattern::of_service(service.hostname()))
+            || context.traffic.leads_to(service.hostname(), &view.namespace, &view.selection)
     }
 }

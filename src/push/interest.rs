@@ -43,6 +43,8 @@ pub enum Dep {
     Selectors,
     /// What of the mesh proxies of a namespace are given.
     Imports(Namespace),
+    /// What proxies of a namespace write of requests.
+    Logging(Namespace),
     /// What routers take in as Gateways and the rules bound to them say.
     Gateways,
     /// Which machines and nodes there are, and what is known of them.
@@ -328,11 +330,12 @@ impl Interest {
             marked.extend(told.map(|(stream, _)| stream));
         }
         if changes.is_of_access() && !changes.is_everything() {
-            let listeners =
-                SeenChanges { lists: Wildcard::Listeners.into(), ..SeenChanges::default() };
+            // Policies may have a provider asked that nothing else leads to.
+            let lists = [Wildcard::Listeners, Wildcard::Clusters].into_iter().collect();
+            let guarded = SeenChanges { lists, ..SeenChanges::default() };
             let told = table.streams.iter().filter(|(stream, listener)| {
                 !changes.has_same_access(*stream, listener.stand.as_ref())
-                    && listener.pending.add(listener, Some(&listeners))
+                    && listener.pending.add(listener, Some(&guarded))
             });
             marked.extend(told.map(|(stream, _)| stream));
         }

@@ -4,11 +4,12 @@
 mod access_state;
 pub mod addresses;
 mod assignment;
+pub mod authorizers;
 pub mod context;
 mod debounce;
 mod effect;
 pub mod event_loop;
-mod imports;
+pub mod imports;
 pub mod interest;
 mod joins;
 mod locality_priority;

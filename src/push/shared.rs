@@ -6,12 +6,9 @@ use std::sync::Arc;
 use super::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Disagreement, Hostname, Resolution, Service, SharedService, SharedServices,
-    WorkloadKey,
+    CLUSTERSET, ClusterId, Disagreement, Hostname, Resolution, Service, SharedService,
+    SharedServices, WorkloadKey,
 };
-
-/// The domain of services that are the same in all clusters of a set.
-const CLUSTERSET: &str = "clusterset.local";
 
 /// What is shared in this version of the mesh; with `auto` also what clusters shall export beyond what they
 /// do: everything but what stays in its cluster anyway.

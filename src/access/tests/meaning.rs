@@ -130,6 +130,46 @@ fn what_a_provider_would_be_asked_about_is_denied() {
     assert_eq!(found, [true, false, false]);
 }
 
+/// What a provider can be asked about is its own to decide, in the place of the rules; what it can't be asked about passes
+/// over HTTP's providers and is denied over none.
+#[test]
+fn a_provider_is_asked_about_what_its_rules_match_and_about_nothing_else() {
+    let asks = |name: &str, provider: &str, path: &str| {
+        let rules = to(json!({ "paths": [path] }));
+        let action =
+            json!({ "action": "CUSTOM", "provider": { "name": provider }, "rules": rules });
+        policy(name, action)
+    };
+    let mut tried = asks("t", "http", "/tried");
+    tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
+    let all = [asks("a", "http", "/a"), asks("b", "grpc", "/b"), asks("c", "gone", "/c"), tried];
+    let policies = index().hold(all);
+    let labels = labels(&[("app", "web")]);
+    let subject = AccessSubject { namespace: &"shop".into(), labels: &labels, is_known: true };
+    let access = policies.of(subject);
+    let providers: ReachableProviders =
+        [("http", ProviderReach::Requests), ("grpc", ProviderReach::Everything)]
+            .map(|(name, reach)| (name.into(), reach))
+            .into();
+    let decided = |form, path: &str| {
+        let decision =
+            decide(&enforced(&access, form, &trust(), &providers), &request("client", path));
+        let asked: Vec<_> = decision.asked.iter().map(|(name, _)| name.to_string()).collect();
+        (decision.verdict.as_str(), asked, decision.rule.unwrap_or_default())
+    };
+    let none = || Vec::<String>::new();
+    let denied =
+        |path: &str| format!("ns[shop]-policy[{path}]-rule[0]-deny-due-to-bad-CUSTOM-action");
+    assert_eq!(decided(WireForm::Http, "/a"), ("allow", vec!["http".to_owned()], String::new()));
+    assert_eq!(decided(WireForm::Http, "/b"), ("allow", vec!["grpc".to_owned()], String::new()));
+    assert_eq!(decided(WireForm::Http, "/c"), ("deny", none(), denied("c")));
+    assert_eq!(decided(WireForm::Http, "/tried"), ("allow", none(), String::new()));
+    // Of a connection nothing is known: who can be asked is, by what is left of the rules.
+    assert_eq!(decided(WireForm::Tcp, "/"), ("deny", vec!["grpc".to_owned()], denied("c")));
+    let (_, _, rule) = decided(WireForm::Grpc, "/a");
+    assert_eq!(rule, denied("a"), "a library asks nobody");
+}
+
 /// F-3: a rule that denies and has a key that nobody knows.
 #[test]
 fn a_rule_that_denies_does_not_vanish_where_a_condition_cannot_be_read() {

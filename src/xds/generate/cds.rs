@@ -109,19 +109,26 @@ impl ServicePart<'_> {
     }
 }
 
-/// What has an upstream cluster of a port: the service, and each of its subsets.
+/// What has an upstream cluster of a port: the service, and each of its subsets. The mesh `upgrades` HTTP or doesn't.
 fn parts<'r>(
     rules: &RulesForHost,
     rule: Option<&'r DestinationRule>,
     service: &MergedService,
     port: &Port,
+    upgrades: bool,
 ) -> Vec<ServicePart<'r>> {
     let names = rule.into_iter().flat_map(|rule| rule.subsets.keys().map(|name| &**name));
     let part = |subset| {
         let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
         let abroad = if is_known_to_gateways(rules, rule, service, subset) { subset } else { "" };
         let filter = SubsetFilter::new(rules, rule, service, subset).unwrap_or_default();
-        ServicePart { subset, abroad, filter, port: policy::spoken(port, &policy), policy }
+        ServicePart {
+            subset,
+            abroad,
+            filter,
+            port: policy::spoken(port, &policy, upgrades),
+            policy,
+        }
     };
     std::iter::once("").chain(names).map(part).collect()
 }
@@ -137,7 +144,8 @@ impl ClusterInputs<'_> {
         let ports = service.ports_in(&self.view.cluster);
         let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
         let rule = self.view.rule(&rules, service);
-        let parts = proxied.flat_map(|port| parts(&rules, rule, service, port));
+        let upgrades = self.context.mesh.h2_upgrade;
+        let parts = proxied.flat_map(|port| parts(&rules, rule, service, port, upgrades));
         let is_client = self.view.role == Role::Client;
         let parts = parts.filter(|part| !is_client || tls::can_speak(&part.policy));
         match self.view.role {

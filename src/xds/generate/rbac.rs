@@ -14,11 +14,12 @@ use strait_proto::envoy::envoy::extensions::path::r#match::uri_template::v3::Uri
 use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::google::protobuf::{Any, UInt32Value};
 
-use super::{any, jwt};
+use super::{any, ext_authz, jwt};
 use crate::access::{
-    ActionRules, Atom, EnforcedRules, MatchedClause, RuleMatcher, TextPart, TextPattern,
-    TrustBundle, WireForm, WorkloadAccess, enforced,
+    ActionRules, Atom, EnforcedRules, MatchedClause, ReachableProviders, RuleMatcher, TextPart,
+    TextPattern, TrustBundle, WireForm, WorkloadAccess, enforced,
 };
+use crate::push::authorizers::{Authorizer, Authorizers};
 
 const HTTP: &str = "envoy.filters.http.rbac";
 const HTTP_TYPE: &str = "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC";
@@ -37,27 +38,91 @@ pub(super) struct AccessFilters {
 }
 
 impl AccessFilters {
-    /// Those of a workload.
-    pub(super) fn of(access: &WorkloadAccess<'_>, trust: &TrustBundle) -> Self {
+    /// Those of a workload, whose proxy can ask these providers.
+    pub(super) fn of(
+        access: &WorkloadAccess<'_>,
+        trust: &TrustBundle,
+        authorizers: &Authorizers<'_>,
+    ) -> Self {
         if access.policies.is_empty() && access.requests.is_empty() {
             return Self::default();
         }
         // Who calls is found out before it is judged.
         let tokens = jwt::filter(&access.token_rules());
-        let requests = enforced(access, WireForm::Http, trust);
-        let connections = enforced(access, WireForm::Tcp, trust);
+        let providers = authorizers.reach();
+        let requests = enforced(access, WireForm::Http, trust, &providers);
+        let connections = enforced(access, WireForm::Tcp, trust, &providers);
+        let asked = each_provider(&requests, authorizers).flat_map(|(name, provider, rules)| {
+            let [tried, noted] = noted_rules(name, rules).map(|rules| rules.map(http_rules));
+            let ask = noted.is_some().then(|| ext_authz::http_filter(name, provider));
+            [tried, noted, ask].into_iter().flatten()
+        });
+        let asked_of = each_provider(&connections, authorizers);
+        let asked_of = asked_of.flat_map(|(name, provider, rules)| {
+            let [tried, noted] = noted_rules(name, rules).map(|rules| rules.map(network_rules));
+            let ask = noted.is_some().then(|| ext_authz::network_filter(name, provider)).flatten();
+            [tried, noted, ask].into_iter().flatten()
+        });
+        let judged = each_action(&requests).map(http_filter);
         Self {
             looks_at_paths: requests.looks_at_paths(),
-            http: tokens.into_iter().chain(each_action(&requests).map(http_filter)).collect(),
-            network: each_action(&connections).map(network_filter).collect(),
+            http: asked.chain(tokens).chain(judged).collect(),
+            network: asked_of.chain(each_action(&connections).map(network_filter)).collect(),
         }
     }
+}
+
+/// The rules by which providers are asked, with how that is done.
+fn each_provider<'r>(
+    rules: &'r EnforcedRules,
+    authorizers: &'r Authorizers<'r>,
+) -> impl Iterator<Item = (&'r str, &'r Authorizer<'r>, &'r ActionRules)> {
+    authorizers
+        .reachable()
+        .filter_map(|(name, authorizer)| Some((&**name, authorizer, rules.custom.get(name)?)))
+}
+
+/// Rules that decide nothing: what they match is noted under keys that begin so.
+struct NotedRules {
+    prefix: String,
+    rules: OrderedRbac,
+}
+
+/// A provider's rules that are only tried, and those by which it is asked.
+fn noted_rules(provider: &str, rules: &ActionRules) -> [Option<NotedRules>; 2] {
+    let noted = |prefix: String, rules: &Option<Vec<RuleMatcher>>| {
+        let mut rules = of_action(rbac::rbac::Action::Deny, rules.as_deref())?;
+        let policies = std::mem::take(&mut rules.policies).into_iter();
+        let named = policies.map(|(key, rule)| (format!("istio-ext-authz-{provider}-{key}"), rule));
+        Some(NotedRules { prefix, rules: OrderedRbac { policies: named.collect(), ..rules } })
+    };
+    [
+        noted(ext_authz::tried_prefix(provider), &rules.tried),
+        noted(ext_authz::stat_prefix(provider), &rules.enforced),
+    ]
+}
+
+fn http_rules(noted: NotedRules) -> hcm::HttpFilter {
+    http_rbac(HttpRbac {
+        rules: None,
+        shadow_rules: Some(noted.rules),
+        shadow_rules_stat_prefix: noted.prefix,
+    })
+}
+
+fn network_rules(noted: NotedRules) -> listener::Filter {
+    network_rbac(NetworkRbac {
+        rules: None,
+        shadow_rules: Some(noted.rules),
+        shadow_rules_stat_prefix: noted.prefix,
+        stat_prefix: "tcp.".into(),
+    })
 }
 
 /// The filters of a server that is gRPC's own library, before the one that answers. It takes no two of one name, and does
 /// nothing with rules that are only tried (gRFC A41).
 pub(super) fn of_library(access: &WorkloadAccess<'_>, trust: &TrustBundle) -> Vec<hcm::HttpFilter> {
-    let rules = enforced(access, WireForm::Grpc, trust);
+    let rules = enforced(access, WireForm::Grpc, trust, &ReachableProviders::new());
     let action = |action, name, rules: &ActionRules| {
         Some(library_filter(name, of_action(action, rules.enforced.as_deref())?))
     };
@@ -127,6 +192,10 @@ fn http_filter(
         shadow_rules_stat_prefix: if shadow.is_some() { tried.into() } else { String::new() },
         shadow_rules: shadow,
     };
+    http_rbac(config)
+}
+
+fn http_rbac(config: HttpRbac) -> hcm::HttpFilter {
     let config = Any { type_url: HTTP_TYPE.into(), value: config.encode_to_vec() };
     hcm::HttpFilter {
         name: HTTP.into(),
@@ -145,6 +214,10 @@ fn network_filter(
         shadow_rules: shadow,
         stat_prefix: "tcp.".into(),
     };
+    network_rbac(config)
+}
+
+fn network_rbac(config: NetworkRbac) -> listener::Filter {
     let config = Any { type_url: NETWORK_TYPE.into(), value: config.encode_to_vec() };
     listener::Filter {
         name: NETWORK.into(),

@@ -13,8 +13,8 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 use super::TrafficSettings;
 use super::inbound::ACCEPTED_ALPN;
 use super::parts::{
-    Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, normalizing,
-    routes_named, tls_inspector, wildcards,
+    Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, log_of_refused,
+    normalizing, routes_named, tls_inspector, wildcards,
 };
 use super::ruled::ConnectionRules;
 use crate::traffic::HostPattern;
@@ -68,6 +68,7 @@ impl IngressListeners<'_> {
         let listener = listener::Listener {
             filter_chains,
             listener_filters: is_beside_tls.then(tls_inspector).into_iter().collect(),
+            access_log: log_of_refused(self.settings),
             traffic_direction: TrafficDirection::Outbound.into(),
             ..listening_on(name.clone(), &addresses, port.number)?
         };

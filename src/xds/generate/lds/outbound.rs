@@ -4,6 +4,7 @@
 //! | port | listener | leads to |
 //! |---|---|---|
 //! | HTTP | `0.0.0.0_PORT`, one for all services | the route `PORT`; what isn't HTTP passes |
+//! | HTTP, of a service that is told apart by address | `VIP_PORT` as well | the route `HOST:PORT`; what isn't HTTP passes |
 //! | bytes, TLS | `VIP_PORT` | the upstream cluster |
 //! | the same, at a range of addresses | a chain of `0.0.0.0_PORT` | the upstream cluster |
 //! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept or unknown ones don't pass | the upstream cluster |
@@ -26,7 +27,7 @@ use super::parts::{
 use super::ruled::{ConnectionRules, RuledConnections};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::aggregate::MergedService;
-use crate::model::{ClusterId, Hostname, Port, Protocol, Resolution};
+use crate::model::{CLUSTERSET, ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
@@ -56,16 +57,20 @@ pub(in crate::xds::generate) fn shared(
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
     let mut at_address = BTreeMap::new();
     for (service, vips) in &addresses.services {
+        let is_addressed = is_addressed(context, class, service);
         for port in proxied(service, cluster) {
-            if port.protocol.is_http() {
-                let wanted = any_address.entry(port.number).or_default();
-                wanted.http = true;
-                wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
-            } else {
+            let is_http = port.protocol.is_http();
+            if !is_http || is_addressed {
                 for vip in vips.iter().filter(|vip| vip.has(port.number)) {
                     let place = (vip.address, port.number);
                     at_address.entry(place).or_insert((service, port));
                 }
+            }
+            if is_http {
+                let wanted = any_address.entry(port.number).or_default();
+                wanted.http = true;
+                wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
+            } else {
                 if has_no_known_address(service) {
                     let kept = service.primary.resolution == Resolution::Passthrough;
                     if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
@@ -91,6 +96,9 @@ pub(in crate::xds::generate) fn shared(
         any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
     listeners.extend(at_address.into_iter().filter_map(|((address, number), (service, port))| {
+        if port.protocol.is_http() {
+            return for_requests(&settings, (address, number), (service, port));
+        }
         let ruled = rules.of(service.hostname(), port, Some(address)).unwrap_or_default();
         let rest = || rules.to_service(service, port);
         for_one_service(&settings, (address, number), (service, port), ruled, rest)
@@ -145,7 +153,8 @@ pub(super) fn pods(
         let rule = view.rule(&rules, service);
         let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved("", port.number)));
         let limits = limits.unwrap_or_default();
-        let key = (at.0, at.1, service.hostname().clone(), port.number, port.protocol, limits);
+        let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
+        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs);
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits);
@@ -327,7 +336,33 @@ fn for_one_service(
     Some(detect(settings, vec![http_inspector()], listener))
 }
 
-/// Requests to one service, of a port whose protocol is found out.
+/// Whether requests to a service are told by its addresses, whatever host they name.
+fn is_addressed(context: &PushContext, class: &Class, service: &MergedService) -> bool {
+    let (host, namespace) = (service.hostname(), &service.primary.namespace);
+    let is_of_clusters = [context.settings.domain.as_str(), CLUSTERSET]
+        .iter()
+        .any(|domain| host.service_in(domain).is_some());
+    is_of_clusters && context.traffic.addressed.contains(namespace, &class.namespace)
+}
+
+/// A listener for requests to an address that belongs to one service. What isn't HTTP passes, as it does elsewhere.
+fn for_requests(
+    settings: &TrafficSettings,
+    (address, number): (IpAddr, u16),
+    (service, port): (&MergedService, &Port),
+) -> Option<listener::Listener> {
+    let name = name(address, number);
+    let manager = one_service(settings, &name, service, port);
+    let requests = chain("http", Some(found(PLAIN, &PLAIN_HTTP)), http(&manager));
+    let listener = listener::Listener {
+        filter_chains: vec![requests],
+        default_filter_chain: Some(unknown("PassthroughFilterChain", settings)),
+        ..handed_over(name, &[address], number)?
+    };
+    Some(detect(settings, vec![http_inspector()], listener))
+}
+
+/// Requests to one service.
 fn one_service(
     settings: &TrafficSettings,
     listener: &str,
@@ -337,7 +372,7 @@ fn one_service(
     Http {
         stat_prefix: format!("outbound_{listener}"),
         routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
-        grpc_web: false,
+        grpc_web: port.protocol == Protocol::GrpcWeb,
         routed: true,
         guards: Vec::new(),
     }

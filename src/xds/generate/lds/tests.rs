@@ -1,5 +1,7 @@
 mod access;
 mod access_envoy;
+mod authorizers;
+mod authorizers_envoy;
 mod envoy;
 mod steps;
 

@@ -27,7 +27,7 @@ const CALLS: usize = 30;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The Envoys there are: the newest, and one of the oldest that are served.
-fn envoys() -> Vec<PathBuf> {
+pub(super) fn envoys() -> Vec<PathBuf> {
     let newest = envoy();
     let old =
         newest.as_ref().and_then(|path| Some(path.parent()?.parent()?.join("envoy-1.36/envoy")));
@@ -190,6 +190,21 @@ async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -
     answer.truncate(read);
     let answer = String::from_utf8_lossy(&answer);
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default()
+}
+
+/// Sends a request; all that comes back, as far as it does.
+pub(super) async fn answered_whole(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    head: &str,
+) -> String {
+    let mut answer = Vec::new();
+    let exchange = async {
+        stream.write_all(head.as_bytes()).await?;
+        // Who denies a connection may reset it.
+        stream.read_to_end(&mut answer).await
+    };
+    let _ = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 fn connector(authority: &Authority, identity: &str) -> tokio_rustls::TlsConnector {

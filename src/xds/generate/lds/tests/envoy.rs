@@ -6,6 +6,8 @@ mod rules;
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rcgen::{
@@ -17,8 +19,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::access::PeerModes;
-use crate::model::{ByName, NamedEndpoint, TlsMode};
+use crate::fixtures::named_endpoint;
+use crate::mesh::{AccessLog, AccessLogEncoding, AccessLogFormat, command_operators};
+use crate::model::ByName;
 use crate::push::proxy::{inbound_targets, served_in};
+use crate::traffic::telemetry::{self, WrittenLog};
 use crate::xds::generate::lds::inbound;
 use crate::xds::generate::rbac::AccessFilters;
 use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
@@ -44,6 +49,11 @@ pub(super) fn envoy() -> Option<PathBuf> {
         assert!(!required, "real tests are required here");
     }
     found
+}
+
+/// The Envoy of `STRAIT_ENVOY_OLD`, if any.
+fn old_envoy() -> Option<PathBuf> {
+    std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from)
 }
 
 /// The static secrets of a bootstrap: one identity for everybody.
@@ -213,23 +223,14 @@ fn envoy_takes_every_listener_and_route() {
 fn envoys_resolve_names_without_deprecated_fields() {
     let Some(envoy) = envoy() else { return };
     let named = |just_then: bool| {
-        let endpoint = |address: &str| NamedEndpoint {
-            address: address.into(),
-            ports: [("http".into(), 8080)].into_iter().collect(),
-            weight: 1,
-            locality: Arc::default(),
-            network: None,
-            tls_mode: TlsMode::Disabled,
-            labels: None,
-        };
-        let endpoints = [endpoint("a.example"), endpoint("b.example")].into_iter().collect();
+        let endpoints = ["a.example", "b.example"].map(named_endpoint).into();
         Resolution::ByName(ByName { just_then, endpoints })
     };
     let all = service("all.ns").with(|it| it.resolution = named(false));
     let first = service("first.ns").with(|it| it.resolution = named(true));
     let services = shard("east", 1).network("n1").with(all, vec![]).with(first, vec![]);
     let context = context(vec![services.said()]);
-    let old = std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from);
+    let old = old_envoy();
     for (envoy, release) in [(Some(envoy), (1, 40)), (old, (1, 36))]
         .into_iter()
         .filter_map(|(one, of)| Some((one?, of)))
@@ -246,31 +247,47 @@ fn envoys_resolve_names_without_deprecated_fields() {
 }
 
 #[test]
-fn envoy_takes_what_the_mesh_config_turns_on() {
+fn envoys_take_what_the_mesh_config_turns_on() {
     let Some(envoy) = envoy() else { return };
     let (context, proxy) = serving(every_protocol());
-    let settings = TrafficSettings {
-        access_log_file: Some("/dev/stdout".into()),
-        detection_timeout: Duration::from_secs(5),
-        ..TrafficSettings::of(&context.mesh)
-    };
     let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
     let served = served_in(&context, &proxy.cluster, proxy.namespace());
     let targets = inbound_targets(&context, &proxy, &served);
     assert!(!targets.is_empty());
     let clients = trust_domains_of_clients(&context);
-    let workload = inbound::InboundWorkload {
-        secrets: &Secrets::of(&proxy),
-        trust_domains: &clients,
-        modes: &PeerModes::default(),
-        filters: &AccessFilters::default(),
-    };
-    let made = inbound::listener(&settings, (view.ipv4, view.ipv6), workload, &targets);
-    let made = made.expect("a family");
-    let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes()).expect("a message");
-    assert!(listener.to_string().contains("/dev/stdout"));
-    assert!(listener.to_string().contains("grpc_web"));
-    validated(&envoy, "settings", &bootstrap(vec![listener], vec![]));
+    let operators = command_operators::all();
+    let formats = [
+        AccessLogFormat::usual(AccessLogEncoding::Text),
+        AccessLogFormat::usual(AccessLogEncoding::Json),
+        AccessLogFormat::text(&operators).expect("all are known"),
+        AccessLogFormat::json(json!({"a": {"b": [operators, 1, true]}})).expect("all are known"),
+    ];
+    let expressions = telemetry::READABLE.map(Some).into_iter();
+    let filters = [None; 4].into_iter().chain(expressions);
+    let formats = formats.into_iter().cycle();
+    for (at, (format, filter)) in formats.zip(filters).enumerate() {
+        let log = AccessLog { path: "/dev/stdout".to_owned(), format };
+        let settings = TrafficSettings {
+            logs: Arc::new([WrittenLog { log: Arc::new(log), filter: filter.map(Into::into) }]),
+            detection_timeout: Duration::from_secs(5),
+            ..TrafficSettings::of(&context.mesh)
+        };
+        let workload = inbound::InboundWorkload {
+            secrets: &Secrets::of(&proxy),
+            trust_domains: &clients,
+            modes: &PeerModes::default(),
+            filters: &AccessFilters::default(),
+        };
+        let made = inbound::listener(&settings, (view.ipv4, view.ipv6), workload, &targets);
+        let made = made.expect("a family");
+        let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes());
+        let listener = listener.expect("a message");
+        assert!(listener.to_string().contains("/dev/stdout"));
+        assert!(listener.to_string().contains("grpc_web"));
+        for envoy in std::iter::once(envoy.clone()).chain(old_envoy()) {
+            validated(&envoy, &format!("log{at}"), &bootstrap(vec![listener.clone()], vec![]));
+        }
+    }
 }
 
 /// An Envoy that runs until it is dropped.
@@ -367,10 +384,21 @@ pub(super) async fn workload_server() -> u16 {
     port
 }
 
-/// Ports that nobody listens on.
+/// Ports that nobody has, and nobody is given for a connection of its own: a port that the system gives is free for as long
+/// as it is held, and an Envoy takes it some time later.
 pub(super) fn free_ports<const N: usize>() -> [u16; N] {
-    let held = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
-    held.each_ref().map(|listener| listener.local_addr().expect("bound").port())
+    // Below those that Linux gives (`ip_local_port_range`, from 32768). Processes begin at different ones.
+    const FIRST: u32 = 16_384;
+    const COUNT: u32 = 16_384;
+    static NEXT: LazyLock<AtomicU32> =
+        LazyLock::new(|| AtomicU32::new(std::process::id().wrapping_mul(256)));
+    let next = || {
+        let port = FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        u16::try_from(port).expect("below 32768")
+    };
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let mut free = std::iter::repeat_with(next).filter(is_free);
+    [(); N].map(|()| free.next().expect("endless"))
 }
 
 pub(super) fn static_cluster(mut cluster: Value, assignment: Value) -> Value {

@@ -2,6 +2,7 @@
 
 use super::rules::{envoys, governed};
 use super::*;
+use crate::model::NamedEndpoint;
 use crate::xds::file_secret;
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
@@ -65,13 +66,8 @@ fn with_policies(policies: &[(&str, String)], ports: Vec<Port>) -> Arc<PushConte
     let app = || service("app.ns").vip("10.1.0.1").ports(ports.clone());
     let headless = service("pods.ns").headless().ports(ports.clone());
     let named = NamedEndpoint {
-        address: "a.example".into(),
         ports: ports.iter().map(|port| (port.name.clone(), 8080)).collect(),
-        weight: 1,
-        locality: Arc::default(),
-        network: None,
-        tls_mode: TlsMode::Disabled,
-        labels: None,
+        ..named_endpoint("a.example")
     };
     let by_name = ByName { just_then: false, endpoints: [named].into_iter().collect() };
     let named = service("names.ns")

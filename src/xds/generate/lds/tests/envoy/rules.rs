@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::*;
+use crate::fixtures::kind_settings;
 use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
-use crate::traffic::{KindSettings, TrafficIndex};
+use crate::traffic::TrafficIndex;
 use crate::xds::generate::{ProbedRequest, RequestDirection};
 
 /// A rule for each thing that a rule can do, behind a prefix of its own; last the canary.
@@ -59,12 +60,7 @@ pub(super) fn governed(services: RegistryUpdate, kind: &str, specs: &[&str]) -> 
         (key, Arc::new(json!({ "spec": spec })))
     };
     let objects: Collection = specs.iter().enumerate().map(object).collect();
-    let mut index = TrafficIndex::new(KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    });
+    let mut index = TrafficIndex::new(kind_settings());
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0

@@ -1,0 +1,182 @@
+//! The providers that a proxy asks whether requests may pass (CUSTOM), as it reaches them: by the upstream cluster of their
+//! service, as proxies of its namespace and cluster know it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::PushContext;
+use crate::access::{ProviderReach, ReachableProviders, WorkloadAccess};
+use crate::aggregate::MergedService;
+use crate::mesh::{AuthorizationProtocol, AuthorizationProvider, ProviderKind};
+use crate::model::{ClusterId, Hostname, Namespace, Proxy, Resolution};
+
+/// A provider that can be asked.
+#[derive(Debug, Clone)]
+pub struct Authorizer<'a> {
+    /// How.
+    pub provider: &'a AuthorizationProvider,
+    /// Its service.
+    pub service: &'a Arc<MergedService>,
+}
+
+impl Authorizer<'_> {
+    /// About what it can be asked.
+    pub fn reach(&self) -> ProviderReach {
+        match self.provider.protocol {
+            AuthorizationProtocol::Http(_) => ProviderReach::Requests,
+            AuthorizationProtocol::Grpc => ProviderReach::Everything,
+        }
+    }
+}
+
+/// Why a provider can't be asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthorizerFault {
+    /// The mesh config has none of that name.
+    Unknown,
+    /// It has several.
+    Ambiguous,
+    /// It has one that asks nobody.
+    Other,
+    /// What the mesh config says of it makes no sense.
+    Broken(String),
+    /// Nobody knows its service.
+    NoService(String),
+    /// Its service is in another namespace than the mesh config says.
+    OtherNamespace(String, Namespace),
+    /// Its service is not for proxies of that namespace, or not for those of that cluster.
+    NotVisible(String, Namespace),
+    /// Its service has no such port.
+    NoPort(String, u16),
+    /// Its service is a name for another.
+    Alias(String),
+}
+
+impl fmt::Display for AuthorizerFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => {
+                f.write_str("extensionProviders of the mesh config has none of that name")
+            }
+            Self::Ambiguous => {
+                f.write_str("extensionProviders of the mesh config has several of that name")
+            }
+            Self::Other => f.write_str("what extensionProviders has of that name asks nobody"),
+            Self::Broken(fact) => write!(f, "extensionProviders of the mesh config: {fact}"),
+            Self::NoService(host) => write!(f, "there is no service {host}"),
+            Self::OtherNamespace(host, found) => {
+                write!(f, "service {host} is in namespace {found}, not in the one that is named")
+            }
+            Self::NotVisible(host, namespace) => {
+                write!(f, "service {host} is not visible to workloads of namespace {namespace}")
+            }
+            Self::NoPort(host, port) => write!(f, "service {host} has no port {port}"),
+            Self::Alias(host) => write!(f, "service {host} is a name for another; name that one"),
+        }
+    }
+}
+
+/// The providers that policies for one workload would have asked.
+#[derive(Debug, Clone, Default)]
+pub struct Authorizers<'a>(BTreeMap<Arc<str>, Result<Authorizer<'a>, AuthorizerFault>>);
+
+impl<'a> Authorizers<'a> {
+    /// Those of the workload of `proxy`, for which `access` holds.
+    pub fn of(context: &'a PushContext, proxy: &Proxy, access: &WorkloadAccess<'_>) -> Self {
+        let found = access.providers().into_iter().map(|name| {
+            let provider = context.authorizer(name, proxy.namespace(), &proxy.cluster);
+            (Arc::clone(name), provider)
+        });
+        Self(found.collect())
+    }
+
+    /// Those that can be asked, with their names.
+    pub fn reachable(&self) -> impl Iterator<Item = (&Arc<str>, &Authorizer<'a>)> {
+        self.0.iter().filter_map(|(name, found)| Some((name, found.as_ref().ok()?)))
+    }
+
+    /// About what each of these can be asked.
+    pub fn reach(&self) -> ReachableProviders {
+        self.reachable().map(|(name, found)| (Arc::clone(name), found.reach())).collect()
+    }
+
+    /// Why one can't be asked; `None` where it can.
+    pub fn fault(&self, name: &str) -> Option<&AuthorizerFault> {
+        self.0.get(name)?.as_ref().err()
+    }
+}
+
+impl PushContext {
+    /// The provider of that name, as proxies of a namespace and cluster reach it.
+    ///
+    /// # Errors
+    /// It can't be asked from there.
+    pub fn authorizer(
+        &self,
+        name: &str,
+        namespace: &Namespace,
+        cluster: &ClusterId,
+    ) -> Result<Authorizer<'_>, AuthorizerFault> {
+        let provider = self.authorization_provider(name)?;
+        let host = || provider.host.clone();
+        let service = self.service(&provider.host, namespace);
+        let service = service.ok_or_else(|| AuthorizerFault::NoService(host()))?;
+        let found = &service.primary.namespace;
+        if provider.namespace.as_deref().is_some_and(|named| named != found.as_str()) {
+            return Err(AuthorizerFault::OtherNamespace(host(), found.clone()));
+        }
+        if !self.shows(service, namespace, cluster) {
+            return Err(AuthorizerFault::NotVisible(host(), namespace.clone()));
+        }
+        if matches!(service.primary.resolution, Resolution::Alias(_)) {
+            return Err(AuthorizerFault::Alias(host()));
+        }
+        let mut ports = service.ports_in(cluster);
+        if !ports.any(|port| port.number == provider.port) {
+            return Err(AuthorizerFault::NoPort(host(), provider.port));
+        }
+        Ok(Authorizer { provider, service })
+    }
+
+    /// The provider of that name, whoever asks it.
+    fn authorization_provider(
+        &self,
+        name: &str,
+    ) -> Result<&AuthorizationProvider, AuthorizerFault> {
+        let mut named = self.mesh.extension_providers.iter().filter(|one| &*one.name == name);
+        let first = named.next().ok_or(AuthorizerFault::Unknown)?;
+        if named.next().is_some() {
+            return Err(AuthorizerFault::Ambiguous);
+        }
+        match &first.kind {
+            ProviderKind::Authorization(provider) => Ok(provider),
+            ProviderKind::Broken(fact) => Err(AuthorizerFault::Broken(fact.clone())),
+            ProviderKind::Log(_) | ProviderKind::Other => Err(AuthorizerFault::Other),
+        }
+    }
+
+    /// Of these services those that any provider is, with the providers' names.
+    pub fn authorizers_among<'a>(
+        &'a self,
+        hosts: impl Fn(&str) -> bool + 'a,
+    ) -> impl Iterator<Item = (&'a Arc<str>, Hostname)> {
+        self.mesh.extension_providers.iter().filter_map(move |one| match &one.kind {
+            ProviderKind::Authorization(provider) if hosts(&provider.host) => {
+                Some((&one.name, Hostname::from(provider.host.as_str())))
+            }
+            _ => None,
+        })
+    }
+
+    /// Whether proxies of a namespace and cluster may use a service at all.
+    pub fn shows(
+        &self,
+        service: &MergedService,
+        namespace: &Namespace,
+        cluster: &ClusterId,
+    ) -> bool {
+        service.primary.export_to.visible_to(namespace)
+            && (service.is_visible_in(cluster) || !self.mesh.cluster_local(service.hostname()))
+    }
+}

@@ -1,0 +1,179 @@
+//! How providers are asked whether requests may pass (CUSTOM): for each a filter of rules whose answer is only noted
+//! (`envoy.filters.http.rbac`, `envoy.filters.network.rbac`), and one that asks about what they matched
+//! (`envoy.filters.http.ext_authz`, `envoy.filters.network.ext_authz`).
+//!
+//! Each provider's matches are noted under a key of its own, which is no other's beginning.
+
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::http::ext_authz::v3 as http;
+use strait_proto::envoy::envoy::extensions::filters::network::ext_authz::v3 as network;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
+
+use super::{any, duration};
+use crate::mesh::{
+    AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, HeaderNames,
+};
+use crate::push::authorizers::Authorizer;
+use crate::xds::names::OutboundName;
+
+const HTTP: &str = "envoy.filters.http.ext_authz";
+const NETWORK: &str = "envoy.filters.network.ext_authz";
+/// The filters that note what rules match, and how their keys end.
+const HTTP_RULES: &str = "envoy.filters.http.rbac";
+const NETWORK_RULES: &str = "envoy.filters.network.rbac";
+const MATCHED: &str = "shadow_effective_policy_id";
+
+/// What stands before the figures and keys of a provider's rules. Names have no `_`.
+pub(super) fn stat_prefix(provider: &str) -> String {
+    format!("istio_ext_authz_{provider}_")
+}
+
+/// The same of rules that are only tried, at which no filter looks.
+pub(super) fn tried_prefix(provider: &str) -> String {
+    format!("istio_dry_run_custom_{provider}_")
+}
+
+/// The name of the upstream cluster by which a provider is reached.
+pub(super) fn cluster(authorizer: &Authorizer<'_>) -> String {
+    let Authorizer { provider, service } = authorizer;
+    OutboundName::sidecar(service.hostname().clone(), provider.port).to_string()
+}
+
+/// The filter that asks about requests.
+pub(super) fn http_filter(name: &str, authorizer: &Authorizer<'_>) -> hcm::HttpFilter {
+    let provider = authorizer.provider;
+    let status = HttpStatus { code: provider.status_on_error.into() };
+    let body = provider.body.map(|body| http::BufferSettings {
+        max_request_bytes: body.max_bytes,
+        allow_partial_message: body.partial,
+        pack_as_bytes: body.as_bytes,
+    });
+    let common = http::ExtAuthz {
+        transport_api_version: core::ApiVersion::V3.into(),
+        failure_mode_allow: provider.fail_open,
+        status_on_error: Some(status),
+        clear_route_cache: provider.clear_route_cache,
+        with_request_body: body,
+        filter_enabled_metadata: Some(was_matched(HTTP_RULES, name)),
+        ..Default::default()
+    };
+    let config = match &provider.protocol {
+        AuthorizationProtocol::Grpc => http::ExtAuthz {
+            services: Some(http::ext_authz::Services::GrpcService(grpc(authorizer))),
+            include_peer_certificate: true,
+            ..common
+        },
+        AuthorizationProtocol::Http(request) => http::ExtAuthz {
+            services: Some(http::ext_authz::Services::HttpService(over_http(authorizer, request))),
+            allowed_headers: list(&request.request_headers),
+            ..common
+        },
+    };
+    hcm::HttpFilter {
+        name: HTTP.into(),
+        config_type: Some(hcm::http_filter::ConfigType::TypedConfig(any(&config))),
+        ..Default::default()
+    }
+}
+
+/// The filter that asks about connections; none where the provider can't be asked about these.
+pub(super) fn network_filter(name: &str, authorizer: &Authorizer<'_>) -> Option<listener::Filter> {
+    let provider = authorizer.provider;
+    if provider.protocol != AuthorizationProtocol::Grpc {
+        return None;
+    }
+    let config = network::ExtAuthz {
+        stat_prefix: "tcp.".into(),
+        grpc_service: Some(grpc(authorizer)),
+        failure_mode_allow: provider.fail_open,
+        include_peer_certificate: true,
+        transport_api_version: core::ApiVersion::V3.into(),
+        filter_enabled_metadata: Some(was_matched(NETWORK_RULES, name)),
+        ..Default::default()
+    };
+    Some(listener::Filter {
+        name: NETWORK.into(),
+        config_type: Some(listener::filter::ConfigType::TypedConfig(any(&config))),
+    })
+}
+
+/// Whether any of a provider's rules matched.
+fn was_matched(filter: &str, provider: &str) -> matcher::MetadataMatcher {
+    use matcher::metadata_matcher::{PathSegment, path_segment::Segment};
+    use matcher::value_matcher::MatchPattern;
+    let key = Segment::Key(stat_prefix(provider) + MATCHED);
+    matcher::MetadataMatcher {
+        filter: filter.into(),
+        path: vec![PathSegment { segment: Some(key) }],
+        value: Some(matcher::ValueMatcher {
+            match_pattern: Some(MatchPattern::PresentMatch(true)),
+        }),
+        ..Default::default()
+    }
+}
+
+fn grpc(authorizer: &Authorizer<'_>) -> core::GrpcService {
+    let AuthorizationProvider { host, timeout, .. } = authorizer.provider;
+    let envoy = core::grpc_service::EnvoyGrpc {
+        cluster_name: cluster(authorizer),
+        authority: host.clone(),
+        ..Default::default()
+    };
+    core::GrpcService {
+        timeout: Some(duration(*timeout)),
+        target_specifier: Some(core::grpc_service::TargetSpecifier::EnvoyGrpc(envoy)),
+        ..Default::default()
+    }
+}
+
+fn over_http(authorizer: &Authorizer<'_>, request: &AuthorizationRequest) -> http::HttpService {
+    let AuthorizationProvider { host, port, timeout, .. } = authorizer.provider;
+    let uri = core::HttpUri {
+        uri: format!("http://{host}:{port}"),
+        timeout: Some(duration(*timeout)),
+        http_upstream_type: Some(core::http_uri::HttpUpstreamType::Cluster(cluster(authorizer))),
+    };
+    let added = request.added_headers.iter();
+    let added = added.map(|(key, value)| core::HeaderValue {
+        key: key.clone(),
+        value: value.clone(),
+        ..Default::default()
+    });
+    let asked =
+        http::AuthorizationRequest { headers_to_add: added.collect(), ..Default::default() };
+    http::HttpService {
+        server_uri: Some(uri),
+        path_prefix: request.path_prefix.clone(),
+        authorization_request: Some(asked).filter(|asked| !asked.headers_to_add.is_empty()),
+        authorization_response: Some(http::AuthorizationResponse {
+            allowed_upstream_headers: list(&request.to_upstream),
+            allowed_client_headers: list(&request.to_client_on_deny),
+            allowed_client_headers_on_success: list(&request.to_client_on_allow),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// None for no names: then Envoy's own few count.
+fn list(names: &[HeaderNames]) -> Option<matcher::ListStringMatcher> {
+    use matcher::string_matcher::MatchPattern;
+    let pattern = |names: &HeaderNames| match names {
+        HeaderNames::Exact(name) => MatchPattern::Exact(name.clone()),
+        HeaderNames::Prefix(part) => MatchPattern::Prefix(part.clone()),
+        HeaderNames::Suffix(part) => MatchPattern::Suffix(part.clone()),
+        HeaderNames::Every => MatchPattern::SafeRegex(matcher::RegexMatcher {
+            regex: ".*".into(),
+            ..Default::default()
+        }),
+    };
+    let matcher = |names: &HeaderNames| matcher::StringMatcher {
+        match_pattern: Some(pattern(names)),
+        ignore_case: *names != HeaderNames::Every,
+    };
+    let patterns: Vec<_> = names.iter().map(matcher).collect();
+    (!patterns.is_empty()).then_some(matcher::ListStringMatcher { patterns })
+}

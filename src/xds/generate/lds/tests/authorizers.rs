@@ -1,0 +1,268 @@
+//! Providers that policies have asked (CUSTOM), as a proxy is configured to.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use super::access::{event_of, guarded_by};
+use super::*;
+use crate::push::scope::{Sight, Stand, Wildcard, around};
+use crate::traffic::{KindSettings, TrafficIndex};
+
+const HTTP: &str = "envoy.filters.http.rbac";
+const ASK: &str = "envoy.filters.http.ext_authz";
+
+/// A policy of namespace `shop` that has a provider asked about these paths.
+pub(super) fn asks(name: &str, provider: &str, operations: Value) -> Value {
+    let operations = operations.as_array().expect("a list").iter();
+    let to: Vec<_> = operations.map(|one| json!({ "operation": one })).collect();
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": { "action": "CUSTOM", "provider": { "name": provider }, "rules": [{ "to": to }] },
+    })
+}
+
+/// The mesh config with these providers.
+pub(super) fn with_providers(providers: Value) -> MeshEvent {
+    let text = json!({ "extensionProviders": providers }).to_string();
+    MeshEvent::MeshConfig(Arc::new(MeshConfig::parse(&text, &Default::default()).expect("valid")))
+}
+
+/// The service of the providers, in a namespace of its own.
+pub(super) fn authorizers(ports: Vec<Port>, endpoints: Vec<Endpoint>) -> MeshEvent {
+    let service = service("opa.authz").vip("10.1.9.9").ports(ports);
+    MeshEvent::Registry(shard("west", 1).network("n1").with(service, endpoints).said())
+}
+
+fn both() -> Value {
+    json!([
+        { "name": "web", "envoyExtAuthzHttp": { "service": "authz/opa.authz.svc.cluster.local", "port": 80, "timeout": "2s",
+            "pathPrefix": "/check", "statusOnError": "503", "includeRequestHeadersInCheck": ["X-Token"],
+            "includeAdditionalHeadersInCheck": { "x-from": "mesh" }, "headersToUpstreamOnAllow": ["x-user*"],
+            "includeRequestBodyInCheck": { "maxRequestBytes": 9 } } },
+        { "name": "rpc", "envoyExtAuthzGrpc": { "service": "opa.authz.svc.cluster.local", "port": 81, "failOpen": true } },
+        { "name": "log", "envoyOtelAls": {} },
+        { "name": "twice", "envoyExtAuthzGrpc": { "service": "opa.authz.svc.cluster.local", "port": 81 } },
+        { "name": "twice", "envoyExtAuthzGrpc": { "service": "opa.authz.svc.cluster.local", "port": 81 } },
+        { "name": "bad", "envoyExtAuthzGrpc": { "service": "opa.authz.svc.cluster.local", "port": 0 } },
+        { "name": "away", "envoyExtAuthzGrpc": { "service": "no.authz.svc.cluster.local", "port": 81 } },
+        { "name": "elsewhere", "envoyExtAuthzGrpc": { "service": "other/opa.authz.svc.cluster.local", "port": 81 } },
+        { "name": "portless", "envoyExtAuthzGrpc": { "service": "opa.authz.svc.cluster.local", "port": 99 } },
+    ])
+}
+
+fn asked(
+    policies: Vec<Value>,
+    more: impl IntoIterator<Item = MeshEvent>,
+) -> (Arc<PushContext>, Proxy) {
+    let ports = vec![port("http", 80, 8080), port("tcp", 81, 8081)];
+    let of_opa = authorizers(vec![port("http", 80, 80), port("grpc", 81, 81)], vec![]);
+    let events = [with_providers(both()), of_opa, event_of("root", policies)];
+    guarded_by(("shop", "web"), ports, events.into_iter().chain(more))
+}
+
+/// The filters of the chains of a port: of HTTP those of the manager.
+fn filters(context: &Arc<PushContext>, proxy: &Proxy, port: u64) -> Vec<Value> {
+    let listener = listeners(context, proxy).remove("virtualInbound").expect("one");
+    let chains = listener["filter_chains"].as_array().cloned().expect("a list");
+    let is_of =
+        |chain: &&Value| chain["filter_chain_match"]["destination_port"].as_u64() == Some(port);
+    let chain = chains.iter().find(is_of).expect("the port has chains");
+    match chain["filters"][0]["typed_config"]["http_filters"].as_array() {
+        Some(filters) => filters.clone(),
+        None => chain["filters"].as_array().cloned().expect("a list"),
+    }
+}
+
+fn names(filters: &[Value]) -> Vec<String> {
+    filters.iter().map(|filter| text(&filter["name"])).collect()
+}
+
+/// Section 10: who is asked comes before tokens and before all that decides, and providers in the order of their names.
+#[test]
+fn providers_are_asked_first_each_behind_its_own_rules() {
+    let keys = json!({ "keys": [{ "kty": "EC", "crv": "P-256", "x": "LpgXUJBl11nMkgkPS2pXhmFyJoBwEhxlerbWQGbWOlo", "y": "20_Y8LKheGvgLvTjRgg_jrS02bHFdeXxVlxUaAm-17o" }] });
+    let tokens = json!({
+        "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+        "metadata": { "namespace": "shop", "name": "tokens" },
+        "spec": { "jwtRules": [{ "issuer": "https://a", "jwks": keys.to_string() }] },
+    });
+    let mut deny = asks("deny", "web", json!([{ "paths": ["/x"] }]));
+    deny["spec"] =
+        json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/x"] } }] }] });
+    let policies = vec![
+        tokens,
+        deny,
+        asks("w", "web", json!([{ "paths": ["/w"] }])),
+        asks("r", "rpc", json!([{ "paths": ["/r"] }])),
+        asks("r2", "rpc", json!([{ "paths": ["/r2"] }])),
+    ];
+    let (context, proxy) = asked(policies, []);
+    let found = filters(&context, &proxy, 8080);
+    let expected =
+        [HTTP, ASK, HTTP, ASK, "envoy.filters.http.jwt_authn", HTTP, "envoy.filters.http.router"];
+    assert_eq!(names(&found), expected);
+    let rules = &found[0]["typed_config"];
+    assert_eq!(rules["shadow_rules_stat_prefix"], "istio_ext_authz_rpc_");
+    assert_eq!((&rules["rules"], &rules["shadow_rules"]["action"]), (&Value::Null, &json!("DENY")));
+    let keys: Vec<_> =
+        rules["shadow_rules"]["policies"].as_object().expect("rules").keys().collect();
+    let expected =
+        ["r2", "r"].map(|name| format!("istio-ext-authz-rpc-ns[shop]-policy[{name}]-rule[0]"));
+    assert_eq!(keys.into_iter().collect::<BTreeSet<_>>(), expected.iter().collect());
+    let rpc = &found[1]["typed_config"];
+    assert_eq!(rpc["filter_enabled_metadata"]["filter"], HTTP);
+    let key = &rpc["filter_enabled_metadata"]["path"][0]["key"];
+    assert_eq!(key, "istio_ext_authz_rpc_shadow_effective_policy_id");
+    assert_eq!(
+        (&rpc["failure_mode_allow"], &rpc["status_on_error"]["code"]),
+        (&json!(true), &json!("Forbidden"))
+    );
+    let service = &rpc["grpc_service"];
+    assert_eq!(service["envoy_grpc"]["cluster_name"], "outbound|81||opa.authz.svc.cluster.local");
+    assert_eq!(service["timeout"], "600s");
+    let web = &found[3]["typed_config"];
+    assert_eq!(web["status_on_error"]["code"], "ServiceUnavailable");
+    assert_eq!(web["failure_mode_allow"], Value::Null, "closed unless told");
+    assert_eq!(web["with_request_body"]["max_request_bytes"], 9);
+    let token = json!([{ "exact": "x-token", "ignore_case": true }]);
+    assert_eq!(web["allowed_headers"]["patterns"], token);
+    let service = &web["http_service"];
+    assert_eq!(service["path_prefix"], "/check");
+    assert_eq!(service["server_uri"]["cluster"], "outbound|80||opa.authz.svc.cluster.local");
+    assert_eq!(service["server_uri"]["timeout"], "2s");
+    assert_eq!(service["authorization_request"]["headers_to_add"][0]["value"], "mesh");
+    let user = json!([{ "prefix": "x-user", "ignore_case": true }]);
+    assert_eq!(service["authorization_response"]["allowed_upstream_headers"]["patterns"], user);
+}
+
+/// 8.1: about connections a provider of gRPC alone is asked, by what of the rules is about connections.
+#[test]
+fn about_connections_a_provider_of_http_is_not_asked() {
+    let policies = vec![
+        asks("w", "web", json!([{ "paths": ["/w"] }])),
+        asks("r", "rpc", json!([{ "paths": ["/r"] }])),
+    ];
+    let (context, proxy) = asked(policies, []);
+    let found = filters(&context, &proxy, 8081);
+    let expected = [
+        "envoy.filters.network.rbac",
+        "envoy.filters.network.ext_authz",
+        "envoy.filters.network.tcp_proxy",
+    ];
+    assert_eq!(names(&found), expected);
+    let ask = &found[1]["typed_config"];
+    assert_eq!(ask["filter_enabled_metadata"]["filter"], "envoy.filters.network.rbac");
+    assert_eq!(ask["failure_mode_allow"], true);
+    let rule = &found[0]["typed_config"]["shadow_rules"]["policies"]["istio-ext-authz-rpc-ns[shop]-policy[r]-rule[0]"];
+    assert_eq!(rule["permissions"][0]["and_rules"]["rules"][0]["any"], true, "{rule}");
+}
+
+/// F-1: what is only tried is noted where no filter looks.
+#[test]
+fn a_dry_run_asks_nobody() {
+    let mut tried = asks("t", "rpc", json!([{ "paths": ["/t"] }]));
+    tried["metadata"]["annotations"] = json!({ "istio.io/dry-run": "true" });
+    let (context, proxy) = asked(vec![tried.clone()], []);
+    let found = filters(&context, &proxy, 8080);
+    assert_eq!(names(&found), [HTTP, "envoy.filters.http.router"]);
+    assert_eq!(found[0]["typed_config"]["shadow_rules_stat_prefix"], "istio_dry_run_custom_rpc_");
+    let in_force = asks("r", "rpc", json!([{ "paths": ["/r"] }]));
+    let (context, proxy) = asked(vec![tried, in_force], []);
+    let found = filters(&context, &proxy, 8080);
+    assert_eq!(names(&found), [HTTP, HTTP, ASK, "envoy.filters.http.router"]);
+    let key = &found[2]["typed_config"]["filter_enabled_metadata"]["path"][0]["key"];
+    assert_eq!(key, "istio_ext_authz_rpc_shadow_effective_policy_id");
+}
+
+#[test]
+fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
+    let cases = [
+        ("nobody", "none of that name"),
+        ("twice", "several"),
+        ("log", "asks nobody"),
+        ("bad", "1 to 65535"),
+        ("away", "there is no service no.authz"),
+        ("elsewhere", "is in namespace authz"),
+        ("portless", "has no port 99"),
+    ];
+    for (provider, part) in cases {
+        let (context, proxy) = asked(vec![asks("a", provider, json!([{ "paths": ["/a"] }]))], []);
+        let found = filters(&context, &proxy, 8080);
+        assert_eq!(names(&found), [HTTP, "envoy.filters.http.router"], "{provider}");
+        let rules = &found[0]["typed_config"]["rules"];
+        assert_eq!(rules["action"], "DENY");
+        let key = "ns[shop]-policy[a]-rule[0]-deny-due-to-bad-CUSTOM-action";
+        assert!(rules["policies"][key].is_object(), "{provider}: {rules}");
+        let fault = context.authorizer(provider, proxy.namespace(), &proxy.cluster);
+        let fault = fault.expect_err(provider).to_string();
+        assert!(fault.contains(part), "{provider}: {fault}");
+    }
+    let hidden = service("opa.authz").vip("10.1.9.9").ports(vec![port("grpc", 81, 81)]);
+    let hidden = hidden.with(|it| it.export_to = ExportTo::parse(".", &"authz".into()));
+    let hidden = MeshEvent::Registry(shard("west", 1).network("n1").with(hidden, vec![]).said());
+    let (context, proxy) = asked(vec![asks("a", "rpc", json!([{ "paths": ["/a"] }]))], [hidden]);
+    assert_eq!(names(&filters(&context, &proxy, 8080)), [HTTP, "envoy.filters.http.router"]);
+    let fault = context.authorizer("rpc", proxy.namespace(), &proxy.cluster).expect_err("hidden");
+    assert!(fault.to_string().contains("not visible"), "{fault}");
+}
+
+/// A Sidecar says what a workload calls; whom its proxy asks is the mesh's affair.
+#[test]
+fn a_sidecar_that_leaves_the_provider_out_leaves_the_way_to_it() {
+    let sidecar = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
+        "metadata": { "namespace": "shop", "name": "default" },
+        "spec": { "egress": [{ "hosts": ["./*"] }] },
+    });
+    let objects = [Arc::new(sidecar)].into_iter().collect();
+    let mesh = MeshConfig::default();
+    let mut index = TrafficIndex::new(KindSettings::of("cluster.local", &mesh));
+    let update = index.apply(&objects).expect("the first time");
+    let scoped = || MeshEvent::Traffic(update.clone());
+    let name = "outbound|81||opa.authz.svc.cluster.local";
+    let (context, proxy) = asked(vec![asks("r", "rpc", json!([{ "paths": ["/r"] }]))], [scoped()]);
+    let clusters = held(&context, &proxy, ResourceType::Cluster);
+    let of_opa: Vec<_> = clusters.keys().filter(|name| name.contains("opa.authz")).collect();
+    assert_eq!(of_opa, [name], "the port that is asked, and no other");
+    let (context, proxy) = asked(vec![], [scoped()]);
+    let clusters = held(&context, &proxy, ResourceType::Cluster);
+    assert!(!clusters.contains_key(name), "nobody is asked");
+}
+
+/// What becomes of the provider's service is seen by those that ask it, wherever Sidecars let them look, and by no others.
+#[test]
+fn who_asks_a_provider_hears_of_its_service() {
+    let sidecar_object = |namespace: &str| {
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
+            "metadata": { "namespace": namespace, "name": "default" },
+            "spec": { "egress": [{ "hosts": ["./*"] }] },
+        })
+    };
+    let objects = ["shop", "pay"].map(|namespace| Arc::new(sidecar_object(namespace)));
+    let objects = objects.into_iter().collect();
+    let mut index = TrafficIndex::new(KindSettings::of("cluster.local", &MeshConfig::default()));
+    let mut mesh = mesh();
+    mesh.apply(with_providers(both()));
+    mesh.apply(event_of("root", [asks("r", "rpc", json!([{ "paths": ["/r"] }]))]));
+    mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));
+    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").said()));
+    mesh.apply(MeshEvent::Complete);
+    let (before, _) = mesh.next_version().expect("a first version");
+    mesh.apply(authorizers(vec![port("grpc", 81, 81)], vec![]));
+    let (now, changes) = mesh.next_version().expect("a second");
+    let stands = ["client.shop", "client.pay"].map(|name| {
+        let proxy = sidecar(name, "east");
+        let whereabouts = now.whereabouts(&proxy);
+        Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
+    });
+    let hosts = around([&before, &now], &changes.services());
+    let seen = Cache::default().seen(&before, &now, &hosts, &stands);
+    let lists = |at: usize| {
+        let seen = &seen[at].lists;
+        [Wildcard::Clusters, Wildcard::Listeners].map(|list| seen.contains(list))
+    };
+    assert_eq!([lists(0), lists(1)], [[true, true], [false, false]]);
+}
