@@ -121,6 +121,14 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_POLICY_ERRORS", value_name = "HOW", default_value = "narrow")]
     pub policy_errors: PolicyErrorsFlag,
 
+    /// Addresses from which keys of tokens are never fetched, whatever a RequestAuthentication says; repeatable
+    #[arg(long, env = "STRAIT_JWKS_DENY", value_name = "CIDR", value_delimiter = ',')]
+    pub jwks_deny: Vec<ipnet::IpNet>,
+
+    /// Roots by which issuers of tokens are known, beside those of the system: a file of PEM, read anew for each fetch
+    #[arg(long, env = "STRAIT_JWKS_ROOTS", value_name = "FILE")]
+    pub jwks_roots: Option<PathBuf>,
+
     /// Audiences of the tokens that pods may bring; repeatable
     #[arg(
         long,

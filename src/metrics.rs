@@ -19,6 +19,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::LoopCounters;
 use crate::sources::SourceStatusTable;
 use crate::task::Supervisor;
+use crate::validation::ValidationCounts;
 use crate::xds::connections::Connections;
 use crate::xds::{Histogram, Stats};
 
@@ -42,6 +43,8 @@ pub struct Metrics {
     pub descriptors: Arc<Descriptors>,
     /// What became of pods, where the webhook is served.
     pub injections: Option<Arc<InjectionCounts>>,
+    /// What was said of objects before they were stored, where the webhook is served.
+    pub validations: Option<Arc<ValidationCounts>>,
 }
 
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
@@ -142,6 +145,13 @@ impl Metrics {
         if let Some(counts) = &self.injections {
             let help = "Pods that the webhook was asked about, by what became of them.";
             let mut family = Family::counter(out, "strait_injections_total", help)?;
+            for (result, count) in counts.all() {
+                family.sample(&[("result", result)], count)?;
+            }
+        }
+        if let Some(counts) = &self.validations {
+            let help = "Objects that the webhook was asked about, by what was said of them.";
+            let mut family = Family::counter(out, "strait_validations_total", help)?;
             for (result, count) in counts.all() {
                 family.sample(&[("result", result)], count)?;
             }
@@ -330,6 +340,33 @@ impl Metrics {
         let mut family = Family::counter(out, name, help)?;
         for (source, figures) in &figures {
             family.sample(&[("source", source)], figures.doubts)?;
+        }
+        self.keys_of_tokens(out)
+    }
+
+    /// The keys of tokens that are fetched, and how old they are.
+    fn keys_of_tokens(&self, out: &mut String) -> fmt::Result {
+        let lines = self.source_statuses.lines();
+        let lines = lines.borrow().clone();
+        let places = || lines.values().filter(|facts| facts.kind == "jwks");
+        let help =
+            "Keys of tokens held of a place, by its address; 0 while tokens of it are refused.";
+        let mut family = Family::gauge(out, "strait_jwks_keys", help)?;
+        for facts in places() {
+            family.sample(&[("place", &facts.address)], facts.objects)?;
+        }
+        let help = "How long ago the keys of tokens of a place were last fetched.";
+        let mut family = Family::gauge(out, "strait_jwks_age_seconds", help)?;
+        for facts in places() {
+            let age = facts.last_contact.and_then(|at| SystemTime::now().duration_since(at).ok());
+            if let Some(age) = age {
+                family.sample(&[("place", &facts.address)], age.as_secs_f64())?;
+            }
+        }
+        let help = "How often the keys of tokens of a place could not be fetched.";
+        let mut family = Family::counter(out, "strait_jwks_failures_total", help)?;
+        for facts in places() {
+            family.sample(&[("place", &facts.address)], facts.failures)?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ pub const WARNINGS_MAX: usize = 100;
 /// What is known of one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceFacts {
-    /// `consul`, `directory`, `cluster`, `mcp`, `entries` or `state`.
+    /// `consul`, `directory`, `cluster`, `mcp`, `entries`, `jwks` or `state`.
     pub kind: &'static str,
     /// Where it is; no credential.
     pub address: String,

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use super::authorization::AuthorizationPolicy;
+use super::fetched::{FetchedKeys, KeyPlace, KeySource};
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
 use super::policies::{AccessPolicies, PolicyReport, disables, order};
@@ -39,6 +41,7 @@ pub struct AccessIndex {
     objects: Collection,
     held: BTreeMap<PolicyName, HeldPolicy>,
     pub(super) policies: Arc<AccessPolicies>,
+    fetched: Arc<FetchedKeys>,
     heard: bool,
 }
 
@@ -156,6 +159,7 @@ impl AccessIndex {
             objects: Collection::default(),
             held: BTreeMap::new(),
             policies: Arc::new(policies),
+            fetched: Arc::default(),
             heard: false,
         }
     }
@@ -199,6 +203,46 @@ impl AccessIndex {
         }
         self.policies = Arc::new(next);
         Some(AccessChange { policies: Arc::clone(&self.policies), causes })
+    }
+
+    /// Takes the keys that have been fetched. Returns what is in force from now on; `None` where that is what was.
+    pub fn take_keys(&mut self, fetched: Arc<FetchedKeys>) -> Option<Arc<AccessPolicies>> {
+        let before = std::mem::replace(&mut self.fetched, fetched);
+        let differs = |place: &KeyPlace| before.get(place) != self.fetched.get(place);
+        let concerned = self.sources().filter(|(_, source)| differs(&source.place));
+        let stale: BTreeSet<Namespace> =
+            concerned.map(|(name, _)| name.object.namespace.clone()).collect();
+        // Before the first time there is nothing to change.
+        if stale.is_empty() || !self.heard {
+            return None;
+        }
+        let next = self.next(&stale, false);
+        if next == *self.policies {
+            return None;
+        }
+        self.policies = Arc::new(next);
+        Some(Arc::clone(&self.policies))
+    }
+
+    /// The places of keys that policies name, each with the longest time that a fetch may take.
+    pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, Duration> {
+        let mut wanted = BTreeMap::new();
+        for (_, source) in self.sources() {
+            let held = wanted.entry(source.place.clone()).or_insert(source.timeout);
+            *held = source.timeout.max(*held);
+        }
+        wanted
+    }
+
+    /// Where the keys of each policy are that are fetched.
+    fn sources(&self) -> impl Iterator<Item = (&PolicyName, &KeySource)> {
+        self.held.iter().flat_map(|(name, held)| {
+            let rules = match &held.counts {
+                Some(ReadPolicy::Request(policy)) => &policy.rules[..],
+                _ => &[],
+            };
+            rules.iter().filter_map(move |rule| Some((name, rule.source.as_ref()?)))
+        })
     }
 
     /// Clients have learnt how to speak to servers, or had the time to: servers no longer take what was sent before.
@@ -266,6 +310,20 @@ impl AccessIndex {
         next
     }
 
+    /// What there is to say of an object, its keys among that.
+    fn report(&self, held: &HeldPolicy) -> Arc<PolicyReport> {
+        let Some(ReadPolicy::Request(policy)) = &held.counts else {
+            return Arc::clone(&held.report);
+        };
+        let warnings = policy.key_warnings(&self.fetched);
+        if warnings.is_empty() {
+            return Arc::clone(&held.report);
+        }
+        let mut report = (*held.report).clone();
+        report.faults.extend(warnings);
+        Arc::new(report)
+    }
+
     fn remake(&self, namespace: &Namespace, next: &mut AccessPolicies) {
         let mut made = super::policies::NamespacePolicies::default();
         let kinds = [PolicyKind::Authorization, PolicyKind::Peer, PolicyKind::Request];
@@ -288,11 +346,14 @@ impl AccessIndex {
                         made.authorizations.push(Arc::clone(policy));
                     }
                     Some(ReadPolicy::Peer(policy)) => made.peers.push(Arc::clone(policy)),
-                    Some(ReadPolicy::Request(policy)) => made.requests.push(Arc::clone(policy)),
+                    Some(ReadPolicy::Request(policy)) => {
+                        made.requests.push(policy.with_keys(&self.fetched));
+                    }
                     None => {}
                 }
-                if next.reports.get(name) != Some(&held.report) {
-                    next.reports.insert(name.clone(), Arc::clone(&held.report));
+                let report = self.report(held);
+                if next.reports.get(name) != Some(&report) {
+                    next.reports.insert(name.clone(), report);
                 }
             }
         }

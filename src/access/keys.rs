@@ -16,8 +16,11 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 1024..=8192;
 /// The most of an RSA exponent, in bytes.
 const RSA_EXPONENT_BYTES: usize = 4;
 
-/// The keys of a set that verify tokens, as the text of a set; else what is wrong with it.
-pub(super) fn verifying_keys(text: &str) -> Result<String, String> {
+/// The keys of a set that verify tokens, as the text of a set.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn verifying_keys(text: &str) -> Result<String, String> {
     let set: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {
         return Err("has no list of keys".to_owned());

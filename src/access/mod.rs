@@ -12,6 +12,7 @@
 mod authorization;
 mod enforce;
 mod evaluate;
+mod fetched;
 mod fields;
 mod index;
 mod keys;
@@ -29,9 +30,11 @@ mod trust;
 pub use self::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
 };
-pub use self::enforce::{ActionRules, EnforcedRules, enforced};
+pub use self::enforce::{ActionRules, EnforcedRules, ProviderReach, ReachableProviders, enforced};
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
+pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
+pub use self::keys::verifying_keys;
 pub use self::matcher::{Atom, MatchedClause, RuleMatcher, WireForm, token_key};
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};

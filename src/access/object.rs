@@ -30,7 +30,7 @@ impl PolicyKind {
     }
 
     /// The kind and name of an object; `None` where it is no access policy.
-    pub(super) fn of(key: &ObjectKey) -> Option<PolicyName> {
+    pub fn of(key: &ObjectKey) -> Option<PolicyName> {
         let kind = match (&*key.group, &*key.kind) {
             (ISTIO_SECURITY, "AuthorizationPolicy") => Self::Authorization,
             (ISTIO_SECURITY, "PeerAuthentication") => Self::Peer,

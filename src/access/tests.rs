@@ -80,7 +80,7 @@ impl AccessPolicies {
         request: &AccessRequest,
     ) -> AccessDecision {
         let subject = AccessSubject { namespace: &Namespace::from("shop"), labels, is_known: true };
-        decide(&enforced(&self.of(subject), form, &trust()), request)
+        decide(&enforced(&self.of(subject), form, &trust(), &Default::default()), request)
     }
 
     fn lets_in(&self, request: &AccessRequest) -> bool {

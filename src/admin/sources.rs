@@ -13,7 +13,7 @@ use super::port::ConnectionLimiter;
 use super::token::Token;
 use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
-use crate::explain::ConfigReports;
+use crate::explain::{ConfigReports, ConfigTrials};
 use crate::history::History;
 use crate::mesh::watch::SourceProblem;
 use crate::metrics::{Metrics, WithheldCounts};
@@ -52,6 +52,8 @@ pub struct Sources {
     pub policy: WatchedPolicy,
     /// What is said of each object of the mesh's configuration.
     pub reports: watch::Receiver<Arc<ConfigReports>>,
+    /// Tries objects that are not stored.
+    pub trials: ConfigTrials,
     /// What is kept of what proxies are sent.
     pub cache: Arc<Cache>,
     /// Who is connected.

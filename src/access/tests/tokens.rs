@@ -48,7 +48,7 @@ fn each_of_several_rules_has_a_key_of_its_own() {
     let policies = index().hold([policy, tokens]);
     let labels = labels(&[]);
     let subject = AccessSubject { namespace: &"shop".into(), labels: &labels, is_known: true };
-    let rules = enforced(&policies.of(subject), WireForm::Http, &trust());
+    let rules = enforced(&policies.of(subject), WireForm::Http, &trust(), &Default::default());
     let rule = rules.allow.rules().next().expect("one");
     let clause = &rule.sources[0][0];
     let key = |atoms: &Vec<Atom>| match &atoms[..] {
@@ -101,4 +101,75 @@ fn what_is_wrong_with_a_rule_is_named_and_its_tokens_are_nobodys() {
         None,
         "it verifies nothing, and refuses what it can't verify"
     );
+}
+
+/// Section 5: a policy is in force at once, and again when its keys have come; what was good stays.
+#[test]
+fn keys_that_are_fetched_come_into_rules_when_they_have_come() {
+    let mut index = index();
+    let rule = |issuer: &str, uri: &str, timeout: &str| json!({ "issuer": issuer, "jwksUri": uri, "timeout": timeout });
+    let own = believes(
+        json!({ "jwtRules": [rule("a", "https://a/keys", "2s"), { "issuer": "https://b" }] }),
+    );
+    let other = object(
+        "RequestAuthentication",
+        "pay",
+        "t",
+        json!({ "jwtRules": [rule("a", "https://a/keys", "9s")] }),
+    );
+    index.hold([own, other]);
+    let a = KeyPlace::Uri("https://a/keys".into());
+    let b = KeyPlace::Issuer("https://b".into());
+    let seconds = std::time::Duration::from_secs;
+    let wanted = [(a.clone(), seconds(9)), (b.clone(), seconds(5))];
+    assert_eq!(index.wanted_keys(), wanted.into());
+    let state = |keys: Option<&str>, trouble: Option<&str>| KeyState {
+        keys: keys.map(Arc::from),
+        trouble: trouble.map(str::to_owned),
+    };
+    let come: FetchedKeys =
+        [(a.clone(), state(Some("1"), None)), (b.clone(), state(None, Some("it answers 500")))]
+            .into();
+    let policies = index.take_keys(Arc::new(come.clone())).expect("they differ");
+    let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
+    assert_eq!(found, [Some("1".into()), None]);
+    let told = |policies: &AccessPolicies| {
+        let all = policies.reports().flat_map(|(_, report)| report.faults.clone());
+        all.map(|fault| format!("{} {}", fault.code.id, fault.path)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&policies), ["STR0829 spec.jwtRules[1].issuer"]);
+    assert!(index.take_keys(Arc::new(come)).is_none(), "nothing new");
+    let late = [(a, state(Some("1"), Some("no answer"))), (b, state(Some("2"), None))].into();
+    let policies = index.take_keys(Arc::new(late)).expect("they differ");
+    let found: Vec<_> = rules(&policies).iter().map(|rule| rule.keys.clone()).collect();
+    assert_eq!(found, [Some("1".into()), Some("2".into())]);
+    // One in each namespace that names it.
+    assert_eq!(told(&policies), ["STR0833 spec.jwtRules[0].jwksUri"; 2]);
+    let pay: Namespace = "pay".into();
+    assert!(index.policies.changed_namespaces(&policies).is_empty() && policies.root() != &pay);
+}
+
+#[test]
+fn a_place_of_keys_is_of_http_and_is_waited_for_within_limits() {
+    let cases = [
+        (json!({ "issuer": "a", "jwksUri": "file:///etc/passwd" }), "spec.jwtRules[0].jwksUri"),
+        (
+            json!({ "issuer": "a", "jwksUri": "https://a", "timeout": "0s" }),
+            "spec.jwtRules[0].timeout",
+        ),
+        (
+            json!({ "issuer": "a", "jwksUri": "https://a", "timeout": "soon" }),
+            "spec.jwtRules[0].timeout",
+        ),
+    ];
+    for (rule, path) in cases {
+        let policies = index().hold([believes(json!({ "jwtRules": [rule.clone()] }))]);
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.faults[0].path, path, "{rule}");
+    }
+    // Keys that are given need not be fetched.
+    let both = json!({ "issuer": "a", "jwksUri": "https://a", "jwks": keys() });
+    let mut index = index();
+    index.hold([believes(json!({ "jwtRules": [both] }))]);
+    assert_eq!(index.wanted_keys(), Default::default());
 }

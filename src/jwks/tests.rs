@@ -1,0 +1,263 @@
+//! Keys from servers on loopback: over TLS and without, which rotate them, hang, redirect, and answer nonsense.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::fetcher::{FetcherInputs, run};
+use super::guard::DialRules;
+use super::{KeyClient, KeyFetchError};
+use crate::access::{FetchedKeys, KeyPlace};
+use crate::sources::SourceStatusTable;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A set with one key, the example of RFC 7517, A.1, under this name.
+fn set(kid: &str) -> String {
+    json!({ "keys": [{ "kty": "EC", "crv": "P-256", "kid": kid, "x": "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+        "y": "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM" }] })
+    .to_string()
+}
+
+type Answer = Arc<dyn Fn(&str, u16) -> Response<Full<Bytes>> + Send + Sync>;
+
+fn ok(text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    Response::new(Full::new(text.into()))
+}
+
+fn redirect(to: &str) -> Response<Full<Bytes>> {
+    let answer = Response::builder().status(302).header("location", to);
+    answer.body(Full::default()).expect("an answer")
+}
+
+/// A server, over TLS where it is given what for; by the path, and its own port. It never answers `/hangs`.
+#[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
+async fn serve(tls: Option<tokio_rustls::TlsAcceptor>, answer: Answer) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let (tls, answer) = (tls.clone(), Arc::clone(&answer));
+            let service =
+                hyper::service::service_fn(move |request: Request<hyper::body::Incoming>| {
+                    let answer = Arc::clone(&answer);
+                    async move {
+                        if request.uri().path() == "/hangs" {
+                            std::future::pending::<()>().await;
+                        }
+                        Ok::<_, Infallible>(answer(request.uri().path(), port))
+                    }
+                });
+            tokio::spawn(async move {
+                let http = hyper::server::conn::http1::Builder::new();
+                match tls {
+                    None => drop(
+                        http.serve_connection(hyper_util::rt::TokioIo::new(stream), service).await,
+                    ),
+                    Some(tls) => {
+                        let Ok(stream) = tls.accept(stream).await else { return };
+                        let io = hyper_util::rt::TokioIo::new(stream);
+                        let _ = http.serve_connection(io, service).await;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+fn client(loopback: bool) -> KeyClient {
+    KeyClient { rules: DialRules { loopback, denied: Vec::new() }, roots: None }
+}
+
+fn uri(text: String) -> KeyPlace {
+    KeyPlace::Uri(text.into())
+}
+
+fn answers() -> Answer {
+    Arc::new(|path, port| match path {
+        "/keys" => {
+            let mut answer = ok(set("1"));
+            let fresh = "public, max-age=120".parse().expect("a value");
+            answer.headers_mut().insert("cache-control", fresh);
+            answer
+        }
+        "/moved" => redirect("/keys"),
+        "/moved-far" => redirect(&format!("http://127.0.0.1:{port}/keys")),
+        "/other-scheme" => redirect(&format!("https://127.0.0.1:{port}/keys")),
+        "/metadata" => redirect("http://169.254.169.254/latest/meta-data"),
+        "/round" => redirect("/round"),
+        "/garbage" => ok("<html>no keys</html>"),
+        "/none" => ok(r#"{"keys":[]}"#),
+        "/private" => ok(json!({ "keys": [{ "kty": "oct", "k": "c2VjcmV0" }] }).to_string()),
+        "/huge" => ok(vec![b' '; 2 * 1024 * 1024]),
+        "/.well-known/openid-configuration" => {
+            let issuer = format!("http://127.0.0.1:{port}");
+            ok(json!({ "issuer": issuer, "jwks_uri": format!("{issuer}/keys") }).to_string())
+        }
+        "/tenant/.well-known/openid-configuration" => {
+            ok(json!({ "issuer": "https://another", "jwks_uri": "https://another/keys" })
+                .to_string())
+        }
+        _ => Response::builder().status(404).body(Full::default()).expect("an answer"),
+    })
+}
+
+#[tokio::test]
+async fn keys_come_from_where_they_are_and_nothing_else_does() {
+    let port = serve(None, answers()).await;
+    let base = format!("http://127.0.0.1:{port}");
+    let own = client(true);
+    for path in ["/keys", "/moved", "/moved-far"] {
+        let found = own.fetch(&uri(format!("{base}{path}")), LIMIT).await.expect(path);
+        assert_eq!(&*found.keys, set("1"), "{path}");
+        assert_eq!(found.max_age, Some(Duration::from_secs(120)), "{path}");
+    }
+    let found = own.fetch(&KeyPlace::Issuer(base.clone().into()), LIMIT).await.expect("discovered");
+    assert_eq!(&*found.keys, set("1"));
+    let cases = [
+        ("/other-scheme", "leads from one scheme to another"),
+        (
+            "/metadata",
+            "169.254.169.254 is 169.254.169.254, a link-local address, which is never dialled",
+        ),
+        ("/round", "more than 3 redirects"),
+        ("/garbage", "is no JSON"),
+        ("/none", "it is empty"),
+        ("/private", "private key"),
+        ("/huge", "more than 1048576 bytes"),
+        ("/nothing", "404"),
+    ];
+    for (path, part) in cases {
+        let error = own.fetch(&uri(format!("{base}{path}")), LIMIT).await.expect_err(path);
+        assert!(error.to_string().contains(part), "{path}: {error}");
+        assert!(!error.to_string().contains("c2VjcmV0"), "{error}");
+    }
+    let limit = Duration::from_millis(300);
+    let error = own.fetch(&uri(format!("{base}/hangs")), limit).await.expect_err("it hangs");
+    assert!(matches!(error, KeyFetchError::Late(_)), "{error}");
+    let other = KeyPlace::Issuer(format!("{base}/tenant").into());
+    let error = own.fetch(&other, LIMIT).await.expect_err("of another issuer");
+    assert!(error.to_string().contains("https://another"), "{error}");
+    // Where loopback is no place of keys, nothing is dialled there, by whatever name.
+    for host in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"] {
+        let place = uri(format!("http://{host}:{port}/keys"));
+        let error = client(false).fetch(&place, LIMIT).await.expect_err(host);
+        assert!(matches!(error, KeyFetchError::Refused { .. }), "{host}: {error}");
+    }
+    let place = uri(format!("http://localhost:{port}/keys"));
+    let error = own.fetch(&place, LIMIT).await.expect_err("a name that leads to loopback");
+    assert!(matches!(error, KeyFetchError::Refused { .. }), "{error}");
+    let denied = vec!["127.0.0.0/8".parse().expect("a range")];
+    let denying = KeyClient { rules: DialRules { loopback: true, denied }, roots: None };
+    let error = denying.fetch(&uri(format!("{base}/keys")), LIMIT).await.expect_err("denied");
+    assert!(error.to_string().contains("--jwks-deny"), "{error}");
+}
+
+#[tokio::test]
+async fn over_tls_a_server_must_be_known() {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let params = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("a name");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let private = rustls_pki_types::PrivatePkcs8KeyDer::from(key.serialize_der()).into();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], private)
+        .expect("a certificate");
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let port = serve(Some(tls), answers()).await;
+    let place = uri(format!("https://127.0.0.1:{port}/keys"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let roots = folder.path().join("roots.pem");
+    std::fs::write(&roots, certificate.pem()).expect("written");
+    let known = KeyClient { roots: Some(roots), ..client(true) };
+    let found = known.fetch(&place, LIMIT).await.expect("known");
+    assert_eq!(&*found.keys, set("1"));
+    let error = client(true).fetch(&place, LIMIT).await.expect_err("of nobody that is trusted");
+    assert!(
+        matches!(error, KeyFetchError::Reach { .. } | KeyFetchError::NoRoots { .. }),
+        "{error}"
+    );
+    let down = uri(format!("https://127.0.0.1:{port}/other-scheme"));
+    // It leads to https, which is the same scheme here, and to the same place.
+    known.fetch(&down, LIMIT).await.expect("the same scheme");
+}
+
+/// What the fetcher says, once it is of this kind.
+async fn told(
+    seen: &mut watch::Receiver<(Arc<FetchedKeys>, bool)>,
+    is: impl Fn(&FetchedKeys) -> bool,
+) -> Arc<FetchedKeys> {
+    let wait = seen.wait_for(|(fetched, tried)| *tried && is(fetched));
+    let found = tokio::time::timeout(PATIENCE, wait).await.expect("in time").expect("it runs");
+    Arc::clone(&found.0)
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a test's own task, which it ends")]
+async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    // Down at first, then one key, then nothing that makes sense.
+    let port = serve(
+        None,
+        Arc::new(|_, _| match ASKED.fetch_add(1, Ordering::Relaxed) {
+            0 => Response::builder().status(500).body(Full::default()).expect("an answer"),
+            1 => ok(set("1")),
+            _ => ok("nonsense"),
+        }),
+    )
+    .await;
+    let place = uri(format!("http://127.0.0.1:{port}/keys"));
+    let wanted: BTreeMap<_, _> = [(place.clone(), LIMIT)].into();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_wanted, wanted_seen) = watch::channel(Arc::new(wanted));
+    let statuses = SourceStatusTable::new(Duration::ZERO);
+    let (told_by, mut seen) = watch::channel(Default::default());
+    let inputs = FetcherInputs {
+        wanted: wanted_seen,
+        client: Arc::new(client(true)),
+        file: Some(folder.path().join("jwks.json")),
+        statuses: statuses.clone(),
+        told: told_by,
+    };
+    let first = tokio::spawn(run(inputs.clone()));
+    let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
+    assert_eq!(state[&place].keys, None);
+    let line = |statuses: &SourceStatusTable| {
+        let lines = statuses.lines();
+        let facts = lines.borrow().values().next().cloned();
+        facts.expect("a line")
+    };
+    assert_eq!(line(&statuses).trouble.expect("it fails").code.id, "STR0833");
+    // A second later it answers.
+    let state = told(&mut seen, |all| all[&place].keys.is_some()).await;
+    assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
+    let facts = line(&statuses);
+    assert!(facts.trouble.is_none() && facts.last_contact.is_some() && facts.objects == 1);
+    let written = async {
+        while !folder.path().join("jwks.json").exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, written).await.expect("it is kept");
+    first.abort();
+    // The next process asks and gets nonsense, and has what was good.
+    let (told_by, mut seen) = watch::channel(Default::default());
+    let second = tokio::spawn(run(FetcherInputs { told: told_by, ..inputs }));
+    let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
+    assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
+    second.abort();
+}
