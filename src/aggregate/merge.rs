@@ -184,6 +184,16 @@ impl MergedService {
         self.takes_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
     }
 
+    /// Undoes [`Self::speak_plainly`].
+    pub fn speak_as_reported(&mut self) {
+        for shard in &mut self.shards {
+            if let Some(reported) = shard.reported.take() {
+                shard.endpoints = reported;
+            }
+        }
+        self.speak_plainly(|_, _| false);
+    }
+
     /// The name under which it was merged.
     pub fn hostname(&self) -> &Hostname {
         &self.primary.hostname

@@ -14,6 +14,7 @@ pub mod plan;
 pub mod reconciler;
 mod remembered;
 pub mod renewal;
+pub mod route_statuses;
 pub mod secret;
 pub mod status;
 pub mod token;

@@ -1,4 +1,4 @@
-//! 104x and 1050 to 1054: what an object of the traffic configuration comes to among all others.
+//! 104x and 1050 to 1056: what an object of the traffic configuration comes to among all others.
 
 use super::code::Code;
 
@@ -108,4 +108,10 @@ does.";
 A subset has the endpoints whose labels, of the pod or the entry or of where it is, hold all of the
 subset's. None does, while the service has endpoints: requests that are led to the subset are answered 503
 until one comes.";
+    /// A right that is missing.
+    ROUTE_STATUS_DENIED = "STR1056", "statuses of HTTPRoutes and GRPCRoutes may not be written",
+        "Let the control plane patch httproutes/status and grpcroutes/status, as the chart's ClusterRole does.", "\
+What becomes of routes on Services is written into their status, for those who look with kubectl. Routes
+work without it, and `strait check config` and /debug/config say the same. It is tried again after ten
+minutes.";
 }

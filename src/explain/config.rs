@@ -8,6 +8,7 @@ mod clients;
 mod entries;
 mod gateways;
 mod objects;
+mod route_status;
 mod routes;
 mod rules;
 mod scopes;
@@ -167,16 +168,22 @@ impl<'a> ConfigView<'a> {
 
     /// What becomes of an object of the traffic configuration.
     fn read(&self, key: &ObjectKey, report: &TrafficReport) -> ConfigState {
+        let (standing, finding) = self.found(report);
+        state_of(key, standing, finding)
+    }
+
+    /// What was found out of an object of the traffic configuration.
+    fn found(&self, report: &TrafficReport) -> (ObjectStanding, Finding) {
         let mut told = report.state.reasons.clone();
         let Some((stored, object)) = &report.good else {
-            let finding = Finding { reasons: told, ..Finding::default() };
-            return state_of(key, ObjectStanding::Refused, finding);
+            return (ObjectStanding::Refused, Finding { reasons: told, ..Finding::default() });
         };
         let found = match object {
             TrafficObject::DestinationRule(rule) => self.destination_rule(rule, stored),
             TrafficObject::VirtualService(service) => self.virtual_service(service, stored),
             TrafficObject::Gateway(gateway) => self.gateway(gateway),
             TrafficObject::Sidecar(sidecar) => self.sidecar(sidecar),
+            TrafficObject::Telemetry(telemetry) => self.telemetry(telemetry),
             TrafficObject::GatewayRoute(route) => self.gateway_route(route),
             TrafficObject::ReferenceGrant(_, grant) => self.reference_grant(grant),
         };
@@ -185,13 +192,13 @@ impl<'a> ConfigView<'a> {
             let text = "what it said before it was changed is in force";
             told.push(Reason::warning(&codes::TRAFFIC_LAST_GOOD, "spec", text));
             let finding = Finding { reasons: told, proxies: found.proxies, standing: None };
-            return state_of(key, ObjectStanding::Refused, finding);
+            return (ObjectStanding::Refused, finding);
         }
         told.extend(found.reasons);
         let is_partly = told.iter().any(|reason| reason.is_lost);
         let by_parts = if is_partly { ObjectStanding::Partly } else { ObjectStanding::InForce };
         let standing = found.standing.unwrap_or(by_parts);
-        state_of(key, standing, Finding { reasons: told, ..found })
+        (standing, Finding { reasons: told, ..found })
     }
 }
 

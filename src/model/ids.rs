@@ -148,6 +148,12 @@ impl Hostname {
         Self::from(format!("{name}.{namespace}.svc.{domain}"))
     }
 
+    /// The name and the namespace of the Kubernetes Service that is called so; `None` where none can be.
+    pub fn service_in(&self, domain: &str) -> Option<(&str, &str)> {
+        let short = self.as_str().strip_suffix(domain)?.strip_suffix(".svc.")?;
+        short.rsplit_once('.')
+    }
+
     /// The key of a definition of this name that is for `namespace` alone, beside one for others. No
     /// name of a service holds `@`.
     pub fn private_to(&self, namespace: &Namespace) -> Self {

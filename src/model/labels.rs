@@ -12,3 +12,8 @@ pub type Labels = SortedMap<Arc<str>, Arc<str>>;
 pub fn labels_match(selector: &Labels, labels: &Labels) -> bool {
     !selector.is_empty() && selector.iter().all(|(key, value)| labels.get(key) == Some(value))
 }
+
+/// Labels of an endpoint: `None` where there are none.
+pub fn given_labels(labels: &Arc<Labels>) -> Option<Arc<Labels>> {
+    (!labels.is_empty()).then(|| Arc::clone(labels))
+}

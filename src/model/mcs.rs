@@ -5,6 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ClusterId, WorkloadKey};
 
+/// The API group of ServiceExports and ServiceImports.
+pub const MCS_API: &str = "multicluster.x-k8s.io";
+/// The domain of services that are the same in all clusters of a set (KEP-1645).
+pub const CLUSTERSET: &str = "clusterset.local";
+
 /// What ServiceExports and ServiceImports mean (`--mcs`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mcs {

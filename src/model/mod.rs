@@ -19,6 +19,7 @@ mod mcs;
 mod namespace_filter;
 mod proxy;
 mod root_bundle;
+mod route_status;
 mod service;
 mod sorted;
 mod telemetry;
@@ -41,15 +42,17 @@ pub use header::is_header_name;
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use istio::{
     ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,
+    ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS,
 };
 pub use known_clusters::{
     IgnoredClaim, KnownCluster, KnownClusters, Mode, SameAddress, Seniority, is_trust_domain,
 };
-pub use labels::{Labels, labels_match};
-pub use mcs::{Disagreement, Mcs, SharedService, SharedServices};
+pub use labels::{Labels, given_labels, labels_match};
+pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
 pub use proxy::{GrpcLibrary, NodeError, Proxy, ProxyType, SdsFiles};
 pub use root_bundle::RootBundle;
+pub use route_status::{GATEWAY_CONTROLLER, RouteCondition, RouteParentStatus, RouteStatus};
 pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
     TargetPort,

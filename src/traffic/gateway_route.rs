@@ -15,17 +15,16 @@ use self::raw::{
     RawBackend, RawCorsFilter, RawFilter, RawGatewayMatch, RawGatewayRoute, RawGatewayRule,
     RawGrant, RawHeaderFilter, RawMethod, RawPathModifier, RawRedirectFilter, RawValueMatch,
 };
-use super::header_format;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::re2;
 use super::route::{
     CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
-    RedirectPath, RedirectPort, RedirectRule, RequestMatch, RetryRule, Rewrite, TextMatch, is_text,
-    place,
+    RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite, TextMatch, is_text, place,
 };
 use crate::codes;
-use crate::model::{GATEWAY_API, Hostname, Namespace, is_header_name};
+use crate::mesh::{RetryRule, command_operators};
+use crate::model::{CLUSTERSET, GATEWAY_API, Hostname, MCS_API, Namespace, is_header_name};
 
 /// A route on Services.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +52,44 @@ pub struct ParentService {
     pub port: Option<u16>,
 }
 
+/// What a route may be on, or lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceKind {
+    /// A Service.
+    Service,
+    /// The Service of that name of a set of clusters. (Gateway API, GEP-1748.)
+    ServiceImport,
+}
+
+impl ServiceKind {
+    /// That of this API group and kind.
+    pub fn of(group: &str, kind: &str) -> Option<Self> {
+        match (group, kind) {
+            ("", "Service") => Some(Self::Service),
+            (MCS_API, "ServiceImport") => Some(Self::ServiceImport),
+            _ => None,
+        }
+    }
+
+    /// The host of one, in full.
+    fn host(self, name: &str, namespace: &str, domain: &str) -> Hostname {
+        let domain = match self {
+            Self::Service => domain,
+            Self::ServiceImport => CLUSTERSET,
+        };
+        Hostname::of_kubernetes_service(&name.to_ascii_lowercase(), namespace, domain)
+    }
+
+    /// What a host is of which route may speak, with its name and namespace.
+    fn of_host<'a>(host: &'a Hostname, domain: &str) -> Option<(Self, &'a str, &'a str)> {
+        let of = |kind, domain| {
+            let (name, namespace) = host.service_in(domain)?;
+            Some((kind, name, namespace))
+        };
+        of(Self::Service, domain).or_else(|| of(Self::ServiceImport, CLUSTERSET))
+    }
+}
+
 /// Whose routes may lead into a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceGrant {
@@ -60,8 +97,8 @@ pub struct ReferenceGrant {
     pub namespace: Namespace,
     /// Kinds of routes, each with its namespace.
     from: Box<[(String, Namespace)]>,
-    /// The Services, by name; `None` for all.
-    to: Box<[Option<String>]>,
+    /// What they may lead to, each with its name; `None` for all.
+    to: Box<[(ServiceKind, Option<String>)]>,
 }
 
 impl ReferenceGrant {
@@ -72,40 +109,56 @@ impl ReferenceGrant {
     pub fn read(meta: &ObjectMeta, object: &Value) -> Result<Self, Reason> {
         let raw: RawGrant = object::body(object)?;
         let from = raw.from.into_iter().filter(|from| from.group == GATEWAY_API);
-        let to = raw.to.into_iter().filter(|to| to.group.is_empty() && to.kind == "Service");
+        let to = raw.to.into_iter().filter_map(|to| {
+            let kind = ServiceKind::of(&to.group, &to.kind)?;
+            Some((kind, to.name.filter(|name| !name.is_empty())))
+        });
         Ok(Self {
             namespace: meta.namespace.clone(),
             from: from.map(|from| (from.kind, from.namespace.as_str().into())).collect(),
-            to: to.map(|to| to.name.filter(|name| !name.is_empty())).collect(),
+            to: to.collect(),
         })
     }
 
     /// Whether routes of a kind and namespace may lead to a Service of this namespace.
-    pub fn lets(&self, kind: &str, namespace: &Namespace, service: &str) -> bool {
+    fn lets(&self, kind: &str, namespace: &Namespace, to: (ServiceKind, &str)) -> bool {
         let from = self.from.iter().any(|(of, from)| of == kind && from == namespace);
-        from && self.to.iter().any(|name| name.as_deref().is_none_or(|name| name == service))
+        let is_named = |(of, name): &(ServiceKind, Option<String>)| {
+            *of == to.0 && name.as_deref().is_none_or(|name| name == to.1)
+        };
+        from && self.to.iter().any(is_named)
     }
 }
 
 impl GatewayRoute {
-    /// Whether it may lead to a Service: in its own namespace, or where one of these grants says so.
+    /// Whether what it says of a Service may lead to another: in its own namespace, or where one of these grants says so. Nor
+    /// does a route need a grant to lead its own namespace's clients to the namespace of the Service that they call.
     pub fn may_lead_to<'a>(
         &self,
+        parent: &ParentService,
         host: &Hostname,
         domain: &str,
         mut grants: impl Iterator<Item = &'a ReferenceGrant>,
     ) -> bool {
-        let suffix = format!(".svc.{domain}");
-        let Some((name, namespace)) =
-            host.as_str().strip_suffix(&suffix).and_then(|short| short.rsplit_once('.'))
-        else {
-            return false;
-        };
+        let Some((to, name, namespace)) = ServiceKind::of_host(host, domain) else { return false };
         namespace == self.meta.namespace.as_str()
+            || namespace == parent.namespace.as_str()
             || grants.any(|grant| {
                 grant.namespace.as_str() == namespace
-                    && grant.lets(self.kind, &self.meta.namespace, name)
+                    && grant.lets(self.kind, &self.meta.namespace, (to, name))
             })
+    }
+
+    /// Whether another route takes the port that this one has of a Service, or all of its ports: of kinds of routes only one
+    /// counts, and GRPCRoute comes before HTTPRoute. (Gateway API, GEP-1294, "Route types".)
+    pub fn yields_to(&self, parent: &ParentService, other: &Self) -> bool {
+        let takes = |one: &ParentService| {
+            one.host == parent.host && (one.port.is_none() || one.port == parent.port)
+        };
+        self.kind == "HTTPRoute"
+            && other.kind == "GRPCRoute"
+            && other.meta.namespace == self.meta.namespace
+            && other.parents.iter().any(takes)
     }
 
     /// Reads an object of that kind, with what its owner should know.
@@ -119,23 +172,31 @@ impl GatewayRoute {
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let raw: RawGatewayRoute = object::body(object)?;
-        let service = |name: &str, namespace: &str| {
-            Hostname::of_kubernetes_service(&name.to_ascii_lowercase(), namespace, &settings.domain)
-        };
-        let parents = raw.parent_refs.iter().enumerate().filter(|(_, parent)| {
-            parent.group.as_deref() == Some("") && parent.kind.as_deref() == Some("Service")
+        let mut reasons = Vec::new();
+        let parents = raw.parent_refs.iter().enumerate().filter_map(|(at, parent)| {
+            let kind = ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)?;
+            Some((at, kind, parent))
         });
-        let parents = parents.map(|(at, parent)| {
+        let parents = parents.filter(|(at, _, parent)| {
+            let has_section = parent.section_name.as_deref().is_some_and(|name| !name.is_empty());
+            if has_section {
+                // On the whole Service it would be more than is asked for.
+                let path = format!("spec.parentRefs[{at}].sectionName");
+                let text = "ports of a Service go by number here: name it as port; the route is not on this Service";
+                reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+            }
+            !has_section
+        });
+        let parents = parents.map(|(at, kind, parent)| {
             let namespace = parent.namespace.as_deref().unwrap_or(meta.namespace.as_str());
             ParentService {
                 index: place(at),
-                host: service(&parent.name, namespace),
+                host: kind.host(&parent.name, namespace, &settings.domain),
                 namespace: namespace.into(),
                 port: parent.port,
             }
         });
         let parents = parents.collect();
-        let mut reasons = Vec::new();
         let mut reader = RuleReader { namespace: &meta.namespace, settings, reasons: &mut reasons };
         let rules = raw.rules.into_iter().enumerate();
         let rules = rules.map(|(at, raw)| {
@@ -328,16 +389,15 @@ impl RuleReader<'_> {
 
     /// A Service, with a port.
     fn backend(&mut self, raw: &RawBackend, path: &str) -> Option<Destination> {
-        let is_service =
-            raw.group.is_empty() && raw.kind.as_deref().unwrap_or("Service") == "Service";
-        if !is_service || raw.port.is_none() || raw.name.is_empty() {
+        let kind = ServiceKind::of(&raw.group, raw.kind.as_deref().unwrap_or("Service"));
+        let kind = kind.filter(|_| raw.port.is_some() && !raw.name.is_empty());
+        let Some(kind) = kind else {
             let text = "is no Service with a port; its share is answered 500";
             self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
             return None;
-        }
+        };
         let namespace = raw.namespace.as_deref().unwrap_or(self.namespace.as_str());
-        let name = raw.name.to_ascii_lowercase();
-        let host = Hostname::of_kubernetes_service(&name, namespace, &self.settings.domain);
+        let host = kind.host(&raw.name, namespace, &self.settings.domain);
         Some(Destination { port: raw.port, ..Destination::to(host) })
     }
 
@@ -457,7 +517,7 @@ impl RuleReader<'_> {
                     _ if name == "host" || !is_header_name(&name) || !is_text(&one.value) => {
                         this.refuse(refused, path, &format!("{name:?} is no header"));
                     }
-                    _ => match header_format::check(&one.value) {
+                    _ => match command_operators::check(&one.value) {
                         Ok(()) => {
                             kept.entry(name.into()).or_insert(one.value);
                         }

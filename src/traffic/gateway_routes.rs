@@ -2,19 +2,22 @@
 //!
 //! Routes in the Service's own namespace hold for everybody, routes of another namespace for clients of that namespace,
 //! in the place of the others. Those of one kind and namespace are joined: the most specific match decides, then
-//! the oldest route. What comes of it stands beside VirtualServices as one of them, as old as its oldest route, so that a host
+//! the oldest route. Where both kinds are on a port, GRPCRoutes alone count. What comes of it stands beside VirtualServices as one of them, as old as its oldest route, so that a host
 //! that has both belongs to the older wholly.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::gateway_route::{GatewayRoute, ReferenceGrant};
+use super::addressed::AddressedServices;
+use super::gateway_route::{GatewayRoute, ParentService, ReferenceGrant};
 use super::hosts::HostPattern;
 use super::object::ObjectMeta;
-use super::route::{Destination, HttpRule, MESH, PathMatch, RequestMatch, RouteOrigin};
+use super::route::{
+    Destination, FixedResponse, HttpRule, MESH, PathMatch, RequestMatch, RouteOrigin, RulePlace,
+};
 use super::virtual_service::{VirtualService, VirtualServiceRule};
-use crate::model::{ExportTo, Hostname, Namespace};
+use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace};
 
 /// The objects, which change one by one, and what came of them.
 #[derive(Debug, Default)]
@@ -25,6 +28,9 @@ pub(super) struct GatewayRouteObjects {
     /// Those that may come to something else than before.
     touched: BTreeSet<JoinKey>,
 }
+
+/// A GRPCRoute, as an origin's kind.
+const GRPC: &str = "grpc-route";
 
 /// A Service, and the namespace for whose clients alone the routes are, if it isn't the Service's.
 type JoinKey = (Hostname, Option<Namespace>);
@@ -79,6 +85,18 @@ impl GatewayRouteObjects {
         exchanges
     }
 
+    /// Whose Services are told apart by address, as routes are on some of them.
+    pub(super) fn addressed(&self, domain: &str) -> AddressedServices {
+        let mut addressed = AddressedServices::default();
+        for (host, clients) in self.joined.keys() {
+            let service = host.service_in(domain).or_else(|| host.service_in(CLUSTERSET));
+            if let Some((_, namespace)) = service {
+                addressed.insert(namespace.into(), clients.clone());
+            }
+        }
+        addressed
+    }
+
     fn joined(
         &self,
         (host, consumer): &JoinKey,
@@ -88,7 +106,10 @@ impl GatewayRouteObjects {
         let mut rules = Vec::new();
         for route in all.values() {
             let origin = Arc::new(origin_of(route));
-            for parent in route.parents.iter().filter(|parent| parent.host == *host) {
+            let yields =
+                |parent: &&ParentService| all.values().any(|other| route.yields_to(parent, other));
+            let parents = route.parents.iter().filter(|parent| parent.host == *host);
+            for parent in parents.filter(|parent| !yields(parent)) {
                 for rule in &route.rules {
                     for one in &rule.matches {
                         let one = RequestMatch { port: parent.port, ..one.clone() };
@@ -96,7 +117,7 @@ impl GatewayRouteObjects {
                         rule.place.of = Some(Arc::clone(&origin));
                         let allowed = |to: &Destination| {
                             let grants = self.grants.values().map(|grant| &**grant);
-                            route.may_lead_to(&to.host, domain, grants)
+                            route.may_lead_to(parent, &to.host, domain, grants)
                         };
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                             to.invalid = !allowed(&*to);
@@ -112,7 +133,10 @@ impl GatewayRouteObjects {
             }
         }
         // Stable: of equals the older route's, then the first of a route.
-        rules.sort_by_key(|one| one.rule.matches.first().map(specificity));
+        rules.sort_by_key(|one| (!is_of_grpc(one), one.rule.matches.first().map(specificity)));
+        let own_ports = only_of_grpc(&rules);
+        let others = rules.iter().position(|one| !is_of_grpc(one)).unwrap_or(rules.len());
+        rules.splice(others..others, own_ports);
         let oldest = all.values().next().expect("there are some while there is an entry");
         let meta = ObjectMeta {
             name: format!("{}~{}", oldest.meta.name, host).into(),
@@ -136,10 +160,37 @@ impl GatewayRouteObjects {
     }
 }
 
+fn is_of_grpc(one: &VirtualServiceRule) -> bool {
+    one.rule.place.of.as_ref().is_some_and(|origin| origin.kind == GRPC)
+}
+
+/// For each port that GRPCRoutes have for themselves, what keeps other routes away from it.
+fn only_of_grpc(rules: &[VirtualServiceRule]) -> Vec<VirtualServiceRule> {
+    let port = |one: &VirtualServiceRule| one.rule.matches.first().and_then(|one| one.port);
+    let mut ports = BTreeMap::new();
+    for one in rules.iter().filter(|one| is_of_grpc(one)) {
+        if let Some(port) = port(one) {
+            ports.entry(port).or_insert(one.rule.place.of.clone());
+        }
+    }
+    let closed = ports.into_iter().map(|(port, of)| {
+        let every = RequestMatch { port: Some(port), ..RequestMatch::default() };
+        let rule = HttpRule {
+            place: RulePlace { of, ..RulePlace::default() },
+            matches: [every].into(),
+            response: Some(FixedResponse { status: 404, body: None }),
+            ..HttpRule::default()
+        };
+        VirtualServiceRule { rule, delegate: None }
+    });
+    let are_others = rules.iter().any(|one| !is_of_grpc(one));
+    closed.filter(|_| are_others).collect()
+}
+
 fn origin_of(route: &GatewayRoute) -> RouteOrigin {
     RouteOrigin {
         api: "gateway.networking.k8s.io/v1",
-        kind: if route.kind == "GRPCRoute" { "grpc-route" } else { "http-route" },
+        kind: if route.kind == "GRPCRoute" { GRPC } else { "http-route" },
         namespace: route.meta.namespace.clone(),
         name: Arc::clone(&route.meta.name),
     }
@@ -147,7 +198,7 @@ fn origin_of(route: &GatewayRoute) -> RouteOrigin {
 
 fn keys(route: &GatewayRoute) -> BTreeSet<JoinKey> {
     let own = &route.meta.namespace;
-    let key = |parent: &super::gateway_route::ParentService| {
+    let key = |parent: &ParentService| {
         (parent.host.clone(), (parent.namespace != *own).then(|| own.clone()))
     };
     route.parents.iter().map(key).collect()

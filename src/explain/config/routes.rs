@@ -452,7 +452,7 @@ impl ConfigView<'_> {
 
     pub(super) fn gateway_route(&self, route: &GatewayRoute) -> Finding {
         if route.parents.is_empty() {
-            let text = "it names no Service as its parent, and Strait follows no gateways of the Gateway API yet";
+            let text = "it is on no Service, and Strait follows no gateways of the Gateway API yet";
             return Finding::unused(&codes::KIND_UNREAD, "spec.parentRefs", text);
         }
         let mut found = Finding::default();
@@ -462,6 +462,15 @@ impl ConfigView<'_> {
             let path = format!("spec.parentRefs[{}]", parent.index);
             let host = HostPattern::of_service(&parent.host);
             let Some(routed) = self.joined(route, &host) else { continue };
+            if let Some(other) = self.gateway_routes().find(|one| route.yields_to(parent, one)) {
+                let text = format!(
+                    "{} belongs to {} {} there: where both are on a port, GRPCRoutes count",
+                    parent.host, other.kind, other.meta
+                );
+                found.reasons.push(Reason::lost(&codes::HOST_OF_ANOTHER, path, text));
+                (known, taken) = (known + 1, taken + 1);
+                continue;
+            }
             let owners = self.owners(routed, &host);
             let has_port = parent.port.is_none_or(|port| owners.requests.contains(&port));
             if !owners.is_service {
@@ -485,11 +494,12 @@ impl ConfigView<'_> {
         }
         if known == 0 && self.services_known {
             found.standing = Some(ObjectStanding::Unused);
-            return found;
-        }
-        if known > 0 && known == taken {
+        } else if known > 0 && known == taken {
             found.standing = Some(ObjectStanding::Shadowed);
-            return found;
+        }
+        if clients.is_empty() {
+            // Where it leads is told all the same, as its own namespace sees it.
+            clients.insert(route.meta.namespace.clone());
         }
         let domain = &self.context.settings.domain;
         for (at, rule) in route.rules.iter().enumerate() {
@@ -501,7 +511,8 @@ impl ConfigView<'_> {
                 .iter()
                 .map(|to| (to, format!("{path}.backendRefs[{}]", to.index)));
             for (to, path) in backends.chain(mirrors).filter(|(to, _)| !to.invalid) {
-                if !route.may_lead_to(&to.host, domain, self.grants()) {
+                let is_let = |parent| route.may_lead_to(parent, &to.host, domain, self.grants());
+                if !route.parents.iter().all(is_let) {
                     let text = format!(
                         "no ReferenceGrant lets {}s of namespace {} lead to {}: its share is answered 500",
                         route.kind, route.meta.namespace, to.host
@@ -511,6 +522,9 @@ impl ConfigView<'_> {
                 }
                 found.reasons.extend(self.destination(to, path, &ports, &clients, "answered 500"));
             }
+        }
+        if found.standing.is_some() {
+            return found;
         }
         found.proxies = self.clients.count(|namespace, selection| {
             route.parents.iter().any(|parent| {
@@ -523,12 +537,23 @@ impl ConfigView<'_> {
     }
 
     /// What came of a route and others on one Service.
-    fn joined(&self, route: &GatewayRoute, host: &HostPattern) -> Option<&Arc<RoutedService>> {
+    pub(super) fn joined(
+        &self,
+        route: &GatewayRoute,
+        host: &HostPattern,
+    ) -> Option<&Arc<RoutedService>> {
         let services = &self.context.traffic.virtual_services;
         let mut all = services.of_pattern(host, &route.meta.namespace);
         all.find(|one| {
             one.service.origin.api.starts_with(GATEWAY_API)
                 && one.service.meta.namespace == route.meta.namespace
+        })
+    }
+
+    fn gateway_routes(&self) -> impl Iterator<Item = &Arc<GatewayRoute>> {
+        self.reports.traffic.values().filter_map(|report| match &report.good {
+            Some((_, TrafficObject::GatewayRoute(route))) => Some(route),
+            _ => None,
         })
     }
 
@@ -541,19 +566,18 @@ impl ConfigView<'_> {
 
     pub(super) fn reference_grant(&self, grant: &ReferenceGrant) -> Finding {
         let domain = &self.context.settings.domain;
-        let routes = self.reports.traffic.values().filter_map(|report| match &report.good {
-            Some((_, TrafficObject::GatewayRoute(route))) => Some(route),
-            _ => None,
-        });
+        let routes = self.gateway_routes();
         let needs = |route: &&Arc<GatewayRoute>| {
             let mut all = route.rules.iter().flat_map(|rule| {
                 let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
                 rule.destinations.iter().chain(mirrors)
             });
             all.any(|to| {
-                !to.invalid
-                    && !route.may_lead_to(&to.host, domain, std::iter::empty())
-                    && route.may_lead_to(&to.host, domain, std::iter::once(grant))
+                let needs = |parent| {
+                    !route.may_lead_to(parent, &to.host, domain, std::iter::empty())
+                        && route.may_lead_to(parent, &to.host, domain, std::iter::once(grant))
+                };
+                !to.invalid && route.parents.iter().any(needs)
             })
         };
         let needing: Vec<_> = routes.filter(needs).collect();

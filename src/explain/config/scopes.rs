@@ -1,9 +1,12 @@
-//! What becomes of Sidecars.
+//! What becomes of Sidecars and Telemetries.
 
 use super::{ConfigView, Finding};
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
+use crate::model::{Labels, Namespace, Proxy};
+use crate::traffic::Reason;
 use crate::traffic::sidecar::Sidecar;
+use crate::traffic::telemetry::Telemetry;
 
 impl ConfigView<'_> {
     /// A Sidecar is in force for those who follow it.
@@ -13,16 +16,56 @@ impl ConfigView<'_> {
             let standing = Some(ObjectStanding::Shadowed);
             return Finding { reasons: vec![reason], standing, proxies: 0 };
         }
-        if let Some(labels) = sidecar.selector.as_ref().filter(|_| self.services_known)
-            && !self.is_carried(labels, &sidecar.meta.namespace)
+        if let Some(labels) = &sidecar.selector
+            && let Some(finding) =
+                self.selects_nobody(labels, &sidecar.meta.namespace, "spec.workloadSelector")
         {
-            let text = "no workload that is known carries these labels";
-            return Finding::unused(&codes::SELECTOR_UNUSED, "spec.workloadSelector", text);
+            return finding;
         }
         let proxies = self.clients.count(|namespace, selection| {
             let followed = sidecars.scope(namespace, selection).sidecar();
             followed.is_some_and(|followed| followed.meta == sidecar.meta)
         });
         Finding { proxies, ..Finding::default() }
+    }
+
+    /// A Telemetry is in force for those that it says something to: proxies of its namespace, or of all.
+    pub(super) fn telemetry(&self, telemetry: &Telemetry) -> Finding {
+        let telemetries = &self.context.traffic.telemetries;
+        let meta = &telemetry.meta;
+        if let Some(reason) = telemetries.loss(meta) {
+            let standing = Some(ObjectStanding::Shadowed);
+            return Finding { reasons: vec![reason], standing, proxies: 0 };
+        }
+        if let Some(labels) = &telemetry.selector
+            && let Some(finding) = self.selects_nobody(labels, &meta.namespace, "spec.selector")
+        {
+            return finding;
+        }
+        let names = telemetry.providers();
+        let unknown = names.filter(|(_, name)| self.context.mesh.log_named(name).is_none());
+        let reasons = unknown.map(|(path, name)| {
+            let text = format!("{name:?} is neither envoy nor a provider of the mesh config");
+            Reason::lost(&codes::TELEMETRY_PROVIDER, path, text)
+        });
+        let holds = |proxy: &&&Proxy| {
+            let selection = self.context.selection(proxy);
+            let levels = telemetries.of_proxy(proxy.namespace(), &selection);
+            levels.iter().any(|level| level.meta == *meta)
+        };
+        let proxies = self.clients.proxies().iter().filter(holds).count();
+        Finding { reasons: reasons.collect(), proxies, standing: None }
+    }
+
+    /// What is said of an object whose labels no workload carries.
+    fn selects_nobody(
+        &self,
+        labels: &Labels,
+        namespace: &Namespace,
+        path: &str,
+    ) -> Option<Finding> {
+        let is_none = self.services_known && !self.is_carried(labels, namespace);
+        let text = "no workload that is known carries these labels";
+        is_none.then(|| Finding::unused(&codes::SELECTOR_UNUSED, path, text))
     }
 }

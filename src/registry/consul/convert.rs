@@ -25,7 +25,7 @@ use crate::address::special;
 use crate::model::{
     ByName, Definition, Distribution, Endpoint, Endpoints, ExportTo, Health, Hostname, Labels,
     Locality, NETWORK_LABEL, NamedEndpoint, Namespace, NetworkId, PodState, Port, Protocol,
-    Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, telemetry,
+    Resolution, Service, TLS_MODE_LABEL, TargetPort, TlsMode, WorkloadKey, given_labels, telemetry,
 };
 use crate::registry::ServiceRecord;
 
@@ -263,7 +263,7 @@ fn endpoint(
         telemetry: Some(
             telemetry(name, NAMESPACE, |name| member.labels.get(name).map(|value| &**value)).into(),
         ),
-        labels: given_labels(member),
+        labels: given_labels(&member.labels),
     })
 }
 
@@ -280,12 +280,8 @@ fn named_endpoint(
         locality: Arc::new(locality(member, datacentre)),
         network: network(member),
         tls_mode: tls_mode(member),
-        labels: given_labels(member),
+        labels: given_labels(&member.labels),
     }
-}
-
-fn given_labels(member: &ConsulInstance<'_>) -> Option<Arc<Labels>> {
-    (!member.labels.is_empty()).then(|| Arc::clone(&member.labels))
 }
 
 /// Whether an instance takes traffic, and its weight: as Consul's own DNS has it, a warning is still fit

@@ -10,10 +10,10 @@ use super::scope::Scope;
 use crate::apiserver::{
     ApiClient, ApiError, BorrowedText, Form, Identity, Meta, list, null_as_default,
 };
-use crate::model::{Port, Protocol, TargetPort};
+use crate::model::{MCS_API, Port, Protocol, TargetPort};
 
 /// The API group.
-pub(super) const GROUP: &str = "multicluster.x-k8s.io";
+pub(super) const GROUP: &str = MCS_API;
 /// Its versions that are read here, the best first. What they say alike is all that is read.
 const VERSIONS: &[&str] = &["v1beta1", "v1alpha1"];
 

@@ -16,7 +16,7 @@ use super::convert::{self, EntryAddress, EntryEndpoint, Fault};
 use crate::model::{
     ClusterFacts, Endpoint, Endpoints, Health, Hostname, Labels, Locality, NO_ADDRESS, Namespace,
     NetworkId, PodState, Port, Resolution, Service, SortedMap, TargetPort, WorkloadKey, Workloads,
-    labels_match,
+    given_labels, labels_match,
 };
 use crate::registry::ServiceRecord;
 
@@ -277,7 +277,7 @@ fn pod_endpoints(
         pod: PodState::Known,
         node: node.clone(),
         telemetry: pod.telemetry.clone(),
-        labels: Some(Arc::clone(&pod.labels)).filter(|labels| !labels.is_empty()),
+        labels: given_labels(&pod.labels),
     };
     pod.addresses.iter().map(endpoint).collect()
 }
@@ -293,11 +293,6 @@ fn port_of_service(workload: &EntryEndpoint, port: &Port) -> Option<u16> {
 }
 
 impl EntryEndpoint {
-    /// Its labels, if it has any.
-    pub(super) fn given_labels(&self) -> Option<Arc<Labels>> {
-        (!self.labels.is_empty()).then(|| Arc::clone(&self.labels))
-    }
-
     /// The address of its endpoints; `None` for one at a name.
     fn sent_address(&self) -> Option<IpAddr> {
         match self.address {
@@ -331,7 +326,7 @@ impl EntryEndpoint {
             pod: if self.name.is_some() { PodState::Known } else { PodState::Unnamed },
             node: None,
             telemetry: Some(Arc::clone(&self.telemetry)),
-            labels: self.given_labels(),
+            labels: given_labels(&self.labels),
         })
     }
 }

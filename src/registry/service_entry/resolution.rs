@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::convert::{EndpointDiscovery, EntryAddress, EntryEndpoint, ServiceEntry};
 use crate::model::{
     ByName, Health, Hostname, NamedEndpoint, Port, Resolution, SortedMap, TargetPort, TlsMode,
+    given_labels,
 };
 
 /// How the endpoints of `host` are found, with those that the control plane doesn't send. An entry that
@@ -38,7 +39,7 @@ pub(super) fn resolution(
             locality: Arc::clone(&workload.locality),
             network: workload.network.clone(),
             tls_mode: workload.tls_mode(entry.external),
-            labels: workload.given_labels(),
+            labels: given_labels(&workload.labels),
         })
         .collect();
     if entry.selector.is_none() && entry.endpoints.is_empty() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::super::written::WrittenDuration;
+use crate::mesh::WrittenDuration;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -14,12 +14,13 @@ pub(super) struct RawGatewayRoute {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub(super) struct RawParentRef {
     pub(super) group: Option<String>,
     pub(super) kind: Option<String>,
     pub(super) namespace: Option<String>,
     pub(super) name: String,
+    pub(super) section_name: Option<String>,
     pub(super) port: Option<u16>,
 }
 

@@ -1,17 +1,13 @@
 use super::*;
 use crate::codes::Code;
+use crate::fixtures::kind_settings;
 
 fn meta(namespace: &str, name: &str) -> ObjectMeta {
     ObjectMeta { created: 0, name: name.into(), namespace: namespace.into() }
 }
 
 fn read(kind: &'static str, spec: &str) -> (GatewayRoute, Vec<(&'static Code, String)>) {
-    let settings = KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    };
+    let settings = kind_settings();
     let spec: Value = serde_saphyr::from_str(spec).expect("the text is YAML");
     let object = serde_json::json!({ "spec": spec });
     let (route, reasons) = GatewayRoute::read(kind, meta("shop", "web"), &object, &settings)
@@ -128,10 +124,11 @@ fn a_grant_names_kinds_namespaces_and_services() {
         "to": [{ "group": "", "kind": "Service", "name": "api" }, { "group": "", "kind": "Secret" }],
     }});
     let grant = ReferenceGrant::read(&meta("ops", "g"), &spec).expect("it fits its schema");
-    assert!(grant.lets("HTTPRoute", &"web".into(), "api"));
-    assert!(!grant.lets("HTTPRoute", &"web".into(), "other"));
+    assert!(grant.lets("HTTPRoute", &"web".into(), (ServiceKind::Service, "api")));
+    assert!(!grant.lets("HTTPRoute", &"web".into(), (ServiceKind::Service, "other")));
+    assert!(!grant.lets("HTTPRoute", &"web".into(), (ServiceKind::ServiceImport, "api")));
     assert!(
-        !grant.lets("GRPCRoute", &"web".into(), "api")
-            && !grant.lets("HTTPRoute", &"x".into(), "api")
+        !grant.lets("GRPCRoute", &"web".into(), (ServiceKind::Service, "api"))
+            && !grant.lets("HTTPRoute", &"x".into(), (ServiceKind::Service, "api"))
     );
 }

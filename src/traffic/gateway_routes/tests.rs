@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fixtures::kind_settings;
 use crate::model::GATEWAY_API;
-use crate::traffic::kind::KindSettings;
 
 fn route(
     created: i64,
@@ -11,12 +11,7 @@ fn route(
     parent: &str,
     rules: &str,
 ) -> Arc<GatewayRoute> {
-    let settings = KindSettings {
-        domain: "cluster.local".to_owned(),
-        root_namespace: "istio-system".into(),
-        destination_rules_export_to: Vec::new(),
-        virtual_services_export_to: Vec::new(),
-    };
+    let settings = kind_settings();
     let rules: Value = serde_saphyr::from_str(rules).expect("the text is YAML");
     let parents = json!([{ "group": "", "kind": "Service", "name": "web", "namespace": parent }]);
     let object = json!({ "spec": { "parentRefs": parents, "rules": rules } });
@@ -106,4 +101,24 @@ fn another_namespaces_backend_needs_a_grant() {
     assert_eq!(now(&mut objects), [["api"]]);
     objects.remove_grant(&meta);
     assert_eq!(now(&mut objects), [["!api"]]);
+}
+
+#[test]
+fn services_are_told_apart_by_address_while_a_route_is_on_one_of_their_namespace() {
+    let mut objects = GatewayRouteObjects::default();
+    let producer = route(0, "shop", "producer", "shop", &format!("[{{{}}}]", backend("web")));
+    let consumer = route(0, "client", "consumer", "ops", &format!("[{{{}}}]", backend("own")));
+    objects.insert(&producer);
+    objects.insert(&consumer);
+    let told = |objects: &mut GatewayRouteObjects| {
+        objects.take_exchanges("cluster.local");
+        let addressed = objects.addressed("cluster.local");
+        let pairs = [("shop", "client"), ("shop", "any"), ("ops", "client"), ("ops", "any")];
+        pairs.map(|(namespace, clients)| addressed.contains(&namespace.into(), &clients.into()))
+    };
+    assert_eq!(told(&mut objects), [true, true, true, false]);
+    objects.remove(&producer);
+    assert_eq!(told(&mut objects), [false, false, true, false]);
+    objects.remove(&consumer);
+    assert_eq!(told(&mut objects), [false; 4]);
 }

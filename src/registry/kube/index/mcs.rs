@@ -1,9 +1,8 @@
 //! How exports and imports of multi-cluster services are entered, and what of the cluster is sent for them.
 
-use super::shared::CLUSTERSET;
 use super::{IndexChanges, Indexed, IndexedKind, IndexedObject, KubeIndex, missing};
 use crate::apiserver::NamespacedName;
-use crate::model::{Hostname, Mcs, Resolution};
+use crate::model::{CLUSTERSET, Hostname, Mcs, Resolution};
 use crate::registry::kube::mcs::{Export, Import};
 use crate::registry::{Contents, ServiceRecord};
 

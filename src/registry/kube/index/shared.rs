@@ -12,9 +12,6 @@ use crate::model::{
 use crate::registry::ServiceRecord;
 use crate::registry::kube::mcs::{Export, Import};
 
-/// The domain of services that are the same in all clusters of a set.
-pub(super) const CLUSTERSET: &str = "clusterset.local";
-
 /// What a cluster shares, and what was last sent of it.
 #[derive(Debug, Default)]
 pub(super) struct SharedWithMesh {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::rules::{self, RuleInputs, to_service};
+use super::rules::{self, RuleInputs};
 use crate::aggregate::MergedService;
+use crate::mesh::RetryRule;
 use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::destination_rule::RuleClient;
@@ -55,6 +56,8 @@ pub(in crate::xds::generate) struct RouteListInputs {
     ports: Box<[Option<u16>]>,
     /// Of each destination by what it chooses endpoints, where that is by a hash.
     hashes: Box<[Option<HashKey>]>,
+    /// What the mesh says of requests that are tried again.
+    retries: Option<Arc<RetryRule>>,
 }
 
 impl PartialEq for RouteListInputs {
@@ -62,6 +65,7 @@ impl PartialEq for RouteListInputs {
         Arc::ptr_eq(&self.routed, &other.routed)
             && self.ports == other.ports
             && self.hashes == other.hashes
+            && self.retries == other.retries
     }
 }
 
@@ -101,7 +105,13 @@ pub(super) fn list(
         namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
         selection: if by_selection { class.selection.clone() } else { Selection::default() },
     };
-    let inputs = RouteListInputs { routed: Arc::clone(routed), ports, hashes: hashes.into() };
+    let retries = context.mesh.retries.clone();
+    let inputs = RouteListInputs {
+        routed: Arc::clone(routed),
+        ports,
+        hashes: hashes.into(),
+        retries: retries.clone(),
+    };
     kept.get_or_make(key, inputs, || {
         let rules = RuleInputs {
             namespace: &class.namespace,
@@ -110,6 +120,7 @@ pub(super) fn list(
             port,
             only_port: &only,
             hash_key: &hash,
+            retries: retries.as_deref(),
         };
         let (bytes, conditional) = rules::encoded(&routed.http, rules);
         Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional })
@@ -167,8 +178,12 @@ pub(super) fn of_service(
             return Some(list);
         }
     }
-    let key = hash_key(context, class, hostname, "", port)?;
-    let bytes = rules::plain(&rules::hashed(to_service(hostname, port), key));
+    let key = hash_key(context, class, hostname, "", port);
+    let retries = context.mesh.retries.as_deref();
+    if key.is_none() && retries.is_none() {
+        return None;
+    }
+    let bytes = rules::plain(&rules::to_service_by((hostname, port), key, retries));
     Some(Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional: 0 }))
 }
 

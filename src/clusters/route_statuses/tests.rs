@@ -1,0 +1,156 @@
+//! What is written into the status of routes, and what is left alone, against a simulated API server.
+
+use strait_sim::{Family, Fault, Options, SimCluster};
+
+use super::*;
+use crate::apiserver::{ApiCredential, Loopback, Redacted};
+use crate::model::{GATEWAY_API, GATEWAY_CONTROLLER, RouteCondition, RouteParentStatus};
+use crate::task::Supervisor;
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Many times the pace of writing.
+const SOME_PACES: Duration = Duration::from_secs(2);
+
+struct Written {
+    sim: SimCluster,
+    role: watch::Sender<WriterRole>,
+    wanted: watch::Sender<Arc<Vec<RouteStatus>>>,
+    _access: watch::Sender<Access>,
+    _tasks: Supervisor,
+}
+
+impl Written {
+    /// An API server with routes of these names, and who writes there.
+    async fn start(routes: &[&str], fault: Option<Fault>) -> Self {
+        let families = [Family::Core, Family::GatewayApi].into();
+        let options = Options { families, ..Options::default() };
+        let sim = SimCluster::start("config", options).await.expect("a cluster");
+        for name in routes {
+            sim.store().apply(object(name)).expect("a route");
+        }
+        if let Some(fault) = fault {
+            sim.fault(fault);
+        }
+        let (access, access_seen) = watch::channel(Access {
+            server: sim.url().parse().expect("a URI"),
+            ca_pem: Some(sim.certificate_authority().into()),
+            tls_server_name: None,
+            credential: ApiCredential::Token(Redacted::new(sim.token())),
+            loopback: Loopback::Allowed,
+        });
+        let (role, role_seen) = watch::channel(WriterRole::Writes);
+        let (wanted, wanted_seen) = watch::channel(Arc::default());
+        let tasks = Supervisor::new();
+        tasks.spawn("statuses", run(access_seen, role_seen, wanted_seen));
+        Self { sim, role, wanted, _access: access, _tasks: tasks }
+    }
+
+    fn route(&self, name: &str) -> Value {
+        let found = self.sim.store().get("httproutes", "shop", name);
+        found.map(|object| object.value()).unwrap_or_default()
+    }
+
+    fn want(&self, name: &str, reason: &'static str) -> RouteStatus {
+        let conditions = vec![RouteCondition {
+            kind: "Accepted",
+            is_true: reason == "Accepted",
+            reason,
+            message: String::new(),
+        }];
+        let parent = json!({ "group": "", "kind": "Service", "name": "web" });
+        RouteStatus {
+            key: ObjectKey {
+                kind: "HTTPRoute".into(),
+                group: GATEWAY_API.into(),
+                namespace: "shop".into(),
+                name: name.into(),
+            },
+            generation: self.route(name)["metadata"]["generation"].as_i64().unwrap_or_default(),
+            parents: vec![RouteParentStatus { parent, conditions }],
+        }
+    }
+
+    fn said(&self, name: &str) -> Value {
+        let entries = self.route(name)["status"]["parents"].clone();
+        let entries = entries.as_array().cloned().unwrap_or_default();
+        let ours = entries.iter().find(|entry| entry["controllerName"] == GATEWAY_CONTROLLER);
+        ours.map(|ours| ours["conditions"][0]["reason"].clone()).unwrap_or_default()
+    }
+
+    fn patches(&self) -> u64 {
+        self.sim.request_count("patch", "httproutes")
+    }
+}
+
+fn object(name: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": { "name": name, "namespace": "shop" },
+        "spec": { "parentRefs": [{ "group": "", "kind": "Service", "name": "web" }] },
+    })
+}
+
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !holds() {
+        assert!(started.elapsed() < LIMIT, "{what}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_status_is_written_once_and_beside_those_of_others() {
+    let written = Written::start(&["a"], None).await;
+    let other = json!({
+        "controllerName": "other.example/controller", "parentRef": { "name": "gateway" },
+        "conditions": [],
+    });
+    let mut route = written.route("a");
+    (route["apiVersion"], route["kind"]) = (object("a")["apiVersion"].clone(), json!("HTTPRoute"));
+    route["status"] = json!({ "parents": [other.clone()] });
+    written.sim.store().apply(route).expect("a status");
+    written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
+    until("it is said", || written.said("a") == "Accepted").await;
+    assert_eq!(written.route("a")["status"]["parents"][0], other);
+    // Wanted again, as where it is not heard of yet that it was written.
+    written
+        .wanted
+        .send_replace(Arc::new(vec![written.want("a", "Accepted"), written.want("gone", "x")]));
+    written.wanted.send_replace(Arc::new(vec![written.want("a", "NoMatchingParent")]));
+    until("it is said anew", || written.said("a") == "NoMatchingParent").await;
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), 2);
+}
+
+#[tokio::test]
+async fn what_is_about_another_form_of_the_route_is_not_written() {
+    let written = Written::start(&["a"], None).await;
+    let late = RouteStatus { generation: 77, ..written.want("a", "Accepted") };
+    written.wanted.send_replace(Arc::new(vec![late]));
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), 0);
+    written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
+    until("it is said", || written.said("a") == "Accepted").await;
+}
+
+#[tokio::test]
+async fn one_of_several_control_planes_writes() {
+    let written = Written::start(&["a"], None).await;
+    written.role.send_replace(WriterRole::Waits);
+    written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), 0);
+    written.role.send_replace(WriterRole::Writes);
+    until("it is said", || written.said("a") == "Accepted").await;
+}
+
+#[tokio::test]
+async fn who_may_only_read_is_left_in_peace() {
+    let written = Written::start(&["a", "b", "c"], Some(Fault::ReadOnly)).await;
+    let all = |reason| ["a", "b", "c"].map(|name| written.want(name, reason)).to_vec();
+    written.wanted.send_replace(Arc::new(all("Accepted")));
+    until("it is tried", || written.patches() > 0).await;
+    written.wanted.send_replace(Arc::new(all("NoMatchingParent")));
+    sleep(SOME_PACES).await;
+    assert_eq!(written.patches(), 1, "the right is missing for all of them");
+}

@@ -1,0 +1,170 @@
+//! What routes of the Gateway API say of themselves in their status. Pure. (Gateway API, `RouteStatus`, `RouteParentStatus`.)
+
+use serde_json::{Value, json};
+
+use super::ObjectKey;
+
+/// How this control plane signs its entries: `controllerName`.
+pub const GATEWAY_CONTROLLER: &str = "strait.dev/gateway-controller";
+/// How many entries a status takes, and how many conditions an entry.
+const PARENTS_MAX: usize = 32;
+const CONDITIONS_MAX: usize = 8;
+
+/// What a route shall say of itself, for each Service that is its parent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouteStatus {
+    /// Which route.
+    pub key: ObjectKey,
+    /// The generation of it that this is about; 0 where that is not known.
+    pub generation: i64,
+    /// In the order in which it names its parents.
+    pub parents: Vec<RouteParentStatus>,
+}
+
+/// What becomes of a route at one of its parents.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RouteParentStatus {
+    /// The parent, as the route names it.
+    pub parent: Value,
+    /// One of each kind.
+    pub conditions: Vec<RouteCondition>,
+}
+
+/// A condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RouteCondition {
+    /// `Accepted`, `ResolvedRefs` or `PartiallyInvalid`.
+    pub kind: &'static str,
+    /// Whether it is so.
+    pub is_true: bool,
+    /// Why, in a word.
+    pub reason: &'static str,
+    /// Why, in words.
+    pub message: String,
+}
+
+impl RouteStatus {
+    /// The entries that `held` is to be replaced by, at a time in RFC 3339; `None` where all is said already. Entries of other
+    /// controllers, and conditions that nobody here knows, stay as they are. What is about a later generation than this
+    /// knows is left alone.
+    pub fn merged(&self, held: &[Value], now: &str) -> Option<Vec<Value>> {
+        let is_ours = |entry: &&Value| entry["controllerName"] == GATEWAY_CONTROLLER;
+        let mut merged: Vec<Value> = held.iter().filter(|entry| !is_ours(entry)).cloned().collect();
+        for wanted in &self.parents {
+            if merged.len() == PARENTS_MAX {
+                break;
+            }
+            let mut ours = held.iter().filter(is_ours);
+            let before = ours.find(|entry| entry["parentRef"] == wanted.parent);
+            let before = before.and_then(|entry| entry["conditions"].as_array());
+            let before = before.map(Vec::as_slice).unwrap_or_default();
+            merged.push(json!({
+                "parentRef": wanted.parent,
+                "controllerName": GATEWAY_CONTROLLER,
+                "conditions": self.conditions(&wanted.conditions, before, now),
+            }));
+        }
+        // The order of entries says nothing.
+        let same = merged.len() == held.len() && merged.iter().all(|entry| held.contains(entry));
+        (!same).then_some(merged)
+    }
+
+    fn conditions(&self, wanted: &[RouteCondition], held: &[Value], now: &str) -> Vec<Value> {
+        const OURS: [&str; 3] = ["Accepted", "ResolvedRefs", "PartiallyInvalid"];
+        let of = |kind: &str| held.iter().find(|one| one["type"] == kind);
+        let is_later = |one: &&Value| {
+            one["observedGeneration"].as_i64().is_some_and(|seen| seen > self.generation)
+        };
+        let mut all: Vec<Value> = wanted
+            .iter()
+            .map(|one| {
+                let before = of(one.kind);
+                if let Some(later) = before.filter(is_later) {
+                    return later.clone();
+                }
+                let status = if one.is_true { "True" } else { "False" };
+                let since = before.filter(|before| before["status"] == status);
+                let since = since.and_then(|before| before["lastTransitionTime"].as_str());
+                json!({
+                    "type": one.kind,
+                    "status": status,
+                    "reason": one.reason,
+                    "message": one.message,
+                    "lastTransitionTime": since.unwrap_or(now),
+                    "observedGeneration": self.generation,
+                })
+            })
+            .collect();
+        let foreign = held.iter().filter(|one| OURS.iter().all(|ours| one["type"] != *ours));
+        all.extend(foreign.cloned());
+        all.truncate(CONDITIONS_MAX);
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(is_true: bool, generation: i64) -> RouteStatus {
+        let reason = if is_true { "Accepted" } else { "NoMatchingParent" };
+        let message = "why".to_owned();
+        let conditions = vec![RouteCondition { kind: "Accepted", is_true, reason, message }];
+        let parent = json!({ "group": "", "kind": "Service", "name": "web" });
+        RouteStatus {
+            key: ObjectKey {
+                kind: "HTTPRoute".into(),
+                group: super::super::GATEWAY_API.into(),
+                namespace: "shop".into(),
+                name: "web".into(),
+            },
+            generation,
+            parents: vec![RouteParentStatus { parent, conditions }],
+        }
+    }
+
+    fn since(entries: &[Value]) -> &Value {
+        &entries[entries.len() - 1]["conditions"][0]["lastTransitionTime"]
+    }
+
+    #[test]
+    fn a_status_that_is_said_already_is_not_said_again() {
+        let first = wanted(true, 1).merged(&[], "2026-01-01T00:00:00Z").expect("nothing was said");
+        assert_eq!(first[0]["controllerName"], GATEWAY_CONTROLLER);
+        assert_eq!(wanted(true, 1).merged(&first, "2026-01-02T00:00:00Z"), None);
+        // Of a later form of the route it is told again, since the same time.
+        let second = wanted(true, 2).merged(&first, "2026-01-02T00:00:00Z").expect("a change");
+        assert_eq!(second[0]["conditions"][0]["observedGeneration"], 2);
+        assert_eq!(since(&second), "2026-01-01T00:00:00Z");
+        let third = wanted(false, 2).merged(&second, "2026-01-03T00:00:00Z").expect("a change");
+        assert_eq!(since(&third), "2026-01-03T00:00:00Z");
+        // A parent that is named no more goes.
+        let none = RouteStatus { parents: Vec::new(), ..wanted(true, 3) };
+        assert_eq!(none.merged(&third, "2026-01-04T00:00:00Z"), Some(Vec::new()));
+        assert_eq!(none.merged(&[], "2026-01-04T00:00:00Z"), None);
+    }
+
+    #[test]
+    fn what_others_say_stays() {
+        let other = json!({ "controllerName": "other.example/x", "parentRef": { "name": "gateway" },
+            "conditions": [{ "type": "Accepted", "status": "True" }] });
+        let held = [other.clone()];
+        let first = wanted(true, 1).merged(&held, "2026-01-01T00:00:00Z").expect("a change");
+        assert_eq!((first.len(), &first[0]), (2, &other));
+        let foreign = json!({ "type": "example.net/Checked", "status": "True" });
+        let mut held = first;
+        held[1]["conditions"].as_array_mut().expect("conditions").push(foreign.clone());
+        assert_eq!(wanted(true, 1).merged(&held, "2026-01-02T00:00:00Z"), None);
+        let second = wanted(false, 1).merged(&held, "2026-01-02T00:00:00Z").expect("a change");
+        assert_eq!(second[1]["conditions"][1], foreign);
+        // Entries of others have their places first.
+        let many = vec![other; PARENTS_MAX];
+        assert_eq!(wanted(true, 1).merged(&many, "2026-01-01T00:00:00Z"), None);
+    }
+
+    #[test]
+    fn what_is_about_a_later_form_is_left_alone() {
+        let later = wanted(true, 7).merged(&[], "2026-01-01T00:00:00Z").expect("nothing was said");
+        assert_eq!(wanted(false, 6).merged(&later, "2026-01-02T00:00:00Z"), None);
+    }
+}

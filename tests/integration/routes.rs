@@ -1,0 +1,96 @@
+//! What routes of the Gateway API say of themselves in the config cluster, from the start to the end of what they are about.
+
+use serde_json::{Value, json};
+use strait_sim::{Family, Options as SimOptions};
+
+use super::mesh::{Member, SOON, Setup, holds, wait_until};
+
+const CONTROLLER: &str = "strait.dev/gateway-controller";
+
+/// An HTTPRoute on the service `web.shop`, which leads to another.
+fn route(name: &str, backend: &str) -> Value {
+    json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
+        "metadata": { "name": name, "namespace": "shop" },
+        "spec": {
+            "parentRefs": [{ "group": "", "kind": "Service", "name": "web" }],
+            "rules": [{ "backendRefs": [{ "name": backend, "port": 80 }] }],
+        },
+    })
+}
+
+fn stored(hub: &Member, name: &str) -> Value {
+    let found = hub.api.store().get("HTTPRoute", "shop", name);
+    found.map(|object| object.value()).unwrap_or_default()
+}
+
+/// What a route says, in short.
+fn said(hub: &Member, name: &str) -> String {
+    let route = stored(hub, name);
+    let entries = route["status"]["parents"].as_array().cloned().unwrap_or_default();
+    let ours = entries.iter().filter(|entry| entry["controllerName"] == CONTROLLER);
+    let conditions = ours.flat_map(|entry| entry["conditions"].as_array().cloned());
+    let short = |one: &Value| {
+        assert_eq!(one["observedGeneration"], route["metadata"]["generation"], "{one}");
+        assert!(one["lastTransitionTime"].is_string(), "{one}");
+        format!("{}={} {}", text(&one["type"]), text(&one["status"]), text(&one["reason"]))
+    };
+    conditions.flatten().map(|one| short(&one)).collect::<Vec<_>>().join(", ")
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+async fn until(hub: &Member, name: &str, expected: &str) {
+    wait_until(SOON, async || {
+        // A form of it that nobody has looked at yet says nothing of the newest.
+        let route = stored(hub, name);
+        let seen = route.pointer("/status/parents/0/conditions/0/observedGeneration");
+        let is_told = seen == route.pointer("/metadata/generation");
+        holds(is_told && said(hub, name) == expected, route)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn routes_say_what_becomes_of_them_and_one_control_plane_writes_it() {
+    let families = [Family::Core, Family::GatewayApi].into();
+    let options = SimOptions { families, ..SimOptions::default() };
+    let hub = Member::start_with("hub", "n1", "198.18.0.1", options).await;
+    hub.serve("web", &["10.0.0.1"]);
+    hub.apply(route("sound", "web"));
+    hub.apply(route("waiting", "cart"));
+    let setup = Setup::new().with(&["--cluster-id", "hub"]);
+    let mut servers = Vec::new();
+    for state in ["state-1", "state-2"] {
+        let mut arguments = setup.arguments_with(&hub.api);
+        let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+        arguments[at + 1] = setup.path(state).display().to_string();
+        let server = setup.start_as(arguments).await;
+        server.ready().await;
+        servers.push(server);
+    }
+    let fine = "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs";
+    until(&hub, "sound", fine).await;
+    until(&hub, "waiting", "Accepted=True Accepted, ResolvedRefs=False BackendNotFound").await;
+    let patches = || hub.api.request_count("patch", "httproutes");
+    assert_eq!(patches(), 2, "one writes, each once");
+
+    // The backend comes, the route changes, its Service goes.
+    hub.serve("cart", &["10.0.0.2"]);
+    until(&hub, "waiting", fine).await;
+    hub.apply(route("waiting", "ghost"));
+    until(&hub, "waiting", "Accepted=True Accepted, ResolvedRefs=False BackendNotFound").await;
+    assert_eq!(patches(), 4);
+
+    // What admins are told is the same.
+    let told = servers[0].admin.json("/debug/config?kind=HTTPRoute&name=waiting").await;
+    assert_eq!(told[0]["reasons"][0]["code"], "STR1041", "{told}");
+    let message =
+        stored(&hub, "waiting")["status"]["parents"][0]["conditions"][1]["message"].clone();
+    assert!(text(&message).contains(text(&told[0]["reasons"][0]["text"])), "{message}");
+    for server in servers {
+        server.shut_down().await;
+    }
+}
