@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current};
 use crate::access::PolicyName;
-use crate::explain::{AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for};
+use crate::explain::{
+    AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for,
+};
 use crate::push::PushContext;
 use crate::xds::connections::OpenStream;
 
@@ -81,6 +83,13 @@ fn newest(streams: &[Arc<OpenStream>]) -> Vec<&OpenStream> {
         of.insert(&*stream.proxy().id, &**stream);
     }
     of.into_values().collect()
+}
+
+/// What decides about access: the policies, and the workloads that they select.
+pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
+    let context = current(&sources)?;
+    let reports = Arc::clone(&sources.reports.borrow());
+    Ok(pretty(StatusCode::OK, &AccessSnapshot::of(&context, &reports.objects)))
 }
 
 /// The proxies for which a policy is, each with the versions of listeners that it was sent and has acknowledged.

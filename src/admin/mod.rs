@@ -7,8 +7,10 @@ mod access;
 mod events;
 mod failure;
 mod history;
+mod json_fields;
 mod page;
 mod port;
+mod preview;
 mod session;
 mod sources;
 mod stored;
@@ -22,11 +24,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
-use axum::extract::{Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{any, get};
+use axum::routing::{any, get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -76,6 +78,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/explain", get(explained))
         .route("/debug/explain/policy", get(access::explained))
         .route("/debug/explain/route", get(walk::walked))
+        .route("/debug/access", get(access::snapshot))
         .route("/debug/config", get(access::objects))
         .route("/debug/config/reach", get(access::reach))
         .route("/debug/certificates", get(certificates))
@@ -84,7 +87,16 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/policy", get(policy))
         .route("/debug/events", get(changes))
         .route("/debug/history", get(recorded))
-        .route("/debug/diff", get(otherwise))
+        .route(
+            "/debug/diff",
+            get(otherwise).merge(
+                post(preview::foreseen).layer(DefaultBodyLimit::max(preview::QUESTION_BYTES_MAX)),
+            ),
+        )
+        .route(
+            "/debug/scope",
+            post(preview::scoped).layer(DefaultBodyLimit::max(preview::QUESTION_BYTES_MAX)),
+        )
         .route("/debug/push", get(push))
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
@@ -150,7 +162,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,events,history,diff,codes,certificates,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,events,history,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use clap::Args;
-use http::header::AUTHORIZATION;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -77,7 +77,7 @@ pub(crate) struct AdminResponse {
 
 /// Asks one control plane.
 pub(crate) struct AdminClient {
-    http: HttpClient<HttpConnector, Empty<Bytes>>,
+    http: HttpClient<HttpConnector, Full<Bytes>>,
     server: String,
     token: Option<String>,
     timeout: HumanDuration,
@@ -128,15 +128,39 @@ impl AdminClient {
         query: &[(&str, &str)],
     ) -> Result<AdminResponse, CommandFailure> {
         let (status, raw) = self.fetch(path, query).await?;
+        self.read(path, status, raw)
+    }
+
+    /// The answer to `POST path?query` with JSON.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        body: &Value,
+    ) -> Result<AdminResponse, CommandFailure> {
+        let (status, raw) = self.in_time(self.ask(path, query, Some(body))).await?;
+        self.read(path, status, raw)
+    }
+
+    fn read(
+        &self,
+        path: &str,
+        status: StatusCode,
+        raw: String,
+    ) -> Result<AdminResponse, CommandFailure> {
         let value = serde_json::from_str::<Value>(&raw);
         // The server's own message, where it has any.
         let said = value.as_ref().ok().and_then(|value| value["error"].as_str()).map(clean);
         match (status, value) {
             (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),
-            (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, _) if said.is_some() => {
-                Err(CommandFailure::failed(said.unwrap_or_default()))
-            }
+            (
+                StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE,
+                _,
+            ) if said.is_some() => Err(CommandFailure::failed(said.unwrap_or_default())),
             (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {
                 Err(CommandFailure::new(Exit::Unhealthy, said.unwrap_or_default())
                     .next("wait for it: curl '".to_owned() + &self.server + "/readyz?verbose'"))
@@ -158,7 +182,14 @@ impl AdminClient {
         path: &str,
         query: &[(&str, &str)],
     ) -> Result<(StatusCode, String), CommandFailure> {
-        let asked = tokio::time::timeout(self.timeout.0, self.ask(path, query)).await;
+        self.in_time(self.ask(path, query, None)).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, CommandFailure>>,
+    ) -> Result<T, CommandFailure> {
+        let asked = tokio::time::timeout(self.timeout.0, asking).await;
         asked.map_err(|_| {
             let text = format!("{} did not answer within {}", self.server, self.timeout);
             CommandFailure::new(Exit::TimedOut, text)
@@ -175,16 +206,21 @@ impl AdminClient {
         &self,
         path: &str,
         query: &[(&str, &str)],
+        body: Option<&Value>,
     ) -> Result<(StatusCode, String), CommandFailure> {
         let mut url = format!("{}{path}", self.server);
         for (at, (name, value)) in query.iter().enumerate() {
             url += &format!("{}{name}={}", if at == 0 { '?' } else { '&' }, encode(value));
         }
-        let mut request = Request::get(url);
+        let mut request = match body {
+            None => Request::get(url),
+            Some(_) => Request::post(url).header(CONTENT_TYPE, "application/json"),
+        };
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, format!("Bearer {token}"));
         }
-        let request = request.body(Empty::new()).map_err(|_| {
+        let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
+        let request = request.body(Full::new(body)).map_err(|_| {
             CommandFailure::usage("the token file holds characters that no token has")
         })?;
         let response = self.http.request(request).await.map_err(|error| self.away(&error))?;

@@ -42,6 +42,8 @@ Exit codes
                           it was done, and the control plane can't follow, with the reason
          explain          an endpoint that is ready is withheld from the proxy, or there is none
                           (with --address: that endpoint is withheld)
+         diff --at        something is otherwise now
+         diff -f          an object is refused, shadowed, or has no effect in part
    64  wrong usage: no such flag or value, or it names a file, directory, context or code that isn't there
    69  the control plane, or an API server, can't be reached
    77  no rights there: token or credential not accepted, or there is none

@@ -37,19 +37,6 @@ pub(crate) struct HistoryShowArgs {
     ask: QueryArgs,
 }
 
-/// What is otherwise now than it was then; exit code 2 where something is
-#[derive(Debug, Args)]
-pub(crate) struct DiffArgs {
-    /// Then: a version of 'history list', a time (2026-11-25T02:00:00Z), or how long ago (10m)
-    #[arg(long, value_name = "TIME|VERSION")]
-    at: String,
-    /// Only endpoints of this cluster
-    #[arg(long, value_name = "ID")]
-    cluster: Option<String>,
-    #[command(flatten)]
-    ask: QueryArgs,
-}
-
 const RECORDS: TableLayout = TableLayout {
     kind: "version",
     name: |row| text(&row["version"]),
@@ -116,14 +103,14 @@ async fn show(args: &HistoryShowArgs) -> CommandResult {
     Ok(Exit::Fine)
 }
 
-/// Runs `strait diff`.
-pub(crate) async fn diff(args: &DiffArgs) -> CommandResult {
-    let at = moment(&args.at, Timestamp::now())?;
-    let answer = args.ask.ask("/debug/diff", &[("at", &at)]).await;
+/// Runs `strait diff --at`: a version, a time or how long ago; only endpoints of `cluster`, where one is named.
+pub(super) async fn diff(at: &str, cluster: Option<&str>, ask: &QueryArgs) -> CommandResult {
+    let at = moment(at, Timestamp::now())?;
+    let answer = ask.ask("/debug/diff", &[("at", &at)]).await;
     let answer = answer.map_err(|failure| failure.or_next("strait history list"))?;
     let look = OutputStyle::of_stdout();
-    let found = lines(&answer.value, args.cluster.as_deref(), &look);
-    output::print(&match args.ask.show.output {
+    let found = lines(&answer.value, cluster, &look);
+    output::print(&match ask.show.output {
         Format::Json => answer.raw,
         Format::Yaml => output::yaml(&answer.value),
         _ => {

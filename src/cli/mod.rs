@@ -4,6 +4,7 @@
 //! or with each other. Data goes to standard output, everything else to standard error.
 
 mod about;
+pub mod access_log;
 mod bootstrap;
 mod bundle;
 pub mod certs;
@@ -11,6 +12,7 @@ mod check;
 mod client;
 mod cluster;
 mod demo;
+mod diff;
 pub mod duration;
 mod events;
 mod explain;
@@ -26,8 +28,10 @@ mod offline_mesh;
 mod output;
 mod policy;
 mod proxy;
+mod scope;
 mod serve;
 mod service;
+mod simulate;
 mod status;
 mod ui;
 
@@ -69,8 +73,11 @@ enum Command {
     Explain(explain::ExplainArgs),
     /// Show what changed lately, which object caused it, and which proxies followed
     Events(events::EventsArgs),
-    /// Show what is otherwise now than it was at a time or a version; exit code 2 if anything is
-    Diff(history::DiffArgs),
+    /// Show what is otherwise now than it was (--at), or which proxies would be sent what else if objects were applied (-f)
+    ///
+    /// Exit code: with --at 2 if anything is otherwise; with -f and --delete 2 if an object is refused, shadowed, or has no
+    /// effect in part, else 0, whether proxies would be sent something or not.
+    Diff(diff::DiffArgs),
     /// Show the versions that are kept, and what each changed
     #[command(subcommand)]
     History(history::HistoryCommand),
@@ -91,6 +98,9 @@ enum Command {
     /// Check a policy file, and say what it would refuse
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// Find out what the proxies of a namespace have to be given
+    #[command(subcommand)]
+    Scope(scope::ScopeCommand),
     /// Make certificates without a control plane
     Certs(certs::CertsArgs),
     /// Print the version
@@ -173,13 +183,14 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Ui(args) => ui::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Events(args) => events::run(&args).await,
-        Command::Diff(args) => history::diff(&args).await,
+        Command::Diff(args) => Box::pin(diff::run(&args)).await,
         Command::History(command) => history::run(&command).await,
         Command::SupportBundle(args) => Box::pin(bundle::run(&args)).await,
         Command::Cluster(command) => cluster::run(command).await,
         Command::Network(command) => network::run(&command).await,
         Command::Service(command) => service::run(&command).await,
         Command::Proxy(command) => proxy::run(&command).await,
+        Command::Scope(command) => Box::pin(scope::run(&command)).await,
         Command::Certs(args) => match certs::run(&args, &mut std::io::stdout()) {
             Ok(()) => Ok(Exit::Fine),
             Err(certs::CertsError::Identity(error)) => Err(CommandFailure::identity("", &error)),

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::output::{self, Column, Format, OutputStyle, TableLayout, items, text};
+use super::simulate;
 use crate::codes;
 use crate::model::{ClusterId, NetworkId};
 use crate::policy::{Policy, PolicyRefusal};
@@ -25,6 +26,8 @@ pub(crate) enum PolicyCommand {
     Test(TestArgs),
     /// Say what becomes of an access policy, and which proxies have not acknowledged it yet
     Status(PolicyStatusArgs),
+    /// Say which requests of access logs would be denied, or allowed, by access policies that are not in force yet
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +91,7 @@ pub(crate) async fn run(command: &PolicyCommand) -> CommandResult {
         }
         PolicyCommand::Test(args) => test(args).await,
         PolicyCommand::Status(args) => status(args).await,
+        PolicyCommand::Simulate(args) => simulate::run(args).await,
     }
 }
 

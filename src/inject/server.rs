@@ -1,6 +1,7 @@
 //! The webhook: HTTPS for the API servers of all clusters.
 //!
-//! Anyone who reaches the port may ask, and learns nothing but what injection would do to a pod of theirs. What that costs
+//! Anyone who reaches the port may ask, and learns nothing but what injection would do to a pod of theirs, and what would
+//! become of an object of theirs (whose hosts and subsets are there, and which object came first). What that costs
 //! is bounded: connections, how long each may take to ask and to last, the length of a question and how many are answered
 //! at once. When there is no room, the oldest connection makes some: an API server comes again by itself.
 
@@ -30,7 +31,10 @@ use crate::identity::ServerIdentity;
 use crate::model::ClusterId;
 use crate::task::Supervisor;
 
-/// The longest question, in bytes: an API server takes no larger object.
+/// Where API servers ask before they store an object.
+const VALIDATE_PATH: &str = "/validate";
+/// The longest question, in bytes: an API server takes no larger object. (One of an update holds the object twice; etcd
+/// takes 1.5 MiB.)
 const QUESTION_BYTES_MAX: usize = 3 << 20;
 /// How long a handshake, the head of a request, and a whole question may take.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
@@ -43,6 +47,8 @@ const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 const CONNECTIONS_MAX: usize = 256;
 /// Questions that are read and answered at once; others wait.
 const QUESTIONS_MAX: usize = 8;
+/// The same of questions about objects, which take turns anyway: pods don't wait behind them.
+const VALIDATIONS_MAX: usize = 2;
 /// Descriptors that are kept for API servers.
 const RESERVE: usize = 2;
 
@@ -55,18 +61,27 @@ pub struct WebhookSettings {
     pub discovery: BTreeMap<ClusterId, String>,
 }
 
+/// Answers what API servers ask before they store an object: the answer, or why there is none. May take a moment.
+pub type AnswerReview = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Sync>;
+
 struct Webhook {
     settings: WebhookSettings,
+    validate: AnswerReview,
     identity: watch::Receiver<Arc<ServerIdentity>>,
     counts: Arc<InjectionCounts>,
     open: OpenConnections,
     questions: Semaphore,
+    validations: Arc<Semaphore>,
 }
+
+/// Why there is no answer.
+type NoAnswer = (StatusCode, String);
 
 /// Serves until the tasks are stopped.
 pub async fn serve(
     listener: TcpListener,
     settings: WebhookSettings,
+    validate: AnswerReview,
     identity: watch::Receiver<Arc<ServerIdentity>>,
     counts: Arc<InjectionCounts>,
     descriptors: Arc<Descriptors>,
@@ -74,7 +89,9 @@ pub async fn serve(
 ) {
     let mut port = ListeningPort::new("webhook", listener, RESERVE, descriptors);
     let (open, questions) = (OpenConnections::default(), Semaphore::new(QUESTIONS_MAX));
-    let webhook = Arc::new(Webhook { settings, identity, counts, open, questions });
+    let validations = Arc::new(Semaphore::new(VALIDATIONS_MAX));
+    let webhook = Webhook { settings, validate, identity, counts, open, questions, validations };
+    let webhook = Arc::new(webhook);
     let room = Arc::new(Semaphore::new(2 * CONNECTIONS_MAX));
     loop {
         // The error has been reported, and the next call pauses.
@@ -138,39 +155,68 @@ impl Webhook {
     }
 
     async fn respond(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        match tokio::time::timeout(QUESTION_LIMIT, self.answer(request)).await {
-            Ok(Ok(answer)) => with_type(StatusCode::OK, "application/json", answer),
-            Ok(Err((status, reason))) => self.failed(status, reason),
-            Err(_) => self.failed(StatusCode::REQUEST_TIMEOUT, "the question took too long".into()),
+        let is_validation = request.uri().path() == VALIDATE_PATH;
+        let answer = async {
+            if is_validation { self.validated(request).await } else { self.answer(request).await }
+        };
+        let late = (StatusCode::REQUEST_TIMEOUT, "the question took too long".to_owned());
+        let answer = tokio::time::timeout(QUESTION_LIMIT, answer).await;
+        match answer.unwrap_or(Err(late)) {
+            Ok(answer) => with_type(StatusCode::OK, "application/json", answer),
+            Err((status, reason)) => {
+                if !is_validation {
+                    self.counts.count(InjectionResult::Failed);
+                }
+                debug!(%status, reason, "the webhook can't answer");
+                with_type(status, "text/plain; charset=utf-8", format!("{reason}\n"))
+            }
         }
     }
 
-    fn failed(&self, status: StatusCode, reason: String) -> Response<Full<Bytes>> {
-        self.counts.count(InjectionResult::Failed);
-        debug!(%status, reason, "the webhook can't answer");
-        with_type(status, "text/plain; charset=utf-8", format!("{reason}\n"))
-    }
-
-    async fn answer(&self, request: Request<Incoming>) -> Result<String, (StatusCode, String)> {
+    async fn answer(&self, request: Request<Incoming>) -> Result<String, NoAnswer> {
         let Some(settings) = self.settings.of_path(request.uri().path()) else {
-            let text = "there is /inject and /inject/cluster/ID/net/NETWORK";
+            let text = "there is /inject, /inject/cluster/ID/net/NETWORK and /validate";
             return Err((StatusCode::NOT_FOUND, text.into()));
         };
-        if request.method() != Method::POST {
-            return Err((StatusCode::METHOD_NOT_ALLOWED, "POST an AdmissionReview".into()));
-        }
         // It is never closed.
         let _turn = self.questions.acquire().await;
-        let body = Limited::new(request.into_body(), QUESTION_BYTES_MAX).collect().await;
-        let body = body.map_err(|error| {
-            let text = format!("the question can't be read, or is longer than 3 MiB: {error}");
-            (StatusCode::PAYLOAD_TOO_LARGE, text)
-        })?;
-        let (answer, result) = review::answer(&body.to_bytes(), &settings)
-            .map_err(|reason| (StatusCode::BAD_REQUEST, reason))?;
+        let body = question(request).await?;
+        let (answer, result) =
+            review::answer(&body, &settings).map_err(|reason| (StatusCode::BAD_REQUEST, reason))?;
         self.counts.count(result);
         Ok(answer.to_string())
     }
+
+    /// What is said of an object, worked out aside: what others ask goes on meanwhile.
+    async fn validated(&self, request: Request<Incoming>) -> Result<String, NoAnswer> {
+        // It is never closed.
+        let turn = Arc::clone(&self.validations).acquire_owned().await;
+        let body = question(request).await?;
+        let validate = Arc::clone(&self.validate);
+        let answer = tokio::task::spawn_blocking(move || {
+            // Who asks may be gone before this is done.
+            let _turn = turn;
+            validate(&body)
+        });
+        let failed = |_| {
+            let text = "working out this answer failed; the log says where";
+            (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
+        };
+        answer.await.map_err(failed)?.map_err(|reason| (StatusCode::BAD_REQUEST, reason))
+    }
+}
+
+/// The text of a question.
+async fn question(request: Request<Incoming>) -> Result<Bytes, NoAnswer> {
+    if request.method() != Method::POST {
+        return Err((StatusCode::METHOD_NOT_ALLOWED, "POST an AdmissionReview".into()));
+    }
+    let body = Limited::new(request.into_body(), QUESTION_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| {
+        let text = format!("the question can't be read, or is longer than 3 MiB: {error}");
+        (StatusCode::PAYLOAD_TOO_LARGE, text)
+    })?;
+    Ok(body.to_bytes())
 }
 
 fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {

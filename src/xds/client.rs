@@ -619,7 +619,7 @@ fn name_of(kind: ResourceType, body: &[u8]) -> String {
 }
 
 /// The names of other resources that a resource refers to.
-fn names_in(kind: ResourceType, body: &[u8]) -> Vec<String> {
+pub(super) fn names_in(kind: ResourceType, body: &[u8]) -> Vec<String> {
     match kind {
         ResourceType::Cluster => assignment(body).into_iter().collect(),
         ResourceType::Listener => routes(body),

@@ -18,7 +18,7 @@ use super::harness::{Estate, Setup, Trust};
 const PATH: &str = "/inject/cluster/east/net/n1?timeout=5s";
 
 /// Asks as an API server does that speaks `protocol`; the status, and the answer.
-async fn ask(
+pub(crate) async fn ask(
     estate: &Estate,
     trust: &Trust,
     protocol: &str,
@@ -134,7 +134,7 @@ async fn pods_are_patched_over_both_forms_of_http_and_refused_with_the_reason() 
     assert!(message.contains("another user"), "it says what to do: {message}");
 
     for (path, body, expected) in [
-        ("/validate", review(&pod), 404),
+        ("/validation", review(&pod), 404),
         ("/inject/cluster/east/zone/a", review(&pod), 404),
         (PATH, "{}".to_owned(), 400),
         (PATH, review(&pod).replace("k8s.io/v1\"", "k8s.io/v1beta1\""), 400),

@@ -379,6 +379,8 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         allow_direct_cross_network: false,
         require_client_certificate: false,
         policy_errors: Default::default(),
+        jwks_deny: Vec::new(),
+        jwks_roots: None,
         token_audience: vec!["istio-ca".to_owned(), "strait-ca".to_owned()],
         probe_gateways: Duration::ZERO,
         max_connections: 1000,

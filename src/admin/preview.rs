@@ -1,0 +1,334 @@
+//! `POST /debug/diff` and `/debug/scope`: what connected proxies would be sent if objects of the mesh's configuration were
+//! otherwise. Nothing becomes of it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::json_fields::changed_fields;
+use super::sources::{SourcesState, connected, current};
+use crate::explain::{CalledHosts, ConfigQuery, ConfigView, dated, suggest_scope};
+use crate::model::{Collection, Namespace, ObjectKey, ProxyType};
+use crate::xds::connections::OpenStream;
+use crate::xds::preview::{PreviewedProxies, TypePreview, preview};
+use crate::xds::resource::{Resource, ResourceType};
+
+/// The longest question, in bytes.
+pub(super) const QUESTION_BYTES_MAX: usize = 16 << 20;
+/// How many objects one question may name.
+const OBJECTS_MAX: usize = 10_000;
+/// For how long proxies are looked at; the others are counted.
+const LOOK: Duration = Duration::from_secs(20);
+
+/// How a difference is asked for.
+#[derive(Deserialize)]
+pub(super) struct PreviewQuery {
+    /// One proxy alone.
+    proxy: Option<String>,
+    /// Whether fields of changed resources are told.
+    #[serde(default)]
+    fields: bool,
+}
+
+/// What would be otherwise.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TriedObjects {
+    /// Objects that would be stored, in the place of those of their kind, namespace and name.
+    #[serde(default)]
+    objects: Vec<Arc<Value>>,
+    /// Objects that would go.
+    #[serde(default)]
+    remove: Vec<RemovedObject>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemovedObject {
+    kind: String,
+    namespace: String,
+    name: String,
+}
+
+/// An object that is tried.
+struct TriedObject {
+    key: ObjectKey,
+    action: &'static str,
+}
+
+/// What proxies would be sent.
+pub(super) async fn foreseen(
+    State(sources): SourcesState,
+    query: Result<Query<PreviewQuery>, QueryRejection>,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let Query(query) =
+        query.map_err(|_| bad("a difference is asked for by ?proxy=P&fields=true, or none"))?;
+    let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
+    let tried: TriedObjects = serde_json::from_slice(&body)
+        .map_err(|error| bad(&format!("expected {{\"objects\":[…],\"remove\":[…]}}: {error}")))?;
+    if tried.objects.len() + tried.remove.len() > OBJECTS_MAX {
+        return Err(bad(&format!("more than {OBJECTS_MAX} objects; ask in parts")));
+    }
+    let context = current(&sources)?;
+    let reports = Arc::clone(&sources.reports.borrow());
+    let streams = match &query.proxy {
+        Some(name) => vec![connected(&sources, name)?],
+        None => newest_streams(sources.connections.list()),
+    };
+    let is_dated = context.settings.config_cluster.is_some();
+    let (objects, tried) = edited(&reports.objects, tried, is_dated)?;
+    let mesh = sources.trials.with_objects(&context, &reports, &objects);
+    let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
+    let view = ConfigView::new(&mesh.then, &mesh.reports, &proxies);
+    let rows: Vec<Value> = tried.iter().map(|one| row(one, &view)).collect();
+    let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
+    let affected = found.affected().map(|one| of_proxies(one, query.fields));
+    Ok(pretty(
+        StatusCode::OK,
+        &json!({
+            "objects": rows,
+            "affected": affected.collect::<Vec<_>>(),
+            "unaffected": found.unaffected(),
+            "notLookedAt": found.skipped,
+        }),
+    ))
+}
+
+/// Of each proxy the newest stream, oldest first. Proxies of two clusters may have one node id.
+fn newest_streams(all: Vec<Arc<OpenStream>>) -> Vec<Arc<OpenStream>> {
+    let of = |one: &OpenStream| (Arc::clone(&one.proxy().id), one.proxy().cluster.clone());
+    let mut seen = BTreeSet::new();
+    let mut newest: Vec<_> = all.into_iter().rev().filter(|one| seen.insert(of(one))).collect();
+    newest.reverse();
+    newest
+}
+
+/// The objects of the stores as they would be, and what that does to each.
+fn edited(
+    stored: &Collection,
+    tried: TriedObjects,
+    is_dated: bool,
+) -> Result<(Collection, Vec<TriedObject>), AdminFailure> {
+    let mut objects = stored.clone();
+    let mut rows = Vec::new();
+    for (at, object) in tried.objects.into_iter().enumerate() {
+        let key = ObjectKey::of(&object).ok_or_else(|| {
+            bad(&format!("objects[{at}] lacks an apiVersion, a kind or a name; give all three"))
+        })?;
+        let is_same = |old: &Arc<Value>| {
+            let labels = |one: &Value, field: &str| one["metadata"][field].clone();
+            old.get("spec") == object.get("spec")
+                && labels(old, "labels") == labels(&object, "labels")
+        };
+        let action = match stored.get(&key) {
+            _ if !is_tried(&key) => "left",
+            None => "new",
+            Some(old) if is_same(old) => "same",
+            Some(_) => "changed",
+        };
+        if action != "left" {
+            let dated = dated(&object, stored.get(&key), is_dated);
+            objects.insert(key.clone(), dated);
+        }
+        rows.push(TriedObject { key, action });
+    }
+    for one in tried.remove {
+        let RemovedObject { kind, namespace, name } = one;
+        let is_it = |key: &&ObjectKey| {
+            *key.kind == *kind && *key.namespace == *namespace && *key.name == *name
+        };
+        let key = stored.iter().map(|(key, _)| key).find(is_it).cloned();
+        let Some(key) = key else {
+            let text = format!("there is no {kind} {namespace}/{name} that could go");
+            return Err(AdminFailure(StatusCode::NOT_FOUND, text));
+        };
+        let action = if is_tried(&key) { "removed" } else { "left" };
+        if action != "left" {
+            objects.remove(&key);
+        }
+        rows.push(TriedObject { key, action });
+    }
+    Ok((objects, rows))
+}
+
+/// Whether what comes of an object is worked out here: traffic rules and access policies, not what describes services.
+fn is_tried(key: &ObjectKey) -> bool {
+    !matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry")
+        && (key.group.ends_with(".istio.io") || &*key.group == crate::model::GATEWAY_API)
+}
+
+fn row(TriedObject { key, action }: &TriedObject, view: &ConfigView<'_>) -> Value {
+    let mut row = json!({
+        "kind": key.kind, "namespace": key.namespace, "name": key.name,
+        "action": action, "state": null, "proxies": 0, "reasons": [],
+    });
+    if matches!(*action, "left" | "removed") {
+        return row;
+    }
+    let query = ConfigQuery {
+        kind: Some(key.kind.to_string()),
+        namespace: Some(key.namespace.to_string()),
+        name: Some(key.name.to_string()),
+    };
+    if let Some(state) = view.states(&query).into_iter().next() {
+        row["state"] = json!(state.state);
+        row["proxies"] = json!(state.proxies);
+        row["reasons"] = json!(state.reasons);
+    }
+    row
+}
+
+fn of_proxies(group: &PreviewedProxies, fields: bool) -> Value {
+    let types = group.types.iter();
+    let types: Map<String, Value> =
+        types.map(|(kind, one)| (kind.short().to_owned(), of_type(*kind, one, fields))).collect();
+    let mut row = totals(group);
+    row["types"] = Value::Object(types);
+    row
+}
+
+/// Some proxies, and how much each of them holds and would hold.
+fn totals(PreviewedProxies { streams, totals, .. }: &PreviewedProxies) -> Value {
+    let proxies = streams.iter().map(|stream| {
+        let proxy = stream.proxy();
+        json!({ "key": stream.key(), "id": proxy.id, "cluster": proxy.cluster })
+    });
+    let [before, then] = totals;
+    json!({
+        "proxies": proxies.collect::<Vec<_>>(),
+        "resources": { "before": before.resources, "after": then.resources },
+        "bytes": { "before": before.bytes, "after": then.bytes },
+    })
+}
+
+fn of_type(kind: ResourceType, one: &TypePreview, fields: bool) -> Value {
+    let changed = one.changed.iter().map(|(name, [old, new])| {
+        let mut row = json!({ "name": name });
+        if fields {
+            let [old, new] = [old, new].map(|one| decoded(kind, one));
+            row["fields"] = json!(changed_fields(&old, &new));
+        }
+        row
+    });
+    json!({
+        "added": one.added.keys().collect::<Vec<_>>(),
+        "changed": changed.collect::<Vec<_>>(),
+        "removed": one.removed.keys().collect::<Vec<_>>(),
+    })
+}
+
+fn decoded(kind: ResourceType, resource: &Resource) -> Value {
+    strait_proto::json::to_json(kind.url(), &resource.body.to_bytes()).unwrap_or_default()
+}
+
+/// What the proxies of a namespace were seen to call.
+#[derive(Deserialize)]
+struct ScopeQuestion {
+    namespace: String,
+    #[serde(flatten)]
+    called: CalledHosts,
+}
+
+/// The Sidecar that calls need, and what it would save.
+pub(super) async fn scoped(
+    State(sources): SourcesState,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
+    let asked: ScopeQuestion = serde_json::from_slice(&body).map_err(|error| {
+        bad(&format!("expected {{\"namespace\",\"hosts\",\"names\",\"passed\"}}: {error}"))
+    })?;
+    let context = current(&sources)?;
+    let reports = Arc::clone(&sources.reports.borrow());
+    let namespace = Namespace::from(asked.namespace.as_str());
+    let suggestion = suggest_scope(&context, &reports.objects, &namespace, &asked.called);
+    let mut objects = reports.objects.clone();
+    let object = Arc::new(suggestion.object);
+    if let Some(key) = ObjectKey::of(&object) {
+        let is_dated = context.settings.config_cluster.is_some();
+        let dated = dated(&object, reports.objects.get(&key), is_dated);
+        objects.insert(key, dated);
+    }
+    let mesh = sources.trials.with_objects(&context, &reports, &objects);
+    let mut streams = newest_streams(sources.connections.list());
+    streams.retain(|one| {
+        one.proxy().kind == ProxyType::Sidecar && *one.proxy().namespace() == namespace
+    });
+    let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
+    Ok(pretty(
+        StatusCode::OK,
+        &json!({
+            "object": object,
+            "replaces": suggestion.replaces,
+            "unknown": suggestion.unknown,
+            "others": suggestion.others,
+            "proxies": found.groups.iter().map(totals).collect::<Vec<_>>(),
+            "notLookedAt": found.skipped,
+        }),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(kind: &str, name: &str, spec: u32) -> Value {
+        let group = "networking.istio.io/v1";
+        json!({
+            "apiVersion": group, "kind": kind, "spec": spec,
+            "metadata": { "namespace": "shop", "name": name },
+        })
+    }
+
+    #[test]
+    fn objects_come_in_the_place_of_those_of_their_name() {
+        let stored: Collection = ["old", "same", "gone"]
+            .map(|name| Arc::new(object("VirtualService", name, 1)))
+            .into_iter()
+            .collect();
+        let tried = |objects: Value, remove: Value| -> TriedObjects {
+            serde_json::from_value(json!({ "objects": objects, "remove": remove })).expect("sound")
+        };
+        let remove =
+            |name: &str| json!([{ "kind": "VirtualService", "namespace": "shop", "name": name }]);
+        let objects = json!([
+            object("VirtualService", "old", 2),
+            object("VirtualService", "same", 1),
+            object("VirtualService", "new", 1),
+            object("ServiceEntry", "entry", 1),
+        ]);
+        let (now, rows) =
+            edited(&stored, tried(objects, remove("gone")), false).ok().expect("sound");
+        let actions: Vec<_> = rows.iter().map(|one| (&*one.key.name, one.action)).collect();
+        assert_eq!(
+            actions,
+            [
+                ("old", "changed"),
+                ("same", "same"),
+                ("new", "new"),
+                ("entry", "left"),
+                ("gone", "removed")
+            ]
+        );
+        let names: Vec<_> =
+            now.iter().map(|(key, one)| (&*key.name, one["spec"].clone())).collect();
+        assert_eq!(names, [("new", json!(1)), ("old", json!(2)), ("same", json!(1))]);
+        for (objects, remove, expected) in [
+            (json!([{ "kind": "VirtualService" }]), json!([]), "objects[0] lacks an apiVersion"),
+            (json!([]), remove("absent"), "there is no VirtualService shop/absent"),
+        ] {
+            let AdminFailure(_, text) =
+                edited(&stored, tried(objects, remove), false).err().expect("it is told");
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `strait diff`: what is otherwise now than it was then, and which proxies would be sent what else if objects were applied.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::client::AdminClient;
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::history;
+use super::list::QueryArgs;
+use super::offline_mesh::read_files;
+use super::output::{self, Cell, Format, OutputStyle, clean, items, text};
+use crate::codes;
+use crate::store::files::{ManifestContents, read_manifests};
+
+/// How many proxies of a group are named.
+const NAMED_MAX: usize = 3;
+/// How many resources of one type and one kind of difference are named without `--show`.
+const RESOURCES_MAX: usize = 10;
+
+/// What is otherwise, or would be.
+#[derive(Debug, Args)]
+pub(crate) struct DiffArgs {
+    /// Then: a version of 'history list', a time (2026-11-25T02:00:00Z), or how long ago (10m)
+    #[arg(long, value_name = "TIME|VERSION", required_unless_present_any = ["files", "delete"], conflicts_with_all = ["files", "delete"])]
+    at: Option<String>,
+    /// With --at: only endpoints of this cluster
+    #[arg(long, value_name = "ID", requires = "at")]
+    cluster: Option<String>,
+    /// Before they are applied: which proxies would be sent what else if the objects in these files and directories, or '-'
+    /// for standard input, came in the place of those of their kind, namespace and name
+    #[arg(long = "file", short = 'f', value_name = "FILE", num_args = 1..)]
+    files: Vec<PathBuf>,
+    /// The same, if this object went; repeatable
+    #[arg(long, value_name = "KIND/NAMESPACE/NAME")]
+    delete: Vec<String>,
+    /// With -f and --delete: only for this proxy
+    #[arg(long, value_name = "PROXY", conflicts_with = "at")]
+    proxy: Option<String>,
+    /// With -f and --delete: all resources by name, and of changed ones the fields that differ
+    #[arg(long, conflicts_with = "at")]
+    show: bool,
+    /// The namespace of objects in files that name none
+    #[arg(long, short, value_name = "NS", default_value = "default")]
+    namespace: String,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+/// Runs `strait diff`.
+pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
+    if let Some(at) = &args.at {
+        return history::diff(at, args.cluster.as_deref(), &args.ask).await;
+    }
+    let ManifestContents { objects, members } =
+        read_manifests(read_files(&args.files)?, &args.namespace);
+    let others: Vec<&Value> = objects.others.values().map(|one| &**one).collect();
+    let unread: Vec<_> = objects.warnings.iter().collect();
+    for warning in &unread {
+        eprintln!("{}", clean(&warning.to_string()));
+    }
+    if unread.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id)) {
+        let text = "a file can't be read wholly: nothing was asked";
+        return Err(CommandFailure::failed(text).documented(&codes::CONFIG_FILE));
+    }
+    if !members.is_empty() {
+        eprintln!(
+            "{} objects are those of member clusters (Services, Pods): left out",
+            members.len()
+        );
+    }
+    if others.is_empty() && args.delete.is_empty() {
+        return Err(CommandFailure::usage("the files hold no object of the mesh's configuration"));
+    }
+    let remove = args.delete.iter().map(|name| removed(name)).collect::<Result<Vec<_>, _>>()?;
+    let question = json!({ "objects": others, "remove": remove });
+    let mut query = vec![("fields", if args.show { "true" } else { "false" })];
+    query.extend(args.proxy.as_deref().map(|proxy| ("proxy", proxy)));
+    let answer = AdminClient::new(&args.ask.connect)?.post("/debug/diff", &query, &question).await;
+    let answer = answer.map_err(|failure| failure.or_next("strait proxy list"))?;
+    let look = OutputStyle::of_stdout();
+    output::print(&match args.ask.show.output {
+        Format::Json => answer.raw,
+        Format::Yaml => output::yaml(&answer.value),
+        Format::Name => names(&answer.value),
+        Format::Table | Format::Wide => render(&answer.value, args.show, &look),
+    })?;
+    Ok(exit(&answer.value))
+}
+
+/// What names an object that would go.
+fn removed(name: &str) -> Result<Value, CommandFailure> {
+    let parts: Vec<&str> = name.split('/').collect();
+    match parts[..] {
+        [kind, namespace, name] if ![kind, namespace, name].contains(&"") => {
+            Ok(json!({ "kind": kind, "namespace": namespace, "name": name }))
+        }
+        _ => Err(CommandFailure::usage(format!("--delete {name:?} is not KIND/NAMESPACE/NAME"))
+            .next("strait diff --delete VirtualService/shop/reviews")),
+    }
+}
+
+/// Whether what is asked for has a problem by itself; that proxies would be sent something is what it is for.
+fn exit(answer: &Value) -> Exit {
+    let is_bad =
+        |one: &Value| matches!(one["state"].as_str(), Some("refused" | "partly" | "shadowed"));
+    if items(&answer["objects"]).iter().any(is_bad) { Exit::Unhealthy } else { Exit::Fine }
+}
+
+/// The proxies that would be sent something, one a line.
+fn names(answer: &Value) -> String {
+    let groups = items(&answer["affected"]).iter();
+    let proxies = groups.flat_map(|group| items(&group["proxies"]));
+    proxies.map(|proxy| format!("proxy/{}\n", text(&proxy["key"]))).collect()
+}
+
+pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> String {
+    let mut out = String::new();
+    for row in items(&answer["objects"]) {
+        out += &object(row, look);
+    }
+    for group in items(&answer["affected"]) {
+        out += &of_group(group, is_long, look);
+    }
+    let count = |name: &str| answer[name].as_u64().unwrap_or_default();
+    let (told, untold) = (
+        items(&answer["affected"]).iter().map(|one| items(&one["proxies"]).len()).sum::<usize>(),
+        count("unaffected"),
+    );
+    out += &match (told, untold) {
+        (0, 0) => "\nno proxy is connected that could be sent anything\n".to_owned(),
+        (0, untold) => format!("\nnone of {} would be sent anything\n", proxies(untold)),
+        (told, untold) => format!(
+            "\n{} would be sent something, {untold} nothing\n",
+            proxies(told.try_into().unwrap_or(u64::MAX))
+        ),
+    };
+    if let skipped @ 1.. = count("notLookedAt") {
+        out += &format!(
+            "{} were not looked at: that would have taken too long; name one with --proxy\n",
+            proxies(skipped)
+        );
+    }
+    out
+}
+
+fn proxies(count: u64) -> String {
+    if count == 1 { "1 proxy".to_owned() } else { format!("{count} proxies") }
+}
+
+fn object(row: &Value, look: &OutputStyle) -> String {
+    let name = ["kind", "namespace", "name"].map(|field| text(&row[field]));
+    let state = match row["state"].as_str() {
+        Some("inForce") => Cell::good("in force"),
+        Some(state @ ("refused" | "partly" | "shadowed")) => Cell::bad(state),
+        Some(state) => Cell::doubtful(state),
+        None => "".into(),
+    };
+    let action = match row["action"].as_str() {
+        Some("new") => "is new",
+        Some("changed") => "is changed",
+        Some("same") => "is there already",
+        Some("removed") => "would go",
+        _ => "is left out: what comes of its kind is not worked out",
+    };
+    let state = state.paint(look);
+    let told = if state.is_empty() { String::new() } else { format!(": {state}") };
+    let mut out = format!("{} {}/{} {action}{told}\n", name[0], name[1], name[2]);
+    for reason in items(&row["reasons"]) {
+        let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));
+        out += &format!("    {code} {path}: {fact}\n");
+    }
+    out
+}
+
+fn of_group(group: &Value, is_long: bool, look: &OutputStyle) -> String {
+    let all = items(&group["proxies"]);
+    let named: Vec<String> = all
+        .iter()
+        .take(if is_long { usize::MAX } else { NAMED_MAX })
+        .map(|one| format!("{}@{}", text(&one["key"]), text(&one["cluster"])))
+        .collect();
+    let more = match all.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let mut out = format!("\n{}{more} would be sent\n", named.join(", "));
+    let types = group["types"].as_object().cloned().unwrap_or_default();
+    for (kind, one) in &types {
+        let rows = |field: &str| items(&one[field]).to_vec();
+        let parts = [("+", "added"), ("~", "changed"), ("-", "removed")];
+        for (sign, field) in parts {
+            let rows = rows(field);
+            let shown = if is_long { rows.len() } else { rows.len().min(RESOURCES_MAX) };
+            for row in &rows[..shown] {
+                out += &resource(sign, kind, row, look);
+            }
+            if let more @ 1.. = rows.len() - shown {
+                out += &format!("    {sign} {kind} and {more} more (--show)\n");
+            }
+        }
+    }
+    out
+}
+
+fn resource(sign: &str, kind: &str, row: &Value, look: &OutputStyle) -> String {
+    let name = if row.is_object() { text(&row["name"]) } else { text(row) };
+    let line = format!("{sign} {kind} {name}");
+    let cell = match sign {
+        "+" => Cell::good(line),
+        "-" => Cell::bad(line),
+        _ => Cell::doubtful(line),
+    };
+    let mut out = format!("    {}\n", cell.paint(look).trim_end());
+    for field in items(&row["fields"]) {
+        let value = |name: &str| match field[name].as_str() {
+            Some(value) => clean(value),
+            None => "<none>".to_owned(),
+        };
+        let (before, after) = (value("before"), value("after"));
+        out += &format!("        {}: {before} -> {after}\n", text(&field["path"]));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::tests::LOOK;
+    use super::*;
+
+    fn answer() -> Value {
+        let proxy = |name: &str| json!({ "key": name, "id": name, "cluster": "east" });
+        let names: Vec<String> = (0..12).map(|at| format!("c{at:02}")).collect();
+        json!({
+            "objects": [
+                {
+                    "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed",
+                    "state": "partly", "proxies": 4,
+                    "reasons": [{ "code": "STR1044", "path": "spec.http[0]", "text": "no subset v1" }],
+                },
+                { "kind": "Sidecar", "namespace": "shop", "name": "old", "action": "removed", "state": null, "reasons": [] },
+                { "kind": "ServiceEntry", "namespace": "shop", "name": "db", "action": "left", "state": null, "reasons": [] },
+            ],
+            "affected": [{
+                "proxies": [proxy("a.shop-1"), proxy("b.shop-2"), proxy("c.shop-3"), proxy("d.shop-4")],
+                "types": {
+                    "cds": { "added": names, "changed": [], "removed": ["gone"] },
+                    "rds": {
+                        "added": [], "removed": [],
+                        "changed": [{ "name": "80", "fields": [{ "path": "a[b]", "before": null, "after": "\"3s\"" }] }],
+                    },
+                },
+            }],
+            "unaffected": 7,
+            "notLookedAt": 2,
+        })
+    }
+
+    #[test]
+    fn what_proxies_would_be_sent_is_told_by_those_that_are_given_alike() {
+        let expected = "\
+VirtualService shop/web is changed: partly
+    STR1044 spec.http[0]: no subset v1
+Sidecar shop/old would go
+ServiceEntry shop/db is left out: what comes of its kind is not worked out
+
+a.shop-1@east, b.shop-2@east, c.shop-3@east and 1 more would be sent
+    + cds c00
+    + cds c01
+    + cds c02
+    + cds c03
+    + cds c04
+    + cds c05
+    + cds c06
+    + cds c07
+    + cds c08
+    + cds c09
+    + cds and 2 more (--show)
+    - cds gone
+    ~ rds 80
+        a[b]: <none> -> \"3s\"
+
+4 proxies would be sent something, 7 nothing
+2 proxies were not looked at: that would have taken too long; name one with --proxy
+";
+        assert_eq!(render(&answer(), false, &LOOK), expected);
+        let long = render(&answer(), true, &LOOK);
+        assert!(long.contains("d.shop-4@east") && long.contains("+ cds c11"), "{long}");
+        assert_eq!(names(&answer()).lines().count(), 4);
+        assert_eq!(exit(&answer()), Exit::Unhealthy);
+    }
+
+    #[test]
+    fn what_would_go_is_named_by_kind_namespace_and_name() {
+        let expected = json!({ "kind": "Sidecar", "namespace": "shop", "name": "web" });
+        assert_eq!(removed("Sidecar/shop/web").expect("a name"), expected);
+        for name in ["Sidecar", "Sidecar/web", "Sidecar//web", "a/b/c/d"] {
+            assert!(removed(name).is_err(), "{name}");
+        }
+    }
+}

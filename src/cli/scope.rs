@@ -1,0 +1,298 @@
+//! `strait scope`: the Sidecar that the calls of a namespace need.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::access_log::{LogCoverage, LoggedCall};
+use super::client::AdminClient;
+use super::failure::{CommandFailure, CommandResult, Exit};
+use super::list::QueryArgs;
+use super::output::{self, Format, clean, items, text};
+use crate::xds::names::OutboundName;
+
+/// How many different names are taken of each kind; more are not those of services.
+const NAMES_MAX: usize = 20_000;
+/// How many names that nothing is called by are told.
+const UNKNOWN_MAX: usize = 20;
+
+/// What the proxies of a namespace have to be given.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScopeCommand {
+    /// Write the Sidecar that calls in access logs need, and say what it would save
+    ///
+    /// The Sidecar goes to standard output, for 'kubectl apply -f -' or 'strait diff -f -'; what it would save, and what to
+    /// look at before, to standard error. Logs are the only source: sidecars ask for everything, whether they call it or not.
+    Suggest(SuggestArgs),
+}
+
+/// Of which namespace, and from what.
+#[derive(Debug, Args)]
+pub(crate) struct SuggestArgs {
+    /// The namespace
+    namespace: String,
+    /// Access logs of its proxies, in Istio's default format as text or JSON, or Envoy's; '-' for standard input
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    from_log: Vec<PathBuf>,
+    #[command(flatten)]
+    ask: QueryArgs,
+}
+
+/// What proxies were seen to call.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct SeenCalls {
+    /// Calls that leave a proxy.
+    outbound: u64,
+    /// Calls that come in at one.
+    inbound: u64,
+    hosts: BTreeSet<String>,
+    names: BTreeSet<String>,
+    passed: BTreeSet<String>,
+}
+
+impl SeenCalls {
+    fn take(&mut self, call: LoggedCall) {
+        let cluster = call.upstream_cluster.as_deref().unwrap_or_default();
+        if cluster.starts_with("inbound|") || cluster.starts_with("Inbound") {
+            self.inbound += 1;
+            return;
+        }
+        let name = call.authority.as_deref().map(without_port).map(str::to_ascii_lowercase);
+        self.outbound += 1;
+        let put = |names: &mut BTreeSet<String>, name: String| {
+            if names.len() < NAMES_MAX && !name.is_empty() {
+                names.insert(name);
+            }
+        };
+        if let Some((host, ..)) = OutboundName::parts(cluster) {
+            put(&mut self.hosts, host.to_owned());
+            put(&mut self.names, name.unwrap_or_default());
+            return;
+        }
+        let name = name.or(call.server_name).or(call.upstream_host).or(call.downstream_local);
+        put(&mut self.passed, name.unwrap_or_default());
+    }
+}
+
+/// A name without the port behind it.
+fn without_port(name: &str) -> &str {
+    match name.rsplit_once(':') {
+        Some((host, port)) if port.parse::<u16>().is_ok() && !host.ends_with(':') => host,
+        _ => name,
+    }
+}
+
+/// Runs `strait scope`.
+pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandResult {
+    let (mut seen, mut coverage) = (SeenCalls::default(), LogCoverage::default());
+    for path in &args.from_log {
+        let wrong = |error: io::Error| {
+            let text = format!("--from-log {} can't be read: {error}", path.display());
+            CommandFailure::usage(text)
+        };
+        let take = |call| seen.take(call);
+        if path == Path::new("-") {
+            coverage.read(io::stdin().lock(), take).map_err(wrong)?;
+        } else {
+            let file = File::open(path).map_err(wrong)?;
+            coverage.read(BufReader::new(file), take).map_err(wrong)?;
+        }
+    }
+    if seen.outbound == 0 {
+        let text = format!(
+            "no line is a call that leaves a proxy: {} came in, {} can't be read",
+            seen.inbound, coverage.unread
+        );
+        return Err(CommandFailure::failed(text).next(
+            "give logs of the namespace's proxies: kubectl logs -n NAMESPACE -c istio-proxy --prefix …\n\
+             (mesh config: accessLogFile: /dev/stdout)",
+        ));
+    }
+    let question = json!({
+        "namespace": args.namespace,
+        "hosts": seen.hosts, "names": seen.names, "passed": seen.passed,
+    });
+    let client = AdminClient::new(&args.ask.connect)?;
+    let answer = client.post("/debug/scope", &[], &question).await?;
+    let object = &answer.value["object"];
+    output::print(&match args.ask.show.output {
+        Format::Json => answer.raw.clone(),
+        Format::Yaml => output::yaml(&answer.value),
+        Format::Name => format!("sidecar/{}\n", text(&object["metadata"]["name"])),
+        Format::Table | Format::Wide => {
+            format!("# {}\n{}", clean(&from_what(&seen, &coverage)), output::yaml(object))
+        }
+    })?;
+    for note in notes(&answer.value, &args.namespace, &coverage) {
+        eprintln!("{}", clean(&note));
+    }
+    Ok(Exit::Fine)
+}
+
+/// Of what it was made.
+fn from_what(seen: &SeenCalls, coverage: &LogCoverage) -> String {
+    let span = match coverage.span {
+        Some((from, to)) => format!(" between {from:.0} and {to:.0}"),
+        None => String::new(),
+    };
+    format!("strait scope suggest: what {} needed{span}", counted(seen.outbound, "call"))
+}
+
+/// What it would save, and what to look at before it is applied.
+fn notes(answer: &Value, namespace: &str, coverage: &LogCoverage) -> Vec<String> {
+    let mut notes = vec![saved(items(&answer["proxies"]), namespace)];
+    notes.push(match coverage.span {
+        Some((from, to)) => {
+            let span = to.duration_since(from);
+            format!("the logs cover {span:#}: what is called less often is not in it")
+        }
+        None => "the logs don't say which time they cover: what is called less often is not in it"
+            .to_owned(),
+    });
+    let unknown = items(&answer["unknown"]);
+    if !unknown.is_empty() {
+        let named: Vec<String> = unknown.iter().take(UNKNOWN_MAX).map(text).collect();
+        let more = match unknown.len().saturating_sub(UNKNOWN_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        notes.push(format!(
+            "called, and no service or rule of the mesh: {}{more}; reached as long as outboundTrafficPolicy is ALLOW_ANY",
+            named.join(", ")
+        ));
+    }
+    let others: Vec<String> = items(&answer["others"]).iter().map(text).collect();
+    if !others.is_empty() {
+        notes.push(format!(
+            "there are other Sidecars in {namespace}, which may hold in its place: {}",
+            others.join(", ")
+        ));
+    }
+    if answer["replaces"] == true {
+        notes
+            .push("a Sidecar of that name is there: what it says beside egress is kept".to_owned());
+    }
+    if let unread @ 1.. = coverage.unread {
+        let lines = counted(unread, "line");
+        notes.push(format!("{lines} of the logs in no format that is known: left out"));
+    }
+    notes
+}
+
+/// What it would save, for a proxy on the average.
+fn saved(groups: &[Value], namespace: &str) -> String {
+    let sum = |field: &str, when: &str| -> u64 {
+        let of = |group: &Value| {
+            let proxies = u64::try_from(items(&group["proxies"]).len()).unwrap_or_default();
+            group[field][when].as_u64().unwrap_or_default() * proxies
+        };
+        groups.iter().map(of).sum()
+    };
+    let count: usize = groups.iter().map(|group| items(&group["proxies"]).len()).sum();
+    let Some(count) = u64::try_from(count).ok().filter(|count| *count > 0) else {
+        return format!("no proxy of {namespace} is connected: what it would save isn't known");
+    };
+    let each = |field: &str, when: &str| sum(field, when) / count;
+    let (bytes, then) = (sum("bytes", "before"), sum("bytes", "after"));
+    let share = match 100 * then / bytes.max(1) {
+        share @ 0..=100 => format!("{} % fewer bytes", 100 - share),
+        _ => "no fewer bytes".to_owned(),
+    };
+    let proxies = match count {
+        1 => format!("the proxy of {namespace}"),
+        count => format!("each of {count} proxies of {namespace}"),
+    };
+    format!(
+        "{proxies} holds {} resources of {}, and would hold {} of {}: {share}",
+        each("resources", "before"),
+        size(each("bytes", "before")),
+        each("resources", "after"),
+        size(each("bytes", "after")),
+    )
+}
+
+fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1_000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(cluster: &str, authority: &str) -> LoggedCall {
+        let said = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        LoggedCall {
+            upstream_cluster: said(cluster),
+            authority: said(authority),
+            upstream_host: Some("10.0.0.1:443".to_owned()),
+            ..LoggedCall::default()
+        }
+    }
+
+    #[test]
+    fn calls_that_leave_are_told_from_those_that_come_in() {
+        let mut seen = SeenCalls::default();
+        for (cluster, authority) in [
+            ("outbound|80|v1|web.shop.svc.cluster.local", "Web:80"),
+            ("inbound|8080||", "me.shop"),
+            ("InboundPassthroughCluster", "me.shop"),
+            ("PassthroughCluster", "api.example"),
+            ("BlackHoleCluster", ""),
+            ("", "web.other:9080"),
+            ("outbound|443||db.shop.svc.cluster.local", ""),
+            ("outbound|443||db.shop.svc.cluster.local", "[2001:db8::1]:443"),
+        ] {
+            seen.take(call(cluster, authority));
+        }
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let expected = SeenCalls {
+            outbound: 6,
+            inbound: 2,
+            hosts: set(&["web.shop.svc.cluster.local", "db.shop.svc.cluster.local"]),
+            names: set(&["web", "[2001:db8::1]"]),
+            passed: set(&["api.example", "10.0.0.1:443", "web.other"]),
+        };
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn what_it_saves_and_what_to_look_at_is_told() {
+        let group = |count: usize, before: u64, after: u64| {
+            json!({
+                "proxies": vec![json!({}); count],
+                "resources": { "before": before / 100, "after": after / 100 },
+                "bytes": { "before": before, "after": after },
+            })
+        };
+        let answer = json!({
+            "proxies": [group(3, 1_000_000, 50_000), group(1, 2_000_000, 50_000)],
+            "unknown": ["api.example"], "others": ["for-web"], "replaces": true,
+        });
+        let time = |text: &str| text.parse().expect("a time");
+        let span = Some((time("2026-11-25T00:00:00Z"), time("2026-11-25T12:30:00Z")));
+        let coverage = LogCoverage { calls: 9, unread: 2, span };
+        let expected = [
+            "each of 4 proxies of shop holds 12500 resources of 1250 kB, and would hold 500 of 50 kB: 96 % fewer bytes",
+            "the logs cover 12h 30m: what is called less often is not in it",
+            "called, and no service or rule of the mesh: api.example; reached as long as outboundTrafficPolicy is ALLOW_ANY",
+            "there are other Sidecars in shop, which may hold in its place: for-web",
+            "a Sidecar of that name is there: what it says beside egress is kept",
+            "2 lines of the logs in no format that is known: left out",
+        ];
+        assert_eq!(notes(&answer, "shop", &coverage), expected);
+        let none = notes(&json!({}), "shop", &LogCoverage::default());
+        assert_eq!(none[0], "no proxy of shop is connected: what it would save isn't known");
+    }
+}

@@ -1,0 +1,425 @@
+//! What logged requests would come to under other policies: by the rules that proxies are sent (`access::enforced`).
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::log::{LogEntry, LogFault};
+use crate::access::{
+    AccessDecision, AccessIndex, AccessPolicies, AccessRequest, AccessSettings, AccessSubject,
+    AccessVerdict, Atom, EnforcedRules, MatchedClause, PolicyErrors, PolicyName,
+    ReachableProviders, RuleMatcher, TrustBundle, WireForm, decide, enforced,
+};
+use crate::explain::{AccessSnapshot, SnapshotWorkload};
+use crate::model::{Collection, Labels, Namespace, WorkloadKey};
+
+const NOT_INBOUND: LogFault =
+    "is of a proxy's way out; the one of the workload that is called counts";
+const NO_WORKLOAD: LogFault = "is for an address that no known workload has";
+const MANY_WORKLOADS: LogFault = "is for an address that several known workloads have";
+const NO_CLIENT: LogFault =
+    "does not say who called (downstream_peer_uri_san), and no one known workload has the address";
+
+/// What comes of it.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Simulation {
+    /// Lines read.
+    pub(super) lines: usize,
+    /// Those that were decided under both.
+    pub(super) compared: usize,
+    /// Of these, those of which the log doesn't say all that rules look at, so that the verdict can't be known.
+    pub(super) undecided: usize,
+    /// Lines left out, by the reason.
+    pub(super) skipped: BTreeMap<LogFault, usize>,
+    /// What differs, the most frequent first.
+    pub(super) changes: Vec<SimulatedChange>,
+}
+
+/// Requests whose verdict differs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct SimulatedChange {
+    /// The verdict under the new policies.
+    pub(super) verdict: &'static str,
+    /// The rule that decides it; else why none does.
+    pub(super) by: String,
+    /// Who called.
+    pub(super) source: String,
+    /// The workload that was called, without what tells its pods apart.
+    pub(super) destination: String,
+    /// The method, and the path without query; the port of a connection that is not HTTP.
+    pub(super) request: String,
+    /// How many.
+    pub(super) count: usize,
+}
+
+impl Simulation {
+    /// How many requests would be denied that were not.
+    pub(super) fn newly_denied(&self) -> usize {
+        let denied = self.changes.iter().filter(|one| one.verdict == AccessVerdict::Deny.as_str());
+        denied.map(|one| one.count).sum()
+    }
+}
+
+/// Policies on trial: those in force, and those that would be.
+pub(super) struct PolicyTrial<'a> {
+    trust: TrustBundle,
+    providers: ReachableProviders,
+    /// Before and after.
+    policies: [Arc<AccessPolicies>; 2],
+    /// The workloads of each address.
+    by_address: HashMap<IpAddr, Vec<&'a SnapshotWorkload>>,
+    found: BTreeMap<SimulatedChange, usize>,
+    outcome: Simulation,
+}
+
+/// What an object of the new policies says that can't be read, or has no effect.
+pub(super) type ObjectFault = String;
+
+impl<'a> PolicyTrial<'a> {
+    /// The policies of a snapshot, and the same with `new` ones in the place of those of their names.
+    pub(super) fn new(
+        snapshot: &'a AccessSnapshot,
+        new: &[Arc<Value>],
+    ) -> (Self, Vec<ObjectFault>) {
+        let before: Collection = snapshot.objects.iter().cloned().collect();
+        let given: Collection = new.iter().cloned().collect();
+        let kept = before.iter().filter(|(key, _)| given.get(key).is_none());
+        let after: Collection = kept
+            .chain(given.iter())
+            .map(|(key, object)| (key.clone(), Arc::clone(object)))
+            .collect();
+        let settings = AccessSettings {
+            root: snapshot.root_namespace.as_str().into(),
+            errors: PolicyErrors::default(),
+        };
+        let mut index = AccessIndex::new(settings.clone());
+        let mut policies = |objects: &Collection| match index.apply(&settings, objects) {
+            Some(change) => change.policies,
+            None => Arc::new(AccessPolicies::default()),
+        };
+        let old = policies(&before);
+        let new = index
+            .apply(&settings, &after)
+            .map_or_else(|| Arc::clone(&old), |change| change.policies);
+        let is_given = |name: &PolicyName| given.get(&name.key()).is_some();
+        let faults = new.reports().filter(|(name, _)| is_given(name)).flat_map(|(name, report)| {
+            report.faults.iter().map(move |fault| format!("{name}: {fault}"))
+        });
+        let faults = faults.collect();
+        let mut by_address = HashMap::<IpAddr, Vec<&SnapshotWorkload>>::new();
+        for workload in &snapshot.workloads {
+            for address in &workload.addresses {
+                by_address.entry(*address).or_default().push(workload);
+            }
+        }
+        let trial = Self {
+            trust: TrustBundle::new(snapshot.trust_domains.iter().map(String::as_str)),
+            providers: snapshot.reach(),
+            policies: [old, new],
+            by_address,
+            found: BTreeMap::new(),
+            outcome: Simulation::default(),
+        };
+        (trial, faults)
+    }
+
+    /// Takes a line of a log.
+    pub(super) fn take(&mut self, line: Result<LogEntry, LogFault>) {
+        self.outcome.lines += 1;
+        if let Err(fault) = line.and_then(|entry| self.compare(&entry)) {
+            *self.outcome.skipped.entry(fault).or_default() += 1;
+        }
+    }
+
+    /// What has come of all that was taken.
+    pub(super) fn end(self) -> Simulation {
+        let found = self.found.into_iter();
+        let mut changes: Vec<_> =
+            found.map(|(change, count)| SimulatedChange { count, ..change }).collect();
+        changes.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.cmp(b)));
+        Simulation { changes, ..self.outcome }
+    }
+
+    fn compare(&mut self, entry: &LogEntry) -> Result<(), LogFault> {
+        let is_outbound =
+            entry.cluster.starts_with("outbound|") || entry.cluster == "PassthroughCluster";
+        if is_outbound {
+            return Err(NOT_INBOUND);
+        }
+        let of = |address: &IpAddr| self.by_address.get(address).map_or(&[][..], |all| &all[..]);
+        let workload = match of(&entry.local.ip()) {
+            [] => return Err(NO_WORKLOAD),
+            [one] => *one,
+            _ => return Err(MANY_WORKLOADS),
+        };
+        let identity = match (&entry.identity, of(&entry.remote)) {
+            (Some(said), _) => said.clone(),
+            (None, [client]) => Some(client.identity.clone()),
+            (None, _) => return Err(NO_CLIENT),
+        };
+        let request = described(entry, identity.clone());
+        let form = if entry.request.is_some() { WireForm::Http } else { WireForm::Tcp };
+        let [before, after] = self
+            .policies
+            .each_ref()
+            .map(|policies| self.decided(policies, workload, form, &request));
+        self.outcome.compared += 1;
+        let (Some(before), Some(after)) = (before, after) else {
+            self.outcome.undecided += 1;
+            return Ok(());
+        };
+        if before.verdict != after.verdict {
+            let change = SimulatedChange {
+                verdict: after.verdict.as_str(),
+                by: after.rule.unwrap_or_else(|| after.reason.to_owned()),
+                source: identity.unwrap_or_else(|| "plain text".to_owned()),
+                destination: called(workload),
+                request: match &entry.request {
+                    Some(request) => format!("{} {}", request.method, without_query(&request.path)),
+                    None => format!("port {}", entry.local.port()),
+                },
+                count: 0,
+            };
+            *self.found.entry(change).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    /// What policies make of a request; `None` where that depends on what the log doesn't say.
+    fn decided(
+        &self,
+        policies: &AccessPolicies,
+        workload: &SnapshotWorkload,
+        form: WireForm,
+        request: &AccessRequest,
+    ) -> Option<AccessDecision> {
+        let labels: Labels = workload
+            .labels
+            .iter()
+            .map(|(key, value)| (Arc::from(key.as_str()), Arc::from(value.as_str())))
+            .collect();
+        let namespace = Namespace::from(workload.namespace.as_str());
+        let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
+        let access = policies.of(subject);
+        let mode = request.port.map_or(&access.modes.rest, |port| access.modes.of_port(port));
+        if mode.mode == crate::access::PeerMode::Strict && request.identity.is_none() {
+            return Some(AccessDecision {
+                verdict: AccessVerdict::Deny,
+                rule: mode.by.as_ref().map(|by: &WorkloadKey| {
+                    format!("PeerAuthentication {}/{}", by.namespace, by.name)
+                }),
+                reason: "STRICT takes no plain text",
+                asked: Vec::new(),
+            });
+        }
+        let rules = enforced(&access, form, &self.trust, &self.providers);
+        // Once with all that the log doesn't say against the client, and once for it.
+        let [strictest, loosest] =
+            [true, false].map(|strict| decide(&as_known(&rules, strict), request));
+        (strictest.verdict == loosest.verdict).then_some(strictest)
+    }
+}
+
+/// The request of a line.
+fn described(entry: &LogEntry, identity: Option<String>) -> AccessRequest {
+    let header = |name: &str, value: &String| (name.to_owned(), value.clone());
+    let request = entry.request.as_ref();
+    let method = request.map(|request| header(":method", &request.method));
+    let authority = request.and_then(|request| request.authority.as_ref());
+    AccessRequest {
+        identity,
+        peer: Some(entry.remote),
+        client: None,
+        headers: method
+            .into_iter()
+            .chain(authority.map(|name| header(":authority", name)))
+            .collect(),
+        path: request.map(|request| without_query(&request.path).to_owned()),
+        port: Some(entry.local.port()),
+        destination: Some(entry.local.ip()),
+        server_name: entry.server_name.clone(),
+    }
+}
+
+fn without_query(path: &str) -> &str {
+    path.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// The name of a workload without what tells its pods apart, as far as that can be told.
+fn called(workload: &SnapshotWorkload) -> String {
+    let app = ["app.kubernetes.io/name", "app"].iter().find_map(|key| workload.labels.get(*key));
+    format!("{}/{}", workload.namespace, app.unwrap_or(&workload.name))
+}
+
+/// The rules, of which those that look at what no log says match or don't, so that as much as possible is denied, or as
+/// little.
+fn as_known(rules: &EnforcedRules, strict: bool) -> EnforcedRules {
+    let mut rules = rules.clone();
+    let sides = [(&mut rules.deny, strict), (&mut rules.allow, !strict)];
+    for (action, matches) in sides {
+        let Some(enforced) = &mut action.enforced else { continue };
+        let known = std::mem::take(enforced).into_iter().filter_map(|rule| known(rule, matches));
+        *enforced = known.collect();
+    }
+    rules
+}
+
+/// A rule without what no log says, or none where it is not to match.
+fn known(rule: RuleMatcher, matches: bool) -> Option<RuleMatcher> {
+    let clauses = || rule.sources.iter().chain(&rule.operations).flatten();
+    if !clauses().any(is_unsaid) {
+        return Some(rule);
+    }
+    let mut rule = matches.then_some(rule)?;
+    for clauses in rule.sources.iter_mut().chain(&mut rule.operations) {
+        clauses.retain(|clause| !is_unsaid(clause));
+    }
+    Some(rule)
+}
+
+/// Whether a clause looks at what no log says.
+fn is_unsaid(clause: &MatchedClause) -> bool {
+    clause.any.iter().flatten().any(|atom| match atom {
+        Atom::Header(name, _) | Atom::HeaderPresent(name) => !name.starts_with(':'),
+        Atom::Metadata(..) | Atom::ClientAddress(_) => true,
+        Atom::Identity(_)
+        | Atom::PeerAddress(_)
+        | Atom::Path(_)
+        | Atom::PathTemplate(_)
+        | Atom::Port(_)
+        | Atom::DestinationAddress(_)
+        | Atom::ServerName(_) => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn policy(name: &str, spec: Value) -> Arc<Value> {
+        Arc::new(json!({
+            "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+            "metadata": { "namespace": "shop", "name": name }, "spec": spec,
+        }))
+    }
+
+    fn workload(name: &str, address: &str, account: &str) -> SnapshotWorkload {
+        SnapshotWorkload {
+            cluster: "east".to_owned(),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+            labels: [("app".to_owned(), name.to_owned())].into(),
+            identity: format!("spiffe://td/ns/shop/sa/{account}"),
+            addresses: [address.parse().expect("an address")].into(),
+        }
+    }
+
+    fn snapshot(objects: Vec<Arc<Value>>) -> AccessSnapshot {
+        AccessSnapshot {
+            root_namespace: "root".to_owned(),
+            trust_domains: vec!["td".to_owned()],
+            providers: BTreeMap::new(),
+            objects,
+            workloads: vec![
+                workload("web", "10.0.0.7", "web"),
+                workload("front", "10.0.0.8", "front"),
+                workload("one", "10.0.0.9", "x"),
+                workload("other", "10.0.0.9", "x"),
+            ],
+        }
+    }
+
+    fn line(path: &str, remote: &str) -> String {
+        format!(
+            r#"{{"method":"GET","path":"{path}","authority":"web","upstream_cluster":"inbound|80||","downstream_local_address":"10.0.0.7:80","downstream_remote_address":"{remote}:5"}}"#
+        )
+    }
+
+    fn simulated(old: Vec<Arc<Value>>, new: Vec<Arc<Value>>, lines: &[String]) -> Simulation {
+        let snapshot = snapshot(old);
+        let (mut trial, faults) = PolicyTrial::new(&snapshot, &new);
+        assert_eq!(faults, Vec::<String>::new());
+        lines.iter().for_each(|line| trial.take(super::super::log::read(line)));
+        trial.end()
+    }
+
+    fn told(simulation: &Simulation) -> Vec<String> {
+        let change = |one: &SimulatedChange| {
+            format!("{} {} {} {}: {}", one.count, one.verdict, one.source, one.request, one.by)
+        };
+        simulation.changes.iter().map(change).collect()
+    }
+
+    #[test]
+    fn what_would_be_denied_is_told_by_rule_client_and_path() {
+        let deny = policy(
+            "deny",
+            json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin*"] } }] }] }),
+        );
+        let lines = ["/admin?x=1", "/admin", "/other"].map(|path| line(path, "10.0.0.8"));
+        let found = simulated(vec![], vec![deny.clone()], &lines);
+        let front = "spiffe://td/ns/shop/sa/front";
+        assert_eq!(
+            told(&found),
+            [format!("2 deny {front} GET /admin: ns[shop]-policy[deny]-rule[0]")]
+        );
+        assert_eq!((found.lines, found.compared, found.newly_denied()), (3, 3, 2));
+        // The other way round it would be allowed, and nothing denied.
+        let nothing = policy(
+            "deny",
+            json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/x"] } }] }] }),
+        );
+        let found = simulated(vec![deny], vec![nothing], &lines);
+        assert_eq!((found.changes[0].verdict, found.newly_denied()), ("allow", 0));
+    }
+
+    #[test]
+    fn a_policy_that_allows_denies_the_rest() {
+        let allow = policy(
+            "allow",
+            json!({ "rules": [{ "from": [{ "source": { "serviceAccounts": ["other"] } }] }] }),
+        );
+        let found = simulated(vec![], vec![allow], &[line("/", "10.0.0.8")]);
+        assert_eq!(found.newly_denied(), 1);
+        assert!(found.changes[0].by.contains("none of their rules matches"));
+    }
+
+    #[test]
+    fn what_the_log_does_not_say_is_not_guessed() {
+        let deny = policy(
+            "deny",
+            json!({ "action": "DENY", "rules": [{
+            "to": [{ "operation": { "paths": ["/a"] } }],
+            "when": [{ "key": "request.headers[x-role]", "values": ["guest"] }],
+        }] }),
+        );
+        let lines = [
+            line("/a", "10.0.0.8"),
+            line("/b", "10.0.0.8"),
+            line("/a", "10.0.0.9"),
+            line("/a", "10.9.9.9"),
+        ];
+        let found = simulated(vec![], vec![deny], &lines);
+        assert_eq!((found.compared, found.undecided, found.changes.len()), (2, 1, 0));
+        assert_eq!(found.skipped, [(NO_CLIENT, 2)].into());
+    }
+
+    #[test]
+    fn lines_that_say_nothing_of_a_workload_are_counted() {
+        let outbound = line("/", "10.0.0.8").replace("inbound|80||", "outbound|80||web");
+        let lines =
+            [outbound, line("/", "10.0.0.8").replace("10.0.0.7", "10.0.0.1"), "x".to_owned()];
+        let found = simulated(vec![], vec![], &lines);
+        assert_eq!(
+            (found.compared, found.skipped.len(), found.skipped.values().sum::<usize>()),
+            (0, 3, 3)
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! The Sidecar that the calls of a namespace need, from what its proxies were seen to call.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::aggregate::MergedService;
+use crate::model::{Collection, ISTIO_NETWORKING, Namespace, ObjectKey};
+use crate::push::PushContext;
+use crate::traffic::{HostPattern, Selection};
+
+/// All services of a namespace are taken together from so many on.
+const TOGETHER_FROM: usize = 2;
+
+/// What the proxies of a namespace were seen to call.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct CalledHosts {
+    /// Hosts of services, as upstream clusters name them.
+    pub hosts: BTreeSet<String>,
+    /// Names under which these were asked for, without ports.
+    pub names: BTreeSet<String>,
+    /// Names that no upstream cluster of a service answered for, or of which that is not known.
+    pub passed: BTreeSet<String>,
+}
+
+/// What is suggested.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScopeSuggestion {
+    /// The Sidecar.
+    pub object: Value,
+    /// Whether a Sidecar of that name is there, of which it keeps all but what is imported.
+    pub replaces: bool,
+    /// Names that were called and that nothing in the mesh is called by.
+    pub unknown: BTreeSet<String>,
+    /// Sidecars of the namespace that hold for some of its workloads in its place, by name.
+    pub others: Vec<String>,
+}
+
+/// The Sidecar for a namespace by which its proxies can go on to call what they called: all of their own namespace, and of others
+/// the services, with the namespaces of the rules for them.
+pub fn suggest_scope(
+    context: &PushContext,
+    stored: &Collection,
+    namespace: &Namespace,
+    called: &CalledHosts,
+) -> ScopeSuggestion {
+    let mut reader = ScopeReader { context, namespace, wanted: BTreeMap::new() };
+    let mut unknown = BTreeSet::new();
+    for name in called.hosts.iter().chain(&called.passed) {
+        if !reader.service(name) && !reader.rules(name) {
+            unknown.insert(name.clone());
+        }
+    }
+    for name in &called.names {
+        reader.rules(name);
+    }
+    let mut hosts = vec!["./*".to_owned()];
+    for (owner, wanted) in &reader.wanted {
+        let all = reader.visible_of(owner);
+        if wanted.len() >= TOGETHER_FROM && all.is_subset(wanted) && all.len() >= TOGETHER_FROM {
+            hosts.push(format!("{owner}/*"));
+        } else {
+            hosts.extend(wanted.iter().map(|host| format!("{owner}/{host}")));
+        }
+    }
+    let scope = context.traffic.sidecars.scope(namespace, &Selection::default());
+    let own = scope.sidecar().filter(|one| one.meta.namespace == *namespace);
+    let name = own.map_or_else(|| "default".into(), |own| Arc::clone(&own.meta.name));
+    let key = |name: &str| ObjectKey {
+        kind: "Sidecar".into(),
+        group: ISTIO_NETWORKING.into(),
+        namespace: namespace.as_str().into(),
+        name: name.into(),
+    };
+    let before = stored.get(&key(&name));
+    let mut spec = before.and_then(|before| before.get("spec").cloned()).unwrap_or_default();
+    if !spec.is_object() {
+        spec = json!({});
+    }
+    spec["egress"] = json!([{ "hosts": hosts }]);
+    let is_other = |key: &&ObjectKey| {
+        *key.kind == *"Sidecar" && *key.namespace == *namespace.as_str() && key.name != name
+    };
+    let others = stored.iter().map(|(key, _)| key).filter(is_other);
+    ScopeSuggestion {
+        object: json!({
+            "apiVersion": "networking.istio.io/v1",
+            "kind": "Sidecar",
+            "metadata": { "name": name, "namespace": namespace },
+            "spec": spec,
+        }),
+        replaces: before.is_some(),
+        unknown,
+        others: others.map(|key| key.name.to_string()).collect(),
+    }
+}
+
+struct ScopeReader<'a> {
+    context: &'a PushContext,
+    namespace: &'a Namespace,
+    /// By namespace, the hosts that have to be imported from there.
+    wanted: BTreeMap<Namespace, BTreeSet<String>>,
+}
+
+impl ScopeReader<'_> {
+    fn want(&mut self, owner: &Namespace, host: String) {
+        if owner != self.namespace {
+            self.wanted.entry(owner.clone()).or_default().insert(host);
+        }
+    }
+
+    /// Imports the service that is called so, as clients of the namespace may call it; whether there is one.
+    fn service(&mut self, name: &str) -> bool {
+        let Some(service) = self.called(name) else { return false };
+        let service = Arc::clone(service);
+        let host = service.hostname().to_string();
+        self.want(&service.primary.namespace, host.clone());
+        self.rules(&host);
+        true
+    }
+
+    fn called(&self, name: &str) -> Option<&Arc<MergedService>> {
+        let domain = &self.context.settings.domain;
+        let own = format!("{name}.{}.svc.{domain}", self.namespace);
+        let candidates =
+            [name.to_owned(), own, format!("{name}.svc.{domain}"), format!("{name}.{domain}")];
+        let is_visible =
+            |service: &&Arc<MergedService>| service.primary.export_to.visible_to(self.namespace);
+        let exact = candidates.iter().filter_map(|name| self.context.service(name, self.namespace));
+        let mut exact = exact.filter(is_visible);
+        exact.next().or_else(|| {
+            // Entries of a wildcard, the narrowest first.
+            let dots = name.match_indices('.').filter(|(at, _)| *at > 0);
+            let wider = dots.map(|(at, _)| format!("*{}", &name[at..]));
+            let mut found = wider.filter_map(|name| self.context.service(&name, self.namespace));
+            found.find(is_visible)
+        })
+    }
+
+    /// Imports the rules of other namespaces for what is called so; whether there are any.
+    fn rules(&mut self, name: &str) -> bool {
+        let domain = &self.context.settings.domain;
+        let Ok(host) = HostPattern::parse(name, self.namespace.as_str(), domain) else {
+            return false;
+        };
+        let rules: BTreeSet<Namespace> = self
+            .context
+            .traffic
+            .virtual_services
+            .of_host(&host, self.namespace)
+            .map(|routed| routed.service.meta.namespace.clone())
+            .collect();
+        for owner in &rules {
+            self.want(owner, host.to_string());
+        }
+        !rules.is_empty()
+    }
+
+    /// The services of a namespace that clients may see.
+    fn visible_of(&self, owner: &Namespace) -> BTreeSet<String> {
+        let all = self.context.services_of(self.namespace);
+        all.filter(|service| {
+            service.primary.namespace == *owner
+                && service.primary.export_to.visible_to(self.namespace)
+        })
+        .map(|service| service.hostname().to_string())
+        .collect()
+    }
+}

@@ -1,0 +1,161 @@
+//! What API servers are told of objects before they store them: each of a corpus of broken ones, over TLS, while good ones
+//! go on.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::harness::{Estate, Setup, Trust};
+use super::webhook::ask;
+
+/// A line of the corpus.
+struct Case {
+    verdict: String,
+    words: String,
+    object: Value,
+}
+
+fn corpus() -> Vec<Case> {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/objects/broken.txt");
+    let text = std::fs::read_to_string(path).expect("a corpus");
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let case = |(at, line): (usize, &str)| {
+        let mut fields = line.splitn(4, " | ");
+        let mut field = || fields.next().expect("four fields").to_owned();
+        let (verdict, words, kind, spec) = (field(), field(), field(), field());
+        let spec = serde_json::from_str(&spec).unwrap_or_else(|error| panic!("{line}: {error}"));
+        Case { verdict, words, object: object(&kind, &format!("case-{at}"), spec) }
+    };
+    lines.enumerate().map(case).collect()
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    let version = match kind {
+        "ConfigMap" => "v1",
+        "AuthorizationPolicy" | "PeerAuthentication" | "RequestAuthentication" => {
+            "security.istio.io/v1"
+        }
+        "HTTPRoute" | "GRPCRoute" | "ReferenceGrant" => "gateway.networking.k8s.io/v1",
+        _ => "networking.istio.io/v1",
+    };
+    json!({
+        "apiVersion": version, "kind": kind,
+        "metadata": { "namespace": "shop", "name": name, "creationTimestamp": "2026-11-25T00:00:00Z" },
+        "spec": spec,
+    })
+}
+
+fn review(object: &Value) -> String {
+    json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": object["metadata"]["name"], "operation": "CREATE", "dryRun": false,
+            "kind": { "group": "", "version": "v1", "kind": object["kind"] }, "object": object,
+        },
+    })
+    .to_string()
+}
+
+/// A mesh with the services `web` and `taken`, good objects, and a file of further ones.
+fn setup(more: &[Value]) -> Setup {
+    let service = |name: &str, address: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "namespace": "shop", "name": name },
+            "spec": { "clusterIP": address, "selector": { "app": name }, "ports": [{ "name": "http", "port": 80 }] },
+        })
+    };
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "namespace": "shop", "name": "web-1", "labels": { "kubernetes.io/service-name": "web" } },
+        "endpoints": [{ "addresses": ["10.0.0.1"], "conditions": { "ready": true } }],
+        "ports": [{ "name": "http", "port": 8080 }],
+    });
+    let cluster = vec![service("web", "172.16.0.1"), service("taken", "172.16.0.2"), slice];
+    let mut taken = object(
+        "VirtualService",
+        "taken",
+        json!({ "hosts": ["taken"], "http": [{ "route": [{ "destination": { "host": "taken" } }] }] }),
+    );
+    taken["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let deny = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
+    let good = [taken, object("AuthorizationPolicy", "deny-admin", deny)];
+    let config = good.iter().chain(more).map(|one| format!("---\n{one}\n"));
+    Setup {
+        clusters: [("east".to_owned(), cluster)].into(),
+        config: config.collect(),
+        flags: vec!["--inject-address=127.0.0.1:0".to_owned()],
+        ..Setup::default()
+    }
+}
+
+/// The good objects, as they are shown.
+async fn good(estate: &Estate) -> Vec<Value> {
+    let states = estate.get("/debug/config?namespace=shop").await;
+    let states = states.as_array().expect("states").iter();
+    states.filter(|one| one["name"] == "taken" || one["name"] == "deny-admin").cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_of_a_corpus_of_broken_objects_is_told_what_is_wrong_and_good_ones_go_on() {
+    let trust = Trust::new();
+    let estate = Estate::start(&setup(&[]), &trust).await;
+    let before = good(&estate).await;
+    assert_eq!(before.len(), 2, "{before:?}");
+    let (mut wrong, mut counts) = (Vec::new(), BTreeMap::<_, usize>::new());
+    let cases = corpus();
+    assert!(cases.len() > 60);
+    for Case { verdict, words, object } in &cases {
+        let (status, text) =
+            ask(&estate, &trust, "h2", "/validate?timeout=5s", review(object)).await;
+        assert_eq!(status, 200, "{object}: {text}");
+        let answer: Value = serde_json::from_str(&text).expect("JSON");
+        let response = &answer["response"];
+        assert_eq!(response["uid"], object["metadata"]["name"]);
+        let (said, told) = match (&response["allowed"], &response["warnings"]) {
+            (Value::Bool(false), _) => ("refused", response["status"]["message"].to_string()),
+            (_, Value::Null) => ("allowed", String::new()),
+            (_, warnings) => ("warned", warnings.to_string()),
+        };
+        *counts.entry(said).or_default() += 1;
+        if said != verdict || words != "-" && !told.contains(words) {
+            wrong.push(format!("{verdict} | {words} | {object}\n    {said}: {told}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(good(&estate).await, before, "nothing was stored, and nothing is otherwise");
+    let metrics = estate.text("/metrics").await;
+    for (result, count) in counts {
+        let line = format!("strait_validations_total{{result=\"{result}\"}} {count}");
+        assert!(metrics.contains(&line), "{line} in {metrics}");
+    }
+    for (body, expected) in
+        [("{}".to_owned(), 400), (String::new(), 400), ("x".repeat((3 << 20) + 1), 413)]
+    {
+        let (status, text) = ask(&estate, &trust, "http/1.1", "/validate", body).await;
+        assert_eq!(status, expected, "{text}");
+    }
+    estate.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_told_before_is_what_becomes_of_it_and_the_rest_goes_on() {
+    let trust = Trust::new();
+    let cases = corpus();
+    let objects: Vec<Value> = cases.iter().map(|case| case.object.clone()).collect();
+    let estate = Estate::start(&setup(&objects), &trust).await;
+    let states = estate.get("/debug/config?namespace=shop").await;
+    for Case { verdict, object, .. } in &cases {
+        let name = &object["metadata"]["name"];
+        let state = states.as_array().expect("states").iter().find(|one| one["name"] == *name);
+        let state = state.map_or("none", |state| state["state"].as_str().expect("a word"));
+        // Where all of an object has no effect, each part is told, or that nothing uses it.
+        let is_bad = matches!(state, "refused" | "partly");
+        assert!(verdict != "refused" || is_bad || state == "unused", "{object}: {state}");
+        assert!(verdict != "allowed" || !is_bad, "{object}: {state}");
+        assert!(verdict == "refused" || state != "refused", "{object}: {state}");
+    }
+    let held = good(&estate).await;
+    let states: Vec<_> = held.iter().map(|one| one["state"].clone()).collect();
+    assert_eq!(states, [json!("inForce"), json!("inForce")], "{held:?}");
+    estate.stop().await;
+}
