@@ -4,10 +4,13 @@
 //! text. Decides nothing itself.
 
 mod access;
+mod access_snapshot;
 mod by_name;
 mod config;
 mod lines;
+mod scope;
 mod standing;
+mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,10 +18,13 @@ use std::net::SocketAddr;
 pub use self::access::{
     AskedRequest, ModeLine, PolicyExplanation, VerdictLine, explain_policy, is_for,
 };
+pub use self::access_snapshot::{AccessSnapshot, SnapshotWorkload};
 pub use self::config::{ConfigQuery, ConfigReports, ConfigView};
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
+pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};
 pub use self::standing::{ConfigReason, ConfigState, ObjectStanding};
+pub use self::trial::{ConfigTrials, ObjectVerdict, TriedMesh, dated};
 use crate::aggregate::MergedService;
 use crate::codes;
 use crate::model::{
@@ -28,6 +34,7 @@ use crate::model::{
 use crate::network::{PlacedBy, ResolvedGateway};
 use crate::policy::{PolicyRefusal, Rank};
 use crate::push::PushContext;
+use crate::push::imports::Imports;
 use crate::push::view::{
     Role, ViewKey, Way, WithheldReason, WithholdingStep, assignment, decide, preference,
 };
@@ -113,7 +120,7 @@ pub fn explain(
     let ranks = ranks(context, view, service, port.number);
     let mut groups: BTreeMap<(&ShardKey, &NetworkId), ExplainGroup> = BTreeMap::new();
     let mut endpoints = Vec::new();
-    let is_given = !is_scoped || view.imports_port(context, service, port.number);
+    let is_given = !is_scoped || Imports::of(context, view).has_port(service, port.number);
     for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
         let decided = match decide(context, view, service, shard, endpoint, network) {
             // Whoever asks for its endpoints is given them, but nothing leads there.
@@ -189,10 +196,14 @@ fn ranks(
     service: &MergedService,
     port: u16,
 ) -> BTreeMap<SocketAddr, u32> {
-    if service.primary.prefers == Distribution::Any {
+    let wishes = service.primary.prefers != Distribution::Any;
+    if !wishes && !context.traffic.destination_rules.place(service.hostname().as_str()) {
         return BTreeMap::new();
     }
     let groups = assignment(context, view, service, port).localities;
+    if !wishes && groups.iter().all(|group| group.priority == 0) {
+        return BTreeMap::new();
+    }
     let members = groups.iter().flat_map(|group| {
         let sockets = group.members.iter();
         sockets.map(|one| (SocketAddr::new(one.address, one.port), group.priority))

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use crate::model::{
     ClusterId, Definition, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality,
-    Mode, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service, TargetPort,
-    TlsMode, Workload, WorkloadKey,
+    Mode, NamedEndpoint, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service,
+    TargetPort, TlsMode, Workload, WorkloadKey,
 };
 use crate::push::FixedSettings;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
+use crate::traffic::KindSettings;
 
 /// What a mesh in `cluster.local` is started with.
 pub(crate) fn settings() -> Arc<FixedSettings> {
@@ -230,5 +231,28 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         extensions: Arc::new([]),
+    }
+}
+
+/// How objects of the traffic configuration are read in a mesh that says nothing of it.
+pub(crate) fn kind_settings() -> KindSettings {
+    KindSettings {
+        domain: "cluster.local".to_owned(),
+        root_namespace: "istio-system".into(),
+        destination_rules_export_to: Vec::new(),
+        virtual_services_export_to: Vec::new(),
+    }
+}
+
+/// An endpoint that proxies resolve, at port 8080 of the port `http`.
+pub(crate) fn named_endpoint(address: &str) -> NamedEndpoint {
+    NamedEndpoint {
+        address: address.into(),
+        ports: [("http".into(), 8080)].into_iter().collect(),
+        weight: 1,
+        locality: Arc::default(),
+        network: None,
+        tls_mode: TlsMode::Disabled,
+        labels: None,
     }
 }

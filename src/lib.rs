@@ -36,6 +36,7 @@ mod hash;
 pub mod history;
 pub mod identity;
 pub mod inject;
+pub mod jwks;
 pub mod lkg;
 pub mod mass_deletion;
 pub mod memory;
@@ -53,6 +54,7 @@ pub mod store;
 pub mod task;
 pub mod timeline;
 pub mod traffic;
+pub mod validation;
 pub mod xds;
 
 #[cfg(test)]

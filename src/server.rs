@@ -12,6 +12,7 @@ mod error;
 mod estate_ca;
 mod feed;
 mod inputs;
+mod judged_routes;
 mod outputs;
 mod pressure;
 mod source;
@@ -212,6 +213,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
             let settings = args.inject.settings(&args.namespace, &args.cluster_id, &args.domain);
             (listener, settings)
         }),
+        policy_errors: args.policy_errors.into(),
     };
     let (recorder, history) = HistoryRecorder::open(ports.state_dir.as_deref());
     let versions = core.context.clone();

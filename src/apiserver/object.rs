@@ -365,6 +365,9 @@ pub struct ObjectMetadata {
     /// The version; opaque.
     #[serde(deserialize_with = "null_as_default")]
     pub resource_version: String,
+    /// Counts the forms of what it shall be; 0 where that isn't counted.
+    #[serde(deserialize_with = "null_as_default")]
+    pub generation: i64,
     /// When it was made, RFC 3339; empty where unknown.
     #[serde(deserialize_with = "null_as_default")]
     pub creation_timestamp: String,

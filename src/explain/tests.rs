@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::fixtures::{endpoint, member, service, shard, sidecar};
+use crate::fixtures::{endpoint, member, named_endpoint, service, shard, sidecar};
 use crate::model::{ByName, KnownCluster, KnownClusters, NamedEndpoint};
 use crate::policy::Policy;
 use crate::push::PushContext;
@@ -98,13 +98,9 @@ fn found(resolution: Resolution) -> Explanation {
 #[test]
 fn endpoints_that_the_proxy_finds_by_itself_are_told_as_it_finds_them() {
     let one = |address: &str, network: Option<&str>| NamedEndpoint {
-        address: address.into(),
         ports: service("db.ns").ports.iter().map(|port| (port.name.clone(), 5432)).collect(),
-        weight: 1,
-        locality: Arc::default(),
         network: network.map(Into::into),
-        tls_mode: TlsMode::Disabled,
-        labels: None,
+        ..named_endpoint(address)
     };
     let three = || vec![one("a.example", None), one("b.example", Some("n2")), one("c", Some("n1"))];
     let by_name = |just_then, endpoints| Resolution::ByName(ByName { just_then, endpoints });

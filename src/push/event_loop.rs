@@ -370,7 +370,7 @@ impl MeshState {
     /// The services that changed rules are about. Of wildcards these are all that there are of them.
     fn note_traffic(&mut self, changes: &mut Changes) {
         let touched = std::mem::take(&mut self.touched_traffic);
-        let TrafficChanges { hosts, scopes, every_scope, selectors, gateways } = touched;
+        let TrafficChanges { hosts, scopes, every_scope, logging, selectors, gateways } = touched;
         hosts.iter().for_each(|pattern| self.note_ruled(pattern, changes));
         if selectors {
             changes.deps.insert(Dep::Selectors);
@@ -379,6 +379,7 @@ impl MeshState {
             changes.deps.insert(Dep::Mesh);
         }
         changes.deps.extend(scopes.into_iter().map(Dep::Imports));
+        changes.deps.extend(logging.into_iter().map(Dep::Logging));
         if gateways {
             changes.deps.insert(Dep::Gateways);
         }

@@ -384,7 +384,8 @@ pub fn assignment_of(
     subset: SubsetFilter<'_>,
 ) -> Assignment {
     let local = context.mesh.cluster_local(service.hostname());
-    let subset = subset.at(port);
+    let policy = subset.policy(port);
+    let subset = subset.spoken_to(policy.as_ref());
     let preference = preference(context, view, service);
     let mut found = SortedEndpoints::new(context);
     let mut shares = super::traffic_weights::TrafficWeights::default();
@@ -414,15 +415,16 @@ pub fn assignment_of(
         }
     }
     let weighed = weigh(&groups, &remote);
-    let policy = if view.role == Role::Client { subset.policy(port) } else { None };
-    let rule = match (&policy, &view.locality) {
-        (Some(policy), Some(here)) => LocalityRule::of(policy, here),
+    let is_client = view.role == Role::Client;
+    let prefers = service.primary.prefers != Distribution::Any && is_client;
+    let rule = match &view.locality {
+        Some(here) if is_client => {
+            LocalityRule::of(policy.as_ref(), prefers, context.mesh.localities.as_deref(), here)
+        }
         _ => LocalityRule::Unsaid,
     };
-    let prefers = service.primary.prefers != Distribution::Any
-        && view.role == Role::Client
-        && (view.locality.is_some() || view.node.is_some())
-        && rule == LocalityRule::Unsaid;
+    let prefers =
+        prefers && (view.locality.is_some() || view.node.is_some()) && rule == LocalityRule::Unsaid;
     if prefers || matches!(rule, LocalityRule::NearFirst(_)) {
         let direct: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
         fit(&mut groups, weighed, &gateways);
@@ -467,7 +469,7 @@ pub(super) fn contribution<'a>(
     subset: SubsetFilter<'_>,
 ) -> impl PartialEq + use<'a> {
     let local = context.mesh.cluster_local(service.hostname());
-    let subset = subset.at(port);
+    let subset = subset.spoken_to(subset.policy(port).as_ref());
     let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
     let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
         let mut found = SortedEndpoints::new(context);

@@ -140,6 +140,7 @@ impl ViewDependencies {
             namespace: service.primary.export_to != ExportTo::Public,
             node: is_by_node(service),
             locality: service.primary.prefers != Distribution::Any
+                || context.mesh.localities.as_ref().is_some_and(|mesh| !mesh.distribute.is_empty())
                 || context.traffic.destination_rules.place(service.hostname().as_str()),
         }
     }

@@ -1,7 +1,7 @@
 //! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
 //! is complete and the process ready.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,9 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::source::{MeshSource, ObjectStores};
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyName, PolicyReport};
+use crate::access::{
+    AccessIndex, AccessSettings, FetchedKeys, KeyPlace, PolicyErrors, PolicyName, PolicyReport,
+};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
@@ -37,6 +39,9 @@ const UNREAD: &str = "the configuration to be read";
 
 /// How long gateway names without any answer may hold up readiness.
 const NAMES_WAIT: Duration = Duration::from_secs(5);
+
+/// How long keys of tokens that nobody has tried to fetch yet may hold up readiness.
+const KEYS_WAIT: Duration = Duration::from_secs(5);
 
 /// How often to look whether sources have used up their time.
 const SOURCES_LOOK: Duration = Duration::from_millis(200);
@@ -69,6 +74,8 @@ pub(super) struct FeedInputs {
     pub(super) policy: watch::Receiver<Arc<Policy>>,
     pub(super) resolved: watch::Receiver<Arc<ResolvedNames>>,
     pub(super) dead_gateways: watch::Receiver<Arc<BTreeSet<ProbeAddress>>>,
+    /// The keys of tokens that have been fetched, and whether each place has been tried.
+    pub(super) fetched: watch::Receiver<(Arc<FetchedKeys>, bool)>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
 }
 
@@ -81,6 +88,8 @@ pub(super) struct FeedOutputs {
     pub(super) trust_domain: watch::Sender<Option<Arc<str>>>,
     /// The roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
+    /// Where the keys of tokens are to be fetched.
+    pub(super) wanted_keys: watch::Sender<Arc<BTreeMap<KeyPlace, Duration>>>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
     /// What is said of each object.
@@ -182,6 +191,7 @@ impl Feed {
         self.mesh().await?;
         self.policy().await?;
         self.objects().await?;
+        self.keys_tried().await?;
         self.to.events.send(MeshEvent::Complete).await?;
         let mut deadline = Some(Instant::now() + NAMES_WAIT);
         while self.from.context.borrow_and_update().is_none() {
@@ -213,6 +223,7 @@ impl Feed {
             Ok(()) = self.from.policy.changed() => self.policy().await,
             Ok(()) = self.objects.changed() => self.objects().await,
             () = until(self.access_settles) => self.access_settled().await,
+            Ok(()) = self.from.fetched.changed() => self.keys().await,
             Ok(()) = self.from.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.from.dead_gateways.changed() => {
                 let dead = Arc::clone(&self.from.dead_gateways.borrow_and_update());
@@ -325,11 +336,47 @@ impl Feed {
             let problems = problems.into_iter().collect::<Vec<_>>();
             tell_problems(&self.to.source_statuses, "access policies", &problems);
         }
+        self.to.wanted_keys.send_if_modified(|held| {
+            let wanted = self.access.wanted_keys();
+            let differs = **held != wanted;
+            if differs {
+                *held = Arc::new(wanted);
+            }
+            differs
+        });
         let Some(change) = change else { return Ok(()) };
         if self.access.is_settling() {
             self.access_settles = Some(Instant::now() + ACCESS_SETTLES);
         }
         self.to.events.send(MeshEvent::Access(change.policies, change.causes)).await
+    }
+
+    /// Keys of tokens have come, or could not be fetched.
+    async fn keys(&mut self) -> Fed {
+        let fetched = Arc::clone(&self.from.fetched.borrow_and_update().0);
+        let Some(policies) = self.access.take_keys(fetched) else { return Ok(()) };
+        let cause = Cause::named(ClusterId::default(), "RequestAuthentication", "keys");
+        self.to.events.send(MeshEvent::Access(policies, cause.into())).await
+    }
+
+    /// Until the keys that policies name have been asked for once: a token that was good before this process started should
+    /// not be refused for a moment. An issuer that doesn't answer holds nobody up for long.
+    async fn keys_tried(&mut self) -> Fed {
+        let deadline = Instant::now() + KEYS_WAIT;
+        let is_tried = |(fetched, tried): &(Arc<FetchedKeys>, bool), wanted: &BTreeMap<_, _>| {
+            *tried && wanted.keys().all(|place| fetched.contains_key(place))
+        };
+        let wanted = self.access.wanted_keys();
+        while !wanted.is_empty() && Instant::now() < deadline {
+            if is_tried(&self.from.fetched.borrow_and_update(), &wanted) {
+                break;
+            }
+            tokio::select! {
+                changed = self.from.fetched.changed() => if changed.is_err() { break },
+                () = until(Some(deadline)) => {}
+            }
+        }
+        self.keys().await
     }
 
     async fn access_settled(&mut self) -> Fed {
@@ -504,6 +551,7 @@ mod tests {
         let (faulty, _) = watch::channel(0);
         let (_resolved, resolved) = watch::channel(Arc::default());
         let (_dead, dead_gateways) = watch::channel(Arc::default());
+        let (_fetched, fetched) = watch::channel(Default::default());
         let (_context, context) = watch::channel(None);
         let (readiness, _) = watch::channel(Readiness { ready: true, waiting_for: Vec::new() });
         let source_statuses = SourceStatusTable::new(Duration::ZERO);
@@ -520,6 +568,7 @@ mod tests {
                 policy: crate::policy::WatchedPolicy::none().policy,
                 resolved,
                 dead_gateways,
+                fetched,
                 context,
             },
             statuses: source_statuses.lines(),
@@ -528,6 +577,7 @@ mod tests {
                 namespaces: watch::channel(None).0,
                 trust_domain: watch::channel(None).0,
                 named_roots: watch::channel(Arc::default()).0,
+                wanted_keys: watch::channel(Arc::default()).0,
                 faulty,
                 reports: watch::channel(Arc::default()).0,
                 stand_ins: watch::channel(Arc::default()).0,

@@ -1,6 +1,7 @@
 //! Everything that says what the mesh is: the configuration, the member clusters, Consul and the stores, and what
 //! was last known of each.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,20 @@ use tracing::warn;
 use super::callers::KnownPods;
 use super::core::{Core, EVENTS};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs};
+use super::judged_routes::JudgedRoutes;
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
+use crate::access::{FetchedKeys, KeyPlace};
 use crate::admin::Readiness;
+use crate::apiserver::Loopback;
 use crate::clusters::callers::{self, MemberCallers};
 use crate::clusters::credentials::MemberCredentials;
 use crate::clusters::status::ClusterStatus;
 use crate::clusters::writer::WriterLease;
-use crate::clusters::{events, reconciler, renewal};
+use crate::clusters::{events, reconciler, renewal, route_statuses};
 use crate::config::ServeArgs;
 use crate::explain::ConfigReports;
 use crate::identity::{NamedRoots, ServerIdentity};
+use crate::jwks;
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, SourceProblem};
 use crate::model::{RootBundle, WriterRole};
@@ -74,6 +79,7 @@ impl ServerInputs {
         core: &Core,
         tasks: &Supervisor,
     ) -> Self {
+        let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
         let config_cluster = source.objects(args, &restored, tasks);
         let remembered = restored.is_enough().then(|| restored.mesh.clone());
@@ -130,7 +136,7 @@ impl ServerInputs {
             },
             tasks,
         );
-        write_to_config_cluster(args, source, role, &objects, &clusters.statuses, tasks);
+        write_to_config_cluster(args, source, role.clone(), &objects, &clusters.statuses, tasks);
 
         let contact = config_cluster.contact;
         let stores = ObjectStores::of(
@@ -144,6 +150,12 @@ impl ServerInputs {
         let (faulty, faulty_seen) = watch::channel(0);
         let (reports, reports_seen) = watch::channel(Arc::default());
         let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
+        let judged = JudgedRoutes {
+            context: core.context.clone(),
+            reports: reports_seen.clone(),
+            readiness: readiness_seen.clone(),
+        };
+        write_route_statuses(source, role, judged, tasks);
         let inputs = Self {
             statuses: clusters.statuses.clone(),
             mesh_problems: mesh.problems(),
@@ -164,6 +176,8 @@ impl ServerInputs {
             source_statuses: source_statuses.clone(),
             given_up,
         };
+        let (wanted_keys, keys_wanted) = watch::channel(Arc::default());
+        let fetched = fetched_keys(args, source, keys_wanted, keys_file, &source_statuses, tasks);
         let configuration = Configuration {
             mesh,
             stores,
@@ -178,6 +192,7 @@ impl ServerInputs {
             policy,
             resolved: core.resolved.clone(),
             dead_gateways: core.dead_gateways.clone(),
+            fetched,
             context: core.context.clone(),
         };
         let to = FeedOutputs {
@@ -185,6 +200,7 @@ impl ServerInputs {
             namespaces,
             trust_domain,
             named_roots,
+            wanted_keys,
             faulty,
             reports,
             stand_ins,
@@ -194,6 +210,28 @@ impl ServerInputs {
         tasks.spawn("feed", feed::run(configuration, from, to, tasks.clone()));
         inputs
     }
+}
+
+/// The keys of tokens that policies name, fetched.
+fn fetched_keys(
+    args: &ServeArgs,
+    source: &ConfigOrigin,
+    wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, Duration>>>,
+    file: Option<PathBuf>,
+    statuses: &SourceStatusTable,
+    tasks: &Supervisor,
+) -> watch::Receiver<(Arc<FetchedKeys>, bool)> {
+    let (told, seen) = watch::channel(Default::default());
+    let rules = jwks::DialRules {
+        loopback: source.loopback() != Loopback::Refused,
+        denied: args.jwks_deny.clone(),
+    };
+    let client = Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() });
+    let inputs = jwks::FetcherInputs { wanted, client, file, statuses: statuses.clone(), told };
+    tasks.spawn_restarting("keys of tokens", Duration::from_secs(1), move || {
+        jwks::run(inputs.clone())
+    });
+    seen
 }
 
 /// What this process, of several, may write, and whether it has given that up. Beside a config directory there is no other.
@@ -266,6 +304,25 @@ fn write_to_config_cluster(
     let (access, objects, loopback) = (config_cluster.access, objects.clone(), source.loopback());
     tasks.spawn_restarting("token renewal", Duration::from_secs(1), move || {
         renewal::run(access.clone(), role.clone(), objects.clone(), loopback)
+    });
+}
+
+/// What becomes of routes of the Gateway API, in the status of each.
+fn write_route_statuses(
+    source: &ConfigOrigin,
+    role: watch::Receiver<WriterRole>,
+    judged: JudgedRoutes,
+    tasks: &Supervisor,
+) {
+    let Some(config_cluster) = source.config_cluster() else { return };
+    let (wanted, wanted_seen) = watch::channel(Arc::default());
+    let looks = role.clone();
+    tasks.spawn_restarting("route statuses", Duration::from_secs(1), move || {
+        judged.clone().run(looks.clone(), wanted.clone())
+    });
+    let access = config_cluster.access;
+    tasks.spawn_restarting("route status writer", Duration::from_secs(1), move || {
+        route_statuses::run(access.clone(), role.clone(), wanted_seen.clone())
     });
 }
 

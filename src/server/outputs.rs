@@ -13,19 +13,22 @@ use tokio_util::sync::CancellationToken;
 use super::core::Core;
 use super::inputs::ServerInputs;
 use super::{churn_monitor, pressure, state_dir};
+use crate::access::PolicyErrors;
 use crate::admin::{self, Token};
 use crate::clusters::heap;
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
+use crate::explain::ConfigTrials;
 use crate::history::History;
 use crate::identity::ServerIdentity;
 use crate::inject::InjectionCounts;
-use crate::inject::server::{self as inject, WebhookSettings};
+use crate::inject::server::{self as inject, AnswerReview, WebhookSettings};
 use crate::lkg;
 use crate::memory::MemoryLimit;
 use crate::metrics::Metrics;
 use crate::policy::WatchedPolicy;
 use crate::task::Supervisor;
+use crate::validation::{ValidationCounts, Validator};
 use crate::xds::budgets::Budgets;
 use crate::xds::connections::Connections;
 use crate::xds::debug_types::{MemberSummary, Members};
@@ -46,6 +49,8 @@ pub(super) struct Ports {
     pub(super) state_dir: Option<PathBuf>,
     /// Where API servers ask for sidecars, if they may, and what holds for these.
     pub(super) webhook: Option<(TcpListener, WebhookSettings)>,
+    /// What becomes of access policies that can't be read.
+    pub(super) policy_errors: PolicyErrors,
 }
 
 /// The running outputs, as far as whoever ends the process needs them.
@@ -128,11 +133,27 @@ impl ServerOutputs {
             let counts = Arc::new(InjectionCounts::default());
             let (identity, descriptors) = (ports.identity.clone(), Arc::clone(&descriptors));
             let (counted, children) = (Arc::clone(&counts), tasks.clone());
-            let serving =
-                inject::serve(listener, settings, identity, counted, descriptors, children);
+            let validations = Arc::new(ValidationCounts::default());
+            let validator = Validator::new(
+                core.context.clone(),
+                inputs.reports.clone(),
+                ports.policy_errors,
+                Arc::clone(&validations),
+            );
+            let validate: AnswerReview = Arc::new(move |body| validator.answer(body));
+            let serving = inject::serve(
+                listener,
+                settings,
+                validate,
+                identity,
+                counted,
+                descriptors,
+                children,
+            );
             tasks.spawn("webhook", serving);
-            counts
+            (counts, validations)
         });
+        let (injections, validations) = injections.unzip();
 
         let metrics = Metrics {
             xds: stats,
@@ -144,6 +165,7 @@ impl ServerOutputs {
             writes,
             descriptors: Arc::clone(&descriptors),
             injections,
+            validations,
         };
         let sources = Arc::new(admin::Sources {
             context: core.context,
@@ -152,6 +174,7 @@ impl ServerOutputs {
             mesh_problems: inputs.mesh_problems,
             policy,
             reports: inputs.reports,
+            trials: ConfigTrials::new(ports.policy_errors),
             cache,
             connections: Arc::clone(&streams),
             tasks: tasks.clone(),

@@ -42,6 +42,7 @@ mod handshakes;
 mod health;
 pub mod node;
 mod pace;
+pub mod preview;
 pub mod server;
 mod stats;
 mod stream;

@@ -2,6 +2,7 @@
 //! in its commit.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Each module with the modules it may name. A module that isn't listed fails the test.
@@ -23,7 +24,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
     ("traffic", &["model", "mesh", "codes"]),
-    ("access", &["model", "codes"]),
+    ("access", &["model", "mesh", "codes"]),
+    ("jwks", &["access", "address", "codes", "durable", "sources"]),
     ("memory", &[]),
     ("sources", &["codes"]),
     ("registry", &["model"]),
@@ -167,14 +169,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "identity",
             "lkg",
             "inject",
+            "validation",
             "sources",
             "descriptors",
             "process",
             "task",
         ],
     ),
+    // Judges by what tells of stored objects.
+    ("validation", &["access", "explain", "push"]),
     ("inject", &["model", "identity", "descriptors", "task", "codes"]),
-    ("fixtures", &["model", "push", "registry"]),
+    ("fixtures", &["model", "push", "registry", "traffic"]),
 ];
 
 /// Modules that wire the program and may name anything.
@@ -185,8 +190,11 @@ const ONLY: &[(&str, &[&str])] = &[
     ("kube", &["apiserver", "clusters", "store", "cli"]),
     ("k8s_openapi", &["apiserver", "clusters", "store", "cli"]),
     ("strait_proto", &["xds", "admin", "identity", "store", "cli"]),
-    ("tokio_rustls", &["identity", "xds", "clusters", "store", "inject", "cli"]),
-    ("rustls", &["identity", "xds", "apiserver", "clusters", "network", "store", "cli", "main"]),
+    ("tokio_rustls", &["identity", "xds", "clusters", "store", "inject", "jwks", "cli"]),
+    (
+        "rustls",
+        &["identity", "xds", "apiserver", "clusters", "network", "store", "jwks", "cli", "main"],
+    ),
     ("strait_sim", &["cli"]),
     ("hickory_resolver", &["network"]),
     ("notify", &["folder", "mesh", "store"]),
@@ -217,13 +225,19 @@ fn modules_use_only_what_they_may() {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
-#[test]
-fn no_two_modules_use_each_other() {
-    let mut edges: BTreeSet<(String, String)> = BTreeSet::new();
-    for (module, used) in MAY_USE {
-        edges
-            .extend(used.iter().map(|used| (root_of(module).to_owned(), root_of(used).to_owned())));
-    }
+/// Who may use whom, whole folders taken as one.
+fn edges() -> BTreeSet<(String, String)> {
+    let of = |(module, used): &(&str, &[&str])| {
+        let module = root_of(module).to_owned();
+        let used: Vec<_> = used.iter().map(|used| root_of(used).to_owned()).collect();
+        used.into_iter().map(move |used| (module.clone(), used))
+    };
+    MAY_USE.iter().flat_map(of).filter(|(module, used)| module != used).collect()
+}
+
+/// The same with all that are reached through others.
+fn reach() -> BTreeSet<(String, String)> {
+    let edges = edges();
     let mut reach = edges.clone();
     loop {
         let step: BTreeSet<_> = reach
@@ -235,9 +249,36 @@ fn no_two_modules_use_each_other() {
         let before = reach.len();
         reach.extend(step);
         if reach.len() == before {
-            break;
+            return reach;
         }
     }
+}
+
+/// The drawing of ARCHITECTURE.md: of who uses whom what doesn't follow from the rest. `BLESS=1` draws it anew.
+#[test]
+fn the_drawing_shows_the_modules_as_they_are() {
+    const BEGIN: &str = "```mermaid\nflowchart TD\n";
+    let reach = reach();
+    let follows = |(from, to): &&(String, String)| {
+        let between = |(a, b): &&(String, String)| a == from && b != to;
+        reach.iter().filter(between).any(|(_, b)| reach.contains(&(b.clone(), to.clone())))
+    };
+    let drawn = reach.iter().filter(|edge| !follows(edge) && edge.0 != "fixtures");
+    let drawn: String = drawn.map(|(from, to)| format!("  {from} --> {to}\n")).collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("ARCHITECTURE.md");
+    let text = fs::read_to_string(&path).expect("the file");
+    let (before, rest) = text.split_once(BEGIN).expect("a drawing");
+    let (held, after) = rest.split_once("```").expect("an end of the drawing");
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(&path, format!("{before}{BEGIN}{drawn}```{after}")).expect("a file");
+        return;
+    }
+    assert_eq!(held, drawn, "the modules are others now: BLESS=1 draws them anew");
+}
+
+#[test]
+fn no_two_modules_use_each_other() {
+    let reach = reach();
     let cycles: Vec<_> =
         reach.iter().filter(|(a, b)| a != b && reach.contains(&(b.clone(), a.clone()))).collect();
     assert!(cycles.is_empty(), "{cycles:?}");
@@ -592,14 +633,14 @@ pub(crate) fn sources() -> Vec<(PathBuf, String)> {
     files
         .into_iter()
         .map(|file| {
-            let text = std::fs::read_to_string(&file).expect("a readable source file");
+            let text = fs::read_to_string(&file).expect("a readable source file");
             (file, text)
         })
         .collect()
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(directory).expect("a readable directory") {
+    for entry in fs::read_dir(directory).expect("a readable directory") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
             collect(&path, files);

@@ -140,7 +140,7 @@ fn publish_roots(cluster: &SimCluster, pem: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_names_all_that_is_not_as_it_should_be() {
-    let served = Served::start("h2UpgradePolicy: UPGRADE\nconnectTimeout: 5s\n", &[]).await;
+    let served = Served::start("enableTracing: true\nconnectTimeout: 5s\n", &[]).await;
     served.join().await;
     let mut stray = served.remote.member_secret("strait-system");
     stray["metadata"] = json!({ "name": "stray", "namespace": "strait-system" });
@@ -157,7 +157,7 @@ async fn check_names_all_that_is_not_as_it_should_be() {
     assert_eq!(code, 2, "{text}");
     for said in [
         "STR0111",
-        "meshConfig/h2UpgradePolicy",
+        "meshConfig/enableTracing",
         "STR0709",
         "STR0720",
         "cluster/prod-eu",

@@ -4,13 +4,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use strait::inject::webhook::{WebhookRegistration, WebhookTarget, WhenAway};
 
 use crate::apiserver::{Apiserver, Settings};
 use crate::certs::Authority;
 use crate::host::Host;
-use crate::kube::{Request, namespace};
+use crate::kube::{Request, istio_kind, namespace};
 use crate::netns::Netns;
 use crate::strait::Strait;
 use crate::wait;
@@ -139,6 +141,8 @@ pub(crate) fn run(host: &Host) {
         create(&apiserver, "shop", "unfit", &unfit).expect_err("it would bypass the mesh");
     assert!(refused.contains("STR0901") && refused.contains("denied the request"), "{refused}");
 
+    objects_are_looked_at_before_they_are_stored(&apiserver, &authority);
+
     strait.kill();
     let failed = create(&apiserver, "shop", "away-fail", &json!({})).expect_err("nobody answers");
     assert!(failed.contains("inject.strait.dev"), "{failed}");
@@ -155,4 +159,54 @@ pub(crate) fn run(host: &Host) {
     strait.launch();
     strait.wait_until_ready();
     assert!(sidecars("shop", "back", &json!({})));
+}
+
+/// A broken VirtualService is refused with what is wrong with it, a good one is stored.
+fn objects_are_looked_at_before_they_are_stored(apiserver: &Apiserver, authority: &Authority) {
+    let group = "networking.istio.io";
+    apiserver.apply(&[
+        istio_kind(group, "VirtualService", "virtualservices"),
+        json!({
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": "strait-validate" },
+            "webhooks": [{
+                "name": "validate.strait.dev", "admissionReviewVersions": ["v1"], "sideEffects": "None",
+                "clientConfig": {
+                    "url": format!("https://{ADDRESS}/validate"), "caBundle": BASE64.encode(authority.pem()),
+                },
+                "failurePolicy": "Ignore",
+                "rules": [{
+                    "apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"],
+                    "resources": ["virtualservices"], "scope": "Namespaced",
+                }],
+            }],
+        }),
+    ]);
+    let mut tries = 0;
+    let mut store = |spec: Value| {
+        tries += 1;
+        let rules = json!({
+            "apiVersion": format!("{group}/v1"), "kind": "VirtualService", "spec": spec,
+            "metadata": { "name": format!("rules-{tries}"), "namespace": "other" },
+        });
+        let post = Request {
+            method: "POST".into(),
+            path: format!("/apis/{group}/v1/namespaces/other/virtualservices"),
+            content_type: Some("application/json".into()),
+            body: Some(rules),
+        };
+        apiserver.try_requests(&[post])
+    };
+    let refused = wait::until(LIMIT, "a broken VirtualService is refused", || {
+        match store(json!({ "hosts": "web" })) {
+            Err(refused) if refused.contains("denied the request") => Ok(refused),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    for part in ["validate.strait.dev", "STR1001: spec.hosts: ", "strait help STR1001"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let route = json!([{ "destination": { "host": "web" } }]);
+    store(json!({ "hosts": ["web"], "http": [{ "route": route }] })).expect("it is stored");
 }

@@ -11,6 +11,7 @@ mod class;
 mod common;
 mod eds;
 mod encoding;
+mod ext_authz;
 mod ingress;
 #[cfg(test)]
 mod joining;
@@ -28,13 +29,16 @@ mod tests;
 mod tls;
 mod walk;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 pub use self::cache::Cache;
 use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
 use self::common::{SharedResources, list, own_domain, sort};
-pub(in crate::xds::generate) use self::encoding::{any, duration, encode, seconds};
+pub(in crate::xds::generate) use self::encoding::{
+    any, duration, encode, nested, seconds, struct_of,
+};
 use self::ingress::IngressOutline;
 use self::library::LibraryConfig;
 pub use self::walk::{
@@ -45,6 +49,7 @@ use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use crate::aggregate::MergedService;
 use crate::model::{NetworkId, Proxy, ProxyType};
+use crate::push::authorizers::Authorizers;
 use crate::push::proxy::inbound_targets;
 use crate::push::subset::SubsetFilter;
 use crate::push::view::{Role, ViewKey};
@@ -124,7 +129,26 @@ impl<'a> ProxyConfig<'a> {
                 cds::fixed(context, self.view.ipv4).into_iter().chain(inbound).map(Arc::new),
             );
         }
+        if self.east_west_port.is_none() {
+            own.extend(self.authorizers());
+        }
         all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
+    }
+
+    /// The upstream clusters of the providers that its policies have asked, whatever Sidecars and Gateways give it.
+    fn authorizers(&self) -> Vec<Arc<Resource>> {
+        let access = self.context.access_of(self.proxy);
+        let authorizers = Authorizers::of(self.context, self.proxy, &access);
+        let asked: Vec<_> = authorizers.reachable().map(|(_, one)| one).collect();
+        if asked.is_empty() {
+            return Vec::new();
+        }
+        let names: BTreeSet<_> = asked.iter().map(|one| ext_authz::cluster(one)).collect();
+        let hosts = asked.iter().map(|one| one.service.hostname());
+        let form = ClusterFormat::of(self.proxy);
+        let clusters = self.common().outbound_to(&self.view, &form, hosts);
+        let named = clusters.resources().iter().filter(|one| names.contains(&*one.name));
+        named.cloned().collect()
     }
 
     fn service(&self, host: &str) -> Option<&'_ Arc<MergedService>> {
@@ -147,18 +171,13 @@ impl<'a> ProxyConfig<'a> {
         let kept = &self.cache.assignments;
         kept.get(&key, |inputs| inputs.are_of(context, service)).unwrap_or_else(|| {
             let view = &key.1;
-            let made = Arc::new(match subset {
-                "" if context.traffic.destination_rules.is_empty() => {
-                    eds::assigned(context, view, name, port, service, SubsetFilter::default())
-                }
-                _ => {
-                    let rules = context.rules_for(service);
-                    match SubsetFilter::new(&rules, view.rule(&rules, service), service, subset) {
-                        Some(of) => eds::assigned(context, view, name, port, service, of),
-                        None => eds::empty(name),
-                    }
-                }
-            });
+            let rules = context.rules_for(service);
+            let of = SubsetFilter::new(&rules, view.rule(&rules, service), service, subset);
+            let made = of.map_or_else(
+                || eds::empty(name),
+                |of| eds::assigned(context, view, name, port, service, of),
+            );
+            let made = Arc::new(made);
             kept.put(key, ServiceInputs::of(context, service), Arc::clone(&made));
             made
         })

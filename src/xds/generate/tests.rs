@@ -10,7 +10,7 @@ use strait_proto::json::to_json;
 
 use super::{Cache, ProxyConfig};
 use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-use crate::fixtures::{endpoint, service, settings, shard, sidecar};
+use crate::fixtures::{endpoint, named_endpoint, service, settings, shard, sidecar};
 use crate::model::{
     ByName, Endpoint, GrpcLibrary, NamedEndpoint, PodState, Proxy, Resolution, TlsMode,
 };
@@ -243,19 +243,10 @@ fn a_server_takes_mtls_where_its_pod_is_of_the_mesh_and_it_has_certificates() {
 
 #[test]
 fn a_library_resolves_one_name_and_no_more() {
-    let named = |address: &str| NamedEndpoint {
-        address: address.into(),
-        ports: [("http".into(), 8080)].into_iter().collect(),
-        weight: 1,
-        locality: Arc::default(),
-        network: None,
-        tls_mode: TlsMode::Disabled,
-        labels: None,
-    };
     for (names, expected) in
         [(&["a.example"][..], Some("LOGICAL_DNS")), (&["a.example", "b.example"], None)]
     {
-        let endpoints = names.iter().map(|name| named(name)).collect();
+        let endpoints = names.iter().map(|name| named_endpoint(name)).collect();
         let by_name = ByName { just_then: false, endpoints };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
         let mut mesh = MeshState::new(settings());
@@ -277,16 +268,7 @@ fn a_library_resolves_one_name_and_no_more() {
 #[test]
 fn names_are_resolved_in_the_form_that_a_proxy_knows() {
     let said_by = |just_then: bool, proxy: &Proxy| {
-        let named = NamedEndpoint {
-            address: "a.example".into(),
-            ports: [("http".into(), 8080)].into_iter().collect(),
-            weight: 1,
-            locality: Arc::default(),
-            network: None,
-            tls_mode: TlsMode::Disabled,
-            labels: None,
-        };
-        let by_name = ByName { just_then, endpoints: [named].into_iter().collect() };
+        let by_name = ByName { just_then, endpoints: vec![named_endpoint("a.example")] };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
         let mut mesh = MeshState::new(settings());
         mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
@@ -315,15 +297,7 @@ fn names_are_resolved_in_the_form_that_a_proxy_knows() {
 
 #[test]
 fn endpoints_in_their_cluster_are_spoken_to_as_each_says() {
-    let named = |address: &str, tls_mode| NamedEndpoint {
-        address: address.into(),
-        ports: [("http".into(), 8080)].into_iter().collect(),
-        weight: 1,
-        locality: Arc::default(),
-        network: None,
-        tls_mode,
-        labels: None,
-    };
+    let named = |address, tls_mode| NamedEndpoint { tls_mode, ..named_endpoint(address) };
     let modes = [TlsMode::Istio, TlsMode::Disabled];
     let cases = [
         (modes.to_vec(), BTreeMap::from([("a".to_owned(), true), ("b".to_owned(), false)])),
