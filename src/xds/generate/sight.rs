@@ -216,6 +216,21 @@ impl<'a> Lens<'a> {
         [old, of(now)]
     }
 
+    /// Whether it matters for what is made of the services on which node a proxy is, and in which locality.
+    fn by_place(&self) -> [bool; 2] {
+        let lists = self.scopes().map(|scopes| [scopes.node, scopes.locality]);
+        let versions = self.whole.iter().copied();
+        let assignments = versions.flat_map(|context| {
+            let services = self.defined.iter().flat_map(|host| definitions(context, host));
+            services.map(|service| {
+                let matters = ViewDependencies::of(context, service);
+                [matters.node, matters.locality]
+            })
+        });
+        let all = lists.into_iter().chain(assignments);
+        all.fold([false; 2], |[node, locality], one| [node || one[0], locality || one[1]])
+    }
+
     /// Whether proxies of a namespace may be given other services than before, whatever became of these.
     fn is_rescoped(&self, namespace: &Namespace) -> bool {
         let [before, now] = self.whole.map(|context| &context.traffic.sidecars);
@@ -298,15 +313,6 @@ impl<'a> Lens<'a> {
         });
         let (Some(old), Some(new)) = (old, new) else { return old.is_some() == new.is_some() };
         let services = [old, new];
-        let both = || contexts.into_iter().zip(services);
-        // Those who see alike may be on other nodes.
-        let is_by_place = |(context, service): (&Arc<PushContext>, &Arc<MergedService>)| {
-            let matters = ViewDependencies::of(context, service);
-            matters.node || matters.locality
-        };
-        if both().any(is_by_place) {
-            return false;
-        }
         let [before, now] = contexts;
         let views = [view.projected(before, old), view.projected(now, new)];
         let key = (host.clone(), views);
@@ -526,7 +532,8 @@ impl<'a> Lens<'a> {
 /// What streams see, each kind of them looked at once.
 struct Groups<'a> {
     lens: &'a Lens<'a>,
-    scopes: [Scopes; 2],
+    /// See [`Lens::by_place`].
+    by_place: [bool; 2],
     /// For each namespace one that sees the same of the changed services; `None` for one that sees none.
     like: HashMap<&'a Namespace, Option<&'a Namespace>>,
     by_signature: HashMap<Signature, &'a Namespace>,
@@ -582,7 +589,7 @@ impl<'a> Groups<'a> {
     fn new(lens: &'a Lens<'a>) -> Self {
         Self {
             lens,
-            scopes: lens.scopes(),
+            by_place: lens.by_place(),
             like: HashMap::new(),
             by_signature: HashMap::new(),
             seen: HashMap::new(),
@@ -652,17 +659,15 @@ impl<'a> Groups<'a> {
             like => like.unwrap_or(proxy.namespace()),
         };
         let whereabouts = &stand.whereabouts;
+        let [by_node, by_locality] = self.by_place;
         let group = StandGroup {
             cluster: &proxy.cluster,
             namespace,
             network: &stand.network,
             sees: proxy.sees.as_deref(),
             families: (proxy.has_ipv4(), proxy.has_ipv6()),
-            node: whereabouts.node.as_deref().filter(|_| self.scopes.iter().any(|one| one.node)),
-            locality: whereabouts
-                .locality
-                .as_deref()
-                .filter(|_| self.scopes.iter().any(|one| one.locality)),
+            node: whereabouts.node.as_deref().filter(|_| by_node),
+            locality: whereabouts.locality.as_deref().filter(|_| by_locality),
             selection: self.lens.whole[1].selection(proxy),
             kind,
             form: ClusterFormat::of(proxy),
