@@ -20,13 +20,17 @@ const STEPS: usize = 100;
 const ROUNDS: usize = 5;
 
 /// The version that a pod of the echo service is of: there are both in each cluster.
-fn version(pod: &str) -> &'static str {
+pub(crate) fn version(pod: &str) -> &'static str {
     if pod == "echo-1" { "v1" } else { "v2" }
 }
 
-pub(crate) fn run(world: &mut World) {
-    let clients: Vec<&str> =
-        CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key)).collect();
+/// Those of [`CLIENTS`] for which this machine has an Envoy.
+pub(crate) fn clients(world: &World) -> Vec<&'static str> {
+    CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key)).collect()
+}
+
+/// Gives each pod of the echo service the label of its version.
+pub(crate) fn label_versions(world: &World) {
     for (cluster, pods) in ECHO_PODS {
         let labelled = pods.iter().map(|(name, ip)| {
             let mut labels = pod_labels("echo");
@@ -35,6 +39,11 @@ pub(crate) fn run(world: &mut World) {
         });
         world.apiservers[cluster].apply(&labelled.collect::<Vec<_>>());
     }
+}
+
+pub(crate) fn run(world: &mut World) {
+    let clients = clients(world);
+    label_versions(world);
     let config = &world.apiservers["a"];
     config.apply(&[rule(&["v1", "v2"]), route(&[("v1", 100), ("v2", 0)])]);
     for client in &clients {

@@ -1,10 +1,13 @@
 //! The application in each pod: says who and where it is, and what it was sent. Port 9000 answers one line per
-//! connection, port 8080 speaks HTTP/1.1. Ends with its namespace.
+//! connection, port 8080 speaks HTTP/1.1 and takes a second for what begins with /slow. Ends with its namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
+
+use crate::wait;
 
 /// Where it speaks HTTP.
 pub(crate) const HTTP_PORT: u16 = 8080;
@@ -57,6 +60,9 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
             reader.read_line(&mut line)?;
             let Some((name, value)) = line.trim_end().split_once(':') else { break };
             headers.insert(name.to_ascii_lowercase(), value.trim().into());
+        }
+        if path.starts_with("/slow") {
+            wait::pause(Duration::from_secs(1));
         }
         let mut answer = who.clone();
         answer["path"] = path.into();
