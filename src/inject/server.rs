@@ -18,7 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
@@ -45,9 +45,12 @@ const LIFE: Duration = Duration::from_secs(600);
 const GOODBYE_LIMIT: Duration = Duration::from_secs(2);
 /// Connections at once; for a moment, while old ones end, twice as many.
 const CONNECTIONS_MAX: usize = 256;
-/// Questions that are read and answered at once; others wait.
-const QUESTIONS_MAX: usize = 8;
-/// The same of questions about objects, which take turns anyway: pods don't wait behind them.
+/// A longer question, in bytes, takes a turn before the rest of it is read: who opens connections and says nothing keeps
+/// nobody waiting, and many long ones don't take the memory.
+const SHORT_BYTES_MAX: usize = 128 << 10;
+/// Long questions that are read and answered at once; others wait.
+const LONG_QUESTIONS_MAX: usize = 8;
+/// Questions about objects that are worked out at once. They have been read by then.
 const VALIDATIONS_MAX: usize = 2;
 /// Descriptors that are kept for API servers.
 const RESERVE: usize = 2;
@@ -70,7 +73,7 @@ struct Webhook {
     identity: watch::Receiver<Arc<ServerIdentity>>,
     counts: Arc<InjectionCounts>,
     open: OpenConnections,
-    questions: Semaphore,
+    long_questions: Semaphore,
     validations: Arc<Semaphore>,
 }
 
@@ -88,10 +91,15 @@ pub async fn serve(
     tasks: Supervisor,
 ) {
     let mut port = ListeningPort::new("webhook", listener, RESERVE, descriptors);
-    let (open, questions) = (OpenConnections::default(), Semaphore::new(QUESTIONS_MAX));
-    let validations = Arc::new(Semaphore::new(VALIDATIONS_MAX));
-    let webhook = Webhook { settings, validate, identity, counts, open, questions, validations };
-    let webhook = Arc::new(webhook);
+    let webhook = Arc::new(Webhook {
+        settings,
+        validate,
+        identity,
+        counts,
+        open: OpenConnections::default(),
+        long_questions: Semaphore::new(LONG_QUESTIONS_MAX),
+        validations: Arc::new(Semaphore::new(VALIDATIONS_MAX)),
+    });
     let room = Arc::new(Semaphore::new(2 * CONNECTIONS_MAX));
     loop {
         // The error has been reported, and the next call pauses.
@@ -178,20 +186,43 @@ impl Webhook {
             let text = "there is /inject, /inject/cluster/ID/net/NETWORK and /validate";
             return Err((StatusCode::NOT_FOUND, text.into()));
         };
-        // It is never closed.
-        let _turn = self.questions.acquire().await;
-        let body = question(request).await?;
+        let (body, _turn) = self.question(request).await?;
         let (answer, result) =
             review::answer(&body, &settings).map_err(|reason| (StatusCode::BAD_REQUEST, reason))?;
         self.counts.count(result);
         Ok(answer.to_string())
     }
 
+    /// The text of a question, and of a long one the turn that goes with it.
+    async fn question(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), NoAnswer> {
+        if request.method() != Method::POST {
+            return Err((StatusCode::METHOD_NOT_ALLOWED, "POST an AdmissionReview".into()));
+        }
+        let mut body = Limited::new(request.into_body(), QUESTION_BYTES_MAX);
+        let (mut text, mut turn) = (Vec::new(), None);
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| {
+                let text = format!("the question can't be read, or is longer than 3 MiB: {error}");
+                (StatusCode::PAYLOAD_TOO_LARGE, text)
+            })?;
+            let Ok(data) = frame.into_data() else { continue };
+            if turn.is_none() && text.len() + data.len() > SHORT_BYTES_MAX {
+                // It is never closed.
+                turn = self.long_questions.acquire().await.ok();
+            }
+            text.extend_from_slice(&data);
+        }
+        Ok((text, turn))
+    }
+
     /// What is said of an object, worked out aside: what others ask goes on meanwhile.
     async fn validated(&self, request: Request<Incoming>) -> Result<String, NoAnswer> {
+        let (body, _long) = self.question(request).await?;
         // It is never closed.
         let turn = Arc::clone(&self.validations).acquire_owned().await;
-        let body = question(request).await?;
         let validate = Arc::clone(&self.validate);
         let answer = tokio::task::spawn_blocking(move || {
             // Who asks may be gone before this is done.
@@ -204,19 +235,6 @@ impl Webhook {
         };
         answer.await.map_err(failed)?.map_err(|reason| (StatusCode::BAD_REQUEST, reason))
     }
-}
-
-/// The text of a question.
-async fn question(request: Request<Incoming>) -> Result<Bytes, NoAnswer> {
-    if request.method() != Method::POST {
-        return Err((StatusCode::METHOD_NOT_ALLOWED, "POST an AdmissionReview".into()));
-    }
-    let body = Limited::new(request.into_body(), QUESTION_BYTES_MAX).collect().await;
-    let body = body.map_err(|error| {
-        let text = format!("the question can't be read, or is longer than 3 MiB: {error}");
-        (StatusCode::PAYLOAD_TOO_LARGE, text)
-    })?;
-    Ok(body.to_bytes())
 }
 
 fn with_type(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {

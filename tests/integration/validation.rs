@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use tokio::io::AsyncWriteExt as _;
+
 use super::harness::{Estate, Setup, Trust};
-use super::webhook::ask;
+use super::webhook::{ask, connect};
 
 /// A line of the corpus.
 struct Case {
@@ -157,5 +159,28 @@ async fn what_is_told_before_is_what_becomes_of_it_and_the_rest_goes_on() {
     let held = good(&estate).await;
     let states: Vec<_> = held.iter().map(|one| one["state"].clone()).collect();
     assert_eq!(states, [json!("inForce"), json!("inForce")], "{held:?}");
+    estate.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_questions_and_says_no_more_keeps_nobody_waiting() {
+    let trust = Trust::new();
+    let estate = Estate::start(&setup(&[]), &trust).await;
+    let mut silent = Vec::new();
+    for path in ["/validate", "/inject"].repeat(12) {
+        let mut connection = connect(&estate, &trust, "http/1.1").await;
+        let head = format!("POST {path} HTTP/1.1\r\nhost: webhook\r\ncontent-length: 100\r\n\r\n");
+        connection.write_all(head.as_bytes()).await.expect("taken");
+        silent.push(connection);
+    }
+    let route =
+        json!({ "hosts": ["web"], "http": [{ "route": [{ "destination": { "host": "web" } }] }] });
+    let review = review(&object("VirtualService", "web", route));
+    let answer = ask(&estate, &trust, "h2", "/validate", review);
+    // API servers wait 5 s for it.
+    let answer = tokio::time::timeout(std::time::Duration::from_secs(4), answer).await;
+    let (status, text) = answer.expect("an answer in time");
+    assert!(status == 200 && text.contains("\"allowed\":true"), "{status} {text}");
+    drop(silent);
     estate.stop().await;
 }

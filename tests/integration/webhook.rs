@@ -12,10 +12,27 @@ use serde_json::{Value, json};
 use strait::task::Supervisor;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::harness::{Estate, Setup, Trust};
 
 const PATH: &str = "/inject/cluster/east/net/n1?timeout=5s";
+
+/// A connection to the webhook, as an API server opens one.
+pub(crate) async fn connect(
+    estate: &Estate,
+    trust: &Trust,
+    protocol: &str,
+) -> TlsStream<TcpStream> {
+    let mut config = ClientConfig::clone(&trust.workload("cluster.local", "shop", "anybody"));
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    let address = estate.webhook().expect("it is served");
+    let socket = TcpStream::connect(address).await.expect("connected");
+    let name = rustls_pki_types::ServerName::try_from("strait.strait-system.svc").expect("valid");
+    let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.expect("TLS");
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
+    stream
+}
 
 /// Asks as an API server does that speaks `protocol`; the status, and the answer.
 pub(crate) async fn ask(
@@ -25,14 +42,7 @@ pub(crate) async fn ask(
     path: &str,
     body: String,
 ) -> (u16, String) {
-    let mut config = ClientConfig::clone(&trust.workload("cluster.local", "shop", "anybody"));
-    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
-    let address = estate.webhook().expect("it is served");
-    let socket = TcpStream::connect(address).await.expect("connected");
-    let name = rustls_pki_types::ServerName::try_from("strait.strait-system.svc").expect("valid");
-    let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.expect("TLS");
-    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(protocol.as_bytes()));
-    let io = TokioIo::new(stream);
+    let io = TokioIo::new(connect(estate, trust, protocol).await);
     let request = http::Request::post(format!("https://webhook{path}"));
     let request =
         request.header("host", "webhook").body(Full::new(Bytes::from(body))).expect("sound");
