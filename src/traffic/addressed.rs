@@ -4,6 +4,8 @@
 //! A route on a Service is for requests to its addresses, whatever host they name. So that requests to another Service don't
 //! come under it by naming its host, all Services of a namespace are told apart so as soon as a route is on one of them.
 
+use std::collections::BTreeSet;
+
 use imbl::OrdSet;
 
 use crate::model::Namespace;
@@ -24,6 +26,13 @@ impl AddressedServices {
             None => drop(self.for_all.insert(namespace)),
             Some(clients) => drop(self.for_clients.insert((clients, namespace))),
         }
+    }
+
+    /// The namespaces whose Services are told apart for other clients than by those.
+    pub(super) fn differing(&self, others: &Self) -> BTreeSet<Namespace> {
+        let all = self.for_all.clone().symmetric_difference(others.for_all.clone());
+        let clients = self.for_clients.clone().symmetric_difference(others.for_clients.clone());
+        all.into_iter().chain(clients.into_iter().map(|(_, namespace)| namespace)).collect()
     }
 
     /// Whether requests of such clients to Services of `namespace` go by address.

@@ -11,6 +11,7 @@ use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
 use super::gateways::GatewayObjects;
+use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
@@ -20,7 +21,8 @@ use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
-    Cause, Causes, ClusterId, Collection, GATEWAY_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, ObjectKey,
+    CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, ISTIO_NETWORKING,
+    ISTIO_TELEMETRY, ObjectKey,
 };
 
 /// What comes of a change of objects.
@@ -211,8 +213,12 @@ impl TrafficIndex {
         let exchanges = self.gateway_routes.take_exchanges(&self.settings.domain);
         if exchanges.iter().any(|(before, now)| before.is_none() || now.is_none()) {
             let addressed = self.gateway_routes.addressed(&self.settings.domain);
-            // What all proxies listen on is another matter then.
-            changes.every_scope |= addressed != self.traffic.addressed;
+            for namespace in addressed.differing(&self.traffic.addressed) {
+                let all = [self.settings.domain.as_str(), CLUSTERSET].into_iter().map(|domain| {
+                    HostPattern::parse(&format!("*.{namespace}.svc.{domain}"), "", domain)
+                });
+                changes.hosts.extend(all.filter_map(Result::ok));
+            }
             self.traffic.addressed = addressed;
         }
         for (before, now) in exchanges {

@@ -249,12 +249,20 @@ impl<'a> Lens<'a> {
             context.traffic.telemetries.logs(&context.mesh, (namespace, selection), end)
         };
         let [then, since] = selections;
-        !now.traffic.telemetries.same_in(&before.traffic.telemetries, namespace)
+        !self.same_telemetries(namespace)
             && ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
+    }
+
+    fn same_telemetries(&self, namespace: &Namespace) -> bool {
+        let [before, now] = self.whole.map(|context| &context.traffic.telemetries);
+        now.same_in(before, namespace)
     }
 
     /// Whether a proxy does. Libraries write none.
     fn logs_otherwise(&self, proxy: &Proxy) -> bool {
+        if self.same_telemetries(proxy.namespace()) {
+            return false;
+        }
         let selections = self.whole.map(|context| context.selection(proxy));
         let ends: &[CallEnd] = match (proxy.grpc, proxy.kind) {
             (Some(_), _) => &[],

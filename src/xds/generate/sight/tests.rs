@@ -18,9 +18,9 @@ use crate::fixtures::{
 };
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ByName, Collection, Definition, Endpoint, ExportTo, GrpcLibrary, Health, ISTIO_NETWORKING,
-    ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution,
-    TargetPort, TlsMode, WorkloadKey,
+    ByName, Collection, Definition, Endpoint, ExportTo, GATEWAY_API, GrpcLibrary, Health,
+    ISTIO_NETWORKING, ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey, PodState, Port,
+    Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
@@ -363,6 +363,20 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
+/// Routes on a Service, which are for the clients of their own namespace where that is not the Service's.
+fn some_http_route(random: &mut StdRng) -> serde_json::Value {
+    let mut service = || {
+        let (name, namespace) = (pick(random, &["a", "b", "gw"]), pick(random, &NAMESPACES));
+        serde_json::json!({
+            "group": "", "kind": "Service", "name": name, "namespace": namespace, "port": 80,
+        })
+    };
+    serde_json::json!({
+        "parentRefs": [service()],
+        "rules": [{ "backendRefs": [service()] }],
+    })
+}
+
 /// One rule comes, changes or goes.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let (mut namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
@@ -374,6 +388,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         "Sidecar",
         "Gateway",
         "Telemetry",
+        "HTTPRoute",
     ];
     let kind = pick(random, &kinds);
     if matches!(kind, "Sidecar" | "Telemetry") && random.random_ratio(1, 8) {
@@ -381,7 +396,12 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     }
     let key = ObjectKey {
         kind: kind.into(),
-        group: if kind == "Telemetry" { ISTIO_TELEMETRY } else { ISTIO_NETWORKING }.into(),
+        group: match kind {
+            "Telemetry" => ISTIO_TELEMETRY,
+            "HTTPRoute" => GATEWAY_API,
+            _ => ISTIO_NETWORKING,
+        }
+        .into(),
         namespace: namespace.into(),
         name: name.into(),
     };
@@ -392,6 +412,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
             "Sidecar" => some_sidecar(random),
             "Gateway" => some_gateway(random),
             "Telemetry" => some_telemetry(random),
+            "HTTPRoute" => some_http_route(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
