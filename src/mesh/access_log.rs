@@ -75,6 +75,25 @@ impl AccessLog {
     }
 }
 
+/// Takes the path of a file that proxies can write. Whether it can be opened where a proxy runs nobody knows here; where it
+/// can't, that proxy refuses every listener, so what is plainly wrong is refused before.
+///
+/// # Errors
+/// It isn't absolute, has control characters, or names a folder; in words.
+pub(super) fn writable_path(path: String) -> Result<String, String> {
+    const WELL_KNOWN_FOLDERS: [&str; 6] = ["/tmp", "/dev", "/var", "/var/log", "/etc", "/proc"];
+    if !path.starts_with('/') {
+        return Err(format!("{path:?} is no absolute path, such as /dev/stdout"));
+    }
+    if path.chars().any(char::is_control) {
+        return Err(format!("{path:?} has control characters"));
+    }
+    if path.ends_with(['/', '.']) || WELL_KNOWN_FOLDERS.contains(&path.as_str()) {
+        return Err(format!("{path:?} is a folder, no file"));
+    }
+    Ok(path)
+}
+
 impl AccessLogFormat {
     /// Reads what a mesh config says; an empty text is Istio's format.
     ///
@@ -161,6 +180,17 @@ impl fmt::Display for AccessLogFormat {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn paths_that_no_proxy_can_write_are_refused() {
+        for path in ["rel/x", "", "/tmp", "/var/log/", "/a\0b", "/a/.."] {
+            let refused = writable_path(path.to_owned());
+            assert!(refused.is_err(), "{path:?}");
+        }
+        for path in ["/dev/stdout", "/var/log/envoy/access.log"] {
+            assert_eq!(writable_path(path.to_owned()).as_deref(), Ok(path));
+        }
+    }
+
     use super::*;
 
     #[test]

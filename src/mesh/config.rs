@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::access_log::{AccessLog, AccessLogFormat};
+use super::access_log::{AccessLog, AccessLogFormat, writable_path};
 use super::discovery::{self, RawSelector};
 use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
 use super::providers::{ExtensionProvider, ProviderKind};
@@ -516,7 +516,8 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
 fn read_access_logs(
     fields: &mut YamlFields,
 ) -> Result<(Arc<AccessLog>, Vec<Arc<str>>), InvalidYaml> {
-    let path: String = fields.take("accessLogFile")?.unwrap_or_default();
+    let path = |text: String| if text.is_empty() { Ok(text) } else { writable_path(text) };
+    let path = fields.take_with("accessLogFile", path)?.unwrap_or_default();
     let encoding = fields.take("accessLogEncoding")?.unwrap_or_default();
     let format = fields
         .take_with("accessLogFormat", |text: String| AccessLogFormat::read(encoding, &text))?

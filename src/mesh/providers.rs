@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
+use super::access_log::{AccessLog, AccessLogEncoding, AccessLogFormat, writable_path};
 use super::parse_duration;
 use crate::model::is_header_name;
 
@@ -200,12 +200,13 @@ fn read_log(raw: &Value) -> Result<AccessLog, String> {
     if raw.path.is_empty() {
         return Err(format!("{LOG} names no path"));
     }
+    let path = writable_path(raw.path).map_err(|fact| format!("{LOG}.path: {fact}"))?;
     let format = match raw.log_format {
         RawLogFormat { labels: Some(fields), .. } => AccessLogFormat::json(fields),
         RawLogFormat { text, .. } => AccessLogFormat::read(AccessLogEncoding::Text, &text),
     };
     let format = format.map_err(|fact| format!("{LOG}.logFormat: {fact}"))?;
-    Ok(AccessLog { path: raw.path, format })
+    Ok(AccessLog { path, format })
 }
 
 #[derive(Deserialize)]
