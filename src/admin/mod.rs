@@ -162,7 +162,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,proxies,config_dump,explain,events,history,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,config_dump,explain,access,config,events,history,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 

@@ -43,6 +43,11 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 const LIFE: (Duration, Duration) = (Duration::from_secs(300), Duration::from_secs(30));
 /// How many answers that take long are worked out at once.
 const LONG_ANSWERS_MAX: usize = 2;
+/// What looks at every object of the configuration, and may take seconds: one at a time, behind which nothing else waits.
+const HEAVY_PATHS: [&str; 3] = ["/debug/config", "/debug/diff", "/debug/scope"];
+const HEAVY_ANSWERS_MAX: usize = 1;
+/// How long a question waits for its turn. Whoever waits has a connection, and there are not many.
+const TURN_LIMIT: Duration = Duration::from_secs(5);
 /// Threads for them, and for what they leave to others.
 const THREADS_MAX: usize = 8;
 /// Descriptors that are kept for probes.
@@ -271,11 +276,16 @@ async fn converse(
 
 /// Who works out answers that take long.
 #[derive(Clone)]
-pub(super) struct Workers(Arc<Semaphore>);
+pub(super) struct Workers {
+    long: Arc<Semaphore>,
+    heavy: Arc<Semaphore>,
+}
 
 impl Default for Workers {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LONG_ANSWERS_MAX)))
+        let [long, heavy] =
+            [LONG_ANSWERS_MAX, HEAVY_ANSWERS_MAX].map(|turns| Arc::new(Semaphore::new(turns)));
+        Self { long, heavy }
     }
 }
 
@@ -285,8 +295,13 @@ pub(super) async fn aside(
     request: Request,
     next: Next,
 ) -> Result<Response, Infallible> {
-    // It is never closed.
-    let permit = workers.0.acquire_owned().await;
+    let is_heavy = HEAVY_PATHS.contains(&request.uri().path());
+    let turns = if is_heavy { workers.heavy } else { workers.long };
+    let Ok(permit) = tokio::time::timeout(TURN_LIMIT, turns.acquire_owned()).await else {
+        let text = "other answers are being worked out, and take long: ask again in a moment";
+        let failure = AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into());
+        return Ok(failure.into_response());
+    };
     let runtime = tokio::runtime::Handle::current();
     let answer = tokio::task::spawn_blocking(move || {
         let _permit = permit;

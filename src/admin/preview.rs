@@ -27,6 +27,8 @@ pub(super) const QUESTION_BYTES_MAX: usize = 16 << 20;
 const OBJECTS_MAX: usize = 10_000;
 /// For how long proxies are looked at; the others are counted.
 const LOOK: Duration = Duration::from_secs(20);
+/// Of how many resources one answer says which fields are otherwise; of the others only that they are.
+const FIELDS_MAX: usize = 2_000;
 
 /// How a difference is asked for.
 #[derive(Deserialize)]
@@ -91,7 +93,8 @@ pub(super) async fn foreseen(
     let view = ConfigView::new(&mesh.then, &mesh.reports, &proxies);
     let rows: Vec<Value> = tried.iter().map(|one| row(one, &view)).collect();
     let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
-    let affected = found.affected().map(|one| of_proxies(one, query.fields));
+    let mut decoded_max = if query.fields { FIELDS_MAX } else { 0 };
+    let affected = found.affected().map(|one| of_proxies(one, &mut decoded_max));
     Ok(pretty(
         StatusCode::OK,
         &json!({
@@ -187,10 +190,12 @@ fn row(TriedObject { key, action }: &TriedObject, view: &ConfigView<'_>) -> Valu
     row
 }
 
-fn of_proxies(group: &PreviewedProxies, fields: bool) -> Value {
-    let types = group.types.iter();
-    let types: Map<String, Value> =
-        types.map(|(kind, one)| (kind.short().to_owned(), of_type(*kind, one, fields))).collect();
+fn of_proxies(group: &PreviewedProxies, decoded_max: &mut usize) -> Value {
+    let types = group
+        .types
+        .iter()
+        .map(|(kind, one)| (kind.short().to_owned(), of_type(*kind, one, decoded_max)));
+    let types: Map<String, Value> = types.collect();
     let mut row = totals(group);
     row["types"] = Value::Object(types);
     row
@@ -210,10 +215,11 @@ fn totals(PreviewedProxies { streams, totals, .. }: &PreviewedProxies) -> Value 
     })
 }
 
-fn of_type(kind: ResourceType, one: &TypePreview, fields: bool) -> Value {
+fn of_type(kind: ResourceType, one: &TypePreview, decoded_max: &mut usize) -> Value {
     let changed = one.changed.iter().map(|(name, [old, new])| {
         let mut row = json!({ "name": name });
-        if fields {
+        if *decoded_max > 0 {
+            *decoded_max -= 1;
             let [old, new] = [old, new].map(|one| decoded(kind, one));
             row["fields"] = json!(changed_fields(&old, &new));
         }

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use xxhash_rust::xxh3::Xxh3;
+
 use super::client::names_in;
 use super::connections::OpenStream;
 use super::generate::{Cache, ProxyConfig};
@@ -13,6 +15,10 @@ use super::list::SharedList;
 use super::resource::{All, Resource, ResourceSource as _, ResourceType};
 use crate::model::{Labels, NetworkId, Proxy, WorkloadKey};
 use crate::push::{PushContext, Whereabouts};
+
+/// How many resources that would come, go or be otherwise are named of all proxies together; who comes behind that isn't
+/// looked at. Some 100 bytes each in an answer.
+const NAMED_MAX: usize = 200_000;
 
 /// What would be otherwise of one type.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +56,7 @@ pub struct PreviewedProxies {
 pub struct MeshPreview {
     /// Those that were looked at; who would be told nothing has no types.
     pub groups: Vec<PreviewedProxies>,
-    /// How many streams were not looked at, since that would have taken too long.
+    /// How many streams were not looked at, since that would have taken too long, or too much memory.
     pub skipped: usize,
 }
 
@@ -61,7 +67,15 @@ struct PreviewGroup {
     labels: Labels,
     place: (NetworkId, Option<String>),
     types: Vec<ResourceType>,
-    names: BTreeMap<ResourceType, BTreeSet<Arc<str>>>,
+    /// Of the names that it asks for, by type: a hash, since the names of all proxies at once may be many.
+    names: BTreeMap<ResourceType, u128>,
+}
+
+/// The names that a stream asks for, by type.
+fn names_of(stream: &OpenStream) -> BTreeMap<ResourceType, BTreeSet<Arc<str>>> {
+    let held = stream.held();
+    let held = held.iter().filter(|(kind, _)| is_named(**kind, stream.proxy()));
+    held.map(|(kind, all)| (*kind, all.keys().cloned().collect())).collect()
 }
 
 impl PreviewGroup {
@@ -69,8 +83,15 @@ impl PreviewGroup {
         let proxy = stream.proxy();
         let (network, whereabouts) = stream.place();
         let held = stream.held();
-        let names = held.iter().filter(|(kind, _)| is_named(**kind, proxy));
-        let names = names.map(|(kind, all)| (*kind, all.keys().cloned().collect()));
+        let names = held.iter().filter(|(kind, _)| is_named(**kind, proxy)).map(|(kind, all)| {
+            let mut hash = Xxh3::new();
+            for name in all.keys() {
+                hash.update(name.as_bytes());
+                // No name has it.
+                hash.update(&[0]);
+            }
+            (*kind, hash.digest128())
+        });
         let unnamed = Proxy {
             id: "".into(),
             workload: WorkloadKey::new(proxy.namespace().as_str(), ""),
@@ -129,14 +150,16 @@ pub fn preview(
     }
     let mut preview =
         Preview { contexts, caches: [Cache::default(), Cache::default()], lists: BTreeMap::new() };
-    let mut found = MeshPreview::default();
+    let (mut found, mut named) = (MeshPreview::default(), 0);
     for (group, streams) in groups {
-        if Instant::now() >= deadline {
+        if Instant::now() >= deadline || named > NAMED_MAX {
             found.skipped += streams.len();
             continue;
         }
         let first = &streams[0];
-        let (types, totals) = preview.of(first.proxy(), first.place(), &group.types, &group.names);
+        let names = names_of(first);
+        let (types, totals) = preview.of(first.proxy(), first.place(), &group.types, &names);
+        named += types.values().map(TypePreview::len).sum::<usize>();
         found.groups.push(PreviewedProxies { streams, totals, types });
     }
     found
@@ -256,9 +279,14 @@ fn difference(lists: &mut ComparedLists, kind: ResourceType, [old, new]: [All; 2
 }
 
 impl TypePreview {
+    /// How many resources would be otherwise.
+    pub fn len(&self) -> usize {
+        self.added.len() + self.changed.len() + self.removed.len()
+    }
+
     /// Whether nothing would be otherwise.
     pub fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.changed.is_empty() && self.removed.is_empty()
+        self.len() == 0
     }
 
     /// Compares two lists that are sorted by name.

@@ -1,5 +1,7 @@
 //! What of an object is found in its text.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::model::{GATEWAY_API, ISTIO_NETWORKING, ISTIO_SECURITY, Namespace, ObjectKey};
@@ -21,19 +23,37 @@ pub(super) fn items<'a>(object: &'a Value, path: &str) -> &'a [Value] {
     object.pointer(path).and_then(Value::as_array).map_or(&[], |items| items)
 }
 
-/// Where an object of `namespace` names a host.
-pub(super) fn host_path(
-    object: &Value,
-    host: &HostPattern,
-    namespace: &Namespace,
-    domain: &str,
-) -> String {
-    let is_it = |text: &Value| {
-        let text = text.as_str().unwrap_or_default();
-        HostPattern::parse(text, namespace.as_str(), domain).is_ok_and(|one| one == *host)
-    };
-    let at = items(object, "/spec/hosts").iter().position(is_it).unwrap_or_default();
-    format!("spec.hosts[{at}]")
+/// Where an object of `namespace` names its hosts, as paths from its root.
+pub(super) struct HostPaths(BTreeMap<HostPattern, usize>);
+
+impl HostPaths {
+    pub(super) fn of(object: &Value, namespace: &Namespace, domain: &str) -> Self {
+        let hosts = items(object, "/spec/hosts").iter().enumerate().rev();
+        let parsed = hosts.filter_map(|(at, text)| {
+            let text = text.as_str().unwrap_or_default();
+            Some((HostPattern::parse(text, namespace.as_str(), domain).ok()?, at))
+        });
+        // Of those that are written twice the first stays.
+        Self(parsed.collect())
+    }
+
+    pub(super) fn path(&self, host: &HostPattern) -> String {
+        format!("spec.hosts[{}]", self.0.get(host).copied().unwrap_or_default())
+    }
+}
+
+/// Where an object has its subsets, as paths from its root.
+pub(super) struct SubsetPaths<'a>(BTreeMap<&'a str, usize>);
+
+impl<'a> SubsetPaths<'a> {
+    pub(super) fn of(object: &'a Value) -> Self {
+        let subsets = items(object, "/spec/subsets").iter().enumerate().rev();
+        Self(subsets.filter_map(|(at, one)| Some((one["name"].as_str()?, at))).collect())
+    }
+
+    pub(super) fn path(&self, name: &str) -> String {
+        format!("spec.subsets[{}]", self.0.get(name).copied().unwrap_or_default())
+    }
 }
 
 /// Where a traffic policy at `path` speaks of a port, as a path from the object's root.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
-use super::objects::{host_path, pointer};
+use super::objects::{HostPaths, pointer};
 use super::{ConfigView, Finding};
 use crate::codes::{self, Code};
 use crate::explain::standing::ObjectStanding;
@@ -68,14 +68,14 @@ impl ConfigView<'_> {
         let mut clients = Audience::new();
         let (mut hosts, mut taken) = (0, 0);
         let mut protocols = ProtocolsSeen::default();
+        let domain = &self.context.settings.domain;
+        let paths = HostPaths::of(object, &service.meta.namespace, domain);
         for host in service.mesh_hosts() {
             let owners = self.owners(routed, host);
             protocols.see(host, &owners);
             hosts += 1;
             taken += usize::from(owners.own.is_empty() && !owners.others.is_empty());
-            let path =
-                host_path(object, host, &service.meta.namespace, &self.context.settings.domain);
-            found.reasons.extend(self.told_of_host(routed, host, &owners, path));
+            found.reasons.extend(self.told_of_host(routed, host, &owners, paths.path(host)));
             clients.extend(owners.own);
         }
         found.reasons.extend(protocols.reasons(service));

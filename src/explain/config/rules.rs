@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied};
-use super::objects::{items, port_path};
+use super::objects::{SubsetPaths, port_path};
 use super::{ConfigView, Finding};
 use crate::aggregate::MergedService;
 use crate::codes;
@@ -226,8 +226,9 @@ impl ConfigView<'_> {
                     && !by_name.iter().any(|one| subset.contains_named(one))
             })
         };
+        let paths = SubsetPaths::of(object);
         let reason = |name: &Arc<str>| {
-            let path = format!("{}.labels", subset_path(object, name));
+            let path = format!("{}.labels", paths.path(name));
             let text = format!(
                 "no endpoint of {} has the labels of subset {name}: what goes there is answered 503",
                 rule.host
@@ -239,9 +240,10 @@ impl ConfigView<'_> {
 
     /// Settings for ports that no service of the rule has.
     fn ports_of_rule(&self, rule: &DestinationRule, object: &Value) -> Vec<Reason> {
+        let paths = SubsetPaths::of(object);
         let policies = rule.policy.iter().map(|policy| (policy, "spec.trafficPolicy".to_owned()));
         let subsets = rule.subsets.iter().filter_map(|(name, subset)| {
-            let path = format!("{}.trafficPolicy", subset_path(object, name));
+            let path = format!("{}.trafficPolicy", paths.path(name));
             Some((subset.policy.as_ref()?, path))
         });
         let policies: Vec<(&Arc<TrafficPolicy>, String)> = policies.chain(subsets).collect();
@@ -265,11 +267,4 @@ impl ConfigView<'_> {
         }
         reasons
     }
-}
-
-/// Where an object has a subset.
-fn subset_path(object: &Value, name: &str) -> String {
-    let is_it = |one: &Value| one["name"] == *name;
-    let at = items(object, "/spec/subsets").iter().position(is_it).unwrap_or_default();
-    format!("spec.subsets[{at}]")
 }
