@@ -158,7 +158,7 @@ pub fn explain_policy(
         mode: ModeLine { value: mode.mode.as_str(), by: by(mode) },
         http: verdict(forms[0]),
         tcp: verdict(forms[1]),
-        labels_known: context.workload_of(proxy).is_some(),
+        labels_known: context.known_labels(proxy).is_some(),
     })
 }
 
@@ -231,8 +231,11 @@ pub(super) fn policy_states(
     context: &PushContext,
     proxies: &[&Proxy],
     workloads_known: bool,
+    is_asked: impl Fn(&PolicyName) -> bool,
 ) -> Vec<ConfigState> {
-    let states = context.access.reports().map(|(name, report)| {
+    // Before anything of one is worked out: that takes a look at all workloads.
+    let asked = context.access.reports().filter(|(name, _)| is_asked(name));
+    let states = asked.map(|(name, report)| {
         let concerns = |proxy: &&&Proxy| is_for(context, name, proxy);
         let state = match report.state {
             PolicyState::Partly => ObjectStanding::Partly,
@@ -295,13 +298,9 @@ fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
         return false;
     };
     let Some(PolicySelector::Labels(wanted)) = &report.selector else { return true };
-    let of_mesh = name.object.namespace == *context.access.root();
-    context.workloads.values().any(|pods| {
-        pods.iter().any(|(key, pod)| {
-            (of_mesh || *key.namespace == name.object.namespace)
-                && labels_match(wanted, &pod.labels)
-        })
-    })
+    let namespace = &name.object.namespace;
+    let own = (namespace != context.access.root()).then_some(namespace);
+    context.workload_labels(own).any(|labels| labels_match(wanted, labels))
 }
 
 /// What a policy that can be read does otherwise than it seems.

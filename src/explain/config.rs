@@ -20,6 +20,7 @@ use std::sync::Arc;
 use self::clients::ClientGroups;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
+use crate::access::PolicyName;
 use crate::codes::{self, Code};
 use crate::model::{
     Collection, Hostname, Labels, Namespace, ObjectKey, Proxy, WorkloadKey, labels_match,
@@ -121,10 +122,11 @@ impl<'a> ConfigView<'a> {
         let asked = |key: &&ObjectKey| query.selects(&key.kind, &key.namespace, &key.name);
         let keys = self.reports.objects.iter().map(|(key, _)| key).filter(asked);
         let mut states: Vec<_> = keys.filter_map(|key| self.state(key)).collect();
-        let policies = policy_states(self.context, self.clients.proxies(), self.services_known);
-        let is_asked =
-            |state: &ConfigState| query.selects(&state.kind, &state.namespace, &state.name);
-        states.extend(policies.into_iter().filter(is_asked));
+        let is_asked = |PolicyName { kind, object }: &PolicyName| {
+            query.selects(kind.as_str(), object.namespace.as_str(), &object.name)
+        };
+        let proxies = self.clients.proxies();
+        states.extend(policy_states(self.context, proxies, self.services_known, is_asked));
         states.sort_by(|a, b| {
             (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name))
         });
@@ -146,9 +148,8 @@ impl<'a> ConfigView<'a> {
 
     /// Whether some workload of a namespace that is known carries all of these labels.
     fn is_carried(&self, labels: &Labels, namespace: &Namespace) -> bool {
-        let clusters = self.context.workloads.values();
-        let mut pods = clusters.flat_map(|all| all.of_namespace(namespace.as_str()));
-        pods.any(|(_, pod)| labels_match(labels, &pod.labels))
+        let mut known = self.context.workload_labels(Some(namespace));
+        known.any(|carried| labels_match(labels, carried))
     }
 
     /// What becomes of an object; `None` of one that is no part of the mesh's configuration, or that others tell of.

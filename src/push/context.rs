@@ -218,6 +218,41 @@ impl PushContext {
         self.workload_of(proxy).map_or(&proxy.labels, |workload| &workload.labels)
     }
 
+    /// The labels of a proxy's pod, or of its machine's WorkloadEntry; `None` where nobody knows it, or where several
+    /// workloads share the machine, so that it stands for each of them.
+    pub fn known_labels(&self, proxy: &Proxy) -> Option<&Labels> {
+        if let Some(pod) = self.workload_of(proxy) {
+            return Some(&pod.labels);
+        }
+        let machine = self.machine_of(proxy)?;
+        let Some(address) = machine.address() else { return Some(machine.labels()) };
+        let namespace = proxy.namespace();
+        let own = self.vms.get(&proxy.cluster).into_iter().flat_map(|vms| vms.iter());
+        let own = own
+            .filter(|(name, one)| name.namespace == *namespace && one.address() == Some(address));
+        let there = self.entries.vms_at(namespace, address).count() + own.count();
+        (there <= 1).then(|| machine.labels())
+    }
+
+    /// The labels of all pods and machines of a namespace that are known; of all namespaces where it is `None`.
+    pub fn workload_labels<'a>(
+        &'a self,
+        namespace: Option<&'a Namespace>,
+    ) -> impl Iterator<Item = &'a Labels> {
+        let pods = self.workloads.values().flat_map(move |pods| {
+            let (own, all) = match namespace {
+                Some(namespace) => (Some(pods.of_namespace(namespace.as_str())), None),
+                None => (None, Some(pods.iter())),
+            };
+            own.into_iter().flatten().chain(all.into_iter().flatten())
+        });
+        let machines = self.vms.values().map(|vms| &**vms).chain([self.entries.vms()]);
+        let machines = machines.flatten().filter(move |(name, _)| {
+            namespace.is_none_or(|namespace| name.namespace == *namespace)
+        });
+        pods.map(|(_, pod)| &*pod.labels).chain(machines.map(|(_, machine)| machine.labels()))
+    }
+
     /// The selectors of rules that select a proxy.
     pub fn selection(&self, proxy: &Proxy) -> Selection {
         // Mostly no rule asks for labels, and nobody's need be found.
@@ -227,9 +262,9 @@ impl PushContext {
         self.traffic.selection(proxy.namespace(), self.labels_of(proxy))
     }
 
-    /// What holds of access for the workload beside a proxy. Labels of a pod that nobody knows are claims.
+    /// What holds of access for the workload beside a proxy. Labels of what nobody knows are claims.
     pub fn access_of(&self, proxy: &Proxy) -> WorkloadAccess<'_> {
-        let known = self.workload_of(proxy).map(|pod| &*pod.labels);
+        let known = self.known_labels(proxy);
         let subject = AccessSubject {
             namespace: proxy.namespace(),
             labels: known.unwrap_or(&proxy.labels),

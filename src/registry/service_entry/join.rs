@@ -89,6 +89,11 @@ impl VmWorkload {
         self.workload.account.as_deref()
     }
 
+    /// Its labels.
+    pub fn labels(&self) -> &Labels {
+        &self.workload.labels
+    }
+
     /// Where it is, where that is an IP address.
     pub fn address(&self) -> Option<IpAddr> {
         match self.workload.address {
