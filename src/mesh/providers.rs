@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::access_log::{AccessLog, AccessLogEncoding, AccessLogFormat, writable_path};
-use super::parse_duration;
-use crate::model::is_header_name;
+use super::{command_operators, parse_duration};
+use crate::model::{is_header_name, is_header_value};
 
 /// How long an answer may take, where nothing is said. (Istio's default.)
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -288,13 +288,10 @@ impl RawAuthorization {
             if !self.path_prefix.is_empty() && !self.path_prefix.starts_with('/') {
                 return Err(format!("pathPrefix {:?} does not begin with /", self.path_prefix));
             }
-            let mut added = self.include_additional_headers_in_check.iter();
-            if let Some((name, value)) =
-                added.find(|(name, value)| !is_header_name(name) || value.contains(['\r', '\n']))
-            {
-                return Err(format!(
-                    "includeAdditionalHeadersInCheck: {name:?}: {value:?} is no header"
-                ));
+            for (name, value) in &self.include_additional_headers_in_check {
+                added_header(name, value).map_err(|fact| {
+                    format!("includeAdditionalHeadersInCheck: {name:?}: {value:?} {fact}")
+                })?;
             }
             let included =
                 [&self.include_headers_in_check[..], &self.include_request_headers_in_check];
@@ -325,6 +322,18 @@ impl RawAuthorization {
             protocol,
         })
     }
+}
+
+/// Whether Envoy can send a header besides. It reads values as formats, and keeps `host` to itself; with one that it
+/// can't read it refuses the listener of every proxy that asks the provider.
+fn added_header(name: &str, value: &str) -> Result<(), String> {
+    if name.eq_ignore_ascii_case("host") {
+        return Err("is a header that Envoy writes itself".to_owned());
+    }
+    if !is_header_name(name) || !is_header_value(value) {
+        return Err("is no header".to_owned());
+    }
+    command_operators::check(value)
 }
 
 /// A status of refusal that Envoy knows (`envoy.type.v3.StatusCode`); as text in Istio's schema.
@@ -413,7 +422,7 @@ mod tests {
             "statusOnError": "503", "clearRouteCache": true,
             "includeRequestBodyInCheck": { "maxRequestBytes": 64, "allowPartialMessage": true, "packAsBytes": true },
             "includeHeadersInCheck": ["x-old"], "includeRequestHeadersInCheck": ["Cookie", "x-a-*"],
-            "includeAdditionalHeadersInCheck": { "x-from": "mesh" },
+            "includeAdditionalHeadersInCheck": { "x-from": "mesh", "x-share": "50%% of %REQ(x-a?:path):9%" },
             "headersToUpstreamOnAllow": ["*-user"], "headersToDownstreamOnDeny": ["*"],
             "headersToDownstreamOnAllow": ["set-cookie"],
         } });
@@ -437,6 +446,10 @@ mod tests {
     fn one_that_cannot_be_read_is_broken_and_says_why() {
         let http = |fields: Value| json!({ "name": "a", "envoyExtAuthzHttp": fields });
         let sound = json!({ "service": "a.b", "port": 80 });
+        let with_header = |name: &str, value: &str| {
+            let added = json!({ name: value });
+            http(json!({ "service": "a.b", "port": 80, "includeAdditionalHeadersInCheck": added }))
+        };
         let cases = [
             (http(json!({ "port": 80 })), "names no host"),
             (http(json!({ "service": "a/b/c", "port": 80 })), "[NAMESPACE/]HOST"),
@@ -456,6 +469,12 @@ mod tests {
                 http(json!({ "service": "a.b", "port": 80, "includeRequestBodyInCheck": {} })),
                 "maxRequestBytes",
             ),
+            (with_header("x-share", "50%"), "neither doubled"),
+            (with_header("x-share", "%X%"), "not every Envoy knows"),
+            (with_header("x-nul", "a\0b"), "is no header"),
+            (with_header("x-line", "a\nb"), "is no header"),
+            (with_header("Host", "a"), "writes itself"),
+            (with_header(":path", "/"), "is no header"),
             (json!({ "name": "a_b", "envoyExtAuthzGrpc": sound }), "no DNS name"),
             (
                 json!({ "name": "a", "envoyExtAuthzGrpc": sound, "envoyExtAuthzHttp": sound }),

@@ -38,7 +38,7 @@ pub use gateway::{
     gateway_port,
 };
 pub use gateway_api::GATEWAY_API;
-pub use header::is_header_name;
+pub use header::{is_header_name, is_header_value};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use istio::{
     ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,

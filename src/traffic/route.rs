@@ -12,6 +12,7 @@ use ipnet::IpNet;
 
 use super::selection::{RuleSelector, Selection};
 use crate::mesh::RetryRule;
+pub(super) use crate::model::is_header_value as is_text;
 use crate::model::{Hostname, Namespace};
 
 /// The name that stands for all sidecars where gateways are named.
@@ -463,11 +464,4 @@ impl HeaderChanges {
 /// A place in a list of an object; none is that long.
 pub(super) fn place(at: usize) -> u32 {
     u32::try_from(at).unwrap_or(u32::MAX)
-}
-
-/// Whether Envoy takes this as a value.
-pub(super) fn is_text(text: &str) -> bool {
-    !text.bytes().any(|byte| {
-        matches!(byte, 0 | b'\r' | b'\n') || (byte < 32 && byte != b'\t') || byte == 127
-    })
 }

@@ -266,7 +266,7 @@ fn note(changes: &mut TrafficChanges, namespace: &Namespace, _: bool) {
 }
 
 #[cfg(test)]
-pub use self::cel::READABLE;
+pub use self::cel::{READABLE, UNREADABLE, as_deep_as_envoys_take, too_deep_for_envoys};
 
 #[cfg(test)]
 mod tests;

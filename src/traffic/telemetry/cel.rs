@@ -1,26 +1,39 @@
 //! Whether Envoys can read an expression of CEL. (Common Expression Language, "Language Definition"; Envoy, access log
-//! filter `envoy.access_loggers.extension_filters.cel`.)
+//! filter `envoy.access_loggers.extension_filters.cel`; tried on Envoy 1.36 and 1.40.)
 //!
 //! One that they can't read makes them refuse the whole listener. Which attributes there are doesn't matter for that: one
-//! that is not there is an error where a request is looked at, and that request isn't written.
+//! that is not there is an error where a request is looked at, and that request isn't written. This is stricter than
+//! Envoys where the language is rarely used: comments, names in backticks and messages are refused.
 
-/// Functions and macros that Envoys know, each tried on Envoy 1.36 and 1.40. Those over lists, and `string`, are switched off
-/// there.
-const FUNCTIONS: [&str; 14] = [
-    "bytes",
-    "contains",
-    "double",
-    "duration",
-    "dyn",
-    "endsWith",
-    "has",
-    "int",
-    "matches",
-    "size",
-    "startsWith",
-    "timestamp",
-    "type",
-    "uint",
+mod tokens;
+
+use self::tokens::{CelToken, tokens};
+use crate::traffic::re2;
+
+/// How a function is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CelForm {
+    /// `name(a)`, with so many values.
+    Global(usize),
+    /// `name(a, b)`, with so many values, or `a.name(b)`.
+    Either(usize),
+}
+
+/// Functions that Envoys know. Those over lists, and `string`, are switched off there. `has` is none: it is a macro.
+const FUNCTIONS: [(&str, CelForm); 13] = [
+    ("bytes", CelForm::Global(1)),
+    ("contains", CelForm::Either(2)),
+    ("double", CelForm::Global(1)),
+    ("duration", CelForm::Global(1)),
+    ("dyn", CelForm::Global(1)),
+    ("endsWith", CelForm::Either(2)),
+    ("int", CelForm::Global(1)),
+    ("matches", CelForm::Either(2)),
+    ("size", CelForm::Either(1)),
+    ("startsWith", CelForm::Either(2)),
+    ("timestamp", CelForm::Global(1)),
+    ("type", CelForm::Global(1)),
+    ("uint", CelForm::Global(1)),
 ];
 
 /// Words that name nothing.
@@ -44,7 +57,11 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// How deep expressions stand in one another.
+/// Words that are values.
+const VALUES: [&str; 3] = ["false", "null", "true"];
+
+/// How deep an expression is at most: each operator, selection, index and call is one deeper than what it works on, so
+/// that `1 + 1 + 1` is 3 deep. A whole chain of `||` or `&&` is one. (cel-cpp, `max_recursion_depth`, as Envoys set it.)
 const DEPTH_MAX: usize = 32;
 /// Bytes of an expression.
 const BYTES_MAX: usize = 4096;
@@ -58,160 +75,28 @@ pub(super) fn check(text: &str) -> Result<(), String> {
         return Err(format!("is longer than {BYTES_MAX} bytes"));
     }
     let tokens = tokens(text)?;
-    let mut parser = Parser { rest: &tokens, depth: 0 };
-    parser.expression()?;
+    let mut parser = Parser { rest: &tokens, nested: 0 };
+    let depth = parser.expression()?;
     match parser.rest.first() {
+        None if depth > DEPTH_MAX => Err(too_deep()),
         None => Ok(()),
         Some(token) => Err(format!("goes on with {token} where it could end")),
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CelToken<'a> {
-    Name(&'a str),
-    Literal(&'a str),
-    Sign(&'a str),
+fn too_deep() -> String {
+    format!("is more than {DEPTH_MAX} operators, selections or calls deep")
 }
 
-impl std::fmt::Display for CelToken<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::Name(text) | Self::Literal(text) | Self::Sign(text)) = self;
-        write!(f, "{text:?}")
-    }
-}
-
-/// The longest come first.
-const SIGNS: [&str; 23] = [
-    "&&", "||", "==", "!=", "<=", ">=", "<", ">", "!", "?", ":", "+", "-", "*", "/", "%", "(", ")",
-    "[", "]", "{", "}", ",",
-];
-
-fn tokens<'a>(text: &'a str) -> Result<Vec<CelToken<'a>>, String> {
-    let mut found = Vec::new();
-    let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let (token, len): (fn(&'a str) -> CelToken<'a>, _) = if let Some(len) = quoted(rest)? {
-            (CelToken::Literal, len)
-        } else if first.is_ascii_alphabetic() || first == '_' {
-            let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-            (CelToken::Name, end.unwrap_or(rest.len()))
-        } else if first.is_ascii_digit() {
-            (CelToken::Literal, number(rest)?)
-        } else if first == '.' {
-            (CelToken::Sign, 1)
-        } else if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
-            (CelToken::Sign, sign.len())
-        } else {
-            return Err(format!("has {first:?}, which means nothing"));
-        };
-        let (text, behind) = rest.split_at(len);
-        found.push(token(text));
-        rest = behind.trim_start();
-    }
-    Ok(found)
-}
-
-/// The length of a text in quotes that it begins with.
-fn quoted(rest: &str) -> Result<Option<usize>, String> {
-    let prefix = rest.find(|c: char| !matches!(c, 'r' | 'R' | 'b' | 'B')).unwrap_or(rest.len());
-    let (letters, body) = rest.split_at(prefix);
-    let Some(quote) = body.chars().next().filter(|c| matches!(c, '"' | '\'')) else {
-        return Ok(None);
-    };
-    if prefix > 2 {
-        return Err(format!("has {letters:?} before a quote"));
-    }
-    let is_raw = letters.contains(['r', 'R']);
-    let triple = quote.to_string().repeat(3);
-    let end = if body.starts_with(&triple) { triple } else { quote.to_string() };
-    let mut at = end.len();
-    loop {
-        let Some(behind) = body.get(at..).filter(|behind| !behind.is_empty()) else {
-            return Err("has a text whose quote isn't closed".to_owned());
-        };
-        if behind.starts_with(&end) {
-            return Ok(Some(prefix + at + end.len()));
-        }
-        let mut chars = behind.chars();
-        let next = chars.next().expect("not empty");
-        if next == '\n' && end.len() == 1 {
-            return Err("has a text whose quote isn't closed on its line".to_owned());
-        }
-        at += next.len_utf8();
-        if next == '\\' && !is_raw {
-            at += escaped(chars.as_str())?;
-        }
-    }
-}
-
-/// The length of what stands behind a backslash.
-fn escaped(rest: &str) -> Result<usize, String> {
-    let digits = |from: usize, count: usize, radix: u32| {
-        let text = rest.get(from..from + count);
-        text.is_some_and(|text| text.chars().all(|c| c.is_digit(radix))).then_some(from + count)
-    };
-    let found = match rest.chars().next() {
-        Some('a' | 'b' | 'f' | 'n' | 'r' | 't' | 'v' | '\\' | '\'' | '"' | '`' | '?') => Some(1),
-        Some('x' | 'X') => digits(1, 2, 16),
-        Some('u') => digits(1, 4, 16),
-        Some('U') => digits(1, 8, 16),
-        Some('0'..='3') => digits(0, 3, 8),
-        _ => None,
-    };
-    found.ok_or_else(|| "has a backslash before what it can't escape".to_owned())
-}
-
-/// The length of a number.
-fn number(rest: &str) -> Result<usize, String> {
-    let run = |from: usize, is: fn(char) -> bool| {
-        let behind = rest.get(from..).unwrap_or("");
-        from + behind.find(|c| !is(c)).unwrap_or(behind.len())
-    };
-    let is_digit: fn(char) -> bool = |c| c.is_ascii_digit();
-    if rest.starts_with("0x") || rest.starts_with("0X") {
-        let end = run(2, |c| c.is_ascii_hexdigit());
-        let fits = rest.get(2..end).is_some_and(|digits| (1..=15).contains(&digits.len()));
-        return if fits {
-            Ok(unsigned(rest, end))
-        } else {
-            Err("has a number too large".to_owned())
-        };
-    }
-    let whole = run(0, is_digit);
-    let mut end = whole;
-    if rest.get(end..).is_some_and(|rest| rest.starts_with('.')) && run(end + 1, is_digit) > end + 1
-    {
-        end = run(end + 1, is_digit);
-    }
-    if rest.get(end..).is_some_and(|rest| rest.starts_with(['e', 'E'])) {
-        let signed = rest.get(end + 1..).is_some_and(|rest| rest.starts_with(['+', '-']));
-        let from = end + 1 + usize::from(signed);
-        if run(from, is_digit) == from {
-            return Err("has a number without its exponent".to_owned());
-        }
-        end = run(from, is_digit);
-    }
-    if end > whole {
-        return Ok(end);
-    }
-    match rest.get(..whole).map(str::parse::<i64>) {
-        Some(Ok(_)) => Ok(unsigned(rest, end)),
-        _ => Err("has a number too large".to_owned()),
-    }
-}
-
-/// With the letter that makes it unsigned.
-fn unsigned(rest: &str, end: usize) -> usize {
-    end + usize::from(rest.get(end..).is_some_and(|rest| rest.starts_with(['u', 'U'])))
-}
-
-/// By recursive descent. Which operator binds closer is no matter here.
+/// By recursive descent; what reads a part gives how deep it is. Of operators but `||` and `&&` it doesn't matter which
+/// binds closer: a chain of them is taken for as deep as it can be.
 struct Parser<'t, 'a> {
     rest: &'t [CelToken<'a>],
-    depth: usize,
+    /// How many expressions are being read within each other.
+    nested: usize,
 }
 
-impl Parser<'_, '_> {
+impl<'t, 'a> Parser<'t, 'a> {
     fn takes(&mut self, sign: &str) -> bool {
         let found = self.rest.first() == Some(&CelToken::Sign(sign));
         if found {
@@ -228,83 +113,128 @@ impl Parser<'_, '_> {
         Err(format!("has {found} where {sign:?} is missing"))
     }
 
-    fn expression(&mut self) -> Result<(), String> {
-        self.depth += 1;
-        if self.depth > DEPTH_MAX {
-            return Err(format!("stands more than {DEPTH_MAX} deep in itself"));
+    fn expression(&mut self) -> Result<usize, String> {
+        self.nested += 1;
+        if self.nested > DEPTH_MAX {
+            return Err(too_deep());
         }
-        self.operands()?;
+        let mut depth = self.any_of()?;
         if self.takes("?") {
-            self.operands()?;
+            let then = self.any_of()?;
             self.needs(":")?;
-            self.expression()?;
+            depth = 1 + depth.max(then).max(self.expression()?);
         }
-        self.depth -= 1;
-        Ok(())
+        self.nested -= 1;
+        Ok(depth)
+    }
+
+    fn any_of(&mut self) -> Result<usize, String> {
+        self.joined("||", Self::all_of)
+    }
+
+    fn all_of(&mut self) -> Result<usize, String> {
+        self.joined("&&", Self::operands)
+    }
+
+    /// Parts with one sign between them.
+    fn joined(
+        &mut self,
+        sign: &str,
+        part: impl Fn(&mut Self) -> Result<usize, String>,
+    ) -> Result<usize, String> {
+        let mut depth = part(self)?;
+        let is_alone = self.rest.first() != Some(&CelToken::Sign(sign));
+        while self.takes(sign) {
+            depth = depth.max(part(self)?);
+        }
+        Ok(depth + usize::from(!is_alone))
     }
 
     /// Members with operators between them.
-    fn operands(&mut self) -> Result<(), String> {
-        const BETWEEN: [&str; 13] =
-            ["||", "&&", "<=", ">=", "<", ">", "==", "!=", "+", "-", "*", "/", "%"];
+    fn operands(&mut self) -> Result<usize, String> {
+        const BETWEEN: [&str; 11] = ["<=", ">=", "<", ">", "==", "!=", "+", "-", "*", "/", "%"];
+        let mut deepest = self.member()?;
+        let mut operators = 0;
         loop {
-            self.member()?;
             let goes_on = match self.rest.first() {
                 Some(CelToken::Sign(sign)) => BETWEEN.contains(sign),
                 Some(CelToken::Name(name)) => *name == "in",
                 _ => false,
             };
             if !goes_on {
-                return Ok(());
+                return Ok(operators + deepest);
             }
             self.rest = &self.rest[1..];
+            operators += 1;
+            deepest = deepest.max(self.member()?);
         }
     }
 
-    fn member(&mut self) -> Result<(), String> {
+    fn member(&mut self) -> Result<usize, String> {
+        let before = self.rest.len();
         if self.takes("!") {
             while self.takes("!") {}
         } else {
             while self.takes("-") {}
         }
-        self.primary()?;
+        let is_turned = self.rest.len() < before;
+        Ok(self.selected()?.depth + usize::from(is_turned))
+    }
+
+    /// A value, and what is selected of it.
+    fn selected(&mut self) -> Result<CelSelection, String> {
+        let mut found = CelSelection { depth: self.primary()?, is_field: false };
         loop {
             if self.takes(".") {
-                self.named()?;
+                let name = self.field()?;
+                let is_field = !self.takes("(");
+                let depth =
+                    if is_field { found.depth } else { self.call(name, Some(found.depth))? };
+                found = CelSelection { depth: 1 + depth, is_field };
             } else if self.takes("[") {
-                self.expression()?;
+                let depth = 1 + found.depth.max(self.expression()?);
                 self.needs("]")?;
+                found = CelSelection { depth, is_field: false };
             } else {
-                return Ok(());
+                return Ok(found);
             }
         }
     }
 
-    fn primary(&mut self) -> Result<(), String> {
+    fn primary(&mut self) -> Result<usize, String> {
         if self.takes("(") {
-            self.expression()?;
-            return self.needs(")");
+            let depth = self.expression()?;
+            self.needs(")")?;
+            return Ok(depth);
         }
         if self.takes("[") {
-            return self.list("]", Self::expression);
+            return Ok(1 + self.list("]", Self::expression)?);
         }
         if self.takes("{") {
-            return self.list("}", |parser| {
-                parser.expression()?;
+            let entries = self.list("}", |parser| {
+                let key = parser.expression()?;
                 parser.needs(":")?;
-                parser.expression()
-            });
+                Ok(key.max(parser.expression()?))
+            })?;
+            return Ok(1 + entries);
         }
-        if let Some(CelToken::Literal(_)) = self.rest.first() {
+        if let Some(CelToken::Literal(_) | CelToken::Text { .. }) = self.rest.first() {
             self.rest = &self.rest[1..];
-            return Ok(());
+            return Ok(1);
         }
-        self.takes(".");
-        self.named()
+        if self.takes(".") {
+            self.field()?;
+            return Ok(1);
+        }
+        let name = self.name()?;
+        if !self.takes("(") {
+            return Ok(1);
+        }
+        let depth = if name == "has" { self.asked_field()? } else { self.call(name, None)? };
+        Ok(1 + depth)
     }
 
-    /// A name, or a call of it.
-    fn named(&mut self) -> Result<(), String> {
+    fn name(&mut self) -> Result<&'a str, String> {
         let Some((CelToken::Name(name), behind)) = self.rest.split_first() else {
             let found = self.rest.first().map_or("ends".to_owned(), |token| format!("has {token}"));
             return Err(format!("{found} where a value is missing"));
@@ -313,34 +243,67 @@ impl Parser<'_, '_> {
             return Err(format!("has {name:?}, which can't be a name"));
         }
         self.rest = behind;
-        if self.takes("(") {
-            if !FUNCTIONS.contains(name) {
-                return Err(format!("calls {name}, which not every Envoy knows"));
-            }
-            return match *name {
-                "has" => self.selected_field(),
-                _ => self.list(")", Self::expression),
-            };
+        Ok(*name)
+    }
+
+    /// What stands behind a dot.
+    fn field(&mut self) -> Result<&'a str, String> {
+        let name = self.name()?;
+        if VALUES.contains(&name) {
+            return Err(format!("has {name:?} behind a dot, where it can't be a name"));
         }
-        Ok(())
+        Ok(name)
     }
 
     /// What `has` takes: a field of something, and nothing around it.
-    fn selected_field(&mut self) -> Result<(), String> {
-        let mut is_field = false;
-        self.primary()?;
+    fn asked_field(&mut self) -> Result<usize, String> {
+        let found = self.selected()?;
+        if !found.is_field {
+            return Err("asks has() of something else than a field, as in has(a.b)".to_owned());
+        }
+        self.needs(")")?;
+        Ok(found.depth)
+    }
+
+    /// What a function is called with, of something so deep or of nothing; gives how deep the deepest of all this is.
+    fn call(&mut self, name: &str, of: Option<usize>) -> Result<usize, String> {
+        let Some((_, form)) = FUNCTIONS.iter().find(|(known, _)| *known == name) else {
+            return Err(format!("calls {name}, which not every Envoy knows"));
+        };
+        let values = self.values()?;
+        let given = values.len();
+        let is_known = match (form, of) {
+            (CelForm::Global(count) | CelForm::Either(count), None) => given == *count,
+            (CelForm::Either(count), Some(_)) => given + 1 == *count,
+            (CelForm::Global(_), Some(_)) => return Err(format!("calls {name} behind a dot")),
+        };
+        if !is_known {
+            let place = if of.is_some() { " behind a dot" } else { "" };
+            return Err(format!("calls {name}{place} with {given} values, which it doesn't take"));
+        }
+        if name == "matches"
+            && let Some(pattern) = values.last().and_then(|value| text_alone(value.tokens))
+        {
+            check_pattern(pattern)?;
+        }
+        let depths = values.iter().map(|value| value.depth).chain(of);
+        Ok(depths.max().unwrap_or_default())
+    }
+
+    /// The values of a call, to its end. Unlike lists, none may end with a comma.
+    fn values(&mut self) -> Result<Vec<CelValue<'t, 'a>>, String> {
+        let mut values = Vec::new();
+        if self.takes(")") {
+            return Ok(values);
+        }
         loop {
-            if self.takes(".") {
-                is_field = self.rest.get(1) != Some(&CelToken::Sign("("));
-                self.named()?;
-            } else if self.takes("[") {
-                is_field = false;
-                self.expression()?;
-                self.needs("]")?;
-            } else if is_field {
-                return self.needs(")");
-            } else {
-                return Err("asks has() of something else than a field, as in has(a.b)".to_owned());
+            let from = self.rest;
+            let depth = self.expression()?;
+            let tokens = &from[..from.len() - self.rest.len()];
+            values.push(CelValue { depth, tokens });
+            if !self.takes(",") {
+                self.needs(")")?;
+                return Ok(values);
             }
         }
     }
@@ -348,16 +311,57 @@ impl Parser<'_, '_> {
     fn list(
         &mut self,
         end: &str,
-        mut one: impl FnMut(&mut Self) -> Result<(), String>,
-    ) -> Result<(), String> {
+        mut one: impl FnMut(&mut Self) -> Result<usize, String>,
+    ) -> Result<usize, String> {
+        let mut deepest = 0;
         while !self.takes(end) {
-            one(self)?;
+            deepest = deepest.max(one(self)?);
             if !self.takes(",") {
-                return self.needs(end);
+                self.needs(end)?;
+                break;
             }
         }
-        Ok(())
+        Ok(deepest)
     }
+}
+
+/// A value with what is selected of it.
+struct CelSelection {
+    depth: usize,
+    /// Whether a field is what is selected last.
+    is_field: bool,
+}
+
+/// A value that a function is called with.
+struct CelValue<'t, 'a> {
+    depth: usize,
+    tokens: &'t [CelToken<'a>],
+}
+
+/// The text that an expression is, perhaps in parentheses. Envoys compile such a pattern when they read the expression,
+/// and any other where a request is looked at.
+fn text_alone<'t>(mut tokens: &'t [CelToken<'_>]) -> Option<&'t str> {
+    while let [CelToken::Sign("("), within @ .., CelToken::Sign(")")] = tokens {
+        tokens = within;
+    }
+    match tokens {
+        [CelToken::Text { value, .. }] => Some(value),
+        _ => None,
+    }
+}
+
+/// Programs for patterns in expressions are no larger than Envoys take where nothing is said.
+fn check_pattern(pattern: &str) -> Result<(), String> {
+    if pattern.is_empty() {
+        return Ok(());
+    }
+    let within = |fact: String| format!("has a pattern {pattern:?} that {fact}");
+    let regex = re2::parse(pattern).map_err(within)?;
+    if regex.size > re2::PLAIN_PROGRAM_MAX {
+        let most = re2::PLAIN_PROGRAM_MAX;
+        return Err(within(format!("makes a program of more than {most} instructions")));
+    }
+    Ok(())
 }
 
 /// Expressions that Envoys read, together with every function.
@@ -380,6 +384,117 @@ pub const READABLE: [&str; 15] = [
     "true",
 ];
 
+/// Expressions for which Envoys refuse a whole listener, with a part of what is said of each.
+#[cfg(test)]
+pub const UNREADABLE: [(&str, &str); 69] = [
+    ("", "ends where a value"),
+    ("response.code >=", "ends where a value"),
+    ("response.code => 400", "'='"),
+    ("(a", "\")\" is missing"),
+    ("a b", "goes on with \"b\""),
+    ("a ? b", "\":\" is missing"),
+    ("a.b(", "calls b"),
+    ("nothing(1)", "calls nothing"),
+    ("[1].all(x, x == 1)", "calls all"),
+    ("string(1) == '1'", "calls string"),
+    ("has(request.headers['a'])", "has()"),
+    ("has(a)", "has()"),
+    ("has(a.size())", "has()"),
+    ("has(a.b + 1)", "\")\" is missing"),
+    ("has(a.b, c.d)", "\")\" is missing"),
+    ("a.has(b.c)", "calls has"),
+    (".has(b.c)", "goes on with \"(\""),
+    ("'a", "isn't closed"),
+    ("'a\rb' == a", "isn't closed on its line"),
+    ("'\\q'", "backslash"),
+    ("'\\x+1' == a", "backslash"),
+    ("'\\400' == a", "backslash"),
+    ("r'a\\' == a", "ends with a backslash"),
+    ("'\\ud800' == 'a'", "no Unicode character"),
+    ("'\\U99999999' == 'a'", "no Unicode character"),
+    ("b'\\u00e9' == b'a'", "within bytes"),
+    ("rb'a' == b'a'", "\"rb\" before a quote"),
+    ("rr'a' == 'a'", "\"rr\" before a quote"),
+    ("a && in", "\"in\""),
+    ("a.in", "\"in\""),
+    ("request.true", "\"true\" behind a dot"),
+    ("null() == 1", "calls null"),
+    ("99999999999999999999 > 1", "too large"),
+    ("1e > 1", "exponent"),
+    ("a # b", "means nothing"),
+    ("a\u{a0}== b", "means nothing"),
+    ("a \u{b}== b", "means nothing"),
+    ("\u{feff}a", "means nothing"),
+    ("[1, 2", "\"]\" is missing"),
+    ("{1}", "\":\" is missing"),
+    ("size() > 1", "size with 0 values"),
+    ("size('a', 'b') == 1", "size with 2 values"),
+    ("'a'.size('b') == 1", "size behind a dot with 1 values"),
+    ("size('a',) == 1", "\")\" where a value"),
+    ("contains('a')", "contains with 1 values"),
+    ("'a'.contains()", "contains behind a dot with 0"),
+    ("'a'.startsWith('b', 'c')", "startsWith behind a dot with 2"),
+    ("endsWith('a')", "endsWith with 1"),
+    ("matches('a')", "matches with 1"),
+    ("type() == int", "type with 0 values"),
+    ("(1).type() == int", "calls type behind a dot"),
+    ("int('1', '2') == 1", "int with 2 values"),
+    ("'1'.int() == 1", "calls int behind a dot"),
+    ("a.uint(1) == 1u", "calls uint behind a dot"),
+    ("a.double(1) == 1.0", "calls double behind a dot"),
+    ("a.bytes(1) == b''", "calls bytes behind a dot"),
+    ("a.dyn(1) == 1", "calls dyn behind a dot"),
+    ("'1s'.duration() == a", "calls duration behind a dot"),
+    ("'a'.timestamp() == a", "calls timestamp behind a dot"),
+    ("int(1)(2)", "goes on with \"(\""),
+    ("request.path.matches('*.js')", "repeats nothing"),
+    ("request.path.matches('(?!/healthz)')", "pattern \"(?!/healthz)\""),
+    ("matches(request.path, '(')", "pattern \"(\""),
+    ("request.path.matches((('(')))", "pattern \"(\""),
+    ("request.path.matches('''(''')", "pattern \"(\""),
+    ("request.path.matches('\\x28')", "pattern \"(\""),
+    ("request.path.matches(r'(?=a)')", "pattern"),
+    ("request.path.matches('[a-z]{1000}')", "more than 100 instructions"),
+    ("request.path.matches('(x{50}){20}')", "more than 100 instructions"),
+];
+
+/// Expressions one operator, selection, index or call deeper than Envoys take.
+#[cfg(test)]
+pub fn too_deep_for_envoys() -> Vec<String> {
+    deep(1)
+}
+
+/// Expressions as deep as Envoys take.
+#[cfg(test)]
+pub fn as_deep_as_envoys_take() -> Vec<String> {
+    deep(0)
+}
+
+/// Chains and nestings as deep as Envoys take, and so much deeper.
+#[cfg(test)]
+fn deep(more: usize) -> Vec<String> {
+    let nested = |count: usize, before: &str, within: &str, after: &str| {
+        let count = count + more;
+        format!("{}{within}{}", before.repeat(count), after.repeat(count))
+    };
+    vec![
+        nested(31, "", "1", "+1"),
+        nested(31, "", "a", " == a"),
+        nested(31, "", "a", ".a"),
+        nested(30, "", "has(a", ".a") + ")",
+        nested(31, "", "a", "[1]"),
+        nested(31, "", "'a'", ".size()"),
+        nested(31, "size(", "'a'", ")"),
+        nested(31, "a[", "1", "]"),
+        nested(31, "[", "1", "]"),
+        nested(31, "{1:", "1", "}"),
+        nested(31, "!(", "true", ")"),
+        nested(31, "a ? b : ", "true", ""),
+        nested(31, "(a && ", "true", ")"),
+        nested(27, "", "b || c && !a", ".a") + " == 1",
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -389,7 +504,7 @@ mod tests {
         for text in READABLE {
             assert_eq!(check(text), Ok(()), "{text}");
         }
-        for name in FUNCTIONS {
+        for (name, _) in FUNCTIONS {
             let call = format!("{name}(");
             assert!(READABLE.iter().any(|text| text.contains(&call)), "{name} is in no example");
         }
@@ -397,35 +512,21 @@ mod tests {
 
     #[test]
     fn what_no_envoy_reads_is_refused_with_the_place() {
-        for (text, part) in [
-            ("", "ends where a value"),
-            ("response.code >=", "ends where a value"),
-            ("response.code => 400", "'='"),
-            ("(a", "\")\" is missing"),
-            ("a b", "goes on with \"b\""),
-            ("a ? b", "\":\" is missing"),
-            ("a.b(", "calls b"),
-            ("nothing(1)", "calls nothing"),
-            ("[1].all(x, x == 1)", "calls all"),
-            ("string(1) == '1'", "calls string"),
-            ("has(request.headers['a'])", "has()"),
-            ("has(a)", "has()"),
-            ("has(a.size())", "has()"),
-            ("has(a.b + 1)", "\")\" is missing"),
-            ("'a", "isn't closed"),
-            ("'\\q'", "backslash"),
-            ("a && for", "\"for\""),
-            ("a.in", "\"in\""),
-            ("99999999999999999999 > 1", "too large"),
-            ("1e > 1", "exponent"),
-            ("a # b", "means nothing"),
-            ("[1, 2", "\"]\" is missing"),
-            ("{1}", "\":\" is missing"),
-        ] {
+        for (text, part) in UNREADABLE {
             let fact = check(text).expect_err(text);
             assert!(fact.contains(part), "{text}: {fact}");
         }
-        assert!(check(&format!("{}1{}", "(".repeat(40), ")".repeat(40))).is_err());
+        for text in too_deep_for_envoys() {
+            let fact = check(&text).expect_err(&text);
+            assert!(fact.contains("deep"), "{text}: {fact}");
+        }
         assert!(check(&format!("'{}'", "a".repeat(5000))).is_err());
+    }
+
+    #[test]
+    fn as_much_is_taken_as_envoys_do() {
+        for text in as_deep_as_envoys_take() {
+            assert_eq!(check(&text), Ok(()), "{text}");
+        }
     }
 }

@@ -141,14 +141,16 @@ fn written(directory: &Path, bootstrap: &Value) -> PathBuf {
     file
 }
 
-pub(super) fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
+fn validation(envoy: &Path, bootstrap: &Value) -> std::process::Output {
     let directory = tempfile::tempdir().expect("a directory");
     let file = written(directory.path(), bootstrap);
-    let run = std::process::Command::new(envoy)
-        .args(["--mode", "validate", "-l", "warning", "-c"])
-        .arg(&file)
-        .output()
-        .expect("envoy runs");
+    let mut command = std::process::Command::new(envoy);
+    command.args(["--mode", "validate", "-l", "warning", "-c"]).arg(&file);
+    command.output().expect("envoy runs")
+}
+
+pub(super) fn validated(envoy: &Path, what: &str, bootstrap: &Value) {
+    let run = validation(envoy, bootstrap);
     let said = String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success(), "{what}: {said}");
     assert!(!said.contains("deprecated"), "{what}: {said}");
@@ -249,12 +251,6 @@ fn envoys_resolve_names_without_deprecated_fields() {
 #[test]
 fn envoys_take_what_the_mesh_config_turns_on() {
     let Some(envoy) = envoy() else { return };
-    let (context, proxy) = serving(every_protocol());
-    let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
-    let served = served_in(&context, &proxy.cluster, proxy.namespace());
-    let targets = inbound_targets(&context, &proxy, &served);
-    assert!(!targets.is_empty());
-    let clients = trust_domains_of_clients(&context);
     let operators = command_operators::all();
     let formats = [
         AccessLogFormat::usual(AccessLogEncoding::Text),
@@ -262,32 +258,67 @@ fn envoys_take_what_the_mesh_config_turns_on() {
         AccessLogFormat::text(&operators).expect("all are known"),
         AccessLogFormat::json(json!({"a": {"b": [operators, 1, true]}})).expect("all are known"),
     ];
-    let expressions = telemetry::READABLE.map(Some).into_iter();
-    let filters = [None; 4].into_iter().chain(expressions);
+    let deep = telemetry::as_deep_as_envoys_take();
+    let expressions = telemetry::READABLE.into_iter().chain(deep.iter().map(String::as_str));
+    let filters = [None; 4].into_iter().chain(expressions.map(Some));
     let formats = formats.into_iter().cycle();
     for (at, (format, filter)) in formats.zip(filters).enumerate() {
-        let log = AccessLog { path: "/dev/stdout".to_owned(), format };
-        let settings = TrafficSettings {
-            logs: Arc::new([WrittenLog { log: Arc::new(log), filter: filter.map(Into::into) }]),
-            detection_timeout: Duration::from_secs(5),
-            ..TrafficSettings::of(&context.mesh)
-        };
-        let workload = inbound::InboundWorkload {
-            secrets: &Secrets::of(&proxy),
-            trust_domains: &clients,
-            modes: &PeerModes::default(),
-            filters: &AccessFilters::default(),
-        };
-        let made = inbound::listener(&settings, (view.ipv4, view.ipv6), workload, &targets);
-        let made = made.expect("a family");
-        let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes());
-        let listener = listener.expect("a message");
+        let listener = logging_listener(format, filter);
         assert!(listener.to_string().contains("/dev/stdout"));
         assert!(listener.to_string().contains("grpc_web"));
         for envoy in std::iter::once(envoy.clone()).chain(old_envoy()) {
             validated(&envoy, &format!("log{at}"), &bootstrap(vec![listener.clone()], vec![]));
         }
     }
+}
+
+/// That the check of expressions is no stricter than it has to be.
+#[test]
+fn envoys_refuse_the_expressions_and_operators_that_are_refused() {
+    let Some(envoy) = envoy() else { return };
+    let deep = telemetry::too_deep_for_envoys();
+    let expressions = telemetry::UNREADABLE.into_iter().map(|(text, _)| text);
+    let expressions = expressions.chain(deep.iter().map(String::as_str));
+    let filtered = expressions.map(|text| {
+        let format = AccessLogFormat::usual(AccessLogEncoding::Text);
+        (text, logging_listener(format, Some(text)))
+    });
+    let operators = command_operators::UNREADABLE.into_iter().map(|text| {
+        let format = AccessLogFormat::Text(format!("{text}\n").into());
+        (text, logging_listener(format, None))
+    });
+    for (text, listener) in filtered.chain(operators) {
+        for envoy in std::iter::once(envoy.clone()).chain(old_envoy()) {
+            let run = validation(&envoy, &bootstrap(vec![listener.clone()], vec![]));
+            assert!(!run.status.success(), "{} takes {text}", envoy.display());
+        }
+    }
+}
+
+/// What workloads listen with whose calls are written so, of those of a filter.
+fn logging_listener(format: AccessLogFormat, filter: Option<&str>) -> Value {
+    let (context, proxy) = serving(every_protocol());
+    let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
+    let served = served_in(&context, &proxy.cluster, proxy.namespace());
+    let targets = inbound_targets(&context, &proxy, &served);
+    assert!(!targets.is_empty());
+    let clients = trust_domains_of_clients(&context);
+    let log = AccessLog { path: "/dev/stdout".to_owned(), format };
+    let settings = TrafficSettings {
+        logs: Arc::new([WrittenLog { log: Arc::new(log), filter: filter.map(Into::into) }]),
+        detection_timeout: Duration::from_secs(5),
+        ..TrafficSettings::of(&context.mesh)
+    };
+    let workload = inbound::InboundWorkload {
+        secrets: &Secrets::of(&proxy),
+        trust_domains: &clients,
+        modes: &PeerModes::default(),
+        filters: &AccessFilters::default(),
+    };
+    let made = inbound::listener(&settings, (view.ipv4, view.ipv6), workload, &targets);
+    let made = made.expect("a family");
+    let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes());
+    listener.expect("a message")
 }
 
 /// An Envoy that runs until it is dropped.
