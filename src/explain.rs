@@ -4,6 +4,7 @@
 //! text. Decides nothing itself.
 
 mod access;
+mod access_findings;
 mod access_snapshot;
 mod by_name;
 mod config;

@@ -19,6 +19,7 @@ pub const TARGETS: &[Target] = &[
     ("mesh_config", mesh_config),
     ("mesh_networks", mesh_networks),
     ("policy", policy),
+    ("access_policies", crate::access::fuzz::policies),
     ("state_file", crate::lkg::fuzz),
     ("store_manifests", crate::store::fuzz::manifests),
     ("store_kubernetes", crate::store::fuzz::kubernetes),

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::fields::{fields, items, present, texts};
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, created};
-use super::selector::PolicySelector;
+use super::selector::{PolicySelector, without_effect};
 use crate::codes;
 use crate::model::{WorkloadKey, is_header_name};
 
@@ -232,14 +232,14 @@ impl AuthorizationPolicy {
             return strict.then(|| closed(AuthorizationAction::Allow));
         };
         let denies = action != AuthorizationAction::Allow;
-        let selector = PolicySelector::read(spec, true, faults)
-            // Wider for what denies. What allows would close workloads that nobody meant.
-            .or_else(|| (denies || strict).then_some(PolicySelector::All));
-        let mut policy = Self {
-            dry_run: is_dry_run(object) == Some(true),
-            selector: selector?,
-            ..closed(action)
+        let selector = match PolicySelector::read(spec, Some(&name.namespace), faults) {
+            Some(selector) => selector,
+            None if denies => PolicySelector::All,
+            // Its rules would let others in at workloads that nobody meant, and closing these is for the strict.
+            None => return strict.then(|| closed(action)),
         };
+        let mut policy =
+            Self { dry_run: is_dry_run(object) == Some(true), selector, ..closed(action) };
         let reader = PolicyRuleReader { policy: &policy, errors };
         let rules = match present(spec, "rules") {
             None => Vec::new(),
@@ -267,10 +267,7 @@ impl AuthorizationPolicy {
             let text = "is neither true nor false, and counts as false: the policy is in force";
             warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text));
         }
-        if self.selector == PolicySelector::Targets {
-            let text = "names gateways or services; of the proxies served here none is one";
-            warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.targetRefs", text));
-        }
+        warnings.extend(without_effect(object, &self.name.namespace));
         warnings
     }
 }

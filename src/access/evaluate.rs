@@ -123,6 +123,9 @@ impl Atom {
             Self::Header(name, pattern) => {
                 request.headers.get(name).is_some_and(|value| pattern.matches(value))
             }
+            Self::HeaderNowhere(name, pattern) => {
+                request.headers.get(name).is_none_or(|value| !pattern.matches(value))
+            }
             Self::HeaderPresent(name) => request.headers.contains_key(name),
             Self::Path(pattern) => {
                 request.path.as_deref().is_some_and(|path| pattern.matches(path))

@@ -38,7 +38,7 @@ pub struct AccessChange {
 #[derive(Debug)]
 pub struct AccessIndex {
     pub(super) settings: AccessSettings,
-    objects: Collection,
+    pub(super) objects: Collection,
     held: BTreeMap<PolicyName, HeldPolicy>,
     pub(super) policies: Arc<AccessPolicies>,
     fetched: Arc<FetchedKeys>,
@@ -80,7 +80,7 @@ impl ReadPolicy {
             }
             PolicyKind::Request => {
                 let read = RequestAuthentication::read(&name.object, object, &mut faults);
-                let warnings = read.as_ref().map(RequestAuthentication::warnings);
+                let warnings = read.as_ref().map(|policy| policy.warnings(object));
                 let read = read.map(|policy| Self::Request(Arc::new(policy)));
                 (read, faults, warnings.unwrap_or_default())
             }

@@ -62,7 +62,7 @@ impl WireForm {
 }
 
 /// The filter that leaves the claims of a token.
-pub(super) const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";
+pub const TOKEN_FILTER: &str = "envoy.filters.http.jwt_authn";
 /// Under which key.
 const TOKEN_KEY: &str = "payload";
 
@@ -128,6 +128,8 @@ pub enum Atom {
     ClientAddress(IpNet),
     /// A header, `:authority` and `:method` among them.
     Header(String, TextPattern),
+    /// A header of which no value is like this, nor all of them in one; or none at all.
+    HeaderNowhere(String, TextPattern),
     /// Whether a header is there.
     HeaderPresent(String),
     /// The path without query and fragment.
@@ -405,8 +407,8 @@ fn host_end(mut parts: Vec<TextPart>, host: &str) -> Vec<TextPart> {
     parts
 }
 
-/// A header. Proxies join one that is repeated by commas before they look, or look at each: what denies counts a value
-/// wherever it stands in such a list.
+/// A header. Proxies join one that is repeated by commas before they look, or look at each (since CVE-2026-26308): what
+/// denies counts a value wherever it stands, and what allows asks that none is there which it does not fit.
 fn header(name: &str, value: &str, leaning: Leaning) -> Vec<Vec<Atom>> {
     let form = TextForm::read(value);
     let name = || name.to_owned();
@@ -415,7 +417,9 @@ fn header(name: &str, value: &str, leaning: Leaning) -> Vec<Vec<Atom>> {
     }
     let pattern = form.pattern();
     if leaning == Leaning::Narrow {
-        return vec![vec![Atom::Header(name(), pattern)]];
+        let others = form.others().into_iter();
+        let nowhere = others.map(|other| Atom::HeaderNowhere(name(), other));
+        return vec![std::iter::once(Atom::Header(name(), pattern)).chain(nowhere).collect()];
     }
     let before = std::iter::once(TextPart::ListBefore);
     let parts = before.chain(pattern.parts).chain([TextPart::ListAfter]).collect();

@@ -14,6 +14,8 @@ mod enforce;
 mod evaluate;
 mod fetched;
 mod fields;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod index;
 mod keys;
 mod matcher;
@@ -22,6 +24,7 @@ mod peer;
 mod policies;
 mod request;
 mod selector;
+mod subject;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
@@ -35,11 +38,12 @@ pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, r
 pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
 pub use self::keys::verifying_keys;
-pub use self::matcher::{Atom, MatchedClause, RuleMatcher, WireForm, token_key};
+pub use self::matcher::{Atom, MatchedClause, RuleMatcher, TOKEN_FILTER, WireForm, token_key};
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};
-pub use self::policies::{AccessPolicies, AccessSubject, PolicyReport, WorkloadAccess};
+pub use self::policies::{AccessPolicies, PolicyReport, WorkloadAccess};
 pub use self::request::{RequestAuthentication, TokenRule};
 pub use self::selector::PolicySelector;
+pub use self::subject::AccessSubject;
 pub use self::text::{TextPart, TextPattern};
 pub use self::trust::TrustBundle;

@@ -55,20 +55,29 @@ pub struct PeerAuthentication {
 }
 
 impl PeerAuthentication {
-    /// Reads an object. What can't be read of it is in `faults`, and left out.
+    /// Reads an object. Where a part of it can't be read, which is in `faults`, nothing of it counts: in the place of
+    /// another, of which the oldest counts alone, the rest might take more connections than that. If `strict`, it takes
+    /// mTLS alone.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
         strict: bool,
         faults: &mut Vec<AccessFault>,
     ) -> Option<Self> {
+        let before = faults.len();
         let empty = Value::Object(Map::new());
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
-        let spec = fields(spec, "spec", &["selector", "mtls", "portLevelMtls"], faults)?;
-        let selector = PolicySelector::read(spec, false, faults)
-            .or_else(|| strict.then_some(PolicySelector::All))?;
-        let mode =
-            present(spec, "mtls").and_then(|mtls| read_mode(mtls, "spec.mtls", strict, faults));
+        let closed = |selector| {
+            let mode = Some(PeerMode::Strict);
+            let (name, created) = (name.clone(), created(object));
+            strict.then(|| Self { name, created, selector, mode, ports: BTreeMap::new() })
+        };
+        let spec = fields(spec, "spec", &["selector", "mtls", "portLevelMtls"], faults);
+        let Some(spec) = spec else { return closed(PolicySelector::All) };
+        let Some(selector) = PolicySelector::read(spec, None, faults) else {
+            return closed(PolicySelector::All);
+        };
+        let mode = present(spec, "mtls").and_then(|mtls| read_mode(mtls, "spec.mtls", faults));
         let mut ports = BTreeMap::new();
         if let Some(given) = present(spec, "portLevelMtls") {
             let path = "spec.portLevelMtls";
@@ -78,7 +87,7 @@ impl PeerAuthentication {
                         let path = format!("{path}.{port}");
                         match port.parse::<u16>().ok().filter(|port| *port != 0) {
                             Some(port) => {
-                                ports.insert(port, read_mode(mtls, &path, strict, faults));
+                                ports.insert(port, read_mode(mtls, &path, faults));
                             }
                             None => {
                                 faults
@@ -96,8 +105,10 @@ impl PeerAuthentication {
             if selector == PolicySelector::All {
                 let text = "needs a selector: ports are those of certain workloads";
                 faults.push(AccessFault::unreadable(path, text));
-                ports.clear();
             }
+        }
+        if faults.len() > before {
+            return closed(selector);
         }
         Some(Self { name: name.clone(), created: created(object), selector, mode, ports })
     }
@@ -119,15 +130,9 @@ impl PeerAuthentication {
     }
 }
 
-fn read_mode(
-    mtls: &Value,
-    path: &str,
-    strict: bool,
-    faults: &mut Vec<AccessFault>,
-) -> Option<PeerMode> {
-    let before = faults.len();
+fn read_mode(mtls: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<PeerMode> {
     let mode = fields(mtls, path, &["mode"], faults).and_then(|mtls| present(mtls, "mode"));
-    let mode = match mode.map(|mode| (mode.as_str(), mode)) {
+    match mode.map(|mode| (mode.as_str(), mode)) {
         None | Some((Some("UNSET"), _)) => None,
         Some((Some("STRICT"), _)) => Some(PeerMode::Strict),
         Some((Some("PERMISSIVE"), _)) => Some(PeerMode::Permissive),
@@ -138,8 +143,7 @@ fn read_mode(
             faults.push(AccessFault::unreadable(format!("{path}.mode"), text));
             None
         }
-    };
-    if faults.len() > before && strict { Some(PeerMode::Strict) } else { mode }
+    }
 }
 
 /// How one port takes connections, and which policy says so.

@@ -11,7 +11,8 @@ use super::object::{AccessFault, PolicyName, PolicyState};
 use super::peer::{PeerAuthentication, PeerMode, PeerModes};
 use super::request::{RequestAuthentication, TokenRule};
 use super::selector::PolicySelector;
-use crate::model::{Labels, Namespace, WorkloadKey};
+use super::subject::AccessSubject;
+use crate::model::{Namespace, WorkloadKey};
 
 /// All access policies in force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,17 +48,6 @@ pub struct PolicyReport {
     pub faults: Vec<AccessFault>,
     /// The workloads it is for; `None` where nothing of it counts.
     pub selector: Option<PolicySelector>,
-}
-
-/// A workload, as policies see it.
-#[derive(Debug, Clone, Copy)]
-pub struct AccessSubject<'a> {
-    /// Its namespace.
-    pub namespace: &'a Namespace,
-    /// Its labels.
-    pub labels: &'a Labels,
-    /// Whether these are what its cluster says, and not what it claims: by claims nobody gets rid of what restricts it.
-    pub is_known: bool,
 }
 
 /// What holds for one workload.
@@ -121,7 +111,7 @@ impl AccessPolicies {
         let by_labels =
             || peers(subject.namespace).filter(|policy| policy.selector != PolicySelector::All);
         if let Some(of_workload) =
-            by_labels().find(|policy| policy.selector.selects(subject.labels))
+            by_labels().find(|policy| policy.selector.selects(subject.namespace, subject))
         {
             modes = modes.with(of_workload);
         }
@@ -150,13 +140,14 @@ impl AccessPolicies {
         let restricts = |policy: &AuthorizationPolicy| {
             let action = &policy.action;
             matches!(action, AuthorizationAction::Deny | AuthorizationAction::Custom(_))
-                && policy.selector != PolicySelector::Targets
+                && policy.selector.is_by_claim(&policy.name.namespace, subject)
         };
         let held = self.held_for(subject.namespace);
         let mut all: Vec<_> = held
             .flat_map(|held| &held.authorizations)
             .filter(|policy| {
-                policy.selector.selects(subject.labels) || (!subject.is_known && restricts(policy))
+                policy.selector.selects(&policy.name.namespace, subject)
+                    || (!subject.is_known && restricts(policy))
             })
             .collect();
         all.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
@@ -167,7 +158,7 @@ impl AccessPolicies {
         let held = self.held_for(subject.namespace);
         let mut all: Vec<_> = held
             .flat_map(|held| &held.requests)
-            .filter(|policy| policy.selector.selects(subject.labels))
+            .filter(|policy| policy.selector.selects(&policy.name.namespace, subject))
             .collect();
         all.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
         all

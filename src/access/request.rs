@@ -2,6 +2,7 @@
 //!
 //! It never says that a token is needed: an AuthorizationPolicy on `requestPrincipals` does.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
 use super::fields::{fields, items, present, texts};
 use super::keys::verifying_keys;
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
-use super::selector::PolicySelector;
+use super::selector::{PolicySelector, without_effect};
 use crate::codes;
 use crate::mesh::parse_duration;
 use crate::model::{WorkloadKey, is_header_name};
@@ -52,7 +53,12 @@ pub struct TokenRule {
     pub payload_header: Option<String>,
     /// Headers in which it is passed single claims, each with the claim.
     pub claim_headers: Vec<(String, String)>,
+    /// Claims besides [`ALWAYS_LISTS`] whose text is a list, with spaces between its elements.
+    pub space_delimited: Vec<String>,
 }
+
+/// Claims whose text is always such a list. (RFC 8693, 4.2; Istio.)
+const ALWAYS_LISTS: [&str; 2] = ["permission", "scope"];
 
 /// How long fetching keys may take where nothing is said (Istio's default), and at least and at most.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -86,7 +92,7 @@ impl RequestAuthentication {
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
         let known = ["selector", "targetRef", "targetRefs", "jwtRules"];
         let spec = fields(spec, "spec", &known, faults)?;
-        let selector = PolicySelector::read(spec, true, faults)?;
+        let selector = PolicySelector::read(spec, Some(&name.namespace), faults)?;
         let mut rules = Vec::new();
         if let Some(given) = present(spec, "jwtRules") {
             match given.as_array() {
@@ -105,13 +111,8 @@ impl RequestAuthentication {
     }
 
     /// What of it has another effect than it seems.
-    pub(super) fn warnings(&self) -> Vec<AccessFault> {
-        let mut warnings = Vec::new();
-        if self.selector == PolicySelector::Targets {
-            let text = "names gateways or services; of the proxies served here none is one";
-            warnings.push(AccessFault::warning(&codes::ACCESS_NO_EFFECT, "spec.targetRefs", text));
-        }
-        warnings
+    pub(super) fn warnings(&self, object: &Value) -> Vec<AccessFault> {
+        without_effect(object, &self.name.namespace)
     }
 
     /// The policy with the keys that are known by now.
@@ -167,6 +168,15 @@ impl RequestAuthentication {
     }
 }
 
+impl TokenRule {
+    /// The claims whose text is a list, with spaces between its elements; sorted, each once.
+    pub fn lists_in_text(&self) -> Vec<String> {
+        let always = ALWAYS_LISTS.into_iter().map(str::to_owned);
+        let all: BTreeSet<String> = always.chain(self.space_delimited.iter().cloned()).collect();
+        all.into_iter().collect()
+    }
+}
+
 fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<TokenRule> {
     let before = faults.len();
     let given = fields(rule, path, &KNOWN, faults)?;
@@ -202,6 +212,7 @@ fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
         forward: reader.flag("forwardOriginalToken"),
         payload_header: reader.header_name("outputPayloadToHeader"),
         claim_headers: reader.claims(),
+        space_delimited: reader.texts("spaceDelimitedClaims"),
     };
     (faults.len() == before).then_some(read)
 }

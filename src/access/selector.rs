@@ -1,12 +1,19 @@
 //! Which workloads a policy is for. (Istio's `WorkloadSelector` and `PolicyTargetReference`.)
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::fields::{fields, items, present};
+use super::fields::{fields, present};
 use super::object::AccessFault;
-use crate::model::{Labels, labels_match};
+use super::subject::AccessSubject;
+use crate::codes;
+use crate::model::{Labels, Namespace, labels_match};
+
+/// The label by which a pod says which Gateway of the Gateway API it is of. (Istio, `gateway-name`.)
+const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// The workloads of its namespace that a policy is for; of a policy in the root namespace, of the mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,15 +22,16 @@ pub enum PolicySelector {
     All,
     /// Those with these labels; never empty.
     Labels(Labels),
-    /// Those of gateways and services that it names. No proxy that Strait serves by labels is one.
-    Targets,
+    /// Routers of these Gateways, which are in the policy's own namespace; sorted. None where it names other things
+    /// alone, for which no proxy here stands.
+    Gateways(Box<[Arc<str>]>),
 }
 
 impl PolicySelector {
-    /// Reads `selector`, `targetRef` and `targetRefs` of a spec.
+    /// Reads `selector` of a spec, and `targetRef` and `targetRefs` where a policy of that namespace may have them.
     pub(super) fn read(
         spec: &Map<String, Value>,
-        may_target: bool,
+        may_target: Option<&Namespace>,
         faults: &mut Vec<AccessFault>,
     ) -> Option<Self> {
         let before = faults.len();
@@ -31,20 +39,16 @@ impl PolicySelector {
             Some(selector) => read_labels(selector, faults),
             None => Labels::new(),
         };
+        let mut gateways = BTreeSet::new();
         let mut targets = false;
-        for name in ["targetRef", "targetRefs"].into_iter().filter(|_| may_target) {
-            let path = format!("spec.{name}");
-            let Some(value) = present(spec, name) else { continue };
-            match value {
-                Value::Array(list) if list.is_empty() => continue,
-                Value::Array(_) => {
-                    for (at, one) in items(value, &path).unwrap_or_default().iter().enumerate() {
-                        read_target(one, &format!("{path}[{at}]"), faults);
-                    }
+        if let Some(namespace) = may_target {
+            for (path, target) in targets_of(spec) {
+                targets = true;
+                match read_target(target, &path, namespace, faults) {
+                    Some(Target::Gateway(name)) => drop(gateways.insert(name)),
+                    Some(Target::Nobody(_)) | None => {}
                 }
-                one => read_target(one, &path, faults),
             }
-            targets = true;
         }
         if targets && !selector.is_empty() {
             faults.push(AccessFault::unreadable("spec", "has both selector and targetRefs"));
@@ -53,20 +57,68 @@ impl PolicySelector {
             return None;
         }
         Some(match (targets, selector.is_empty()) {
-            (true, _) => Self::Targets,
+            (true, _) => Self::Gateways(gateways.into_iter().collect()),
             (false, true) => Self::All,
             (false, false) => Self::Labels(selector),
         })
     }
 
-    /// Whether it selects a workload with these labels, of the namespaces in which it counts.
-    pub fn selects(&self, labels: &Labels) -> bool {
+    /// Whether it selects a workload, where its policy is of that namespace and counts there.
+    pub fn selects(&self, of: &Namespace, subject: AccessSubject<'_>) -> bool {
         match self {
             Self::All => true,
-            Self::Labels(wanted) => labels_match(wanted, labels),
-            Self::Targets => false,
+            Self::Labels(wanted) => labels_match(wanted, subject.labels),
+            Self::Gateways(names) => {
+                let own = subject.labels.get(GATEWAY_NAME);
+                subject.namespace == of && own.is_some_and(|own| names.contains(own))
+            }
         }
     }
+
+    /// Whether labels that a workload claims could take it away from what this selects.
+    pub(super) fn is_by_claim(&self, of: &Namespace, subject: AccessSubject<'_>) -> bool {
+        match self {
+            Self::All => false,
+            Self::Labels(_) => true,
+            Self::Gateways(names) => subject.namespace == of && !names.is_empty(),
+        }
+    }
+}
+
+/// What of `targetRef` and `targetRefs` no proxy here stands for.
+pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<AccessFault> {
+    let Some(spec) = object.get("spec").and_then(Value::as_object) else { return Vec::new() };
+    let all = targets_of(spec).into_iter().filter_map(|(path, target)| {
+        match read_target(target, &path, namespace, &mut Vec::new())? {
+            Target::Gateway(_) => None,
+            Target::Nobody(text) => {
+                Some(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text))
+            }
+        }
+    });
+    all.collect()
+}
+
+/// The things that a spec names, each with its path. The single one counts where there is no list.
+fn targets_of(spec: &Map<String, Value>) -> Vec<(String, &Value)> {
+    let list = present(spec, "targetRefs");
+    match (list, present(spec, "targetRef")) {
+        (Some(Value::Array(list)), _) if !list.is_empty() => {
+            let path = |at| format!("spec.targetRefs[{at}]");
+            list.iter().enumerate().map(|(at, one)| (path(at), one)).collect()
+        }
+        (None | Some(Value::Array(_)), Some(one)) => vec![("spec.targetRef".to_owned(), one)],
+        (Some(Value::Array(_)) | None, None) => Vec::new(),
+        (Some(one), _) => vec![("spec.targetRefs".to_owned(), one)],
+    }
+}
+
+/// What a reference means.
+enum Target {
+    /// The Gateway of that name.
+    Gateway(Arc<str>),
+    /// What no proxy here stands for, and why.
+    Nobody(String),
 }
 
 fn read_labels(selector: &Value, faults: &mut Vec<AccessFault>) -> Labels {
@@ -100,13 +152,36 @@ fn read_labels(selector: &Value, faults: &mut Vec<AccessFault>) -> Labels {
     wanted.into_iter().collect()
 }
 
-fn read_target(target: &Value, path: &str, faults: &mut Vec<AccessFault>) {
+fn read_target(
+    target: &Value,
+    path: &str,
+    own: &Namespace,
+    faults: &mut Vec<AccessFault>,
+) -> Option<Target> {
+    let before = faults.len();
     let known = ["group", "kind", "name", "namespace"];
-    let Some(target) = fields(target, path, &known, faults) else { return };
-    for name in ["kind", "name"] {
-        let is_text = |value: &&Value| value.as_str().is_some_and(|text| !text.is_empty());
-        if present(target, name).filter(is_text).is_none() {
+    let target = fields(target, path, &known, faults)?;
+    let mut text = |name: &str| {
+        let value = present(target, name).and_then(Value::as_str).unwrap_or_default();
+        if value.is_empty() {
             faults.push(AccessFault::unreadable(format!("{path}.{name}"), "is missing"));
         }
+        value
+    };
+    let (kind, name) = (text("kind"), text("name"));
+    if faults.len() > before {
+        return None;
     }
+    let text = |name: &str| present(target, name).and_then(Value::as_str).unwrap_or_default();
+    let (group, namespace) = (text("group"), text("namespace"));
+    if !namespace.is_empty() && namespace != own.as_str() {
+        let fact = format!("is in namespace {namespace}: a policy is for what is in its own");
+        return Some(Target::Nobody(fact));
+    }
+    if (group, kind) != (GATEWAY_GROUP, "Gateway") {
+        let fact =
+            format!("names {kind} {name}; policies are for Gateways of {GATEWAY_GROUP} alone");
+        return Some(Target::Nobody(fact));
+    }
+    Some(Target::Gateway(name.into()))
 }

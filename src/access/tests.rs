@@ -8,6 +8,7 @@ mod histories;
 mod meaning;
 mod modes;
 mod random;
+mod targets;
 mod tokens;
 
 use std::sync::Arc;

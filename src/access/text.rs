@@ -61,6 +61,58 @@ pub enum TextPart {
     ListBefore,
     /// Nothing, or elements after it.
     ListAfter,
+    /// Nothing, or anything that begins with none of these characters.
+    OtherAfter(String),
+    /// Nothing, or anything that ends with none of these.
+    OtherBefore(String),
+}
+
+/// How long a text may be of which it is said what differs from it: an expression for each character, of which the longest
+/// is still one that an Envoy takes as it comes.
+const DIFFERING_MAX: usize = 48;
+
+impl TextForm<'_> {
+    /// Patterns that together are every text that is not of this form: of the elements of a comma-separated list where
+    /// the form could be that of an element, and is no whole text. None where that can't be said in short.
+    pub(super) fn others(&self) -> Vec<TextPattern> {
+        let (text, is_end) = match self {
+            Self::Present => return Vec::new(),
+            Self::Exact(text) | Self::Prefix(text) => (*text, false),
+            Self::Suffix(text) => (*text, true),
+        };
+        let count = text.chars().count();
+        if count > DIFFERING_MAX {
+            return Vec::new();
+        }
+        let is_listed = !matches!(self, Self::Exact(_)) && !text.contains(',');
+        // Blanks around an element are none of it.
+        let other = |one: char, is_outer: bool| {
+            let blanks = if is_listed && is_outer { " \t" } else { "" };
+            format!("{one}{blanks}")
+        };
+        let mut all: Vec<Vec<TextPart>> = Vec::with_capacity(count + 1);
+        for (place, (at, one)) in text.char_indices().enumerate() {
+            let (before, after) = (&text[..at], &text[at + one.len_utf8()..]);
+            let mut parts = Vec::new();
+            if is_end {
+                parts.extend([
+                    TextPart::OtherBefore(other(one, place + 1 == count)),
+                    TextPart::text(after),
+                ]);
+                parts.extend(is_listed.then_some(TextPart::ListAfter));
+            } else {
+                parts.extend(is_listed.then_some(TextPart::ListBefore));
+                parts
+                    .extend([TextPart::text(before), TextPart::OtherAfter(other(one, place == 0))]);
+            }
+            parts.retain(|part| *part != TextPart::Text(String::new()));
+            all.push(parts);
+        }
+        if let Self::Exact(text) = self {
+            all.push(vec![TextPart::text(*text), TextPart::Some]);
+        }
+        all.into_iter().map(TextPattern::new).collect()
+    }
 }
 
 impl TextPart {
@@ -101,12 +153,31 @@ impl TextPattern {
                 TextPart::Some => regex.push_str(".+"),
                 TextPart::Segment => regex.push_str("[^/]*"),
                 TextPart::HostEnd => regex.push_str(r"\.?(?::[0-9]+)?"),
+                TextPart::OtherAfter(not) => {
+                    let _infallible = write!(regex, "(?:[^{}].*)?", in_class(not));
+                }
+                TextPart::OtherBefore(not) => {
+                    let _infallible = write!(regex, "(?:.*[^{}])?", in_class(not));
+                }
                 TextPart::ListBefore => regex.push_str(r"(?:.*,)?[ \t]*"),
                 TextPart::ListAfter => regex.push_str(r"[ \t]*(?:,.*)?"),
             }
         }
         regex
     }
+}
+
+/// Characters as they stand between the brackets of an expression.
+fn in_class(all: &str) -> String {
+    let mut class = String::new();
+    for one in all.chars() {
+        match one {
+            '\t' => class.push_str("\\t"),
+            one if one.is_ascii_punctuation() => class.extend(['\\', one]),
+            one => class.push(one),
+        }
+    }
+    class
 }
 
 /// Whether the whole text is these parts, one after the other.
@@ -134,6 +205,14 @@ fn fits(parts: &[TextPart], text: &str, ignore_case: bool) -> bool {
                 let port = after.strip_prefix(':').map_or(0, digits);
                 tail(dot) || (1..=port).any(|digits| tail(dot + 1 + digits))
             })
+        }
+        TextPart::OtherAfter(not) => {
+            let first = text.chars().next().filter(|one| !not.contains(*one));
+            tail(0) || first.is_some_and(|one| (one.len_utf8()..=text.len()).any(tail))
+        }
+        TextPart::OtherBefore(not) => {
+            let ends = text.char_indices().filter(|(_, one)| !not.contains(*one));
+            tail(0) || ends.map(|(at, one)| at + one.len_utf8()).any(tail)
         }
         TextPart::ListBefore => {
             let starts = text.match_indices(',').map(|(at, _)| at + 1);

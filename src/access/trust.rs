@@ -3,13 +3,16 @@
 use super::text::TextForm;
 
 /// The trust domain that policies mean when they name none of their own: a pointer to the mesh's.
-const OWN: &str = "cluster.local";
+const OWN: &str = TrustBundle::OWN;
 
 /// The trust domains of the mesh: its own first, then its aliases.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TrustBundle(Vec<String>);
 
 impl TrustBundle {
+    /// The trust domain by which policies mean the mesh's own, whatever that is.
+    pub const OWN: &'static str = "cluster.local";
+
     /// The mesh's own, and its aliases.
     pub fn new<'a>(domains: impl Iterator<Item = &'a str>) -> Self {
         let mut bundle = Vec::new();

@@ -22,7 +22,8 @@ until it can be read again or is deleted.";
 It can't be read wholly, and there is no earlier form of it that could. It never lets in more than it says:
 a rule of ALLOW that can't be read is left out; a rule of DENY or CUSTOM goes without the field that can't be
 read, so that it denies more; where no field of it can be read it is left out, since a slip of the pen must
-not take a mesh down. With --policy-errors strict such a rule denies everything that the policy selects.";
+not take a mesh down. With --policy-errors strict such a rule denies everything that the policy selects. A
+PeerAuthentication of this kind counts for nothing; with --policy-errors strict it takes mTLS alone.";
 
     /// Something that is read and does nothing.
     ACCESS_NO_EFFECT = "STR0823", "a part of an access policy has no effect",
@@ -105,4 +106,38 @@ made since then are not known, and tokens signed by them are refused. It is trie
 then ever later, up to an hour. Addresses of the host itself, of the link (where clouds have their
 metadata service) and those that --jwks-deny names are never dialled, redirects stay within http or https,
 and an answer is read up to 1 MiB.";
+
+    /// ALLOW by identity under DISABLE.
+    ACCESS_NEVER_ALLOWS = "STR0834", "a rule allows by identity where nobody has one",
+        "Make the port PERMISSIVE or STRICT by a PeerAuthentication, or allow by ipBlocks.", "\
+Workloads that take plain text alone (DISABLE) see nobody's certificate, so a rule of ALLOW that asks for
+principals, namespaces, accounts or trust domains never matches there. As a policy that allows is there, what
+no other rule allows is denied.";
+
+    /// Tokens that nobody asks for.
+    ACCESS_TOKEN_OPTIONAL = "STR0835", "a token is verified, and nothing asks for one",
+        "Allow by requestPrincipals: [\"*\"], or deny by notRequestPrincipals: [\"*\"].", "\
+A RequestAuthentication says which tokens are believed. A request with a bad one is refused with 401; one
+without any passes, unless an AuthorizationPolicy for the same workload asks for one.";
+
+    /// A trust domain that nobody is in.
+    ACCESS_TRUST_DOMAIN = "STR0836", "a policy names the trust domain of no cluster",
+        "Compare it with trustDomain and trustDomainAliases of the mesh config, and with: strait cluster list", "\
+It is neither the mesh's, nor one of its aliases, nor that of a member with one of its own. No certificate
+in it is taken, so what names it matches nobody: where it denies, those may come in who are meant.
+cluster.local always means the mesh's own.";
+
+    /// A host with a port.
+    ACCESS_HOST_PORT = "STR0837", "a policy keeps a host out at one port alone",
+        "Take the port away from the host, and name it in ports if it matters.", "\
+A host without a port in a policy means that host at every port, with a dot at its end or without. One
+with a port means what a request says of it alone, and clients say what they like: who leaves the port out
+in the host of a request, or names another, is not kept out.";
+
+    /// Claims where there are none.
+    ACCESS_CLAIMS_UNKNOWN = "STR0838", "routes look at claims where no token is verified",
+        "Add a RequestAuthentication that selects the router.", "\
+Claims of tokens (@request.auth.claims in a VirtualService) are known where a RequestAuthentication says
+which tokens are believed. At a router without one no request has any: what asks for a claim matches never,
+and what asks that it isn't there matches always.";
 }

@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::access_findings::PolicyFindings;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{
-    AccessDecision, AccessRequest, AccessVerdict, AuthorizationAction, AuthorizationPolicy,
-    AuthorizationRule, PeerMode, PolicyKind, PolicyName, PolicySelector, PolicyState, PortMode,
-    ProviderReach, RequestTest, WireForm, decide, enforced, rule_steps,
+    AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
+    AuthorizationPolicy, AuthorizationRule, PeerMode, PolicyKind, PolicyName, PolicySelector,
+    PolicyState, PortMode, ProviderReach, RequestTest, WireForm, decide, enforced, rule_steps,
 };
 use crate::codes;
-use crate::model::{Namespace, Proxy, labels_match};
+use crate::model::{Proxy, labels_match};
 use crate::push::PushContext;
 use crate::push::authorizers::Authorizers;
 use crate::traffic::destination_rule::RuleClient;
@@ -223,7 +224,12 @@ fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: 
         PolicySelector::Labels(_) => format!(
             "unverified labels: nobody knows its pod, so what restricts any workload {space} holds"
         ),
-        PolicySelector::All | PolicySelector::Targets => format!("every workload {space}"),
+        PolicySelector::Gateways(_) if context.workload_of(proxy).is_none() => {
+            "unverified labels: nobody knows its pod, so what restricts any router of a Gateway there holds"
+                .to_owned()
+        }
+        PolicySelector::Gateways(names) => format!("routers of Gateway {}", names.join(", ")),
+        PolicySelector::All => format!("every workload {space}"),
     }
 }
 
@@ -253,7 +259,8 @@ pub(super) fn policy_states(
         let found = warnings(context, name)
             .into_iter()
             .chain(on_libraries(context, name, proxies))
-            .chain(of_provider(context, name, proxies));
+            .chain(of_provider(context, name, proxies))
+            .chain(PolicyFindings::of(context, name, &concerned(context, name, proxies)).all());
         let of_workloads = |code: &codes::Code| *code == codes::ACCESS_SELECTS_NOBODY;
         let found = found.filter(|(code, ..)| workloads_known || !of_workloads(code));
         let found = found.map(|(code, path, text)| ConfigReason::new(code, path, text));
@@ -268,6 +275,14 @@ pub(super) fn policy_states(
         }
     });
     states.collect()
+}
+
+fn concerned<'a>(
+    context: &PushContext,
+    name: &PolicyName,
+    proxies: &[&'a Proxy],
+) -> Vec<&'a Proxy> {
+    proxies.iter().copied().filter(|proxy| is_for(context, name, proxy)).collect()
 }
 
 /// Whether a policy says anything of the workload of a proxy.
@@ -299,10 +314,15 @@ fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
     let Some((_, report)) = context.access.reports().find(|(one, _)| *one == name) else {
         return false;
     };
-    let Some(PolicySelector::Labels(wanted)) = &report.selector else { return true };
-    let namespace = &name.object.namespace;
-    let own = (namespace != context.access.root()).then_some(namespace);
-    context.workload_labels(own).any(|labels| labels_match(wanted, labels))
+    let Some(selector) = report.selector.as_ref().filter(|one| **one != PolicySelector::All) else {
+        return true;
+    };
+    let own = &name.object.namespace;
+    let of_mesh = own == context.access.root();
+    let mut known = context.workload_labels((!of_mesh).then_some(own));
+    known.any(|(namespace, labels)| {
+        selector.selects(own, AccessSubject { namespace, labels, is_known: true })
+    })
 }
 
 /// What a policy that can be read does otherwise than it seems.
@@ -331,15 +351,6 @@ fn warnings(
                         rest of the rule fits";
             let path = format!("spec.{}", http.path);
             found.push((&codes::ACCESS_HTTP_ON_TCP, path, text.to_owned()));
-        }
-        let identity =
-            rule.clauses().find(|one| !one.negated && one.any.iter().any(|test| test.needs_mtls()));
-        let plain = || takes_plain_text(context, &policy.name.namespace);
-        if let Some(identity) = identity.filter(|_| denies && plain()) {
-            let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
-                        text";
-            let path = format!("spec.{}", identity.path);
-            found.push((&codes::ACCESS_PLAIN_TEXT, path, text.to_owned()));
         }
     }
     found
@@ -446,11 +457,4 @@ fn on_libraries(
             Some((&codes::ACCESS_WITHOUT_CERTIFICATE, "spec.mtls.mode".to_owned(), text))
         }
     }
-}
-
-/// Whether workloads of a namespace take plain text where no selector says otherwise.
-fn takes_plain_text(context: &PushContext, namespace: &Namespace) -> bool {
-    let labels = crate::model::Labels::new();
-    let subject = crate::access::AccessSubject { namespace, labels: &labels, is_known: true };
-    context.access.modes(subject).rest.mode != PeerMode::Strict
 }

@@ -149,7 +149,7 @@ impl<'a> ConfigView<'a> {
     /// Whether some workload of a namespace that is known carries all of these labels.
     fn is_carried(&self, labels: &Labels, namespace: &Namespace) -> bool {
         let mut known = self.context.workload_labels(Some(namespace));
-        known.any(|carried| labels_match(labels, carried))
+        known.any(|(_, carried)| labels_match(labels, carried))
     }
 
     /// What becomes of an object; `None` of one that is no part of the mesh's configuration, or that others tell of.

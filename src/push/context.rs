@@ -234,11 +234,11 @@ impl PushContext {
         (there <= 1).then(|| machine.labels())
     }
 
-    /// The labels of all pods and machines of a namespace that are known; of all namespaces where it is `None`.
+    /// The labels of all pods and machines of a namespace that are known, with that; of all namespaces where it is `None`.
     pub fn workload_labels<'a>(
         &'a self,
         namespace: Option<&'a Namespace>,
-    ) -> impl Iterator<Item = &'a Labels> {
+    ) -> impl Iterator<Item = (&'a Namespace, &'a Labels)> {
         let pods = self.workloads.values().flat_map(move |pods| {
             let (own, all) = match namespace {
                 Some(namespace) => (Some(pods.of_namespace(namespace.as_str())), None),
@@ -250,7 +250,8 @@ impl PushContext {
         let machines = machines.flatten().filter(move |(name, _)| {
             namespace.is_none_or(|namespace| name.namespace == *namespace)
         });
-        pods.map(|(_, pod)| &*pod.labels).chain(machines.map(|(_, machine)| machine.labels()))
+        let of_pods = pods.map(|(key, pod)| (key.namespace, &*pod.labels));
+        of_pods.chain(machines.map(|(name, machine)| (&name.namespace, machine.labels())))
     }
 
     /// The selectors of rules that select a proxy.

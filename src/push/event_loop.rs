@@ -18,7 +18,7 @@ use super::debounce::Debounce;
 use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
-use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at};
+use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
 use super::view_class::unaffected_views;
 use crate::access::AccessPolicies;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
@@ -763,9 +763,7 @@ fn publish(
     if let Some(before) = &before
         && changes.is_of_access()
     {
-        let same = |(_, stand): &(u32, Arc<Stand>)| {
-            before.access_of(&stand.proxy) == context.access_of(&stand.proxy)
-        };
+        let same = |(_, stand): &(u32, Arc<Stand>)| same_access([before, &context], stand);
         changes.same_access = outputs.interest.stands().into_iter().filter(same).collect();
     }
     // The context first: a stream that is woken must find what it was woken for.

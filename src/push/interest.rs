@@ -13,7 +13,7 @@ use std::time::Instant;
 use futures::task::AtomicWaker;
 use prost::encoding::{decode_varint, encode_varint};
 
-use super::scope::{SeenChanges, Stand, Wildcard, Wildcards};
+use super::scope::{SeenChanges, Stand, Wildcards};
 use super::view::ViewKey;
 use crate::model::{ClusterId, Hostname, Namespace, WorkloadKey};
 use crate::timeline::{Delivery, Receipt};
@@ -330,11 +330,11 @@ impl Interest {
             marked.extend(told.map(|(stream, _)| stream));
         }
         if changes.is_of_access() && !changes.is_everything() {
-            // Policies may have a provider asked that nothing else leads to.
-            let lists = [Wildcard::Listeners, Wildcard::Clusters].into_iter().collect();
-            let guarded = SeenChanges { lists, ..SeenChanges::default() };
             let told = table.streams.iter().filter(|(stream, listener)| {
-                !changes.has_same_access(*stream, listener.stand.as_ref())
+                let stand = listener.stand.as_ref();
+                let proxy = stand.map(|stand| &*stand.proxy);
+                let guarded = SeenChanges::of_access(proxy, &listener.routes);
+                !changes.has_same_access(*stream, stand)
                     && listener.pending.add(listener, Some(&guarded))
             });
             marked.extend(told.map(|(stream, _)| stream));

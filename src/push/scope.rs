@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::context::{PushContext, Whereabouts};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Hostname, NetworkId, Protocol, Proxy, Resolution, Service, TargetPort,
+    ClusterId, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service, TargetPort,
 };
 use crate::registry::ShardKey;
 
@@ -116,6 +116,24 @@ pub struct SeenChanges {
     /// Of services that [differ beside their endpoints](MergedService::differs_beside_endpoints), those of which
     /// an assignment differs.
     pub assignments: BTreeSet<Hostname>,
+}
+
+impl SeenChanges {
+    /// What may differ for a proxy for which other access policies hold, and which watches these routes. Policies may have
+    /// a provider asked that nothing else leads to, and routes of routers may look at what tokens say.
+    pub fn of_access(proxy: Option<&Proxy>, routes: &[Arc<str>]) -> Self {
+        let routed = proxy.is_none_or(|proxy| proxy.kind == ProxyType::Router);
+        Self {
+            lists: [Wildcard::Listeners, Wildcard::Clusters].into_iter().collect(),
+            routes: routes.iter().filter(|_| routed).cloned().collect(),
+            ..Self::default()
+        }
+    }
+}
+
+/// Whether access policies say the same of a proxy in both versions.
+pub fn same_access([before, now]: [&PushContext; 2], stand: &Stand) -> bool {
+    before.access_of(&stand.proxy) == now.access_of(&stand.proxy)
 }
 
 /// Tells what of a change of services is seen from where streams stand.

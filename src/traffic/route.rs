@@ -122,6 +122,10 @@ pub struct RequestMatch {
     pub headers: Box<[(Arc<str>, TextMatch)]>,
     /// Headers that don't fit, in lower case, sorted.
     pub without_headers: Box<[(Arc<str>, TextMatch)]>,
+    /// Claims of one token that was verified, sorted. They are known at gateways alone.
+    pub claims: Box<[(ClaimPath, TextMatch)]>,
+    /// Claims that don't fit, of no token, sorted.
+    pub without_claims: Box<[(ClaimPath, TextMatch)]>,
     /// The method.
     pub method: Option<TextMatch>,
     /// The host that the client names.
@@ -139,6 +143,9 @@ pub struct RequestMatch {
     /// Whether it holds a condition that Envoy refuses and that is left out here: what fits the rest gets a 500.
     pub refused: bool,
 }
+
+/// The way to a claim in a token, from the outermost: `realm_access`, `roles`. Never empty, and neither are its parts.
+pub type ClaimPath = Box<[Arc<str>]>;
 
 /// What of a sender has to fit; all of it is known when a proxy's routes are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -420,7 +427,13 @@ impl RequestMatch {
             && no_text
             && self.headers.is_empty()
             && self.without_headers.is_empty()
+            && !self.looks_at_claims()
             && self.query.is_empty()
+    }
+
+    /// Whether it depends on a token.
+    pub fn looks_at_claims(&self) -> bool {
+        !(self.claims.is_empty() && self.without_claims.is_empty())
     }
 }
 

@@ -4,6 +4,7 @@
 //! Reads an object into the form of [`super::route`]. What Envoy would refuse is left out, with a reason; which object
 //! a host belongs to is decided in [`super::virtual_services`].
 
+mod claims;
 mod delegation;
 mod http;
 mod raw;
@@ -126,6 +127,9 @@ impl VirtualService {
             let path = format!("spec.http[{at}]");
             let (mut rule, delegate) = reader.rule(raw, &path);
             rule.place.index = place(at);
+            if is_for_mesh && !hosts.is_empty() {
+                reader.claims_at_sidecars(&rule, &path);
+            }
             http.push(VirtualServiceRule { rule, delegate });
         }
         let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));

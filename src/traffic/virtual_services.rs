@@ -9,7 +9,9 @@ use super::changes::TrafficChanges;
 use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
-use super::route::{ConnectionMatch, Destination, HttpRoutes, RouteOrigin, SourceMatch, TcpRule};
+use super::route::{
+    ConnectionMatch, Destination, HttpRoutes, RequestMatch, RouteOrigin, SourceMatch, TcpRule,
+};
 use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
 use crate::codes;
@@ -65,6 +67,11 @@ impl RoutedService {
         let by_name = || self.service.tls.iter().any(|rule| rule.matches.iter().any(fits));
         let any = |rule: &TcpRule| rule.matches.is_empty() || rule.matches.iter().any(fits);
         (port.protocol.begins_tls() && by_name()) || self.service.tcp.iter().any(any)
+    }
+
+    /// Whether any rule depends on a token.
+    pub fn looks_at_claims(&self) -> bool {
+        self.http.rules.iter().flat_map(|rule| &rule.matches).any(RequestMatch::looks_at_claims)
     }
 
     /// What is asked of senders, by all its rules.

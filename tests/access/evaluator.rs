@@ -36,7 +36,9 @@ pub(crate) struct Server<'a> {
 
 /// Whether the policies let the call pass.
 pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
-    let selected: Vec<&Value> = policies.iter().filter(|policy| is_for(policy, server)).collect();
+    let is_of_kind = |policy: &&Value| policy["kind"] == "AuthorizationPolicy";
+    let selected = policies.iter().filter(is_of_kind).filter(|policy| is_for(policy, server));
+    let selected: Vec<&Value> = selected.collect();
     let of = |action: &str| {
         let action = action.to_owned();
         selected.iter().copied().filter(move |policy| {
@@ -216,7 +218,13 @@ impl Judge<'_> {
                     return false;
                 }
                 if !doubt {
-                    return like(value, &all.join(","));
+                    // None may be there that doesn't fit; a whole value stands alone.
+                    let joined = all.join(",");
+                    let is_whole = !(value.starts_with('*') || value.ends_with('*'));
+                    let each = |text: &str| {
+                        text.split(',').all(|one| like(value, one.trim_matches([' ', '\t'])))
+                    };
+                    return like(value, &joined) && (is_whole || each(&joined));
                 }
                 all.join(",").split(',').any(|one| like(value, one.trim_matches([' ', '\t'])))
                     || like(value, &all.join(","))

@@ -153,3 +153,91 @@ async fn a_request_is_explained_by_the_rule_that_decides() {
     let (code, told) = explained(&["GET", "http://web/", "--header", "nothing"]).await;
     assert_eq!(code, Some(64), "{told}");
 }
+
+/// Each finding of access policies: the objects, the code and the field that is named, or none where all is well.
+#[test]
+fn policies_that_do_otherwise_than_they_seem_are_told() {
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({
+            "apiVersion": "security.istio.io/v1", "kind": kind,
+            "metadata": { "namespace": "shop", "name": name }, "spec": spec,
+        })
+    };
+    let mode =
+        |mode: &str| object("PeerAuthentication", "mode", json!({ "mtls": { "mode": mode } }));
+    let rule = |action: &str, rule: Value| {
+        object("AuthorizationPolicy", "rule", json!({ "action": action, "rules": [rule] }))
+    };
+    let from = |action: &str, name: &str| {
+        rule(action, json!({ "from": [{ "source": { "principals": [name] } }] }))
+    };
+    let host = |action: &str, field: &str, host: &str| {
+        rule(action, json!({ "to": [{ "operation": { field: [host], "ports": ["8080"] } }] }))
+    };
+    let own = "cluster.local/ns/shop/sa/a";
+    let tokens = || {
+        object(
+            "RequestAuthentication",
+            "tokens",
+            json!({ "jwtRules": [{ "issuer": "https://a", "jwks": KEYS }] }),
+        )
+    };
+    let token_asked_for =
+        rule("ALLOW", json!({ "from": [{ "source": { "requestPrincipals": ["*"] } }] }));
+    let cases = [
+        (
+            vec![mode("PERMISSIVE"), from("DENY", own)],
+            "STR0825",
+            "spec.rules[0].from[0].source.principals",
+        ),
+        (vec![mode("STRICT"), from("DENY", own)], "", ""),
+        (
+            vec![mode("DISABLE"), from("ALLOW", own)],
+            "STR0834",
+            "spec.rules[0].from[0].source.principals",
+        ),
+        (vec![mode("STRICT"), from("ALLOW", own)], "", ""),
+        (vec![tokens()], "STR0835", "spec.jwtRules"),
+        (vec![tokens(), token_asked_for], "", ""),
+        (
+            vec![mode("STRICT"), from("DENY", "old.example/ns/shop/sa/a")],
+            "STR0836",
+            "spec.rules[0].from[0].source.principals",
+        ),
+        (
+            vec![host("DENY", "hosts", "a.example:8080")],
+            "STR0837",
+            "spec.rules[0].to[0].operation.hosts",
+        ),
+        (
+            vec![host("ALLOW", "notHosts", "a.example:8080")],
+            "STR0837",
+            "spec.rules[0].to[0].operation.notHosts",
+        ),
+        (vec![host("DENY", "hosts", "a.example")], "", ""),
+        (vec![host("ALLOW", "hosts", "a.example:8080")], "", ""),
+    ];
+    for (objects, code, path) in cases {
+        let names = ["a.json", "b.json"];
+        let files: Vec<_> = names.into_iter().zip(&objects).collect();
+        let (_, told) = checked(&files, &["-o", "json"]);
+        let states: Value = serde_json::from_str(&told).expect("the entries as they are");
+        let all = states.as_array().expect("a list").iter();
+        let reasons = all.flat_map(|one| one["reasons"].as_array().cloned().unwrap_or_default());
+        let reasons: Vec<_> = reasons
+            .map(|one| {
+                format!(
+                    "{} {}",
+                    one["code"].as_str().unwrap_or(""),
+                    one["path"].as_str().unwrap_or("")
+                )
+            })
+            .collect();
+        let expected: Vec<String> =
+            Some(format!("{code} {path}")).filter(|_| !code.is_empty()).into_iter().collect();
+        assert_eq!(reasons, expected, "{told}");
+    }
+}
+
+/// The key of RFC 7517, A.1.
+const KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM"}]}"#;

@@ -317,6 +317,17 @@ pub(crate) fn run(host: &Host) {
         wait_for(core, "its account may call", &["core"], &id("caller"));
         wait_for(go, "its account may call", &["go"], &id("caller"));
     }
+    // What allows nothing is not what isn't there.
+    policy(json!({}));
+    for (core, go) in to_both() {
+        wait_for_denial(core, "a policy that allows without rules allows nobody");
+        wait_for_denial(go, "a policy that allows without rules allows nobody");
+    }
+    policy(from(&without_scheme("caller")));
+    for (core, go) in to_both() {
+        wait_for(core, "its account may call again", &["core"], &id("caller"));
+        wait_for(go, "its account may call again", &["go"], &id("caller"));
+    }
     // A library verifies no token, so a rule by tokens goes without them, and denies all.
     let by_token = json!([{ "from": [{ "source": { "requestPrincipals": ["a/b"] } }] }]);
     policy(json!({ "action": "DENY", "rules": by_token }));

@@ -6,6 +6,7 @@
 //! at the end counts. `instructions CASE --ns` prints nanoseconds of CPU time for a unit instead. Prepares through the doors that the server itself uses: an API server's answers in,
 //! requests of proxies out.
 
+mod access;
 mod objects;
 mod streams;
 
@@ -71,12 +72,16 @@ const CASES: &[Listed] = &[
     ("eds_encode_full_1000x1", "endpoint", || eds_encode(Full, 1, 1000)),
     ("view_lookup", "look-up", || view_lookup(1000)),
     ("mark_50_of_1000", "woken stream", || mark(1000, 50)),
+    ("policy_edit_10_of_1000", "edit", access::edit_for_10_of_1000),
+    ("rbac_200_rules", "workload", access::rbac_of_200_rules),
     ("first_sync_1k", "stream", streams::first_sync),
     ("reconnect_1k", "stream", streams::reconnect),
     ("deliver_1k", "delivery", streams::deliver),
     ("bytes_registry", "endpoint", || bytes_registry(100, 100)),
     ("bytes_context", "endpoint", || bytes_context(100, 100)),
     ("bytes_encoded", "endpoint", || bytes_encoded(100, 100)),
+    ("bytes_policies_5000", "policy", || access::bytes_policies(5000)),
+    ("bytes_policies_stored", "policy", || access::bytes_policies_stored(5000)),
     // The script holds these two to the same figure.
     ("bytes_rotated_3", "endpoint", || bytes_rotated(3)),
     ("bytes_rotated_301", "endpoint", || bytes_rotated(301)),

@@ -153,7 +153,7 @@ pub(crate) fn service_name(number: usize) -> String {
     format!("s{number}")
 }
 
-fn pod_name(service: usize, number: usize) -> String {
+pub(crate) fn pod_name(service: usize, number: usize) -> String {
     format!("{}-7d8b9c6f5-{number:05x}", service_name(service))
 }
 

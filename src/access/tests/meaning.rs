@@ -554,3 +554,17 @@ fn what_a_library_does_not_look_at_allows_nothing_there_and_denies_more() {
     assert!(by_library(&index().hold([deny(elsewhere.clone())])));
     assert!(!by_library(&index().hold([allow(elsewhere)])));
 }
+
+/// Closing more than was meant is what the strict ask for; letting in more never is.
+#[test]
+fn a_policy_whose_selector_cannot_be_read_lets_nobody_in_elsewhere() {
+    let selector = json!({ "matchLabels": { "app": "w*b" } });
+    let wide = policy("wide", json!({ "selector": selector, "rules": [{}] }));
+    let narrow = policy("narrow", json!({ "rules": to(json!({ "paths": ["/a"] })) }));
+    for errors in [PolicyErrors::Narrow, PolicyErrors::Strict] {
+        let mut index = AccessIndex::new(settings(errors));
+        let policies = index.hold([wide.clone(), narrow.clone()]);
+        assert!(policies.lets_in(&request("a", "/a")));
+        assert!(!policies.lets_in(&request("a", "/b")), "{errors:?}");
+    }
+}

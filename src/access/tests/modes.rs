@@ -154,6 +154,33 @@ fn a_mode_that_cannot_be_read_keeps_what_was() {
     }
 }
 
+/// A policy that can't be read takes the place of none that can.
+#[test]
+fn what_was_never_good_leaves_connections_as_they_are() {
+    let broken = [
+        of_workload("STRIKT", json!({ "80": { "mode": "STRICT" } })),
+        of_workload("DISABLE", json!({ "80": { "mode": "STRIKT" } })),
+        json!({ "selector": { "matchLabels": { "app": "w*" } }, "mtls": { "mode": "DISABLE" } }),
+        json!({ "mtls": { "mode": "DISABLE" }, "mtl": {} }),
+        json!([]),
+    ];
+    for spec in broken {
+        let good =
+            peer("shop", "b", of_workload("STRICT", json!({ "80": { "mode": "PERMISSIVE" } })));
+        let objects = [good, peer("shop", "a", spec.clone())];
+        let of = |errors| {
+            let mut index = AccessIndex::new(settings(errors));
+            let policies = index.hold(objects.clone());
+            [80, 81].map(|port| mode(&policies, "shop", &[("app", "web")], port))
+        };
+        assert_eq!(of(PolicyErrors::Narrow), ["PERMISSIVE", "STRICT"], "{spec}");
+        // Of those that select by labels the first by name counts alone.
+        let strict = of(PolicyErrors::Strict);
+        let by_labels = spec["selector"]["matchLabels"]["app"] == "web";
+        assert_eq!(strict, [if by_labels { "STRICT" } else { "PERMISSIVE" }, "STRICT"], "{spec}");
+    }
+}
+
 #[test]
 fn what_is_wrong_with_a_peer_authentication_is_named() {
     let cases = [

@@ -173,3 +173,14 @@ fn a_place_of_keys_is_of_http_and_is_waited_for_within_limits() {
     index.hold([believes(json!({ "jwtRules": [both] }))]);
     assert_eq!(index.wanted_keys(), Default::default());
 }
+
+#[test]
+fn scopes_and_what_a_rule_names_are_lists_in_a_text() {
+    let given = json!({ "issuer": "https://a", "jwks": keys(), "spaceDelimitedClaims": ["roles", "scope"] });
+    let policies = index().hold([believes(json!({ "jwtRules": [given] }))]);
+    assert_eq!(rules(&policies)[0].lists_in_text(), ["permission", "roles", "scope"]);
+    let wrong = json!({ "issuer": "https://a", "jwks": keys(), "spaceDelimitedClaims": [""] });
+    let policies = index().hold([believes(json!({ "jwtRules": [wrong] }))]);
+    let (_, report) = policies.reports().next().expect("one");
+    assert_eq!(report.faults[0].path, "spec.jwtRules[0].spaceDelimitedClaims[0]");
+}

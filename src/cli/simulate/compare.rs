@@ -306,7 +306,9 @@ fn known(rule: RuleMatcher, matches: bool) -> Option<RuleMatcher> {
 /// Whether a clause looks at what no log says.
 fn is_unsaid(clause: &MatchedClause) -> bool {
     clause.any.iter().flatten().any(|atom| match atom {
-        Atom::Header(name, _) | Atom::HeaderPresent(name) => !name.starts_with(':'),
+        Atom::Header(name, _) | Atom::HeaderNowhere(name, _) | Atom::HeaderPresent(name) => {
+            !name.starts_with(':')
+        }
         Atom::Metadata(..) | Atom::ClientAddress(_) => true,
         Atom::Identity(_)
         | Atom::PeerAddress(_)

@@ -2,9 +2,12 @@
 
 use super::{ConfigView, Finding};
 use crate::codes;
-use crate::model::ProxyType;
+use crate::model::{Proxy, ProxyType};
 use crate::push::proxy::east_west_port;
+use crate::traffic::Reason;
 use crate::traffic::gateway::Gateway;
+use crate::traffic::route::RequestMatch;
+use crate::traffic::virtual_service::VirtualService;
 
 impl ConfigView<'_> {
     /// A Gateway is in force for the routers that it selects.
@@ -26,5 +29,27 @@ impl ConfigView<'_> {
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.selector", text);
         }
         found
+    }
+
+    /// Conditions on claims at routers that verify no token.
+    pub(super) fn claims_that_nobody_knows(&self, service: &VirtualService) -> Option<Reason> {
+        let mut rules = service.http.iter().enumerate();
+        let (rule, one) = rules.find_map(|(at, rule)| {
+            let place = rule.rule.matches.iter().position(RequestMatch::looks_at_claims)?;
+            Some((at, place))
+        })?;
+        let serves = |proxy: &&Proxy| {
+            let labels = self.context.labels_of(proxy);
+            let mut gateways = self.context.traffic.gateways.selecting(labels);
+            proxy.kind == ProxyType::Router
+                && east_west_port(self.context, proxy).is_none()
+                && gateways.any(|gateway| service.gateways.contains(&gateway.name))
+        };
+        let mut routers = self.clients.proxies().iter().copied().filter(serves);
+        let router =
+            routers.find(|proxy| self.context.access_of(proxy).token_rules().is_empty())?;
+        let text = format!("{} verifies no token: no request there has any claim", router.id);
+        let path = format!("spec.http[{rule}].match[{one}]");
+        Some(Reason::warning(&codes::ACCESS_CLAIMS_UNKNOWN, path, text))
     }
 }

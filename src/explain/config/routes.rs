@@ -52,8 +52,10 @@ impl ConfigView<'_> {
         if self.services_known {
             found.reasons.extend(self.context.traffic.gateways.reasons_of(service));
         }
+        let unbound = found.reasons.len();
+        found.reasons.extend(self.claims_that_nobody_knows(service));
         if !service.is_for_mesh() {
-            let is_bound = found.reasons.len() < gateways.len();
+            let is_bound = unbound < gateways.len();
             found.standing = (!is_bound).then_some(ObjectStanding::Unused);
             return found;
         }

@@ -131,6 +131,8 @@ fn of_both(root: &RequestMatch, its: &RequestMatch) -> Option<RequestMatch> {
         ignore_case: root.ignore_case || its.ignore_case,
         headers: named(&root.headers, &its.headers)?,
         without_headers: named(&root.without_headers, &its.without_headers)?,
+        claims: named(&root.claims, &its.claims)?,
+        without_claims: named(&root.without_claims, &its.without_claims)?,
         method: text(root.method.as_ref(), its.method.as_ref())?,
         authority: text(root.authority.as_ref(), its.authority.as_ref())?,
         scheme: text(root.scheme.as_ref(), its.scheme.as_ref())?,
@@ -174,13 +176,13 @@ fn texts_agree(root: &TextMatch, its: &TextMatch) -> bool {
     }
 }
 
-type NamedMatches = Box<[(Arc<str>, TextMatch)]>;
+type NamedMatches<N> = Box<[(N, TextMatch)]>;
 
-fn named(root: &NamedMatches, its: &NamedMatches) -> Option<NamedMatches> {
-    let mut all: BTreeMap<Arc<str>, TextMatch> = root.iter().cloned().collect();
+fn named<N: Ord + Clone>(root: &NamedMatches<N>, its: &NamedMatches<N>) -> Option<NamedMatches<N>> {
+    let mut all: BTreeMap<N, TextMatch> = root.iter().cloned().collect();
     for (name, its) in its {
         let both = text(all.get(name), Some(its))?;
-        all.extend(both.map(|both| (Arc::clone(name), both)));
+        all.extend(both.map(|both| (name.clone(), both)));
     }
     Some(all.into_iter().collect())
 }

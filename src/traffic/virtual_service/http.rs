@@ -12,10 +12,11 @@ use super::super::kind::KindSettings;
 use super::super::object::Reason;
 use super::super::re2::{self, Regex};
 use super::super::route::{
-    AbortStatus, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits, HttpRule,
-    InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
-    RequestMatch, Rewrite, TextMatch, is_text, place,
+    AbortStatus, ClaimPath, CrossOrigin, Destination, FixedResponse, HeaderChanges, HeaderEdits,
+    HttpRule, InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort,
+    RedirectRule, RequestMatch, Rewrite, TextMatch, is_text, place,
 };
+use super::claims::{claim_path, divided};
 use super::raw::{
     RawCors, RawDestination, RawFault, RawHeaderEdits, RawHeaders, RawHttpDestination, RawHttpRule,
     RawPercent, RawRedirect, RawRequestMatch, RawResponse, RawRewrite, RawTextMatch,
@@ -152,9 +153,14 @@ impl Reader<'_> {
         let method = text(self, raw.method, "method");
         let authority = text(self, raw.authority, "authority");
         let scheme = text(self, raw.scheme, "scheme");
-        let headers = self.named(raw.headers, &format!("{path}.headers"), true, &mut refused);
-        let without_headers =
-            self.named(raw.without_headers, &format!("{path}.withoutHeaders"), true, &mut refused);
+        let field = format!("{path}.headers");
+        let (claims, headers) = divided(raw.headers);
+        let claims = self.claims(claims, &field, &mut refused);
+        let headers = self.named(headers, &field, true, &mut refused);
+        let field = format!("{path}.withoutHeaders");
+        let (without_claims, without_headers) = divided(raw.without_headers);
+        let without_claims = self.claims(without_claims, &field, &mut refused);
+        let without_headers = self.named(without_headers, &field, true, &mut refused);
         let query =
             self.named(raw.query_params, &format!("{path}.queryParams"), false, &mut refused);
         let port = self.port(raw.port, &format!("{path}.port"));
@@ -164,6 +170,8 @@ impl Reader<'_> {
             ignore_case: raw.ignore_uri_case,
             headers,
             without_headers,
+            claims,
+            without_claims,
             method,
             authority,
             scheme,
@@ -178,6 +186,41 @@ impl Reader<'_> {
             ),
             stat_prefix: raw.stat_prefix,
             refused,
+        }
+    }
+
+    /// Conditions on claims, by what stands in the place of a header's name.
+    fn claims(
+        &mut self,
+        raw: BTreeMap<String, RawTextMatch>,
+        path: &str,
+        refused: &mut bool,
+    ) -> Box<[(ClaimPath, TextMatch)]> {
+        let mut all = BTreeMap::new();
+        for (name, raw) in raw {
+            let path = format!("{path}[{name}]");
+            match claim_path(&name) {
+                Ok(claim) => {
+                    let text = self.text(raw, &path, refused);
+                    all.extend(text.map(|text| (claim, text)));
+                }
+                Err(fact) => self.refuse_condition(refused, &path, fact),
+            }
+        }
+        all.into_iter().collect()
+    }
+
+    /// Notes conditions on claims that sidecars come to, which know none.
+    pub(super) fn claims_at_sidecars(&mut self, rule: &HttpRule, path: &str) {
+        for (at, one) in rule.matches.iter().enumerate() {
+            let gateways = &one.source.gateways;
+            let is_for_mesh = gateways.is_empty() || gateways.iter().any(|name| **name == *MESH);
+            if one.looks_at_claims() && is_for_mesh {
+                let path = format!("{path}.match[{at}]");
+                let text = "claims of tokens are known at gateways alone; of requests of sidecars those that the other \
+                            conditions take are answered 500";
+                self.note(&codes::MATCH_REFUSED, &path, text);
+            }
         }
     }
 
@@ -249,14 +292,6 @@ impl Reader<'_> {
         let mut all = BTreeMap::new();
         for (name, raw) in raw {
             let path = format!("{path}[{name}]");
-            if are_headers && name.starts_with('@') {
-                self.refuse_condition(
-                    refused,
-                    &path,
-                    "claims of tokens are known at gateways alone",
-                );
-                continue;
-            }
             let is_known = if are_headers {
                 is_header_name(name.strip_prefix(':').unwrap_or(&name))
             } else {

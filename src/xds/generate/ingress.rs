@@ -18,6 +18,8 @@ pub(super) struct IngressOutline<'a> {
     /// The router's namespace.
     pub(super) namespace: &'a Namespace,
     pub(super) ports: Vec<GatewayPort<'a>>,
+    /// How many rules say which tokens it believes.
+    pub(super) token_rules: usize,
 }
 
 impl<'a> IngressOutline<'a> {
@@ -31,7 +33,10 @@ impl<'a> IngressOutline<'a> {
                 Some(target_port(context, proxy, served, number).unwrap_or(number))
             });
         }
-        Self { context, namespace: proxy.namespace(), ports }
+        // Policies are many, and routers that take in nothing need none.
+        let token_rules =
+            if ports.is_empty() { 0 } else { context.access_of(proxy).token_rules().len() };
+        Self { context, namespace: proxy.namespace(), ports, token_rules }
     }
 
     /// The VirtualServices bound to a server's Gateway, in the order in which they count.

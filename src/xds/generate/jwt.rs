@@ -30,14 +30,27 @@ struct OrderedJwt {
     bypass_cors_preflight: bool,
 }
 
+/// Whose filters they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Enforcer {
+    /// A sidecar's.
+    Sidecar,
+    /// A router's.
+    Router,
+}
+
 /// The filter for these rules; none where there are none.
-pub(super) fn filter(rules: &[&TokenRule]) -> Option<hcm::HttpFilter> {
+pub(super) fn filter(rules: &[&TokenRule], at: Enforcer) -> Option<hcm::HttpFilter> {
     if rules.is_empty() {
         return None;
     }
     let name = |at: usize| format!("origins-{at}");
-    let providers =
-        rules.iter().enumerate().map(|(at, rule)| (name(at), provider(rule, at, rules.len())));
+    let providers = rules.iter().enumerate().map(|(place, rule)| {
+        let provider = provider(rule, token_key(place, rules.len()));
+        // Routes may look at claims, and one was chosen before they were known.
+        let clear_route_cache = at == Enforcer::Router;
+        (name(place), jwt::JwtProvider { clear_route_cache, ..provider })
+    });
     let config = OrderedJwt {
         providers: providers.collect(),
         rules: vec![jwt::RequirementRule {
@@ -59,7 +72,7 @@ pub(super) fn filter(rules: &[&TokenRule]) -> Option<hcm::HttpFilter> {
     })
 }
 
-fn provider(rule: &TokenRule, at: usize, count: usize) -> jwt::JwtProvider {
+fn provider(rule: &TokenRule, key: String) -> jwt::JwtProvider {
     let keys = rule.keys.as_deref().unwrap_or(NO_KEYS);
     let mut from_headers: Vec<_> = rule
         .from_headers
@@ -86,7 +99,10 @@ fn provider(rule: &TokenRule, at: usize, count: usize) -> jwt::JwtProvider {
         forward: rule.forward,
         forward_payload_header: rule.payload_header.clone().unwrap_or_default(),
         claim_to_headers: claims.collect(),
-        payload_in_metadata: token_key(at, count),
+        payload_in_metadata: key,
+        normalize_payload_in_metadata: Some(jwt::jwt_provider::NormalizePayload {
+            space_delimited_claims: rule.lists_in_text(),
+        }),
         jwks_source_specifier: Some(jwt::jwt_provider::JwksSourceSpecifier::LocalJwks(
             DataSource {
                 specifier: Some(data_source::Specifier::InlineString(keys.into())),

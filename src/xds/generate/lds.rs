@@ -26,6 +26,7 @@ pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use super::class::Class;
 use super::ingress::IngressOutline;
+use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};
 use crate::model::Proxy;
@@ -61,7 +62,8 @@ pub(super) fn inbound(
     let clients = trust_domains_of_clients(context);
     let access = context.access_of(proxy);
     let authorizers = Authorizers::of(context, proxy, &access);
-    let filters = AccessFilters::of(&access, &context.trust_bundle(), &authorizers);
+    let trust = context.trust_bundle();
+    let filters = AccessFilters::of(&access, &trust, &authorizers, Enforcer::Sidecar);
     let workload = inbound::InboundWorkload {
         secrets: &Secrets::of(proxy),
         trust_domains: &clients,
@@ -76,6 +78,7 @@ pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class
     let context = ingress.context;
     let access = context.access_of(proxy);
     let authorizers = Authorizers::of(context, proxy, &access);
+    let trust = context.trust_bundle();
     let listeners = ingress::IngressListeners {
         ingress,
         class,
@@ -83,7 +86,7 @@ pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class
         trust_domains: &trust_domains_of_clients(context),
         settings: &serving(context, proxy),
         families: (proxy.has_ipv4(), proxy.has_ipv6()),
-        filters: &AccessFilters::of(&access, &context.trust_bundle(), &authorizers),
+        filters: &AccessFilters::of(&access, &trust, &authorizers, Enforcer::Router),
     };
     ingress.ports.iter().filter_map(|port| listeners.listener(port)).collect()
 }

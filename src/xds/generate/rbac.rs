@@ -43,12 +43,13 @@ impl AccessFilters {
         access: &WorkloadAccess<'_>,
         trust: &TrustBundle,
         authorizers: &Authorizers<'_>,
+        of: jwt::Enforcer,
     ) -> Self {
         if access.policies.is_empty() && access.requests.is_empty() {
             return Self::default();
         }
         // Who calls is found out before it is judged.
-        let tokens = jwt::filter(&access.token_rules());
+        let tokens = jwt::filter(&access.token_rules(), of);
         let providers = authorizers.reach();
         let requests = enforced(access, WireForm::Http, trust, &providers);
         let connections = enforced(access, WireForm::Tcp, trust, &providers);
@@ -355,6 +356,10 @@ fn permitted(atom: &Atom) -> rbac::permission::Rule {
     use rbac::permission::Rule;
     match atom {
         Atom::Header(name, pattern) => Rule::Header(header(name, Some(pattern))),
+        Atom::HeaderNowhere(name, pattern) => {
+            let there = Rule::Header(header(name, Some(pattern)));
+            Rule::NotRule(Box::new(permission(there)))
+        }
         Atom::HeaderPresent(name) => Rule::Header(header(name, None)),
         Atom::Path(pattern) => Rule::UrlPath(path(pattern)),
         Atom::PathTemplate(template) => Rule::UriTemplate(TypedExtensionConfig {
@@ -383,6 +388,10 @@ fn identified(atom: &Atom) -> rbac::principal::Identifier {
         Atom::PeerAddress(range) => Identifier::DirectRemoteIp(cidr(range)),
         Atom::ClientAddress(range) => Identifier::RemoteIp(cidr(range)),
         Atom::Header(name, pattern) => Identifier::Header(header(name, Some(pattern))),
+        Atom::HeaderNowhere(name, pattern) => {
+            let there = Identifier::Header(header(name, Some(pattern)));
+            Identifier::NotId(Box::new(principal(there)))
+        }
         Atom::HeaderPresent(name) => Identifier::Header(header(name, None)),
         Atom::Path(pattern) => Identifier::UrlPath(path(pattern)),
         Atom::Metadata(filter, path, pattern) => {

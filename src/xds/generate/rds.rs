@@ -7,12 +7,14 @@
 //! Routes of a port differ little between namespaces, and between versions: see [`Base`].
 
 mod base;
+mod claims;
 mod contenders;
 mod ingress;
 mod lists;
 #[cfg(test)]
 pub(super) mod oracle;
 mod rules;
+mod text;
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;

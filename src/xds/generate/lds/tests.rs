@@ -1,4 +1,5 @@
 mod access;
+mod access_cases_envoy;
 mod access_envoy;
 mod authorizers;
 mod authorizers_envoy;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::lists::{RouteLists, list};
+use super::lists::{RouteLists, at_sidecar, list};
 use crate::model::Hostname;
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
@@ -50,7 +50,7 @@ pub(in crate::xds::generate) fn contenders<'a>(
             found.others.push((routed, format!("Sidecar {} does not import it", sidecar.meta)));
             continue;
         }
-        let has_routes = !list(context, class, (None, port), routed, kept).bytes.is_empty();
+        let has_routes = !list(context, class, at_sidecar(port), routed, kept).bytes.is_empty();
         match found.winner {
             None if has_routes => {
                 found.winner = Some(routed);

@@ -10,7 +10,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
 use super::base::field;
-use super::lists::{RouteList, RouteLists, list};
+use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::{bool_value, is_domain};
 use crate::traffic::HostPattern;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
@@ -46,8 +46,10 @@ pub(in crate::xds::generate) fn of_servers(
             if own.is_empty() {
                 continue;
             }
-            let through = (Some(&placed.gateway.name), served);
-            let list = list(ingress.context, class, through, routed, kept);
+            let token_rules = ingress.token_rules;
+            let gateway = Some(&placed.gateway.name);
+            let entrance = RouteEntrance { gateway, port: served, token_rules };
+            let list = list(ingress.context, class, entrance, routed, kept);
             if list.bytes.is_empty() {
                 continue;
             }

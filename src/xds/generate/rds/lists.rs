@@ -43,9 +43,22 @@ pub(in crate::xds::generate) struct RouteListKey {
     /// The gateway, unless it is for sidecars.
     gateway: Option<Arc<str>>,
     port: u16,
+    /// How many rules say which tokens the gateway believes, where that matters.
+    token_rules: usize,
     cluster: ClusterId,
     namespace: Namespace,
     selection: Selection,
+}
+
+/// Where requests come in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RouteEntrance<'a> {
+    /// The gateway; `None` at sidecars.
+    pub(super) gateway: Option<&'a Arc<str>>,
+    /// The port that clients mean.
+    pub(super) port: u16,
+    /// How many rules say which tokens are believed there; it doesn't matter at sidecars.
+    pub(super) token_rules: usize,
 }
 
 /// What routes were made of.
@@ -73,11 +86,11 @@ impl PartialEq for RouteListInputs {
 pub(in crate::xds::generate) type RouteLists =
     CacheTable<RouteListKey, RouteListInputs, Arc<RouteList>>;
 
-/// The routes of an object for proxies of a class whose clients mean `port`: routers that serve as `gateway`, or sidecars.
+/// The routes of an object for proxies of a class at which requests come in there.
 pub(super) fn list(
     context: &PushContext,
     class: &Class,
-    (gateway, port): (Option<&Arc<str>>, u16),
+    RouteEntrance { gateway, port, token_rules }: RouteEntrance<'_>,
     routed: &Arc<RoutedService>,
     kept: &RouteLists,
 ) -> Arc<RouteList> {
@@ -87,6 +100,8 @@ pub(super) fn list(
     let asks = |is: fn(&SourceMatch) -> bool| routed.sources().any(is);
     let by_namespace = asks(|source| source.namespace.is_some());
     let by_selection = asks(|source| source.labels.is_some());
+    let by_claims = gateway.is_some() && routed.looks_at_claims();
+    let token_rules = if by_claims { token_rules } else { 0 };
     let meta = &routed.service.meta;
     let hash = |to: &Destination, port: u16| hash_key(context, class, &to.host, &to.subset, port);
     let (mut hashes, mut by_rules) = (Vec::new(), false);
@@ -101,6 +116,7 @@ pub(super) fn list(
         object: (meta.namespace.clone(), Arc::clone(&meta.name)),
         gateway: gateway.cloned(),
         port,
+        token_rules,
         cluster: if portless.is_empty() { ClusterId::default() } else { class.cluster.clone() },
         namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
         selection: if by_selection { class.selection.clone() } else { Selection::default() },
@@ -121,6 +137,7 @@ pub(super) fn list(
             only_port: &only,
             hash_key: &hash,
             retries: retries.as_deref(),
+            token_rules,
         };
         let (bytes, conditional) = rules::encoded(&routed.http, rules);
         Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional })
@@ -218,6 +235,11 @@ pub(super) fn beyond<'a>(
     found
 }
 
+/// Where requests of a sidecar's workload come in that means `port`.
+pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
+    RouteEntrance { gateway: None, port, token_rules: 0 }
+}
+
 /// The first of some objects that has routes for such a proxy.
 fn first<'a>(
     context: &PushContext,
@@ -227,6 +249,6 @@ fn first<'a>(
     kept: &RouteLists,
 ) -> Option<(&'a Arc<RoutedService>, Arc<RouteList>)> {
     let mut lists =
-        objects.map(|routed| (routed, list(context, class, (None, port), routed, kept)));
+        objects.map(|routed| (routed, list(context, class, at_sidecar(port), routed, kept)));
     lists.find(|(_, list)| !list.bytes.is_empty())
 }

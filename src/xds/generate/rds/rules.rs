@@ -20,12 +20,14 @@ use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, val
 
 use super::super::lds::{RetryOn, bool_value, retries, route_to};
 use super::super::{any, duration};
+use super::claims;
+use super::text::{regex, string_match};
 use crate::mesh::RetryRule;
 use crate::model::{Hostname, Namespace};
 use crate::traffic::policy::HashKey;
 use crate::traffic::route::{
     AbortStatus, CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRoutes, HttpRule,
-    InjectedFault, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
+    InjectedFault, MESH, Mirror, PathMatch, PathRewrite, RedirectPath, RedirectPort, RedirectRule,
     RequestMatch, TextMatch,
 };
 use crate::traffic::{Selection, re2};
@@ -57,10 +59,12 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
     pub(super) hash_key: &'a dyn Fn(&Destination, u16) -> Option<HashKey>,
     /// When a request is tried again of which its rule doesn't say that, if the mesh says it.
     pub(super) retries: Option<&'a RetryRule>,
+    /// How many rules say which tokens it believes: each leaves claims under a key of its own.
+    pub(super) token_rules: usize,
 }
 
 /// A route, and what filters are told of it.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct RuleRoute {
     pub(super) route: route::Route,
     /// By the filter's name. Not in the route, whose map has no order.
@@ -70,6 +74,15 @@ pub(super) struct RuleRoute {
 }
 
 impl RuleRoute {
+    /// The same, of requests with such claims.
+    fn with_claims(&self, claims: Vec<matcher::MetadataMatcher>) -> Self {
+        let mut route = self.clone();
+        if let Some(matches) = &mut route.route.r#match {
+            matches.dynamic_metadata = claims;
+        }
+        route
+    }
+
     /// Writes it as a field of a virtual host.
     fn write(&self, out: &mut Vec<u8>) {
         let mut filters = Vec::new();
@@ -109,7 +122,19 @@ pub(in crate::xds::generate) fn encoded(
 pub(super) fn routes(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<RuleRoute> {
     let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
     let chosen = rules.chosen(gateway, namespace, selection, port).into_iter();
-    chosen.map(|(_, rule, one)| route_of(rules, rule, one, inputs)).collect()
+    let alike = chosen.flat_map(|(_, rule, one)| {
+        let route = route_of(rules, rule, one, inputs);
+        conditions(one, inputs).into_iter().map(move |claims| route.with_claims(claims))
+    });
+    alike.collect()
+}
+
+/// What has to hold of claims; sidecars know none.
+fn conditions(one: &RequestMatch, inputs: RuleInputs<'_>) -> Vec<Vec<matcher::MetadataMatcher>> {
+    if inputs.gateway == MESH || !one.looks_at_claims() {
+        return vec![Vec::new()];
+    }
+    claims::conditions(one, inputs.token_rules)
 }
 
 fn route_of(
@@ -133,7 +158,9 @@ fn route_of(
         filters: BTreeMap::new(),
         is_catch_all: one.is_catch_all(),
     };
-    if rule.refused || one.refused {
+    // Sidecars know no claims.
+    let is_blind = one.looks_at_claims() && inputs.gateway == MESH;
+    if rule.refused || one.refused || is_blind {
         made.route.action = Some(answer(500));
         return made;
     }
@@ -250,22 +277,6 @@ fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
         }),
         ..Default::default()
     }
-}
-
-/// `None` where it is asked only that there is one.
-fn string_match(text: &TextMatch) -> Option<matcher::StringMatcher> {
-    use matcher::string_matcher::MatchPattern;
-    let pattern = match text {
-        TextMatch::Exact(text) => MatchPattern::Exact(text.to_string()),
-        TextMatch::Prefix(text) => MatchPattern::Prefix(text.to_string()),
-        TextMatch::Regex(text) => MatchPattern::SafeRegex(regex(text)),
-        TextMatch::Present => return None,
-    };
-    Some(matcher::StringMatcher { match_pattern: Some(pattern), ..Default::default() })
-}
-
-fn regex(text: &str) -> matcher::RegexMatcher {
-    matcher::RegexMatcher { regex: text.to_owned(), ..Default::default() }
 }
 
 fn redirect_of(redirect: &RedirectRule, listener: u16) -> route::route::Action {

@@ -3,6 +3,7 @@
 //! was told of each type that differs, and whether it was told of nothing when nothing differs.
 
 mod gateways;
+mod policies;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,7 @@ use crate::model::{
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
-use crate::push::scope::{around, is_looked_at};
+use crate::push::scope::{around, is_looked_at, same_access};
 use crate::push::view::Role;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
 use crate::traffic::TrafficIndex;
@@ -236,6 +237,11 @@ fn some_virtual_service(random: &mut StdRng) -> serde_json::Value {
         0 => matches[0]["sourceNamespace"] = pick(random, &NAMESPACES).into(),
         1 => matches[0]["sourceLabels"] = serde_json::json!({ "app": "a" }),
         2 => matches[0]["port"] = 80.into(),
+        3 => {
+            let field = pick(random, &["headers", "withoutHeaders"]);
+            matches[0][field] =
+                serde_json::json!({ "@request.auth.claims.group": { "exact": "a" } });
+        }
         _ => {}
     }
     let mut spec = serde_json::json!({
@@ -423,15 +429,82 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     rules.index.apply(&rules.objects).map_or_else(nothing, MeshEvent::Traffic)
 }
 
-/// The objects of the traffic configuration.
+/// The objects of the traffic configuration, and access policies.
 struct Rules {
     objects: Collection,
     index: TrafficIndex,
+    policies: Collection,
+    access: AccessIndex,
 }
 
 fn rules() -> Rules {
     let index = TrafficIndex::new(kind_settings());
-    Rules { objects: Collection::default(), index }
+    let access = AccessIndex::new(access_settings());
+    Rules { objects: Collection::default(), index, policies: Collection::default(), access }
+}
+
+fn access_settings() -> AccessSettings {
+    AccessSettings { root: "istio-system".into(), errors: PolicyErrors::Narrow }
+}
+
+/// One access policy comes, changes or goes: for all, for those with a label, or for the routers of a Gateway.
+fn guarded(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
+    let kind = pick(
+        random,
+        &[
+            "AuthorizationPolicy",
+            "RequestAuthentication",
+            "RequestAuthentication",
+            "PeerAuthentication",
+        ],
+    );
+    let namespace = pick(random, &["shop", "web", "web", "istio-system"]);
+    let name = pick(random, &["one", "two"]);
+    let mut spec = match kind {
+        "AuthorizationPolicy" => serde_json::json!({
+            "action": pick(random, &["ALLOW", "DENY"]),
+            "rules": [{ "to": [{ "operation": { "paths": [pick(random, &["/a", "/b"])] } }] }],
+        }),
+        "RequestAuthentication" => {
+            let rule = |issuer| serde_json::json!({ "issuer": issuer, "jwksUri": "https://keys.example/" });
+            let rules: Vec<_> = (0..random.random_range(1..3))
+                .map(|_| rule(pick(random, &["https://a", "https://b", "https://c"])))
+                .collect();
+            serde_json::json!({ "jwtRules": rules })
+        }
+        _ => {
+            serde_json::json!({ "mtls": { "mode": pick(random, &["STRICT", "DISABLE", "PERMISSIVE"]) } })
+        }
+    };
+    match random.random_range(0..3) {
+        0 => {
+            let labels = serde_json::json!({ "app": pick(random, &["a", "gw"]) });
+            spec["selector"] = serde_json::json!({ "matchLabels": labels });
+        }
+        1 if kind != "PeerAuthentication" => {
+            spec["targetRefs"] = serde_json::json!([{
+                "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "public",
+            }]);
+        }
+        _ => {}
+    }
+    let key = ObjectKey {
+        kind: kind.into(),
+        group: "security.istio.io".into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    rules.policies.remove(&key);
+    if random.random_ratio(3, 4) {
+        let object = serde_json::json!({
+            "apiVersion": "security.istio.io/v1", "kind": kind, "spec": spec,
+            "metadata": { "namespace": namespace, "name": name },
+        });
+        rules.policies.insert(key, Arc::new(object));
+    }
+    let change = rules.access.apply(&access_settings(), &rules.policies);
+    let nothing = || MeshEvent::CompleteWithoutNames;
+    change.map_or_else(nothing, |change| MeshEvent::Access(change.policies, change.causes))
 }
 
 /// Mesh config with somebody to ask.
@@ -460,6 +533,9 @@ fn asking_policy() -> MeshEvent {
 fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rules) -> MeshEvent {
     if random.random_ratio(1, 5) {
         return ruled(random, rules);
+    }
+    if random.random_ratio(1, 10) {
+        return guarded(random, rules);
     }
     let cluster = pick(random, &CLUSTERS);
     let epoch = *epochs.entry(cluster).or_insert(1);
@@ -542,7 +618,7 @@ fn proxies() -> Vec<Proxy> {
         Proxy { grpc: Some(GrpcLibrary { mtls: false }), addresses: at("10.0.0.3"), ..one },
         Proxy {
             kind: ProxyType::Router,
-            labels: labels(&[("app", "gw")]),
+            labels: labels(&[("app", "gw"), ("gateway.networking.k8s.io/gateway-name", "public")]),
             ..sidecar("gw.web", "east")
         },
         Proxy { kind: ProxyType::Router, ..sidecar("other.web", "west") },
@@ -701,6 +777,8 @@ struct Count {
     steps: usize,
     /// Versions that differ behind ports alone.
     behind_ports: usize,
+    /// How often other access policies held for a proxy.
+    guarded: usize,
 }
 
 fn history(seed: u64, count: &mut Count) {
@@ -762,17 +840,28 @@ fn check(
         }
         let differing = differing(&shape(before, stand, &fresh_before), &new);
         let nothing = Arc::default();
-        let seen = seen.as_ref().map_or(&nothing, |seen| &seen[at]);
+        let mut seen = Arc::clone(seen.as_ref().map_or(&nothing, |seen| &seen[at]));
+        if changes.is_of_access() && !same_access([before, now], stand) {
+            let watched = |(kind, name): &(ResourceType, String)| {
+                (*kind == ResourceType::Route).then(|| name.as_str().into())
+            };
+            let routes: Vec<_> = new.keys().filter_map(watched).collect();
+            let guarded = SeenChanges::of_access(Some(proxy), &routes);
+            let seen = Arc::make_mut(&mut seen);
+            seen.lists.add(guarded.lists);
+            seen.routes.extend(guarded.routes);
+            count.guarded += 1;
+        }
         if !seen.everything {
             for one in &differing {
                 assert!(
-                    is_told(seen, changes, proxy.is_proxyless(), one),
+                    is_told(&seen, changes, proxy.is_proxyless(), one),
                     "{place}: {one:?} is told to nobody at {proxy:?}"
                 );
             }
         }
         count.steps += 1;
-        if **seen != SeenChanges::default() {
+        if *seen != SeenChanges::default() {
             count.told += 1;
             let told_by_name = |one: &(ResourceType, String)| {
                 is_told(&SeenChanges::default(), changes, proxy.is_proxyless(), one)
@@ -794,7 +883,7 @@ fn who_is_told_is_who_sees_a_difference() {
     assert!(count.told > 1000 && count.steps > 4 * count.told / 3, "{count:?}");
     // Rules are in most of these versions, and what they say of a service may not matter to a client.
     assert!(count.in_vain * 5 < count.told, "{count:?}");
-    assert!(count.behind_ports > 5, "{count:?}");
+    assert!(count.behind_ports > 5 && count.guarded > 50, "{count:?}");
 }
 
 #[test]

@@ -142,6 +142,7 @@ pub(super) fn misfit(
     path_misfit(wanted.path_specifier.as_ref(), ignores_case, &request.path)
         .or_else(|| wanted.headers.iter().find_map(|one| header_misfit(one, request)))
         .or_else(|| wanted.query_parameters.iter().find_map(|one| parameter_misfit(one, request)))
+        .or_else(|| wanted.dynamic_metadata.iter().find_map(claim_misfit))
 }
 
 fn path_misfit(
@@ -217,6 +218,16 @@ fn parameter_misfit(
         Some(QueryParameterMatchSpecifier::StringMatch(text)) => string_misfit(text, value, &shown),
         _ => None,
     }
+}
+
+/// A request that somebody asks about has no token, and so no claims.
+fn claim_misfit(wanted: &matcher::MetadataMatcher) -> Option<String> {
+    use matcher::metadata_matcher::path_segment::Segment;
+    let key = |Segment::Key(key): &Segment| format!("[{key}]");
+    let levels = wanted.path.iter().skip(1).filter_map(|one| one.segment.as_ref().map(key));
+    let levels: String = levels.collect();
+    let text = || format!("the claim {levels} is not there: a request without a token is meant");
+    (!wanted.invert).then(text)
 }
 
 fn string_misfit(wanted: &matcher::StringMatcher, value: &str, shown: &str) -> Option<String> {

@@ -1,7 +1,9 @@
 //! Random policies and requests through real Envoys, held to the oracle (`tests/access/evaluator.rs`).
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -22,9 +24,13 @@ use crate::access::tests::evaluator::{Call, Server, passes};
 use crate::access::tests::generator::{random_call, random_policy};
 
 const DOMAINS: [&str; 2] = ["mesh.example", "old.example"];
-const SETS: usize = 24;
-const CALLS: usize = 30;
+/// Sets of policies, and requests of each.
+const SETS: usize = 120;
+const CALLS: usize = 25;
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The ports of a workload: of HTTP by mTLS alone, of HTTP in plain text alone, and of bytes either way.
+pub(super) type Doors = [u16; 3];
 
 /// The Envoys there are: the newest, and one of the oldest that are served.
 pub(super) fn envoys() -> Vec<PathBuf> {
@@ -35,12 +41,13 @@ pub(super) fn envoys() -> Vec<PathBuf> {
 }
 
 /// The text of policies as it is for a workload on loopback.
-fn on_loopback(policy: &Value, [mtls, plain]: [u16; 2]) -> Value {
+fn on_loopback(policy: &Value, [mtls, plain, bytes]: Doors) -> Value {
     let text = policy.to_string();
     let text = text
         .replace("\"8080\"", &format!("\"{mtls}\""))
         .replace("\"5432\"", &format!("\"{plain}\""))
-        .replace("10.0.0.7", "127.0.0.1")
+        .replace("\"0\"", &format!("\"{bytes}\""))
+        .replace("10.0.0.7", "127.0.0.7")
         .replace("10.0.0.0/", "127.0.0.0/")
         .replace("10.1.0.1", "127.0.0.1")
         .replace("10.1.0.0/", "127.0.0.0/")
@@ -49,8 +56,11 @@ fn on_loopback(policy: &Value, [mtls, plain]: [u16; 2]) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// A mesh in which a workload of `shop` has a port of mTLS alone and one of plain text alone.
-fn context(policies: &[Value], [mtls, plain]: [u16; 2]) -> (Arc<PushContext>, Proxy) {
+/// A mesh in which a workload of `shop` has these ports, after what `policies` come to.
+pub(super) fn behind_doors(
+    policies: MeshEvent,
+    [mtls, plain, bytes]: Doors,
+) -> (Arc<PushContext>, Proxy) {
     let config = "{trustDomain: mesh.example, trustDomainAliases: [old.example]}";
     let config = MeshConfig::parse(config, &Default::default()).expect("valid");
     let member = |domain: &str| KnownCluster {
@@ -59,64 +69,103 @@ fn context(policies: &[Value], [mtls, plain]: [u16; 2]) -> (Arc<PushContext>, Pr
     };
     let members = [("east", "mesh.example"), ("west", "foreign.org"), ("new", "cluster.local")];
     let members = members.map(|(id, domain)| (id.into(), member(domain)));
-    let spec = json!({
-        "selector": { "matchLabels": { "app": "web" } },
-        "portLevelMtls": { mtls.to_string(): { "mode": "STRICT" }, plain.to_string(): { "mode": "DISABLE" } },
-    });
-    let peer = json!({
-        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
-        "metadata": { "namespace": "shop", "name": "modes" }, "spec": spec,
-    });
     let events = [
         MeshEvent::MeshConfig(Arc::new(config)),
         MeshEvent::Clusters(Arc::new(KnownClusters { clusters: members.into_iter().collect() })),
-        event_of("root", policies.iter().cloned().chain([peer])),
+        policies,
     ];
-    let ports = vec![port("http-a", 80, mtls), port("http-b", 81, plain)];
+    let ports = vec![port("http-a", 80, mtls), port("http-b", 81, plain), port("tcp-c", 82, bytes)];
     guarded_by(("shop", "web"), ports, events)
 }
 
+/// How the doors take connections.
+pub(super) fn modes_of_doors([mtls, plain, bytes]: Doors) -> Value {
+    let mode = |mode: &str| json!({ "mode": mode });
+    let modes = [(mtls, "STRICT"), (plain, "DISABLE"), (bytes, "PERMISSIVE")];
+    let ports: BTreeMap<_, _> =
+        modes.into_iter().map(|(port, of)| (port.to_string(), mode(of))).collect();
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+        "metadata": { "namespace": "shop", "name": "modes" },
+        "spec": { "selector": { "matchLabels": { "app": "web" } }, "portLevelMtls": ports },
+    })
+}
+
+fn context(policies: &[Value], doors: Doors) -> (Arc<PushContext>, Proxy) {
+    let all = policies.iter().cloned().chain([modes_of_doors(doors)]);
+    behind_doors(event_of("root", all), doors)
+}
+
+/// What an Envoy that stands in the place of many sidecars is configured with.
+#[derive(Default)]
+pub(super) struct SharedEnvoy {
+    listeners: Vec<Value>,
+    clusters: BTreeMap<String, Value>,
+}
+
+impl SharedEnvoy {
+    /// Takes in a sidecar, whose workload is at `workload`.
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        (context, proxy): &(Arc<PushContext>, Proxy),
+        doors: Doors,
+        workload: u16,
+    ) {
+        let mut listener = listeners(context, proxy).remove("virtualInbound").expect("one");
+        listener["name"] = name.into();
+        listener["address"] = at_loopback(doors[0]);
+        let others = doors[1..].iter().map(|port| json!({ "address": at_loopback(*port) }));
+        listener["additional_addresses"] = others.collect();
+        self.listeners.push(listener);
+        for (name, cluster) in held(context, proxy, ResourceType::Cluster) {
+            if !name.starts_with("outbound|") {
+                let cluster = static_cluster(cluster, to_loopback(&name, workload));
+                self.clusters.insert(name, cluster);
+            }
+        }
+    }
+
+    /// Runs it, once Envoy has said that all of it is valid.
+    pub(super) async fn run(self, envoy: &Path, what: &str, authority: &Authority) -> Running {
+        let mut bootstrap = bootstrap(self.listeners, self.clusters.into_values().collect());
+        bootstrap["static_resources"]["secrets"] = authority.secrets();
+        validated(envoy, what, &bootstrap);
+        Running::start(envoy, &bootstrap).await
+    }
+}
+
+/// The matrix: who calls, from which cluster and network, which path, method, host, header and port, in HTTP/1.1, HTTP/2
+/// or bytes.
 #[tokio::test]
 async fn real_envoys_answer_random_requests_as_the_oracle_does() {
-    let authority = Authority::new();
+    let clients = MeshClients::new(Authority::new());
     for envoy in envoys() {
         let echo = workload_server().await;
         let mut sets = Vec::new();
-        let mut static_listeners = Vec::new();
-        let mut static_clusters = BTreeMap::new();
+        let mut shared = SharedEnvoy::default();
         // All at once: what is let go may be given out again.
-        let all: [u16; 2 * SETS] = free_ports();
+        let all: [u16; 3 * SETS] = free_ports();
         for seed in 0..SETS {
             let mut random = StdRng::seed_from_u64(seed as u64);
-            let ports = [all[2 * seed], all[2 * seed + 1]];
+            let doors = [all[3 * seed], all[3 * seed + 1], all[3 * seed + 2]];
             let count = random.random_range(1..5);
             let policies: Vec<_> = (0..count)
-                .map(|at| on_loopback(&random_policy(&mut random, &format!("p{at}")), ports))
+                .map(|at| on_loopback(&random_policy(&mut random, &format!("p{at}")), doors))
                 .collect();
-            let (context, proxy) = context(&policies, ports);
-            let inbound = listeners(&context, &proxy).remove("virtualInbound").expect("one");
-            for port in ports {
-                let mut listener = inbound.clone();
-                listener["name"] = format!("inbound-{seed}-{port}").into();
-                listener["address"] = at_loopback(port);
-                static_listeners.push(listener);
-            }
-            for (name, cluster) in held(&context, &proxy, ResourceType::Cluster) {
-                if !name.starts_with("outbound|") {
-                    let cluster = static_cluster(cluster, to_loopback(&name, echo));
-                    static_clusters.insert(name, cluster);
-                }
-            }
-            sets.push((policies, ports, random));
+            shared.add(&format!("inbound-{seed}"), &context(&policies, doors), doors, echo);
+            sets.push((policies, doors, random));
         }
-        let mut bootstrap = bootstrap(static_listeners, static_clusters.into_values().collect());
-        bootstrap["static_resources"]["secrets"] = authority.secrets();
-        validated(&envoy, "random policies", &bootstrap);
-        let running = Running::start(&envoy, &bootstrap).await;
-        let (mut allowed, mut denied) = (0, 0);
-        for (seed, (policies, ports, random)) in sets.iter_mut().enumerate() {
+        let running = shared.run(&envoy, "random policies", &clients.authority).await;
+        let mut count = BTreeMap::<(AsSent, bool), usize>::new();
+        for (seed, (policies, doors, random)) in sets.iter_mut().enumerate() {
             for _ in 0..CALLS {
-                let call = as_sent(random_call(random), *ports);
+                let call = as_sent(random_call(random), *doors);
+                let how = match (call.is_http, random.random_bool(0.4)) {
+                    (false, _) => AsSent::Bytes,
+                    (true, false) => AsSent::Http1,
+                    (true, true) => AsSent::Http2,
+                };
                 let server = Server {
                     namespace: "shop",
                     labels: &[("app", "web")],
@@ -124,69 +173,167 @@ async fn real_envoys_answer_random_requests_as_the_oracle_does() {
                     domains: &DOMAINS,
                 };
                 let expected = passes(policies, &server, &call);
-                let status = send(&authority, &call).await;
-                let found = match status {
+                let found = match clients.send(&call, how).await {
                     200 => true,
                     403 => false,
-                    other => panic!("seed {seed}: {other} for {call:?}"),
+                    0 if how == AsSent::Bytes => false,
+                    other => panic!("seed {seed}: {other} for {how:?} {call:?}"),
                 };
                 assert_eq!(
                     found,
                     expected,
-                    "{} seed {seed}: {call:?}\n{:#}",
+                    "{} seed {seed}: {how:?} {call:?}\n{:#}",
                     envoy.display(),
                     json!(policies)
                 );
-                if expected { allowed += 1 } else { denied += 1 }
+                *count.entry((how, expected)).or_default() += 1;
             }
         }
-        assert!(allowed > 100 && denied > 100, "{allowed} allowed, {denied} denied");
+        let is_mixed = count.len() == 6 && count.values().all(|count| *count > 150);
+        assert!(is_mixed, "requests by how they were sent, and whether they passed: {count:?}");
         drop(running);
     }
 }
 
-/// The call as it comes from loopback.
-fn as_sent(call: Call, [mtls, plain]: [u16; 2]) -> Call {
-    let here = "127.0.0.1".parse().expect("an address");
-    let has_identity = call.identity.is_some();
-    Call {
-        from: here,
-        address: here,
-        port: if has_identity { mtls } else { plain },
-        sni: if has_identity { "x.local".to_owned() } else { String::new() },
-        is_http: true,
-        ..call
+/// How a call is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum AsSent {
+    Http1,
+    Http2,
+    Bytes,
+}
+
+/// The call as it comes over loopback. Clients of other clusters are in another network: all of them come from where its
+/// gateway is.
+fn as_sent(call: Call, [mtls, plain, bytes]: Doors) -> Call {
+    let domain = call.identity.as_ref().map(|(domain, ..)| &**domain);
+    let is_far = domain.is_some_and(|domain| !DOMAINS.contains(&domain));
+    let from = match call.from.to_string().as_str() {
+        _ if is_far => "127.16.0.1",
+        "10.0.0.7" => "127.0.0.7",
+        "10.0.0.200" => "127.0.0.200",
+        _ => "127.32.0.1",
+    };
+    let from = from.parse().expect("an address");
+    let port = match (call.is_http, domain.is_some()) {
+        (false, _) => bytes,
+        (true, true) => mtls,
+        (true, false) => plain,
+    };
+    let sni = if domain.is_some() { "x.local".to_owned() } else { String::new() };
+    let client = if call.is_http { call.client } else { from };
+    let address = "127.0.0.1".parse().expect("an address");
+    Call { from, client, address, port, sni, ..call }
+}
+
+/// Clients with certificates of one authority, each made once.
+pub(super) struct MeshClients {
+    pub(super) authority: Authority,
+    connectors: Mutex<BTreeMap<(String, &'static str), tokio_rustls::TlsConnector>>,
+}
+
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+impl MeshClients {
+    pub(super) fn new(authority: Authority) -> Self {
+        Self { authority, connectors: Mutex::default() }
+    }
+
+    /// Connects as an identity, or as nobody in plain text.
+    async fn connect(
+        &self,
+        (from, port): (IpAddr, u16),
+        identity: Option<&str>,
+        alpn: &'static str,
+    ) -> std::io::Result<Box<dyn Stream>> {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind((from, 0).into())?;
+        let stream = socket.connect(([127, 0, 0, 1], port).into()).await?;
+        let Some(identity) = identity else { return Ok(Box::new(stream)) };
+        let connector = {
+            let mut held = self.connectors.lock().expect("one test");
+            let entry = held.entry((identity.to_owned(), alpn));
+            entry.or_insert_with(|| connector(&self.authority, identity, alpn)).clone()
+        };
+        let name = ServerName::try_from("x.local").expect("a name");
+        Ok(Box::new(connector.connect(name, stream).await?))
+    }
+
+    /// Sends these bytes; the status that comes back, 0 for none.
+    pub(super) async fn say(
+        &self,
+        (from, port): (IpAddr, u16),
+        identity: Option<&str>,
+        alpn: &'static str,
+        head: &str,
+    ) -> u16 {
+        let exchange = async {
+            match self.connect((from, port), identity, alpn).await {
+                Ok(stream) => answered(stream, head).await,
+                // Who denies a connection may reset it.
+                Err(_) => 0,
+            }
+        };
+        tokio::time::timeout(PATIENCE, exchange).await.expect("an answer")
+    }
+
+    /// Sends a call; the status that comes back, 0 for none.
+    async fn send(&self, call: &Call, how: AsSent) -> u16 {
+        let identity = call.identity.as_ref();
+        let identity = identity.map(|(domain, namespace, account)| {
+            format!("spiffe://{domain}/ns/{namespace}/sa/{account}")
+        });
+        let (to, identity) = ((call.from, call.port), identity.as_deref());
+        if how == AsSent::Http2 {
+            let stream = self.connect(to, identity, "h2").await.expect("it listens");
+            let exchange = asked_in_http2(stream, call);
+            return tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+        }
+        let mut head = format!("{} {} HTTP/1.1\r\nhost: {}\r\n", call.method, call.path, call.host);
+        head += &format!("connection: close\r\nx-forwarded-for: {}\r\n", call.client);
+        for (name, value) in &call.headers {
+            head += &format!("{name}: {value}\r\n");
+        }
+        head += "content-length: 0\r\n\r\n";
+        let alpn = if how == AsSent::Bytes { "istio" } else { "http/1.1" };
+        self.say(to, identity, alpn, &head).await
     }
 }
 
-/// Sends a call; the status that comes back.
-async fn send(authority: &Authority, call: &Call) -> u16 {
-    let stream = tokio::net::TcpStream::connect(("127.0.0.1", call.port)).await.expect("listens");
-    let mut head = format!("{} {} HTTP/1.1\r\nhost: {}\r\n", call.method, call.path, call.host);
-    head += &format!("connection: close\r\nx-forwarded-for: {}\r\n", call.client);
+/// The status of an answer in HTTP/2.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a connection of a test, which ends with its request"
+)]
+async fn asked_in_http2(stream: Box<dyn Stream>, call: &Call) -> u16 {
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(executor, io).await.expect("HTTP/2");
+    let connection = tokio::spawn(connection);
+    let mut request = http::Request::builder()
+        .method(&*call.method)
+        .uri(format!("http://{}{}", call.host, call.path))
+        .header("x-forwarded-for", call.client.to_string());
     for (name, value) in &call.headers {
-        head += &format!("{name}: {value}\r\n");
+        request = request.header(name, value);
     }
-    head += "content-length: 0\r\n\r\n";
-    let exchange = async {
-        match &call.identity {
-            None => answered(stream, &head).await,
-            Some((domain, namespace, account)) => {
-                let identity = format!("spiffe://{domain}/ns/{namespace}/sa/{account}");
-                let name = ServerName::try_from(call.sni.clone()).expect("a name");
-                let connector = connector(authority, &identity);
-                answered(connector.connect(name, stream).await.expect("TLS"), &head).await
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE, exchange).await.expect("an answer")
+    let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).expect("a request");
+    let status = sender.send_request(request).await.expect("an answer").status();
+    connection.abort();
+    status.as_u16()
 }
 
 async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -> u16 {
-    stream.write_all(head.as_bytes()).await.expect("sent");
     let mut answer = vec![0; 64];
-    // The first line is all that matters; Envoy takes its time to close.
-    let read = stream.read(&mut answer).await.expect("an answer");
+    let exchange = async {
+        stream.write_all(head.as_bytes()).await?;
+        // The first line is all that matters; Envoy takes its time to close.
+        stream.read(&mut answer).await
+    };
+    // Who denies a connection may reset it.
+    let read = exchange.await.unwrap_or_default();
     answer.truncate(read);
     let answer = String::from_utf8_lossy(&answer);
     answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default()
@@ -207,17 +354,18 @@ pub(super) async fn answered_whole(
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-fn connector(authority: &Authority, identity: &str) -> tokio_rustls::TlsConnector {
+fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls::TlsConnector {
     let (certificate, key) = authority.sign(identity);
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer))
         .with_client_auth_cert(vec![certificate.der().clone()], key.into())
         .expect("a certificate");
+    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
     tokio_rustls::TlsConnector::from(Arc::new(config))
 }
 
@@ -295,7 +443,7 @@ fn envoys_take_every_field_and_key() {
         })
         .collect();
     for envoy in envoys() {
-        let (context, proxy) = context(&policies, [18080, 18081]);
+        let (context, proxy) = context(&policies, [18080, 18081, 18082]);
         let clusters = held(&context, &proxy, ResourceType::Cluster).into_values().collect();
         let inbound = listeners(&context, &proxy).remove("virtualInbound").expect("one");
         validated(Path::new(&envoy), "every field", &bootstrap(vec![inbound], clusters));
@@ -303,14 +451,14 @@ fn envoys_take_every_field_and_key() {
 }
 
 /// Signs tokens of one issuer.
-struct Issuer {
-    name: &'static str,
+pub(super) struct Issuer {
+    pub(super) name: &'static str,
     key: ring::signature::EcdsaKeyPair,
     random: ring::rand::SystemRandom,
 }
 
 impl Issuer {
-    fn new(name: &'static str) -> Self {
+    pub(super) fn new(name: &'static str) -> Self {
         let random = ring::rand::SystemRandom::new();
         let form = &ring::signature::ECDSA_P256_SHA256_FIXED_SIGNING;
         let document = ring::signature::EcdsaKeyPair::generate_pkcs8(form, &random).expect("a key");
@@ -318,14 +466,14 @@ impl Issuer {
         Self { name, key: key.expect("a key"), random }
     }
 
-    fn keys(&self) -> String {
+    pub(super) fn keys(&self) -> String {
         let point = ring::signature::KeyPair::public_key(&self.key).as_ref();
         let [x, y] = [&point[1..33], &point[33..]].map(encoded);
         let key = json!({ "kty": "EC", "crv": "P-256", "alg": "ES256", "kid": self.name, "x": x, "y": y });
         json!({ "keys": [key] }).to_string()
     }
 
-    fn token(&self, issuer: &str, claims: Value) -> String {
+    pub(super) fn token(&self, issuer: &str, claims: Value) -> String {
         let header = json!({ "alg": "ES256", "kid": self.name, "typ": "JWT" });
         let mut body = json!({ "iss": issuer, "exp": 4_102_444_800_u64 });
         for (name, value) in claims.as_object().expect("claims") {
@@ -399,7 +547,7 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
     ];
     for envoy in envoys() {
         let echo = workload_server().await;
-        let ports: [u16; 2] = free_ports();
+        let ports: Doors = free_ports();
         let (context, proxy) = context(&[tokens.clone(), allow.clone()], ports);
         let mut listener = listeners(&context, &proxy).remove("virtualInbound").expect("one");
         listener["address"] = at_loopback(ports[1]);

@@ -1,0 +1,151 @@
+//! What access policies cost: an edit of one that few of many proxies hear of, the filters of many rules, and what many
+//! policies take.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use strait::access::{AccessIndex, AccessPolicies, AccessSettings, PolicyErrors};
+use strait::model::{Collection, NetworkId, Proxy};
+use strait::push::PushContext;
+use strait::push::event_loop::MeshEvent;
+use strait::push::interest::Interest;
+use strait::push::scope::{Sight, Stand, Wildcards, around, same_access};
+use strait::push::view::{Role, ViewKey};
+use strait::xds::generate::{Cache, ProxyConfig};
+use strait::xds::node;
+use strait::xds::resource::{ResourceSource, ResourceType};
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::google::protobuf::{Struct, Value as NodeValue, value::Kind};
+
+use crate::objects::{NAMESPACE, pod_name, service_name};
+use crate::{Case, DOMAIN, mesh};
+
+fn settings() -> AccessSettings {
+    AccessSettings { root: "strait-system".into(), errors: PolicyErrors::Narrow }
+}
+
+/// A policy for the pods of a service, with so many rules. Another `salt` makes other rules.
+fn policy(number: usize, service: usize, rules: usize, salt: usize) -> Arc<Value> {
+    let rule = |rule: usize| {
+        let account = format!("cluster.local/ns/{NAMESPACE}/sa/client-{rule}");
+        json!({
+            "from": [{ "source": { "principals": [account] } }],
+            "to": [{ "operation": { "methods": ["GET"], "paths": [format!("/v{salt}/item-{rule}/*")] } }],
+        })
+    };
+    Arc::new(json!({
+        "apiVersion": "security.istio.io/v1",
+        "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": NAMESPACE, "name": format!("policy-{number}"), "resourceVersion": "1" },
+        "spec": {
+            "selector": { "matchLabels": { "app": service_name(service) } },
+            "action": "ALLOW",
+            "rules": (0..rules).map(rule).collect::<Vec<_>>(),
+        },
+    }))
+}
+
+fn proxy_of(service: usize, number: usize) -> Proxy {
+    let text = |text: &str| NodeValue { kind: Some(Kind::StringValue(text.into())) };
+    let fields = [("CLUSTER_ID".to_owned(), text("c1"))].into();
+    let (pod, address) = (pod_name(service, number), format!("10.0.0.{}", number + 1));
+    node::read(&Node {
+        id: format!("sidecar~{address}~{pod}.{NAMESPACE}~{NAMESPACE}.svc.{DOMAIN}"),
+        metadata: Some(Struct { fields }),
+        ..Default::default()
+    })
+    .expect("a node")
+}
+
+/// One policy of a hundred is edited, which selects 10 of 1,000 proxies: read, indexed, the next version, who sees a
+/// difference, and those woken.
+pub(crate) fn edit_for_10_of_1000() -> Case {
+    const EDITS: usize = 20;
+    const SERVICES: usize = 100;
+    const PODS: usize = 10;
+    let (mut mesh, _, _) = mesh(1, SERVICES, PODS);
+    let mut index = AccessIndex::new(settings());
+    let mut objects: Collection =
+        (0..SERVICES).map(|number| policy(number, number, 3, 0)).collect();
+    let first = index.apply(&settings(), &objects).expect("the first time");
+    mesh.apply(MeshEvent::Access(first.policies, first.causes));
+    let (mut before, _) = mesh.next_version().expect("a version with policies");
+    let interest = Arc::new(Interest::default());
+    let mut subscriptions = Vec::new();
+    for proxy in (0..SERVICES).flat_map(|at| (0..PODS).map(move |number| proxy_of(at, number))) {
+        assert!(before.workload_of(&proxy).is_some(), "its pod is known");
+        let subscription = interest.subscribe(None);
+        subscription.watch_lists(Wildcards::ALL);
+        let view = ViewKey::of(&proxy, NetworkId::default(), Role::Client);
+        let whereabouts = before.whereabouts(&proxy);
+        let stand = Stand { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
+        subscription.stand(stand, view);
+        subscriptions.push(subscription);
+    }
+    let cache = Cache::default();
+    let run = move || {
+        let _kept = &subscriptions;
+        for salt in 1..=EDITS {
+            let key = objects.iter().next().expect("one").0.clone();
+            objects.insert(key, policy(0, 0, 3, salt));
+            let change = index.apply(&settings(), &objects).expect("a change");
+            mesh.apply(MeshEvent::Access(change.policies, change.causes));
+            let (now, mut changes) = mesh.next_version().expect("a version");
+            let stands = interest.stands();
+            let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
+            let hosts = around([&before, &now], &changes.services());
+            let seen = cache.seen(&before, &now, &hosts, &places);
+            let same = |(_, stand): &&(u32, Arc<Stand>)| same_access([&before, &now], stand);
+            changes.same_access = stands.iter().filter(same).cloned().collect();
+            changes.set_seen(stands, seen);
+            assert_eq!(black_box(interest.mark(&changes)), PODS);
+            before = now;
+        }
+    };
+    Case::new(EDITS, run)
+}
+
+/// The way in of a workload that 200 rules guard, for requests and for connections.
+pub(crate) fn rbac_of_200_rules() -> Case {
+    const TIMES: usize = 20;
+    let (mut mesh, _, _) = mesh(1, 1, 1);
+    let mut index = AccessIndex::new(settings());
+    let objects: Collection = [policy(0, 0, 200, 0)].into_iter().collect();
+    let change = index.apply(&settings(), &objects).expect("the first time");
+    mesh.apply(MeshEvent::Access(change.policies, change.causes));
+    let (context, _) = mesh.next_version().expect("a version with policies");
+    let (proxy, cache) = (proxy_of(0, 0), Cache::default());
+    assert!(inbound(&context, &proxy, &cache) > 200 * 100, "200 rules are in it");
+    Case::new(TIMES, move || {
+        for _ in 0..TIMES {
+            black_box(inbound(&context, &proxy, &cache));
+        }
+    })
+}
+
+/// How many bytes of listeners a proxy has of its own.
+fn inbound(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> usize {
+    let mut picture = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
+    let all = picture.all(ResourceType::Listener);
+    all.own.iter().map(|one| one.body.len()).sum()
+}
+
+fn many(count: usize) -> (AccessIndex, Collection, Arc<AccessPolicies>) {
+    let mut index = AccessIndex::new(settings());
+    let objects: Collection =
+        (0..count).map(|number| policy(number, number % 100, 3, number)).collect();
+    let change = index.apply(&settings(), &objects).expect("the first time");
+    (index, objects, change.policies)
+}
+
+/// Policies as they are in force.
+pub(crate) fn bytes_policies(count: usize) -> Case {
+    let (_, _, policies) = many(count);
+    Case::holding(count, policies)
+}
+
+/// The same, with the objects as they are stored.
+pub(crate) fn bytes_policies_stored(count: usize) -> Case {
+    Case::holding(count, many(count))
+}

@@ -1,0 +1,93 @@
+//! Policies for routers of named Gateways.
+
+use super::*;
+
+fn naming(namespace: &str, action: &str, targets: Value) -> Value {
+    let rules = json!([{ "to": [{ "operation": { "paths": ["/admin"] } }] }]);
+    let mut spec = json!({ "action": action, "rules": rules });
+    for (name, value) in targets.as_object().expect("fields") {
+        spec[name] = value.clone();
+    }
+    object("AuthorizationPolicy", namespace, "p", spec)
+}
+
+fn gateway(name: &str) -> Value {
+    json!({ "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": name })
+}
+
+/// How many policies hold for a workload of `shop` with these labels.
+fn held(object: Value, of: &[(&str, &str)], is_known: bool) -> usize {
+    let (labels, namespace) = (labels(of), Namespace::from("shop"));
+    let policies = index().hold([object]);
+    let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known };
+    policies.of(subject).policies.len()
+}
+
+const PUBLIC: &[(&str, &str)] =
+    &[("app", "gw"), ("gateway.networking.k8s.io/gateway-name", "public")];
+const PLAIN: &[(&str, &str)] = &[("app", "gw")];
+
+#[test]
+fn a_policy_that_names_a_gateway_is_for_its_routers_in_its_own_namespace() {
+    let of = |targets: Value| naming("shop", "DENY", targets);
+    let named = of(json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(held(named.clone(), PUBLIC, true), 1);
+    assert_eq!(held(named, PLAIN, true), 0);
+    assert_eq!(held(of(json!({ "targetRefs": [gateway("private")] })), PUBLIC, true), 0);
+    assert_eq!(
+        held(of(json!({ "targetRefs": [gateway("private"), gateway("public")] })), PUBLIC, true),
+        1
+    );
+    let of_mesh = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(held(of_mesh, PUBLIC, true), 0);
+    // The single one counts where the list is empty, and not beside one.
+    assert_eq!(
+        held(of(json!({ "targetRef": gateway("public"), "targetRefs": [] })), PUBLIC, true),
+        1
+    );
+    let beside = json!({ "targetRef": gateway("public"), "targetRefs": [gateway("private")] });
+    assert_eq!(held(of(beside), PUBLIC, true), 0);
+    // One without targets selects by labels, and all in its namespace without these.
+    let by_labels = json!({ "selector": { "matchLabels": { "app": "gw" } } });
+    assert_eq!(held(of(by_labels), PUBLIC, true), 1);
+    assert_eq!(held(of(json!({})), PUBLIC, true), 1);
+}
+
+#[test]
+fn a_target_that_no_proxy_stands_for_selects_nobody_and_is_told() {
+    let mut foreign = gateway("public");
+    foreign["namespace"] = "pay".into();
+    let nobodys = [
+        json!({ "group": "", "kind": "Service", "name": "public" }),
+        json!({ "group": "networking.istio.io", "kind": "ServiceEntry", "name": "public" }),
+        json!({ "group": "networking.istio.io", "kind": "Gateway", "name": "public" }),
+        foreign,
+    ];
+    for target in nobodys {
+        let object = naming("shop", "DENY", json!({ "targetRefs": [target] }));
+        assert_eq!(held(object.clone(), PUBLIC, true), 0, "{target}");
+        let policies = index().hold([object]);
+        let (_, report) = policies.reports().next().expect("one");
+        let told: Vec<_> = report.faults.iter().map(|one| (one.code.id, &*one.path)).collect();
+        assert_eq!(told, [("STR0823", "spec.targetRefs[0]")], "{target}");
+        assert_eq!(report.state, PolicyState::InForce);
+    }
+}
+
+#[test]
+fn a_router_that_nobody_knows_sheds_no_policy_of_a_gateway_that_denies() {
+    let named = |action: &str| naming("shop", action, json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(held(named("DENY"), PLAIN, false), 1);
+    assert_eq!(held(named("ALLOW"), PLAIN, false), 0);
+    let of_mesh = naming(ROOT, "DENY", json!({ "targetRefs": [gateway("public")] }));
+    assert_eq!(held(of_mesh, PLAIN, false), 0);
+}
+
+#[test]
+fn selector_and_targets_together_are_refused_and_what_denies_is_for_all() {
+    let both = json!({
+        "selector": { "matchLabels": { "app": "db" } }, "targetRefs": [gateway("public")],
+    });
+    assert_eq!(held(naming("shop", "DENY", both.clone()), PLAIN, true), 1);
+    assert_eq!(held(naming("shop", "ALLOW", both), PLAIN, true), 0);
+}

@@ -1,0 +1,208 @@
+//! What access policies do otherwise than they seem to, where they stand: `strait check config` and their statuses.
+
+use std::collections::BTreeSet;
+
+use crate::access::{
+    AccessSubject, AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, PeerMode,
+    PeerModes, PolicyKind, PolicyName, PolicySelector, RequestTest, TrustBundle, WorkloadAccess,
+};
+use crate::codes::{self, Code};
+use crate::model::{Labels, Proxy};
+use crate::push::PushContext;
+
+/// What was found: which kind of trouble, where in the object, and what comes of it.
+pub(super) type PolicyFinding = (&'static Code, String, String);
+
+/// Looks at one policy, and at the workloads that it is for.
+pub(super) struct PolicyFindings<'a> {
+    context: &'a PushContext,
+    name: &'a PolicyName,
+    /// What holds for each of those workloads that are connected; where there are none, for one that it selects by
+    /// what it says itself. None where that is not known.
+    workloads: Vec<WorkloadAccess<'a>>,
+}
+
+impl<'a> PolicyFindings<'a> {
+    /// Those of a policy, which says something of the workloads of these proxies.
+    pub(super) fn of(
+        context: &'a PushContext,
+        name: &'a PolicyName,
+        concerned: &[&'a Proxy],
+    ) -> Self {
+        let mut workloads: Vec<_> =
+            concerned.iter().map(|proxy| context.access_of(proxy)).collect();
+        if workloads.is_empty() {
+            let report = context.access.reports().find(|(one, _)| *one == name);
+            let labels = match report.and_then(|(_, report)| report.selector.as_ref()) {
+                Some(PolicySelector::All) => Some(Labels::new()),
+                Some(PolicySelector::Labels(labels)) => Some(labels.clone()),
+                Some(PolicySelector::Gateways(_)) | None => None,
+            };
+            let namespace = &name.object.namespace;
+            // A policy of the mesh selects workloads of which it says nothing itself.
+            if let Some(labels) = labels.filter(|_| namespace != context.access.root()) {
+                let subject = AccessSubject { namespace, labels: &labels, is_known: true };
+                workloads.push(context.access.of(subject));
+            }
+        }
+        Self { context, name, workloads }
+    }
+
+    /// All of them.
+    pub(super) fn all(&self) -> Vec<PolicyFinding> {
+        match self.name.kind {
+            PolicyKind::Authorization => {
+                let policy = self.context.access.authorization(&self.name.object);
+                policy.map(|policy| self.of_rules(policy)).unwrap_or_default()
+            }
+            PolicyKind::Request => self.token_that_nobody_asks_for().into_iter().collect(),
+            PolicyKind::Peer => Vec::new(),
+        }
+    }
+
+    fn of_rules(&self, policy: &AuthorizationPolicy) -> Vec<PolicyFinding> {
+        let mut found = Vec::new();
+        for rule in &policy.rules {
+            match policy.action {
+                AuthorizationAction::Deny => found.extend(self.plain_text(rule)),
+                AuthorizationAction::Allow => found.extend(self.never_allows(rule)),
+                AuthorizationAction::Audit | AuthorizationAction::Custom(_) => {}
+            }
+            found.extend(host_at_a_port(&policy.action, rule));
+            found.extend(self.unknown_trust_domain(rule));
+        }
+        found
+    }
+
+    /// F-23: who has no certificate is nobody whom a rule denies by name.
+    fn plain_text(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
+        let clause = rule.clauses().find(|one| !one.negated && is_of_identity(one))?;
+        let ports = ports_of(rule);
+        let takes = |one: &WorkloadAccess<'_>| {
+            modes_at(&one.modes, &ports).any(|mode| mode != PeerMode::Strict)
+        };
+        self.workloads.iter().any(takes).then(|| {
+            let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
+                        text";
+            (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.path), text.to_owned())
+        })
+    }
+
+    /// Where plain text alone is taken nobody has an identity.
+    fn never_allows(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
+        let is_needed = |one: &&Clause| !one.negated && is_of_identity(one);
+        let of_source = || {
+            let each: Option<Vec<&Clause>> =
+                rule.from.iter().map(|one| one.iter().find(is_needed)).collect();
+            each.and_then(|each| each.first().copied())
+        };
+        let clause = rule.when.iter().find(is_needed).or_else(of_source)?;
+        let ports = ports_of(rule);
+        let is_plain = |one: &&WorkloadAccess<'_>| {
+            modes_at(&one.modes, &ports).all(|mode| mode == PeerMode::Disable)
+        };
+        let count = self.workloads.iter().filter(is_plain).count();
+        (count > 0).then(|| {
+            let text = format!(
+                "nobody has an identity where mTLS is disabled: the rule allows nothing at {count} of {} workloads",
+                self.workloads.len()
+            );
+            (&codes::ACCESS_NEVER_ALLOWS, format!("spec.{}", clause.path), text)
+        })
+    }
+
+    /// A token that is there is verified; that there is one is asked for by rules.
+    fn token_that_nobody_asks_for(&self) -> Option<PolicyFinding> {
+        let asks = |one: &WorkloadAccess<'_>| {
+            let mut clauses = one.policies.iter().flat_map(|policy| policy.clauses());
+            clauses.any(|clause| {
+                clause.any.iter().any(|test| {
+                    matches!(test, RequestTest::RequestPrincipal(_) | RequestTest::Claim(..))
+                })
+            })
+        };
+        let count = self.workloads.iter().filter(|one| !asks(one)).count();
+        (count > 0).then(|| {
+            let text = format!(
+                "requests without a token pass: no AuthorizationPolicy asks for one at {count} of {} workloads",
+                self.workloads.len()
+            );
+            (&codes::ACCESS_TOKEN_OPTIONAL, "spec.jwtRules".to_owned(), text)
+        })
+    }
+
+    /// A trust domain that nothing here is in.
+    fn unknown_trust_domain(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
+        let own = self.context.trust_bundle();
+        let members: BTreeSet<&str> = self.context.clusters.trust_domains().into_values().collect();
+        let named = |test: &RequestTest| match test {
+            RequestTest::TrustDomain(domain) => Some(domain.clone()),
+            RequestTest::Principal(name) => {
+                let (domain, rest) = name.split_once('/')?;
+                (rest.split('/').count() == 4).then(|| domain.to_owned())
+            }
+            _ => None,
+        };
+        let is_unknown = |domain: &String| {
+            let is_known = |one: &str| own.domains().any(|own| own == one) || members.contains(one);
+            !domain.contains('*') && domain != TrustBundle::OWN && !is_known(domain)
+        };
+        rule.clauses().find_map(|clause| {
+            let domain = clause.any.iter().filter_map(named).find(is_unknown)?;
+            let text = format!(
+                "{domain} is the trust domain of no cluster: nobody who can connect is in it"
+            );
+            Some((&codes::ACCESS_TRUST_DOMAIN, format!("spec.{}", clause.path), text))
+        })
+    }
+}
+
+/// A host that is kept out at one port alone, and comes in by naming another or none.
+fn host_at_a_port(action: &AuthorizationAction, rule: &AuthorizationRule) -> Option<PolicyFinding> {
+    let keeps_out = |clause: &&Clause| match action {
+        AuthorizationAction::Deny => !clause.negated,
+        AuthorizationAction::Allow => clause.negated,
+        AuthorizationAction::Audit | AuthorizationAction::Custom(_) => false,
+    };
+    let names_port = |test: &RequestTest| match test {
+        RequestTest::Host(host) => {
+            let port = host.rsplit_once(':').map(|(_, port)| port);
+            port.and_then(|port| port.parse::<u16>().ok()).map(|_| host.clone())
+        }
+        _ => None,
+    };
+    rule.clauses().filter(keeps_out).find_map(|clause| {
+        let host = clause.any.iter().find_map(names_port)?;
+        let text = format!(
+            "{host} is that port alone: who names another in the host of a request, or none, is not kept out"
+        );
+        Some((&codes::ACCESS_HOST_PORT, format!("spec.{}", clause.path), text))
+    })
+}
+
+fn is_of_identity(clause: &Clause) -> bool {
+    clause.any.iter().all(RequestTest::needs_mtls)
+}
+
+/// The ports that all of a rule's operations name; none where some name none.
+fn ports_of(rule: &AuthorizationRule) -> Vec<u16> {
+    let of_clause = |clause: &Clause| -> Option<Vec<u16>> {
+        let port = |test: &RequestTest| match test {
+            RequestTest::Port(port) => Some(*port),
+            _ => None,
+        };
+        clause.any.iter().map(port).collect::<Option<_>>().filter(|_| !clause.negated)
+    };
+    if let Some(ports) = rule.when.iter().find_map(of_clause) {
+        return ports;
+    }
+    let each = rule.to.iter().map(|one| one.iter().find_map(of_clause));
+    each.collect::<Option<Vec<_>>>().unwrap_or_default().concat()
+}
+
+/// How a workload takes connections to these ports, or to any.
+fn modes_at<'m>(modes: &'m PeerModes, ports: &'m [u16]) -> impl Iterator<Item = PeerMode> + 'm {
+    let of_rest = ports.is_empty().then_some(modes.rest.mode);
+    let all = modes.ports.values().filter(|_| ports.is_empty()).map(|port| port.mode);
+    of_rest.into_iter().chain(all).chain(ports.iter().map(|port| modes.of_port(*port).mode))
+}

@@ -1,0 +1,56 @@
+//! Conditions on claims of tokens, as Envoy matches them: by what the filter that verified a token has noted of it.
+//!
+//! Each rule for tokens leaves its claims under a key of its own ([`token_key`]). A request fits where all claims that
+//! are asked for are those of one token; claims that must not be there must be in none.
+
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+
+use super::text::string_match;
+use crate::access::{TOKEN_FILTER, token_key};
+use crate::traffic::route::{ClaimPath, RequestMatch, TextMatch};
+
+/// What has to hold of claims, besides all else that a match asks for: any of these lists in full. As many rules as
+/// `token_rules` say which tokens are believed.
+pub(super) fn conditions(
+    one: &RequestMatch,
+    token_rules: usize,
+) -> Vec<Vec<matcher::MetadataMatcher>> {
+    let rules = token_rules.max(1);
+    let keys: Vec<String> = (0..rules).map(|place| token_key(place, rules)).collect();
+    let of = |key: &String, all: &[(ClaimPath, TextMatch)], invert| {
+        let claims = all.iter().map(|(path, text)| claim(key, path, text, invert));
+        claims.collect::<Vec<_>>()
+    };
+    let without: Vec<_> = keys.iter().flat_map(|key| of(key, &one.without_claims, true)).collect();
+    if one.claims.is_empty() {
+        return vec![without];
+    }
+    let with =
+        |key| of(key, &one.claims, false).into_iter().chain(without.iter().cloned()).collect();
+    keys.iter().map(with).collect()
+}
+
+/// A list of texts counts by its elements, as claims may be lists.
+fn claim(key: &str, path: &ClaimPath, text: &TextMatch, invert: bool) -> matcher::MetadataMatcher {
+    use matcher::metadata_matcher::{PathSegment, path_segment::Segment};
+    use matcher::value_matcher::MatchPattern;
+    let value = |pattern| matcher::ValueMatcher { match_pattern: Some(pattern) };
+    let wanted = match string_match(text) {
+        None => MatchPattern::PresentMatch(true),
+        Some(text) => {
+            let text = || value(MatchPattern::StringMatch(text.clone()));
+            let one_of = matcher::list_matcher::MatchPattern::OneOf(Box::new(text()));
+            let list = matcher::ListMatcher { match_pattern: Some(one_of) };
+            let either = vec![text(), value(MatchPattern::ListMatch(Box::new(list)))];
+            MatchPattern::OrMatch(matcher::OrMatcher { value_matchers: either })
+        }
+    };
+    let levels = std::iter::once(key).chain(path.iter().map(|level| &**level));
+    let segment = |level: &str| PathSegment { segment: Some(Segment::Key(level.to_owned())) };
+    matcher::MetadataMatcher {
+        filter: TOKEN_FILTER.into(),
+        path: levels.map(segment).collect(),
+        value: Some(value(wanted)),
+        invert,
+    }
+}

@@ -1,0 +1,22 @@
+//! Conditions on texts, as Envoy matches them.
+
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
+
+use crate::traffic::route::TextMatch;
+
+/// `None` where it is asked only that there is one.
+pub(super) fn string_match(text: &TextMatch) -> Option<matcher::StringMatcher> {
+    use matcher::string_matcher::MatchPattern;
+    let pattern = match text {
+        TextMatch::Exact(text) => MatchPattern::Exact(text.to_string()),
+        TextMatch::Prefix(text) => MatchPattern::Prefix(text.to_string()),
+        TextMatch::Regex(text) => MatchPattern::SafeRegex(regex(text)),
+        TextMatch::Present => return None,
+    };
+    Some(matcher::StringMatcher { match_pattern: Some(pattern), ..Default::default() })
+}
+
+/// An expression of the whole.
+pub(super) fn regex(text: &str) -> matcher::RegexMatcher {
+    matcher::RegexMatcher { regex: text.to_owned(), ..Default::default() }
+}

@@ -1,0 +1,70 @@
+//! Whom an edit of access policies wakes, as the event loop finds it out.
+
+use serde_json::json;
+
+use super::*;
+use crate::push::interest::Interest;
+use crate::push::scope::Wildcards;
+
+const APPS: usize = 100;
+const PODS: usize = 10;
+
+fn policy(app: usize, path: &str) -> Arc<serde_json::Value> {
+    Arc::new(json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "shop", "name": format!("p{app:03}") },
+        "spec": {
+            "selector": { "matchLabels": { "app": format!("a{app}") } },
+            "rules": [{ "to": [{ "operation": { "paths": [path] } }] }],
+        },
+    }))
+}
+
+#[test]
+fn an_edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
+    let mut mesh = MeshState::new(settings());
+    let clusters = [("east".into(), member(None))].into();
+    mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    let mut word = shard("east", 1).network("n1");
+    let mut proxies = Vec::new();
+    for (app, pod) in (0..APPS).flat_map(|app| (0..PODS).map(move |pod| (app, pod))) {
+        let (name, label) = (format!("pod-{app}-{pod}.shop"), format!("a{app}"));
+        word = word.pod(workload(&name, &format!("10.0.{app}.{}", pod + 1), &[("app", &label)]));
+        proxies.push(sidecar(&name, "east"));
+    }
+    mesh.apply(MeshEvent::Registry(word.said()));
+    let mut index = AccessIndex::new(access_settings());
+    let objects = |path: &str| -> Collection {
+        (0..APPS).map(|app| policy(app, if app == 7 { path } else { "/" })).collect()
+    };
+    let first = index.apply(&access_settings(), &objects("/a")).expect("the first time");
+    mesh.apply(MeshEvent::Access(first.policies, first.causes));
+    mesh.apply(MeshEvent::Complete);
+    let (before, _) = mesh.next_version().expect("a first version");
+    let interest = Arc::new(Interest::default());
+    let subscriptions: Vec<_> = proxies
+        .into_iter()
+        .map(|proxy| {
+            let subscription = interest.subscribe(None);
+            subscription.watch_lists(Wildcards::ALL);
+            let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
+            let whereabouts = before.whereabouts(&proxy);
+            subscription
+                .stand(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts }, view);
+            subscription
+        })
+        .collect();
+    let edit = index.apply(&access_settings(), &objects("/b")).expect("a change");
+    mesh.apply(MeshEvent::Access(edit.policies, edit.causes));
+    let (now, mut changes) = mesh.next_version().expect("a version");
+    let stands = interest.stands();
+    let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
+    let hosts = around([&before, &now], &changes.services());
+    let seen = Cache::default().seen(&before, &now, &hosts, &places);
+    changes.same_access =
+        stands.iter().filter(|(_, stand)| same_access([&before, &now], stand)).cloned().collect();
+    changes.set_seen(stands, seen);
+    assert_eq!(interest.mark(&changes), PODS);
+    let woken = subscriptions.iter().filter(|one| !one.take().is_empty()).count();
+    assert_eq!(woken, PODS);
+}
