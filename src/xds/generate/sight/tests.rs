@@ -512,7 +512,7 @@ fn asking_config() -> MeshConfig {
     let text = serde_json::json!({ "extensionProviders": [{
         "name": "opa", "envoyExtAuthzGrpc": { "service": "a.shop.svc.cluster.local", "port": 80 },
     }] });
-    MeshConfig::parse(&text.to_string(), &MeshConfig::default()).expect("valid")
+    MeshConfig::parse(&text.to_string(), &Default::default()).expect("valid")
 }
 
 /// Has workloads of one namespace ask.
