@@ -3,6 +3,7 @@
 //! was told of each type that differs, and whether it was told of nothing when nothing differs.
 
 mod gateways;
+mod ingresses;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -18,9 +19,9 @@ use crate::fixtures::{
 };
 use crate::mesh::MeshConfig;
 use crate::model::{
-    ByName, Collection, Definition, Endpoint, ExportTo, GrpcLibrary, Health, ISTIO_NETWORKING,
-    ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution,
-    TargetPort, TlsMode, WorkloadKey,
+    ByName, Collection, Definition, Endpoint, ExportTo, GrpcLibrary, Health, INGRESS_API,
+    ISTIO_NETWORKING, ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey, PodState, Port,
+    Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
@@ -374,14 +375,24 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         "Sidecar",
         "Gateway",
         "Telemetry",
+        "Ingress",
+        "IngressClass",
     ];
     let kind = pick(random, &kinds);
     if matches!(kind, "Sidecar" | "Telemetry") && random.random_ratio(1, 8) {
         namespace = "istio-system";
     }
+    if kind == "IngressClass" {
+        namespace = "";
+    }
     let key = ObjectKey {
         kind: kind.into(),
-        group: if kind == "Telemetry" { ISTIO_TELEMETRY } else { ISTIO_NETWORKING }.into(),
+        group: match kind {
+            "Telemetry" => ISTIO_TELEMETRY,
+            "Ingress" | "IngressClass" => INGRESS_API,
+            _ => ISTIO_NETWORKING,
+        }
+        .into(),
         namespace: namespace.into(),
         name: name.into(),
     };
@@ -392,6 +403,8 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
             "Sidecar" => some_sidecar(random),
             "Gateway" => some_gateway(random),
             "Telemetry" => some_telemetry(random),
+            "Ingress" => ingresses::some_ingress(random),
+            "IngressClass" => ingresses::some_class(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
@@ -498,7 +511,7 @@ fn proxies() -> Vec<Proxy> {
         Proxy { grpc: Some(GrpcLibrary { mtls: false }), addresses: at("10.0.0.3"), ..one },
         Proxy {
             kind: ProxyType::Router,
-            labels: labels(&[("app", "gw")]),
+            labels: labels(&[("app", "gw"), ("istio", "ingressgateway")]),
             ..sidecar("gw.web", "east")
         },
         Proxy { kind: ProxyType::Router, ..sidecar("other.web", "west") },
