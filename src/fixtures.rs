@@ -241,6 +241,7 @@ pub(crate) fn kind_settings() -> KindSettings {
         root_namespace: "istio-system".into(),
         destination_rules_export_to: Vec::new(),
         virtual_services_export_to: Vec::new(),
+        ingress: Default::default(),
     }
 }
 

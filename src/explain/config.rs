@@ -7,6 +7,7 @@
 mod clients;
 mod entries;
 mod gateways;
+mod ingresses;
 mod objects;
 mod route_status;
 mod routes;
@@ -187,6 +188,8 @@ impl<'a> ConfigView<'a> {
             TrafficObject::Telemetry(telemetry) => self.telemetry(telemetry),
             TrafficObject::GatewayRoute(route) => self.gateway_route(route),
             TrafficObject::ReferenceGrant(_, grant) => self.reference_grant(grant),
+            TrafficObject::Ingress(ingress) => self.ingress(ingress),
+            TrafficObject::IngressClass(class) => self.ingress_class(class),
         };
         if report.state.refused {
             // What stands in for it is another text than the one that its owner looks at.

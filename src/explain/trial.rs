@@ -81,6 +81,10 @@ impl ConfigTrials {
         };
         let states = ConfigView::new(&context, &reports, &[]).states(&query);
         let mut state = states.into_iter().next()?;
+        // Those of other controllers are their matter.
+        if state.reasons.iter().any(|reason| reason.code == codes::INGRESS_CLASS.id) {
+            return None;
+        }
         // What can be read of an access policy would be in force, and the rest would not guard anybody.
         let is_narrowed = is_policy && state.state == ObjectStanding::Partly;
         let read = reports.traffic.get(&key).and_then(|report| report.in_force());
@@ -189,6 +193,7 @@ fn is_empty(read: &TrafficObject, object: &Value) -> bool {
             names_hosts && !has_hosts
         }
         TrafficObject::Gateway(gateway) => gateway.servers.is_empty(),
+        TrafficObject::Ingress(ingress) => ingress.rules.is_empty(),
         _ => false,
     }
 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::access_log::{AccessLog, AccessLogFormat, writable_path};
 use super::discovery::{self, RawSelector};
+use super::ingress::IngressSettings;
 use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
 use super::providers::{ExtensionProvider, ProviderKind};
 use super::retries::{RetryFault, RetryRule, WrittenRetries};
@@ -72,6 +73,8 @@ pub struct MeshConfig {
     pub default_virtual_service_export_to: Vec<String>,
     /// `rootNamespace`: whose traffic and access objects hold for the mesh.
     pub root_namespace: String,
+    /// `ingressControllerMode`, `ingressClass`, `ingressSelector`, `ingressService`: which Ingresses are followed, by whom.
+    pub ingress: IngressSettings,
     /// `extensionProviders`: what policies can have asked, in the order of the text.
     pub extension_providers: Vec<ExtensionProvider>,
     /// Top-level fields of the text that have no effect, sorted.
@@ -222,6 +225,7 @@ impl MeshConfig {
             default_service_export_to: Vec::new(),
             default_destination_rule_export_to: Vec::new(),
             default_virtual_service_export_to: Vec::new(),
+            ingress: IngressSettings::default(),
             extension_providers: Vec::new(),
             ignored: Vec::new(),
             cluster_local: [
@@ -296,6 +300,7 @@ impl MeshConfig {
             default_virtual_service_export_to: fields
                 .take("defaultVirtualServiceExportTo")?
                 .unwrap_or_default(),
+            ingress: IngressSettings::take(&mut fields)?,
             extension_providers: fields
                 .take("extensionProviders")?
                 .map(ExtensionProvider::read_all)
@@ -392,6 +397,9 @@ impl MeshConfig {
             "extensionProviders":
                 self.extension_providers.iter().map(ExtensionProvider::to_json).collect::<Vec<_>>(),
             "rootNamespace": self.root_namespace,
+            "ingressClass": self.ingress.class,
+            "ingressControllerMode": self.ingress.mode.as_str(),
+            "ingressSelector": self.ingress.selector,
             "defaultHttpRetryPolicy": self.retries.as_ref().map(|rule| rule.to_json()),
             "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
             "localityLbSetting": self.localities.as_ref().map(|setting| setting.to_json()),

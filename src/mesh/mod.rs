@@ -8,6 +8,7 @@ pub mod command_operators;
 mod config;
 mod discovery;
 mod duration;
+mod ingress;
 mod localities;
 mod networks;
 mod providers;
@@ -22,6 +23,7 @@ pub use config::{
     own_trust_domain,
 };
 pub use duration::{WrittenDuration, format_duration, parse_duration};
+pub use ingress::{IngressMode, IngressSettings};
 pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
 pub use providers::{

@@ -12,6 +12,7 @@ mod gateway;
 mod gateway_api;
 mod header;
 mod ids;
+mod ingress;
 mod istio;
 mod known_clusters;
 mod labels;
@@ -40,6 +41,7 @@ pub use gateway::{
 pub use gateway_api::GATEWAY_API;
 pub use header::{is_header_name, is_header_value};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
+pub use ingress::INGRESS_API;
 pub use istio::{
     ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,
     ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS,

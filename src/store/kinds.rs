@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::spec;
 use crate::model::{
-    GATEWAY_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
+    GATEWAY_API, INGRESS_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
     ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectKey,
 };
 
@@ -116,6 +116,22 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "referencegrants",
         kind: "ReferenceGrant",
         namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: INGRESS_API,
+        versions: &["v1"],
+        plural: "ingresses",
+        kind: "Ingress",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: INGRESS_API,
+        versions: &["v1"],
+        plural: "ingressclasses",
+        kind: "IngressClass",
+        namespaced: false,
         spec: None,
     },
 ];

@@ -28,6 +28,8 @@ pub struct Gateway {
     pub selector: Option<RuleSelector>,
     /// Its servers.
     pub servers: Box<[GatewayServer]>,
+    /// The Ingress that it stands for, where it was made of one.
+    pub ingress: Option<ObjectMeta>,
 }
 
 /// A port of a Gateway.
@@ -126,6 +128,14 @@ pub enum TlsVersion {
 }
 
 impl Gateway {
+    /// The object that its owner knows.
+    pub fn title(&self) -> String {
+        match &self.ingress {
+            Some(meta) => format!("Ingress {meta}"),
+            None => format!("Gateway {}", self.name),
+        }
+    }
+
     /// Whether it selects routers with these labels.
     pub fn selects(&self, labels: &Labels) -> bool {
         self.selector.as_ref().is_none_or(|selector| labels_match(selector, labels))
@@ -146,7 +156,8 @@ impl Gateway {
         let servers = servers.filter_map(|(place, raw)| reader.server(place, raw)).collect();
         let reasons = reader.reasons;
         let selector = selection::selector(&raw.selector);
-        Ok((Self { name: meta.to_string().into(), meta, selector, servers }, reasons))
+        let name = meta.to_string().into();
+        Ok((Self { name, meta, selector, servers, ingress: None }, reasons))
     }
 }
 

@@ -67,6 +67,16 @@ impl Gateways {
         self.all.values().filter(move |one| one.selects(labels))
     }
 
+    /// The Ingress that one of these stands for.
+    pub(super) fn ingress_of(&self, gateway: &ObjectMeta) -> Option<&ObjectMeta> {
+        self.all.get(gateway)?.ingress.as_ref()
+    }
+
+    /// Those that stand for an Ingress.
+    pub fn of_ingress<'a>(&'a self, meta: &'a ObjectMeta) -> Option<&'a Arc<Gateway>> {
+        self.all.values().find(|one| one.ingress.as_ref() == Some(meta))
+    }
+
     /// The one of that name, `NAMESPACE/NAME`.
     fn named(&self, name: &str) -> Option<&Arc<Gateway>> {
         self.all.values().find(|one| *one.name == *name)
@@ -140,8 +150,9 @@ fn merged_with_losses<'a>(
     target: impl Fn(u16) -> Option<u16>,
 ) -> (Vec<GatewayPort<'a>>, Vec<ServerLoss<'a>>) {
     let mut ports = BTreeMap::<(u16, Option<IpAddr>), GatewayPort<'a>>::new();
-    // Hosts in TLS, with who has them.
-    let mut taken = BTreeMap::<(u16, Option<IpAddr>, &HostPattern), &Arc<Gateway>>::new();
+    // Hosts in TLS, with who has them, and how.
+    type HostAt<'a> = (u16, Option<IpAddr>, &'a HostPattern);
+    let mut taken = BTreeMap::<HostAt<'a>, (&'a Arc<Gateway>, &'a ServerProtocol)>::new();
     let mut losses = Vec::new();
     for (gateway, server) in
         gateways.flat_map(|gateway| gateway.servers.iter().map(move |server| (gateway, server)))
@@ -184,11 +195,18 @@ fn merged_with_losses<'a>(
                         placed.hosts.push(host);
                         continue;
                     }
-                    let winner = *winner.get();
+                    let (winner, protocol) = *winner.get();
+                    // Ingresses of one host are served together: with one certificate nobody loses anything.
+                    if winner.ingress.is_some()
+                        && gateway.ingress.is_some()
+                        && *protocol == server.protocol
+                    {
+                        continue;
+                    }
                     losses.push(ServerLoss { of: placed.clone(), host: Some(host), winner });
                 }
                 std::collections::btree_map::Entry::Vacant(free) => {
-                    free.insert(gateway);
+                    free.insert((gateway, &server.protocol));
                     placed.hosts.push(host);
                 }
             }
@@ -259,18 +277,24 @@ impl GatewayObjects {
 impl ServerLoss<'_> {
     fn reason(&self) -> Reason {
         let PlacedServer { server, .. } = self.of;
-        let (place, port, winner) = (server.place, server.port, &self.winner.name);
+        let (place, port, winner) = (server.place, server.port, self.winner.title());
+        let of_tls = self.of.gateway.ingress.is_some().then(|| place.checked_sub(1));
+        let server = match of_tls {
+            None => format!("spec.servers[{place}]"),
+            Some(None) => "spec.rules".to_owned(),
+            Some(Some(place)) => format!("spec.tls[{place}]"),
+        };
         let (path, text) = match self.host {
             None => (
-                format!("spec.servers[{place}]"),
+                server,
                 format!(
-                    "port {port} is that of Gateway {winner}, which came first and speaks otherwise there"
+                    "port {port} is that of {winner}, which came first and speaks otherwise there"
                 ),
             ),
             Some(ServerHost { host, .. }) => (
-                format!("spec.servers[{place}].hosts"),
+                format!("{server}.hosts"),
                 format!(
-                    "{host} at port {port} belongs to Gateway {winner}, which came first; its other hosts hold"
+                    "{host} at port {port} belongs to {winner}, which came first; its other hosts hold"
                 ),
             ),
         };

@@ -41,6 +41,20 @@ impl HostPattern {
     /// # Errors
     /// What is wrong with it.
     pub fn parse(text: &str, namespace: &str, domain: &str) -> Result<Self, InvalidHost> {
+        let read = Self::written(text)?;
+        Ok(match read.exact() {
+            Some(name) if is_short(name.as_str()) => {
+                Self::Exact(format!("{name}.{namespace}.svc.{domain}").into())
+            }
+            _ => read,
+        })
+    }
+
+    /// Reads a host that is a full name, with a dot or without.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn written(text: &str) -> Result<Self, InvalidHost> {
         if text.is_empty() {
             return Err(InvalidHost::Empty);
         }
@@ -65,10 +79,7 @@ impl HostPattern {
         if !is_name(&text) {
             return Err(InvalidHost::Name);
         }
-        Ok(Self::Exact(match text.contains('.') {
-            true => text.into(),
-            false => format!("{text}.{namespace}.svc.{domain}").into(),
-        }))
+        Ok(Self::Exact(text.into()))
     }
 
     /// A service's own name, which may be a wildcard.
@@ -139,6 +150,11 @@ impl HostPattern {
             Self::Exact(host) | Self::Under(host) => host,
         }
     }
+}
+
+/// Whether it is a name without a dot, which a service may have.
+fn is_short(name: &str) -> bool {
+    !name.contains('.') && name.parse::<std::net::IpAddr>().is_err()
 }
 
 /// A DNS name: labels of letters, digits, `-` and `_`, at most 253 bytes.

@@ -12,16 +12,19 @@ use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
 use super::gateways::GatewayObjects;
 use super::hosts::HostPattern;
+use super::ingress::{Ingress, IngressClass};
+use super::ingresses::IngressObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
+use super::route::RouteOrigin;
 use super::scoped::ScopedInForce;
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
-    CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, ISTIO_NETWORKING,
+    CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
     ISTIO_TELEMETRY, ObjectKey,
 };
 
@@ -47,6 +50,8 @@ enum TrafficKind {
     HttpRoute,
     GrpcRoute,
     ReferenceGrant,
+    Ingress,
+    IngressClass,
 }
 
 impl TrafficKind {
@@ -60,6 +65,8 @@ impl TrafficKind {
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
             (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
             (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
+            (INGRESS_API, "Ingress") => Some(Self::Ingress),
+            (INGRESS_API, "IngressClass") => Some(Self::IngressClass),
             _ => None,
         }
     }
@@ -74,6 +81,8 @@ impl TrafficKind {
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
+            Self::Ingress => "Ingress",
+            Self::IngressClass => "IngressClass",
         }
     }
 
@@ -108,6 +117,14 @@ impl TrafficKind {
                 let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
                 (TrafficObject::GatewayRoute(Arc::new(route)), reasons)
             }
+            Self::Ingress => {
+                let (ingress, reasons) = Ingress::read(meta, object, settings)?;
+                (TrafficObject::Ingress(Arc::new(ingress)), reasons)
+            }
+            Self::IngressClass => {
+                let class = Arc::new(IngressClass::read(meta, object)?);
+                (TrafficObject::IngressClass(class), Vec::new())
+            }
             Self::ReferenceGrant => {
                 let grant = Arc::new(ReferenceGrant::read(&meta, object)?);
                 (TrafficObject::ReferenceGrant(meta, grant), Vec::new())
@@ -127,6 +144,7 @@ pub struct TrafficIndex {
     gateways: GatewayObjects,
     virtual_services: VirtualServiceObjects,
     gateway_routes: GatewayRouteObjects,
+    ingresses: IngressObjects,
     traffic: Traffic,
     /// Of objects that came or changed, what was not yet passed on of what is said of them.
     news: Vec<(ObjectKey, Reason)>,
@@ -144,6 +162,7 @@ impl TrafficIndex {
             gateways: GatewayObjects::default(),
             virtual_services: VirtualServiceObjects::default(),
             gateway_routes: GatewayRouteObjects::default(),
+            ingresses: IngressObjects::default(),
             traffic: Traffic::default(),
             news: Vec::new(),
             heard: false,
@@ -208,7 +227,7 @@ impl TrafficIndex {
         &self.traffic
     }
 
-    /// Has what routes of the Gateway API say together be in force.
+    /// Has what routes of the Gateway API say together be in force, and what Ingresses do.
     fn join_routes(&mut self, changes: &mut TrafficChanges) {
         let exchanges = self.gateway_routes.take_exchanges(&self.settings.domain);
         if exchanges.iter().any(|(before, now)| before.is_none() || now.is_none()) {
@@ -226,36 +245,42 @@ impl TrafficIndex {
             before.into_iter().for_each(|before| self.take_out(&object(before), changes));
             now.into_iter().for_each(|now| self.put_in(object(now), changes));
         }
+        let exchanges = self.ingresses.take_exchanges(&self.settings);
+        let object = TrafficObject::Gateway;
+        for (before, now) in exchanges.gateways {
+            before.into_iter().for_each(|before| self.take_out(&object(before), changes));
+            now.into_iter().for_each(|now| self.put_in(object(now), changes));
+        }
+        let object = TrafficObject::VirtualService;
+        for (before, now) in exchanges.services {
+            before.into_iter().for_each(|before| self.take_out(&object(before), changes));
+            now.into_iter().for_each(|now| self.put_in(object(now), changes));
+        }
     }
 
     /// Takes note of what is to be said of objects for the sake of others.
     fn note_news(&mut self) {
+        // What other controllers make of theirs is no matter here.
+        let Self { news, reports, ingresses, .. } = self;
+        news.retain(|(key, _)| match reports.get(key).and_then(|report| report.in_force()) {
+            Some(TrafficObject::Ingress(ingress)) => ingresses.follows(ingress),
+            _ => true,
+        });
         let news = self.gateways.take_news(&self.traffic.gateways);
         self.news.extend(news.into_iter().map(|(meta, reason)| {
-            let key = ObjectKey {
-                kind: TrafficKind::Gateway.name().into(),
-                group: ISTIO_NETWORKING.into(),
-                namespace: meta.namespace.into(),
-                name: meta.name,
+            let key = match self.traffic.gateways.ingress_of(&meta) {
+                Some(ingress) => key_of(INGRESS_API, TrafficKind::Ingress, ingress.clone()),
+                None => key_of(ISTIO_NETWORKING, TrafficKind::Gateway, meta),
             };
             (key, reason)
         }));
+        let news = self.ingresses.take_news();
+        let all = news.into_iter().map(|(origin, reason)| (key_of_origin(&origin), reason));
+        self.news.extend(all);
         let news =
             self.virtual_services.take_news(&self.traffic.virtual_services, &self.traffic.gateways);
-        self.news.extend(news.into_iter().map(|(origin, reason)| {
-            let (group, kind) = match origin.kind {
-                "http-route" => (GATEWAY_API, TrafficKind::HttpRoute),
-                "grpc-route" => (GATEWAY_API, TrafficKind::GrpcRoute),
-                _ => (ISTIO_NETWORKING, TrafficKind::VirtualService),
-            };
-            let key = ObjectKey {
-                kind: kind.name().into(),
-                group: group.into(),
-                namespace: origin.namespace.into(),
-                name: origin.name,
-            };
-            (key, reason)
-        }));
+        let all = news.into_iter().map(|(origin, reason)| (key_of_origin(&origin), reason));
+        self.news.extend(all);
     }
 
     /// Reads all objects again where settings of the mesh are others now.
@@ -398,6 +423,8 @@ impl TrafficIndex {
             TrafficObject::ReferenceGrant(meta, grant) => {
                 self.gateway_routes.insert_grant(meta, &grant);
             }
+            TrafficObject::Ingress(ingress) => self.ingresses.insert(&ingress),
+            TrafficObject::IngressClass(class) => self.ingresses.insert_class(&class),
         }
     }
 
@@ -433,8 +460,31 @@ impl TrafficIndex {
             }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
             TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),
+            TrafficObject::Ingress(ingress) => self.ingresses.remove(ingress),
+            TrafficObject::IngressClass(class) => self.ingresses.remove_class(class),
         }
     }
+}
+
+fn key_of(group: &str, kind: TrafficKind, meta: ObjectMeta) -> ObjectKey {
+    ObjectKey {
+        kind: kind.name().into(),
+        group: group.into(),
+        namespace: meta.namespace.into(),
+        name: meta.name,
+    }
+}
+
+/// The object that rules come from.
+fn key_of_origin(origin: &RouteOrigin) -> ObjectKey {
+    let (group, kind) = match origin.kind {
+        "http-route" => (GATEWAY_API, TrafficKind::HttpRoute),
+        "grpc-route" => (GATEWAY_API, TrafficKind::GrpcRoute),
+        "ingress" => (INGRESS_API, TrafficKind::Ingress),
+        _ => (ISTIO_NETWORKING, TrafficKind::VirtualService),
+    };
+    let RouteOrigin { namespace, name, .. } = origin.clone();
+    key_of(group, kind, ObjectMeta { created: 0, name, namespace })
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What reading an object depends on besides the object.
 
-use crate::mesh::MeshConfig;
+use crate::mesh::{IngressSettings, MeshConfig};
 use crate::model::Namespace;
 
 /// Settings of the mesh that change what objects mean.
@@ -14,6 +14,8 @@ pub struct KindSettings {
     pub destination_rules_export_to: Vec<String>,
     /// `defaultVirtualServiceExportTo`; empty for everybody.
     pub virtual_services_export_to: Vec<String>,
+    /// Which Ingresses are followed, by whom.
+    pub ingress: IngressSettings,
 }
 
 impl KindSettings {
@@ -24,6 +26,7 @@ impl KindSettings {
             root_namespace: config.root_namespace.as_str().into(),
             destination_rules_export_to: config.default_destination_rule_export_to.clone(),
             virtual_services_export_to: config.default_virtual_service_export_to.clone(),
+            ingress: config.ingress.clone(),
         }
     }
 }

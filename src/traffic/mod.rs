@@ -15,6 +15,8 @@ mod gateway_routes;
 pub mod gateways;
 pub mod hosts;
 pub mod index;
+pub mod ingress;
+pub mod ingresses;
 pub mod kind;
 pub mod object;
 pub mod policy;

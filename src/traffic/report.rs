@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::destination_rule::DestinationRule;
 use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
+use super::ingress::{Ingress, IngressClass};
 use super::object::{ObjectMeta, ObjectState};
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
@@ -29,6 +30,10 @@ pub enum TrafficObject {
     Telemetry(Arc<Telemetry>),
     /// An HTTPRoute or a GRPCRoute.
     GatewayRoute(Arc<GatewayRoute>),
+    /// An Ingress.
+    Ingress(Arc<Ingress>),
+    /// An IngressClass.
+    IngressClass(Arc<IngressClass>),
     /// A ReferenceGrant.
     ReferenceGrant(ObjectMeta, Arc<ReferenceGrant>),
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
+use super::object::ObjectMeta;
 use super::selection::{RuleSelector, Selection};
 use crate::mesh::RetryRule;
 pub(super) use crate::model::is_header_value as is_text;
@@ -46,13 +47,30 @@ impl RouteOrigin {
         match self.kind {
             "http-route" => "HTTPRoute",
             "grpc-route" => "GRPCRoute",
+            "ingress" => "Ingress",
             _ => "VirtualService",
         }
     }
 
-    /// The field of the object that holds its rules for requests.
-    pub fn rules_field(&self) -> &'static str {
-        if self.object_kind() == "VirtualService" { "http" } else { "rules" }
+    /// That of an Ingress.
+    pub fn of_ingress(meta: &ObjectMeta) -> Self {
+        Self {
+            api: "networking.k8s.io/v1",
+            kind: "ingress",
+            namespace: meta.namespace.clone(),
+            name: Arc::clone(&meta.name),
+        }
+    }
+
+    /// Where in the object a rule for requests is.
+    pub fn path_of(&self, place: &RulePlace) -> String {
+        let RulePlace { index, path, .. } = place;
+        match (self.object_kind(), path) {
+            ("VirtualService", _) => format!("spec.http[{index}]"),
+            ("Ingress", Some(path)) => format!("spec.rules[{index}].http.paths[{path}]"),
+            ("Ingress", None) => "spec.defaultBackend".to_owned(),
+            _ => format!("spec.rules[{index}]"),
+        }
     }
 
     /// What access logs and `istioctl` show of a route (Istio, the metadata `istio.config`).
@@ -71,6 +89,8 @@ pub struct RulePlace {
     pub of: Option<Arc<RouteOrigin>>,
     /// Where a rule delegates to it: the place of that one in the object of all these rules.
     pub via: Option<u32>,
+    /// Of an Ingress, its place among the paths of the rule; `None` for what the object has for all other requests.
+    pub path: Option<u32>,
 }
 
 /// What becomes of requests that fit any of some matches.
@@ -191,8 +211,10 @@ pub struct Destination {
     pub index: u32,
     /// The service, in full.
     pub host: Hostname,
-    /// The port; `None` for the only one that the service has, else the listener's.
+    /// The port; `None` for that of [`Self::port_name`], else the only one that the service has, else the listener's.
     pub port: Option<u16>,
+    /// The name of the port, where it is known by that; else empty.
+    pub port_name: Arc<str>,
     /// The subset; empty for none.
     pub subset: Arc<str>,
     /// Its share of the sum.
@@ -400,6 +422,7 @@ impl Destination {
             index: 0,
             host,
             port: None,
+            port_name: Arc::default(),
             subset: Arc::default(),
             weight: 1,
             headers: HeaderChanges::default(),

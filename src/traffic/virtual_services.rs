@@ -17,6 +17,9 @@ use super::virtual_service::{Delegate, VirtualService};
 use crate::codes;
 use crate::model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
 
+/// A service, and the name of a port of it; empty for the only one that it has.
+pub type UnnumberedPort = (Hostname, Arc<str>);
+
 /// A VirtualService with the rules of those that it delegates to.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RoutedService {
@@ -26,8 +29,8 @@ pub struct RoutedService {
     pub http: HttpRoutes,
     /// What its owner should know of its delegates.
     pub reasons: Vec<Reason>,
-    /// Services that its rules name without a port, sorted.
-    portless: Box<[Hostname]>,
+    /// Services that its rules name without the number of a port, each with the name of the port, sorted.
+    portless: Box<[UnnumberedPort]>,
 }
 
 impl RoutedService {
@@ -35,7 +38,8 @@ impl RoutedService {
         let service = Arc::clone(service);
         let mut routed = Self { service, http, reasons, portless: Box::default() };
         let portless = routed.destinations().filter(|to| to.port.is_none());
-        let portless: BTreeSet<_> = portless.map(|to| to.host.clone()).collect();
+        let portless: BTreeSet<_> =
+            portless.map(|to| (to.host.clone(), Arc::clone(&to.port_name))).collect();
         routed.portless = portless.into_iter().collect();
         routed
     }
@@ -51,8 +55,9 @@ impl RoutedService {
         all.filter(|to| !to.invalid)
     }
 
-    /// Services that its rules name without a port: what is sent there goes to the only port that each has.
-    pub fn portless(&self) -> &[Hostname] {
+    /// Services that its rules name without the number of a port: what is sent there goes to the port that is called so,
+    /// else to the only port that each has.
+    pub fn portless(&self) -> &[UnnumberedPort] {
         &self.portless
     }
 
@@ -110,7 +115,11 @@ impl VirtualServices {
 
     /// Services that some rule names without a port.
     pub fn portless(&self) -> impl Iterator<Item = &Hostname> {
-        self.by_host.values().flat_map(|all| all.iter()).flat_map(|routed| &*routed.portless)
+        self.by_host
+            .values()
+            .flat_map(|all| all.iter())
+            .flat_map(|routed| &*routed.portless)
+            .map(|(host, _)| host)
     }
 
     /// The hosts of which requests or connections lead to a service.
@@ -239,7 +248,7 @@ fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(
 }
 
 /// The wildcards that hold a host, or all hosts of another wildcard, the narrowest first.
-fn wider(host: &HostPattern) -> impl Iterator<Item = HostPattern> {
+pub(super) fn wider(host: &HostPattern) -> impl Iterator<Item = HostPattern> {
     let (HostPattern::Exact(text) | HostPattern::Under(text)) = host;
     let text = text.as_str();
     let dots = text.match_indices('.').map(|(at, _)| at).filter(|at| *at != 0);
@@ -423,7 +432,8 @@ fn replace(
                 counts.insert(to.clone(), all);
             }
         };
-        routed.portless.iter().for_each(|to| count_hosts(&mut services.portless, to));
+        let portless: BTreeSet<&Hostname> = routed.portless.iter().map(|(host, _)| host).collect();
+        portless.into_iter().for_each(|to| count_hosts(&mut services.portless, to));
         let destinations: BTreeSet<&Hostname> = routed.destinations().map(|to| &to.host).collect();
         if *is_scoped {
             // They may come into scopes, or be in none any more.

@@ -38,13 +38,18 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
             "security.istio.io/v1"
         }
         "HTTPRoute" | "GRPCRoute" | "ReferenceGrant" => "gateway.networking.k8s.io/v1",
+        "Ingress" => "networking.k8s.io/v1",
         _ => "networking.istio.io/v1",
     };
-    json!({
+    let mut object = json!({
         "apiVersion": version, "kind": kind,
         "metadata": { "namespace": "shop", "name": name, "creationTimestamp": "2026-11-25T00:00:00Z" },
         "spec": spec,
-    })
+    });
+    if kind == "Ingress" && object["spec"]["ingressClassName"].is_null() {
+        object["metadata"]["annotations"] = json!({ "kubernetes.io/ingress.class": "istio" });
+    }
+    object
 }
 
 fn review(object: &Value) -> String {

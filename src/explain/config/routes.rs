@@ -322,7 +322,7 @@ impl ConfigView<'_> {
     }
 
     /// What is wrong with a destination, for whom. `answer` is what becomes of what goes there.
-    fn destination(
+    pub(super) fn destination(
         &self,
         to: &Destination,
         path: String,
@@ -372,7 +372,14 @@ impl ConfigView<'_> {
         };
         let has: Vec<u16> = proxied(service).map(|port| port.number).collect();
         let list = || has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
-        let port = match (to.port, &*has) {
+        let called = |name: &str| proxied(service).find(|port| *port.name == *name);
+        let named = Some(&*to.port_name).filter(|name| !name.is_empty());
+        let number = to.port.or(named.and_then(called).map(|port| port.number));
+        if let (None, Some(name)) = (number, named) {
+            let text = format!("{host} has no port called {name}; it has {}", list());
+            return Some((&codes::DESTINATION_PORT, text));
+        }
+        let port = match (number, &*has) {
             (Some(port), _) if !has.contains(&port) => {
                 let text = format!("{host} has no port {port}; it has {}", list());
                 return Some((&codes::DESTINATION_PORT, text));

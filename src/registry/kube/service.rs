@@ -110,12 +110,12 @@ struct ServiceStatus<'a> {
 #[serde(default)]
 struct LoadBalancer<'a> {
     #[serde(borrow, deserialize_with = "list")]
-    ingress: Vec<Ingress<'a>>,
+    ingress: Vec<LoadBalancerIngress<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
-struct Ingress<'a> {
+struct LoadBalancerIngress<'a> {
     #[serde(borrow)]
     ip: BorrowedText<'a>,
     #[serde(borrow)]
@@ -198,7 +198,7 @@ impl<'a> ProtobufMessage<'a> for LoadBalancer<'a> {
     }
 }
 
-impl<'a> ProtobufMessage<'a> for Ingress<'a> {
+impl<'a> ProtobufMessage<'a> for LoadBalancerIngress<'a> {
     fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => self.ip = value.text()?,

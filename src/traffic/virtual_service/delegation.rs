@@ -52,7 +52,8 @@ impl VirtualService {
                     Some(mut rule) => {
                         let via = Some(one.rule.place.index);
                         let index = its.rule.place.index;
-                        rule.place = RulePlace { index, of: Some(Arc::clone(&origin)), via };
+                        rule.place =
+                            RulePlace { index, of: Some(Arc::clone(&origin)), via, path: None };
                         rules.push(rule);
                     }
                     None => {

@@ -135,15 +135,16 @@ impl RuleName {
         }
     }
 
-    fn at(origin: &RouteOrigin, list: &str, index: u32) -> Self {
-        Self { index: Some(index), path: format!("spec.{list}[{index}]"), ..Self::whole(origin) }
+    fn at(origin: &RouteOrigin, place: &RulePlace) -> Self {
+        Self { index: Some(place.index), path: origin.path_of(place), ..Self::whole(origin) }
     }
 
     fn of(routed: &RoutedService, place: &RulePlace) -> Self {
         let root = &routed.http.origin;
         let origin = place.of.as_deref().unwrap_or(root);
-        let via = place.via.map(|index| Box::new(Self::at(root, root.rules_field(), index)));
-        Self { via, ..Self::at(origin, origin.rules_field(), place.index) }
+        let via = place.via.map(|index| RulePlace { index, ..RulePlace::default() });
+        let via = via.map(|place| Box::new(Self::at(root, &place)));
+        Self { via, ..Self::at(origin, place) }
     }
 }
 
@@ -316,7 +317,9 @@ impl ProxyConfig<'_> {
         let rules = ConnectionRules { context: self.context, class, settings: &settings };
         let decided = rules.deciding(service.hostname(), port, meant.address, chain);
         walk.rule = decided.map(|(routed, list, index)| {
-            RuleName::at(&routed.service.origin, list, u32::try_from(index).unwrap_or(u32::MAX))
+            let name = RuleName::whole(&routed.service.origin);
+            let number = u32::try_from(index).unwrap_or(u32::MAX);
+            RuleName { index: Some(number), path: format!("spec.{list}[{index}]"), ..name }
         });
     }
 

@@ -19,7 +19,7 @@ use crate::traffic::route::{ConnectionMatch, Destination, TcpRule};
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::cds::BLACK_HOLE;
 use crate::xds::generate::class::Class;
-use crate::xds::generate::rds::only_port;
+use crate::xds::generate::rds::unnumbered_port;
 use crate::xds::names::OutboundName;
 
 /// What rules make of connections to a port of a service.
@@ -168,7 +168,8 @@ impl ConnectionRules<'_> {
         port: u16,
     ) -> listener::Filter {
         let number = |to: &Destination| {
-            let only = || only_port(self.context, self.class, &to.host);
+            let named = (&to.host, &*to.port_name);
+            let only = || unnumbered_port(self.context, self.class, named);
             to.port.or_else(only).unwrap_or(port)
         };
         let upstream = |to: &Destination| {

@@ -94,9 +94,9 @@ pub(super) fn list(
     routed: &Arc<RoutedService>,
     kept: &RouteLists,
 ) -> Arc<RouteList> {
-    let only = |host: &Hostname| only_port(context, class, host);
+    let unnumbered = |host: &Hostname, name: &str| unnumbered_port(context, class, (host, name));
     let portless = routed.portless();
-    let ports: Box<[_]> = portless.iter().map(only).collect();
+    let ports: Box<[_]> = portless.iter().map(|(host, name)| unnumbered(host, name)).collect();
     let asks = |is: fn(&SourceMatch) -> bool| routed.sources().any(is);
     let by_namespace = asks(|source| source.namespace.is_some());
     let by_selection = asks(|source| source.labels.is_some());
@@ -108,7 +108,10 @@ pub(super) fn list(
     if !context.traffic.destination_rules.is_empty() {
         for to in routed.http.rules.iter().flat_map(|rule| &rule.destinations) {
             by_rules |= context.traffic.is_by_namespace(to.host.as_str());
-            hashes.push(hash(to, to.port.or_else(|| only(&to.host)).unwrap_or(port)));
+            hashes.push(hash(
+                to,
+                to.port.or_else(|| unnumbered(&to.host, &to.port_name)).unwrap_or(port),
+            ));
         }
     }
     let (by_namespace, by_selection) = (by_namespace || by_rules, by_selection || by_rules);
@@ -134,7 +137,7 @@ pub(super) fn list(
             selection: &class.selection,
             gateway: gateway.map_or(MESH, |name| &**name),
             port,
-            only_port: &only,
+            unnumbered_port: &unnumbered,
             hash_key: &hash,
             retries: retries.as_deref(),
             token_rules,
@@ -144,15 +147,19 @@ pub(super) fn list(
     })
 }
 
-/// The port of a service that has no other, as proxies of the class see it.
-pub(in crate::xds::generate) fn only_port(
+/// The port of a service that is called so, or where no name is given the one beside which there is no other, as proxies
+/// of the class see it.
+pub(in crate::xds::generate) fn unnumbered_port(
     context: &PushContext,
     class: &Class,
-    host: &Hostname,
+    (host, name): (&Hostname, &str),
 ) -> Option<u16> {
     let service = context.service(host.as_str(), &class.namespace)?;
     let ports = service.ports_in(&class.cluster);
     let mut ports = ports.filter(|port| port.protocol != Protocol::Udp);
+    if !name.is_empty() {
+        return ports.find(|port| *port.name == *name).map(|port| port.number);
+    }
     let only = ports.next()?.number;
     ports.next().is_none().then_some(only)
 }

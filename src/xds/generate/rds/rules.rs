@@ -53,8 +53,8 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
     pub(super) gateway: &'a str,
     /// The port that clients mean.
     pub(super) port: u16,
-    /// The port of a service where none is named.
-    pub(super) only_port: &'a dyn Fn(&Hostname) -> Option<u16>,
+    /// The port of a service where no number is given: the one of that name, else the only one.
+    pub(super) unnumbered_port: &'a dyn Fn(&Hostname, &str) -> Option<u16>,
     /// By what of a request the endpoints of a port of a destination are chosen, where that is by a hash.
     pub(super) hash_key: &'a dyn Fn(&Destination, u16) -> Option<HashKey>,
     /// When a request is tried again of which its rule doesn't say that, if the mesh says it.
@@ -213,7 +213,10 @@ fn operation(
         Some(PathMatch::Prefix(path) | PathMatch::Segments(path)) => format!("{path}*"),
     };
     match &*rule.destinations {
-        [only] => format!("{}:{}{path}", only.host, port_of(only, inputs)),
+        [only] => {
+            let port = port_of(only, inputs).unwrap_or(inputs.port);
+            format!("{}:{port}{path}", only.host)
+        }
         _ => format!("{}:{}{path}", rules.origin.name, inputs.port),
     }
 }
@@ -320,18 +323,19 @@ fn redirect_of(redirect: &RedirectRule, listener: u16) -> route::route::Action {
     })
 }
 
-/// The port of a destination: named, else the service's only one, else the listener's.
-fn port_of(destination: &Destination, inputs: RuleInputs<'_>) -> u16 {
-    let only = || (inputs.only_port)(&destination.host);
-    destination.port.or_else(only).unwrap_or(inputs.port)
+/// The port of a destination: its number, else the one that is called so, `None` where there is none; else the service's
+/// only one, else the listener's.
+fn port_of(destination: &Destination, inputs: RuleInputs<'_>) -> Option<u16> {
+    let Destination { host, port_name, .. } = destination;
+    let found = destination.port.or_else(|| (inputs.unnumbered_port)(host, port_name));
+    found.or_else(|| port_name.is_empty().then_some(inputs.port))
 }
 
 fn upstream(destination: &Destination, inputs: RuleInputs<'_>) -> String {
-    if destination.invalid {
-        return NOWHERE.to_owned();
-    }
+    let port = port_of(destination, inputs).filter(|_| !destination.invalid);
+    let Some(port) = port else { return NOWHERE.to_owned() };
     let Destination { host, subset, .. } = destination;
-    let all = OutboundName::sidecar(host.clone(), port_of(destination, inputs));
+    let all = OutboundName::sidecar(host.clone(), port);
     all.of_subset(subset).to_string()
 }
 
@@ -362,7 +366,7 @@ fn forward(
         }
     };
     let usable = rule.destinations.iter().filter(|to| !to.invalid);
-    let hashes = usable.filter_map(|to| (inputs.hash_key)(to, port_of(to, inputs)));
+    let hashes = usable.filter_map(|to| (inputs.hash_key)(to, port_of(to, inputs)?));
     let hash_policy: Vec<_> = hashes.map(hash_policy).collect();
     let timeout = Some(duration(rule.timeout.unwrap_or_default()));
     let mut action = route::RouteAction {

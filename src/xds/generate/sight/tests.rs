@@ -3,6 +3,7 @@
 //! was told of each type that differs, and whether it was told of nothing when nothing differs.
 
 mod gateways;
+mod ingresses;
 mod policies;
 mod rules;
 
@@ -21,8 +22,8 @@ use crate::fixtures::{
 use crate::mesh::MeshConfig;
 use crate::model::{
     ByName, Collection, Definition, Endpoint, ExportTo, GATEWAY_API, GrpcLibrary, Health,
-    ISTIO_NETWORKING, ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey, PodState, Port,
-    Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
+    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey,
+    PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep};
@@ -396,16 +397,22 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         "Gateway",
         "Telemetry",
         "HTTPRoute",
+        "Ingress",
+        "IngressClass",
     ];
     let kind = pick(random, &kinds);
     if matches!(kind, "Sidecar" | "Telemetry") && random.random_ratio(1, 8) {
         namespace = "istio-system";
+    }
+    if kind == "IngressClass" {
+        namespace = "";
     }
     let key = ObjectKey {
         kind: kind.into(),
         group: match kind {
             "Telemetry" => ISTIO_TELEMETRY,
             "HTTPRoute" => GATEWAY_API,
+            "Ingress" | "IngressClass" => INGRESS_API,
             _ => ISTIO_NETWORKING,
         }
         .into(),
@@ -420,6 +427,8 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
             "Gateway" => some_gateway(random),
             "Telemetry" => some_telemetry(random),
             "HTTPRoute" => some_http_route(random),
+            "Ingress" => ingresses::some_ingress(random),
+            "IngressClass" => ingresses::some_class(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
@@ -618,7 +627,11 @@ fn proxies() -> Vec<Proxy> {
         Proxy { grpc: Some(GrpcLibrary { mtls: false }), addresses: at("10.0.0.3"), ..one },
         Proxy {
             kind: ProxyType::Router,
-            labels: labels(&[("app", "gw"), ("gateway.networking.k8s.io/gateway-name", "public")]),
+            labels: labels(&[
+                ("app", "gw"),
+                ("gateway.networking.k8s.io/gateway-name", "public"),
+                ("istio", "ingressgateway"),
+            ]),
             ..sidecar("gw.web", "east")
         },
         Proxy { kind: ProxyType::Router, ..sidecar("other.web", "west") },

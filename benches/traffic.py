@@ -1,0 +1,234 @@
+"""Scenario about traffic configuration: what VirtualServices, Sidecars and a router with very many hosts cost.
+
+The objects are in the config cluster, not in a folder: a folder is left alone for 100 ms after something in it changed.
+"""
+
+import json
+import math
+import re
+import time
+
+from processes import Load, Server, fetch, running, world
+from windows import SIDECAR, of_each, scaled, spent, warmed
+
+NAMESPACES = 20
+# Of each namespace so many objects, each for another service, seen there alone: an edit is for a twentieth of the proxies.
+RULES = 250
+ROUTER_HOSTS, ROUTES_PER_HOST = 2000, 31
+# Share of the services that Sidecars import.
+IMPORTED = 0.05
+# Between two edits, in seconds: none waits for the one before it.
+PERIOD = 0.5
+# The first namespace is called as `xdsload --namespaces` calls it.
+NAMES = ["default", *(f"default-{number}" for number in range(2, NAMESPACES + 1))]
+API = "/apis/networking.istio.io/v1/namespaces"
+
+
+class Objects:
+    """Objects of one kind in the config cluster."""
+
+    def __init__(self, it, plural):
+        self.api, self.plural, self.stored = it.api("config"), plural, []
+        there = {one["metadata"]["name"] for one in self.api.ask("GET", "/api/v1/namespaces")["items"]}
+        for name in sorted(set(NAMES) - there):
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            self.api.ask("POST", "/api/v1/namespaces", body)
+
+    def path(self, body, name=""):
+        return f"{API}/{body['metadata']['namespace']}/{self.plural}{name}"
+
+    def add(self, body):
+        self.stored.append(self.api.ask("POST", self.path(body), body))
+
+    def put(self, place, body):
+        self.stored[place] = self.api.ask("PUT", self.path(body, "/" + body["metadata"]["name"]), body)
+
+    def edit(self, number):
+        """Another timeout in one of them: each time in the next."""
+        place = number * 7919 % len(self.stored)
+        body = json.loads(json.dumps(self.stored[place]))
+        body["spec"]["http"][0]["timeout"] = f"{number % 50 + 5}.5s"
+        self.put(place, body)
+
+    def reorder(self, number):
+        """The same content with its keys the other way round, and another label."""
+        place = number * 7919 % len(self.stored)
+        body = turned(self.stored[place])
+        body["metadata"]["labels"] = {"bench": str(number)}
+        self.put(place, body)
+
+
+def turned(value):
+    if isinstance(value, dict):
+        return {key: turned(value[key]) for key in reversed(value)}
+    return [turned(one) for one in value] if isinstance(value, list) else value
+
+
+def thing(kind, namespace, name, spec):
+    metadata = {"namespace": namespace, "name": name}
+    return {"apiVersion": "networking.istio.io/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def host_of(service):
+    namespace, name = service.split("/")
+    return f"{name}.{namespace}.svc.cluster.local"
+
+
+def rule(namespace, number, service):
+    """A VirtualService for clients of its namespace."""
+    host = host_of(service)
+    to = [{"destination": {"host": host}}]
+    http = [{"match": [{"uri": {"prefix": "/api"}}], "timeout": "3s", "route": to}, {"route": to}]
+    return thing("VirtualService", namespace, f"rule-{number}", {"hosts": [host], "exportTo": ["."], "http": http})
+
+
+def traffic(options, side):
+    if not any("{kubeconfig}" in word for word in side.in_cluster):
+        raise SystemExit("benches/run: traffic: the command of the server has no {kubeconfig}, where the objects are")
+    return ruled(options, side) | scoped(options, side) | router(options, side)
+
+
+def ruled(options, side):
+    """Edits of VirtualServices, beside very many of them; and the start with them."""
+    services, proxies = scaled(options, 1000), scaled(options, 1000)
+    each = min(scaled(options, RULES), services)
+    title = f"{each * NAMESPACES} VirtualServices"
+    with world(options, services, config_cluster=True) as it:
+        before, memory = start(options, side, it)
+        rules = Objects(it, "virtualservices")
+        plain, _ = it.names()
+        for number in range(each * NAMESPACES):
+            service = plain[number // NAMESPACES * 7919 % len(plain)]
+            rules.add(rule(NAMES[number % NAMESPACES], number, service))
+        after, more = start(options, side, it)
+        figures = {
+            f"{title}: first proxy in sync, beyond none, wall s": after - before,
+            f"{title}: Private_Dirty MB beyond none": (more - memory) / 1e6,
+        }
+        with running(warmed(options, it, side)) as server:
+            flags = ("--subscribe", "0.05", "--namespaces", NAMESPACES, *SIDECAR)
+            kinds = {f"{title}, one edit": rules.edit, f"{title}, order and labels alone": rules.reorder}
+            figures |= edited(options, it, server, proxies, flags, kinds)
+    return figures
+
+
+def scoped(options, side):
+    """Proxies of namespaces whose Sidecars import a twentieth of the services, and the same without."""
+    services, proxies = scaled(options, 1000), scaled(options, 1000)
+    figures, found = {}, {}
+    flags = ("--subscribe", "all", "--namespaces", NAMESPACES, *SIDECAR)
+    with world(options, services, config_cluster=True) as it:
+        plain, _ = it.names()
+        for name in ("none", "Sidecars"):
+            if name == "Sidecars":
+                sidecars, share = Objects(it, "sidecars"), max(1, round(services * IMPORTED))
+                for number, namespace in enumerate(NAMES):
+                    own = [plain[(number * share + place) % len(plain)] for place in range(share)]
+                    hosts = [f"*/{host_of(service)}" for service in own]
+                    sidecars.add(thing("Sidecar", namespace, "default", {"egress": [{"hosts": hosts}]}))
+            with running(Server(options, side, it)) as server:
+                with running(Load(options, it, server, 1, *SIDECAR)) as load:
+                    load.in_sync()
+                    alone = server.rested()["dirty"]
+                with running(Load(options, it, server, proxies, *flags)) as load:
+                    load.in_sync()
+                    memory = (server.rested()["dirty"] - alone) / proxies
+                    received = load.end()["sync"]["wireBytes"]["received"] / proxies
+            found[name] = (memory, received)
+            figures[f"Sidecars of 5 %, {name}: Private_Dirty KiB/proxy"] = memory / 1024
+            figures[f"Sidecars of 5 %, {name}: sent kB/proxy"] = received / 1e3
+    (memory, received), (less, fewer) = found["none"], found["Sidecars"]
+    figures["Sidecars of 5 %: memory of a proxy, to none"] = less / memory
+    return figures | {"Sidecars of 5 %: sent to a proxy, to none": fewer / received}
+
+
+def router(options, side):
+    """A router with very many hosts at one port, each of an object of its own."""
+    hosts = scaled(options, ROUTER_HOSTS)
+    title = f"router of {hosts} hosts, {hosts * ROUTES_PER_HOST} routes"
+    with world(options, scaled(options, 1000), config_cluster=True) as it:
+        port = {"number": 80, "name": "http", "protocol": "HTTP"}
+        gateways = Objects(it, "gateways")
+        gateways.add(thing("Gateway", "default", "edge", {"servers": [{"port": port, "hosts": ["*"]}]}))
+        rules = Objects(it, "virtualservices")
+        plain, _ = it.names()
+        for number in range(hosts):
+            to = [{"destination": {"host": host_of(plain[number % len(plain)])}}]
+            paths = [f"/part-{place}" for place in range(ROUTES_PER_HOST - 1)]
+            http = [{"match": [{"uri": {"prefix": path}}], "route": to} for path in paths] + [{"route": to}]
+            spec = {"hosts": [f"host-{number}.example"], "gateways": ["default/edge"], "http": http}
+            rules.add(thing("VirtualService", "default", f"host-{number}", spec))
+        with running(warmed(options, it, side)) as server:
+            flags = ("--node-type", "router", "--routes")
+            return edited(options, it, server, 1, flags, {f"{title}, one edit": rules.edit})
+
+
+def start(options, side, it):
+    """How long it takes a server to tell one proxy everything, and its memory then."""
+    with running(Server(options, side, it)) as server:
+        flags = ("--expect-sync", it.services, "--longest-pause", 0.02)
+        with running(Load(options, it, server, 1, *flags)) as load:
+            load.in_sync()
+        wall = time.monotonic() - server.started
+        return wall, server.rested()["dirty"]
+
+
+def edited(options, it, server, proxies, flags, kinds):
+    """What comes of edits of some kinds: when proxies are told, what they are sent, what it costs."""
+    figures, windows, seconds = {}, {}, options.changes * PERIOD
+    with running(Load(options, it, server, proxies, *flags)) as load:
+        load.in_sync()
+        idle = spent(server, 0, seconds)
+        for name, act in kinds.items():
+            # The first ones fill caches and buffers.
+            for number in range(3):
+                act(1000 + number)
+            server.settle()
+            windows[name], before = load.window(), Heard(server)
+            cost = of_each(server, options.changes, seconds, act, idle)
+            figures |= before.until_now(server, name, options.changes)
+            figures[f"{name}: server CPU ms/change"] = cost * 1e3
+            # What comes until the next kind is nobody's.
+            load.window()
+        report = load.end()
+    for name, window in windows.items():
+        told = report["windows"][window]
+        for kind in ("cds", "eds", "lds", "rds"):
+            figures[f"{name}: {kind} resources/change"] = told["resources"][kind] / options.changes
+        figures[f"{name}: rds B/change"] = told["bytes"]["rds"] / options.changes
+        figures[f"{name}: sent B/change"] = told["wireBytes"]["received"] / options.changes
+    return figures
+
+
+class Heard:
+    """What a server says of the changes that it has heard of; nothing of one that doesn't."""
+
+    def __init__(self, server):
+        self.woken, self.counts = server.metric("strait_streams_woken_total"), responses(server)
+
+    def until_now(self, server, name, changes):
+        if self.woken is None:
+            return {}
+        figures = {f"{name}: streams woken/change": (server.metric("strait_streams_woken_total") - self.woken) / changes}
+        counts = {bound: count - self.counts.get(bound, 0) for bound, count in responses(server).items()}
+        if counts.get(math.inf):
+            figures[f"{name}: heard to told p50, wall ms"] = quantile(counts, 0.5) * 1e3
+            figures[f"{name}: heard to told p99, wall ms"] = quantile(counts, 0.99) * 1e3
+        return figures
+
+
+def responses(server):
+    """How many responses went out so soon after their change was heard, by seconds."""
+    text = fetch(server.admin, "/metrics")[1] if server.admin else ""
+    found = re.findall(r'^strait_propagation_seconds_bucket\{le="([^"]+)"\} (\S+)$', text, re.M)
+    return {float(bound.replace("+Inf", "inf")): float(count) for bound, count in found}
+
+
+def quantile(counts, share):
+    """The value below which that share is; within a bucket as if evenly spread."""
+    wanted, low, before = counts[math.inf] * share, 0.0, 0.0
+    for bound, count in sorted(counts.items()):
+        if count >= wanted:
+            return low if bound == math.inf else low + (bound - low) * (wanted - before) / max(1e-9, count - before)
+        low, before = bound, count
+    return low

@@ -1,0 +1,26 @@
+//! 1066 to 1069: Ingresses of Kubernetes.
+
+use super::code::Code;
+
+codes! {
+    /// Ingress: whose it is.
+    INGRESS_CLASS = "STR1066", "an Ingress of another controller",
+        "Nothing, where that is meant; else name an IngressClass whose controller is istio.io/ingress-controller.", "\
+Followed are Ingresses whose annotation kubernetes.io/ingress.class is ingressClass of the mesh config
+(istio unless said), and those of an IngressClass whose controller is istio.io/ingress-controller. Those
+that name no class are followed where that is the cluster's default class, or where the mesh config has
+ingressControllerMode: DEFAULT. With OFF none is.";
+
+    /// Ingress: spec.rules, spec.defaultBackend, spec.tls.
+    INGRESS_PART = "STR1067", "a part of an Ingress that has no effect",
+        "Correct the field that is named; strait check config says what is served until then.", "\
+Each host, path, backend and entry of tls is read by itself: what can't be followed costs itself, and the
+others hold. Requests to a backend that can't be used are answered 500. An entry of tls needs a
+secretName, of a Secret in the namespace of the routers.";
+
+    /// Ingress: two objects, one path.
+    INGRESS_PATH_TAKEN = "STR1068", "another Ingress has the same path of the same host",
+        "Merge the two, or give one another path.", "\
+All Ingresses of a host are served together: the longest path that fits decides, exact before prefix.
+Of two that are alike the oldest Ingress has it, and in an object the first.";
+}

@@ -1,0 +1,108 @@
+//! Which Ingresses of Kubernetes are followed, and by which routers. (Istio, `MeshConfig.ingressControllerMode`.)
+
+use serde::Deserialize;
+
+use super::yaml::{InvalidYaml, YamlFields};
+
+/// What the mesh config says of Ingresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngressSettings {
+    /// `ingressControllerMode`: which are followed.
+    pub mode: IngressMode,
+    /// `ingressClass`: the class that the annotation `kubernetes.io/ingress.class` names.
+    pub class: String,
+    /// What the label `istio` of the routers is that serve them: `ingressSelector`, or `ingressService` where that is empty;
+    /// never empty.
+    pub selector: String,
+}
+
+/// Which Ingresses are followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum IngressMode {
+    /// None.
+    #[serde(rename = "OFF")]
+    Off,
+    /// Those of the mesh's class, and those of no class.
+    #[serde(rename = "DEFAULT")]
+    Default,
+    /// Those of the mesh's class.
+    #[serde(rename = "STRICT", alias = "UNSPECIFIED")]
+    Strict,
+}
+
+impl IngressMode {
+    /// As the mesh config writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Off => "OFF",
+            Self::Default => "DEFAULT",
+            Self::Strict => "STRICT",
+        }
+    }
+}
+
+impl Default for IngressSettings {
+    fn default() -> Self {
+        Self {
+            mode: IngressMode::Strict,
+            class: "istio".to_owned(),
+            selector: "ingressgateway".to_owned(),
+        }
+    }
+}
+
+impl IngressSettings {
+    /// Those of a mesh config.
+    ///
+    /// # Errors
+    /// The first of its fields that has a wrong type or value.
+    pub(super) fn take(fields: &mut YamlFields) -> Result<Self, InvalidYaml> {
+        let base = Self::default();
+        let service: Option<String> = fields.take("ingressService")?;
+        let service = service.filter(|name| !name.is_empty());
+        let selector = match fields.take::<String>("ingressSelector")? {
+            None => base.selector,
+            Some(selector) if !selector.is_empty() => selector,
+            Some(_) => service.unwrap_or(base.selector),
+        };
+        let class = fields.take("ingressClass")?.filter(|class: &String| !class.is_empty());
+        Ok(Self {
+            mode: fields.take("ingressControllerMode")?.unwrap_or(base.mode),
+            class: class.unwrap_or(base.class),
+            selector,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> IngressSettings {
+        let mut fields = YamlFields::parse(text).expect("YAML");
+        IngressSettings::take(&mut fields).expect("settings")
+    }
+
+    #[test]
+    fn only_ingresses_of_the_class_istio_are_followed_unless_said() {
+        let said = read("");
+        assert_eq!((said.mode, &*said.class), (IngressMode::Strict, "istio"));
+        let said = read("{ingressControllerMode: DEFAULT, ingressClass: edge}");
+        assert_eq!((said.mode, &*said.class), (IngressMode::Default, "edge"));
+        let mut wrong = YamlFields::parse("{ingressControllerMode: SOMETIMES}").expect("YAML");
+        assert!(IngressSettings::take(&mut wrong).is_err());
+    }
+
+    #[test]
+    fn routers_are_found_by_the_selector_and_where_it_is_empty_by_the_service() {
+        for (text, selector) in [
+            ("", "ingressgateway"),
+            ("{ingressService: edge}", "ingressgateway"),
+            ("{ingressSelector: entrance, ingressService: edge}", "entrance"),
+            ("{ingressSelector: '', ingressService: edge}", "edge"),
+            ("{ingressSelector: ''}", "ingressgateway"),
+        ] {
+            assert_eq!(read(text).selector, selector, "{text}");
+        }
+    }
+}
