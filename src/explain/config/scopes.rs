@@ -1,11 +1,12 @@
 //! What becomes of Sidecars and Telemetries.
 
 use super::{ConfigView, Finding};
+use crate::access::PeerMode;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
 use crate::model::{Labels, Namespace, Proxy};
 use crate::traffic::Reason;
-use crate::traffic::sidecar::Sidecar;
+use crate::traffic::sidecar::{Sidecar, SidecarIngress};
 use crate::traffic::telemetry::Telemetry;
 
 impl ConfigView<'_> {
@@ -26,7 +27,36 @@ impl ConfigView<'_> {
             let followed = sidecars.scope(namespace, selection).sidecar();
             followed.is_some_and(|followed| followed.meta == sidecar.meta)
         });
-        Finding { proxies, ..Finding::default() }
+        Finding { proxies, reasons: self.tls_at_mtls(sidecar), ..Finding::default() }
+    }
+
+    /// TLS of ports that take mTLS at some proxy that follows the Sidecar.
+    fn tls_at_mtls(&self, sidecar: &Sidecar) -> Vec<Reason> {
+        let ingress = sidecar.ingress.iter().flatten();
+        let with_tls: Vec<_> = ingress.filter(|one| one.tls.is_some()).collect();
+        if with_tls.is_empty() {
+            return Vec::new();
+        }
+        let sidecars = &self.context.traffic.sidecars;
+        let follows = |proxy: &&&Proxy| {
+            let selection = self.context.selection(proxy);
+            let followed = sidecars.scope(proxy.namespace(), &selection).sidecar();
+            followed.is_some_and(|followed| followed.meta == sidecar.meta)
+        };
+        let takes_mtls = |port: u16| {
+            let mut following = self.clients.proxies().iter().filter(follows);
+            following.any(|proxy| {
+                let modes = self.context.access_of(proxy).modes;
+                modes.of_port(port).mode != PeerMode::Disable
+            })
+        };
+        let without = with_tls.into_iter().filter(|one| takes_mtls(one.port.number));
+        let reason = |one: &SidecarIngress| {
+            let path = format!("spec.ingress[{}].tls", one.index);
+            let text = format!("port {} takes mTLS of the mesh, and so no other", one.port.number);
+            Reason::lost(&codes::SIDECAR_INGRESS_TLS, path, text)
+        };
+        without.map(reason).collect()
     }
 
     /// A Telemetry is in force for those that it says something to: proxies of its namespace, or of all.

@@ -18,6 +18,7 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub(super) use self::inbound::apart_name;
 pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
@@ -50,12 +51,13 @@ pub(super) fn pods(
     outbound::pods(context, &settings, view, addresses, shared, keep)
 }
 
-/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
+/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves, and those of ports
+/// at which its Sidecar has it listen itself.
 pub(super) fn inbound(
     context: &PushContext,
     proxy: &Proxy,
     targets: &[InboundTarget<'_>],
-) -> Option<Resource> {
+) -> Vec<Resource> {
     let settings = serving(context, proxy);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
     let clients = trust_domains_of_clients(context);
@@ -68,7 +70,9 @@ pub(super) fn inbound(
         modes: &access.modes,
         filters: &filters,
     };
-    inbound::listener(&settings, families, workload, targets)
+    let mut all = inbound::apart(&settings, proxy, workload, targets);
+    all.extend(inbound::listener(&settings, families, workload, targets));
+    all
 }
 
 /// The listeners of a router that is no east-west gateway.

@@ -10,7 +10,9 @@ use crate::push::PushContext;
 use crate::traffic::Selection;
 use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
 use crate::traffic::telemetry::{CallEnd, WrittenLog};
+use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::generate::class::Class;
+use crate::xds::names::OutboundName;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
 /// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
@@ -21,6 +23,8 @@ pub(super) const MESH_ALPN: [&str; 5] =
 pub(in crate::xds::generate) struct TrafficSettings {
     /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
     pub(in crate::xds::generate) outbound_any: bool,
+    /// The upstream cluster that such connections go to where that isn't the one that leads to where the client means.
+    pub(in crate::xds::generate) egress_proxy: Option<String>,
     /// What is written of requests and connections.
     pub(super) logs: Arc<[WrittenLog]>,
     /// Where a sidecar's redirected outbound connections arrive.
@@ -39,12 +43,19 @@ impl TrafficSettings {
         let of = (&class.namespace, &class.selection);
         let settings = Self::of(&context.mesh).logging(context, of, CallEnd::Client);
         let scope = context.traffic.scope(&class.namespace, &class.selection);
-        match scope.sidecar().and_then(|sidecar| sidecar.outbound) {
-            Some(policy) => {
-                Self { outbound_any: policy == OutboundTrafficPolicy::AllowAny, ..settings }
-            }
-            None => settings,
-        }
+        let Some(sidecar) = scope.sidecar() else { return settings };
+        let Some(policy) = sidecar.outbound else { return settings };
+        let egress_proxy = sidecar.egress_proxy.as_ref().map(|proxy| {
+            let all = OutboundName::sidecar(proxy.host.clone(), proxy.port);
+            all.of_subset(&proxy.subset).to_string()
+        });
+        let outbound_any = policy == OutboundTrafficPolicy::AllowAny;
+        Self { outbound_any, egress_proxy, ..settings }
+    }
+
+    /// The upstream cluster that takes what the mesh doesn't know; `None` where that may not pass.
+    pub(in crate::xds::generate) fn to_unknown(&self) -> Option<&str> {
+        self.outbound_any.then(|| self.egress_proxy.as_deref().unwrap_or(PASSTHROUGH))
     }
 
     /// With the logs that a proxy of that namespace and selection writes at this end of calls.
@@ -62,6 +73,7 @@ impl TrafficSettings {
     pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
+            egress_proxy: None,
             logs: Arc::default(),
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,

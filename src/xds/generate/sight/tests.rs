@@ -338,12 +338,37 @@ fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
     if random.random_ratio(1, 3) {
         egress.push(own);
     }
+    // All but the oldest service of such a port are told of in vain, so that this is rare.
+    if random.random_ratio(1, 12) {
+        let port = pick(random, &[7000, 8080]);
+        egress.push(serde_json::json!({
+            "port": { "number": port }, "captureMode": "NONE", "hosts": ["shop/*"],
+        }));
+    }
     let mut spec = serde_json::json!({ "egress": egress });
+    if random.random_ratio(1, 4) {
+        let protocol = pick(random, &["HTTP", "TCP", ""]);
+        let endpoint = pick(random, &["127.0.0.1:9000", "0.0.0.0:9000"]);
+        let mode = pick(random, &["DEFAULT", "NONE"]);
+        spec["ingress"] = serde_json::json!([
+            { "port": { "number": 8080, "protocol": protocol }, "defaultEndpoint": endpoint,
+                "captureMode": mode },
+        ]);
+    }
+    if random.random_ratio(1, 4) {
+        spec["inboundConnectionPool"] =
+            serde_json::json!({ "tcp": { "maxConnections": random.random_range(1..3) } });
+    }
     if random.random_ratio(1, 3) {
         spec["workloadSelector"] = serde_json::json!({ "labels": { "app": "a" } });
     }
     if random.random_ratio(1, 3) {
         spec["outboundTrafficPolicy"] = serde_json::json!({ "mode": "REGISTRY_ONLY" });
+    } else if random.random_ratio(1, 3) {
+        spec["outboundTrafficPolicy"] = serde_json::json!({ "mode": "ALLOW_ANY", "egressProxy": {
+            "host": pick(random, &["a.shop.svc.cluster.local", "ext.example"]),
+            "port": { "number": 80 },
+        } });
     }
     spec
 }

@@ -2,6 +2,7 @@
 
 mod policies;
 mod rules;
+mod sidecars;
 
 use std::io::Write;
 use std::net::TcpListener;
