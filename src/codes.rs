@@ -10,6 +10,7 @@
 mod code;
 mod access;
 mod agent;
+mod envoy_filters;
 mod injection;
 mod members;
 mod networks;
@@ -21,6 +22,7 @@ mod traffic;
 pub use self::access::*;
 pub use self::agent::*;
 pub use self::code::Code;
+pub use self::envoy_filters::*;
 pub use self::injection::*;
 pub use self::members::*;
 pub use self::networks::*;
@@ -29,7 +31,7 @@ pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 10] = [
+static GROUPS: [&[&Code]; 11] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -39,6 +41,7 @@ static GROUPS: [&[&Code]; 10] = [
     traffic::CODES,
     routes::CODES,
     sidecars::CODES,
+    envoy_filters::CODES,
     objects::CODES,
 ];
 

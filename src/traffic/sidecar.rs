@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
-use self::egress::RawEgressProxy;
 pub use self::egress::{EgressAddress, EgressProxy};
+use self::egress::{RawEgressProxy, RawListenerPort};
 use self::ingress::RawIngressListener;
 pub use self::ingress::{IngressAddress, IngressTls, SidecarIngress, WorkloadBackend};
 use super::changes::TrafficChanges;
@@ -88,14 +88,6 @@ struct RawEgressListener {
     bind: String,
     capture_mode: Option<String>,
     hosts: Vec<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawListenerPort {
-    number: u32,
-    name: String,
-    protocol: String,
 }
 
 #[derive(Deserialize, Default)]

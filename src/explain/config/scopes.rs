@@ -1,4 +1,4 @@
-//! What becomes of Sidecars and Telemetries.
+//! What becomes of Sidecars, Telemetries and EnvoyFilters.
 
 use super::{ConfigView, Finding};
 use crate::access::PeerMode;
@@ -6,6 +6,7 @@ use crate::codes;
 use crate::explain::standing::ObjectStanding;
 use crate::model::{Labels, Namespace, Proxy};
 use crate::traffic::Reason;
+use crate::traffic::envoy_filter::EnvoyFilter;
 use crate::traffic::sidecar::{Sidecar, SidecarIngress};
 use crate::traffic::telemetry::Telemetry;
 
@@ -85,6 +86,30 @@ impl ConfigView<'_> {
         };
         let proxies = self.clients.proxies().iter().filter(holds).count();
         Finding { reasons: reasons.collect(), proxies, standing: None }
+    }
+
+    /// An EnvoyFilter is in force for those whose filters it is among.
+    pub(super) fn envoy_filter(&self, filter: &EnvoyFilter) -> Finding {
+        let filters = &self.context.traffic.envoy_filters;
+        let meta = &filter.meta;
+        if filter.is_empty() {
+            let text = "it has no patch that is followed";
+            return Finding::unused(&codes::ENVOY_FILTER_FIELD, "spec.configPatches", text);
+        }
+        let is_of_all = meta.namespace.as_str() == self.context.mesh.root_namespace;
+        if let Some(labels) = filter.selector.as_ref().filter(|_| !is_of_all)
+            && let Some(finding) =
+                self.selects_nobody(labels, &meta.namespace, "spec.workloadSelector")
+        {
+            return finding;
+        }
+        let holds = |proxy: &&&Proxy| {
+            let selection = self.context.selection(proxy);
+            let all = filters.of_proxy(proxy.namespace(), &selection);
+            all.iter().any(|one| one.meta == *meta)
+        };
+        let proxies = self.clients.proxies().iter().filter(holds).count();
+        Finding { proxies, ..Finding::default() }
     }
 
     /// What is said of an object whose labels no workload carries.

@@ -31,6 +31,15 @@ pub struct EgressProxy {
     pub subset: Arc<str>,
 }
 
+/// The port of a listener, as it is written.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct RawListenerPort {
+    pub(super) number: u32,
+    pub(super) name: String,
+    pub(super) protocol: String,
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawEgressProxy {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::RawListenerPort;
+use super::egress::RawListenerPort;
 use crate::codes;
 use crate::model::{Port, Protocol, TargetPort};
 use crate::traffic::object::Reason;
@@ -87,7 +87,7 @@ struct RawIngressTls {
 }
 
 /// What is wrong with one, and in which field; such a listener is left out.
-type Fault = (&'static str, String);
+type IngressFault = (&'static str, String);
 
 /// Reads the listeners of an object. One that can't be read is left out, and costs no other.
 pub(super) fn read(raw: Vec<RawIngressListener>, reasons: &mut Vec<Reason>) -> Vec<SidecarIngress> {
@@ -118,7 +118,7 @@ impl SidecarIngress {
         index: usize,
         path: &str,
         reasons: &mut Vec<Reason>,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, IngressFault> {
         let port = raw.port.read()?;
         let backend = WorkloadBackend::read(&raw.default_endpoint)
             .map_err(|fact| ("defaultEndpoint", fact))?;
@@ -157,7 +157,7 @@ impl SidecarIngress {
 
 impl RawListenerPort {
     /// The port of a listener.
-    fn read(&self) -> Result<Port, Fault> {
+    fn read(&self) -> Result<Port, IngressFault> {
         let number = u16::try_from(self.number).ok().filter(|number| *number != 0);
         let number =
             number.ok_or_else(|| ("port.number", format!("{} is no port", self.number)))?;
@@ -202,7 +202,7 @@ impl WorkloadBackend {
 }
 
 impl RawIngressTls {
-    fn read(self) -> Result<IngressTls, Fault> {
+    fn read(self) -> Result<IngressTls, IngressFault> {
         let is_mutual = match &*self.mode {
             "SIMPLE" => false,
             "MUTUAL" => true,

@@ -41,6 +41,10 @@ pub(super) const SOCKET_MATCH: &str = "envoy.transport_socket_match";
 /// See [`SOCKET_MATCH`].
 pub(super) const TLS_MODE: &str = "tlsMode";
 
+/// The source address of connections from a sidecar to its own workload: a sidecar's redirection
+/// rules leave it alone (Istio's convention).
+const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
+
 /// How many requests a connection carries that may lead to a gateway. A gateway forwards connections,
 /// so the pods behind it share the load by these; each costs a handshake, which this many requests
 /// pay for together. (docs/decisions/0008-short-connections-across-networks.md)
@@ -516,12 +520,32 @@ pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
         typed_extension_protocol_options: protocol_options(Protocol::Auto),
         ..original_destination(context, PASSTHROUGH.into())
     };
-    let inbound = inbound::to_own_workload(context, INBOUND_PASSTHROUGH.into(), ipv4);
+    let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), ipv4);
     vec![
         encode(BLACK_HOLE, &black_hole),
         encode(PASSTHROUGH, &passthrough),
         encode(INBOUND_PASSTHROUGH, &inbound),
     ]
+}
+
+/// Leads to where the client was going, in the workload itself.
+fn to_own_workload(context: &PushContext, name: String, ipv4: bool) -> cluster::Cluster {
+    cluster::Cluster {
+        typed_extension_protocol_options: protocol_options(Protocol::Auto),
+        upstream_bind_config: Some(from_inbound(ipv4)),
+        ..original_destination(context, name)
+    }
+}
+
+/// Has connections leave from the address that redirection leaves alone.
+fn from_inbound(ipv4: bool) -> core::BindConfig {
+    let [v4, v6] = INBOUND_SOURCE;
+    let source = core::SocketAddress {
+        address: if ipv4 { v4 } else { v6 }.into(),
+        port_specifier: Some(core::socket_address::PortSpecifier::PortValue(0)),
+        ..Default::default()
+    };
+    core::BindConfig { source_address: Some(source), ..Default::default() }
 }
 
 fn original_destination(context: &PushContext, name: String) -> cluster::Cluster {

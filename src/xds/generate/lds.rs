@@ -29,12 +29,13 @@ use super::class::Class;
 use super::ingress::IngressOutline;
 use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};
-use crate::model::Proxy;
+use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::authorizers::Authorizers;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
+use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::telemetry::CallEnd;
 use crate::xds::resource::Resource;
 
@@ -47,7 +48,9 @@ pub(super) fn pods(
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
     let of = (&view.namespace, &view.selection);
-    let settings = TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Client);
+    let settings = TrafficSettings::of(&context.mesh)
+        .logging(context, of, CallEnd::Client)
+        .filtering(context, of, PatchPlace::Outbound);
     outbound::pods(context, &settings, view, addresses, shared, keep)
 }
 
@@ -95,7 +98,13 @@ pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class
 /// What holds where a proxy takes calls.
 fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     let of = (proxy.namespace(), &context.selection(proxy));
-    TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Server)
+    let place = match proxy.kind {
+        ProxyType::Sidecar => PatchPlace::Inbound,
+        ProxyType::Router => PatchPlace::Gateway,
+    };
+    TrafficSettings::of(&context.mesh)
+        .logging(context, of, CallEnd::Server)
+        .filtering(context, of, place)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.

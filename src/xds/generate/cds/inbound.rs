@@ -8,8 +8,8 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 
 use super::{
-    encode, given_endpoint, limited_options, original_destination, policy, protocol_options,
-    socket_address,
+    encode, from_inbound, given_endpoint, limited_options, policy, protocol_options,
+    socket_address, to_own_workload,
 };
 use crate::model::{Protocol, Proxy};
 use crate::push::PushContext;
@@ -17,10 +17,6 @@ use crate::push::proxy::InboundTarget;
 use crate::traffic::policy::{PoolLimits, ResolvedPolicy};
 use crate::traffic::sidecar::WorkloadBackend;
 use crate::xds::resource::Resource;
-
-/// The source address of connections from a sidecar to its own workload: a sidecar's redirection
-/// rules leave it alone (Istio's convention).
-const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
 
 /// The name of the upstream cluster that leads to a port of the proxy's own workload.
 pub(in crate::xds::generate) fn inbound_name(target: u16) -> String {
@@ -63,26 +59,6 @@ pub(in crate::xds::generate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPol
 /// What the client spoke is spoken on: HTTP/1.1 and h2c arrive on one port.
 fn spoken_on(protocol: Protocol) -> Protocol {
     if protocol == Protocol::Http { Protocol::Auto } else { protocol }
-}
-
-/// Leads to where the client was going, in the workload itself.
-pub(super) fn to_own_workload(context: &PushContext, name: String, ipv4: bool) -> cluster::Cluster {
-    cluster::Cluster {
-        typed_extension_protocol_options: protocol_options(Protocol::Auto),
-        upstream_bind_config: Some(from_inbound(ipv4)),
-        ..original_destination(context, name)
-    }
-}
-
-/// Has connections leave from the address that redirection leaves alone.
-fn from_inbound(ipv4: bool) -> core::BindConfig {
-    let [v4, v6] = INBOUND_SOURCE;
-    let source = core::SocketAddress {
-        address: if ipv4 { v4 } else { v6 }.into(),
-        port_specifier: Some(core::socket_address::PortSpecifier::PortValue(0)),
-        ..Default::default()
-    };
-    core::BindConfig { source_address: Some(source), ..Default::default() }
 }
 
 /// Has the cluster lead to one place of the pod, where its Sidecar names one.

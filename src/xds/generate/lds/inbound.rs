@@ -94,6 +94,7 @@ pub(super) fn listener(
         mtls,
         filters,
         port,
+        arrives_at: port,
         name: port.map_or(NAME.into(), |port| port.to_string()),
         upstream: INBOUND_PASSTHROUGH.into(),
         virtual_host: "inbound|http|0".into(),
@@ -283,6 +284,8 @@ struct Inbound<'a> {
     mtls: &'a TransportSocket,
     filters: &'a AccessFilters,
     port: Option<u16>,
+    /// The port that its clients mean, if it is one.
+    arrives_at: Option<u16>,
     /// Names the chains.
     name: String,
     upstream: String,
@@ -307,6 +310,7 @@ impl<'a> Inbound<'a> {
             mtls,
             filters,
             port: Some(target.target),
+            arrives_at: Some(target.target),
             name: target.target.to_string(),
             upstream: inbound_name(target.target),
             virtual_host: format!("inbound|http|{}", target.port.number),
@@ -373,6 +377,7 @@ impl<'a> Inbound<'a> {
         };
         let manager = Http {
             stat_prefix: format!("inbound_{}", self.name),
+            port: self.arrives_at,
             routes: RouteSpecifier::RouteConfig(routes),
             grpc_web: self.grpc_web,
             routed: false,

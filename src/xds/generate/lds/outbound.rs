@@ -166,7 +166,8 @@ pub(super) fn pods(
         let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved("", port.number)));
         let limits = limits.unwrap_or_default();
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
-        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs);
+        let filters = Arc::clone(&settings.filters);
+        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, filters);
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits);
@@ -237,6 +238,7 @@ impl AnyAddress<'_> {
         let name = name(*wildcards.first()?, port);
         let manager = Http {
             stat_prefix: format!("outbound_{name}"),
+            port: Some(port),
             routes: routes_named(port.to_string()),
             grpc_web: self.grpc_web,
             routed: true,
@@ -356,6 +358,7 @@ impl<'a> PlacedPort<'a> {
             let name = name(address, number);
             let manager = Http {
                 stat_prefix: format!("outbound_{name}"),
+                port: Some(number),
                 routes: routes_named(number.to_string()),
                 grpc_web: self.grpc_web,
                 routed: true,
@@ -438,6 +441,7 @@ fn one_service(
 ) -> HttpConnectionManager {
     Http {
         stat_prefix: format!("outbound_{listener}"),
+        port: Some(port.number),
         routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
         grpc_web: port.protocol == Protocol::GrpcWeb,
         routed: true,

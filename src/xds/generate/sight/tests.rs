@@ -388,6 +388,31 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
     spec
 }
 
+/// A filter first or last, for some places, ports and workloads.
+fn some_envoy_filter(random: &mut StdRng) -> serde_json::Value {
+    let context = pick(random, &["ANY", "SIDECAR_INBOUND", "SIDECAR_OUTBOUND", "GATEWAY"]);
+    let mut matches = serde_json::json!({ "context": context });
+    // Who has nothing at the port is told of it in vain, so that this is rare.
+    if random.random_ratio(1, 6) {
+        matches["listener"] = serde_json::json!({ "portNumber": pick(random, &[80, 8080, 7000]) });
+    }
+    let patch = serde_json::json!({
+        "operation": "INSERT_FIRST",
+        "value": { "name": pick(random, &["one", "two"]), "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+            "max_request_bytes": random.random_range(1..4),
+        } },
+    });
+    let patch = serde_json::json!({ "applyTo": "HTTP_FILTER", "match": matches, "patch": patch });
+    let mut spec =
+        serde_json::json!({ "configPatches": [patch], "priority": random.random_range(-1..2) });
+    if random.random_ratio(1, 3) {
+        let app = pick(random, &["a", "gw", "db"]);
+        spec["workloadSelector"] = serde_json::json!({ "labels": { "app": app } });
+    }
+    spec
+}
+
 /// One rule comes, changes or goes.
 fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
     let (mut namespace, name) = (pick(random, &NAMESPACES), pick(random, &["one", "two"]));
@@ -399,9 +424,10 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         "Sidecar",
         "Gateway",
         "Telemetry",
+        "EnvoyFilter",
     ];
     let kind = pick(random, &kinds);
-    if matches!(kind, "Sidecar" | "Telemetry") && random.random_ratio(1, 8) {
+    if matches!(kind, "Sidecar" | "Telemetry" | "EnvoyFilter") && random.random_ratio(1, 8) {
         namespace = "istio-system";
     }
     let key = ObjectKey {
@@ -417,6 +443,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
             "Sidecar" => some_sidecar(random),
             "Gateway" => some_gateway(random),
             "Telemetry" => some_telemetry(random),
+            "EnvoyFilter" => some_envoy_filter(random),
             _ => some_destination_rule(random),
         };
         let object = serde_json::json!({ "spec": spec });
@@ -771,8 +798,8 @@ fn who_is_told_is_who_sees_a_difference() {
     // who may have seen one that has another rank among its rivals now. Addresses and ages are few here, so that
     // this happens at all.
     assert!(count.told > 1000 && count.steps > 4 * count.told / 3, "{count:?}");
-    // Rules are in most of these versions, and what they say of a service may not matter to a client.
-    assert!(count.in_vain * 5 < count.told, "{count:?}");
+    // Rules are in most of these versions, and what they say of a service, or of a port, may not matter to a client.
+    assert!(count.in_vain * 4 < count.told, "{count:?}");
     assert!(count.behind_ports > 5, "{count:?}");
 }
 

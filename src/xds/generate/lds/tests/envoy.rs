@@ -1,5 +1,6 @@
 //! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
 
+mod filters;
 mod policies;
 mod rules;
 mod sidecars;

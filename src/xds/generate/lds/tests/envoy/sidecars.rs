@@ -46,6 +46,9 @@ fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
 
 /// Puts the routes into a listener whose only chain asks for them.
 fn with_routes(context: &Arc<PushContext>, mut listener: Value) -> Value {
+    if listener["default_filter_chain"].is_null() {
+        return listener;
+    }
     let config = &mut listener["default_filter_chain"]["filters"][0]["typed_config"];
     if let Some(name) = config["rds"]["route_config_name"].as_str().map(str::to_owned) {
         config["route_config"] = route(context, &client(), &name);
