@@ -4,7 +4,7 @@ use super::code::Code;
 
 codes! {
     /// A patch of something else, somewhere else, or of another kind.
-    ENVOY_FILTER_FIELD = "STR1070", "a part of an EnvoyFilter that is not followed",
+    ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter that is not followed",
         "Do what the reason names instead, or put the filter first or before the router (docs/guide/traffic.md).", "\
 Of an EnvoyFilter the patches of HTTP filters are followed that put one first (INSERT_FIRST) or right before
 the router (INSERT_BEFORE), by context and port of the listener. Each patch is taken by itself: the others
@@ -12,7 +12,7 @@ of the object hold. Other patches name parts of what Strait makes, which are no 
 its versions.";
 
     /// A filter that Envoys refuse, or that is not among those that are followed.
-    ENVOY_FILTER_VALUE = "STR1071", "a filter of an EnvoyFilter that is not put in",
+    ENVOY_FILTER_VALUE = "STR1077", "a filter of an EnvoyFilter that is not put in",
         "Mend the field that is named; docs/guide/traffic.md lists the filters that are followed.", "\
 An Envoy that refuses one filter refuses the whole listener, and a new pod has none then. So only filters
 are put in that every Envoy has and that none refuses: each is held to the rules of Envoy's API, and to what

@@ -55,81 +55,81 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
     let cases = [
         (
             with("applyTo", json!("CLUSTER")),
-            "STR1070 .applyTo: \"CLUSTER\" is not patched, HTTP_FILTER is; a DestinationRule",
+            "STR1076 .applyTo: \"CLUSTER\" is not patched, HTTP_FILTER is; a DestinationRule",
         ),
         (
             with("applyTo", json!("HTTP_ROUTE")),
-            "STR1070 .applyTo: \"HTTP_ROUTE\" is not patched, HTTP_FILTER is; a VirtualService",
+            "STR1076 .applyTo: \"HTTP_ROUTE\" is not patched, HTTP_FILTER is; a VirtualService",
         ),
-        (with("applyTo", json!(7)), "STR1070 .applyTo: \"\" is not patched"),
-        (with("match", json!({ "context": "EVERYWHERE" })), "STR1070 .match.context: "),
+        (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not patched"),
+        (with("match", json!({ "context": "EVERYWHERE" })), "STR1076 .match.context: "),
         (
             with("match", json!({ "proxy": { "proxyVersion": "^1" } })),
-            "STR1070 .match.proxy: proxy is not followed",
+            "STR1076 .match.proxy: proxy is not followed",
         ),
         (
             with("match", json!({ "routeConfiguration": { "name": "80" } })),
-            "STR1070 .match.routeConfiguration: ",
+            "STR1076 .match.routeConfiguration: ",
         ),
         (
             with("match", json!({ "listener": { "name": "virtualInbound" } })),
-            "STR1070 .match.listener.name: name is not followed; name its port",
+            "STR1076 .match.listener.name: name is not followed; name its port",
         ),
         (
             with("match", json!({ "listener": { "portNumber": 70000 } })),
-            "STR1070 .match.listener.portNumber: 70000 is no port",
+            "STR1076 .match.listener.portNumber: 70000 is no port",
         ),
         (
             with("match", json!({ "listener": { "filterChain": { "sni": "a" } } })),
-            "STR1070 .match.listener.filterChain.sni: ",
+            "STR1076 .match.listener.filterChain.sni: ",
         ),
         (
             with(
                 "match",
                 json!({ "listener": { "filterChain": { "filter": { "name": "envoy.filters.network.tcp_proxy" } } } }),
             ),
-            "STR1070 .match.listener.filterChain.filter.name: ",
+            "STR1076 .match.listener.filterChain.filter.name: ",
         ),
         (
             with(
                 "match",
                 json!({ "listener": { "filterChain": { "filter": { "subFilter": { "name": "envoy.filters.http.cors" } } } } }),
             ),
-            "STR1070 .match.listener.filterChain.filter.subFilter.name: ",
+            "STR1076 .match.listener.filterChain.filter.subFilter.name: ",
         ),
-        (with("match", json!([])), "STR1070 .match: it is no object"),
+        (with("match", json!([])), "STR1076 .match: it is no object"),
         (
             with("patch/operation", json!("MERGE")),
-            "STR1070 .patch.operation: \"MERGE\" is not followed",
+            "STR1076 .patch.operation: \"MERGE\" is not followed",
         ),
-        (with("patch/operation", json!("INSERT_AFTER")), "STR1070 .patch.operation: "),
-        (with("patch/filterClass", json!("AUTHN")), "STR1070 .patch.filterClass: "),
-        (with("patch/value", json!(null)), "STR1071 .patch.value: it is no filter"),
-        (with("patch/value/name", json!("")), "STR1071 .patch.value.name: "),
+        (with("patch/operation", json!("INSERT_AFTER")), "STR1076 .patch.operation: "),
+        (with("patch/filterClass", json!("AUTHN")), "STR1076 .patch.filterClass: "),
+        (with("patch/value", json!(null)), "STR1077 .patch.value: it is no filter"),
+        (with("patch/value/name", json!("")), "STR1077 .patch.value.name: "),
         (
             with("patch/value/config_discovery", json!({})),
-            "STR1071 .patch.value.config_discovery: ",
+            "STR1077 .patch.value.config_discovery: ",
         ),
         (
             with("patch/value/typed_config", json!({})),
-            "STR1071 .patch.value.typed_config: it has no @type",
+            "STR1077 .patch.value.typed_config: it has no @type",
         ),
         (
             with("patch/value/typed_config/max_bytes", json!(1)),
-            "STR1071 .patch.value.typed_config: ",
+            "STR1077 .patch.value.typed_config: ",
         ),
         (
             with("patch/value/typed_config/maxRequestBytes", json!(0)),
-            "STR1071 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is outside what it may be",
+            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is outside what it may be",
         ),
         (
             with(
                 "patch/value/typed_config",
                 json!({ "@type": "x/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication" }),
             ),
-            "STR1071 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is none of the filters that are followed; write a RequestAuthentication",
+            "STR1077 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is none of the filters that are followed; write a RequestAuthentication",
         ),
-        (json!("nothing"), "STR1070 .applyTo: "),
+        (json!("nothing"), "STR1076 .applyTo: "),
     ];
     for (bad, wanted) in cases {
         let said = said(bad);
@@ -229,7 +229,7 @@ fn filter_that_envoys_would_refuse_is_left_out() {
     ];
     for (kind, config, wanted) in cases {
         let said = said(configured(kind, config));
-        let wanted = format!("STR1071 .patch.value.typed_config{wanted}");
+        let wanted = format!("STR1077 .patch.value.typed_config{wanted}");
         assert!(said.starts_with(&wanted), "{said}\nis not\n{wanted}");
     }
 }

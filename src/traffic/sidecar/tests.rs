@@ -199,42 +199,42 @@ fn said(spec: &Value) -> Vec<String> {
 fn ingress_listener_that_cannot_be_read_costs_only_itself() {
     let good = json!({ "port": { "number": 9080, "protocol": "HTTP" }, "defaultEndpoint": "127.0.0.1:8080" });
     let cases = [
-        (json!({ "port": { "number": 0 } }), "STR1066 spec.ingress[1].port.number"),
-        (json!({ "port": { "number": 70000 } }), "STR1066 spec.ingress[1].port.number"),
+        (json!({ "port": { "number": 0 } }), "STR1072 spec.ingress[1].port.number"),
+        (json!({ "port": { "number": 70000 } }), "STR1072 spec.ingress[1].port.number"),
         (
             json!({ "port": { "number": 53, "protocol": "UDP" } }),
-            "STR1066 spec.ingress[1].port.protocol",
+            "STR1072 spec.ingress[1].port.protocol",
         ),
         (
             json!({ "port": { "number": 1 }, "defaultEndpoint": "10.0.0.1:80" }),
-            "STR1066 spec.ingress[1].defaultEndpoint",
+            "STR1072 spec.ingress[1].defaultEndpoint",
         ),
         (
             json!({ "port": { "number": 1 }, "defaultEndpoint": "127.0.0.1:0" }),
-            "STR1066 spec.ingress[1].defaultEndpoint",
+            "STR1072 spec.ingress[1].defaultEndpoint",
         ),
         (
             json!({ "port": { "number": 1 }, "defaultEndpoint": "unix://run/a" }),
-            "STR1066 spec.ingress[1].defaultEndpoint",
+            "STR1072 spec.ingress[1].defaultEndpoint",
         ),
         (
             json!({ "port": { "number": 1 }, "captureMode": "NONE" }),
-            "STR1066 spec.ingress[1].defaultEndpoint",
+            "STR1072 spec.ingress[1].defaultEndpoint",
         ),
-        (json!({ "port": { "number": 1 }, "bind": "here" }), "STR1066 spec.ingress[1].bind"),
+        (json!({ "port": { "number": 1 }, "bind": "here" }), "STR1072 spec.ingress[1].bind"),
         (
             json!({ "port": { "number": 1 }, "tls": { "mode": "ISTIO_MUTUAL" } }),
-            "STR1066 spec.ingress[1].tls.mode",
+            "STR1072 spec.ingress[1].tls.mode",
         ),
         (
             json!({ "port": { "number": 1 }, "tls": { "mode": "SIMPLE", "privateKey": "/k" } }),
-            "STR1066 spec.ingress[1].tls.serverCertificate",
+            "STR1072 spec.ingress[1].tls.serverCertificate",
         ),
         (
             json!({ "port": { "number": 1 }, "tls": { "mode": "MUTUAL", "privateKey": "/k", "serverCertificate": "/c" } }),
-            "STR1066 spec.ingress[1].tls.caCertificates",
+            "STR1072 spec.ingress[1].tls.caCertificates",
         ),
-        (json!({ "port": { "number": 9080 } }), "STR1066 spec.ingress[1]"),
+        (json!({ "port": { "number": 9080 } }), "STR1072 spec.ingress[1]"),
     ];
     for (bad, wanted) in cases {
         let spec = json!({ "ingress": [good, bad] });
@@ -281,15 +281,15 @@ fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
         (json!({ "bind": "nowhere" }), "bind"),
         (json!({ "bind": "0.0.0.0", "captureMode": "NONE" }), "bind"),
     ] {
-        assert_eq!(said(&listener(bad)), [format!("STR1068 spec.egress[0].{field}")]);
+        assert_eq!(said(&listener(bad)), [format!("STR1074 spec.egress[0].{field}")]);
     }
     let portless = json!({ "egress": [{ "captureMode": "NONE", "hosts": ["*/*"] }] });
-    assert_eq!(said(&portless), ["STR1068 spec.egress[0].captureMode"]);
+    assert_eq!(said(&portless), ["STR1074 spec.egress[0].captureMode"]);
     let apart = json!({ "egress": [
         { "port": { "number": 80 }, "bind": "127.0.0.2", "hosts": ["./*"] },
         { "port": { "number": 80 }, "hosts": ["pay/*"] },
     ] });
-    assert_eq!(said(&apart), ["STR1068 spec.egress[1].port"]);
+    assert_eq!(said(&apart), ["STR1074 spec.egress[1].port"]);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn egress_proxy_is_one_service_that_takes_what_may_pass() {
     ];
     for (mode, proxy, field) in cases {
         let spec = policy(mode, proxy);
-        assert_eq!(said(&spec), [format!("STR1069 spec.outboundTrafficPolicy.egressProxy{field}")]);
+        assert_eq!(said(&spec), [format!("STR1075 spec.outboundTrafficPolicy.egressProxy{field}")]);
         assert_eq!(read_proxy(&spec), None);
     }
 }
