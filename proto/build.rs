@@ -35,12 +35,19 @@ const ENVOY: &[&str] = &[
     "envoy/extensions/access_loggers/stream/v3/stream.proto",
     "envoy/extensions/clusters/aggregate/v3/cluster.proto",
     "envoy/extensions/clusters/dns/v3/dns_cluster.proto",
+    "envoy/extensions/compression/brotli/compressor/v3/brotli.proto",
+    "envoy/extensions/compression/gzip/compressor/v3/gzip.proto",
+    "envoy/extensions/compression/zstd/compressor/v3/zstd.proto",
+    "envoy/extensions/filters/http/buffer/v3/buffer.proto",
+    "envoy/extensions/filters/http/compressor/v3/compressor.proto",
     "envoy/extensions/filters/http/cors/v3/cors.proto",
     "envoy/extensions/filters/http/ext_authz/v3/ext_authz.proto",
     "envoy/extensions/filters/http/fault/v3/fault.proto",
     "envoy/extensions/filters/http/grpc_stats/v3/config.proto",
     "envoy/extensions/filters/http/grpc_web/v3/grpc_web.proto",
+    "envoy/extensions/filters/http/header_to_metadata/v3/header_to_metadata.proto",
     "envoy/extensions/filters/http/jwt_authn/v3/config.proto",
+    "envoy/extensions/filters/http/lua/v3/lua.proto",
     "envoy/extensions/filters/http/rbac/v3/rbac.proto",
     "envoy/extensions/filters/http/router/v3/router.proto",
     "envoy/extensions/filters/listener/http_inspector/v3/http_inspector.proto",
@@ -78,6 +85,11 @@ const ENVOY: &[&str] = &[
     "google/protobuf/wrappers.proto",
 ];
 
+/// The same, of files that are compiled by themselves: `common` in one of these is `envoy.extensions.common`, and the compiler takes
+/// it for `envoy.extensions.filters.common` where a file beside it has that package.
+const ENVOY_ALONE: &[&str] =
+    &["envoy/extensions/filters/http/local_ratelimit/v3/local_rate_limit.proto"];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=grpc");
@@ -103,10 +115,49 @@ fn main() -> Result<(), Box<dyn Error>> {
         includes.push(folder?.path());
     }
     includes.sort();
-    let mut compiler = protox::Compiler::new(includes)?;
+    let mut compiler = protox::Compiler::new(&includes)?;
     compiler.include_imports(true).open_files(OURS.iter().chain(ENVOY))?;
-    fs::write(out_dir.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
+    let mut all = compiler.encode_file_descriptor_set();
+    let mut compiler = protox::Compiler::new(&includes)?;
+    compiler.include_imports(true).open_files(ENVOY_ALONE)?;
+    add_files(&mut all, &compiler.encode_file_descriptor_set());
+    fs::write(out_dir.join("descriptors.bin"), all)?;
     Ok(())
+}
+
+/// Adds to an encoded `FileDescriptorSet` the files of another that it lacks. They stay the bytes that they are: options that are
+/// extensions would be lost in between.
+fn add_files(set: &mut Vec<u8>, more: &[u8]) {
+    let names: Vec<Vec<u8>> = files(set).iter().map(|(name, _)| name.to_vec()).collect();
+    for (_, file) in files(more).into_iter().filter(|(name, _)| !names.contains(&name.to_vec())) {
+        set.extend_from_slice(file);
+    }
+}
+
+/// The files of an encoded set, each with its name and its tag before it: both are the first field of their message.
+fn files(mut set: &[u8]) -> Vec<(&[u8], &[u8])> {
+    let mut all = Vec::new();
+    while !set.is_empty() {
+        let (file, whole) = first_field(set);
+        let (name, _) = first_field(file);
+        all.push((name, &set[..whole]));
+        set = &set[whole..];
+    }
+    all
+}
+
+/// What the first field of a message holds, which is of bytes, and where it ends.
+fn first_field(message: &[u8]) -> (&[u8], usize) {
+    assert_eq!(message[0], 0x0a, "field 1, of bytes");
+    let (mut length, mut at) = (0, 1);
+    loop {
+        let byte = message[at];
+        length |= usize::from(byte & 0x7f) << (7 * (at - 1));
+        at += 1;
+        if byte & 0x80 == 0 {
+            return (&message[at..at + length], at + length);
+        }
+    }
 }
 
 /// The folder Cargo unpacked `envoy-types` into.

@@ -10,6 +10,7 @@
 mod code;
 mod access;
 mod agent;
+mod envoy_filters;
 mod ingresses;
 mod injection;
 mod members;
@@ -22,6 +23,7 @@ mod traffic;
 pub use self::access::*;
 pub use self::agent::*;
 pub use self::code::Code;
+pub use self::envoy_filters::*;
 pub use self::ingresses::*;
 pub use self::injection::*;
 pub use self::members::*;
@@ -31,7 +33,7 @@ pub use self::routes::*;
 pub use self::sidecars::*;
 pub use self::traffic::*;
 
-static GROUPS: [&[&Code]; 11] = [
+static GROUPS: [&[&Code]; 12] = [
     CODES,
     members::CODES,
     networks::CODES,
@@ -41,6 +43,7 @@ static GROUPS: [&[&Code]; 11] = [
     traffic::CODES,
     routes::CODES,
     sidecars::CODES,
+    envoy_filters::CODES,
     ingresses::CODES,
     objects::CODES,
 ];

@@ -43,8 +43,7 @@ pub enum Error {
 /// # Errors
 /// The type or that of a nested `Any` has no descriptor, or the bytes don't decode.
 pub fn to_json(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
-    let message = DynamicMessage::decode(descriptor(type_url)?, bytes)
-        .map_err(|source| Error::Malformed { type_url: type_url.to_owned(), source })?;
+    let message = decoded(type_url, bytes)?;
     let options = SerializeOptions::new().use_proto_field_name(true);
     message
         .serialize_with_options(serde_json::value::Serializer, &options)
@@ -61,13 +60,25 @@ pub fn from_json(type_url: &str, json: &Value) -> Result<Vec<u8>, Error> {
         .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
 }
 
-fn descriptor(type_url: &str) -> Result<MessageDescriptor, Error> {
+/// The message of that type in `bytes`.
+pub(crate) fn decoded(type_url: &str, bytes: &[u8]) -> Result<DynamicMessage, Error> {
+    DynamicMessage::decode(descriptor(type_url)?, bytes)
+        .map_err(|source| Error::Malformed { type_url: type_url.to_owned(), source })
+}
+
+/// All descriptors.
+pub(crate) fn pool() -> &'static DescriptorPool {
     static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
         DescriptorPool::decode(crate::DESCRIPTORS)
             .expect("written by our build script; a test reads it")
     });
+    &POOL
+}
+
+fn descriptor(type_url: &str) -> Result<MessageDescriptor, Error> {
     let name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
-    POOL.get_message_by_name(name)
+    pool()
+        .get_message_by_name(name)
         .ok_or_else(|| Error::UnknownType { type_url: type_url.to_owned() })
 }
 

@@ -6,6 +6,7 @@
 pub use envoy_types::pb as envoy;
 
 pub mod json;
+pub mod rules;
 
 /// A binary `google.protobuf.FileDescriptorSet`: our own files, the files of Envoy's API that we send or
 /// show, and all they import.

@@ -39,4 +39,30 @@ the root namespace says.";
         "Name envoy, or a provider of extensionProviders in the mesh config that writes to a file.", "\
 Proxies write the logs that the mesh config describes. A name that it doesn't have is left out, and what
 the object says of others holds.";
+
+    /// Sidecar: spec.ingress.
+    SIDECAR_INGRESS = "STR1072", "an ingress listener of a Sidecar that is not there",
+        "Mend the field that is named: a port, a defaultEndpoint of the pod, files for TLS.", "\
+Each listener is read by itself; one that can't be read is left out, and its port is like any that no
+service names. A Sidecar with ingress listeners says of all ports of a workload what is taken in, in place
+of its services, even if none of the listeners can be read.";
+
+    /// Sidecar: spec.ingress.tls.
+    SIDECAR_INGRESS_TLS = "STR1073", "TLS of an ingress listener at a port that takes mTLS",
+        "Set mode DISABLE for the port in a PeerAuthentication (portLevelMtls), or remove spec.ingress.tls.", "\
+As in Istio, a Sidecar's own TLS ends at a port only where a PeerAuthentication says that the port takes no
+mTLS of the mesh. At others it has no effect: mTLS and plain text are taken as the PeerAuthentication says.";
+
+    /// Sidecar: spec.egress.bind, spec.egress.captureMode.
+    SIDECAR_EGRESS_ADDRESS = "STR1074", "an egress listener of a Sidecar at an address that is none",
+        "Name a port and one IP address, or leave out bind and captureMode.", "\
+An egress listener with a port may be reached at an address of its own (bind), and the proxy may listen
+there itself (captureMode: NONE, at 127.0.0.1 unless bind says otherwise). All listeners of a port are at
+one address. One that can't be made is left out: its hosts are not reached by it.";
+
+    /// Sidecar: spec.outboundTrafficPolicy.egressProxy.
+    SIDECAR_EGRESS_PROXY = "STR1075", "an egressProxy that is sent nothing",
+        "Name host and port.number, and write mode: ALLOW_ANY.", "\
+What the mesh doesn't know is sent to the egressProxy where it may pass at all. The service must be among
+the hosts that the Sidecar imports.";
 }

@@ -39,6 +39,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
             Dep::Selectors => drop(others.insert("selectors of rules")),
             Dep::Imports(_) => drop(others.insert("what Sidecars import")),
             Dep::Logging(_) => drop(others.insert("what Telemetries say of logs")),
+            Dep::Filters(_) => drop(others.insert("filters of EnvoyFilters")),
             Dep::Gateways => drop(others.insert("gateways")),
             Dep::Machines => drop(others.insert("machines")),
             Dep::Networks => drop(others.insert("networks and gateways")),

@@ -370,7 +370,8 @@ impl MeshState {
     /// The services that changed rules are about. Of wildcards these are all that there are of them.
     fn note_traffic(&mut self, changes: &mut Changes) {
         let touched = std::mem::take(&mut self.touched_traffic);
-        let TrafficChanges { hosts, scopes, every_scope, logging, selectors, gateways } = touched;
+        let TrafficChanges { hosts, scopes, every_scope, logging, filters, selectors, gateways } =
+            touched;
         hosts.iter().for_each(|pattern| self.note_ruled(pattern, changes));
         if selectors {
             changes.deps.insert(Dep::Selectors);
@@ -380,6 +381,7 @@ impl MeshState {
         }
         changes.deps.extend(scopes.into_iter().map(Dep::Imports));
         changes.deps.extend(logging.into_iter().map(Dep::Logging));
+        changes.deps.extend(filters.into_iter().map(Dep::Filters));
         if gateways {
             changes.deps.insert(Dep::Gateways);
         }

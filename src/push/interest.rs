@@ -45,6 +45,8 @@ pub enum Dep {
     Imports(Namespace),
     /// What proxies of a namespace write of requests.
     Logging(Namespace),
+    /// What filters proxies of a namespace have besides their own.
+    Filters(Namespace),
     /// What routers take in as Gateways and the rules bound to them say.
     Gateways,
     /// Which machines and nodes there are, and what is known of them.

@@ -10,14 +10,20 @@ use crate::model::{
     ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, NETWORK_LABEL, Namespace, Port, Protocol, Proxy,
     ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
+use crate::traffic::policy::PoolLimits;
+use crate::traffic::sidecar::SidecarIngress;
 
-/// One service port that a proxy's workload serves.
+/// One service port that a proxy's workload serves, or a port that its Sidecar has it take in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InboundTarget<'a> {
     /// The port, as the proxy's own cluster has it.
     pub port: &'a Port,
     /// The port on the workload.
     pub target: u16,
+    /// What connections to the workload are held to, if to anything.
+    pub pool: Option<&'a Arc<PoolLimits>>,
+    /// What its Sidecar says of the port, where that says what is taken in.
+    pub ingress: Option<&'a SidecarIngress>,
 }
 
 /// The services that workloads of a namespace in a cluster may serve, oldest first: those of the namespace
@@ -51,7 +57,8 @@ pub fn oldest_first(services: impl Iterator<Item = Arc<Service>>) -> Arc<[Arc<Se
 }
 
 /// The service ports that the workload of `proxy` serves, one for each target port, oldest service
-/// first; `served` is what is [served](served_in) in its namespace and cluster.
+/// first; `served` is what is [served](served_in) in its namespace and cluster. Where its Sidecar has ingress listeners, these
+/// ports and no others.
 ///
 /// Services whose selector matches its labels; named target ports are looked up on its pod. A service
 /// without a selector counts where an endpoint of it is the pod, and so does what ServiceEntries
@@ -61,9 +68,21 @@ pub fn inbound_targets<'a>(
     proxy: &'a Proxy,
     served: &'a [Arc<Service>],
 ) -> Vec<InboundTarget<'a>> {
+    let followed = context.traffic.scope(proxy.namespace(), &context.selection(proxy)).sidecar();
+    let followed = followed.filter(|_| proxy.kind == ProxyType::Sidecar);
+    let of_all = followed.and_then(|sidecar| sidecar.inbound_pool.as_ref());
+    if let Some(ingress) = followed.and_then(|sidecar| sidecar.ingress.as_ref()) {
+        let target = |one: &'a SidecarIngress| InboundTarget {
+            port: &one.port,
+            target: one.port.number,
+            pool: one.pool.as_ref().or(of_all),
+            ingress: Some(one),
+        };
+        return ingress.iter().map(target).collect();
+    }
     let mut targets = BTreeMap::new();
     for one in all_targets(context, proxy, served) {
-        targets.entry(one.target).or_insert(one);
+        targets.entry(one.target).or_insert(InboundTarget { pool: of_all, ..one });
     }
     targets.into_values().collect()
 }
@@ -100,7 +119,7 @@ fn all_targets<'a>(
         } else {
             target_number(context, proxy, port)
         };
-        target.map(|target| InboundTarget { port, target })
+        target.map(|target| InboundTarget { port, target, pool: None, ingress: None })
     })
 }
 

@@ -16,6 +16,8 @@ pub struct TrafficChanges {
     pub every_scope: bool,
     /// Namespaces of rules of which logs proxies write: their own, or those of the root namespace all.
     pub logging: BTreeSet<Namespace>,
+    /// Namespaces of rules of which filters proxies have: their own, or those of the root namespace all.
+    pub filters: BTreeSet<Namespace>,
     /// Whether the selectors in use are others, so that what selects a proxy is to be found out again.
     pub selectors: bool,
     /// Whether some Gateway, or what is bound to one, is another.
@@ -25,8 +27,9 @@ pub struct TrafficChanges {
 impl TrafficChanges {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        let Self { hosts, scopes, every_scope, logging, selectors, gateways } = self;
-        let names_none = hosts.is_empty() && scopes.is_empty() && logging.is_empty();
+        let Self { hosts, scopes, every_scope, logging, filters, selectors, gateways } = self;
+        let names_none =
+            hosts.is_empty() && scopes.is_empty() && logging.is_empty() && filters.is_empty();
         names_none && !every_scope && !selectors && !gateways
     }
 
@@ -36,6 +39,7 @@ impl TrafficChanges {
         self.scopes.extend(other.scopes);
         self.every_scope |= other.every_scope;
         self.logging.extend(other.logging);
+        self.filters.extend(other.filters);
         self.selectors |= other.selectors;
         self.gateways |= other.gateways;
     }

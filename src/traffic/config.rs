@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::addressed::AddressedServices;
 use super::destination_rule::DestinationRules;
+use super::envoy_filter::EnvoyFilters;
 use super::gateways::Gateways;
 use super::hosts::HostPattern;
 use super::selection::{Selection, Selectors};
@@ -26,6 +27,8 @@ pub struct Traffic {
     pub gateways: Gateways,
     /// What proxies write of requests.
     pub telemetries: Telemetries,
+    /// What filters proxies have besides their own.
+    pub envoy_filters: EnvoyFilters,
     /// Whose Services are told apart by address.
     pub addressed: AddressedServices,
     pub(super) selectors: Selectors,
@@ -39,6 +42,7 @@ impl Traffic {
             || self.virtual_services.concerns(namespace)
             || self.sidecars.concerns(namespace)
             || self.telemetries.concerns(namespace)
+            || self.envoy_filters.concerns(namespace)
     }
 
     /// What of the mesh a proxy is given that is in this namespace and that these select.

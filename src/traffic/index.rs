@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::changes::TrafficChanges;
 use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRuleObjects, RulesInForce};
+use super::envoy_filter::EnvoyFilter;
 use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
@@ -47,6 +48,7 @@ enum TrafficKind {
     VirtualService,
     Sidecar,
     Telemetry,
+    EnvoyFilter,
     HttpRoute,
     GrpcRoute,
     ReferenceGrant,
@@ -62,6 +64,7 @@ impl TrafficKind {
             (ISTIO_NETWORKING, "VirtualService") => Some(Self::VirtualService),
             (ISTIO_NETWORKING, "Sidecar") => Some(Self::Sidecar),
             (ISTIO_TELEMETRY, "Telemetry") => Some(Self::Telemetry),
+            (ISTIO_NETWORKING, "EnvoyFilter") => Some(Self::EnvoyFilter),
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
             (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
             (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
@@ -78,6 +81,7 @@ impl TrafficKind {
             Self::VirtualService => "VirtualService",
             Self::Sidecar => "Sidecar",
             Self::Telemetry => "Telemetry",
+            Self::EnvoyFilter => "EnvoyFilter",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
@@ -112,6 +116,10 @@ impl TrafficKind {
             Self::Telemetry => {
                 let (telemetry, reasons) = Telemetry::read(meta, object)?;
                 (TrafficObject::Telemetry(Arc::new(telemetry)), reasons)
+            }
+            Self::EnvoyFilter => {
+                let (filter, reasons) = EnvoyFilter::read(meta, object)?;
+                (TrafficObject::EnvoyFilter(Arc::new(filter)), reasons)
             }
             Self::HttpRoute | Self::GrpcRoute => {
                 let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
@@ -308,6 +316,7 @@ impl TrafficIndex {
             changes.hosts.extend(traffic.virtual_services.hosts().cloned());
         }
         changes.every_scope |= anew.traffic.telemetries != self.traffic.telemetries;
+        changes.every_scope |= anew.traffic.envoy_filters != self.traffic.envoy_filters;
         match anew.traffic.sidecars.differing(&self.traffic.sidecars) {
             Some(scopes) => changes.scopes.extend(scopes),
             None => changes.every_scope = true,
@@ -419,6 +428,12 @@ impl TrafficIndex {
                 let into = ScopedInForce { selectors, changes, root_namespace };
                 telemetries.insert(&telemetry, into);
             }
+            TrafficObject::EnvoyFilter(filter) => {
+                let Traffic { envoy_filters, selectors, .. } = traffic;
+                let root_namespace = &settings.root_namespace;
+                let into = ScopedInForce { selectors, changes, root_namespace };
+                envoy_filters.insert(&filter, into);
+            }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
             TrafficObject::ReferenceGrant(meta, grant) => {
                 self.gateway_routes.insert_grant(meta, &grant);
@@ -457,6 +472,12 @@ impl TrafficIndex {
                 let root_namespace = &settings.root_namespace;
                 let from = ScopedInForce { selectors, changes, root_namespace };
                 telemetries.remove(telemetry, from);
+            }
+            TrafficObject::EnvoyFilter(filter) => {
+                let Traffic { envoy_filters, selectors, .. } = traffic;
+                let root_namespace = &settings.root_namespace;
+                let from = ScopedInForce { selectors, changes, root_namespace };
+                envoy_filters.remove(filter, from);
             }
             TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
             TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),

@@ -9,6 +9,7 @@ mod addressed;
 pub mod changes;
 pub mod config;
 pub mod destination_rule;
+pub mod envoy_filter;
 pub mod gateway;
 pub mod gateway_route;
 mod gateway_routes;

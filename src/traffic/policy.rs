@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+pub(super) use self::client_tls::path_fault;
 pub use self::client_tls::{
     ClientCertificate, ClientTls, ForeignTls, NameKind, PairFiles, RootFiles, RuleScope,
     ServerName, TrustedRoots,
 };
-pub(super) use self::raw::RawTrafficPolicy;
+pub(super) use self::raw::{RawConnectionPool, RawTrafficPolicy};
 use crate::mesh::{LocalitySetting, TcpKeepalive};
 
 /// What a rule says of how a service is spoken to.

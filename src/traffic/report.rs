@@ -6,6 +6,7 @@ use imbl::OrdMap;
 use serde_json::Value;
 
 use super::destination_rule::DestinationRule;
+use super::envoy_filter::EnvoyFilter;
 use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::ingress::{Ingress, IngressClass};
@@ -28,6 +29,8 @@ pub enum TrafficObject {
     Sidecar(Arc<Sidecar>),
     /// A Telemetry.
     Telemetry(Arc<Telemetry>),
+    /// An EnvoyFilter.
+    EnvoyFilter(Arc<EnvoyFilter>),
     /// An HTTPRoute or a GRPCRoute.
     GatewayRoute(Arc<GatewayRoute>),
     /// An Ingress.

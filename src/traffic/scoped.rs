@@ -14,6 +14,10 @@ use crate::model::Namespace;
 
 /// An object of such a kind.
 pub(super) trait Scoped: PartialEq {
+    /// Whether those of the root namespace that have a selector hold for the proxies of all namespaces that it selects; else
+    /// for those of the root namespace.
+    const ROOT_SELECTS_ALL: bool = false;
+
     /// Which object it is.
     fn meta(&self) -> &ObjectMeta;
     /// The proxies of its namespace that it holds for, where these are not all.
@@ -54,6 +58,22 @@ impl<T: Scoped> ScopedObjects<T> {
     /// Those of a namespace.
     pub(super) fn of(&self, namespace: &Namespace) -> &[Arc<T>] {
         self.by_namespace.get(namespace).map_or(&[], |all| all)
+    }
+
+    /// The root namespace, once there is any object.
+    pub(super) fn root_namespace(&self) -> &Namespace {
+        &self.root_namespace
+    }
+
+    /// Whether a namespace and the root namespace have the same as before.
+    pub(super) fn all_same_in(&self, before: &Self, namespace: &Namespace) -> bool {
+        self.of(namespace) == before.of(namespace)
+            && self.of(&self.root_namespace) == before.of(&before.root_namespace)
+    }
+
+    /// Whose proxies an object of a namespace selects by labels; `None` for those of all namespaces.
+    fn selects_of<'a>(namespace: &'a Namespace, root: &Namespace) -> Option<&'a Namespace> {
+        (!T::ROOT_SELECTS_ALL || namespace != root).then_some(namespace)
     }
 
     /// That of a namespace for all of its proxies.
@@ -103,7 +123,8 @@ impl<T: Scoped> ScopedObjects<T> {
         self.root_namespace.clone_from(into.root_namespace);
         let namespace = &object.meta().namespace;
         if let Some(selector) = object.selector() {
-            into.changes.selectors |= into.selectors.add(Some(namespace), Arc::clone(selector));
+            let of = Self::selects_of(namespace, into.root_namespace);
+            into.changes.selectors |= into.selectors.add(of, Arc::clone(selector));
         }
         let key = |one: &T| (one.selector().is_none(), one.meta().clone());
         let mut all = self.of(namespace).to_vec();
@@ -123,7 +144,8 @@ impl<T: Scoped> ScopedObjects<T> {
         let before = self.of_root().cloned();
         let namespace = &object.meta().namespace;
         if let Some(selector) = object.selector() {
-            from.changes.selectors |= from.selectors.remove(Some(namespace), selector);
+            let of = Self::selects_of(namespace, from.root_namespace);
+            from.changes.selectors |= from.selectors.remove(of, selector);
         }
         let mut all = self.of(namespace).to_vec();
         all.retain(|one| one.meta() != object.meta());

@@ -1,16 +1,24 @@
-//! Sidecar: which services the proxies of a namespace, or some of them, are given. (Istio, "Sidecar";
-//! docs/reference/traffic.md, "Sidecar".)
+//! Sidecar: which services the proxies of a namespace, or some of them, are given, and what they take in. (Istio,
+//! "Sidecar"; docs/reference/traffic.md, "Sidecar".)
 
-use std::collections::BTreeSet;
+mod egress;
+mod ingress;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use self::egress::{EgressAddress, EgressProxy};
+use self::egress::{RawEgressProxy, RawListenerPort};
+use self::ingress::RawIngressListener;
+pub use self::ingress::{IngressAddress, IngressTls, SidecarIngress, WorkloadBackend};
 use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
+use super::policy::{PoolLimits, RawConnectionPool};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
@@ -29,12 +37,20 @@ pub struct Sidecar {
     egress: Vec<EgressListener>,
     /// What becomes of connections to what the mesh doesn't know, if it says so.
     pub outbound: Option<OutboundTrafficPolicy>,
+    /// Where these go instead of to where the client means, where they may pass.
+    pub egress_proxy: Option<EgressProxy>,
+    /// What its proxies take in, in place of what the services of their workloads say; `None` leaves it to these.
+    pub ingress: Option<Vec<SidecarIngress>>,
+    /// What connections of its proxies to their workloads are held to.
+    pub inbound_pool: Option<Arc<PoolLimits>>,
 }
 
 /// Services that are reached at one port, or at all that no other such listener takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EgressListener {
     port: Option<u16>,
+    /// The address at which these are reached, where that isn't their own.
+    address: Option<EgressAddress>,
     imported: Vec<HostImport>,
     /// Left out of these.
     excluded: Vec<HostImport>,
@@ -59,9 +75,9 @@ enum ImportNamespace {
 #[serde(rename_all = "camelCase", default)]
 struct RawSidecar {
     workload_selector: Option<RawWorkloadSelector>,
-    ingress: Vec<Value>,
+    ingress: Vec<RawIngressListener>,
     egress: Vec<RawEgressListener>,
-    inbound_connection_pool: Option<Value>,
+    inbound_connection_pool: Option<RawConnectionPool>,
     outbound_traffic_policy: Option<RawOutboundTrafficPolicy>,
 }
 
@@ -75,17 +91,10 @@ struct RawEgressListener {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawListenerPort {
-    number: u32,
-    protocol: String,
-}
-
-#[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct RawOutboundTrafficPolicy {
     mode: Option<OutboundTrafficPolicy>,
-    egress_proxy: Option<Value>,
+    egress_proxy: Option<RawEgressProxy>,
 }
 
 impl Sidecar {
@@ -100,43 +109,52 @@ impl Sidecar {
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let raw: RawSidecar = object::body(object)?;
         let mut reasons = Vec::new();
-        let mut unsupported = |is_there: bool, path: &str, text: &str| {
-            if is_there {
-                reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-            }
-        };
-        unsupported(
-            !raw.ingress.is_empty(),
-            "spec.ingress",
-            "inbound listeners are those of the services that a workload serves",
-        );
-        unsupported(
-            raw.inbound_connection_pool.is_some(),
-            "spec.inboundConnectionPool",
-            "inbound connections have no limits",
-        );
-        let policy = raw.outbound_traffic_policy;
-        unsupported(
-            policy.as_ref().is_some_and(|policy| policy.egress_proxy.is_some()),
-            "spec.outboundTrafficPolicy.egressProxy",
-            "what the mesh doesn't know is reached directly or not at all",
-        );
+        let has_ingress = !raw.ingress.is_empty();
+        let ingress = ingress::read(raw.ingress, &mut reasons);
+        let inbound_pool = raw
+            .inbound_connection_pool
+            .map(|raw| Arc::new(raw.read("spec.inboundConnectionPool", &mut reasons)));
+        let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
             let text = "no mode is REGISTRY_ONLY: nothing that the mesh doesn't know is reached";
             let path = "spec.outboundTrafficPolicy";
             reasons.push(Reason::warning(&codes::SIDECAR_POLICY, path, text));
         }
+        let egress_proxy = policy.as_mut().and_then(|policy| policy.egress_proxy.take());
         let outbound =
             policy.map(|policy| policy.mode.unwrap_or(OutboundTrafficPolicy::RegistryOnly));
-        let mut egress = Vec::new();
+        let egress_proxy = egress_proxy.and_then(|raw| {
+            let read = raw.read(outbound, &meta.namespace, settings);
+            read.map_err(|(field, fact)| {
+                let path = format!("spec.outboundTrafficPolicy.egressProxy{field}");
+                let text = format!("{fact}; what the mesh doesn't know goes where it means");
+                reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_PROXY, path, text));
+            })
+            .ok()
+        });
+        let mut egress: Vec<EgressListener> = Vec::new();
         for (at, raw) in raw.egress.into_iter().enumerate() {
-            egress.extend(EgressListener::read(raw, at, settings, &mut reasons));
+            let read = EgressListener::read(raw, at, settings, &mut reasons);
+            let is_elsewhere = |read: &EgressListener| {
+                let mut same = egress.iter().filter(|one| one.port == read.port);
+                same.any(|one| one.address != read.address)
+            };
+            if read.as_ref().is_some_and(is_elsewhere) {
+                let text = "a listener before it has the port at another address; it is left out";
+                let path = format!("spec.egress[{at}].port");
+                reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_ADDRESS, path, text));
+                continue;
+            }
+            egress.extend(read);
         }
         if egress.is_empty() && reasons.iter().all(|one| !one.path.starts_with("spec.egress")) {
             egress.push(EgressListener::of_everything());
         }
         let selector = raw.workload_selector.and_then(|raw| selection::selector(&raw.match_labels));
-        Ok((Self { meta, selector, egress, outbound }, reasons))
+        let ingress = has_ingress.then_some(ingress);
+        let sidecar =
+            Self { meta, selector, egress, outbound, egress_proxy, ingress, inbound_pool };
+        Ok((sidecar, reasons))
     }
 
     /// The listener that takes a port.
@@ -150,7 +168,7 @@ impl Sidecar {
 impl EgressListener {
     fn of_everything() -> Self {
         let all = HostImport { namespace: ImportNamespace::Any, host: HostPattern::all() };
-        Self { port: None, imported: vec![all], excluded: Vec::new() }
+        Self { port: None, address: None, imported: vec![all], excluded: Vec::new() }
     }
 
     fn read(
@@ -164,12 +182,6 @@ impl EgressListener {
             let path = format!("{path}{field}");
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
         };
-        if !raw.bind.is_empty() {
-            lost(".bind", "services are reached at their own addresses".to_owned());
-        }
-        if raw.capture_mode.as_deref() == Some("NONE") {
-            lost(".captureMode", "all connections are redirected".to_owned());
-        }
         let port = raw.port.filter(|port| port.number != 0);
         if port.as_ref().is_some_and(|port| port.protocol.eq_ignore_ascii_case("HTTP_PROXY")) {
             lost(".port.protocol", "nothing listens for requests to a proxy".to_owned());
@@ -185,6 +197,14 @@ impl EgressListener {
                 return None;
             }
         };
+        let address = match egress::address(&raw.bind, raw.capture_mode.as_deref(), port) {
+            Ok(address) => address,
+            Err((field, fact)) => {
+                let path = format!("{path}.{field}");
+                reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_ADDRESS, path, fact));
+                return None;
+            }
+        };
         let (mut imported, mut excluded) = (Vec::new(), Vec::new());
         for (at, text) in raw.hosts.iter().enumerate() {
             match HostImport::read(text, settings) {
@@ -197,7 +217,7 @@ impl EgressListener {
                 }
             }
         }
-        Some(Self { port, imported, excluded })
+        Some(Self { port, address, imported, excluded })
     }
 
     /// Whether a service of that namespace is among its hosts.
@@ -276,6 +296,12 @@ impl<'a> ImportScope<'a> {
         self.sidecar.is_none_or(|sidecar| {
             sidecar.listener(port).any(|one| one.has(host, owner, self.namespace))
         })
+    }
+
+    /// The ports that are reached at an address of the Sidecar's, and not at those of their services.
+    pub fn addresses(&self) -> BTreeMap<u16, EgressAddress> {
+        let all = self.sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
+        all.filter_map(|one| Some((one.port?, one.address?))).collect()
     }
 
     /// Whether services may be reached at some of their ports alone.

@@ -189,7 +189,7 @@ const WIRING: &[&str] = &["server", "config", "cli", "fuzz"];
 const ONLY: &[(&str, &[&str])] = &[
     ("kube", &["apiserver", "clusters", "store", "cli"]),
     ("k8s_openapi", &["apiserver", "clusters", "store", "cli"]),
-    ("strait_proto", &["xds", "admin", "identity", "store", "cli"]),
+    ("strait_proto", &["xds", "admin", "identity", "store", "cli", "traffic"]),
     ("tokio_rustls", &["identity", "xds", "clusters", "store", "inject", "jwks", "cli"]),
     (
         "rustls",

@@ -1,11 +1,13 @@
-//! What becomes of Sidecars and Telemetries.
+//! What becomes of Sidecars, Telemetries and EnvoyFilters.
 
 use super::{ConfigView, Finding};
+use crate::access::PeerMode;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
 use crate::model::{Labels, Namespace, Proxy};
 use crate::traffic::Reason;
-use crate::traffic::sidecar::Sidecar;
+use crate::traffic::envoy_filter::EnvoyFilter;
+use crate::traffic::sidecar::{Sidecar, SidecarIngress};
 use crate::traffic::telemetry::Telemetry;
 
 impl ConfigView<'_> {
@@ -26,7 +28,36 @@ impl ConfigView<'_> {
             let followed = sidecars.scope(namespace, selection).sidecar();
             followed.is_some_and(|followed| followed.meta == sidecar.meta)
         });
-        Finding { proxies, ..Finding::default() }
+        Finding { proxies, reasons: self.tls_at_mtls(sidecar), ..Finding::default() }
+    }
+
+    /// TLS of ports that take mTLS at some proxy that follows the Sidecar.
+    fn tls_at_mtls(&self, sidecar: &Sidecar) -> Vec<Reason> {
+        let ingress = sidecar.ingress.iter().flatten();
+        let with_tls: Vec<_> = ingress.filter(|one| one.tls.is_some()).collect();
+        if with_tls.is_empty() {
+            return Vec::new();
+        }
+        let sidecars = &self.context.traffic.sidecars;
+        let follows = |proxy: &&&Proxy| {
+            let selection = self.context.selection(proxy);
+            let followed = sidecars.scope(proxy.namespace(), &selection).sidecar();
+            followed.is_some_and(|followed| followed.meta == sidecar.meta)
+        };
+        let takes_mtls = |port: u16| {
+            let mut following = self.clients.proxies().iter().filter(follows);
+            following.any(|proxy| {
+                let modes = self.context.access_of(proxy).modes;
+                modes.of_port(port).mode != PeerMode::Disable
+            })
+        };
+        let without = with_tls.into_iter().filter(|one| takes_mtls(one.port.number));
+        let reason = |one: &SidecarIngress| {
+            let path = format!("spec.ingress[{}].tls", one.index);
+            let text = format!("port {} takes mTLS of the mesh, and so no other", one.port.number);
+            Reason::lost(&codes::SIDECAR_INGRESS_TLS, path, text)
+        };
+        without.map(reason).collect()
     }
 
     /// A Telemetry is in force for those that it says something to: proxies of its namespace, or of all.
@@ -55,6 +86,30 @@ impl ConfigView<'_> {
         };
         let proxies = self.clients.proxies().iter().filter(holds).count();
         Finding { reasons: reasons.collect(), proxies, standing: None }
+    }
+
+    /// An EnvoyFilter is in force for those whose filters it is among.
+    pub(super) fn envoy_filter(&self, filter: &EnvoyFilter) -> Finding {
+        let filters = &self.context.traffic.envoy_filters;
+        let meta = &filter.meta;
+        if filter.is_empty() {
+            let text = "it has no patch that is followed";
+            return Finding::unused(&codes::ENVOY_FILTER_FIELD, "spec.configPatches", text);
+        }
+        let is_of_all = meta.namespace.as_str() == self.context.mesh.root_namespace;
+        if let Some(labels) = filter.selector.as_ref().filter(|_| !is_of_all)
+            && let Some(finding) =
+                self.selects_nobody(labels, &meta.namespace, "spec.workloadSelector")
+        {
+            return finding;
+        }
+        let holds = |proxy: &&&Proxy| {
+            let selection = self.context.selection(proxy);
+            let all = filters.of_proxy(proxy.namespace(), &selection);
+            all.iter().any(|one| one.meta == *meta)
+        };
+        let proxies = self.clients.proxies().iter().filter(holds).count();
+        Finding { proxies, ..Finding::default() }
     }
 
     /// What is said of an object whose labels no workload carries.

@@ -180,7 +180,9 @@ impl RawClientTls {
             return Ok(ClientTls::Foreign(ForeignTls { server, roots, client }));
         }
         for (field, file) in files {
-            is_path(file).map_err(|fact| (field, fact.to_owned()))?;
+            if let Some(fact) = path_fault(file) {
+                return Err((field, fact.to_owned()));
+            }
         }
         let client = match (mode, given(&self.client_certificate), given(&self.private_key)) {
             (RawTlsMode::Mutual, Some(certificate), Some(key)) => {
@@ -224,15 +226,14 @@ fn secret_name(text: &str, scope: RuleScope) -> Result<String, &'static str> {
     }
 }
 
-/// Envoy reads the file; its name stands among others in the name of a secret, with `~` between them.
-fn is_path(text: &str) -> Result<(), &'static str> {
+/// Why a proxy can't be told of the file at that path. Envoy reads it; its name stands among others in the name of a
+/// secret, with `~` between them.
+pub(in crate::traffic) fn path_fault(text: &str) -> Option<&'static str> {
     if text.contains('~') || text.chars().any(char::is_control) {
-        return Err("it is no path that a proxy can be told: it has a ~ or a control character");
+        return Some("it is no path that a proxy can be told: it has a ~ or a control character");
     }
-    if text.len() > PATH_MAX {
-        return Err("it is longer than the 240 bytes of a path that a proxy can be told");
-    }
-    Ok(())
+    let fact = "it is longer than the 240 bytes of a path that a proxy can be told";
+    (text.len() > PATH_MAX).then_some(fact)
 }
 
 /// What a name that a certificate must have is a name of.

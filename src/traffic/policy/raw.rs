@@ -133,7 +133,7 @@ struct RawWarmup {
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct RawConnectionPool {
+pub(in crate::traffic) struct RawConnectionPool {
     tcp: RawTcpPool,
     http: RawHttpPool,
 }
@@ -427,7 +427,8 @@ impl RawHttp2Pings {
 }
 
 impl RawConnectionPool {
-    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> PoolLimits {
+    /// The limits, with what of them can't be done; `path` is where they stand.
+    pub(in crate::traffic) fn read(self, path: &str, reasons: &mut Vec<Reason>) -> PoolLimits {
         let Self { tcp, http } = self;
         // Zero is unset, in each of these.
         let limit = |number: u32| Some(number).filter(|number| *number != 0);

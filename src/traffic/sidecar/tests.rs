@@ -155,11 +155,11 @@ fn one_sidecar_decides_for_a_proxy() {
 #[test]
 fn what_is_not_followed_is_said() {
     let spec = json!({
-        "ingress": [{ "port": { "number": 80 } }],
+        "ingress": [{ "port": { "number": 80 }, "bind": "10.0.0.1" }],
         "inboundConnectionPool": {},
         "outboundTrafficPolicy": { "egressProxy": { "host": "a.b" } },
         "egress": [
-            { "hosts": ["shop", "/x.y", "shop/short", "shop/*x", "./*"], "bind": "127.0.0.1", "captureMode": "NONE" },
+            { "hosts": ["shop", "/x.y", "shop/short", "shop/*x", "./*"] },
             { "port": { "number": 70000 }, "hosts": ["./*"] },
             { "port": { "number": 8080, "protocol": "HTTP_PROXY" }, "hosts": ["./*"] },
         ],
@@ -169,12 +169,9 @@ fn what_is_not_followed_is_said() {
     assert_eq!(
         paths,
         [
-            "spec.ingress",
-            "spec.inboundConnectionPool",
-            "spec.outboundTrafficPolicy.egressProxy",
+            "spec.ingress[0].bind",
             "spec.outboundTrafficPolicy",
-            "spec.egress[0].bind",
-            "spec.egress[0].captureMode",
+            "spec.outboundTrafficPolicy.egressProxy",
             "spec.egress[0].hosts[0]",
             "spec.egress[0].hosts[1]",
             "spec.egress[0].hosts[2]",
@@ -187,4 +184,135 @@ fn what_is_not_followed_is_said() {
     assert_eq!(sidecar.egress.len(), 1);
     let (empty, reasons) = read("shop", "one", &json!({}));
     assert_eq!((empty.egress, reasons.len()), (vec![EgressListener::of_everything()], 0));
+}
+
+/// What is said of a spec, in lines.
+fn said(spec: &Value) -> Vec<String> {
+    read("shop", "one", spec)
+        .1
+        .iter()
+        .map(|reason| format!("{} {}", reason.code, reason.path))
+        .collect()
+}
+
+#[test]
+fn ingress_listener_that_cannot_be_read_costs_only_itself() {
+    let good = json!({ "port": { "number": 9080, "protocol": "HTTP" }, "defaultEndpoint": "127.0.0.1:8080" });
+    let cases = [
+        (json!({ "port": { "number": 0 } }), "STR1072 spec.ingress[1].port.number"),
+        (json!({ "port": { "number": 70000 } }), "STR1072 spec.ingress[1].port.number"),
+        (
+            json!({ "port": { "number": 53, "protocol": "UDP" } }),
+            "STR1072 spec.ingress[1].port.protocol",
+        ),
+        (
+            json!({ "port": { "number": 1 }, "defaultEndpoint": "10.0.0.1:80" }),
+            "STR1072 spec.ingress[1].defaultEndpoint",
+        ),
+        (
+            json!({ "port": { "number": 1 }, "defaultEndpoint": "127.0.0.1:0" }),
+            "STR1072 spec.ingress[1].defaultEndpoint",
+        ),
+        (
+            json!({ "port": { "number": 1 }, "defaultEndpoint": "unix://run/a" }),
+            "STR1072 spec.ingress[1].defaultEndpoint",
+        ),
+        (
+            json!({ "port": { "number": 1 }, "captureMode": "NONE" }),
+            "STR1072 spec.ingress[1].defaultEndpoint",
+        ),
+        (json!({ "port": { "number": 1 }, "bind": "here" }), "STR1072 spec.ingress[1].bind"),
+        (
+            json!({ "port": { "number": 1 }, "tls": { "mode": "ISTIO_MUTUAL" } }),
+            "STR1072 spec.ingress[1].tls.mode",
+        ),
+        (
+            json!({ "port": { "number": 1 }, "tls": { "mode": "SIMPLE", "privateKey": "/k" } }),
+            "STR1072 spec.ingress[1].tls.serverCertificate",
+        ),
+        (
+            json!({ "port": { "number": 1 }, "tls": { "mode": "MUTUAL", "privateKey": "/k", "serverCertificate": "/c" } }),
+            "STR1072 spec.ingress[1].tls.caCertificates",
+        ),
+        (json!({ "port": { "number": 9080 } }), "STR1072 spec.ingress[1]"),
+    ];
+    for (bad, wanted) in cases {
+        let spec = json!({ "ingress": [good, bad] });
+        assert_eq!(said(&spec), [wanted], "{bad}");
+        let ingress = read("shop", "one", &spec).0.ingress.expect("there is one");
+        assert_eq!(ingress.len(), 1);
+        let loopback = "127.0.0.1:8080".parse().expect("an address");
+        assert_eq!(ingress[0].backend, WorkloadBackend::Loopback(loopback));
+    }
+    // A workload whose listeners can't be read is not opened by its services.
+    let none = json!({ "ingress": [{ "port": { "number": 0 } }] });
+    assert_eq!(read("shop", "one", &none).0.ingress, Some(Vec::new()));
+}
+
+#[test]
+fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
+    let address = |spec: &Value| {
+        let (sidecars, _) = all(&[("shop", "one", spec.clone())]);
+        let namespace = "shop".into();
+        let all = sidecars.scope(&namespace, &Selection::default()).addresses();
+        all.into_iter()
+            .map(|(port, at)| (port, at.address.to_string(), at.listens))
+            .collect::<Vec<_>>()
+    };
+    let listener = |more: Value| {
+        let mut one = json!({ "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["*/*"] });
+        one.as_object_mut()
+            .expect("an object")
+            .extend(more.as_object().expect("an object").clone());
+        json!({ "egress": [one, { "hosts": ["*/*"] }] })
+    };
+    assert_eq!(address(&listener(json!({}))), []);
+    assert_eq!(
+        address(&listener(json!({ "bind": "127.0.0.2" }))),
+        [(80, "127.0.0.2".to_owned(), false)]
+    );
+    assert_eq!(
+        address(&listener(json!({ "captureMode": "NONE" }))),
+        [(80, "127.0.0.1".to_owned(), true)]
+    );
+    assert_eq!(address(&listener(json!({ "bind": "0.0.0.0" }))), []);
+    for (bad, field) in [
+        (json!({ "bind": "unix:///run/a" }), "bind"),
+        (json!({ "bind": "nowhere" }), "bind"),
+        (json!({ "bind": "0.0.0.0", "captureMode": "NONE" }), "bind"),
+    ] {
+        assert_eq!(said(&listener(bad)), [format!("STR1074 spec.egress[0].{field}")]);
+    }
+    let portless = json!({ "egress": [{ "captureMode": "NONE", "hosts": ["*/*"] }] });
+    assert_eq!(said(&portless), ["STR1074 spec.egress[0].captureMode"]);
+    let apart = json!({ "egress": [
+        { "port": { "number": 80 }, "bind": "127.0.0.2", "hosts": ["./*"] },
+        { "port": { "number": 80 }, "hosts": ["pay/*"] },
+    ] });
+    assert_eq!(said(&apart), ["STR1074 spec.egress[1].port"]);
+}
+
+#[test]
+fn egress_proxy_is_one_service_that_takes_what_may_pass() {
+    let policy = |mode: &str, proxy: Value| json!({ "outboundTrafficPolicy": { "mode": mode, "egressProxy": proxy } });
+    let whole = json!({ "host": "out", "port": { "number": 8080 }, "subset": "v1" });
+    let read_proxy = |spec: &Value| read("shop", "one", spec).0.egress_proxy;
+    assert_eq!(
+        read_proxy(&policy("ALLOW_ANY", whole.clone())),
+        Some(EgressProxy {
+            host: "out.shop.svc.cluster.local".into(),
+            port: 8080,
+            subset: "v1".into()
+        })
+    );
+    let cases = [
+        ("REGISTRY_ONLY", whole, ""),
+        ("ALLOW_ANY", json!({ "host": "*.example", "port": { "number": 1 } }), ".host"),
+        ("ALLOW_ANY", json!({ "host": "a.example" }), ".port.number"),
+    ];
+    for (mode, proxy, field) in cases {
+        let spec = policy(mode, proxy);
+        assert_eq!(said(&spec), [format!("STR1075 spec.outboundTrafficPolicy.egressProxy{field}")]);
+        assert_eq!(read_proxy(&spec), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! Upstream clusters: one for each port of each service, and the few that every proxy needs.
 
+mod inbound;
 mod policy;
 mod tls;
 
@@ -13,6 +14,7 @@ use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
 
+pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
 use super::tls::{Secrets, named, of_accounts};
 use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
@@ -20,7 +22,6 @@ use crate::model::{
     ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution, TlsMode,
 };
 use crate::push::PushContext;
-use crate::push::proxy::InboundTarget;
 use crate::push::subset::{SubsetFilter, is_known_to_gateways};
 use crate::push::view::{Role, ViewKey, Way, decide, is_exported};
 use crate::traffic::destination_rule::{DestinationRule, RulesForHost};
@@ -48,11 +49,6 @@ const INBOUND_SOURCE: [&str; 2] = ["127.0.0.6", "::6"];
 /// so the pods behind it share the load by these; each costs a handshake, which this many requests
 /// pay for together. (docs/decisions/0008-short-connections-across-networks.md)
 const REQUESTS_PER_CONNECTION: u32 = 20;
-
-/// The name of the upstream cluster that leads to a port of the proxy's own workload.
-pub(super) fn inbound_name(target: u16) -> String {
-    format!("inbound|{target}||")
-}
 
 /// The first Envoy that takes clusters of names in the form that replaces deprecated fields. (Envoy 1.36; the form is there
 /// since 1.34, in part.)
@@ -522,47 +518,32 @@ pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
         typed_extension_protocol_options: protocol_options(Protocol::Auto),
         ..original_destination(context, PASSTHROUGH.into())
     };
-    let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), Protocol::Auto, ipv4);
-    vec![encode(BLACK_HOLE, &black_hole), encode(PASSTHROUGH, &passthrough), inbound]
+    let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), ipv4);
+    vec![
+        encode(BLACK_HOLE, &black_hole),
+        encode(PASSTHROUGH, &passthrough),
+        encode(INBOUND_PASSTHROUGH, &inbound),
+    ]
 }
 
-/// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
-pub(super) fn inbound_clusters(
-    context: &PushContext,
-    proxy: &Proxy,
-    targets: &[InboundTarget<'_>],
-) -> Vec<Resource> {
-    targets.iter().map(|target| inbound(context, target, proxy.has_ipv4())).collect()
+/// Leads to where the client was going, in the workload itself.
+fn to_own_workload(context: &PushContext, name: String, ipv4: bool) -> cluster::Cluster {
+    cluster::Cluster {
+        typed_extension_protocol_options: protocol_options(Protocol::Auto),
+        upstream_bind_config: Some(from_inbound(ipv4)),
+        ..original_destination(context, name)
+    }
 }
 
-/// The upstream cluster that leads to one port of the proxy's own workload.
-pub(super) fn inbound(context: &PushContext, target: &InboundTarget<'_>, ipv4: bool) -> Resource {
-    to_own_workload(context, inbound_name(target.target), target.port.protocol, ipv4)
-}
-
-fn to_own_workload(
-    context: &PushContext,
-    name: String,
-    protocol: Protocol,
-    ipv4: bool,
-) -> Resource {
-    // What the client spoke is spoken on: HTTP/1.1 and h2c arrive on one port.
-    let protocol = if protocol == Protocol::Http { Protocol::Auto } else { protocol };
+/// Has connections leave from the address that redirection leaves alone.
+fn from_inbound(ipv4: bool) -> core::BindConfig {
     let [v4, v6] = INBOUND_SOURCE;
     let source = core::SocketAddress {
         address: if ipv4 { v4 } else { v6 }.into(),
         port_specifier: Some(core::socket_address::PortSpecifier::PortValue(0)),
         ..Default::default()
     };
-    let cluster = cluster::Cluster {
-        typed_extension_protocol_options: protocol_options(protocol),
-        upstream_bind_config: Some(core::BindConfig {
-            source_address: Some(source),
-            ..Default::default()
-        }),
-        ..original_destination(context, name.clone())
-    };
-    encode(name, &cluster)
+    core::BindConfig { source_address: Some(source), ..Default::default() }
 }
 
 fn original_destination(context: &PushContext, name: String) -> cluster::Cluster {

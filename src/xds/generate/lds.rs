@@ -18,6 +18,7 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub(super) use self::inbound::apart_name;
 pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
     RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
@@ -29,12 +30,13 @@ use super::ingress::IngressOutline;
 use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
 use super::tls::{Secrets, trust_domains_of_clients};
-use crate::model::Proxy;
+use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::authorizers::Authorizers;
 use crate::push::proxy::InboundTarget;
 use crate::push::view::ViewKey;
+use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::telemetry::CallEnd;
 use crate::xds::resource::Resource;
 
@@ -47,16 +49,19 @@ pub(super) fn pods(
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
     let of = (&view.namespace, &view.selection);
-    let settings = TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Client);
+    let settings = TrafficSettings::of(&context.mesh)
+        .logging(context, of, CallEnd::Client)
+        .filtering(context, of, PatchPlace::Outbound);
     outbound::pods(context, &settings, view, addresses, shared, keep)
 }
 
-/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
+/// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves, and those of ports
+/// at which its Sidecar has it listen itself.
 pub(super) fn inbound(
     context: &PushContext,
     proxy: &Proxy,
     targets: &[InboundTarget<'_>],
-) -> Option<Resource> {
+) -> Vec<Resource> {
     let settings = serving(context, proxy);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
     let clients = trust_domains_of_clients(context);
@@ -70,7 +75,9 @@ pub(super) fn inbound(
         modes: &access.modes,
         filters: &filters,
     };
-    inbound::listener(&settings, families, workload, targets)
+    let mut all = inbound::apart(&settings, proxy, workload, targets);
+    all.extend(inbound::listener(&settings, families, workload, targets));
+    all
 }
 
 /// The listeners of a router that is no east-west gateway.
@@ -94,7 +101,13 @@ pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class
 /// What holds where a proxy takes calls.
 fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     let of = (proxy.namespace(), &context.selection(proxy));
-    TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Server)
+    let place = match proxy.kind {
+        ProxyType::Sidecar => PatchPlace::Inbound,
+        ProxyType::Router => PatchPlace::Gateway,
+    };
+    TrafficSettings::of(&context.mesh)
+        .logging(context, of, CallEnd::Server)
+        .filtering(context, of, place)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.

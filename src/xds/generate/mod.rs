@@ -238,7 +238,7 @@ impl ProxyConfig<'_> {
                 let (shared, mut own) = self.common().listeners_of(proxy, &self.view);
                 let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
                 let targets = inbound_targets(context, proxy, &served);
-                own.extend(lds::inbound(context, proxy, &targets).map(Arc::new));
+                own.extend(lds::inbound(context, proxy, &targets).into_iter().map(Arc::new));
                 (shared, own)
             }
             (ProxyType::Router, Some(port)) => {

@@ -35,7 +35,6 @@ use crate::hash::SecretHasher;
 use crate::model::{ClusterId, Hostname, Namespace, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
-use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::names::port_number;
 use crate::xds::resource::Resource;
 
@@ -184,8 +183,8 @@ fn aliases(addresses: &ListenAddresses) -> BTreeMap<Hostname, Vec<Hostname>> {
 
 /// What becomes of requests to names the mesh doesn't know.
 fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
-    if settings.outbound_any {
-        return virtual_host_of_everything("allow_any", route_to(PASSTHROUGH, None));
+    if let Some(upstream) = settings.to_unknown() {
+        return virtual_host_of_everything("allow_any", route_to(upstream, None));
     }
     let refusal = route::DirectResponseAction { status: 502, ..Default::default() };
     let refused = everything(route::route::Action::DirectResponse(refusal));

@@ -10,6 +10,8 @@
 //! Many streams see alike, so each question is asked once; and none is where only what is behind ports differs, or for
 //! a namespace that none of the services is there for.
 
+mod besides;
+
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -33,6 +35,7 @@ use crate::push::proxy::{inbound_targets, oldest_first, served_of};
 use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, definitions, same_before_ports};
 use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
+use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::telemetry::CallEnd;
 use crate::traffic::{HostPattern, Selection, Traffic};
 use crate::xds::names::{OutboundName, port_number};
@@ -237,41 +240,6 @@ impl<'a> Lens<'a> {
         !now.same_in(before, namespace)
     }
 
-    /// Whether proxies of a namespace, selected so before and now, write other logs at one of these ends of calls.
-    fn is_logged_otherwise(
-        &self,
-        namespace: &Namespace,
-        selections: [&Selection; 2],
-        ends: &[CallEnd],
-    ) -> bool {
-        let [before, now] = self.whole;
-        let logs = |context: &PushContext, selection, end| {
-            context.traffic.telemetries.logs(&context.mesh, (namespace, selection), end)
-        };
-        let [then, since] = selections;
-        !self.same_telemetries(namespace)
-            && ends.iter().any(|end| logs(before, then, *end) != logs(now, since, *end))
-    }
-
-    fn same_telemetries(&self, namespace: &Namespace) -> bool {
-        let [before, now] = self.whole.map(|context| &context.traffic.telemetries);
-        now.same_in(before, namespace)
-    }
-
-    /// Whether a proxy does. Libraries write none.
-    fn logs_otherwise(&self, proxy: &Proxy) -> bool {
-        if self.same_telemetries(proxy.namespace()) {
-            return false;
-        }
-        let selections = self.whole.map(|context| context.selection(proxy));
-        let ends: &[CallEnd] = match (proxy.grpc, proxy.kind) {
-            (Some(_), _) => &[],
-            (None, ProxyType::Sidecar) => &[CallEnd::Client, CallEnd::Server],
-            (None, ProxyType::Router) => &[CallEnd::Server],
-        };
-        self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), ends)
-    }
-
     fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
         if self.is_rescoped(&view.namespace) {
             return false;
@@ -288,6 +256,7 @@ impl<'a> Lens<'a> {
         let selections = [&class.selection; 2];
         if self.is_rescoped(&class.namespace)
             || self.is_logged_otherwise(&class.namespace, selections, &[CallEnd::Client])
+            || self.is_filtered_otherwise(&class.namespace, selections, &[PatchPlace::Outbound])
         {
             return false;
         }
@@ -612,8 +581,9 @@ impl<'a> Groups<'a> {
             return seen;
         }
         let asked = self.lens.asked_by(&stand.proxy);
-        let logs = self.lens.logs_otherwise(&stand.proxy);
-        if asked.is_empty() && !logs {
+        let others =
+            self.lens.logs_otherwise(&stand.proxy) || self.lens.filters_otherwise(&stand.proxy);
+        if asked.is_empty() && !others {
             return seen;
         }
         let mut seen = (*seen).clone();

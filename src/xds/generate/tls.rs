@@ -16,6 +16,7 @@ use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
 use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
 use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
+use crate::traffic::sidecar::IngressTls;
 use crate::xds::file_secret;
 
 /// The secret that holds a proxy's own certificate.
@@ -129,6 +130,24 @@ pub(super) fn foreign(
     let context = tls::UpstreamTlsContext {
         common_tls_context: Some(common),
         sni: server.sni.clone(),
+        ..Default::default()
+    };
+    socket(any(&context))
+}
+
+/// The transport socket of a port of a workload at which TLS ends that is none of the mesh.
+pub(super) fn of_ingress(
+    IngressTls { certificate, clients, names }: &IngressTls,
+) -> core::TransportSocket {
+    let own = from_stream(file_secret::certificate_name(certificate));
+    let roots = clients.as_ref().map(|roots| from_stream(file_secret::roots_name(roots)));
+    let context = tls::DownstreamTlsContext {
+        require_client_certificate: Some(BoolValue { value: clients.is_some() }),
+        common_tls_context: Some(tls::CommonTlsContext {
+            tls_certificate_sds_secret_configs: vec![own],
+            validation_context_type: roots.map(|roots| checked(roots, named(names))),
+            ..spoken(&["h2", "http/1.1"])
+        }),
         ..Default::default()
     };
     socket(any(&context))

@@ -22,7 +22,7 @@ use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
 use super::class::Class;
-use super::lds::{ConnectionRules, TrafficSettings};
+use super::lds::{ConnectionRules, TrafficSettings, apart_name};
 use super::rds::{self, Contenders};
 use crate::aggregate::MergedService;
 use crate::model::{ProxyType, Resolution};
@@ -180,11 +180,19 @@ impl ProxyConfig<'_> {
         let found = if is_gateway {
             held().next()
         } else if inbound {
-            named("virtualInbound")
+            let served =
+                self.cache.served(self.context, &self.proxy.cluster, self.proxy.namespace());
+            let targets = inbound_targets(self.context, self.proxy, &served);
+            let target = targets.iter().find(|one| one.port.number == request.port);
+            let apart = target.and_then(apart_name);
+            named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
             let own = meant.address.map(|address| format!("{address}_{}", request.port));
-            let listener = own.as_deref().and_then(named);
+            let scope = self.context.traffic.scope(&class.namespace, &class.selection);
+            let placed = scope.addresses().get(&request.port).copied();
+            let placed = placed.map(|at| format!("{}_{}", at.address, request.port));
+            let listener = placed.or(own).as_deref().and_then(named);
             let listener = listener.or_else(|| named(&format!("{any}_{}", request.port)));
             listener.or_else(|| named("virtualOutbound"))
         };

@@ -15,20 +15,21 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 
-use super::TrafficSettings;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
     http, http_inspector, listening_on, no_port, normalizing, original_destination, retries,
-    route_to, tcp, tls_inspector, to_port, virtual_host_of_everything, wildcards,
+    route_to, tcp, tcp_limited, tls_inspector, to_port, virtual_host_of_everything, wildcards,
 };
 use super::settings::MESH_ALPN;
+use super::{ConnectionLimits, TrafficSettings};
 use crate::access::{PeerMode, PeerModes};
-use crate::model::Protocol;
+use crate::model::{Protocol, Proxy};
 use crate::push::proxy::InboundTarget;
-use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name};
+use crate::traffic::sidecar::{IngressAddress, IngressTls};
+use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
 use crate::xds::generate::encode;
 use crate::xds::generate::rbac::AccessFilters;
-use crate::xds::generate::tls::Secrets;
+use crate::xds::generate::tls::{Secrets, of_ingress};
 use crate::xds::resource::Resource;
 
 /// The name of the listener.
@@ -69,35 +70,37 @@ pub(super) fn listener(
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
     let mut chains = vec![guard];
     let mut declared = Vec::new();
+    let mut own_tls = BTreeSet::new();
     for target in targets {
-        if target.target == arrival {
+        if target.target == arrival || is_apart(target) {
             continue;
         }
         let kind = PortKnowledge::of(target.port.protocol);
         if kind != PortKnowledge::Undeclared {
             declared.push(target.target);
         }
-        let port = Inbound {
-            settings,
-            mtls,
-            filters,
-            port: Some(target.target),
-            name: target.target.to_string(),
-            upstream: inbound_name(target.target),
-            virtual_host: format!("inbound|http|{}", target.port.number),
-            grpc_web: target.port.protocol == Protocol::GrpcWeb,
-        };
-        chains.extend(port.chains(kind, modes.of_port(target.target).mode));
+        let port = Inbound::of(target, settings, mtls, filters);
+        let mode = modes.of_port(target.target).mode;
+        match own_tls_of(target, mode) {
+            Some(tls) => {
+                own_tls.insert(target.target);
+                chains.push(port.ending_tls(tls));
+            }
+            None => chains.extend(port.chains(kind, mode)),
+        }
     }
     let rest = |port: Option<u16>| Inbound {
         settings,
         mtls,
         filters,
         port,
+        arrives_at: port,
         name: port.map_or(NAME.into(), |port| port.to_string()),
         upstream: INBOUND_PASSTHROUGH.into(),
         virtual_host: "inbound|http|0".into(),
         grpc_web: false,
+        protocol: Protocol::Auto,
+        limits: ConnectionLimits::default(),
     };
     // Ports of which something is said and that no service has.
     let served = |port: u16| port == arrival || targets.iter().any(|one| one.target == port);
@@ -114,7 +117,7 @@ pub(super) fn listener(
         ..http_inspector()
     };
     let mut filters = vec![original_destination()];
-    filters.extend(tls_inspector_for(modes));
+    filters.extend(tls_inspector_for(modes, &own_tls));
     filters.push(http_inspector);
     let listener = listener::Listener {
         filter_chains: chains,
@@ -124,16 +127,75 @@ pub(super) fn listener(
     Some(encode(NAME, &detect(settings, filters, listener)))
 }
 
-/// What tells TLS from plain text, at the ports that take mTLS: at others TLS is the workload's own, and bytes like any.
-fn tls_inspector_for(modes: &PeerModes) -> Option<listener::ListenerFilter> {
-    let ports = |disabled: bool| -> Vec<u16> {
+/// The listeners at ports at which a Sidecar has its proxy listen itself, with the chains that these ports would have where
+/// connections arrive by redirection.
+pub(super) fn apart(
+    settings: &TrafficSettings,
+    proxy: &Proxy,
+    workload: InboundWorkload<'_>,
+    targets: &[InboundTarget<'_>],
+) -> Vec<Resource> {
+    let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
+    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains);
+    let listeners = targets.iter().filter_map(|target| {
+        let addresses = match target.ingress?.listens_at? {
+            IngressAddress::Own => proxy.addresses.clone(),
+            IngressAddress::Given(address) => vec![address],
+        };
+        let kind = PortKnowledge::of(target.port.protocol);
+        let mode = modes.of_port(target.target).mode;
+        let port = Inbound { port: None, ..Inbound::of(target, settings, mtls, filters) };
+        let own_tls = own_tls_of(target, mode);
+        let filter_chains = match own_tls {
+            Some(tls) => vec![port.ending_tls(tls)],
+            None => port.chains(kind, mode).collect(),
+        };
+        let looks_for_tls = own_tls.is_some() || mode != PeerMode::Disable;
+        let looks_for_http = kind == PortKnowledge::Undeclared && own_tls.is_none();
+        let mut inspectors: Vec<_> = looks_for_tls.then(tls_inspector).into_iter().collect();
+        inspectors.extend(looks_for_http.then(http_inspector));
+        let name = apart_name(target)?;
+        let listener = listener::Listener {
+            filter_chains,
+            traffic_direction: TrafficDirection::Inbound.into(),
+            ..listening_on(name.clone(), &addresses, target.target)?
+        };
+        Some(encode(name, &detect(settings, inspectors, listener)))
+    });
+    listeners.collect()
+}
+
+/// The name of the listener of a port that has one of its own.
+pub(in crate::xds::generate) fn apart_name(target: &InboundTarget<'_>) -> Option<String> {
+    is_apart(target).then(|| format!("inbound_{}", target.target))
+}
+
+/// Whether the proxy listens at the port itself.
+fn is_apart(target: &InboundTarget<'_>) -> bool {
+    target.ingress.is_some_and(|ingress| ingress.listens_at.is_some())
+}
+
+/// TLS that a Sidecar says of a port, which counts where the port takes no mTLS.
+fn own_tls_of<'a>(target: &InboundTarget<'a>, mode: PeerMode) -> Option<&'a IngressTls> {
+    target.ingress?.tls.as_deref().filter(|_| mode == PeerMode::Disable)
+}
+
+/// What tells TLS from plain text, at the ports that take mTLS or end TLS of their own: at others TLS is the workload's,
+/// and bytes like any.
+fn tls_inspector_for(
+    modes: &PeerModes,
+    own_tls: &BTreeSet<u16>,
+) -> Option<listener::ListenerFilter> {
+    let ports = |disabled: bool| -> BTreeSet<u16> {
         let is = |mode: PeerMode| (mode == PeerMode::Disable) == disabled;
-        modes.ports.iter().filter(|(_, port)| is(port.mode)).map(|(port, _)| *port).collect()
+        let ports = modes.ports.iter().filter(|(_, port)| is(port.mode));
+        ports.map(|(port, _)| *port).filter(|port| !own_tls.contains(port)).collect()
     };
     let filter_disabled = if modes.rest.mode == PeerMode::Disable {
-        Some(no_port(&ports(false))?)
+        let looked_at: Vec<u16> = ports(false).union(own_tls).copied().collect();
+        Some(no_port(&looked_at)?)
     } else {
-        any_port(&ports(true))
+        any_port(&ports(true).into_iter().collect::<Vec<_>>())
     };
     Some(listener::ListenerFilter { filter_disabled, ..tls_inspector() })
 }
@@ -222,14 +284,51 @@ struct Inbound<'a> {
     mtls: &'a TransportSocket,
     filters: &'a AccessFilters,
     port: Option<u16>,
+    /// The port that its clients mean, if it is one.
+    arrives_at: Option<u16>,
     /// Names the chains.
     name: String,
     upstream: String,
     virtual_host: String,
     grpc_web: bool,
+    protocol: Protocol,
+    /// What connections of bytes are held to.
+    limits: ConnectionLimits,
 }
 
-impl Inbound<'_> {
+impl<'a> Inbound<'a> {
+    /// What becomes of connections to a port that the workload serves.
+    fn of(
+        target: &InboundTarget<'_>,
+        settings: &'a TrafficSettings,
+        mtls: &'a TransportSocket,
+        filters: &'a AccessFilters,
+    ) -> Self {
+        let limits = target.pool.map(|pool| ConnectionLimits::of(&inbound_policy(pool)));
+        Self {
+            settings,
+            mtls,
+            filters,
+            port: Some(target.target),
+            arrives_at: Some(target.target),
+            name: target.target.to_string(),
+            upstream: inbound_name(target.target),
+            virtual_host: format!("inbound|http|{}", target.port.number),
+            grpc_web: target.port.protocol == Protocol::GrpcWeb,
+            protocol: target.port.protocol,
+            limits: limits.unwrap_or_default(),
+        }
+    }
+
+    /// The chain where TLS ends that is none of the mesh. There is none for plain text.
+    fn ending_tls(&self, tls: &IngressTls) -> listener::FilterChain {
+        let is_http = self.protocol.is_http() || self.protocol == Protocol::Https;
+        let content = if is_http { Content::Http } else { Content::Bytes };
+        let taken = InboundMatch { transport: TLS, alpn: &[], mtls: false, content };
+        let transport_socket = Some(of_ingress(tls));
+        listener::FilterChain { transport_socket, ..self.chain(&taken) }
+    }
+
     fn chains(
         &self,
         kind: PortKnowledge,
@@ -241,7 +340,7 @@ impl Inbound<'_> {
     fn chain(&self, taken: &InboundMatch) -> listener::FilterChain {
         let (content, filter) = match taken.content {
             Content::Http => ("http", self.http()),
-            Content::Bytes => ("tcp", tcp(self.settings, &self.upstream)),
+            Content::Bytes => ("tcp", tcp_limited(self.settings, &self.upstream, self.limits)),
         };
         let security = match (taken.mtls, taken.transport) {
             (true, _) => "mtls",
@@ -278,6 +377,7 @@ impl Inbound<'_> {
         };
         let manager = Http {
             stat_prefix: format!("inbound_{}", self.name),
+            port: self.arrives_at,
             routes: RouteSpecifier::RouteConfig(routes),
             grpc_web: self.grpc_web,
             routed: false,

@@ -55,7 +55,7 @@ impl IngressListeners<'_> {
         let plain = is_beside_tls.then(|| found(PLAIN, &[]));
         if !port.http.is_empty() {
             let grpc_web = port.http.iter().any(|one| one.server.grpc_web);
-            let filter = self.http(&name, http_route_name(port), grpc_web);
+            let filter = self.http((&name, port.number), http_route_name(port), grpc_web);
             filter_chains.push(chain("http", plain, filter));
         } else if let Some(placed) = &port.tcp
             && let Some(filter) = self.bytes(placed)
@@ -87,7 +87,7 @@ impl IngressListeners<'_> {
             let name = || https_route_name(port, placed);
             match &placed.server.protocol {
                 ServerProtocol::Https(tls) => {
-                    let filter = self.http(listener, name(), placed.server.grpc_web);
+                    let filter = self.http((listener, port.number), name(), placed.server.grpc_web);
                     chains.push(self.ending(placed, name(), tls, filter));
                 }
                 ServerProtocol::Tls(tls) => {
@@ -193,10 +193,16 @@ impl IngressListeners<'_> {
     }
 
     /// Takes requests from outside: what they say of their way here is not believed.
-    fn http(&self, listener: &str, routes: String, grpc_web: bool) -> listener::Filter {
+    fn http(
+        &self,
+        (listener, port): (&str, u16),
+        routes: String,
+        grpc_web: bool,
+    ) -> listener::Filter {
         use hcm::http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
         let manager = Http {
             stat_prefix: format!("outbound_{listener}"),
+            port: Some(port),
             routes: routes_named(routes),
             grpc_web,
             routed: true,

@@ -31,8 +31,9 @@ use crate::model::{CLUSTERSET, ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
-use crate::xds::generate::cds::{BLACK_HOLE, PASSTHROUGH};
-use crate::xds::generate::class::Class;
+use crate::traffic::sidecar::EgressAddress;
+use crate::xds::generate::cds::BLACK_HOLE;
+use crate::xds::generate::class::{Class, class_of};
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -56,10 +57,16 @@ pub(in crate::xds::generate) fn shared(
     // Of the services that want the same address the first, the oldest, has it.
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
     let mut at_address = BTreeMap::new();
+    let elsewhere = elsewhere(context, class);
+    let mut placed: BTreeMap<u16, PlacedPort<'_>> = BTreeMap::new();
     for (service, vips) in &addresses.services {
         let is_addressed = is_addressed(context, class, service);
         for port in proxied(service, cluster) {
             let is_http = port.protocol.is_http();
+            if elsewhere.contains_key(&port.number) {
+                placed.entry(port.number).or_insert(PlacedPort::new(service, port)).add(port);
+                continue;
+            }
             if !is_http || is_addressed {
                 for vip in vips.iter().filter(|vip| vip.has(port.number)) {
                     let place = (vip.address, port.number);
@@ -92,6 +99,9 @@ pub(in crate::xds::generate) fn shared(
     any_address.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
 
     let mut listeners: Vec<_> = arrival(&settings, families).into_iter().collect();
+    listeners.extend(
+        placed.iter().filter_map(|(number, port)| port.listener(rules, elsewhere[number], *number)),
+    );
     listeners.extend(
         any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
@@ -127,8 +137,10 @@ pub(super) fn pods(
 ) -> Vec<(IpAddr, Arc<Resource>)> {
     let mut wanted = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
+    let elsewhere = elsewhere(context, &class_of(view));
     for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
         let ports = proxied(service, &view.cluster);
+        let ports = ports.filter(|port| !elsewhere.contains_key(&port.number));
         for port in ports.filter(|port| !port.protocol.is_http()) {
             for (shard, endpoint, network) in service.endpoints_of_port(port.number) {
                 let at = (endpoint.address, endpoint.port);
@@ -154,7 +166,8 @@ pub(super) fn pods(
         let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved("", port.number)));
         let limits = limits.unwrap_or_default();
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
-        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs);
+        let filters = Arc::clone(&settings.filters);
+        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, filters);
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits);
@@ -194,7 +207,7 @@ fn arrival(settings: &TrafficSettings, families: Families) -> Option<listener::L
 
 /// What becomes of connections to what the mesh doesn't know.
 fn unknown(name: &str, settings: &TrafficSettings) -> listener::FilterChain {
-    let upstream = if settings.outbound_any { PASSTHROUGH } else { BLACK_HOLE };
+    let upstream = settings.to_unknown().unwrap_or(BLACK_HOLE);
     chain(name, None, tcp(settings, upstream))
 }
 
@@ -225,6 +238,7 @@ impl AnyAddress<'_> {
         let name = name(*wildcards.first()?, port);
         let manager = Http {
             stat_prefix: format!("outbound_{name}"),
+            port: Some(port),
             routes: routes_named(port.to_string()),
             grpc_web: self.grpc_web,
             routed: true,
@@ -308,6 +322,62 @@ impl AnyAddress<'_> {
     }
 }
 
+/// The ports that are reached at an address of a Sidecar's.
+fn elsewhere(context: &PushContext, class: &Class) -> BTreeMap<u16, EgressAddress> {
+    context.traffic.scope(&class.namespace, &class.selection).addresses()
+}
+
+/// What is reached at an address of a Sidecar's.
+struct PlacedPort<'a> {
+    /// Whether some service there takes requests, whose names lead on.
+    http: bool,
+    grpc_web: bool,
+    /// Where connections lead if none does: the first, the oldest.
+    first: (&'a MergedService, &'a Port),
+}
+
+impl<'a> PlacedPort<'a> {
+    fn new(service: &'a MergedService, port: &'a Port) -> Self {
+        Self { http: false, grpc_web: false, first: (service, port) }
+    }
+
+    fn add(&mut self, port: &Port) {
+        self.http |= port.protocol.is_http();
+        self.grpc_web |= port.protocol == Protocol::GrpcWeb;
+    }
+
+    fn listener(
+        &self,
+        rules: ConnectionRules<'_>,
+        EgressAddress { address, listens }: EgressAddress,
+        number: u16,
+    ) -> Option<listener::Listener> {
+        let settings = rules.settings;
+        let (service, port) = self.first;
+        let listener = if self.http {
+            let name = name(address, number);
+            let manager = Http {
+                stat_prefix: format!("outbound_{name}"),
+                port: Some(number),
+                routes: routes_named(number.to_string()),
+                grpc_web: self.grpc_web,
+                routed: true,
+                guards: Vec::new(),
+            };
+            let requests = chain("http", None, http(&manager.manager(settings)));
+            listener::Listener {
+                default_filter_chain: Some(requests),
+                ..handed_over(name, &[address], number)?
+            }
+        } else {
+            let ruled = rules.of(service.hostname(), port, None).unwrap_or_default();
+            let rest = || rules.to_service(service, port);
+            for_one_service(settings, (address, number), (service, port), ruled, rest)?
+        };
+        Some(listener::Listener { bind_to_port: bool_value(listens), ..listener })
+    }
+}
+
 /// A listener for an address that belongs to one service, for which there may be rules; `rest` takes what they leave.
 fn for_one_service(
     settings: &TrafficSettings,
@@ -371,6 +441,7 @@ fn one_service(
 ) -> HttpConnectionManager {
     Http {
         stat_prefix: format!("outbound_{listener}"),
+        port: Some(port.number),
         routes: routes_named(format!("{}:{}", service.hostname(), port.number)),
         grpc_web: port.protocol == Protocol::GrpcWeb,
         routed: true,

@@ -18,7 +18,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 use strait_proto::envoy::envoy::extensions::retry::host::previous_hosts::v3::PreviousHostsPredicate;
 use strait_proto::envoy::envoy::r#type::v3::{HashPolicy, Int32Range, hash_policy};
-use strait_proto::envoy::google::protobuf::{BoolValue, UInt32Value};
+use strait_proto::envoy::google::protobuf::{Any, BoolValue, UInt32Value};
 
 use super::{ConnectionLimits, TrafficSettings};
 use crate::mesh::{AccessLog, AccessLogFormat, PathNormalization};
@@ -160,6 +160,8 @@ fn tcp_proxy(
 pub(super) struct Http {
     /// Names its figures.
     pub(super) stat_prefix: String,
+    /// The port that its clients mean, if it is one.
+    pub(super) port: Option<u16>,
     /// Where its routes come from.
     pub(super) routes: hcm::http_connection_manager::RouteSpecifier,
     /// Whether gRPC-Web is turned into gRPC.
@@ -185,6 +187,7 @@ impl Http {
             let fault = http_filters::fault::v3::HttpFault::default();
             filters.push(http_filter("envoy.filters.http.fault", &fault));
         }
+        put_in(settings, self.port, &mut filters);
         let router = http_filters::router::v3::Router::default();
         filters.push(http_filter("envoy.filters.http.router", &router));
         hcm::HttpConnectionManager {
@@ -202,6 +205,24 @@ impl Http {
             }],
             ..Default::default()
         }
+    }
+}
+
+/// Puts the filters of users among those before the router, one after the other.
+fn put_in(settings: &TrafficSettings, port: Option<u16>, filters: &mut Vec<hcm::HttpFilter>) {
+    let here = settings.filters.iter().filter(|(of, _)| of.is_none() || *of == port);
+    for (_, placed) in here {
+        let config = Any {
+            type_url: placed.filter.type_url.to_string(),
+            value: placed.filter.config.to_vec(),
+        };
+        let filter = hcm::HttpFilter {
+            name: placed.filter.name.to_string(),
+            config_type: Some(hcm::http_filter::ConfigType::TypedConfig(config)),
+            ..Default::default()
+        };
+        let place = if placed.is_first { 0 } else { filters.len() };
+        filters.insert(place, filter);
     }
 }
 

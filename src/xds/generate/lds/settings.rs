@@ -8,9 +8,12 @@ use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
 use crate::model::{Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::Selection;
+use crate::traffic::envoy_filter::{FiltersAt, PatchPlace};
 use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
 use crate::traffic::telemetry::{CallEnd, WrittenLog};
+use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::generate::class::Class;
+use crate::xds::names::OutboundName;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
 /// Envoys offer `istio`, Istio's proxies one of the others (docs/reference/interface.md, "Networks").
@@ -21,8 +24,12 @@ pub(super) const MESH_ALPN: [&str; 5] =
 pub(in crate::xds::generate) struct TrafficSettings {
     /// Whether a sidecar lets its workload connect to what the mesh doesn't know.
     pub(in crate::xds::generate) outbound_any: bool,
+    /// The upstream cluster that such connections go to where that isn't the one that leads to where the client means.
+    pub(in crate::xds::generate) egress_proxy: Option<String>,
     /// What is written of requests and connections.
     pub(super) logs: Arc<[WrittenLog]>,
+    /// The filters that requests pass besides.
+    pub(super) filters: FiltersAt,
     /// Where a sidecar's redirected outbound connections arrive.
     pub(super) outbound_port: u16,
     /// Where a sidecar's redirected inbound connections arrive.
@@ -37,14 +44,25 @@ impl TrafficSettings {
     /// For the way out of proxies of a class, as far as their Sidecar says otherwise.
     pub(in crate::xds::generate) fn of_class(context: &PushContext, class: &Class) -> Self {
         let of = (&class.namespace, &class.selection);
-        let settings = Self::of(&context.mesh).logging(context, of, CallEnd::Client);
+        let settings = Self::of(&context.mesh).logging(context, of, CallEnd::Client).filtering(
+            context,
+            of,
+            PatchPlace::Outbound,
+        );
         let scope = context.traffic.scope(&class.namespace, &class.selection);
-        match scope.sidecar().and_then(|sidecar| sidecar.outbound) {
-            Some(policy) => {
-                Self { outbound_any: policy == OutboundTrafficPolicy::AllowAny, ..settings }
-            }
-            None => settings,
-        }
+        let Some(sidecar) = scope.sidecar() else { return settings };
+        let Some(policy) = sidecar.outbound else { return settings };
+        let egress_proxy = sidecar.egress_proxy.as_ref().map(|proxy| {
+            let all = OutboundName::sidecar(proxy.host.clone(), proxy.port);
+            all.of_subset(&proxy.subset).to_string()
+        });
+        let outbound_any = policy == OutboundTrafficPolicy::AllowAny;
+        Self { outbound_any, egress_proxy, ..settings }
+    }
+
+    /// The upstream cluster that takes what the mesh doesn't know; `None` where that may not pass.
+    pub(in crate::xds::generate) fn to_unknown(&self) -> Option<&str> {
+        self.outbound_any.then(|| self.egress_proxy.as_deref().unwrap_or(PASSTHROUGH))
     }
 
     /// With the logs that a proxy of that namespace and selection writes at this end of calls.
@@ -58,11 +76,23 @@ impl TrafficSettings {
         Self { logs, ..self }
     }
 
-    /// What holds for all, which says nothing of logs.
+    /// With the filters that a proxy of that namespace and selection has besides at this place.
+    pub(in crate::xds::generate) fn filtering(
+        self,
+        context: &PushContext,
+        of: (&Namespace, &Selection),
+        place: PatchPlace,
+    ) -> Self {
+        Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
+    }
+
+    /// What holds for all, which says nothing of logs and of filters.
     pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
+            egress_proxy: None,
             logs: Arc::default(),
+            filters: Arc::default(),
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
             path_normalization: mesh.path_normalization,
@@ -72,9 +102,9 @@ impl TrafficSettings {
 }
 
 /// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
-/// connections are held to, and what is written of them.
+/// connections are held to, what is written of them, and what filters requests pass besides.
 pub(in crate::xds::generate) type PodListenerKey =
-    (IpAddr, u16, Hostname, u16, Protocol, ConnectionLimits, Arc<[WrittenLog]>);
+    (IpAddr, u16, Hostname, u16, Protocol, ConnectionLimits, Arc<[WrittenLog]>, FiltersAt);
 
 /// What a rule holds connections to whose bytes nobody reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

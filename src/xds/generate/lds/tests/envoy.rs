@@ -1,7 +1,9 @@
 //! What a real Envoy makes of the listeners and routes. Skipped, loudly, where there is none.
 
+mod filters;
 mod policies;
 mod rules;
+mod sidecars;
 
 use std::io::Write;
 use std::net::TcpListener;

@@ -112,7 +112,7 @@ fn envoys_take_upstream_clusters_of_every_policy() {
 }
 
 /// Puts the secrets that an upstream cluster asks for on its stream into files, as they are sent.
-fn with_secrets_sent(value: &mut Value, folder: &Path) {
+pub(super) fn with_secrets_sent(value: &mut Value, folder: &Path) {
     if let Some(name) = value["name"].as_str().filter(|name| name.starts_with("file-")) {
         let secret = file_secret::of_name(name).expect("the name of files");
         let secret = to_json(SECRET, &secret).expect("a secret");

@@ -68,7 +68,7 @@ pub(super) fn governed(services: RegistryUpdate, kind: &str, specs: &[&str]) -> 
 
 /// A workload that says who it is and what it was asked. `/slow` takes long, `/flaky` fails twice.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
-async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 {
+pub(super) async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
     let flaky = Arc::new(AtomicUsize::new(0));

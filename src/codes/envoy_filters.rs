@@ -1,0 +1,21 @@
+//! 107x: EnvoyFilters.
+
+use super::code::Code;
+
+codes! {
+    /// A patch of something else, somewhere else, or of another kind.
+    ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter that is not followed",
+        "Do what the reason names instead, or put the filter first or before the router (docs/guide/traffic.md).", "\
+Of an EnvoyFilter the patches of HTTP filters are followed that put one first (INSERT_FIRST) or right before
+the router (INSERT_BEFORE), by context and port of the listener. Each patch is taken by itself: the others
+of the object hold. Other patches name parts of what Strait makes, which are no promise: they change with
+its versions.";
+
+    /// A filter that Envoys refuse, or that is not among those that are followed.
+    ENVOY_FILTER_VALUE = "STR1077", "a filter of an EnvoyFilter that is not put in",
+        "Mend the field that is named; docs/guide/traffic.md lists the filters that are followed.", "\
+An Envoy that refuses one filter refuses the whole listener, and a new pod has none then. So only filters
+are put in that every Envoy has and that none refuses: each is held to the rules of Envoy's API, and to what
+Envoy checks when it makes the filter. Scripts in Lua may define functions and constants at their top level
+and do nothing else there, since an Envoy runs that once as it loads them.";
+}

@@ -1,0 +1,315 @@
+//! EnvoyFilter: HTTP filters that users put among those of their proxies, in Envoy's own words. (Istio, "Envoy Filter";
+//! docs/reference/traffic.md, "EnvoyFilter".)
+//!
+//! Patches are taken one by one, and only those that an Envoy can't refuse: one that it refused would cost its proxies all that
+//! a listener has. What is not followed is said with what is there instead.
+
+mod filters;
+mod lua;
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use self::filters::PatchedFilter;
+use super::changes::TrafficChanges;
+use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
+use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
+use super::selection::{self, RuleSelector, Selection};
+use crate::codes;
+use crate::model::Namespace;
+
+/// What one object says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnvoyFilter {
+    /// Which object it is.
+    pub meta: ObjectMeta,
+    /// The proxies that it holds for, where these are not all of its namespace, or of all namespaces if that is the root
+    /// namespace.
+    pub selector: Option<RuleSelector>,
+    /// Objects with a lower one are followed first.
+    priority: i32,
+    /// In the order of the object.
+    patches: Vec<FilterPatch>,
+}
+
+/// A filter that is put among others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct FilterPatch {
+    /// Where requests are that it sees; `None` for everywhere.
+    place: Option<PatchPlace>,
+    /// The port at which they arrive; `None` for each.
+    port: Option<u16>,
+    filter: Arc<PlacedFilter>,
+}
+
+/// A filter, and where it stands among those of a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PlacedFilter {
+    /// Whether it comes before all others; else it comes right before the router.
+    pub is_first: bool,
+    /// The filter.
+    pub filter: PatchedFilter,
+}
+
+/// Where requests are when a filter sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchPlace {
+    /// On the way into the workload of a sidecar.
+    Inbound,
+    /// On the way out of it.
+    Outbound,
+    /// At a router.
+    Gateway,
+}
+
+/// The filters that hold at one place, in the order in which they are put in, each with the port that it is for.
+pub type FiltersAt = Arc<[(Option<u16>, Arc<PlacedFilter>)]>;
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawEnvoyFilter {
+    workload_selector: Option<RawWorkloadSelector>,
+    target_refs: Vec<Value>,
+    priority: i32,
+    config_patches: Vec<Value>,
+}
+
+/// What is wrong with a patch: the path below it, a fact, and what is there instead.
+type PatchFault = (String, String);
+
+const MANAGERS: [&str; 2] =
+    ["envoy.filters.network.http_connection_manager", "envoy.http_connection_manager"];
+const ROUTERS: [&str; 2] = ["envoy.filters.http.router", "envoy.router"];
+
+impl EnvoyFilter {
+    /// Reads an object, with what its owner should know. A patch that isn't followed costs no other.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
+        let raw: RawEnvoyFilter = object::body(object)?;
+        if !raw.target_refs.is_empty() {
+            // For all would be for others than its owner meant.
+            let text = "name workloads by spec.workloadSelector: a target is not followed";
+            return Err(Reason::lost(&codes::ENVOY_FILTER_FIELD, "spec.targetRefs", text));
+        }
+        let (mut patches, mut reasons) = (Vec::new(), Vec::new());
+        for (at, raw) in raw.config_patches.iter().enumerate() {
+            match FilterPatch::read(raw) {
+                Ok(patch) => patches.push(patch),
+                Err((code, (path, fact))) => {
+                    let path = format!("spec.configPatches[{at}]{path}");
+                    let text = format!("{fact}; the patch is left out");
+                    reasons.push(Reason::lost(code, path, text));
+                }
+            }
+        }
+        let selector = raw.workload_selector.and_then(|raw| selection::selector(&raw.match_labels));
+        Ok((Self { meta, selector, priority: raw.priority, patches }, reasons))
+    }
+
+    /// Whether it says nothing, or nothing that is followed.
+    pub fn is_empty(&self) -> bool {
+        self.patches.is_empty()
+    }
+}
+
+impl FilterPatch {
+    fn read(raw: &Value) -> Result<Self, (&'static codes::Code, PatchFault)> {
+        let unfollowed = |fault: PatchFault| (&codes::ENVOY_FILTER_FIELD, fault);
+        let (place, port, before_router) = Self::target(raw).map_err(unfollowed)?;
+        let patch = raw.get("patch").unwrap_or(&Value::Null);
+        let is_first = operation(patch, before_router).map_err(unfollowed)?;
+        let value = patch.get("value").unwrap_or(&Value::Null);
+        let filter = filters::read(value).map_err(|(path, fact)| {
+            let dot = if path.is_empty() { "" } else { "." };
+            (&codes::ENVOY_FILTER_VALUE, (format!(".patch.value{dot}{path}"), fact))
+        })?;
+        let filter = Arc::new(PlacedFilter { is_first, filter });
+        Ok(Self { place, port, filter })
+    }
+
+    /// Where it is to be put: the place, the port, and whether the router is named.
+    fn target(raw: &Value) -> Result<(Option<PatchPlace>, Option<u16>, bool), PatchFault> {
+        let apply_to = text(raw, "applyTo");
+        if apply_to != "HTTP_FILTER" {
+            let fact =
+                format!("{apply_to:?} is not patched, HTTP_FILTER is; {}", instead_of(apply_to));
+            return Err((".applyTo".into(), fact));
+        }
+        let matches = raw.get("match").unwrap_or(&Value::Null);
+        let path = ".match";
+        known(
+            matches,
+            path,
+            &["context", "listener"],
+            "name a context and a port of the listener",
+        )?;
+        let place = match text(matches, "context") {
+            "" | "ANY" => None,
+            "SIDECAR_INBOUND" => Some(PatchPlace::Inbound),
+            "SIDECAR_OUTBOUND" => Some(PatchPlace::Outbound),
+            "GATEWAY" => Some(PatchPlace::Gateway),
+            other => return Err((format!("{path}.context"), format!("{other:?} is no context"))),
+        };
+        let listener = matches.get("listener").unwrap_or(&Value::Null);
+        let path = ".match.listener";
+        known(listener, path, &["portNumber", "filterChain"], "name its port")?;
+        let port = match listener.get("portNumber").filter(|port| !port.is_null()) {
+            None => None,
+            Some(port) => {
+                let number = port.as_u64().and_then(|port| u16::try_from(port).ok());
+                let fault = || (format!("{path}.portNumber"), format!("{port} is no port"));
+                Some(number.ok_or_else(fault)?).filter(|port| *port != 0)
+            }
+        };
+        let chain = listener.get("filterChain").unwrap_or(&Value::Null);
+        let path = ".match.listener.filterChain";
+        known(chain, path, &["filter"], "name a port of the listener")?;
+        let filter = chain.get("filter").unwrap_or(&Value::Null);
+        let path = ".match.listener.filterChain.filter";
+        known(filter, path, &["name", "subFilter"], "name a port of the listener")?;
+        let manager = text(filter, "name");
+        if !manager.is_empty() && !MANAGERS.contains(&manager) {
+            let fact = format!("{manager:?} has no HTTP filters; {} has", MANAGERS[0]);
+            return Err((format!("{path}.name"), fact));
+        }
+        let before = filter.get("subFilter").unwrap_or(&Value::Null);
+        let path = ".match.listener.filterChain.filter.subFilter";
+        known(before, path, &["name"], "name the router")?;
+        let before = text(before, "name");
+        if !before.is_empty() && !ROUTERS.contains(&before) {
+            let fact = format!(
+                "which filters there are beside the router is no promise; name {}, or INSERT_FIRST",
+                ROUTERS[0]
+            );
+            return Err((format!("{path}.name"), fact));
+        }
+        Ok((place, port, !before.is_empty()))
+    }
+}
+
+/// Whether the filter comes first.
+fn operation(patch: &Value, before_router: bool) -> Result<bool, PatchFault> {
+    known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
+    match text(patch, "operation") {
+        "INSERT_FIRST" => Ok(true),
+        // Before nothing that is named is before all.
+        "INSERT_BEFORE" => Ok(!before_router),
+        other => {
+            let fact = format!(
+                "{other:?} is not followed for filters; INSERT_FIRST and INSERT_BEFORE are"
+            );
+            Err((".patch.operation".into(), fact))
+        }
+    }
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value.get(field).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// That nothing else is said than these.
+fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<(), PatchFault> {
+    let empty = || Value::Object(serde_json::Map::new());
+    let Some(said) = value.as_object() else {
+        let fact = "it is no object".to_owned();
+        return if value.is_null() { Ok(()) } else { Err((path.to_owned(), fact)) };
+    };
+    let mut others = said.iter().filter(|(_, value)| !value.is_null() && **value != empty());
+    match others.find(|(key, _)| !fields.contains(&key.as_str())) {
+        Some((key, _)) => {
+            Err((format!("{path}.{key}"), format!("{key} is not followed; {instead}")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// What there is in the place of patches of other parts.
+fn instead_of(apply_to: &str) -> &'static str {
+    match apply_to {
+        "CLUSTER" => "a DestinationRule says how services are spoken to",
+        "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => {
+            "a VirtualService says which way requests go"
+        }
+        "LISTENER" | "FILTER_CHAIN" | "LISTENER_FILTER" | "NETWORK_FILTER" => {
+            "a Sidecar or a Gateway says what is listened to, the mesh config what holds for all"
+        }
+        "EXTENSION_CONFIG" => "write the filter into the patch itself",
+        "BOOTSTRAP" => "write it into the bootstrap that the proxy starts with",
+        _ => "write applyTo: HTTP_FILTER",
+    }
+}
+
+impl Scoped for EnvoyFilter {
+    const ROOT_SELECTS_ALL: bool = true;
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.meta
+    }
+
+    fn selector(&self) -> Option<&RuleSelector> {
+        self.selector.as_ref()
+    }
+}
+
+/// All of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EnvoyFilters {
+    objects: ScopedObjects<EnvoyFilter>,
+}
+
+impl EnvoyFilters {
+    /// Whether it matters that a proxy is in this namespace.
+    pub fn concerns(&self, namespace: &Namespace) -> bool {
+        !self.objects.of(namespace).is_empty()
+    }
+
+    /// Whether proxies of a namespace have the same filters as by those of before.
+    pub fn same_in(&self, before: &Self, namespace: &Namespace) -> bool {
+        self.objects.all_same_in(&before.objects, namespace)
+    }
+
+    /// Those that hold for a proxy: by priority, those of the root namespace before its own, the oldest first.
+    pub fn of_proxy(&self, namespace: &Namespace, selection: &Selection) -> Vec<&Arc<EnvoyFilter>> {
+        let root = self.objects.root_namespace();
+        let of_root = self.objects.of(root).iter().map(|one| (false, one));
+        let own = self.objects.of(namespace).iter().filter(|_| namespace != root);
+        let all = of_root.chain(own.map(|one| (true, one)));
+        let holds = |one: &EnvoyFilter| {
+            one.selector.as_ref().is_none_or(|selector| selection.contains(selector))
+        };
+        let mut all: Vec<_> = all.filter(|(_, one)| holds(one)).collect();
+        all.sort_by_key(|(is_own, one)| (one.priority, *is_own, &one.meta));
+        all.into_iter().map(|(_, one)| one).collect()
+    }
+
+    /// The filters that a proxy has at one place, in the order in which they are put in.
+    pub fn at(
+        &self,
+        (namespace, selection): (&Namespace, &Selection),
+        place: PatchPlace,
+    ) -> FiltersAt {
+        let all = self.of_proxy(namespace, selection).into_iter().flat_map(|one| &one.patches);
+        let there = all.filter(|patch| patch.place.is_none_or(|one| one == place));
+        there.map(|patch| (patch.port, Arc::clone(&patch.filter))).collect()
+    }
+
+    pub(super) fn insert(&mut self, filter: &Arc<EnvoyFilter>, into: ScopedInForce<'_>) {
+        self.objects.insert(filter, into, note);
+    }
+
+    pub(super) fn remove(&mut self, filter: &EnvoyFilter, from: ScopedInForce<'_>) {
+        self.objects.remove(filter, from, note);
+    }
+}
+
+/// Who has other filters than before is found out proxy by proxy, so that those for all are no other matter.
+fn note(changes: &mut TrafficChanges, namespace: &Namespace, _: bool) {
+    changes.filters.insert(namespace.clone());
+}
+
+#[cfg(test)]
+mod tests;

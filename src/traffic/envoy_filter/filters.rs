@@ -1,0 +1,376 @@
+//! Which HTTP filters users may put among those of their proxies, and whether Envoys take each as it is written.
+//!
+//! An Envoy that refuses one filter refuses the listener, with all that is in it. So a filter is taken only if it is of a type
+//! that every Envoy has, keeps the rules of Envoy's API, and says nothing that Envoy checks otherwise and that isn't checked
+//! here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use strait_proto::{json, rules};
+
+use super::lua;
+use crate::mesh::command_operators;
+use crate::traffic::re2;
+
+/// An HTTP filter as users write it, which Envoys can read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PatchedFilter {
+    /// Its name; not empty.
+    pub name: Arc<str>,
+    /// The type of its configuration.
+    pub type_url: Arc<str>,
+    /// The configuration, encoded. Equal ones are equal bytes.
+    pub config: Arc<[u8]>,
+}
+
+const PREFIX: &str = "type.googleapis.com/";
+/// A message that holds what another type would.
+const TYPED_STRUCTS: [&str; 2] = ["udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct"];
+/// What travels in messages of the types below.
+const LIBRARIES: [&str; 3] = [
+    "envoy.extensions.compression.brotli.compressor.v3.Brotli",
+    "envoy.extensions.compression.gzip.compressor.v3.Gzip",
+    "envoy.extensions.compression.zstd.compressor.v3.Zstd",
+];
+/// Envoy refuses a bucket that is filled more often.
+const FILL_INTERVAL_MIN: Duration = Duration::from_millis(50);
+
+/// What is wrong: the path below `patch.value`, and a fact.
+pub(super) type FilterFault = (String, String);
+
+/// A type of filters.
+struct FilterType {
+    name: &'static str,
+    /// The fields that may be set; what others would ask of Envoy is not known here.
+    fields: &'static [&'static str],
+    /// What Envoy checks beside the rules of its API.
+    check: fn(&Map<String, Value>) -> Result<(), (&'static str, String)>,
+}
+
+const TYPES: [FilterType; 6] = [
+    FilterType {
+        name: "envoy.extensions.filters.http.buffer.v3.Buffer",
+        fields: &["max_request_bytes"],
+        check: |_| Ok(()),
+    },
+    FilterType {
+        name: "envoy.extensions.filters.http.compressor.v3.Compressor",
+        fields: &[
+            "compressor_library",
+            "request_direction_config",
+            "response_direction_config",
+            "choose_first",
+        ],
+        check: |_| Ok(()),
+    },
+    FilterType {
+        name: "envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
+        fields: &[
+            "grpc_service",
+            "http_service",
+            "transport_api_version",
+            "failure_mode_allow",
+            "failure_mode_allow_header_add",
+            "with_request_body",
+            "clear_route_cache",
+            "status_on_error",
+            "metadata_context_namespaces",
+            "include_peer_certificate",
+            "include_tls_session",
+            "stat_prefix",
+            "allowed_headers",
+            "disallowed_headers",
+        ],
+        check: ext_authz,
+    },
+    FilterType {
+        name: "envoy.extensions.filters.http.header_to_metadata.v3.Config",
+        fields: &["request_rules", "response_rules"],
+        check: header_to_metadata,
+    },
+    FilterType {
+        name: "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit",
+        fields: &[
+            "stat_prefix",
+            "status",
+            "token_bucket",
+            "filter_enabled",
+            "filter_enforced",
+            "request_headers_to_add_when_not_enforced",
+            "response_headers_to_add",
+            "local_rate_limit_per_downstream_connection",
+            "enable_x_ratelimit_headers",
+            "rate_limited_as_resource_exhausted",
+        ],
+        check: local_ratelimit,
+    },
+    FilterType {
+        name: "envoy.extensions.filters.http.lua.v3.Lua",
+        fields: &["inline_code", "default_source_code", "stat_prefix", "clear_route_cache"],
+        check: script,
+    },
+];
+
+/// Filters that Strait makes of objects of its own kinds.
+const INSTEAD: [(&str, &str); 8] = [
+    (".jwt_authn.", "write a RequestAuthentication"),
+    (".rbac.", "write an AuthorizationPolicy"),
+    (".fault.", "write fault into a VirtualService"),
+    (".cors.", "write corsPolicy into a VirtualService"),
+    (".ratelimit.", "its limits stand on routes, which are not patched; write a local_ratelimit"),
+    (".wasm.", "no programs are run in proxies; write a script in Lua"),
+    (".router.", "it is there already"),
+    (".ext_proc.", "ask by ext_authz, or by a CUSTOM AuthorizationPolicy"),
+];
+
+/// Reads the value of a patch: a filter with a name and its configuration.
+///
+/// # Errors
+/// Where it is wrong, and how.
+pub(super) fn read(value: &Value) -> Result<PatchedFilter, FilterFault> {
+    let at = |path: &str, fact: &str| (path.to_owned(), fact.to_owned());
+    let fields =
+        value.as_object().ok_or_else(|| at("", "it is no filter: write name and typed_config"))?;
+    if let Some(other) = fields
+        .keys()
+        .find(|key| !["name", "typed_config", "typedConfig", "disabled"].contains(&key.as_str()))
+    {
+        return Err((
+            other.clone(),
+            "of a filter its name and its typed_config are followed".into(),
+        ));
+    }
+    let name = fields.get("name").and_then(Value::as_str).filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| at("name", "Envoy takes no filter without a name"))?;
+    if name.chars().any(char::is_control) {
+        return Err(at("name", "it has a control character"));
+    }
+    if fields.get("disabled").is_some_and(|disabled| disabled != &Value::Bool(false)) {
+        return Err(at("disabled", "nothing turns it on again: leave the patch out"));
+    }
+    let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));
+    let config = config.ok_or_else(|| at("typed_config", "it is not there"))?;
+    let below = |(path, fact): FilterFault| (format!("typed_config{path}"), fact);
+    let (type_url, config) = message(config).map_err(below)?;
+    Ok(PatchedFilter { name: name.into(), type_url: type_url.into(), config: config.into() })
+}
+
+/// The type of a configuration, and its bytes.
+fn message(config: &Value) -> Result<(String, Vec<u8>), FilterFault> {
+    let wrong = |path: &str, fact: String| (path.to_owned(), fact);
+    let named = config.get("@type").and_then(Value::as_str);
+    let named = named.ok_or_else(|| wrong("", "it has no @type".to_owned()))?;
+    let mut fields = config.as_object().cloned().unwrap_or_default();
+    fields.remove("@type");
+    let mut name = named.rsplit('/').next().unwrap_or_default().to_owned();
+    if TYPED_STRUCTS.contains(&&*name) {
+        let inner = ["type_url", "typeUrl"].iter().find_map(|key| fields.get(*key)?.as_str());
+        let inner = inner.ok_or_else(|| wrong("", "it has no type_url".to_owned()))?;
+        name = inner.rsplit('/').next().unwrap_or_default().to_owned();
+        fields = fields.get("value").and_then(Value::as_object).cloned().unwrap_or_default();
+    }
+    let Some(known) = TYPES.iter().find(|known| known.name == name) else {
+        let instead = INSTEAD.iter().find(|(part, _)| name.contains(part)).map(|(_, text)| *text);
+        let all: Vec<_> = TYPES.iter().filter_map(|known| known.name.split('.').nth(4)).collect();
+        let instead =
+            instead.map_or_else(|| format!("those are {}", all.join(", ")), str::to_owned);
+        return Err(wrong(
+            ".@type",
+            format!("{name:?} is none of the filters that are followed; {instead}"),
+        ));
+    };
+    let type_url = format!("{PREFIX}{name}");
+    let unread = |error: &dyn std::error::Error| {
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        wrong("", cause)
+    };
+    let bytes =
+        json::from_json(&type_url, &Value::Object(fields)).map_err(|error| unread(&error))?;
+    let bytes = rules::canonical(&type_url, &bytes).map_err(|error| unread(&error))?;
+    if let Some(fault) = rules::violation(&type_url, &bytes).map_err(|error| unread(&error))? {
+        return Err(wrong("", format!("Envoy refuses it: {fault}")));
+    }
+    // As Envoy's API calls the fields, however they were written.
+    let said = json::to_json(&type_url, &bytes).map_err(|error| unread(&error))?;
+    let said = said.as_object().cloned().unwrap_or_default();
+    if let Some(other) = said.keys().find(|key| !known.fields.contains(&key.as_str())) {
+        return Err(wrong(&format!(".{other}"), format!("this field of {name} is not followed")));
+    }
+    (known.check)(&said).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
+    everywhere(&Value::Object(said), "")?;
+    Ok((type_url, bytes))
+}
+
+/// What Envoy checks of parts of messages wherever they are.
+fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
+    match value {
+        Value::Array(all) => {
+            let mut all = all.iter().enumerate();
+            all.try_for_each(|(at, one)| everywhere(one, &format!("{path}[{at}]")))
+        }
+        Value::Object(fields) => {
+            for (key, value) in fields {
+                let path = format!("{path}.{key}");
+                let wrong = |fact: String| Err((path.clone(), fact));
+                match (key.as_str(), value) {
+                    ("filename" | "environment_variable" | "watched_directory", _) => {
+                        return wrong(
+                            "what it is at the proxy is not known here: write the text itself"
+                                .into(),
+                        );
+                    }
+                    ("google_grpc", _) => {
+                        return wrong("write envoy_grpc: not every Envoy has the other".into());
+                    }
+                    ("regex", Value::String(text)) => {
+                        let regex = re2::parse(text).map_err(|fact| (path.clone(), fact))?;
+                        if regex.size > re2::PLAIN_PROGRAM_MAX {
+                            return wrong("it is longer than Envoys take it".to_owned());
+                        }
+                    }
+                    ("@type", Value::String(name)) => {
+                        let name = name.rsplit('/').next().unwrap_or_default();
+                        if !LIBRARIES.contains(&name) {
+                            return wrong(format!(
+                                "{name:?} is none of the libraries that are followed"
+                            ));
+                        }
+                    }
+                    ("header", Value::Object(header)) => {
+                        header_value(header).map_err(|fact| (path.clone(), fact))?
+                    }
+                    ("initial_metadata" | "headers_to_add", Value::Array(all)) => {
+                        let mut plain = all.iter().filter_map(Value::as_object);
+                        plain.try_for_each(header_value).map_err(|fact| (path.clone(), fact))?;
+                    }
+                    _ => {}
+                }
+                everywhere(value, &path)?;
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A header that is added: its value may have operators, which Envoy reads at once.
+fn header_value(header: &Map<String, Value>) -> Result<(), String> {
+    let text = |key| header.get(key).and_then(Value::as_str).unwrap_or_default();
+    let name = text("key");
+    if name.starts_with(':') || name.eq_ignore_ascii_case("host") {
+        return Err(format!("{name:?} is no header that may be added"));
+    }
+    command_operators::check(text("value"))
+}
+
+fn script(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    let inline = said.get("inline_code").and_then(Value::as_str);
+    let source = said.get("default_source_code");
+    let (field, script) = match (inline, source) {
+        (Some(_), Some(_)) => {
+            let fact = "inline_code is there as well, and Envoy takes one of them";
+            return Err(("default_source_code", fact.to_owned()));
+        }
+        (Some(script), None) => ("inline_code", script),
+        (None, Some(source)) => match source.get("inline_string").and_then(Value::as_str) {
+            Some(script) => ("default_source_code.inline_string", script),
+            None => {
+                return Err((
+                    "default_source_code",
+                    "write the script as inline_string".to_owned(),
+                ));
+            }
+        },
+        (None, None) => return Err(("default_source_code", "there is no script".to_owned())),
+    };
+    lua::check(script).map_err(|fact| (field, fact))
+}
+
+fn local_ratelimit(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    let Some(bucket) = said.get("token_bucket") else {
+        return Err((
+            "token_bucket",
+            "it is not there, and nothing says how many requests may pass".to_owned(),
+        ));
+    };
+    let interval = bucket.get("fill_interval").and_then(Value::as_str).unwrap_or_default();
+    let seconds: f64 = interval.trim_end_matches('s').parse().unwrap_or_default();
+    if seconds < FILL_INTERVAL_MIN.as_secs_f64() {
+        return Err(("token_bucket.fill_interval", "Envoy takes none below 50 ms".to_owned()));
+    }
+    Ok(())
+}
+
+fn ext_authz(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    match (said.get("grpc_service"), said.get("http_service")) {
+        (Some(grpc), None) => {
+            if said.get("transport_api_version") != Some(&json!("V3")) {
+                return Err(("transport_api_version", "Envoy takes V3 alone".to_owned()));
+            }
+            let other = grpc.as_object().into_iter().flat_map(Map::keys);
+            let mut other = other.filter(|key| {
+                !["envoy_grpc", "timeout", "initial_metadata"].contains(&key.as_str())
+            });
+            if other.next().is_some() || grpc.get("envoy_grpc").is_none() {
+                return Err((
+                    "grpc_service",
+                    "envoy_grpc, timeout and initial_metadata are followed".to_owned(),
+                ));
+            }
+        }
+        (None, Some(http)) => {
+            let prefix = http.get("path_prefix").and_then(Value::as_str).unwrap_or("/");
+            if !prefix.starts_with('/') {
+                return Err((
+                    "http_service.path_prefix",
+                    "it does not begin with a slash".to_owned(),
+                ));
+            }
+            if http.get("server_uri").is_none() {
+                return Err(("http_service.server_uri", "it is not there".to_owned()));
+            }
+            if http.get("retry_policy").is_some() {
+                return Err(("http_service.retry_policy", "it is not followed".to_owned()));
+            }
+        }
+        _ => return Err(("grpc_service", "one of it and http_service must be there".to_owned())),
+    }
+    Ok(())
+}
+
+fn header_to_metadata(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    let mut any = false;
+    for list in ["request_rules", "response_rules"] {
+        for rule in said.get(list).and_then(Value::as_array).into_iter().flatten() {
+            any = true;
+            metadata_rule(rule).map_err(|fact| (list, fact.to_owned()))?;
+        }
+    }
+    if any { Ok(()) } else { Err(("request_rules", "there is no rule".to_owned())) }
+}
+
+fn metadata_rule(rule: &Value) -> Result<(), &'static str> {
+    let has = |key: &str| rule.get(key).is_some();
+    if has("header") == has("cookie") {
+        return Err("a rule must have one of header and cookie");
+    }
+    if has("cookie") && rule.get("remove") == Some(&Value::Bool(true)) {
+        return Err("a rule removes no cookie");
+    }
+    let (present, missing) = (rule.get("on_header_present"), rule.get("on_header_missing"));
+    if present.is_none() && missing.is_none() {
+        return Err("a rule must have on_header_present or on_header_missing");
+    }
+    let is_empty =
+        |pair: &Value| pair.get("value").and_then(Value::as_str).is_none_or(str::is_empty);
+    let rewrites = |pair: &Value| pair.get("regex_value_rewrite").is_some();
+    if missing.is_some_and(|pair| is_empty(pair) || rewrites(pair)) {
+        return Err("on_header_missing must have a value, and nothing to rewrite");
+    }
+    if present.is_some_and(|pair| !is_empty(pair) && rewrites(pair)) {
+        return Err("on_header_present has both a value and a regex_value_rewrite");
+    }
+    Ok(())
+}

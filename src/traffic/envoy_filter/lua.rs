@@ -1,0 +1,754 @@
+//! Whether Envoys can load a script: Lua as LuaJIT has it, whose top level defines and does nothing else.
+//!
+//! An Envoy runs a script once when it loads it, and refuses the whole listener where that fails. What is read here is
+//! narrower than the language: what could fail then, or is rarely written (`goto`), is not taken. What is inside functions
+//! runs with requests and may do anything. (Lua 5.1 Reference Manual, 2 and 8; LuaJIT, "Extensions".)
+
+/// The longest script, in bytes: constants and jumps of one this long fit into what LuaJIT can number.
+const BYTES_MAX: usize = 32 * 1024;
+/// The most that may nest; LuaJIT's limit is 200 levels, of which one here may be two.
+const DEPTH_MAX: usize = 80;
+/// The most names of a function's own; LuaJIT's limit is 200, with those that loops have for themselves.
+const LOCALS_MAX: usize = 120;
+/// The most names of functions around it that a function may see; LuaJIT's limit is 60 of them that it uses.
+const OUTER_MAX: usize = 60;
+/// The most values in a list, and operators in a row; LuaJIT's limit is some 240 that wait for each other.
+const ROW_MAX: usize = 60;
+
+const KEYWORDS: [&str; 22] = [
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
+    "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while",
+];
+
+/// Operators of two places, those of one character last.
+const BINARY: [&str; 15] =
+    ["..", "==", "~=", "<=", ">=", "+", "-", "*", "/", "%", "^", "<", ">", "and", "or"];
+
+/// Reads a script.
+///
+/// # Errors
+/// What is wrong with it and in which line, in words.
+pub(super) fn check(script: &str) -> Result<(), String> {
+    if script.len() > BYTES_MAX {
+        return Err(format!("it has {} bytes, of at most {BYTES_MAX}", script.len()));
+    }
+    let tokens = tokens(script)?;
+    let mut parser = LuaParser { tokens: &tokens, at: 0, depth: 0, functions: Vec::new() };
+    parser.script()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LuaToken<'a> {
+    Name(&'a str),
+    /// A keyword or a sign.
+    Sign(&'a str),
+    Number,
+    Text,
+    End,
+}
+
+/// A token, and the line it begins in.
+type PlacedToken<'a> = (LuaToken<'a>, usize);
+
+fn tokens(script: &str) -> Result<Vec<PlacedToken<'_>>, String> {
+    let mut all = Vec::new();
+    let (mut rest, mut line) = (script, 1);
+    loop {
+        rest = without_blanks(rest, &mut line)?;
+        let Some(first) = rest.chars().next() else { break };
+        let start = line;
+        let (token, length) = if first.is_ascii_alphabetic() || first == '_' {
+            let is_of_name = |one: char| one.is_ascii_alphanumeric() || one == '_';
+            let length = rest.find(|one| !is_of_name(one)).unwrap_or(rest.len());
+            let word = &rest[..length];
+            let is_keyword = KEYWORDS.contains(&word);
+            (if is_keyword { LuaToken::Sign(word) } else { LuaToken::Name(word) }, length)
+        } else if first.is_ascii_digit()
+            || (first == '.' && rest[1..].starts_with(|next: char| next.is_ascii_digit()))
+        {
+            (LuaToken::Number, number(rest).ok_or_else(|| in_line(start, "a number that is none"))?)
+        } else if matches!(first, '"' | '\'') {
+            (
+                LuaToken::Text,
+                quoted(rest).ok_or_else(|| in_line(start, "a text that does not end"))?,
+            )
+        } else if let Some(length) = long_bracket(rest) {
+            let length = length.map_err(|fact| in_line(start, fact))?;
+            line += rest[..length].matches('\n').count();
+            (LuaToken::Text, length)
+        } else {
+            let signs = [
+                "...", "..", "==", "~=", "<=", ">=", "+", "-", "*", "/", "%", "^", "#", "<", ">",
+                "=", "(", ")", "{", "}", "[", "]", ";", ":", ",", ".",
+            ];
+            let sign = signs.into_iter().find(|sign| rest.starts_with(sign));
+            let sign = sign.ok_or_else(|| in_line(start, &format!("{first:?}")))?;
+            (LuaToken::Sign(sign), sign.len())
+        };
+        all.push((token, start));
+        rest = &rest[length..];
+    }
+    all.push((LuaToken::End, line));
+    Ok(all)
+}
+
+fn in_line(line: usize, fact: &str) -> String {
+    format!("line {line} has {fact}")
+}
+
+/// What follows blanks and comments.
+fn without_blanks<'a>(mut rest: &'a str, line: &mut usize) -> Result<&'a str, String> {
+    loop {
+        let blank = rest.find(|one: char| !matches!(one, ' ' | '\t' | '\r' | '\n'));
+        let (blanks, after) = rest.split_at(blank.unwrap_or(rest.len()));
+        *line += blanks.matches('\n').count();
+        rest = after;
+        let Some(comment) = rest.strip_prefix("--") else { return Ok(rest) };
+        let length = match long_bracket(comment) {
+            Some(length) => length.map_err(|fact| in_line(*line, fact))?,
+            None => comment.find('\n').unwrap_or(comment.len()),
+        };
+        *line += comment[..length].matches('\n').count();
+        rest = &comment[length..];
+    }
+}
+
+/// The length of a text in long brackets (`[[…]]`, `[=[…]=]`), where one begins here.
+fn long_bracket(rest: &str) -> Option<Result<usize, &'static str>> {
+    let inner = rest.strip_prefix('[')?;
+    let level = inner.len() - inner.trim_start_matches('=').len();
+    inner[level..].strip_prefix('[')?;
+    let close = format!("]{}]", "=".repeat(level));
+    let end = rest.find(&close).map(|at| at + close.len());
+    Some(end.ok_or("a text that does not end"))
+}
+
+/// The length of a text in quotes; `None` of one that doesn't end in its line, or has what stands for no character.
+fn quoted(rest: &str) -> Option<usize> {
+    let quote = rest.chars().next()?;
+    let mut chars = rest.char_indices().skip(1);
+    while let Some((at, one)) = chars.next() {
+        match one {
+            '\\' => {
+                let (_, escaped) = chars.next()?;
+                let known = matches!(
+                    escaped,
+                    'a' | 'b' | 'f' | 'n' | 'r' | 't' | 'v' | '\\' | '"' | '\'' | '\n'
+                );
+                if escaped.is_ascii_digit() {
+                    // One to three digits, at most 255: three of them are checked, fewer are always right.
+                    let digits: String =
+                        rest[at + 1..].chars().take(3).take_while(char::is_ascii_digit).collect();
+                    digits.parse::<u8>().ok()?;
+                } else if !known {
+                    return None;
+                }
+            }
+            '\n' | '\r' => return None,
+            _ if one == quote => return Some(at + quote.len_utf8()),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The length of a number: decimal or hexadecimal, without what LuaJIT adds to them.
+fn number(rest: &str) -> Option<usize> {
+    let digits = |text: &str, is: fn(&u8) -> bool| text.bytes().take_while(is).count();
+    let length = if rest.starts_with("0x") || rest.starts_with("0X") {
+        match digits(&rest[2..], u8::is_ascii_hexdigit) {
+            0 => return None,
+            count => 2 + count,
+        }
+    } else {
+        let mut length = digits(rest, u8::is_ascii_digit);
+        // `1..2` is a number and what joins texts, which Lua takes for a number that is none.
+        if rest[length..].starts_with('.') {
+            length += 1 + digits(&rest[length + 1..], u8::is_ascii_digit);
+        }
+        if rest[length..].starts_with(['e', 'E']) {
+            let sign = usize::from(rest[length + 1..].starts_with(['+', '-']));
+            match digits(&rest[length + 1 + sign..], u8::is_ascii_digit) {
+                0 => return None,
+                count => length += 1 + sign + count,
+            }
+        }
+        length
+    };
+    let is_more = |next: char| next.is_ascii_alphanumeric() || next == '_' || next == '.';
+    (!rest[length..].starts_with(is_more)).then_some(length)
+}
+
+struct LuaParser<'a> {
+    tokens: &'a [PlacedToken<'a>],
+    at: usize,
+    depth: usize,
+    functions: Vec<FunctionScope>,
+}
+
+/// What is known of the function that is read.
+struct FunctionScope {
+    /// Whether it takes any number of arguments (`...`).
+    takes_more: bool,
+    /// How many loops are around.
+    loops: usize,
+    /// How many names it has had.
+    locals: usize,
+}
+
+type LuaRead<T = ()> = Result<T, String>;
+
+impl<'a> LuaParser<'a> {
+    fn script(&mut self) -> LuaRead {
+        self.functions.push(FunctionScope { takes_more: true, loops: 0, locals: 0 });
+        while self.peek() != LuaToken::End {
+            self.definition()?;
+            self.takes(";");
+        }
+        Ok(())
+    }
+
+    /// What may stand at the top level: definitions of functions, and names of constants.
+    fn definition(&mut self) -> LuaRead {
+        if self.takes("function") {
+            self.name()?;
+            return self.function_body();
+        }
+        let is_local = self.takes("local");
+        if is_local && self.takes("function") {
+            self.local()?;
+            return self.function_body();
+        }
+        let is_name = matches!(self.peek(), LuaToken::Name(_));
+        if !is_name {
+            return Err(self.not_here("runs as the script is loaded; move it into a function"));
+        }
+        self.local()?;
+        while self.takes(",") {
+            self.local()?;
+        }
+        if self.takes("=") {
+            self.constant()?;
+            while self.takes(",") {
+                self.constant()?;
+            }
+            Ok(())
+        } else if is_local {
+            Ok(())
+        } else {
+            Err(self.not_here("runs as the script is loaded; move it into a function"))
+        }
+    }
+
+    /// A value that nothing can go wrong with.
+    fn constant(&mut self) -> LuaRead {
+        match self.peek() {
+            LuaToken::Number | LuaToken::Text | LuaToken::Name(_) => self.at += 1,
+            LuaToken::Sign("nil" | "true" | "false") => self.at += 1,
+            LuaToken::Sign("-") if self.after() == LuaToken::Number => self.at += 2,
+            LuaToken::Sign("function") => {
+                self.at += 1;
+                self.function_body()?;
+            }
+            LuaToken::Sign("{") => return self.deeper(Self::constant_table),
+            _ => {
+                return Err(
+                    self.not_here("is no constant, at a place that runs as the script is loaded")
+                );
+            }
+        }
+        // What follows a value goes on with it, or begins what is next.
+        match self.peek() {
+            LuaToken::Sign(sign)
+                if BINARY.contains(&sign) || matches!(sign, "(" | "[" | "." | ":") =>
+            {
+                Err(self.not_here("runs as the script is loaded; move it into a function"))
+            }
+            LuaToken::Text => {
+                Err(self.not_here("runs as the script is loaded; move it into a function"))
+            }
+            LuaToken::Sign("{") => {
+                Err(self.not_here("runs as the script is loaded; move it into a function"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn constant_table(&mut self) -> LuaRead {
+        self.expect("{")?;
+        while self.peek() != LuaToken::Sign("}") {
+            if self.takes("[") {
+                if !matches!(self.peek(), LuaToken::Number | LuaToken::Text) {
+                    return Err(self.not_here("is no constant key"));
+                }
+                self.at += 1;
+                self.expect("]")?;
+                self.expect("=")?;
+            } else if matches!(self.peek(), LuaToken::Name(_))
+                && self.after() == LuaToken::Sign("=")
+            {
+                self.at += 2;
+            }
+            self.constant()?;
+            if !self.takes(",") && !self.takes(";") {
+                break;
+            }
+        }
+        self.expect("}")
+    }
+
+    fn block(&mut self) -> LuaRead {
+        loop {
+            match self.peek() {
+                LuaToken::End | LuaToken::Sign("end" | "else" | "elseif" | "until") => {
+                    return Ok(());
+                }
+                LuaToken::Sign("return") => {
+                    self.at += 1;
+                    let is_bare = matches!(
+                        self.peek(),
+                        LuaToken::End | LuaToken::Sign("end" | "else" | "elseif" | "until" | ";")
+                    );
+                    if !is_bare {
+                        self.expressions()?;
+                    }
+                    self.takes(";");
+                    return Ok(());
+                }
+                LuaToken::Sign("break") => {
+                    if self.functions.last().is_none_or(|function| function.loops == 0) {
+                        return Err(self.not_here("is in no loop"));
+                    }
+                    self.at += 1;
+                    self.takes(";");
+                    return Ok(());
+                }
+                _ => {
+                    self.deeper(Self::statement)?;
+                    self.takes(";");
+                }
+            }
+        }
+    }
+
+    fn statement(&mut self) -> LuaRead {
+        match self.peek() {
+            LuaToken::Sign("if") => {
+                self.at += 1;
+                self.condition("then")?;
+                loop {
+                    self.block()?;
+                    if self.takes("elseif") {
+                        self.condition("then")?;
+                    } else if self.takes("else") {
+                        self.block()?;
+                        return self.expect("end");
+                    } else {
+                        return self.expect("end");
+                    }
+                }
+            }
+            LuaToken::Sign("while") => {
+                self.at += 1;
+                self.condition("do")?;
+                self.looped("end")
+            }
+            LuaToken::Sign("do") => {
+                self.at += 1;
+                self.block()?;
+                self.expect("end")
+            }
+            LuaToken::Sign("for") => {
+                self.at += 1;
+                self.local()?;
+                if self.takes("=") {
+                    self.expression()?;
+                    self.expect(",")?;
+                    self.expression()?;
+                    if self.takes(",") {
+                        self.expression()?;
+                    }
+                } else {
+                    while self.takes(",") {
+                        self.local()?;
+                    }
+                    self.expect("in")?;
+                    self.expressions()?;
+                }
+                self.expect("do")?;
+                self.looped("end")
+            }
+            LuaToken::Sign("repeat") => {
+                self.at += 1;
+                self.looped("until")?;
+                self.expression()
+            }
+            LuaToken::Sign("function") => {
+                self.at += 1;
+                self.name()?;
+                while self.takes(".") {
+                    self.name()?;
+                }
+                if self.takes(":") {
+                    self.name()?;
+                }
+                self.function_body()
+            }
+            LuaToken::Sign("local") => {
+                self.at += 1;
+                if self.takes("function") {
+                    self.local()?;
+                    return self.function_body();
+                }
+                self.local()?;
+                while self.takes(",") {
+                    self.local()?;
+                }
+                if self.takes("=") { self.expressions() } else { Ok(()) }
+            }
+            _ => self.assignment_or_call(),
+        }
+    }
+
+    fn condition(&mut self, before: &str) -> LuaRead {
+        self.expression()?;
+        self.expect(before)
+    }
+
+    fn looped(&mut self, end: &str) -> LuaRead {
+        self.function().loops += 1;
+        self.block()?;
+        self.function().loops -= 1;
+        self.expect(end)
+    }
+
+    fn assignment_or_call(&mut self) -> LuaRead {
+        let mut kind = self.suffixed()?;
+        let mut places = 1;
+        while kind == Suffixed::Place && self.takes(",") {
+            kind = self.suffixed()?;
+            places += 1;
+        }
+        match kind {
+            Suffixed::Place => {
+                self.expect("=")?;
+                self.expressions()
+            }
+            Suffixed::Call if places == 1 => Ok(()),
+            _ => Err(self.not_here("follows what is neither a call nor a place for a value")),
+        }
+    }
+
+    fn expressions(&mut self) -> LuaRead {
+        self.expression()?;
+        let mut count = 1;
+        while self.takes(",") {
+            self.expression()?;
+            count += 1;
+            if count > ROW_MAX {
+                return Err(self.not_here(&format!("is behind more than {ROW_MAX} values")));
+            }
+        }
+        Ok(())
+    }
+
+    fn expression(&mut self) -> LuaRead {
+        self.deeper(|parser| {
+            for _ in 0..ROW_MAX {
+                while matches!(parser.peek(), LuaToken::Sign("not" | "-" | "#")) {
+                    parser.at += 1;
+                }
+                parser.simple()?;
+                match parser.peek() {
+                    LuaToken::Sign(sign) if BINARY.contains(&sign) => parser.at += 1,
+                    _ => return Ok(()),
+                }
+            }
+            Err(parser.not_here(&format!("is behind more than {ROW_MAX} operators")))
+        })
+    }
+
+    fn simple(&mut self) -> LuaRead {
+        match self.peek() {
+            LuaToken::Number | LuaToken::Text | LuaToken::Sign("nil" | "true" | "false") => {
+                self.at += 1
+            }
+            LuaToken::Sign("...") => {
+                if self.functions.last().is_none_or(|function| !function.takes_more) {
+                    return Err(self.not_here("is in no function that has it"));
+                }
+                self.at += 1;
+            }
+            LuaToken::Sign("{") => self.table()?,
+            LuaToken::Sign("function") => {
+                self.at += 1;
+                self.function_body()?;
+            }
+            _ => drop(self.suffixed()?),
+        }
+        Ok(())
+    }
+
+    /// A name or what is in brackets, and what is taken of it.
+    fn suffixed(&mut self) -> LuaRead<Suffixed> {
+        let mut kind = match self.peek() {
+            LuaToken::Name(_) => {
+                self.at += 1;
+                Suffixed::Place
+            }
+            LuaToken::Sign("(") => {
+                self.at += 1;
+                self.expression()?;
+                self.expect(")")?;
+                Suffixed::Value
+            }
+            _ => return Err(self.not_here("begins nothing")),
+        };
+        loop {
+            match self.peek() {
+                LuaToken::Sign(".") => {
+                    self.at += 1;
+                    self.name()?;
+                    kind = Suffixed::Place;
+                }
+                LuaToken::Sign("[") => {
+                    self.at += 1;
+                    self.expression()?;
+                    self.expect("]")?;
+                    kind = Suffixed::Place;
+                }
+                LuaToken::Sign(":") => {
+                    self.at += 1;
+                    self.name()?;
+                    self.arguments()?;
+                    kind = Suffixed::Call;
+                }
+                LuaToken::Sign("(" | "{") | LuaToken::Text => {
+                    self.arguments()?;
+                    kind = Suffixed::Call;
+                }
+                _ => return Ok(kind),
+            }
+        }
+    }
+
+    fn arguments(&mut self) -> LuaRead {
+        match self.peek() {
+            LuaToken::Text => self.at += 1,
+            LuaToken::Sign("{") => self.table()?,
+            LuaToken::Sign("(") => {
+                // Lua can't tell whether it begins what is next.
+                if self.at > 0 && self.tokens[self.at - 1].1 != self.tokens[self.at].1 {
+                    return Err(self.not_here("is in another line than what it calls"));
+                }
+                self.at += 1;
+                if !self.takes(")") {
+                    self.expressions()?;
+                    self.expect(")")?;
+                }
+            }
+            _ => return Err(self.not_here("begins no arguments")),
+        }
+        Ok(())
+    }
+
+    fn table(&mut self) -> LuaRead {
+        self.deeper(|parser| {
+            parser.expect("{")?;
+            while parser.peek() != LuaToken::Sign("}") {
+                if parser.takes("[") {
+                    parser.expression()?;
+                    parser.expect("]")?;
+                    parser.expect("=")?;
+                } else if matches!(parser.peek(), LuaToken::Name(_))
+                    && parser.after() == LuaToken::Sign("=")
+                {
+                    parser.at += 2;
+                }
+                parser.expression()?;
+                if !parser.takes(",") && !parser.takes(";") {
+                    break;
+                }
+            }
+            parser.expect("}")
+        })
+    }
+
+    fn function_body(&mut self) -> LuaRead {
+        let outer: usize = self.functions.iter().map(|function| function.locals).sum();
+        if outer > OUTER_MAX {
+            let fact = format!("is in functions with more than {OUTER_MAX} names of their own");
+            return Err(self.not_here(&fact));
+        }
+        self.deeper(|parser| {
+            parser.functions.push(FunctionScope { takes_more: false, loops: 0, locals: 1 });
+            parser.expect("(")?;
+            if !parser.takes(")") {
+                loop {
+                    if parser.takes("...") {
+                        parser.function().takes_more = true;
+                        break;
+                    }
+                    parser.local()?;
+                    if !parser.takes(",") {
+                        break;
+                    }
+                }
+                parser.expect(")")?;
+            }
+            parser.block()?;
+            parser.functions.pop();
+            parser.expect("end")
+        })
+    }
+
+    fn function(&mut self) -> &mut FunctionScope {
+        self.functions.last_mut().expect("the script is one")
+    }
+
+    /// A name that the function has for itself.
+    fn local(&mut self) -> LuaRead {
+        self.name()?;
+        self.function().locals += 1;
+        if self.function().locals > LOCALS_MAX {
+            return Err(format!("a function has more than {LOCALS_MAX} names of its own"));
+        }
+        Ok(())
+    }
+
+    fn name(&mut self) -> LuaRead {
+        match self.peek() {
+            LuaToken::Name(_) => {
+                self.at += 1;
+                Ok(())
+            }
+            _ => Err(self.not_here("stands where a name must")),
+        }
+    }
+
+    fn deeper(&mut self, read: impl FnOnce(&mut Self) -> LuaRead) -> LuaRead {
+        self.depth += 1;
+        if self.depth > DEPTH_MAX {
+            return Err(format!("it nests deeper than {DEPTH_MAX} levels"));
+        }
+        read(self)?;
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn peek(&self) -> LuaToken<'a> {
+        self.tokens.get(self.at).map_or(LuaToken::End, |(token, _)| *token)
+    }
+
+    fn after(&self) -> LuaToken<'a> {
+        self.tokens.get(self.at + 1).map_or(LuaToken::End, |(token, _)| *token)
+    }
+
+    fn takes(&mut self, sign: &str) -> bool {
+        let takes = matches!(self.peek(), LuaToken::Sign(found) if found == sign);
+        self.at += usize::from(takes);
+        takes
+    }
+
+    fn expect(&mut self, sign: &str) -> LuaRead {
+        if self.takes(sign) {
+            Ok(())
+        } else {
+            Err(self.not_here(&format!("stands where {sign} must")))
+        }
+    }
+
+    fn not_here(&self, fact: &str) -> String {
+        let last = self.tokens.last().map_or(1, |(_, line)| *line);
+        let line = self.tokens.get(self.at).map_or(last, |(_, line)| *line);
+        let what = match self.peek() {
+            LuaToken::Name(name) | LuaToken::Sign(name) => name,
+            LuaToken::Number => "a number",
+            LuaToken::Text => "a text",
+            LuaToken::End => "the end",
+        };
+        format!("line {line}: {what} {fact}")
+    }
+}
+
+/// What a name is with what is taken of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suffixed {
+    /// Something that a value can be given to.
+    Place,
+    Call,
+    Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn scripts_that_only_define_are_taken() {
+        for script in [
+            "",
+            "-- nothing\n--[[ more\nof it ]]",
+            "function envoy_on_request(handle)\n  handle:headers():add('x', \"y\")\nend",
+            "local seen = {}\nLIMIT = -5\nlocal a, b = 1, 'x';\nlocal t = { 1, x = 'y', ['z'] = { 2; 3 }, f = function() end }\n\
+             local function help(h, ...)\n  local n = select('#', ...)\n  for i = 1, n, 2 do seen[i] = i * 2 ^ 3 .. '' end\n\
+               for k, v in pairs(t) do if k == 'x' then break end end\n  while n > 0 and not seen[n] do n = n - 1 end\n\
+               repeat n = n + 1 until n >= 3\n  return h.a.b['c']:d{1}, [==[ ]] ]==], ...\nend\n\
+             function envoy_on_response(handle)\n  if handle == nil then return elseif 1 ~= 2 then a = #t else b = 0x1F + 1e-3 end\n\
+               help (handle, a)\n  t.x, t.y = t.y, t.x\n  do local z = 1 <= 2 end\nend",
+        ] {
+            assert_eq!(check(script), Ok(()), "{script}");
+        }
+    }
+
+    #[test]
+    fn scripts_that_envoys_may_refuse_are_not() {
+        for (script, wanted) in [
+            ("function f(", "line 1: the end stands where a name must"),
+            ("function f() return 1", "line 1: the end stands where end must"),
+            ("function f() x = end", "line 1: end begins nothing"),
+            ("function f() f end", "line 1: end stands where = must"),
+            ("function f() break end", "line 1: break is in no loop"),
+            ("function f() return ... end", "line 1: ... is in no function that has it"),
+            ("function f() goto x end", "line 1: goto begins nothing"),
+            ("function f() ; end", "line 1: ; begins nothing"),
+            ("function f() a = b\n(c)() end", "line 2: ( is in another line than what it calls"),
+            ("function f() x = 'a\nb' end", "line 1 has a text that does not end"),
+            ("function f() x = '\\q' end", "line 1 has a text that does not end"),
+            ("function f() x = '\\999' end", "line 1 has a text that does not end"),
+            ("function f() x = 1..2 end", "line 1 has a number that is none"),
+            ("function f() x = 12ab end", "line 1 has a number that is none"),
+            ("function f() x = [[ end", "line 1 has a text that does not end"),
+            ("function f() x = a ! b end", "line 1 has '!'"),
+            (
+                "function f() end end",
+                "line 1: end runs as the script is loaded; move it into a function",
+            ),
+            ("print(1)", "line 1: ( runs as the script is loaded; move it into a function"),
+            (
+                "local x = require('y')",
+                "line 1: ( runs as the script is loaded; move it into a function",
+            ),
+            ("local x = y.z", "line 1: . runs as the script is loaded; move it into a function"),
+            (
+                "local x = { y.z }",
+                "line 1: . runs as the script is loaded; move it into a function",
+            ),
+            (
+                "local x = 1 .. {}",
+                "line 1: .. runs as the script is loaded; move it into a function",
+            ),
+            (
+                "local x = -y",
+                "line 1: - is no constant, at a place that runs as the script is loaded",
+            ),
+            ("function a.b() end", "line 1: . stands where ( must"),
+            ("x", "line 1: the end runs as the script is loaded; move it into a function"),
+        ] {
+            assert_eq!(check(script).expect_err(script), wanted, "{script}");
+        }
+        let deep = format!("x = {}1{}", "{".repeat(100), "}".repeat(100));
+        assert!(check(&deep).is_err_and(|fact| fact.contains("nests deeper")));
+        assert!(check(&"x".repeat(40_000)).is_err_and(|fact| fact.contains("bytes")));
+    }
+}

@@ -1,0 +1,329 @@
+use serde_json::json;
+
+use super::*;
+use crate::fixtures::kind_settings;
+use crate::model::{ISTIO_NETWORKING, Labels, ObjectKey};
+use crate::traffic::selection::Selectors;
+
+fn read(namespace: &str, name: &str, spec: &Value) -> (EnvoyFilter, Vec<Reason>) {
+    let key = ObjectKey {
+        kind: "EnvoyFilter".into(),
+        group: ISTIO_NETWORKING.into(),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    let object = json!({ "spec": spec });
+    EnvoyFilter::read(ObjectMeta::of(&key, &object), &object).expect("it is read")
+}
+
+/// A filter that Envoys take.
+fn buffer(name: &str) -> Value {
+    json!({ "name": name, "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+        "maxRequestBytes": 10,
+    } })
+}
+
+fn patch(name: &str) -> Value {
+    json!({ "applyTo": "HTTP_FILTER", "patch": { "operation": "INSERT_FIRST", "value": buffer(name) } })
+}
+
+/// The patch with another value somewhere.
+fn with(pointer: &str, value: Value) -> Value {
+    let mut patch = patch("x");
+    let mut at = &mut patch;
+    for field in pointer.split('/') {
+        at = &mut at[field];
+    }
+    *at = value;
+    patch
+}
+
+/// What is said of a patch that stands between two good ones, and that these hold.
+fn said(bad: Value) -> String {
+    let (filter, reasons) =
+        read("shop", "one", &json!({ "configPatches": [patch("a"), bad, patch("b")] }));
+    assert_eq!(filter.patches.len(), 2, "{bad}: {reasons:?}");
+    let [reason] = &reasons[..] else { panic!("{bad}: {reasons:?}") };
+    assert!(reason.is_lost);
+    let path = reason.path.strip_prefix("spec.configPatches[1]").expect("the bad one is meant");
+    format!("{} {path}: {}", reason.code, reason.text)
+}
+
+#[test]
+fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead() {
+    let cases = [
+        (
+            with("applyTo", json!("CLUSTER")),
+            "STR1076 .applyTo: \"CLUSTER\" is not patched, HTTP_FILTER is; a DestinationRule",
+        ),
+        (
+            with("applyTo", json!("HTTP_ROUTE")),
+            "STR1076 .applyTo: \"HTTP_ROUTE\" is not patched, HTTP_FILTER is; a VirtualService",
+        ),
+        (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not patched"),
+        (with("match", json!({ "context": "EVERYWHERE" })), "STR1076 .match.context: "),
+        (
+            with("match", json!({ "proxy": { "proxyVersion": "^1" } })),
+            "STR1076 .match.proxy: proxy is not followed",
+        ),
+        (
+            with("match", json!({ "routeConfiguration": { "name": "80" } })),
+            "STR1076 .match.routeConfiguration: ",
+        ),
+        (
+            with("match", json!({ "listener": { "name": "virtualInbound" } })),
+            "STR1076 .match.listener.name: name is not followed; name its port",
+        ),
+        (
+            with("match", json!({ "listener": { "portNumber": 70000 } })),
+            "STR1076 .match.listener.portNumber: 70000 is no port",
+        ),
+        (
+            with("match", json!({ "listener": { "filterChain": { "sni": "a" } } })),
+            "STR1076 .match.listener.filterChain.sni: ",
+        ),
+        (
+            with(
+                "match",
+                json!({ "listener": { "filterChain": { "filter": { "name": "envoy.filters.network.tcp_proxy" } } } }),
+            ),
+            "STR1076 .match.listener.filterChain.filter.name: ",
+        ),
+        (
+            with(
+                "match",
+                json!({ "listener": { "filterChain": { "filter": { "subFilter": { "name": "envoy.filters.http.cors" } } } } }),
+            ),
+            "STR1076 .match.listener.filterChain.filter.subFilter.name: ",
+        ),
+        (with("match", json!([])), "STR1076 .match: it is no object"),
+        (
+            with("patch/operation", json!("MERGE")),
+            "STR1076 .patch.operation: \"MERGE\" is not followed",
+        ),
+        (with("patch/operation", json!("INSERT_AFTER")), "STR1076 .patch.operation: "),
+        (with("patch/filterClass", json!("AUTHN")), "STR1076 .patch.filterClass: "),
+        (with("patch/value", json!(null)), "STR1077 .patch.value: it is no filter"),
+        (with("patch/value/name", json!("")), "STR1077 .patch.value.name: "),
+        (
+            with("patch/value/config_discovery", json!({})),
+            "STR1077 .patch.value.config_discovery: ",
+        ),
+        (
+            with("patch/value/typed_config", json!({})),
+            "STR1077 .patch.value.typed_config: it has no @type",
+        ),
+        (
+            with("patch/value/typed_config/max_bytes", json!(1)),
+            "STR1077 .patch.value.typed_config: ",
+        ),
+        (
+            with("patch/value/typed_config/maxRequestBytes", json!(0)),
+            "STR1077 .patch.value.typed_config: Envoy refuses it: max_request_bytes: 0 is outside what it may be",
+        ),
+        (
+            with(
+                "patch/value/typed_config",
+                json!({ "@type": "x/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication" }),
+            ),
+            "STR1077 .patch.value.typed_config.@type: \"envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication\" is none of the filters that are followed; write a RequestAuthentication",
+        ),
+        (json!("nothing"), "STR1076 .applyTo: "),
+    ];
+    for (bad, wanted) in cases {
+        let said = said(bad);
+        assert!(said.starts_with(wanted), "{said}");
+    }
+}
+
+/// A patch of that configuration.
+fn configured(kind: &str, config: Value) -> Value {
+    let mut typed =
+        json!({ "@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}") });
+    typed
+        .as_object_mut()
+        .expect("an object")
+        .extend(config.as_object().expect("an object").clone());
+    with("patch/value/typed_config", typed)
+}
+
+#[test]
+fn filter_that_envoys_would_refuse_is_left_out() {
+    const LUA: &str = "lua.v3.Lua";
+    const LIMIT: &str = "local_ratelimit.v3.LocalRateLimit";
+    const AUTHZ: &str = "ext_authz.v3.ExtAuthz";
+    const HEADERS: &str = "header_to_metadata.v3.Config";
+    let bucket = json!({ "max_tokens": 1, "fill_interval": "1s" });
+    let cases = [
+        (LUA, json!({ "inline_code": "function f(" }), ".inline_code: line 1: the end stands"),
+        (
+            LUA,
+            json!({ "default_source_code": { "inline_string": "print(1)" } }),
+            ".default_source_code.inline_string: line 1: ( runs",
+        ),
+        (
+            LUA,
+            json!({ "default_source_code": { "filename": "/x" } }),
+            ".default_source_code: write the script as inline_string",
+        ),
+        (
+            LUA,
+            json!({ "inline_code": "x = 1", "default_source_code": { "inline_string": "x = 1" } }),
+            ".default_source_code: inline_code is there as well",
+        ),
+        (
+            LUA,
+            json!({ "source_codes": { "a": { "inline_string": "" } } }),
+            ".source_codes: this field",
+        ),
+        (LIMIT, json!({ "stat_prefix": "a" }), ".token_bucket: it is not there"),
+        (
+            LIMIT,
+            json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": 1, "fill_interval": "0.01s" } }),
+            ".token_bucket.fill_interval: Envoy takes none below 50 ms",
+        ),
+        (LIMIT, json!({ "token_bucket": bucket }), ": Envoy refuses it: stat_prefix: "),
+        (
+            LIMIT,
+            json!({ "stat_prefix": "a", "token_bucket": bucket, "descriptors": [{ "entries": [{ "key": "a", "value": "b" }], "token_bucket": bucket }] }),
+            ".descriptors: this field",
+        ),
+        (
+            LIMIT,
+            json!({ "stat_prefix": "a", "token_bucket": bucket, "response_headers_to_add": [{ "header": { "key": "x", "value": "%NONE(" } }] }),
+            ".response_headers_to_add[0].header: ",
+        ),
+        (
+            LIMIT,
+            json!({ "stat_prefix": "a", "token_bucket": bucket, "response_headers_to_add": [{ "header": { "key": ":status", "value": "1" } }] }),
+            ".response_headers_to_add[0].header: ",
+        ),
+        (AUTHZ, json!({}), ".grpc_service: one of"),
+        (
+            AUTHZ,
+            json!({ "grpc_service": { "envoy_grpc": { "cluster_name": "a" } } }),
+            ".transport_api_version: ",
+        ),
+        (
+            AUTHZ,
+            json!({ "http_service": { "path_prefix": "a", "server_uri": { "uri": "a", "cluster": "b", "timeout": "1s" } } }),
+            ".http_service.path_prefix: ",
+        ),
+        (
+            AUTHZ,
+            json!({ "http_service": { "server_uri": { "uri": "a", "cluster": "b", "timeout": "1s" } }, "allowed_headers": { "patterns": [{ "safe_regex": { "regex": "(" } }] } }),
+            ".allowed_headers.patterns[0].safe_regex.regex: ",
+        ),
+        (HEADERS, json!({}), ".request_rules: there is no rule"),
+        (
+            HEADERS,
+            json!({ "request_rules": [{ "on_header_present": { "key": "a" } }] }),
+            ".request_rules: a rule must have one of",
+        ),
+        (
+            HEADERS,
+            json!({ "request_rules": [{ "header": "a" }] }),
+            ".request_rules: a rule must have on_header",
+        ),
+    ];
+    for (kind, config, wanted) in cases {
+        let said = said(configured(kind, config));
+        let wanted = format!("STR1077 .patch.value.typed_config{wanted}");
+        assert!(said.starts_with(&wanted), "{said}\nis not\n{wanted}");
+    }
+}
+
+#[test]
+fn typed_structs_are_what_they_hold() {
+    let held = json!({ "max_request_bytes": 10 });
+    let url = "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer";
+    let of = |name: &str| {
+        let typed = json!({ "@type": format!("type.googleapis.com/{name}"), "type_url": url, "value": held });
+        with("patch/value/typed_config", typed)
+    };
+    let all = [of("udpa.type.v1.TypedStruct"), of("xds.type.v3.TypedStruct"), patch("x")];
+    let (filter, reasons) = read("shop", "one", &json!({ "configPatches": all }));
+    assert_eq!(reasons, []);
+    let filters: Vec<_> = filter.patches.iter().map(|patch| &patch.filter.filter).collect();
+    assert!(filters.iter().all(|one| *one == filters[0]), "{filters:?}");
+    assert_eq!(&*filters[0].type_url, url);
+}
+
+/// The names of the filters that a proxy has at a place.
+fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace) -> Vec<String> {
+    let all = filters.at(of, place);
+    all.iter()
+        .map(|(port, one)| {
+            format!("{}{}", one.filter.name, port.map_or(String::new(), |port| format!(":{port}")))
+        })
+        .collect()
+}
+
+#[test]
+fn several_objects_count_by_priority_then_the_roots_then_by_age_and_name() {
+    let one = |name: &str, more: Value| {
+        let mut spec = json!({ "configPatches": [patch(name)] });
+        spec.as_object_mut()
+            .expect("an object")
+            .extend(more.as_object().expect("an object").clone());
+        spec
+    };
+    let web = json!({ "workloadSelector": { "labels": { "app": "web" } } });
+    let in_place = |name: &str, matches: Value| {
+        let mut patch = patch(name);
+        patch["match"] = matches;
+        json!({ "configPatches": [patch] })
+    };
+    let root = &kind_settings().root_namespace;
+    let objects = [
+        ("shop", "b", one("own-b", json!({}))),
+        ("shop", "a", one("own-a", json!({}))),
+        ("shop", "first", one("own-first", json!({ "priority": -1 }))),
+        ("shop", "web", one("own-web", web.clone())),
+        (root.as_str(), "z", one("root", json!({}))),
+        (root.as_str(), "web", one("root-web", web)),
+        (root.as_str(), "late", one("root-late", json!({ "priority": 10 }))),
+        (
+            "pay",
+            "in",
+            in_place(
+                "in",
+                json!({ "context": "SIDECAR_INBOUND", "listener": { "portNumber": 80 } }),
+            ),
+        ),
+        ("pay", "out", in_place("out", json!({ "context": "SIDECAR_OUTBOUND" }))),
+        ("pay", "gate", in_place("gate", json!({ "context": "GATEWAY" }))),
+    ];
+    let (mut filters, mut selectors) = (EnvoyFilters::default(), Selectors::default());
+    for (namespace, name, spec) in &objects {
+        let filter = Arc::new(read(namespace, name, spec).0);
+        let mut changes = TrafficChanges::default();
+        let into = ScopedInForce {
+            selectors: &mut selectors,
+            changes: &mut changes,
+            root_namespace: root,
+        };
+        filters.insert(&filter, into);
+        assert!(changes.filters.contains(*namespace));
+    }
+    let at = |namespace: &str, labels: &[(&str, &str)], place| {
+        let namespace: Namespace = namespace.into();
+        let labels: Labels =
+            labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let selection = selectors.selection(&namespace, &labels);
+        names(&filters, (&namespace, &selection), place)
+    };
+    let inbound = PatchPlace::Inbound;
+    assert_eq!(at("shop", &[], inbound), ["own-first", "root", "own-a", "own-b", "root-late"]);
+    assert_eq!(
+        at("shop", &[("app", "web")], inbound),
+        ["own-first", "root-web", "root", "own-a", "own-b", "own-web", "root-late"]
+    );
+    // Those of the root namespace that select do so everywhere, and once in the root namespace itself.
+    assert_eq!(at("elsewhere", &[("app", "web")], inbound), ["root-web", "root", "root-late"]);
+    assert_eq!(at(root.as_str(), &[("app", "web")], inbound), ["root-web", "root", "root-late"]);
+    assert_eq!(at("pay", &[], inbound), ["root", "in:80", "root-late"]);
+    assert_eq!(at("pay", &[], PatchPlace::Outbound), ["root", "out", "root-late"]);
+    assert_eq!(at("pay", &[], PatchPlace::Gateway), ["root", "gate", "root-late"]);
+}

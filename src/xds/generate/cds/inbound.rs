@@ -1,0 +1,94 @@
+//! The upstream clusters that lead to a sidecar's own workload.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
+
+use super::{
+    encode, from_inbound, given_endpoint, limited_options, policy, protocol_options,
+    socket_address, to_own_workload,
+};
+use crate::model::{Protocol, Proxy};
+use crate::push::PushContext;
+use crate::push::proxy::InboundTarget;
+use crate::traffic::policy::{PoolLimits, ResolvedPolicy};
+use crate::traffic::sidecar::WorkloadBackend;
+use crate::xds::resource::Resource;
+
+/// The name of the upstream cluster that leads to a port of the proxy's own workload.
+pub(in crate::xds::generate) fn inbound_name(target: u16) -> String {
+    format!("inbound|{target}||")
+}
+
+/// The upstream clusters that lead to a sidecar's own workload, which serves `targets`.
+pub(in crate::xds::generate) fn inbound_clusters(
+    context: &PushContext,
+    proxy: &Proxy,
+    targets: &[InboundTarget<'_>],
+) -> Vec<Resource> {
+    targets.iter().map(|target| inbound(context, target, proxy)).collect()
+}
+
+/// The upstream cluster that leads to one port of the proxy's own workload.
+fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> Resource {
+    let name = inbound_name(target.target);
+    let protocol = spoken_on(target.port.protocol);
+    let mut cluster = cluster::Cluster {
+        typed_extension_protocol_options: protocol_options(protocol),
+        ..to_own_workload(context, name.clone(), proxy.has_ipv4())
+    };
+    if let Some(ingress) = target.ingress {
+        lead_to(&mut cluster, &ingress.backend, proxy);
+    }
+    if let Some(pool) = target.pool {
+        let policy = policy_of(pool);
+        cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None);
+        policy::limit(&mut cluster, &policy, context.mesh.tcp_keepalive);
+    }
+    encode(name, &cluster)
+}
+
+/// Connections to the workload are held to a pool, and to nothing else that a rule may say.
+pub(in crate::xds::generate) fn policy_of(pool: &Arc<PoolLimits>) -> ResolvedPolicy {
+    ResolvedPolicy { connection_pool: Some(Arc::clone(pool)), ..ResolvedPolicy::default() }
+}
+
+/// What the client spoke is spoken on: HTTP/1.1 and h2c arrive on one port.
+fn spoken_on(protocol: Protocol) -> Protocol {
+    if protocol == Protocol::Http { Protocol::Auto } else { protocol }
+}
+
+/// Has the cluster lead to one place of the pod, where its Sidecar names one.
+fn lead_to(cluster: &mut cluster::Cluster, backend: &WorkloadBackend, proxy: &Proxy) {
+    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
+    let (address, source) = match backend {
+        WorkloadBackend::SamePort => return,
+        // Redirection leaves the loopback alone, whatever the source.
+        WorkloadBackend::Loopback(at) => (socket_address(at.ip().to_string(), at.port()), None),
+        WorkloadBackend::PodAddress(at) => {
+            let is_family = |one: &&IpAddr| one.is_ipv4() == at.is_ipv4();
+            // A pod without the family has nothing there, and connections fail.
+            let own = proxy.addresses.iter().find(is_family).copied().unwrap_or(at.ip());
+            let source = from_inbound(own.is_ipv4());
+            (socket_address(own.to_string(), at.port()), Some(source))
+        }
+        WorkloadBackend::UnixSocket(path) => {
+            let pipe = core::Pipe { path: path.to_string(), ..Default::default() };
+            (core::Address { address: Some(core::address::Address::Pipe(pipe)) }, None)
+        }
+    };
+    cluster.cluster_discovery_type = Some(ClusterDiscoveryType::Type(DiscoveryType::Static.into()));
+    cluster.lb_policy = LbPolicy::RoundRobin.into();
+    cluster.upstream_bind_config = source;
+    cluster.load_assignment = Some(endpoint::ClusterLoadAssignment {
+        cluster_name: cluster.name.clone(),
+        endpoints: vec![endpoint::LocalityLbEndpoints {
+            lb_endpoints: vec![given_endpoint(address, 1, false)],
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+}

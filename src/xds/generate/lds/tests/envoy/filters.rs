@@ -1,0 +1,158 @@
+//! What real Envoys of two versions make of the filters of EnvoyFilters.
+
+use super::rules::{envoys, governed};
+use super::*;
+
+/// A filter of each type that is followed, with what may be said of it.
+const FILTERS: &[&str] = &[
+    "{name: lua, typed_config: {'@type': T/lua.v3.Lua, inline_code: 'function envoy_on_request(h) h:headers():add(\"a\", \"b\") end'}}",
+    "{name: lua, typed_config: {'@type': T/lua.v3.Lua, stat_prefix: a, clear_route_cache: true, default_source_code: {inline_string: \"-- x\\nlocal LIMIT = 3\\nlocal t = {1, a = 'b', [2] = {}}\\nlocal function f(a, ...) local n = a.b['c']:d{1} for i = 1, 3 do n = n .. i end while not n do break end repeat n = #t until n == 0 or n ~= 1 return n, ... end\\nfunction envoy_on_response(h)\\n  if h then f(h, 1) elseif LIMIT >= 2 then h:logInfo 'x' else t.x, t.y = 0x1F, 1e-3 end\\nend\"}}}",
+    "{name: limit, typed_config: {'@type': T/local_ratelimit.v3.LocalRateLimit, stat_prefix: a, status: {code: 503}, token_bucket: {max_tokens: 1, tokens_per_fill: 1, fill_interval: 0.05s}, filter_enabled: {runtime_key: a, default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 5, denominator: MILLION}}, response_headers_to_add: [{header: {key: x, value: '%PROTOCOL%'}, append_action: OVERWRITE_IF_EXISTS_OR_ADD}], local_rate_limit_per_downstream_connection: true, enable_x_ratelimit_headers: DRAFT_VERSION_03, rate_limited_as_resource_exhausted: true}}",
+    "{name: buffer, typed_config: {'@type': T/buffer.v3.Buffer, max_request_bytes: 1000}}",
+    "{name: gzip, typed_config: {'@type': T/compressor.v3.Compressor, choose_first: true, response_direction_config: {common_config: {min_content_length: 10, content_type: [text/html]}, disable_on_etag_header: true}, request_direction_config: {}, compressor_library: {name: gzip, typed_config: {'@type': type.googleapis.com/envoy.extensions.compression.gzip.compressor.v3.Gzip, memory_level: 3, window_bits: 10, compression_level: BEST_SPEED, compression_strategy: FIXED, chunk_size: 8192}}}}",
+    "{name: brotli, typed_config: {'@type': T/compressor.v3.Compressor, compressor_library: {name: b, typed_config: {'@type': type.googleapis.com/envoy.extensions.compression.brotli.compressor.v3.Brotli, quality: 3}}}}",
+    "{name: zstd, typed_config: {'@type': T/compressor.v3.Compressor, compressor_library: {name: z, typed_config: {'@type': type.googleapis.com/envoy.extensions.compression.zstd.compressor.v3.Zstd, enable_checksum: true}}}}",
+    "{name: meta, typed_config: {'@type': T/header_to_metadata.v3.Config, request_rules: [{header: x, on_header_present: {metadata_namespace: a, key: b, type: NUMBER}, on_header_missing: {key: b, value: c}, remove: true}, {cookie: d, on_header_present: {key: e, regex_value_rewrite: {pattern: {regex: '^a(.*)$'}, substitution: '\\\\1'}}}], response_rules: [{header: answer, on_header_present: {key: z, value: '1'}}]}}",
+    "{name: ask, typed_config: {'@type': T/ext_authz.v3.ExtAuthz, transport_api_version: V3, failure_mode_allow: true, grpc_service: {envoy_grpc: {cluster_name: nowhere, authority: a}, timeout: 1s, initial_metadata: [{key: a, value: b}]}, with_request_body: {max_request_bytes: 10, allow_partial_message: true}, status_on_error: {code: 503}, clear_route_cache: true, stat_prefix: a}}",
+    "{name: ask, typed_config: {'@type': T/ext_authz.v3.ExtAuthz, http_service: {server_uri: {uri: 'http://a.example:80', cluster: nowhere, timeout: 0.5s}, path_prefix: /check, authorization_request: {headers_to_add: [{key: a, value: b}]}, authorization_response: {allowed_upstream_headers: {patterns: [{exact: a}, {prefix: b}, {safe_regex: {regex: 'c.*'}}]}}}, allowed_headers: {patterns: [{exact: cookie}]}, include_peer_certificate: true}}",
+];
+
+fn filtered(patches: &[String], ports: Vec<Port>) -> Arc<PushContext> {
+    let app = service("app.ns").vip("10.1.0.1").ports(ports);
+    let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
+    let services = shard("east", 1).network("n1").with(app, vec![]).pod(pod);
+    let spec = format!("configPatches:\n{}", patches.join("\n"));
+    governed(services.said(), "EnvoyFilter", &[&spec])
+}
+
+fn patch(matches: &str, operation: &str, value: &str) -> String {
+    let value = value.replace("T/", "type.googleapis.com/envoy.extensions.filters.http.");
+    format!(
+        "- {{applyTo: HTTP_FILTER, match: {matches}, patch: {{operation: {operation}, value: {value}}}}}"
+    )
+}
+
+/// The names of the filters of the first chain that has any.
+fn filters_of(listener: &Value) -> Vec<String> {
+    let chains = listener["filter_chains"].as_array().into_iter().flatten();
+    let chains = chains.chain([&listener["default_filter_chain"]]);
+    let managers = chains.filter_map(|chain| chain["filters"].as_array()?.last());
+    let mut lists = managers.filter_map(|one| one["typed_config"]["http_filters"].as_array());
+    let list = lists.next().cloned().unwrap_or_default();
+    list.iter().map(|one| text(&one["name"])).collect()
+}
+
+#[test]
+fn envoys_take_every_filter_that_is_followed() {
+    let Some(_) = envoy() else { return };
+    let patches: Vec<_> = FILTERS
+        .iter()
+        .flat_map(|value| ["INSERT_FIRST", "INSERT_BEFORE"].map(|how| patch("{}", how, value)))
+        .collect();
+    let context = filtered(&patches, vec![port("http", 80, 8080)]);
+    let all = listeners(&context, &client());
+    for name in ["virtualInbound", "0.0.0.0_80"] {
+        let own = filters_of(&all[name]);
+        assert!(own.len() > 2 * FILTERS.len(), "{name} has all of them: {own:?}");
+    }
+    let clusters: Vec<_> = held(&context, &client(), ResourceType::Cluster).into_values().collect();
+    for envoy in envoys() {
+        let inbound = all["virtualInbound"].clone();
+        let outbound = inlined(&context, &client(), all["0.0.0.0_80"].clone());
+        let what = format!("filters by {}", envoy.display());
+        let bootstrap = bootstrap(vec![inbound, outbound], clusters.clone());
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = written(directory.path(), &bootstrap);
+        let run = std::process::Command::new(&envoy)
+            .args(["--mode", "validate", "-l", "warning", "-c"])
+            .arg(&file)
+            .output()
+            .expect("envoy runs");
+        assert!(run.status.success(), "{what}: {}", String::from_utf8_lossy(&run.stderr));
+    }
+}
+
+#[tokio::test]
+async fn requests_pass_the_filters_that_users_put_in() {
+    let echo = workload_server().await;
+    for envoy in envoys() {
+        let [plain, limited, entry] = free_ports();
+        let lua = |code: &str| {
+            format!(
+                "{{name: lua, typed_config: {{'@type': T/lua.v3.Lua, inline_code: {}}}}}",
+                json!(code)
+            )
+        };
+        let limit = "{name: limit, typed_config: {'@type': T/local_ratelimit.v3.LocalRateLimit, stat_prefix: a, token_bucket: {max_tokens: 1, fill_interval: 600s}, filter_enabled: {default_value: {numerator: 100}}, filter_enforced: {default_value: {numerator: 100}}}}";
+        let router = "filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {name: envoy.filters.http.router}}}";
+        let patches = [
+            patch(
+                "{context: SIDECAR_INBOUND}",
+                "INSERT_FIRST",
+                &lua("function envoy_on_response(h)\n  h:headers():add('x-way', 'in')\nend"),
+            ),
+            // What Envoy would refuse costs itself alone.
+            patch("{context: ANY}", "INSERT_FIRST", &lua("function envoy_on_request(h")),
+            patch(
+                &format!(
+                    "{{context: SIDECAR_INBOUND, listener: {{portNumber: {limited}, {router}}}}}"
+                ),
+                "INSERT_BEFORE",
+                limit,
+            ),
+            patch(
+                &format!("{{context: SIDECAR_OUTBOUND, listener: {{portNumber: 80, {router}}}}}"),
+                "INSERT_BEFORE",
+                &lua(
+                    "function envoy_on_request(h)\n  if h:headers():get(':path') == '/tea' then\n    h:respond({[':status'] = '418'}, 'a pot')\n  end\nend",
+                ),
+            ),
+        ];
+        let ports = vec![port("http", 80, plain), port("http-b", 81, limited)];
+        let context = filtered(&patches, ports);
+        let proxy = client();
+        let held_listeners = listeners(&context, &proxy);
+        assert_eq!(
+            filters_of(&held_listeners["0.0.0.0_80"])[2..],
+            ["lua", "envoy.filters.http.router"]
+        );
+        let mut all: Vec<_> = [plain, limited]
+            .into_iter()
+            .map(|port| {
+                let mut listener = held_listeners["virtualInbound"].clone();
+                listener["name"] = format!("inbound-{port}").into();
+                listener["address"] = at_loopback(port);
+                listener
+            })
+            .collect();
+        let mut outbound = inlined(&context, &proxy, held_listeners["0.0.0.0_80"].clone());
+        outbound["address"] = at_loopback(entry);
+        outbound["bind_to_port"] = true.into();
+        all.push(outbound);
+        let clusters = held(&context, &proxy, ResourceType::Cluster);
+        let clusters = clusters
+            .into_iter()
+            .map(|(name, cluster)| static_cluster(cluster, to_loopback(&name, echo)))
+            .collect();
+        let running = Running::start(&envoy, &bootstrap(all, clusters)).await;
+        let told = envoy.display();
+        let answer =
+            async |port: u16, path: &str| request(&format!("127.0.0.1:{port}"), path, "").await;
+        for _ in 0..2 {
+            let said = answer(plain, "/").await;
+            assert!(
+                said.starts_with("HTTP/1.1 200 ") && said.contains("x-way: in"),
+                "{told}: {said}"
+            );
+        }
+        let said = answer(limited, "/").await;
+        assert!(said.starts_with("HTTP/1.1 200 "), "{told}: {said}");
+        let said = answer(limited, "/").await;
+        assert!(said.starts_with("HTTP/1.1 429 ") && said.contains("x-way: in"), "{told}: {said}");
+        let said = answer(entry, "/tea").await;
+        assert!(said.starts_with("HTTP/1.1 418 ") && said.contains("a pot"), "{told}: {said}");
+        let said = answer(entry, "/").await;
+        assert!(!said.contains("418"), "{told}: {said}");
+        drop(running);
+    }
+}
