@@ -385,6 +385,12 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         namespace: namespace.into(),
         name: name.into(),
     };
+    let nothing = || MeshEvent::CompleteWithoutNames;
+    // As where a configuration is held that was in force before.
+    if random.random_ratio(1, 8) && !rules.past.is_empty() {
+        rules.objects = rules.past[random.random_range(0..rules.past.len())].clone();
+        return rules.index.restore(&rules.objects).map_or_else(nothing, MeshEvent::Traffic);
+    }
     rules.objects.remove(&key);
     if random.random_ratio(3, 4) {
         let spec = match kind {
@@ -397,7 +403,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         let object = serde_json::json!({ "spec": spec });
         rules.objects.insert(key, Arc::new(object));
     }
-    let nothing = || MeshEvent::CompleteWithoutNames;
+    rules.past.push(rules.index.counting().clone());
     rules.index.apply(&rules.objects).map_or_else(nothing, MeshEvent::Traffic)
 }
 
@@ -405,11 +411,13 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
 struct Rules {
     objects: Collection,
     index: TrafficIndex,
+    /// What it was before.
+    past: Vec<Collection>,
 }
 
 fn rules() -> Rules {
     let index = TrafficIndex::new(kind_settings());
-    Rules { objects: Collection::default(), index }
+    Rules { objects: Collection::default(), index, past: Vec::new() }
 }
 
 /// One event of any kind; most are of services.
