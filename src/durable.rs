@@ -46,6 +46,15 @@ pub fn replace_all(files: &[WantedFile<'_>]) -> io::Result<()> {
     replaced.and_then(|()| files.iter().try_for_each(|(path, ..)| sync_parent(path)))
 }
 
+/// Takes a file away, so that it stays away.
+///
+/// # Errors
+/// What the system says; [`ErrorKind::NotFound`] where there is none.
+pub fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    sync_parent(path)
+}
+
 /// Makes the folder `path` with `files` in it, all at once.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ pub use self::access::{
     AskedRequest, ModeLine, PolicyExplanation, VerdictLine, explain_policy, is_for,
 };
 pub use self::access_snapshot::{AccessSnapshot, SnapshotWorkload};
-pub use self::config::{ConfigQuery, ConfigReports, ConfigView};
+pub use self::config::{ConfigQuery, ConfigReports, ConfigView, WaitingConfiguration};
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
 pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};

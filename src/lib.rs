@@ -34,6 +34,7 @@ pub mod folder;
 pub mod fuzz;
 mod hash;
 pub mod history;
+pub mod hold;
 pub mod identity;
 pub mod inject;
 pub mod jwks;

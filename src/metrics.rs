@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
+use crate::hold::HoldState;
 use crate::identity::ServerIdentity;
 use crate::inject::InjectionCounts;
 use crate::lkg::Writes;
@@ -45,6 +46,8 @@ pub struct Metrics {
     pub injections: Option<Arc<InjectionCounts>>,
     /// What was said of objects before they were stored, where the webhook is served.
     pub validations: Option<Arc<ValidationCounts>>,
+    /// Which configuration is held.
+    pub hold: tokio::sync::watch::Receiver<Arc<HoldState>>,
 }
 
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
@@ -156,6 +159,7 @@ impl Metrics {
                 family.sample(&[("result", result)], count)?;
             }
         }
+        self.hold(out)?;
         self.state(out)?;
         self.process(out)?;
         Ok(text)
@@ -203,6 +207,26 @@ impl Metrics {
     }
 
     /// What a restart would find.
+    fn hold(&self, out: &mut String) -> fmt::Result {
+        let state = Arc::clone(&self.hold.borrow());
+        let help = "1 while a configuration is held; what objects say waits meanwhile.";
+        Family::gauge(out, "strait_configuration_held", help)?
+            .sample(&[], u8::from(state.held.is_some()))?;
+        let help = "Since when it is held.";
+        let mut family =
+            Family::gauge(out, "strait_configuration_held_since_timestamp_seconds", help)?;
+        if let Some(since) = state.held.as_ref().and_then(|hold| seconds(hold.since)) {
+            family.sample(&[], since)?;
+        }
+        let help = "Objects and texts of the configuration that wait until it is released.";
+        Family::gauge(out, "strait_configuration_waiting", help)?
+            .sample(&[], state.waiting.len())?;
+        let help = "1 while what was held before the start can't be told.";
+        Family::gauge(out, "strait_configuration_hold_lost", help)?
+            .sample(&[], u8::from(state.lost.is_some()))?;
+        Ok(())
+    }
+
     fn state(&self, out: &mut String) -> fmt::Result {
         let Some(writes) = self.writes.as_ref().map(|writes| writes.borrow().clone()) else {
             return Ok(());

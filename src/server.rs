@@ -11,6 +11,7 @@ mod core;
 mod error;
 mod estate_ca;
 mod feed;
+mod in_force;
 mod inputs;
 mod judged_routes;
 mod outputs;

@@ -34,11 +34,13 @@ pub struct AccessChange {
     pub causes: Causes,
 }
 
-/// The policies, object by object. Pure.
-#[derive(Debug)]
+/// The policies, object by object. Pure. A clone goes its own way from then on.
+#[derive(Debug, Clone)]
 pub struct AccessIndex {
     pub(super) settings: AccessSettings,
     pub(super) objects: Collection,
+    /// The policies as they count: of what can't be read the last form that could.
+    counting: Collection,
     held: BTreeMap<PolicyName, HeldPolicy>,
     pub(super) policies: Arc<AccessPolicies>,
     fetched: Arc<FetchedKeys>,
@@ -46,7 +48,7 @@ pub struct AccessIndex {
 }
 
 /// An object as it was last read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct HeldPolicy {
     /// The last of it that could be read wholly, as it was stored and as it was read.
     good: Option<(Arc<Value>, ReadPolicy)>,
@@ -157,6 +159,7 @@ impl AccessIndex {
         Self {
             settings,
             objects: Collection::default(),
+            counting: Collection::default(),
             held: BTreeMap::new(),
             policies: Arc::new(policies),
             fetched: Arc::default(),
@@ -203,6 +206,36 @@ impl AccessIndex {
         }
         self.policies = Arc::new(next);
         Some(AccessChange { policies: Arc::clone(&self.policies), causes })
+    }
+
+    /// Goes to policies as they once counted: what is in force then is what they say alone, and no form that one had meanwhile
+    /// stands in for it. `None` where nothing comes of it.
+    pub fn restore(
+        &mut self,
+        settings: &AccessSettings,
+        counting: &Collection,
+    ) -> Option<AccessChange> {
+        for Difference { key, .. } in counting.differences(&self.objects) {
+            if let Some(held) = PolicyKind::of(key).and_then(|name| self.held.get_mut(&name)) {
+                held.good = None;
+            }
+        }
+        self.apply(settings, counting)
+    }
+
+    /// What is in force.
+    pub fn policies(&self) -> Arc<AccessPolicies> {
+        Arc::clone(&self.policies)
+    }
+
+    /// The objects as they were last taken.
+    pub fn objects(&self) -> &Collection {
+        &self.objects
+    }
+
+    /// The policies as they count.
+    pub fn counting(&self) -> &Collection {
+        &self.counting
     }
 
     /// Takes the keys that have been fetched. Returns what is in force from now on; `None` where that is what was.
@@ -282,10 +315,14 @@ impl AccessIndex {
     ) {
         stale.insert(name.object.namespace.clone());
         let before = self.held.remove(&name);
-        if let Some(object) = object {
-            let held = HeldPolicy::read(&name, object, before, &self.settings);
-            self.held.insert(name, held);
-        }
+        let Some(object) = object else {
+            self.counting.remove(&name.key());
+            return;
+        };
+        let held = HeldPolicy::read(&name, object, before, &self.settings);
+        let counts = held.good.as_ref().map_or(object, |(stored, _)| stored);
+        self.counting.insert(name.key(), Arc::clone(counts));
+        self.held.insert(name, held);
     }
 
     /// What is in force, of which these namespaces are made again.

@@ -65,6 +65,7 @@ pub(super) async fn objects(
     let streams = newest(&streams);
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
     let reports = Arc::clone(&sources.reports.borrow());
+    let context = reports.judged(&context);
     let view = ConfigView::new(&context, &reports, &proxies);
     Ok(pretty(StatusCode::OK, &view.states(&query.into())))
 }

@@ -11,6 +11,7 @@ use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use crate::history::{
     History, HistoryRecord, MeshDifference, PastMoment, SetDifference, UnknownMoment,
 };
+use crate::hold::{KeptConfiguration, KeptConfigurations};
 use crate::xds::connections::rfc3339;
 
 /// What `/debug/history` is asked with.
@@ -20,17 +21,22 @@ pub(super) struct HistoryQuery {
 }
 
 /// All records, oldest first, by their sizes; or one as a whole.
-pub(super) fn records(history: &History, query: &HistoryQuery) -> AdminResult {
+pub(super) fn records(
+    history: &History,
+    kept: &KeptConfigurations,
+    query: &HistoryQuery,
+) -> AdminResult {
+    let kept = kept.all();
     let Some(version) = query.version else {
         let records = history.records();
-        let rows: Vec<Value> = records.iter().map(row).collect();
+        let rows: Vec<Value> = records.iter().map(|record| row(record, &kept)).collect();
         return Ok(pretty(StatusCode::OK, &rows));
     };
     let record = history.record(version).ok_or_else(|| {
         let text = format!("there is no record of version {version}; versions that follow each other within a second are one record");
         AdminFailure(StatusCode::NOT_FOUND, text)
     })?;
-    let mut whole = row(&record);
+    let mut whole = row(&record, &kept);
     with(&mut whole, &record.difference);
     Ok(pretty(StatusCode::OK, &whole))
 }
@@ -67,12 +73,16 @@ fn moment(text: &str) -> Option<PastMoment> {
 }
 
 /// A record by its sizes.
-fn row(record: &Arc<HistoryRecord>) -> Value {
+fn row(record: &Arc<HistoryRecord>, kept: &[KeptConfiguration]) -> Value {
     let MeshDifference { services, networks, settings } = &record.difference;
     let sets = || services.values().flat_map(|service| service.endpoints.values());
     let count = |of: fn(&SetDifference) -> usize| sets().map(of).sum::<usize>();
+    // Versions of before the start are numbered anew.
+    let own = kept.iter().rev().filter(|_| !record.restored);
+    let configuration = own.clone().find(|one| one.version <= record.version);
     json!({
         "version": record.version,
+        "configuration": configuration.map(|one| one.configuration.id()),
         "at": rfc3339(record.at),
         "restored": record.restored,
         "gap": record.gap.map(|gap| gap.as_str()),

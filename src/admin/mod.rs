@@ -1,12 +1,13 @@
 //! The admin API: health and metrics for everybody, `/debug/*` for holders of the token, and a page that shows it.
 //!
-//! Reads what others own and renders it; writes nothing. The shapes are those of docs/reference/interface.md, and
+//! Reads what others own and renders it; what it has others write is which configuration is held. The shapes are those of docs/reference/interface.md, and
 //! the CLI renders nothing else.
 
 mod access;
 mod events;
 mod failure;
 mod history;
+mod hold;
 mod json_fields;
 mod page;
 mod port;
@@ -98,6 +99,11 @@ fn router(sources: Arc<Sources>) -> Router {
             post(preview::scoped).layer(DefaultBodyLimit::max(preview::QUESTION_BYTES_MAX)),
         )
         .route("/debug/push", get(push))
+        .route(
+            "/debug/hold",
+            get(hold::state)
+                .merge(post(hold::foreseen).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX))),
+        )
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
         .route("/api/", any(unknown))
@@ -107,9 +113,11 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/api/changes", get(versions))
         // Asked first: strangers keep nobody busy.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
-    // Whoever is let in by a session can't make further ones.
+    // Whoever is let in by a session can't make further ones, and changes nothing.
     let entry = Router::new()
         .route("/api/login-code", get(login_code))
+        .route("/api/hold", post(hold::hold).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)))
+        .route("/api/release", post(hold::release))
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), holds_token));
     // By threads of their own, so that whoever asks for metrics without end keeps no operator waiting.
     let metrics = Router::new()
@@ -162,7 +170,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,config_dump,explain,access,config,events,history,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,config_dump,explain,access,config,events,history,hold,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 
@@ -393,6 +401,9 @@ async fn all_codes() -> AdminResult {
 async fn mesh(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
+    let hold = Arc::clone(&sources.hold.borrow());
+    answer["held"] = hold::in_short(&hold);
+    answer["holdLost"] = json!(hold.lost);
     answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
     let problems = sources.mesh_problems.borrow().clone();
     let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
@@ -434,7 +445,7 @@ async fn changes(
 
 /// What each version changed.
 async fn recorded(State(sources): SourcesState, Query(query): Query<HistoryQuery>) -> AdminResult {
-    history::records(&sources.history, &query)
+    history::records(&sources.history, &sources.kept, &query)
 }
 
 /// What is otherwise now than it was then.
@@ -466,6 +477,7 @@ async fn push(State(sources): SourcesState) -> AdminResult {
         StatusCode::OK,
         &json!({
             "version": figures.version,
+            "held": hold::in_short(&sources.hold.borrow()),
             "published": figures.published.map(rfc3339),
             "ageSeconds": age.map(|age| age.as_secs_f64()),
             "events": figures.events,

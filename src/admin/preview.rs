@@ -87,6 +87,8 @@ pub(super) async fn foreseen(
         None => newest_streams(sources.connections.list()),
     };
     let is_dated = context.settings.config_cluster.is_some();
+    // While a configuration is held, what it is held against is what would count then.
+    let context = reports.judged(&context);
     let (objects, tried) = edited(&reports.objects, tried, is_dated)?;
     let mesh = sources.trials.with_objects(&context, &reports, &objects);
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
@@ -107,7 +109,7 @@ pub(super) async fn foreseen(
 }
 
 /// Of each proxy the newest stream, oldest first. Proxies of two clusters may have one node id.
-fn newest_streams(all: Vec<Arc<OpenStream>>) -> Vec<Arc<OpenStream>> {
+pub(super) fn newest_streams(all: Vec<Arc<OpenStream>>) -> Vec<Arc<OpenStream>> {
     let of = |one: &OpenStream| (Arc::clone(&one.proxy().id), one.proxy().cluster.clone());
     let mut seen = BTreeSet::new();
     let mut newest: Vec<_> = all.into_iter().rev().filter(|one| seen.insert(of(one))).collect();
@@ -190,7 +192,7 @@ fn row(TriedObject { key, action }: &TriedObject, view: &ConfigView<'_>) -> Valu
     row
 }
 
-fn of_proxies(group: &PreviewedProxies, decoded_max: &mut usize) -> Value {
+pub(super) fn of_proxies(group: &PreviewedProxies, decoded_max: &mut usize) -> Value {
     let types = group
         .types
         .iter()
@@ -253,8 +255,8 @@ pub(super) async fn scoped(
     let asked: ScopeQuestion = serde_json::from_slice(&body).map_err(|error| {
         bad(&format!("expected {{\"namespace\",\"hosts\",\"names\",\"passed\"}}: {error}"))
     })?;
-    let context = current(&sources)?;
     let reports = Arc::clone(&sources.reports.borrow());
+    let context = reports.judged(&current(&sources)?);
     let namespace = Namespace::from(asked.namespace.as_str());
     let suggestion = suggest_scope(&context, &reports.objects, &namespace, &asked.called);
     let mut objects = reports.objects.clone();

@@ -15,6 +15,7 @@ use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
 use crate::explain::{ConfigReports, ConfigTrials};
 use crate::history::History;
+use crate::hold::{HoldRequests, HoldState, KeptConfigurations};
 use crate::mesh::watch::SourceProblem;
 use crate::metrics::{Metrics, WithheldCounts};
 use crate::policy::WatchedPolicy;
@@ -64,6 +65,12 @@ pub struct Sources {
     pub timeline: Arc<Timeline>,
     /// What each version changed.
     pub history: Arc<History>,
+    /// The configurations that can be gone back to.
+    pub kept: Arc<KeptConfigurations>,
+    /// What is held.
+    pub hold: watch::Receiver<Arc<HoldState>>,
+    /// Where it is asked that something be held.
+    pub holds: HoldRequests,
     /// How the event loop fares.
     pub figures: watch::Receiver<LoopCounters>,
     /// Whether the process is ready.

@@ -16,6 +16,7 @@ use self::finding::{note, problem};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
+use super::hold;
 use super::list::{QueryArgs, WaitFor};
 use super::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, speakers, text,
@@ -92,6 +93,8 @@ pub(super) struct CheckInputs {
     pub(super) policy: Value,
     pub(super) proxies: Value,
     pub(super) push: Value,
+    /// What is held; nothing where the control plane is too old to say.
+    pub(super) hold: Value,
     /// What it waits for, where it has not read everything yet: networks, services and the mesh's settings
     /// are not known then.
     pub(super) waits: Option<String>,
@@ -107,6 +110,7 @@ impl CheckInputs {
             policy: get("/debug/policy").await?,
             proxies: get("/debug/proxies").await?,
             push: get("/debug/push").await?,
+            hold: get("/debug/hold").await.unwrap_or_default(),
             ..Self::default()
         };
         let mut waits = None;
@@ -296,6 +300,16 @@ fn of_roots(roots: &Value, object: &str) -> Vec<Value> {
     found
 }
 
+/// What there is to say of a configuration that is held.
+fn held(hold: &Value) -> Option<Value> {
+    if let Some(fact) = hold["lost"].as_str() {
+        let fact = format!("what objects say is in force: {fact}");
+        return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
+    }
+    let fact = hold::line(hold, &OutputStyle::of_stdout())?;
+    Some(note("mesh", &codes::HELD, "configuration".into(), fact.trim_end()))
+}
+
 /// Whether a finding needs somebody; notes are only worth knowing.
 pub(super) fn is_problem(row: &Value) -> bool {
     row["severity"] != "note"
@@ -400,6 +414,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         let fact = "nothing acts on this field";
         found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
+    found.extend(held(&answers.hold));
     if let Some(fact) = answers.policy["problem"].as_str() {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
@@ -606,6 +621,7 @@ mod tests {
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
             push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
+            hold: json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } }),
             waits: None,
         };
         let found: Vec<_> = problems(&answers)
@@ -648,6 +664,7 @@ mod tests {
                 "~STR0430 service/web",
                 "STR0410 meshConfig",
                 "~STR0111 meshConfig/h2UpgradePolicy",
+                "~STR1070 configuration",
                 "STR0601 policy",
                 "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",

@@ -158,7 +158,11 @@ impl AdminClient {
             (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),
             (
-                StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE,
+                StatusCode::NOT_FOUND
+                | StatusCode::BAD_REQUEST
+                | StatusCode::CONFLICT
+                | StatusCode::PAYLOAD_TOO_LARGE
+                | StatusCode::INSUFFICIENT_STORAGE,
                 _,
             ) if said.is_some() => Err(CommandFailure::failed(said.unwrap_or_default())),
             (StatusCode::SERVICE_UNAVAILABLE, _) if said.is_some() => {

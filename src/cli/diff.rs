@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 
 use super::client::AdminClient;
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::history;
 use super::list::QueryArgs;
 use super::offline_mesh::read_files;
 use super::output::{self, Cell, Format, OutputStyle, clean, items, text};
@@ -48,11 +47,15 @@ pub(crate) struct DiffArgs {
     ask: QueryArgs,
 }
 
-/// Runs `strait diff`.
-pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
-    if let Some(at) = &args.at {
-        return history::diff(at, args.cluster.as_deref(), &args.ask).await;
+impl DiffArgs {
+    /// When then was, of which cluster alone endpoints are shown, and who is asked; none where files or names are given.
+    pub(super) fn then(&self) -> Option<(&str, Option<&str>, &QueryArgs)> {
+        Some((self.at.as_deref()?, self.cluster.as_deref(), &self.ask))
     }
+}
+
+/// Runs `strait diff` with files or names of objects.
+pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let ManifestContents { objects, members } =
         read_manifests(read_files(&args.files)?, &args.namespace);
     let others: Vec<&Value> = objects.others.values().map(|one| &**one).collect();

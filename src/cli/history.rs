@@ -1,4 +1,5 @@
-//! `strait history` and `strait diff --at`: what the mesh was before, and what is otherwise now.
+//! `strait history` and `strait diff --at`: what the mesh was before, and what is otherwise now. What changes something is in
+//! [`super::hold`].
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -6,6 +7,7 @@ use serde_json::Value;
 
 use super::duration::HumanDuration;
 use super::failure::{CommandFailure, CommandResult, Exit};
+use super::hold;
 use super::list::QueryArgs;
 use super::output::{
     self, Cell, Column, Format, OutputStyle, TableLayout, age, clean, items, text,
@@ -18,6 +20,12 @@ pub(crate) enum HistoryCommand {
     List(HistoryListArgs),
     /// Show what one version changed
     Show(HistoryShowArgs),
+    /// Hold the configuration that is in force, or was: proxies go on with it, whatever objects say meanwhile
+    Pin(hold::PinArgs),
+    /// Go back to a configuration of before, and hold it
+    Rollback(hold::RollbackArgs),
+    /// Let what objects say count again
+    Release(hold::ReleaseArgs),
 }
 
 #[derive(Debug, Args)]
@@ -47,6 +55,7 @@ const RECORDS: TableLayout = TableLayout {
         Column::new("ENDPOINTS", |row, _| endpoints(row).into()),
         Column::new("NETWORKS", |row, _| text(&row["networks"]).into()),
         Column::new("SETTINGS", |row, _| text(&row["settings"]).into()),
+        Column::new("CONFIGURATION", |row, _| hold::digits(&row["configuration"]).into()),
         Column::new("NOTE", |row, _| note(row)),
         Column::wide("AT", |row, _| text(&row["at"]).into()),
     ],
@@ -69,6 +78,9 @@ pub(crate) async fn run(command: &HistoryCommand) -> CommandResult {
     match command {
         HistoryCommand::List(args) => list(args).await,
         HistoryCommand::Show(args) => show(args).await,
+        HistoryCommand::Pin(args) => Box::pin(hold::pin(args)).await,
+        HistoryCommand::Rollback(args) => Box::pin(hold::rollback(args)).await,
+        HistoryCommand::Release(args) => Box::pin(hold::release(args)).await,
     }
 }
 
@@ -81,6 +93,12 @@ async fn list(args: &HistoryListArgs) -> CommandResult {
     output::print(&RECORDS.render(&raw, &rows, &args.ask.show, &OutputStyle::of_stdout()))?;
     if all.is_empty() && args.ask.show.output.is_for_people() {
         eprintln!("Nothing has been recorded yet.");
+    }
+    if args.ask.show.output.is_for_people() {
+        let held = args.ask.ask("/debug/hold", &[]).await?;
+        if let Some(line) = hold::line(&held.value, &OutputStyle::of_stdout()) {
+            eprint!("{line}");
+        }
     }
     Ok(Exit::Fine)
 }

@@ -11,6 +11,7 @@ pub mod certs;
 mod check;
 mod client;
 mod cluster;
+mod consent;
 mod demo;
 mod diff;
 pub mod duration;
@@ -20,6 +21,7 @@ mod explain_policy;
 mod explain_route;
 mod failure;
 mod history;
+mod hold;
 mod inject;
 mod list;
 mod network;
@@ -78,7 +80,7 @@ enum Command {
     /// Exit code: with --at 2 if anything is otherwise; with -f and --delete 2 if an object is refused, shadowed, or has no
     /// effect in part, else 0, whether proxies would be sent something or not.
     Diff(diff::DiffArgs),
-    /// Show the versions that are kept, and what each changed
+    /// Show the versions that are kept, and what each changed; hold a configuration, or go back to one
     #[command(subcommand)]
     History(history::HistoryCommand),
     /// Pack what the control plane answers into one archive without secrets, for whoever is to help
@@ -183,7 +185,10 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Ui(args) => ui::run(&args).await,
         Command::Explain(args) => explain::run(&args).await,
         Command::Events(args) => events::run(&args).await,
-        Command::Diff(args) => Box::pin(diff::run(&args)).await,
+        Command::Diff(args) => match args.then() {
+            Some((at, cluster, ask)) => history::diff(at, cluster, ask).await,
+            None => Box::pin(diff::run(&args)).await,
+        },
         Command::History(command) => history::run(&command).await,
         Command::SupportBundle(args) => Box::pin(bundle::run(&args)).await,
         Command::Cluster(command) => cluster::run(command).await,

@@ -7,6 +7,7 @@ use super::check::{CheckInputs, is_problem, problems};
 use super::client::{AdminClient, Connect};
 use super::cluster::CLUSTERS;
 use super::failure::{CommandResult, Exit};
+use super::hold;
 use super::list::{Follow, LastShown, watch_pause};
 use super::network::NETWORKS;
 use super::output::{self, Cell, Format, OutputStyle, Render, Show, items, text};
@@ -60,8 +61,9 @@ pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
     let conflicts: Vec<String> =
         notes().filter(|row| row["category"] == "services").map(line).collect();
     let notes = notes().count();
-    let CheckInputs { clusters, networks, proxies, .. } = answers;
+    let CheckInputs { clusters, networks, proxies, hold, .. } = answers;
     json!({
+        "held": hold["held"],
         "clusters": clusters, "networks": networks, "proxies": proxies,
         "problems": problems, "conflicts": conflicts, "notes": notes,
     })
@@ -113,6 +115,7 @@ pub(super) fn render(whole: &Value, show: &Show, look: &OutputStyle) -> String {
         rows.insert(2, vec!["CONFLICTS".into(), Cell::doubtful(conflicts.len().to_string())]);
     }
     out += &output::table(&[], rows, look);
+    out += &hold::line(whole, look).unwrap_or_default();
     let lines = |of: &[Value]| -> String {
         of.iter().map(|one| format!("  {}\n", one.as_str().unwrap_or_default())).collect()
     };

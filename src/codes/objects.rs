@@ -114,4 +114,20 @@ until one comes.";
 What becomes of routes on Services is written into their status, for those who look with kubectl. Routes
 work without it, and `strait check config` and /debug/config say the same. It is tried again after ten
 minutes.";
+
+    /// Configuration that is held.
+    HELD = "STR1070", "the configuration is held, and what objects say now waits",
+        "See what waits: strait history list. Let it count: strait history release", "\
+Somebody holds a configuration (`strait history pin`, `strait history rollback`): proxies go on with it,
+whatever traffic rules, mesh config and mesh networks say since. These are read and judged all the same, and
+count once the hold is released. Pods, endpoints, clusters and certificates go on, and so do access policies
+unless they are held as well. A configuration is not held for long without a reason: whoever changes an object
+waits for its effect in vain.";
+
+    /// A hold that a restart could not restore.
+    HOLD_LOST = "STR1071", "what was held before the start can't be told",
+        "Hold it again (strait history rollback), or say that nothing is held: strait history release", "\
+The file `hold.json` of the state directory has what is held outlast a restart. It is there and can't be read
+whole, so that nobody knows what it was: what objects say now is in force instead, as if it had been released.
+The file stays where it is until something is held again or released.";
 }

@@ -21,14 +21,16 @@ use std::sync::Arc;
 use self::clients::ClientGroups;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::access::PolicyName;
+use crate::access::{AccessPolicies, PolicyName};
 use crate::codes::{self, Code};
+use crate::hold::Waiting;
+use crate::mesh::MeshConfig;
 use crate::model::{
     Collection, Hostname, Labels, Namespace, ObjectKey, Proxy, WorkloadKey, labels_match,
 };
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryProblem;
-use crate::traffic::{Reason, TrafficObject, TrafficReport, TrafficReports};
+use crate::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficReports};
 
 /// What is known of the objects of the stores beside what is in force.
 #[derive(Debug, Clone, Default)]
@@ -39,6 +41,37 @@ pub struct ConfigReports {
     pub traffic: TrafficReports,
     /// What is wrong with entries.
     pub entries: Arc<[EntryProblem]>,
+    /// What of them waits, while another configuration is held.
+    pub waiting: Option<Arc<WaitingConfiguration>>,
+}
+
+/// What objects say while another configuration is held.
+#[derive(Debug, Clone)]
+pub struct WaitingConfiguration {
+    /// Their traffic configuration.
+    pub traffic: Arc<Traffic>,
+    /// The access policies, where these wait as well.
+    pub access: Option<Arc<AccessPolicies>>,
+    /// The mesh config.
+    pub mesh: Arc<MeshConfig>,
+    /// What of all that is otherwise than what is held.
+    pub what: Arc<Waiting>,
+}
+
+impl ConfigReports {
+    /// The mesh by which objects are judged: as it would be if nothing were held. Gateways of networks stay as they are.
+    pub fn judged(&self, context: &Arc<PushContext>) -> Arc<PushContext> {
+        let Some(waiting) = &self.waiting else { return Arc::clone(context) };
+        let released = PushContext {
+            traffic: Arc::clone(&waiting.traffic),
+            mesh: Arc::clone(&waiting.mesh),
+            ..PushContext::clone(context)
+        };
+        Arc::new(match &waiting.access {
+            Some(policies) => released.with_access(Arc::clone(policies)),
+            None => released,
+        })
+    }
 }
 
 /// Which objects are asked for; all where nothing is named.
@@ -128,6 +161,9 @@ impl<'a> ConfigView<'a> {
         };
         let proxies = self.clients.proxies();
         states.extend(policy_states(self.context, proxies, self.services_known, is_asked));
+        if let Some(waiting) = &self.reports.waiting {
+            states.iter_mut().for_each(|state| note_waiting(state, &waiting.what));
+        }
         states.sort_by(|a, b| {
             (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name))
         });
@@ -205,6 +241,23 @@ impl<'a> ConfigView<'a> {
         let standing = found.standing.unwrap_or(by_parts);
         (standing, Finding { reasons: told, ..found })
     }
+}
+
+/// Says of an object that waits that it does. What else is told of it is what would become of it.
+fn note_waiting(state: &mut ConfigState, waiting: &Waiting) {
+    let is_it = |key: &ObjectKey| {
+        (&*key.kind, &*key.namespace, &*key.name) == (&*state.kind, &*state.namespace, &*state.name)
+    };
+    if !waiting.objects.iter().any(is_it) {
+        return;
+    }
+    if state.state != ObjectStanding::Refused {
+        state.state = ObjectStanding::Waiting;
+    }
+    state.proxies = 0;
+    let text =
+        "the configuration is held, and what the object says now counts when that is released";
+    state.reasons.insert(0, ConfigReason::new(&codes::HELD, "", text));
 }
 
 fn state_of(key: &ObjectKey, state: ObjectStanding, found: Finding) -> ConfigState {

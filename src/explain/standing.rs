@@ -38,6 +38,8 @@ pub enum ObjectStanding {
     Refused,
     /// Nothing that is known could use it, whoever is connected.
     Unused,
+    /// Another configuration is held: it counts once that is released.
+    Waiting,
 }
 
 /// Something about a part of an object.

@@ -11,7 +11,8 @@ use super::config::{ConfigQuery, ConfigReports, ConfigView};
 use super::standing::{ConfigState, ObjectStanding};
 use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
 use crate::codes::{self, Code};
-use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
+use crate::mesh::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
+use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryIndex;
 use crate::traffic::{KindSettings, TrafficIndex, TrafficObject};
@@ -122,6 +123,7 @@ impl ConfigTrials {
             objects: objects.clone(),
             traffic: index.reports().clone(),
             entries: Arc::clone(&reports.entries),
+            waiting: None,
         };
         (Arc::new(context), reports)
     }
@@ -155,6 +157,40 @@ impl ConfigTrials {
             }
         };
         TriedMesh { before, then, reports: reports_then }
+    }
+
+    /// The mesh as it is and as it would be with another configuration in force; access policies as they are where `access` names
+    /// none. Gateways of networks stay as they are, whatever the mesh networks say.
+    ///
+    /// # Errors
+    /// When its mesh config or its mesh networks can't be read.
+    pub fn with_configuration(
+        &self,
+        context: &Arc<PushContext>,
+        target: &ConfigurationSnapshot,
+        access: Option<&Collection>,
+        defaults: &Defaults,
+    ) -> Result<[Arc<PushContext>; 2], InvalidYaml> {
+        let texts = MeshTexts { config: target.mesh.clone(), networks: target.networks.clone() };
+        let settings = MeshSettings::of_texts(texts, defaults)?;
+        let config = settings.config.trusting(&context.mesh, access.is_some());
+        let mut index = TrafficIndex::new(KindSettings::of(&context.settings.domain, &config));
+        index.apply(&target.traffic);
+        let tried = PushContext {
+            traffic: Arc::new(index.traffic().clone()),
+            mesh: Arc::new(config),
+            ..PushContext::clone(context)
+        };
+        let Some(access) = access else { return Ok([Arc::clone(context), Arc::new(tried)]) };
+        // Both without the keys that were fetched: these are no part of a configuration.
+        let settings = AccessSettings { root: context.access.root().clone(), errors: self.errors };
+        let policies = |objects: &Collection| {
+            let mut index = AccessIndex::new(settings.clone());
+            index.apply(&settings, objects);
+            index.policies()
+        };
+        let before = context.with_access(policies(&context.configuration.access));
+        Ok([Arc::new(before), Arc::new(tried.with_access(policies(access)))])
     }
 
     /// The mesh with an access policy among those that may count in its place.

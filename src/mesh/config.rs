@@ -363,6 +363,27 @@ impl MeshConfig {
             .unwrap_or(false)
     }
 
+    /// The same with all that says who is trusted as `live` has it: trust domains and roots, and unless access policies are held
+    /// as well (`is_access_held`) the providers that these ask.
+    #[must_use]
+    pub fn trusting(&self, live: &Self, is_access_held: bool) -> Self {
+        let asked = |one: &&ExtensionProvider| matches!(one.kind, ProviderKind::Authorization(_));
+        let extension_providers = match is_access_held {
+            true => self.extension_providers.clone(),
+            false => {
+                let own = self.extension_providers.iter().filter(|one| !asked(one));
+                own.chain(live.extension_providers.iter().filter(asked)).cloned().collect()
+            }
+        };
+        Self {
+            trust_domain: live.trust_domain.clone(),
+            trust_domain_aliases: live.trust_domain_aliases.clone(),
+            ca_certificates: live.ca_certificates.clone(),
+            extension_providers,
+            ..self.clone()
+        }
+    }
+
     /// The effective settings in Istio's terms, for `/debug/mesh`.
     pub fn to_json(&self) -> Value {
         let policy = match self.outbound_traffic_policy {

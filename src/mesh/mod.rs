@@ -32,6 +32,6 @@ pub use providers::{
 };
 pub use retries::{RetryFault, RetryRule, WrittenRetries};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
-pub use watch::{ConfigTextSource, MeshSettings, MeshWatcher, SourceProblem};
+pub use watch::{ConfigTextSource, MeshSettings, MeshTexts, MeshWatcher, SourceProblem};
 pub use yaml::InvalidYaml;
 pub(crate) use yaml::plain;

@@ -58,6 +58,40 @@ pub struct MeshSettings {
     pub config: Arc<MeshConfig>,
     /// The mesh networks.
     pub networks: Arc<MeshNetworks>,
+    /// What they were read from.
+    pub texts: MeshTexts,
+}
+
+/// Mesh config and mesh networks as they were written, in one form whatever the order of their fields: JSON. `None` where
+/// nothing is written.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MeshTexts {
+    /// The mesh config.
+    pub config: Option<Arc<str>>,
+    /// The mesh networks.
+    pub networks: Option<Arc<str>>,
+}
+
+impl MeshSettings {
+    /// What such texts mean.
+    ///
+    /// # Errors
+    /// The first field of either that has a wrong type or value.
+    pub fn of_texts(texts: MeshTexts, defaults: &Defaults) -> Result<Self, InvalidYaml> {
+        let config = match &texts.config {
+            Some(text) => MeshConfig::parse(text, defaults)?,
+            None => MeshConfig::new(defaults),
+        };
+        let networks = texts.networks.as_deref().map(MeshNetworks::parse).transpose()?;
+        let (config, networks) = (Arc::new(config), Arc::new(networks.unwrap_or_default()));
+        Ok(Self { config, networks, texts })
+    }
+}
+
+/// A text in the one form that [`MeshTexts`] has; as it is where it is no YAML.
+fn in_one_form(text: &str) -> Arc<str> {
+    let value = super::yaml::parse::<serde_json::Value>(text);
+    value.map_or_else(|_| text.into(), |value| value.to_string().into())
 }
 
 /// Why the last text of a source is not in force, or what of it is doubtful.
@@ -76,6 +110,8 @@ pub struct LastGood<T> {
     pub value: Arc<T>,
     /// What was wrong with the last text.
     pub problem: Option<UnusableText>,
+    /// What it was read from; `None` for the default.
+    pub text: Option<Arc<str>>,
 }
 
 /// Why a text was not used.
@@ -97,13 +133,18 @@ pub fn reload<T: PartialEq>(
     default: impl FnOnce() -> T,
     parse: impl FnOnce(&str) -> Result<T, InvalidYaml>,
 ) -> LastGood<T> {
+    let written = text.as_ref().ok().and_then(|text| text.map(in_one_form));
     let read = text.and_then(|text| Ok(text.map(parse).transpose()?));
     match read.map(|value| value.unwrap_or_else(default)) {
         Ok(value) if value == *previous.value => {
-            LastGood { value: Arc::clone(&previous.value), problem: None }
+            LastGood { value: Arc::clone(&previous.value), problem: None, text: written }
         }
-        Ok(value) => LastGood { value: Arc::new(value), problem: None },
-        Err(problem) => LastGood { value: Arc::clone(&previous.value), problem: Some(problem) },
+        Ok(value) => LastGood { value: Arc::new(value), problem: None, text: written },
+        Err(problem) => LastGood {
+            value: Arc::clone(&previous.value),
+            problem: Some(problem),
+            text: previous.text.clone(),
+        },
     }
 }
 
@@ -131,14 +172,15 @@ impl MeshWatcher {
         let start = MeshSettings {
             config: Arc::new(MeshConfig::new(&defaults)),
             networks: Arc::new(MeshNetworks::default()),
+            texts: MeshTexts::default(),
         };
         let (settings, settings_receiver) = watch::channel(start.clone());
         let mut watcher = Self {
             defaults,
             config_source: config,
             networks_source: networks,
-            config: LastGood { value: start.config, problem: None },
-            networks: LastGood { value: start.networks, problem: None },
+            config: LastGood { value: start.config, problem: None, text: None },
+            networks: LastGood { value: start.networks, problem: None, text: None },
             settings,
             problems,
         };
@@ -198,8 +240,18 @@ impl MeshWatcher {
         let settings = MeshSettings {
             config: Arc::clone(&self.config.value),
             networks: Arc::clone(&self.networks.value),
+            texts: MeshTexts {
+                config: self.config.text.clone(),
+                networks: self.networks.text.clone(),
+            },
         };
-        self.settings.send_if_modified(|current| replace(current, settings));
+        self.settings.send_if_modified(|current| {
+            // Another way to write the same is taken note of, and wakes nobody.
+            let differs =
+                current.config != settings.config || current.networks != settings.networks;
+            *current = settings;
+            differs
+        });
         let problems = self.problems();
         self.problems.send_if_modified(|current| {
             for problem in problems.iter().filter(|problem| !current.contains(problem)) {
@@ -417,7 +469,7 @@ mod tests {
                 fact: "no number".to_owned(),
             })
         };
-        let start = LastGood { value: Arc::new(0), problem: None };
+        let start = LastGood { value: Arc::new(0), problem: None, text: None };
         let good = reload(&start, Ok(Some("7")), || 0, parse);
         assert_eq!((*good.value, &good.problem), (7, &None));
         let bad = reload(&good, Ok(Some("seven")), || 0, parse);

@@ -5,6 +5,7 @@
 
 mod cause;
 mod collection;
+mod configuration;
 mod endpoint;
 mod endpoints;
 mod facts;
@@ -31,6 +32,7 @@ mod writer_role;
 
 pub use cause::{Cause, Causes};
 pub use collection::{Collection, Difference, ObjectKey};
+pub use configuration::{ConfigurationSnapshot, Counted};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};
 pub use facts::ClusterFacts;

@@ -12,9 +12,9 @@ use crate::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    ClusterFacts, ClusterId, EndpointMetadata, EndpointRef, Hostname, KnownClusters, Labels,
-    Locality, NO_ADDRESS, Namespace, NetworkId, Proxy, Seniority, Service, Workload, WorkloadKey,
-    Workloads,
+    ClusterFacts, ClusterId, ConfigurationSnapshot, EndpointMetadata, EndpointRef, Hostname,
+    KnownClusters, Labels, Locality, NO_ADDRESS, Namespace, NetworkId, Proxy, Seniority, Service,
+    Workload, WorkloadKey, Workloads,
 };
 use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
@@ -79,6 +79,8 @@ pub struct PushContext {
     pub restricted_namespaces: OrdMap<Namespace, usize>,
     /// What entries select of clusters, and the machines that they describe.
     pub entries: Arc<Selections>,
+    /// What operators' objects say, as far as it is in force.
+    pub configuration: Arc<ConfigurationSnapshot>,
     /// The traffic configuration in force.
     pub traffic: Arc<Traffic>,
     /// The machines that clusters describe.

@@ -18,14 +18,16 @@ use super::debounce::Debounce;
 use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
+pub use super::loop_counters::LoopCounters;
 use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
 use super::view_class::unaffected_views;
 use crate::access::AccessPolicies;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
+use crate::hold::KeptConfigurations;
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::model::{
-    Cause, Causes, ClusterFacts, ClusterId, ExportTo, Hostname, IgnoredClaim, KnownClusters,
-    Namespace, NetworkId, Resolution, Workloads,
+    Cause, Causes, ClusterFacts, ClusterId, ConfigurationSnapshot, ExportTo, Hostname,
+    IgnoredClaim, KnownClusters, Namespace, NetworkId, Resolution, Workloads,
 };
 use crate::network::probes::ProbeAddress;
 use crate::network::{Inputs, Networks, ResolvedNames};
@@ -53,6 +55,10 @@ pub enum MeshEvent {
     MeshNetworks(Arc<MeshNetworks>),
     /// What clusters may say, and which come first.
     Policy(Arc<Policy>),
+    /// What the configuration is of which the others are parts.
+    Configuration(Arc<ConfigurationSnapshot>),
+    /// Several at once: no version has some of them alone.
+    Together(Vec<MeshEvent>),
     /// Who may call whom, and the objects behind what changed of it.
     Access(Arc<AccessPolicies>, Causes),
     /// What DNS says of gateways.
@@ -78,42 +84,10 @@ pub struct LoopOutputs {
     pub names: watch::Sender<BTreeSet<Arc<str>>>,
     /// What changed, and why.
     pub timeline: Arc<Timeline>,
+    /// What can be gone back to.
+    pub kept: Arc<KeptConfigurations>,
     /// Figures for `/debug/push`.
     pub figures: watch::Sender<LoopCounters>,
-}
-
-/// What `/debug/push` shows of the loop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LoopCounters {
-    /// The current version; 0 before the first.
-    pub version: u64,
-    /// When it was published.
-    pub published: Option<std::time::SystemTime>,
-    /// Events taken so far.
-    pub events: u64,
-    /// Events that waited when the loop last looked.
-    pub queued: usize,
-    /// What the last version took to make and announce.
-    pub cost: std::time::Duration,
-    /// Streams woken by the last version.
-    pub woken: usize,
-    /// Streams woken by all versions so far: a stream counts once for each that woke it.
-    pub woken_total: u64,
-}
-
-impl LoopCounters {
-    /// Nothing yet.
-    pub fn none() -> Self {
-        Self {
-            version: 0,
-            published: None,
-            events: 0,
-            queued: 0,
-            cost: std::time::Duration::ZERO,
-            woken: 0,
-            woken_total: 0,
-        }
-    }
 }
 
 /// The mesh: its inputs, the current version's parts, and what has changed since that version.
@@ -134,6 +108,7 @@ pub struct MeshState {
     facts: OrdMap<ClusterId, ClusterFacts>,
     private: Private,
     restricted_namespaces: OrdMap<Namespace, usize>,
+    configuration: Arc<ConfigurationSnapshot>,
     traffic: Arc<Traffic>,
     /// What of it waits for the next version.
     touched_traffic: TrafficChanges,
@@ -172,6 +147,7 @@ impl MeshState {
             facts: OrdMap::new(),
             private: OrdMap::new(),
             restricted_namespaces: OrdMap::new(),
+            configuration: Arc::default(),
             traffic: Arc::default(),
             touched_traffic: TrafficChanges::default(),
             claims: AddressClaims::default(),
@@ -192,6 +168,8 @@ impl MeshState {
     /// Takes one event. What it changes waits for [`Self::next_version`].
     pub fn apply(&mut self, event: MeshEvent) {
         match event {
+            MeshEvent::Configuration(configuration) => self.configuration = configuration,
+            MeshEvent::Together(events) => events.into_iter().for_each(|event| self.apply(event)),
             MeshEvent::Registry(update) => self.hear(update),
             MeshEvent::Entries(update, selections) => {
                 self.hear(update);
@@ -631,6 +609,7 @@ impl MeshState {
             restricted_namespaces: self.restricted_namespaces.clone(),
             same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
+            configuration: Arc::clone(&self.configuration),
             traffic: Arc::clone(&self.traffic),
             vms: self.joins.vms().clone(),
         }
@@ -776,6 +755,7 @@ fn publish(
     debug!(version = context.version, deps = ?changes.deps, "new version");
     let delivery = Arc::new(Delivery::new(changes.since.unwrap_or_else(Instant::now)));
     let woken = outputs.interest.mark_followed(&changes, Some(&delivery));
+    outputs.kept.note(context.version, &context.configuration);
     outputs.timeline.enter(context.version, causes, words, delivery, begun);
     woken
 }

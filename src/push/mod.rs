@@ -14,6 +14,7 @@ pub mod interest;
 mod joins;
 mod locality_priority;
 mod locality_rule;
+mod loop_counters;
 pub mod proxy;
 mod reason;
 pub mod scope;

@@ -11,6 +11,7 @@ use tracing::warn;
 
 use crate::aggregate::MergedService;
 use crate::config::ServeArgs;
+use crate::hold::KeptConfigurations;
 use crate::model::{ClusterId, Mcs, NetworkId, SharedServices};
 use crate::network::ResolvedNames;
 use crate::network::probes::{self, ProbeAddress, ProbeTargets};
@@ -37,6 +38,8 @@ pub(super) struct Core {
     pub(super) interest: Arc<Interest>,
     pub(super) cache: Arc<Cache>,
     pub(super) timeline: Arc<Timeline>,
+    /// The configurations that can be gone back to.
+    pub(super) kept: Arc<KeptConfigurations>,
     pub(super) counters: watch::Receiver<LoopCounters>,
     /// What the mesh makes of exports and imports; nothing while `--mcs` is off.
     pub(super) shared: watch::Receiver<Arc<SharedServices>>,
@@ -59,6 +62,7 @@ impl Core {
         let (figures, counters) = watch::channel(LoopCounters::none());
         let interest = Arc::new(Interest::default());
         let cache = Arc::<Cache>::default();
+        let kept = Arc::<KeptConfigurations>::default();
         let mesh = MeshState::new(Arc::new(push::FixedSettings {
             domain: args.domain.clone(),
             trust_domain: args.trust_domain.clone(),
@@ -74,6 +78,7 @@ impl Core {
             sight: Arc::<Cache>::clone(&cache),
             names,
             timeline: Arc::clone(&timeline),
+            kept: Arc::clone(&kept),
             figures,
         };
         let watchdog = tasks.watchdog("event loop");
@@ -83,6 +88,7 @@ impl Core {
             interest,
             cache,
             timeline,
+            kept,
             counters,
             shared: shared_services(args, &context_seen, tasks),
             resolved: gateway_names(names_wanted, tasks),

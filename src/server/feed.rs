@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::source::{MeshSource, ObjectStores};
-use crate::access::{
-    AccessIndex, AccessSettings, FetchedKeys, KeyPlace, PolicyErrors, PolicyName, PolicyReport,
-};
+use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
 use crate::explain::ConfigReports;
+use crate::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState, RestoredHold};
 use crate::identity::NamedRoots;
 use crate::lkg::StandIns;
 use crate::mesh;
@@ -32,7 +32,6 @@ use crate::registry::{Epoch, RegistryUpdate, ShardKey};
 use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
 use crate::store::Objects;
 use crate::task::{Supervisor, Watchdog};
-use crate::traffic::{KindSettings, TrafficIndex};
 
 /// What readiness waits for at first.
 const UNREAD: &str = "the configuration to be read";
@@ -57,10 +56,9 @@ type Fed = Result<(), mpsc::error::SendError<MeshEvent>>;
 pub(super) struct Configuration {
     pub(super) mesh: MeshSource,
     pub(super) stores: ObjectStores,
-    /// The DNS domain of services.
-    pub(super) domain: String,
-    /// What becomes of access policies that can't be read.
-    pub(super) policy_errors: PolicyErrors,
+    pub(super) rules: ReadingRules,
+    /// Where what is held outlasts a restart, where there is a state directory.
+    pub(super) hold_file: Option<HoldFile>,
     /// What keeps it from being read.
     pub(super) unread: watch::Receiver<Option<String>>,
 }
@@ -77,6 +75,8 @@ pub(super) struct FeedInputs {
     /// The keys of tokens that have been fetched, and whether each place has been tried.
     pub(super) fetched: watch::Receiver<(Arc<FetchedKeys>, bool)>,
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
+    /// What operators want to be held, or released.
+    pub(super) holds: mpsc::Receiver<HoldRequest>,
 }
 
 /// Where it goes, and who is notified of what.
@@ -94,6 +94,8 @@ pub(super) struct FeedOutputs {
     pub(super) faulty: watch::Sender<usize>,
     /// What is said of each object.
     pub(super) reports: watch::Sender<Arc<ConfigReports>>,
+    /// What is held.
+    pub(super) hold: watch::Sender<Arc<HoldState>>,
     /// What counts in place of objects that make no sense.
     pub(super) stand_ins: watch::Sender<Arc<StandIns>>,
     /// How the sources fare that are no member clusters.
@@ -112,28 +114,58 @@ pub(super) async fn run(
         settings = configuration.mesh.watch() => settings,
         never = tell_unread(&to.readiness, configuration.unread) => match never {},
     };
-    let config = Arc::clone(&settings.borrow().config);
+    let (live, remembered) = (settings.borrow().clone(), configuration.stores.remembered());
+    let mut in_force = ConfigurationInForce::new(configuration.rules, live, &remembered);
+    let (outbox, lost) = restore(&configuration.hold_file, &mut in_force).await;
+    let config = Arc::clone(&in_force.settings().config);
     to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
     to.named_roots.send_replace(Arc::new(named_roots(&config)));
-    let mut access = AccessIndex::new(access_settings(&config, configuration.policy_errors));
-    access.remember(&configuration.stores.remembered());
     let feed = Feed {
         from,
         objects: configuration.stores.watch(settings.clone()).await,
         settings,
         known: Arc::default(),
         entries: service_entry::EntryIndex::new(&config.trust_domain),
-        traffic: TrafficIndex::new(KindSettings::of(&configuration.domain, &config)),
-        domain: configuration.domain,
-        access,
-        policy_errors: configuration.policy_errors,
+        in_force,
+        hold_file: configuration.hold_file,
+        lost,
+        outbox,
         access_settles: None,
         statuses: to.source_statuses.lines(),
         to,
         watchdog: tasks.watchdog("feed"),
     };
     feed.run().await;
+}
+
+/// Holds what was held before the start: what others have to hear of that, and why it can't be held where it can't.
+async fn restore(
+    file: &Option<HoldFile>,
+    in_force: &mut ConfigurationInForce,
+) -> (Vec<MeshEvent>, Option<Arc<str>>) {
+    let Some(file) = file.clone() else { return (Vec::new(), None) };
+    let path = file.path().display().to_string();
+    let read = tokio::task::spawn_blocking(move || file.read()).await;
+    let fact = match read {
+        Ok(RestoredHold::Nothing) => return (Vec::new(), None),
+        Ok(RestoredHold::Held(hold)) => {
+            let (id, by, reason) = (hold.configuration.id(), &hold.by, &hold.reason);
+            match in_force.change(&HoldChange::Hold(Arc::clone(&hold))) {
+                Ok(events) => {
+                    let code = &codes::HELD;
+                    warn!(%id, by, reason, %code, next = code.next, "the configuration is held as before the start");
+                    return (events, None);
+                }
+                Err(refusal) => refusal.to_string(),
+            }
+        }
+        Ok(RestoredHold::Lost(fact)) => fact,
+        Err(error) => error.to_string(),
+    };
+    let code = &codes::HOLD_LOST;
+    error!(path, fact, %code, next = code.next, "what was held before the start can't be told: what objects say is in force");
+    (Vec::new(), Some(format!("{path}: {fact}").into()))
 }
 
 /// A feed whose configuration has been read.
@@ -145,11 +177,12 @@ struct Feed {
     settings: watch::Receiver<mesh::MeshSettings>,
     objects: watch::Receiver<Option<Arc<Objects>>>,
     entries: service_entry::EntryIndex,
-    traffic: TrafficIndex,
-    /// The DNS domain of services.
-    domain: String,
-    access: AccessIndex,
-    policy_errors: PolicyErrors,
+    in_force: ConfigurationInForce,
+    hold_file: Option<HoldFile>,
+    /// Why what was held before the start isn't.
+    lost: Option<Arc<str>>,
+    /// What the event loop is yet to hear of one change.
+    outbox: Vec<MeshEvent>,
     /// When servers no longer take what clients sent before.
     access_settles: Option<Instant>,
     statuses: watch::Receiver<SourceStatusMap>,
@@ -222,6 +255,7 @@ impl Feed {
             Ok(()) = self.settings.changed() => self.mesh().await,
             Ok(()) = self.from.policy.changed() => self.policy().await,
             Ok(()) = self.objects.changed() => self.objects().await,
+            Some(request) = self.from.holds.recv(), if ready => self.hold(request).await,
             () = until(self.access_settles) => self.access_settled().await,
             Ok(()) = self.from.fetched.changed() => self.keys().await,
             Ok(()) = self.from.resolved.changed() => self.gateway_names().await,
@@ -273,34 +307,94 @@ impl Feed {
     }
 
     async fn mesh(&mut self) -> Fed {
-        let settings = self.settings.borrow_and_update().clone();
+        let live = self.settings.borrow_and_update().clone();
+        let events = self.in_force.take_settings(live);
+        self.outbox.extend(events);
+        self.follow_settings();
+        // To whom entries are exported may be another matter now, and which policies are for the whole mesh.
+        self.objects().await
+    }
+
+    /// Has others know the mesh settings in force.
+    fn follow_settings(&mut self) {
+        let config = Arc::clone(&self.in_force.settings().config);
         self.to.namespaces.send_if_modified(|held| {
-            let new = Some(Arc::clone(&settings.config.namespaces));
+            let new = Some(Arc::clone(&config.namespaces));
             let differs = *held != new;
             *held = new;
             differs
         });
         self.to.named_roots.send_if_modified(|held| {
-            let new = named_roots(&settings.config);
+            let new = named_roots(&config);
             let differs = **held != new;
             *held = Arc::new(new);
             differs
         });
-        let trust_domain: Arc<str> = settings.config.trust_domain.as_str().into();
+        let trust_domain: Arc<str> = config.trust_domain.as_str().into();
         self.to.trust_domain.send_if_modified(|held| {
             let differs = held.as_ref() != Some(&trust_domain);
             *held = Some(Arc::clone(&trust_domain));
             differs
         });
-        self.to.events.send(MeshEvent::MeshConfig(settings.config)).await?;
-        self.to.events.send(MeshEvent::MeshNetworks(settings.networks)).await?;
         self.entries.move_to(&trust_domain);
-        let settings = KindSettings::of(&self.domain, &self.settings.borrow().config);
-        if let Some(update) = self.traffic.set(settings) {
-            self.to.events.send(MeshEvent::Traffic(update)).await?;
+    }
+
+    /// Holds a configuration, or releases the one that is held. It is on disk before it is in force, so that no restart takes it
+    /// back that was answered.
+    async fn hold(&mut self, HoldRequest { change, answer }: HoldRequest) -> Fed {
+        let done = self.changed_hold(&change).await;
+        let fed = match &done {
+            Ok(()) => {
+                self.follow_settings();
+                self.objects().await
+            }
+            Err(refusal) => {
+                warn!(%refusal, "what is held stays as it was");
+                Ok(())
+            }
+        };
+        // Whoever asked may be gone.
+        let _ = answer.send(done);
+        fed
+    }
+
+    async fn changed_hold(&mut self, change: &HoldChange) -> Result<(), HoldRefusal> {
+        self.in_force.check(change)?;
+        if let Some(file) = self.hold_file.clone() {
+            let change = change.clone();
+            let writing = tokio::task::spawn_blocking(move || match change {
+                HoldChange::Hold(hold) => file.write(&hold),
+                HoldChange::Release => file.remove(),
+            });
+            let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            written.map_err(HoldRefusal::Unwritable)?;
         }
-        // To whom entries are exported may be another matter now, and which policies are for the whole mesh.
-        self.objects().await
+        let events = self.in_force.change(change)?;
+        self.outbox.extend(events);
+        self.lost = None;
+        if self.in_force.access().is_settling() {
+            self.access_settles = Some(Instant::now() + ACCESS_SETTLES);
+        }
+        match change {
+            HoldChange::Hold(hold) => {
+                let id = hold.configuration.id();
+                info!(%id, by = hold.by, reason = hold.reason, "the configuration is held");
+            }
+            HoldChange::Release => info!("the configuration is released"),
+        }
+        Ok(())
+    }
+
+    /// Sends what has come of a change, all at once.
+    async fn send_outbox(&mut self) -> Fed {
+        // Before the rest, so that no version names a configuration that it doesn't have.
+        let snapshot = self.in_force.take_snapshot();
+        let mut events: Vec<_> = snapshot.map(MeshEvent::Configuration).into_iter().collect();
+        events.append(&mut self.outbox);
+        if events.is_empty() {
+            return Ok(());
+        }
+        self.to.events.send(MeshEvent::Together(events)).await
     }
 
     async fn policy(&mut self) -> Fed {
@@ -310,23 +404,33 @@ impl Feed {
 
     /// What the objects of the stores say now.
     async fn objects(&mut self) -> Fed {
-        let Some(objects) = self.objects.borrow_and_update().clone() else { return Ok(()) };
-        // Who may call whom first: nobody is let in to what is new before it is guarded.
-        self.access(&objects).await?;
-        self.entries(&objects).await?;
+        let read = self.objects.borrow_and_update().clone();
+        let Some(objects) = read else { return self.send_outbox().await };
+        self.access(&objects);
+        self.entries(&objects);
+        self.send_outbox().await?;
+        let live = self.in_force.live();
+        let waiting = self.in_force.waiting(&live).map(Arc::new);
+        self.to.hold.send_replace(Arc::new(HoldState {
+            held: self.in_force.hold().cloned(),
+            is_durable: self.hold_file.is_some(),
+            lost: self.lost.clone(),
+            live: Some(live),
+            waiting: waiting.as_ref().map(|waiting| Arc::clone(&waiting.what)).unwrap_or_default(),
+        }));
         self.to.reports.send_replace(Arc::new(ConfigReports {
             objects: objects.others.clone(),
-            traffic: self.traffic.reports().clone(),
+            traffic: self.in_force.stored_traffic().reports().clone(),
             entries: self.entries.problems().into(),
+            waiting,
         }));
         Ok(())
     }
 
     /// What the access policies say now.
-    async fn access(&mut self, objects: &Objects) -> Fed {
+    fn access(&mut self, objects: &Objects) {
         let before: BTreeSet<String> = self.access_problems().collect();
-        let settings = access_settings(&self.settings.borrow().config, self.policy_errors);
-        let change = self.access.apply(&settings, &objects.others);
+        let change = self.in_force.take_access(&objects.others);
         let problems: BTreeSet<String> = self.access_problems().collect();
         for problem in problems.difference(&before) {
             let code = &codes::ACCESS_UNREADABLE;
@@ -337,24 +441,24 @@ impl Feed {
             tell_problems(&self.to.source_statuses, "access policies", &problems);
         }
         self.to.wanted_keys.send_if_modified(|held| {
-            let wanted = self.access.wanted_keys();
+            let wanted = self.in_force.wanted_keys();
             let differs = **held != wanted;
             if differs {
                 *held = Arc::new(wanted);
             }
             differs
         });
-        let Some(change) = change else { return Ok(()) };
-        if self.access.is_settling() {
+        let Some(change) = change else { return };
+        if self.in_force.access().is_settling() {
             self.access_settles = Some(Instant::now() + ACCESS_SETTLES);
         }
-        self.to.events.send(MeshEvent::Access(change.policies, change.causes)).await
+        self.outbox.push(MeshEvent::Access(change.policies, change.causes));
     }
 
     /// Keys of tokens have come, or could not be fetched.
     async fn keys(&mut self) -> Fed {
         let fetched = Arc::clone(&self.from.fetched.borrow_and_update().0);
-        let Some(policies) = self.access.take_keys(fetched) else { return Ok(()) };
+        let Some(policies) = self.in_force.access_mut().take_keys(fetched) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "RequestAuthentication", "keys");
         self.to.events.send(MeshEvent::Access(policies, cause.into())).await
     }
@@ -366,7 +470,7 @@ impl Feed {
         let is_tried = |(fetched, tried): &(Arc<FetchedKeys>, bool), wanted: &BTreeMap<_, _>| {
             *tried && wanted.keys().all(|place| fetched.contains_key(place))
         };
-        let wanted = self.access.wanted_keys();
+        let wanted = self.in_force.wanted_keys();
         while !wanted.is_empty() && Instant::now() < deadline {
             if is_tried(&self.from.fetched.borrow_and_update(), &wanted) {
                 break;
@@ -381,7 +485,7 @@ impl Feed {
 
     async fn access_settled(&mut self) -> Fed {
         self.access_settles = None;
-        let Some(policies) = self.access.settle() else { return Ok(()) };
+        let Some(policies) = self.in_force.access_mut().settle() else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "PeerAuthentication", "");
         self.to.events.send(MeshEvent::Access(policies, cause.into())).await
     }
@@ -392,21 +496,21 @@ impl Feed {
             let faults: Vec<_> = report.faults.iter().map(ToString::to_string).collect();
             format!("{name}: {}", faults.join("; "))
         };
-        self.access.troubles().map(of)
+        self.in_force.stored_access().troubles().map(of)
     }
 
     /// What the ServiceEntries say now.
-    async fn entries(&mut self, objects: &Objects) -> Fed {
-        let config = Arc::clone(&self.settings.borrow().config);
+    fn entries(&mut self, objects: &Objects) {
+        let config = Arc::clone(&self.in_force.settings().config);
         self.entries.export_by_default(&config.default_service_export_to);
         let before = self.entries.problems().to_vec();
         self.entries.shadowed(&objects.shadowed);
         let change = self.entries.apply(&objects.others);
-        self.traffic(objects).await?;
+        self.traffic(objects);
         self.to.stand_ins.send_if_modified(|held| {
             let mut new = self.entries.stand_ins();
-            new.extend(self.traffic.stand_ins());
-            new.extend(self.access.stand_ins());
+            new.extend(self.in_force.stored_traffic().stand_ins());
+            new.extend(self.in_force.stored_access().stand_ins());
             // Equal ones too: which object of a store is meant is known by its place in memory.
             let differs = !(held.is_empty() && new.is_empty());
             *held = Arc::new(new);
@@ -421,24 +525,21 @@ impl Feed {
             self.to.faulty.send_replace(problems.len());
             tell_problems(&self.to.source_statuses, "entries", problems);
         }
-        let Some(change) = change else { return Ok(()) };
+        let Some(change) = change else { return };
         // One run for as long as the process lives, which begins with all there is.
         let update = RegistryUpdate { shard: ShardKey::service_entries(), epoch: Epoch(0), change };
         let selections = Arc::clone(self.entries.selections());
-        self.to.events.send(MeshEvent::Entries(update, selections)).await
+        self.outbox.push(MeshEvent::Entries(update, selections));
     }
 
     /// What the objects of the traffic configuration say now, and what of them is not followed.
-    async fn traffic(&mut self, objects: &Objects) -> Fed {
-        let update = self.traffic.apply(&objects.others);
-        for (key, reason) in self.traffic.take_news() {
+    fn traffic(&mut self, objects: &Objects) {
+        let update = self.in_force.take_traffic(&objects.others);
+        for (key, reason) in self.in_force.stored_traffic_mut().take_news() {
             let next = reason.code.next;
             warn!(object = %key, %reason, next, "traffic configuration not followed as it is");
         }
-        match update {
-            Some(update) => self.to.events.send(MeshEvent::Traffic(update)).await,
-            None => Ok(()),
-        }
+        self.outbox.extend(update.map(MeshEvent::Traffic));
     }
 
     async fn gateway_names(&mut self) -> Fed {
@@ -454,11 +555,6 @@ fn named_roots(config: &mesh::MeshConfig) -> NamedRoots {
         own: config.same_trust_domains(&config.trust_domain).map(str::to_owned).collect(),
         bundles: bundles.map(|one| (one.pem.clone(), one.trust_domains.clone())).collect(),
     }
-}
-
-/// What access policies depend on beside their objects.
-fn access_settings(config: &mesh::MeshConfig, errors: PolicyErrors) -> AccessSettings {
-    AccessSettings { root: config.root_namespace.as_str().into(), errors }
 }
 
 /// At that time, if ever.
@@ -534,7 +630,9 @@ fn tell(readiness: &watch::Sender<Readiness>, settled: &MembersSettled, sources:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::PolicyErrors;
     use crate::fixtures::{endpoint, member, service, shard};
+    use crate::model::Collection;
 
     #[tokio::test]
     async fn a_cluster_belongs_to_the_mesh_before_its_endpoints_do() {
@@ -570,6 +668,7 @@ mod tests {
                 dead_gateways,
                 fetched,
                 context,
+                holds: mpsc::channel(1).1,
             },
             statuses: source_statuses.lines(),
             to: FeedOutputs {
@@ -580,6 +679,7 @@ mod tests {
                 wanted_keys: watch::channel(Arc::default()).0,
                 faulty,
                 reports: watch::channel(Arc::default()).0,
+                hold: watch::channel(Arc::default()).0,
                 stand_ins: watch::channel(Arc::default()).0,
                 source_statuses,
                 readiness,
@@ -588,16 +688,18 @@ mod tests {
             settings,
             objects,
             entries: service_entry::EntryIndex::new("cluster.local"),
-            traffic: TrafficIndex::new(KindSettings::of(
-                "cluster.local",
-                &mesh::MeshConfig::default(),
-            )),
-            domain: "cluster.local".to_owned(),
-            access: AccessIndex::new(AccessSettings {
-                root: "strait-system".into(),
-                errors: PolicyErrors::default(),
-            }),
-            policy_errors: PolicyErrors::default(),
+            in_force: ConfigurationInForce::new(
+                ReadingRules {
+                    domain: "cluster.local".to_owned(),
+                    defaults: mesh::Defaults::default(),
+                    errors: PolicyErrors::default(),
+                },
+                mesh::MeshSettings::default(),
+                &Collection::default(),
+            ),
+            hold_file: None,
+            lost: None,
+            outbox: Vec::new(),
             access_settles: None,
             watchdog: Supervisor::new().watchdog("feed"),
         };

@@ -13,6 +13,7 @@ use tracing::warn;
 use super::callers::KnownPods;
 use super::core::{Core, EVENTS};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs};
+use super::in_force::ReadingRules;
 use super::judged_routes::JudgedRoutes;
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use crate::access::{FetchedKeys, KeyPlace};
@@ -25,6 +26,7 @@ use crate::clusters::writer::WriterLease;
 use crate::clusters::{events, reconciler, renewal, route_statuses};
 use crate::config::ServeArgs;
 use crate::explain::ConfigReports;
+use crate::hold::{HoldFile, HoldRequests, HoldState};
 use crate::identity::{NamedRoots, ServerIdentity};
 use crate::jwks;
 use crate::lkg;
@@ -36,6 +38,9 @@ use crate::registry::{self, consul};
 use crate::sources::SourceStatusTable;
 use crate::store::Objects;
 use crate::task::Supervisor;
+
+/// How many operators may ask at once that something be held; one more waits.
+const HOLDS: usize = 4;
 
 /// The running sources, as far as others look at them.
 pub(super) struct ServerInputs {
@@ -51,6 +56,10 @@ pub(super) struct ServerInputs {
     pub(super) faulty: watch::Receiver<usize>,
     /// What is said of each object.
     pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
+    /// What is held.
+    pub(super) hold: watch::Receiver<Arc<HoldState>>,
+    /// Where it is asked that something be held.
+    pub(super) holds: HoldRequests,
     pub(super) readiness: watch::Receiver<Readiness>,
     /// Where the last known state is kept, where it is.
     pub(super) state: Option<lkg::StateDirectory>,
@@ -79,6 +88,7 @@ impl ServerInputs {
         core: &Core,
         tasks: &Supervisor,
     ) -> Self {
+        let hold_file = state_dir.as_deref().map(HoldFile::of);
         let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
         let config_cluster = source.objects(args, &restored, tasks);
@@ -149,6 +159,8 @@ impl ServerInputs {
         let (readiness, readiness_seen) = watch::channel(Readiness::default());
         let (faulty, faulty_seen) = watch::channel(0);
         let (reports, reports_seen) = watch::channel(Arc::default());
+        let (holds, holds_asked) = mpsc::channel(HOLDS);
+        let (hold, hold_seen) = watch::channel(Arc::default());
         let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
         let judged = JudgedRoutes {
             context: core.context.clone(),
@@ -164,6 +176,8 @@ impl ServerInputs {
             credentials: Arc::new(MemberCredentials::new(clusters.clients.clone(), tasks.child())),
             faulty: faulty_seen,
             reports: reports_seen,
+            hold: hold_seen,
+            holds,
             readiness: readiness_seen,
             state,
             others: lkg::Others {
@@ -179,10 +193,14 @@ impl ServerInputs {
         let (wanted_keys, keys_wanted) = watch::channel(Arc::default());
         let fetched = fetched_keys(args, source, keys_wanted, keys_file, &source_statuses, tasks);
         let configuration = Configuration {
+            rules: ReadingRules {
+                domain: args.domain.clone(),
+                defaults: mesh.defaults(),
+                errors: args.policy_errors.into(),
+            },
             mesh,
             stores,
-            domain: args.domain.clone(),
-            policy_errors: args.policy_errors.into(),
+            hold_file,
             unread: config_cluster.unread,
         };
         let from = FeedInputs {
@@ -194,6 +212,7 @@ impl ServerInputs {
             dead_gateways: core.dead_gateways.clone(),
             fetched,
             context: core.context.clone(),
+            holds: holds_asked,
         };
         let to = FeedOutputs {
             events: core.events.clone(),
@@ -203,6 +222,7 @@ impl ServerInputs {
             wanted_keys,
             faulty,
             reports,
+            hold,
             stand_ins,
             source_statuses,
             readiness,

@@ -51,7 +51,10 @@ impl JudgedRoutes {
                 });
                 if !is_seen {
                     seen = Some((context.definitions, Arc::clone(&reports)));
-                    let judge = move || ConfigView::new(&context, &reports, &[]).route_statuses();
+                    let judge = move || {
+                        let context = reports.judged(&context);
+                        ConfigView::new(&context, &reports, &[]).route_statuses()
+                    };
                     // Many of them take a while.
                     let Ok(all) = tokio::task::spawn_blocking(judge).await else { return };
                     wanted.send_if_modified(|held| {

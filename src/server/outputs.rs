@@ -166,6 +166,7 @@ impl ServerOutputs {
             descriptors: Arc::clone(&descriptors),
             injections,
             validations,
+            hold: inputs.hold.clone(),
         };
         let sources = Arc::new(admin::Sources {
             context: core.context,
@@ -180,6 +181,9 @@ impl ServerOutputs {
             tasks: tasks.clone(),
             timeline: core.timeline,
             history,
+            kept: core.kept,
+            hold: inputs.hold,
+            holds: inputs.holds,
             figures: core.counters,
             readiness: inputs.readiness,
             metrics: Arc::new(metrics),

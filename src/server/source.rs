@@ -292,6 +292,11 @@ impl MeshSource {
         }
     }
 
+    /// What flags say, for what the mesh config leaves out.
+    pub(super) fn defaults(&self) -> Defaults {
+        self.defaults.clone()
+    }
+
     /// The data of the ConfigMap.
     pub(super) fn data(&self) -> watch::Receiver<ConfigMapData> {
         self.data.subscribe()

@@ -141,12 +141,21 @@ impl TrafficKind {
     }
 }
 
+/// What becomes of the form that an object had before, where it can't be read any more.
+#[derive(Debug, Clone, Copy)]
+enum EarlierForm {
+    StandsIn,
+    IsForgotten,
+}
+
 /// What is known of the objects. Pure. What comes of a history of changes is the same as what comes of its end.
 #[derive(Debug)]
 pub struct TrafficIndex {
     settings: KindSettings,
     /// The objects as they were last taken.
     objects: Collection,
+    /// Those that this index reads, as they count: of what can't be read the last form that could.
+    counting: Collection,
     reports: TrafficReports,
     destination_rules: DestinationRuleObjects,
     gateways: GatewayObjects,
@@ -165,6 +174,7 @@ impl TrafficIndex {
         Self {
             settings,
             objects: Collection::default(),
+            counting: Collection::default(),
             reports: TrafficReports::new(),
             destination_rules: DestinationRuleObjects::default(),
             gateways: GatewayObjects::default(),
@@ -180,6 +190,16 @@ impl TrafficIndex {
     /// Takes the objects that there are now; kinds of others are left alone. `None` where nothing comes of it: the same
     /// content in another order, or of another version, changes nothing. The first time something always does.
     pub fn apply(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
+        self.take(objects, EarlierForm::StandsIn)
+    }
+
+    /// Goes to objects as they once counted: what is in force then is what they say alone, and no form that an object had
+    /// meanwhile stands in for it. `None` where nothing comes of it.
+    pub fn restore(&mut self, counting: &Collection) -> Option<TrafficUpdate> {
+        self.take(counting, EarlierForm::IsForgotten)
+    }
+
+    fn take(&mut self, objects: &Collection, earlier: EarlierForm) -> Option<TrafficUpdate> {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let mut changes = TrafficChanges::default();
         let mut causes = Causes::default();
@@ -187,7 +207,7 @@ impl TrafficIndex {
             let Some(kind) = TrafficKind::of(difference.key) else { continue };
             let key = difference.key;
             let touched = match difference.now {
-                Some(object) => self.put(kind, key, object, &mut changes),
+                Some(object) => self.put(kind, key, (object, earlier), &mut changes),
                 None => self.remove(key, &mut changes),
             };
             if touched {
@@ -217,8 +237,10 @@ impl TrafficIndex {
                 continue;
             }
             self.remove(key, &mut changes);
-            if let Some(report) = reports.get(key) {
+            if let (Some(report), Some(object)) = (reports.get(key), difference.now) {
                 self.reports.insert(key.clone(), Arc::clone(report));
+                let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
+                self.counting.insert(key.clone(), Arc::clone(counts));
                 if let Some(object) = report.in_force().cloned() {
                     self.put_in(object, &mut changes);
                 }
@@ -228,6 +250,19 @@ impl TrafficIndex {
         self.note_news();
         self.news.clear();
         self.heard = true;
+    }
+
+    /// Another index that holds the same, and was told of nothing yet.
+    #[must_use]
+    pub fn twin(&self) -> Self {
+        let mut twin = Self::new(self.settings.clone());
+        twin.follow(&self.objects, &self.reports);
+        twin
+    }
+
+    /// The objects of the kinds that this index reads, as they count.
+    pub fn counting(&self) -> &Collection {
+        &self.counting
     }
 
     /// What is in force.
@@ -352,12 +387,15 @@ impl TrafficIndex {
         &mut self,
         kind: TrafficKind,
         key: &ObjectKey,
-        object: &Arc<Value>,
+        (object, earlier): (&Arc<Value>, EarlierForm),
         changes: &mut TrafficChanges,
     ) -> bool {
         let before = self.reports.remove(key);
         let said = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
-        let was = before.as_ref().and_then(|report| report.good.clone());
+        let was = match earlier {
+            EarlierForm::StandsIn => before.as_ref().and_then(|report| report.good.clone()),
+            EarlierForm::IsForgotten => None,
+        };
         let old = before.as_ref().and_then(|report| report.in_force()).cloned();
         let meta = ObjectMeta::of(key, object);
         let (good, state) = match kind.read(meta.clone(), object, &self.settings) {
@@ -378,6 +416,8 @@ impl TrafficIndex {
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
         let report = TrafficReport { good, guard, state };
         let new = report.in_force().cloned();
+        let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
+        self.counting.insert(key.clone(), Arc::clone(counts));
         self.reports.insert(key.clone(), Arc::new(report));
         if old == new {
             return false;
@@ -393,6 +433,7 @@ impl TrafficIndex {
 
     fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {
         let report = self.reports.remove(key);
+        self.counting.remove(key);
         let Some(old) = report.as_ref().and_then(|report| report.in_force()) else { return false };
         self.take_out(old, changes);
         true

@@ -20,6 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("mass_deletion", &[]),
     ("timeline", &["model", "codes", "durable"]),
     ("history", &["model", "aggregate", "push", "codes", "durable"]),
+    // What is held is a value; who reads objects holds it.
+    ("hold", &["model", "durable"]),
     ("apiserver", &["address", "codes", "descriptors", "mass_deletion", "task"]),
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
@@ -76,6 +78,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "traffic",
             "task",
             "timeline",
+            // What a version was published with can be gone back to.
+            "hold",
         ],
     ),
     (
@@ -111,6 +115,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "aggregate",
             "network",
             "push",
+            // Of what waits it says that it does.
+            "hold",
             "traffic",
             "codes",
         ],
@@ -156,6 +162,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "durable",
             "task",
             "history",
+            "hold",
             "timeline",
         ],
     ),
@@ -164,6 +171,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &[
             "model",
             "push",
+            "hold",
             "xds",
             "clusters",
             "identity",

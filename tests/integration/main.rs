@@ -18,6 +18,7 @@ mod faults;
 mod frozen;
 mod golden;
 mod harness;
+mod held;
 mod history;
 mod hostile;
 mod identity;

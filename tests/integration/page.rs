@@ -64,6 +64,14 @@ async fn a_session_reads_what_the_token_reads_and_makes_no_sessions() {
     }
     let code = status(&server, "/api/login-code", &[(COOKIE, &cookie)]).await;
     assert_eq!(code, StatusCode::UNAUTHORIZED);
+    // A session reads: which configuration is held is for holders of the token to say.
+    for path in ["/api/hold", "/api/release"] {
+        for headers in [&[][..], &[(COOKIE, &*cookie)]] {
+            let answer = ask(&server, Method::POST, path, headers).await;
+            assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{path}");
+        }
+    }
+    assert!(server.admin.json("/debug/hold").await["held"].is_null());
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod envoy;
 mod examples;
 mod grpc;
 mod helper;
+mod holding;
 mod host;
 mod ingress;
 mod injection;
@@ -100,6 +101,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("workload_that_takes_mtls_or_no_more_is_spoken_to_so_at_once", Both(tls_modes::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
     ("examples_of_the_fields_guides_hold_in_both_networks", Mesh(examples::run)),
+    ("configuration_that_is_held_outlasts_bad_changes_and_restarts", Mesh(holding::run)),
     ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),

@@ -148,6 +148,16 @@ impl Strait {
         });
     }
 
+    /// A command of an operator beside it, to its end; it must succeed.
+    pub(crate) fn run(&self, words: &[&str]) {
+        let mut command = self.hub.command(program());
+        command.args(words).args(["--server", &format!("http://{}", self.addresses.admin)]);
+        command.arg("--token-file").arg(self.state.join("admin-token"));
+        let output = command.output().expect("the program under test runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "strait {words:?}: {}: {said}", output.status);
+    }
+
     fn last_words(&self) -> String {
         self.process.as_ref().map(Process::last_words).unwrap_or_default()
     }

@@ -263,11 +263,18 @@ const yielded = (cluster) => (cluster.sameAddresses ?? []).filter((/** @type {an
 function settings() {
   const bad = { tone: "bad", icon: "bad", rank: 6 };
   const mesh = api.get("/debug/mesh")?.value?.problems ?? [];
+  const held = api.get("/debug/mesh")?.value?.held;
+  const lost = api.get("/debug/mesh")?.value?.holdLost;
   const policy = api.get("/debug/policy")?.value?.problem;
   /** @type {any[]} */
   const sources = api.get("/debug/sources")?.value ?? [];
   return [
     ...mesh.map((/** @type {any} */ one) => ({ rank: 6, look: bad, title: "Mesh config", href: null, text: `${one.code}: ${one.text}` })),
+    ...(lost ? [{ rank: 6, look: bad, title: "Configuration", href: null, text: `STR1071: ${lost}` }] : []),
+    ...(held ? [{
+      rank: 5, look: { tone: "doubtful", icon: "lock", rank: 5 }, title: "Configuration", href: null,
+      text: `STR1070: held for ${age(held.since)}${held.by ? ` by ${held.by}` : ""}${held.reason ? `: ${held.reason}` : ""}; ${plural(held.waiting, "change waits", "changes wait")}`,
+    }] : []),
     ...(policy ? [{ rank: 6, look: bad, title: "Policy", href: null, text: `STR0601: ${policy}` }] : []),
     ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (one.state === "restored" && one.code)).map((one) => ({
       rank: 5, look: { tone: "doubtful", icon: "clock", rank: 5 }, title: `Source ${one.name}`, href: null, text: `${one.state}: ${one.reason ?? "it has not been read"}`,

@@ -27,7 +27,7 @@ use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, t
 use super::proxy;
 
 /// What is asked as it is; what a version of ours doesn't have is left out.
-const PATHS: [&str; 16] = [
+const PATHS: [&str; 17] = [
     "/livez",
     "/readyz",
     "/metrics",
@@ -43,6 +43,7 @@ const PATHS: [&str; 16] = [
     "/debug/config",
     "/debug/events",
     "/debug/history",
+    "/debug/hold",
     "/debug/push",
 ];
 /// Of how many services the endpoints are taken.

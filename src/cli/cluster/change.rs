@@ -1,10 +1,9 @@
 //! What commands that change clusters have in common: whether they ask, and how they say what is done.
 
-use std::io::{IsTerminal, Write};
-
 use clap::Args;
 
 use super::api;
+use crate::cli::consent::Consent;
 use crate::cli::failure::CommandFailure;
 use crate::cli::output::{self, OutputStyle};
 
@@ -13,41 +12,14 @@ use crate::cli::output::{self, OutputStyle};
 pub(in crate::cli) struct ClusterChange {
     #[command(flatten)]
     pub(in crate::cli) hub: api::Hub,
-    /// Say what would be done, and do nothing
-    #[arg(long)]
-    dry_run: bool,
-    /// Don't ask
-    #[arg(long, short)]
-    yes: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 impl ClusterChange {
     /// Shows the plan and asks whether to go on; `false` for a dry run.
     pub(in crate::cli) async fn confirmed(&self, plan: &str) -> Result<bool, CommandFailure> {
-        eprint!("{plan}");
-        if self.dry_run {
-            eprintln!("Dry run: nothing was changed.");
-            return Ok(false);
-        }
-        if self.yes {
-            return Ok(true);
-        }
-        if !std::io::stdin().is_terminal() {
-            return Err(CommandFailure::usage("there is no terminal to ask on").next("add --yes"));
-        }
-        eprint!("Continue? [Y/n] ");
-        let _ = std::io::stderr().flush();
-        // On a thread of its own, so that Ctrl-C is heard meanwhile.
-        let read = || {
-            let mut line = String::new();
-            std::io::stdin().read_line(&mut line).map(|bytes| (bytes, line)).unwrap_or_default()
-        };
-        let (bytes, line) = tokio::task::spawn_blocking(read).await.unwrap_or_default();
-        match line.trim().to_lowercase().as_str() {
-            "" if bytes > 0 => Ok(true),
-            "y" | "yes" => Ok(true),
-            _ => Err(CommandFailure::failed("stopped; nothing was changed")),
-        }
+        self.consent.given(plan).await
     }
 }
 

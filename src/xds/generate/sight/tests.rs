@@ -470,6 +470,12 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         namespace: namespace.into(),
         name: name.into(),
     };
+    let nothing = || MeshEvent::CompleteWithoutNames;
+    // As where a configuration is held that was in force before.
+    if random.random_ratio(1, 8) && !rules.past.is_empty() {
+        rules.objects = rules.past[random.random_range(0..rules.past.len())].clone();
+        return rules.index.restore(&rules.objects).map_or_else(nothing, MeshEvent::Traffic);
+    }
     rules.objects.remove(&key);
     if random.random_ratio(3, 4) {
         let spec = match kind {
@@ -486,7 +492,7 @@ fn ruled(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
         let object = serde_json::json!({ "spec": spec });
         rules.objects.insert(key, Arc::new(object));
     }
-    let nothing = || MeshEvent::CompleteWithoutNames;
+    rules.past.push(rules.index.counting().clone());
     rules.index.apply(&rules.objects).map_or_else(nothing, MeshEvent::Traffic)
 }
 
@@ -496,12 +502,20 @@ struct Rules {
     index: TrafficIndex,
     policies: Collection,
     access: AccessIndex,
+    /// What it was before.
+    past: Vec<Collection>,
 }
 
 fn rules() -> Rules {
     let index = TrafficIndex::new(kind_settings());
     let access = AccessIndex::new(access_settings());
-    Rules { objects: Collection::default(), index, policies: Collection::default(), access }
+    Rules {
+        objects: Collection::default(),
+        index,
+        policies: Collection::default(),
+        access,
+        past: Vec::new(),
+    }
 }
 
 fn access_settings() -> AccessSettings {

@@ -1,0 +1,273 @@
+//! `/debug/hold`, `/api/hold` and `/api/release`: what configuration is held, what holding another would change for whom, and the
+//! one thing that this API writes. Writing needs the token itself: a browser's session only reads.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::preview::{newest_streams, of_proxies};
+use super::sources::{Sources, SourcesState, current};
+use crate::hold::{
+    ConfigurationHold, HoldChange, HoldRefusal, HoldRequest, HoldScope, HoldState, Waiting,
+};
+use crate::mesh::Defaults;
+use crate::model::{ConfigurationSnapshot, ObjectKey};
+use crate::push::PushContext;
+use crate::xds::connections::rfc3339;
+use crate::xds::preview::preview;
+
+/// The longest question, in bytes.
+pub(super) const QUESTION_BYTES_MAX: usize = 64 << 10;
+/// How many characters a reason, or a name, may have.
+const TEXT_MAX: usize = 1024;
+/// For how long proxies are looked at; the others are counted.
+const LOOK: Duration = Duration::from_secs(20);
+/// How many objects that wait are named.
+const OBJECTS_SHOWN: usize = 1000;
+
+/// What is asked for.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct HoldQuestion {
+    /// A version, or the name of a configuration; the one in force where it is left out.
+    configuration: Option<String>,
+    /// Whether access policies are held as well.
+    with_access: bool,
+    /// Who asks, as they call themselves.
+    by: String,
+    /// Why.
+    reason: String,
+    /// To foresee: what a release would change, and nothing is held.
+    release: bool,
+}
+
+/// What is held, what waits, and what can be gone back to.
+pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
+    Ok(pretty(StatusCode::OK, &answer(&sources, &sources.hold.borrow())))
+}
+
+fn answer(sources: &Sources, state: &HoldState) -> Value {
+    let in_force = sources.context.borrow().as_ref().map(|now| Arc::clone(&now.configuration));
+    let kept = sources.kept.all().into_iter().map(|one| {
+        json!({
+            "id": one.configuration.id(),
+            "version": one.version,
+            "at": rfc3339(one.at),
+            "objects": one.configuration.objects().count(),
+            "inForce": in_force.as_ref().is_some_and(|now| *now == one.configuration),
+        })
+    });
+    let Waiting { objects, mesh_config, mesh_networks } = &*state.waiting;
+    let named = objects.iter().take(OBJECTS_SHOWN).map(row);
+    json!({
+        "held": state.held.as_ref().map(|hold| of_hold(hold, state)),
+        "lost": state.lost,
+        "live": state.live.as_ref().map(|live| live.id()),
+        "waiting": {
+            "count": state.waiting.len(),
+            "objects": named.collect::<Vec<_>>(),
+            "meshConfig": mesh_config,
+            "meshNetworks": mesh_networks,
+        },
+        "configurations": kept.collect::<Vec<_>>(),
+    })
+}
+
+fn row(key: &ObjectKey) -> Value {
+    json!({ "kind": key.kind, "namespace": key.namespace, "name": key.name })
+}
+
+/// A hold in short, as other answers have it too; null where nothing is held.
+pub(super) fn in_short(state: &HoldState) -> Value {
+    state.held.as_ref().map_or(Value::Null, |hold| of_hold(hold, state))
+}
+
+fn of_hold(hold: &ConfigurationHold, state: &HoldState) -> Value {
+    json!({
+        "configuration": hold.configuration.id(),
+        "since": rfc3339(hold.since),
+        "by": hold.by,
+        "reason": hold.reason,
+        "withAccess": hold.scope.is_with_access(),
+        "durable": state.is_durable,
+        "waiting": state.waiting.len(),
+    })
+}
+
+fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFailure> {
+    let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
+    let form = "{\"configuration\",\"withAccess\",\"by\",\"reason\"}";
+    let asked: HoldQuestion = match body.is_empty() {
+        true => HoldQuestion::default(),
+        false => serde_json::from_slice(&body)
+            .map_err(|error| bad(&format!("expected {form}: {error}")))?,
+    };
+    for (name, text) in [("by", &asked.by), ("reason", &asked.reason)] {
+        if text.chars().count() > TEXT_MAX || text.chars().any(char::is_control) {
+            let fact = "has control characters, or more than";
+            return Err(bad(&format!("{name} {fact} {TEXT_MAX} characters")));
+        }
+    }
+    Ok(asked)
+}
+
+/// The configuration that is asked for, and the version of the mesh that it is known by.
+fn wanted(
+    sources: &Sources,
+    asked: &HoldQuestion,
+) -> Result<Arc<ConfigurationSnapshot>, AdminFailure> {
+    let Some(name) = &asked.configuration else {
+        return Ok(Arc::clone(&current(sources)?.configuration));
+    };
+    current(sources)?;
+    let found = sources.kept.find(name);
+    found
+        .map(|kept| kept.configuration)
+        .map_err(|unknown| AdminFailure(StatusCode::NOT_FOUND, unknown.to_string()))
+}
+
+/// What a hold, or a release, would change for whom. Nothing becomes of it.
+pub(super) async fn foreseen(
+    State(sources): SourcesState,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let asked = question(body)?;
+    let (context, state) = (current(&sources)?, Arc::clone(&sources.hold.borrow()));
+    let (target, scope) = match (asked.release, &state.held, &state.live) {
+        (false, ..) => (wanted(&sources, &asked)?, scope_of(&asked)),
+        (true, Some(hold), Some(live)) => (Arc::clone(live), hold.scope),
+        (true, ..) => return Err(nothing_held()),
+    };
+    let defaults = Defaults {
+        domain: context.settings.domain.clone(),
+        trust_domain: context.settings.trust_domain.clone(),
+        namespace: context.settings.system_namespace.clone(),
+    };
+    // What was held of access policies until now is let go as well by a hold without them.
+    let was_with_access = state.held.as_ref().is_some_and(|hold| hold.scope.is_with_access());
+    let access = match (scope.is_with_access(), was_with_access, &state.live) {
+        (true, ..) => Some(&target.access),
+        (false, true, Some(live)) => Some(&live.access),
+        _ => None,
+    };
+    let then = sources.trials.with_configuration(&context, &target, access, &defaults);
+    let [before, then] = then.map_err(|error| unreadable(&error.to_string()))?;
+    let streams = newest_streams(sources.connections.list());
+    let found = preview([&before, &then], &streams, Instant::now() + LOOK);
+    let affected = found.affected().map(|one| of_proxies(one, &mut 0));
+    let differs = differing(&context, &target, scope);
+    Ok(pretty(
+        StatusCode::OK,
+        &json!({
+            "configuration": target.id(),
+            "inForce": context.configuration.id(),
+            "withAccess": scope.is_with_access(),
+            "objects": differs.objects.iter().map(|key| changed(key, &context, &target)).collect::<Vec<_>>(),
+            "meshConfig": differs.mesh_config,
+            "meshNetworks": differs.mesh_networks,
+            "affected": affected.collect::<Vec<_>>(),
+            "unaffected": found.unaffected(),
+            "notLookedAt": found.skipped,
+        }),
+    ))
+}
+
+/// What is otherwise in the configuration in force than in another.
+fn differing(
+    context: &PushContext,
+    target: &Arc<ConfigurationSnapshot>,
+    scope: HoldScope,
+) -> Waiting {
+    let (by, reason) = (String::new(), String::new());
+    let configuration = Arc::clone(target);
+    let as_held = ConfigurationHold { configuration, since: SystemTime::now(), by, reason, scope };
+    Waiting::between(&as_held, &context.configuration)
+}
+
+/// What becomes of an object.
+fn changed(key: &ObjectKey, context: &PushContext, target: &ConfigurationSnapshot) -> Value {
+    let is_in =
+        |of: &ConfigurationSnapshot| of.traffic.get(key).or_else(|| of.access.get(key)).is_some();
+    let action = match (is_in(&context.configuration), is_in(target)) {
+        (_, false) => "removed",
+        (false, true) => "new",
+        (true, true) => "changed",
+    };
+    let mut row = row(key);
+    row["action"] = json!(action);
+    row
+}
+
+/// Holds a configuration.
+pub(super) async fn hold(
+    State(sources): SourcesState,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let asked = question(body)?;
+    if asked.release {
+        return Err(bad("a release is asked for by POST /api/release"));
+    }
+    let hold = ConfigurationHold {
+        configuration: wanted(&sources, &asked)?,
+        since: now_to_the_millisecond(),
+        scope: scope_of(&asked),
+        by: asked.by,
+        reason: asked.reason,
+    };
+    change(&sources, HoldChange::Hold(Arc::new(hold))).await
+}
+
+/// Releases what is held.
+pub(super) async fn release(State(sources): SourcesState) -> AdminResult {
+    let is_anything = {
+        let state = sources.hold.borrow();
+        state.held.is_some() || state.lost.is_some()
+    };
+    if !is_anything {
+        return Err(nothing_held());
+    }
+    change(&sources, HoldChange::Release).await
+}
+
+async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
+    let (answer_to, answered) = oneshot::channel();
+    let ends = || {
+        let text = "the process is about to end; ask the next one";
+        AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
+    };
+    let request = HoldRequest { change, answer: answer_to };
+    sources.holds.send(request).await.map_err(|_| ends())?;
+    match answered.await.map_err(|_| ends())? {
+        Ok(()) => Ok(pretty(StatusCode::OK, &answer(sources, &sources.hold.borrow()))),
+        Err(refusal @ HoldRefusal::Unwritable(_)) => {
+            Err(AdminFailure(StatusCode::INSUFFICIENT_STORAGE, refusal.to_string()))
+        }
+        Err(refusal @ HoldRefusal::Unreadable(_)) => Err(unreadable(&refusal.to_string())),
+    }
+}
+
+fn scope_of(asked: &HoldQuestion) -> HoldScope {
+    if asked.with_access { HoldScope::WithAccess } else { HoldScope::WithoutAccess }
+}
+
+fn nothing_held() -> AdminFailure {
+    AdminFailure(StatusCode::CONFLICT, "nothing is held".into())
+}
+
+fn unreadable(fact: &str) -> AdminFailure {
+    AdminFailure(StatusCode::CONFLICT, format!("it can't be held: {fact}"))
+}
+
+/// Times are told to the millisecond, and kept as they are told.
+fn now_to_the_millisecond() -> SystemTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
+}

@@ -1,0 +1,258 @@
+//! `strait history pin|rollback|release`: which configuration proxies go on with, whatever objects say meanwhile.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::client::{AdminClient, Connect};
+use super::consent::Consent;
+use super::diff;
+use super::failure::{CommandResult, Exit};
+use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
+
+/// How many digits of a configuration's name are shown.
+const DIGITS_SHOWN: usize = 12;
+
+#[derive(Debug, Args)]
+pub(crate) struct PinArgs {
+    /// What to hold: a version, or the name of a configuration, as 'history list' has them [default: what is in force]
+    #[arg(value_name = "VERSION|CONFIGURATION")]
+    configuration: Option<String>,
+    #[command(flatten)]
+    hold: HoldArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RollbackArgs {
+    /// What to go back to: a version, or the name of a configuration, as 'history list' has them
+    #[arg(value_name = "VERSION|CONFIGURATION")]
+    configuration: String,
+    #[command(flatten)]
+    hold: HoldArgs,
+}
+
+#[derive(Debug, Args)]
+struct HoldArgs {
+    /// Why, for those who wonder why their change has no effect
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    reason: String,
+    /// Hold access policies as well: a DENY that is added later does not count then until the release
+    #[arg(long)]
+    with_access: bool,
+    /// Who holds it [default: the user and the host of this command]
+    #[arg(long, value_name = "NAME")]
+    by: Option<String>,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReleaseArgs {
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Runs `strait history pin`.
+pub(super) async fn pin(args: &PinArgs) -> CommandResult {
+    hold(args.configuration.as_deref(), &args.hold).await
+}
+
+/// Runs `strait history rollback`.
+pub(super) async fn rollback(args: &RollbackArgs) -> CommandResult {
+    hold(Some(&args.configuration), &args.hold).await
+}
+
+async fn hold(configuration: Option<&str>, args: &HoldArgs) -> CommandResult {
+    let client = AdminClient::new(&args.connect)?;
+    let mut question = json!({ "withAccess": args.with_access });
+    if let Some(configuration) = configuration {
+        question["configuration"] = json!(configuration);
+    }
+    let foreseen = client.post("/debug/hold", &[], &question).await;
+    let foreseen = foreseen.map_err(|failure| failure.or_next("strait history list"))?.value;
+    let plan = plan(&foreseen, &OutputStyle::of_stdout());
+    if !args.consent.given(&plan).await? {
+        return Ok(Exit::Fine);
+    }
+    // The very one that was looked at, even if another is in force by now.
+    let looked_at = &foreseen["configuration"];
+    let by = args.by.clone().unwrap_or_else(user_and_host);
+    let question = json!({
+        "configuration": looked_at, "withAccess": args.with_access, "by": by, "reason": args.reason,
+    });
+    done(&client.post("/api/hold", &[], &question).await?.value, &args.show)
+}
+
+/// Runs `strait history release`.
+pub(super) async fn release(args: &ReleaseArgs) -> CommandResult {
+    let client = AdminClient::new(&args.connect)?;
+    let state = client.get("/debug/hold", &[]).await?.value;
+    let plan = match state["held"].is_null() && state["lost"].is_string() {
+        true => format!("What objects say is in force already: {}\n", text(&state["lost"])),
+        false => {
+            let foreseen = client.post("/debug/hold", &[], &json!({ "release": true })).await?;
+            let look = OutputStyle::of_stdout();
+            let head = "What objects say now would count again.\n";
+            format!("{head}{}", changes(&foreseen.value, &look))
+        }
+    };
+    if !args.consent.given(&plan).await? {
+        return Ok(Exit::Fine);
+    }
+    done(&client.post("/api/release", &[], &json!({})).await?.value, &args.show)
+}
+
+/// What is held from now on.
+fn done(state: &Value, show: &Show) -> CommandResult {
+    output::print(&match show.output {
+        Format::Json => format!("{state:#}\n"),
+        Format::Yaml => output::yaml(state),
+        _ => line(state, &OutputStyle::of_stdout())
+            .unwrap_or_else(|| "Nothing is held: what objects say counts.\n".to_owned()),
+    })?;
+    Ok(Exit::Fine)
+}
+
+/// What is held, in a line or two; `None` where nothing is.
+pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
+    let held = &state["held"];
+    if held.is_null() {
+        return None;
+    }
+    let by = match text(&held["by"]) {
+        by if by.is_empty() => String::new(),
+        by => format!(" by {by}"),
+    };
+    let reason = match text(&held["reason"]) {
+        reason if reason.is_empty() => String::new(),
+        reason => format!(": {reason}"),
+    };
+    let access = match held["withAccess"] == true {
+        true => "Access policies are held as well.",
+        false => "Access policies are not held.",
+    };
+    let restart = match held["durable"] == true {
+        true => "",
+        false => " A restart forgets it: there is no state directory.",
+    };
+    let id = digits(&held["configuration"]);
+    let since = age(&held["since"], look);
+    let waiting = match held["waiting"].as_u64().unwrap_or_default() {
+        0 => "nothing waits".to_owned(),
+        1 => "1 change waits".to_owned(),
+        more => format!("{more} changes wait"),
+    };
+    Some(format!(
+        "Configuration {id} has been held for {since}{by}{reason}; {waiting}. {access}{restart}\n"
+    ))
+}
+
+/// The first digits of a configuration's name.
+pub(super) fn digits(id: &Value) -> String {
+    text(id).chars().take(DIGITS_SHOWN).collect()
+}
+
+fn plan(foreseen: &Value, look: &OutputStyle) -> String {
+    let id = digits(&foreseen["configuration"]);
+    let what = match foreseen["withAccess"] == true {
+        true => "traffic rules, mesh config, mesh networks and access policies",
+        false => "traffic rules, mesh config and mesh networks, not access policies",
+    };
+    let head = match foreseen["configuration"] == foreseen["inForce"] {
+        true => format!("The configuration in force, {id}, would be held: {what}.\n"),
+        false => format!(
+            "Proxies would be given configuration {id} in the place of {}, and it would be held: {what}.\n",
+            digits(&foreseen["inForce"])
+        ),
+    };
+    format!(
+        "{head}Pods, endpoints, clusters, ServiceEntries and certificates go on. What objects say from then on waits.\n{}",
+        changes(foreseen, look)
+    )
+}
+
+/// What would be otherwise, and for whom.
+fn changes(foreseen: &Value, look: &OutputStyle) -> String {
+    let mut out = String::new();
+    for (field, name) in [("meshConfig", "the mesh config"), ("meshNetworks", "the mesh networks")]
+    {
+        if foreseen[field] == true {
+            out += &format!("{name} would be another text\n");
+        }
+    }
+    if foreseen["meshNetworks"] == true {
+        out += "  which gateways that makes is not worked out beforehand\n";
+    }
+    for row in items(&foreseen["objects"]) {
+        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|field| text(&row[field]));
+        let action = match row["action"].as_str() {
+            Some("new") => "would count",
+            Some("removed") => "would not count",
+            _ => "would count in another form",
+        };
+        out += &format!("{kind} {namespace}/{name} {action}\n");
+    }
+    let of_proxies = json!({
+        "objects": [], "affected": foreseen["affected"],
+        "unaffected": foreseen["unaffected"], "notLookedAt": foreseen["notLookedAt"],
+    });
+    out + &diff::render(&of_proxies, false, look)
+}
+
+/// `alice@bastion`, as far as the system says.
+fn user_and_host() -> String {
+    let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let both = [user.unwrap_or_default(), host.trim().to_owned()];
+    let known: Vec<_> =
+        both.iter().filter(|part| !part.is_empty()).map(|part| clean(part)).collect();
+    known.join("@")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::tests::LOOK;
+    use super::*;
+
+    #[test]
+    fn what_is_held_is_told_in_a_line() {
+        let mut state = json!({ "held": null });
+        assert_eq!(line(&state, &LOOK), None);
+        state["held"] = json!({
+            "configuration": "0123456789abcdef0123456789abcdef", "since": null, "by": "alice",
+            "reason": "5xx since noon", "withAccess": false, "durable": true, "waiting": 2,
+        });
+        let told = line(&state, &LOOK).expect("a line");
+        assert!(told.starts_with("Configuration 0123456789ab has been held for "), "{told}");
+        let end = " by alice: 5xx since noon; 2 changes wait. Access policies are not held.\n";
+        assert!(told.ends_with(end), "{told}");
+        state["held"]["durable"] = json!(false);
+        assert!(line(&state, &LOOK).expect("a line").contains("A restart forgets it"));
+    }
+
+    #[test]
+    fn a_plan_says_what_is_held_and_for_whom_it_matters() {
+        let foreseen = json!({
+            "configuration": "aaaaaaaaaaaaaaaa", "inForce": "bbbbbbbbbbbbbbbb", "withAccess": false,
+            "objects": [{ "kind": "VirtualService", "namespace": "shop", "name": "web", "action": "changed" }],
+            "meshConfig": true, "meshNetworks": false, "affected": [], "unaffected": 3, "notLookedAt": 0,
+        });
+        let told = plan(&foreseen, &LOOK);
+        let expected = "\
+Proxies would be given configuration aaaaaaaaaaaa in the place of bbbbbbbbbbbb, and it would be held: traffic rules, mesh config and mesh networks, not access policies.
+Pods, endpoints, clusters, ServiceEntries and certificates go on. What objects say from then on waits.
+the mesh config would be another text
+VirtualService shop/web would count in another form
+
+none of 3 proxies would be sent anything
+";
+        assert_eq!(told, expected);
+    }
+}

@@ -1,0 +1,210 @@
+//! The configurations that were in force lately: those that can be gone back to.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::model::ConfigurationSnapshot;
+
+/// How many are kept, the one in force among them; the oldest go first.
+const KEPT_MAX: usize = 100;
+/// How many bytes those before the one in force may take, beside what they share.
+const BYTES_MAX: usize = 32 << 20;
+/// How many digits of a name are enough.
+const DIGITS_MIN: usize = 6;
+
+/// The configurations of the last versions of the mesh, in memory: a restart forgets all but what is held.
+#[derive(Debug, Default)]
+pub struct KeptConfigurations(Mutex<KeptTable>);
+
+#[derive(Debug, Default)]
+struct KeptTable {
+    kept: VecDeque<KeptConfiguration>,
+    bytes: usize,
+    /// The last version that was published.
+    last: u64,
+}
+
+/// A configuration, and from when on it was in force.
+#[derive(Debug, Clone)]
+pub struct KeptConfiguration {
+    /// The first version of the mesh with it.
+    pub version: u64,
+    /// When that was published.
+    pub at: SystemTime,
+    /// What it is.
+    pub configuration: Arc<ConfigurationSnapshot>,
+    /// What it takes beside the one after it.
+    bytes: usize,
+}
+
+/// Why a configuration can't be gone back to.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownConfiguration {
+    /// The version is to come.
+    #[error("there is no version {asked} yet; the last one is {last}")]
+    Later {
+        /// The version that was asked for.
+        asked: u64,
+        /// The last.
+        last: u64,
+    },
+    /// The version is too long ago.
+    #[error("the configuration of version {asked} is not kept; those from version {oldest} on are")]
+    Earlier {
+        /// The version that was asked for.
+        asked: u64,
+        /// The oldest that is kept.
+        oldest: u64,
+    },
+    /// No name begins so.
+    #[error(
+        "no configuration that is kept is named {0:?}; a restart forgets all but the one that is held"
+    )]
+    NoName(String),
+    /// Several names do.
+    #[error(
+        "several configurations that are kept have names that begin with {0:?}; give more of its digits"
+    )]
+    Several(String),
+    /// It is neither a version nor a name.
+    #[error(
+        "{0:?} is no version, and no name of a configuration: at least {DIGITS_MIN} hexadecimal digits"
+    )]
+    NoForm(String),
+}
+
+impl KeptConfigurations {
+    /// Takes note of what a version of the mesh, the newest, was published with.
+    pub fn note(&self, version: u64, configuration: &Arc<ConfigurationSnapshot>) {
+        let mut table = self.table();
+        table.last = version;
+        let last = table.kept.back_mut();
+        if last.as_ref().is_some_and(|last| Arc::ptr_eq(&last.configuration, configuration)) {
+            return;
+        }
+        // The newest is what others hold as well.
+        let freed = last.map_or(0, |last| {
+            last.bytes = last.configuration.bytes_beside(Some(configuration));
+            last.bytes
+        });
+        table.bytes += freed;
+        table.kept.push_back(KeptConfiguration {
+            version,
+            at: SystemTime::now(),
+            configuration: Arc::clone(configuration),
+            bytes: 0,
+        });
+        while table.kept.len() > KEPT_MAX || table.bytes > BYTES_MAX {
+            let Some(oldest) = table.kept.pop_front() else { break };
+            table.bytes -= oldest.bytes;
+        }
+    }
+
+    /// All that are kept, oldest first.
+    pub fn all(&self) -> Vec<KeptConfiguration> {
+        self.table().kept.iter().cloned().collect()
+    }
+
+    /// The one that a version had, or that has this name: all of its digits, or the first of them.
+    ///
+    /// # Errors
+    /// When it is not kept.
+    pub fn find(&self, asked: &str) -> Result<KeptConfiguration, UnknownConfiguration> {
+        let table = self.table();
+        let (kept, last) = (table.kept.clone(), table.last);
+        drop(table);
+        // Names that consist of decimal digits alone are far longer than versions.
+        if let Ok(version) = asked.parse::<u64>()
+            && asked.len() < 2 * DIGITS_MIN
+        {
+            if version > last {
+                return Err(UnknownConfiguration::Later { asked: version, last });
+            }
+            let found = kept.iter().rev().find(|one| one.version <= version);
+            let oldest = kept.front().map_or(0, |one| one.version);
+            let earlier = UnknownConfiguration::Earlier { asked: version, oldest };
+            return found.cloned().ok_or(earlier);
+        }
+        let asked = asked.to_ascii_lowercase();
+        if asked.len() < DIGITS_MIN || !asked.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(UnknownConfiguration::NoForm(asked));
+        }
+        let mut fitting =
+            kept.iter().rev().filter(|one| one.configuration.id().starts_with(&asked));
+        let Some(newest) = fitting.next() else { return Err(UnknownConfiguration::NoName(asked)) };
+        match fitting.any(|one| one.configuration != newest.configuration) {
+            true => Err(UnknownConfiguration::Several(asked)),
+            false => Ok(newest.clone()),
+        }
+    }
+
+    /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
+    fn table(&self) -> MutexGuard<'_, KeptTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::Collection;
+
+    fn configuration(spec: &str) -> Arc<ConfigurationSnapshot> {
+        let object = json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "spec": spec,
+            "metadata": { "namespace": "shop", "name": "one" },
+        });
+        let traffic: Collection = [Arc::new(object)].into_iter().collect();
+        Arc::new(ConfigurationSnapshot::new(traffic, Collection::default(), None, None))
+    }
+
+    #[test]
+    fn a_version_has_the_configuration_that_was_in_force_then() {
+        let kept = KeptConfigurations::default();
+        let [one, two] = ["one", "two"].map(configuration);
+        for (version, of) in [(3, &one), (4, &one), (7, &two), (9, &configuration("one"))] {
+            kept.note(version, of);
+        }
+        kept.note(12, &kept.all()[2].configuration);
+        let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
+        assert_eq!(versions, [3, 7, 9], "versions with the same one are one");
+        let at = |asked: &str| kept.find(asked).map(|one| one.configuration.id());
+        for (asked, is) in [("3", &one), ("6", &one), ("7", &two), ("8", &two), ("12", &one)] {
+            assert_eq!(at(asked), Ok(is.id()), "{asked}");
+        }
+        assert_eq!(at("13"), Err(UnknownConfiguration::Later { asked: 13, last: 12 }));
+        assert_eq!(at("2"), Err(UnknownConfiguration::Earlier { asked: 2, oldest: 3 }));
+        for digits in [6, 32] {
+            assert_eq!(at(&two.id()[..digits]), Ok(two.id()));
+        }
+        assert_eq!(at(&one.id().to_uppercase()), Ok(one.id()), "the same twice is one");
+        assert_eq!(at("zzzzzz"), Err(UnknownConfiguration::NoForm("zzzzzz".into())));
+        assert_eq!(at("abc"), Err(UnknownConfiguration::NoForm("abc".into())));
+        let strange = "0".repeat(32);
+        assert_eq!(at(&strange), Err(UnknownConfiguration::NoName(strange.clone())));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_in_number_and_bytes() {
+        let kept = KeptConfigurations::default();
+        for version in 1..=(KEPT_MAX as u64 + 20) {
+            kept.note(version, &configuration(&version.to_string()));
+        }
+        assert_eq!((kept.all().len(), kept.all()[0].version), (KEPT_MAX, 21));
+        let large = "x".repeat(BYTES_MAX / 4);
+        for version in 1000..1010 {
+            kept.note(version, &configuration(&format!("{large}{version}")));
+        }
+        let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
+        assert_eq!(versions, [1006, 1007, 1008, 1009], "three beside the one in force");
+        assert!(kept.table().bytes <= BYTES_MAX);
+        // One that is larger than all that may be kept is in force none the less.
+        kept.note(2000, &configuration(&large.repeat(5)));
+        kept.note(2001, &configuration("small"));
+        let versions: Vec<_> = kept.all().iter().map(|one| one.version).collect();
+        assert_eq!((versions, kept.table().bytes), (vec![2001], 0));
+    }
+}

@@ -1,0 +1,186 @@
+//! What the objects of operators say at one moment, as a value: what can be held, gone back to, and told apart by its content.
+
+use std::sync::{Arc, OnceLock};
+
+use ring::digest::{Context, SHA256};
+use serde_json::{Map, Value};
+
+use super::collection::Collection;
+
+/// The one annotation that changes what an object means. (Istio, AuthorizationPolicy, "Dry run".)
+const DRY_RUN: &str = "istio.io/dry-run";
+/// How many bytes of the digest name a configuration.
+const ID_BYTES: usize = 16;
+
+/// The configuration of the mesh at one moment: traffic rules and access policies as they count, with the texts of the mesh
+/// config and the mesh networks. Of an object that can't be read it holds the last form that could. What clusters report
+/// (services, endpoints, pods) is no part of it, nor are entries, which describe such.
+#[derive(Debug, Default)]
+pub struct ConfigurationSnapshot {
+    /// The objects of the traffic configuration.
+    pub traffic: Collection,
+    /// The access policies.
+    pub access: Collection,
+    /// The mesh config as JSON; `None` where the defaults hold.
+    pub mesh: Option<Arc<str>>,
+    /// The mesh networks as JSON; `None` where there are none.
+    pub networks: Option<Arc<str>>,
+    id: OnceLock<Arc<str>>,
+}
+
+impl ConfigurationSnapshot {
+    /// Of these parts.
+    pub fn new(
+        traffic: Collection,
+        access: Collection,
+        mesh: Option<Arc<str>>,
+        networks: Option<Arc<str>>,
+    ) -> Self {
+        Self { traffic, access, mesh, networks, id: OnceLock::new() }
+    }
+
+    /// What names it: 32 hexadecimal digits, made of its content alone, so that it is the same in every replica and after a
+    /// restart. Worked out when it is first asked for: that costs a look at every object.
+    pub fn id(&self) -> Arc<str> {
+        Arc::clone(self.id.get_or_init(|| {
+            let mut digest = Context::new(&SHA256);
+            for object in self.objects() {
+                field(&mut digest, Counted(object).to_value().to_string().as_bytes());
+            }
+            for text in [&self.mesh, &self.networks] {
+                field(&mut digest, text.as_deref().map_or(b"-", str::as_bytes));
+            }
+            let digest = digest.finish();
+            let bytes = digest.as_ref().iter().take(ID_BYTES);
+            bytes.map(|byte| format!("{byte:02x}")).collect::<String>().into()
+        }))
+    }
+
+    /// All objects, those of the traffic configuration first.
+    pub fn objects(&self) -> impl Iterator<Item = &Arc<Value>> {
+        self.traffic.values().chain(self.access.values())
+    }
+
+    /// About how many bytes it takes beside one before it, with which it shares what is equal.
+    pub fn bytes_beside(&self, before: Option<&Self>) -> usize {
+        let nothing = Self::default();
+        let before = before.unwrap_or(&nothing);
+        let pairs = [(&self.traffic, &before.traffic), (&self.access, &before.access)];
+        let objects = pairs.into_iter().flat_map(|(now, before)| now.differences(before));
+        let of_objects: usize =
+            objects.filter_map(|one| one.now).map(|object| object.to_string().len()).sum();
+        let texts = [(&self.mesh, &before.mesh), (&self.networks, &before.networks)];
+        let differing = texts.into_iter().filter(|(now, before)| now != before);
+        of_objects
+            + differing.map(|(now, _)| now.as_ref().map_or(0, |text| text.len())).sum::<usize>()
+    }
+}
+
+impl PartialEq for ConfigurationSnapshot {
+    fn eq(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+}
+
+impl Eq for ConfigurationSnapshot {}
+
+/// A part and its length, so that no two rows of parts are the same bytes.
+fn field(digest: &mut Context, bytes: &[u8]) {
+    digest.update(&(bytes.len() as u64).to_be_bytes());
+    digest.update(bytes);
+}
+
+/// What of an object counts: not who wrote it, its labels, or what was written into its status.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted<'a>(pub &'a Value);
+
+impl Counted<'_> {
+    /// That part of the object, as an object of its own.
+    pub fn to_value(self) -> Value {
+        let Self(object) = self;
+        let metadata = &object["metadata"];
+        let mut kept = Map::new();
+        for name in ["creationTimestamp", "name", "namespace"] {
+            if let Some(value) = metadata.get(name).filter(|value| !value.is_null()) {
+                kept.insert(name.to_owned(), value.clone());
+            }
+        }
+        if let Some(dry_run) = metadata["annotations"].get(DRY_RUN) {
+            let only = Map::from_iter([(DRY_RUN.to_owned(), dry_run.clone())]);
+            kept.insert("annotations".to_owned(), Value::Object(only));
+        }
+        let mut counted = Map::from_iter([("metadata".to_owned(), Value::Object(kept))]);
+        for name in ["apiVersion", "kind", "spec"] {
+            if let Some(value) = object.get(name) {
+                counted.insert(name.to_owned(), value.clone());
+            }
+        }
+        Value::Object(counted)
+    }
+}
+
+impl PartialEq for Counted<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_value() == other.to_value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(name: &str, spec: u32) -> Value {
+        json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "spec": spec,
+            "metadata": { "namespace": "shop", "name": name },
+        })
+    }
+
+    fn of(objects: &[Value], mesh: Option<&str>) -> ConfigurationSnapshot {
+        let objects = objects.iter().cloned().map(Arc::new).collect();
+        ConfigurationSnapshot::new(objects, Collection::default(), mesh.map(Into::into), None)
+    }
+
+    #[test]
+    fn its_name_is_made_of_what_counts_alone() {
+        let (one, two) = (object("one", 1), object("two", 2));
+        let first = of(&[one.clone(), two.clone()], None);
+        assert_eq!(first.id().len(), 32);
+        assert_eq!(first.id(), of(&[two.clone(), one.clone()], None).id(), "in any order");
+        let mut written = two.clone();
+        written["status"] = json!({ "parents": [] });
+        written["metadata"]["labels"] = json!({ "team": "a" });
+        written["metadata"]["annotations"] = json!({ "who": "a" });
+        written["metadata"]["resourceVersion"] = json!("7");
+        assert_eq!(first.id(), of(&[one.clone(), written.clone()], None).id());
+        written["metadata"]["annotations"] = json!({ DRY_RUN: "true" });
+        let mut older = two.clone();
+        older["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        for other in [
+            of(&[one.clone(), object("two", 3)], None),
+            of(&[one.clone(), written], None),
+            of(&[one.clone(), older], None),
+            of(&[one.clone(), two], Some("{}")),
+            of(&[one], None),
+            of(&[], None),
+        ] {
+            assert_ne!(first.id(), other.id(), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn it_takes_what_it_does_not_share() {
+        let (one, two) = (object("one", 1), object("two", 2));
+        let first = of(&[one.clone(), two.clone()], None);
+        let alone = first.bytes_beside(None);
+        assert_eq!(alone, one.to_string().len() + two.to_string().len());
+        assert_eq!(first.bytes_beside(Some(&first)), 0);
+        let mut more = first.traffic.clone();
+        let three = Arc::new(object("three", 3));
+        more.insert(super::super::ObjectKey::of(&three).expect("a key"), Arc::clone(&three));
+        let more = ConfigurationSnapshot::new(more, Collection::default(), Some("{}".into()), None);
+        assert_eq!(more.bytes_beside(Some(&first)), three.to_string().len() + 2);
+    }
+}

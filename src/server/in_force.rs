@@ -1,0 +1,323 @@
+//! The configuration: what operators' objects say, and what of that is in force.
+//!
+//! Pure. The two are one, but while a configuration is held (`crate::hold`): then what is held is in force, and what objects say is
+//! read and judged beside it. Owns the indexes that read them. Never holds back what says who is trusted: roots and trust
+//! domains, and access policies unless these are held as well.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::access::{AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors};
+use crate::explain::WaitingConfiguration;
+use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, Waiting};
+use crate::mesh::{Defaults, MeshSettings, MeshTexts};
+use crate::model::{Cause, ClusterId, Collection, ConfigurationSnapshot};
+use crate::push::event_loop::MeshEvent;
+use crate::traffic::{KindSettings, TrafficIndex, TrafficUpdate};
+
+/// How many digits of a configuration's name are shown where there is little room.
+const DIGITS_SHOWN: usize = 12;
+
+/// What the configuration is read by, beside the objects.
+pub(super) struct ReadingRules {
+    /// The DNS domain of services.
+    pub(super) domain: String,
+    /// What flags say where the mesh config doesn't.
+    pub(super) defaults: Defaults,
+    /// What becomes of access policies that can't be read.
+    pub(super) errors: PolicyErrors,
+}
+
+/// What objects say, and what of it is in force.
+pub(super) struct ConfigurationInForce {
+    rules: ReadingRules,
+    /// The mesh settings as they are written.
+    live: MeshSettings,
+    /// Those in force.
+    settings: MeshSettings,
+    /// What is in force.
+    traffic: TrafficIndex,
+    access: AccessIndex,
+    held: Option<HeldConfiguration>,
+    snapshot: Arc<ConfigurationSnapshot>,
+    is_snapshot_stale: bool,
+}
+
+/// What is held, and what objects say meanwhile.
+struct HeldConfiguration {
+    hold: Arc<ConfigurationHold>,
+    settings: MeshSettings,
+    /// The objects as they are stored.
+    traffic: TrafficIndex,
+    /// The access policies as they are stored, where these are held as well.
+    access: Option<AccessIndex>,
+}
+
+impl ConfigurationInForce {
+    /// Of no objects yet. `remembered` are the forms that objects had before the process started.
+    pub(super) fn new(rules: ReadingRules, live: MeshSettings, remembered: &Collection) -> Self {
+        let kinds = KindSettings::of(&rules.domain, &live.config);
+        let root = live.config.root_namespace.as_str().into();
+        let mut access = AccessIndex::new(AccessSettings { root, errors: rules.errors });
+        access.remember(remembered);
+        Self {
+            rules,
+            settings: live.clone(),
+            live,
+            traffic: TrafficIndex::new(kinds),
+            access,
+            held: None,
+            snapshot: Arc::default(),
+            is_snapshot_stale: true,
+        }
+    }
+
+    /// The mesh settings in force.
+    pub(super) fn settings(&self) -> &MeshSettings {
+        &self.settings
+    }
+
+    /// The access policies in force.
+    pub(super) fn access(&self) -> &AccessIndex {
+        &self.access
+    }
+
+    /// The same, for what is no matter of objects: keys, and the end of transitions.
+    pub(super) fn access_mut(&mut self) -> &mut AccessIndex {
+        &mut self.access
+    }
+
+    /// What the objects of the traffic configuration say as they are stored.
+    pub(super) fn stored_traffic(&self) -> &TrafficIndex {
+        self.held.as_ref().map_or(&self.traffic, |held| &held.traffic)
+    }
+
+    /// What the access policies say as they are stored.
+    pub(super) fn stored_access(&self) -> &AccessIndex {
+        let held = self.held.as_ref().and_then(|held| held.access.as_ref());
+        held.unwrap_or(&self.access)
+    }
+
+    /// The same, to take news from.
+    pub(super) fn stored_traffic_mut(&mut self) -> &mut TrafficIndex {
+        self.held.as_mut().map_or(&mut self.traffic, |held| &mut held.traffic)
+    }
+
+    /// The keys of tokens that policies name, those in force and those that wait: whoever is let in by one that waits should not
+    /// be refused when it counts.
+    pub(super) fn wanted_keys(&self) -> BTreeMap<KeyPlace, Duration> {
+        let mut wanted = self.access.wanted_keys();
+        for (place, timeout) in self.stored_access().wanted_keys() {
+            let held = wanted.entry(place).or_insert(timeout);
+            *held = timeout.max(*held);
+        }
+        wanted
+    }
+
+    /// What is held.
+    pub(super) fn hold(&self) -> Option<&Arc<ConfigurationHold>> {
+        self.held.as_ref().map(|held| &held.hold)
+    }
+
+    /// Takes the mesh settings as they are written now.
+    pub(super) fn take_settings(&mut self, live: MeshSettings) -> Vec<MeshEvent> {
+        self.live = live;
+        let kinds = KindSettings::of(&self.rules.domain, &self.live.config);
+        if let Some(held) = &mut self.held {
+            held.traffic.set(kinds);
+        }
+        self.settle_settings()
+    }
+
+    /// Has those settings be in force that are to be.
+    fn settle_settings(&mut self) -> Vec<MeshEvent> {
+        self.settings = match &self.held {
+            None => self.live.clone(),
+            Some(held) => {
+                let is_access_held = held.hold.scope.is_with_access();
+                let config = held.settings.config.trusting(&self.live.config, is_access_held);
+                MeshSettings { config: Arc::new(config), ..held.settings.clone() }
+            }
+        };
+        self.is_snapshot_stale = true;
+        let MeshSettings { config, networks, .. } = self.settings.clone();
+        let kinds = KindSettings::of(&self.rules.domain, &config);
+        let mut events = vec![MeshEvent::MeshConfig(config), MeshEvent::MeshNetworks(networks)];
+        events.extend(self.traffic.set(kinds).map(MeshEvent::Traffic));
+        events
+    }
+
+    /// Takes the access policies as they are stored now. What is in force from now on; `None` where that is what was.
+    pub(super) fn take_access(&mut self, objects: &Collection) -> Option<AccessChange> {
+        let settings = self.access_settings(&self.live);
+        let held = self.held.as_mut().and_then(|held| held.access.as_mut());
+        if let Some(stored) = held {
+            stored.apply(&settings, objects);
+            return None;
+        }
+        let change = self.access.apply(&settings, objects);
+        self.is_snapshot_stale |= change.is_some();
+        change
+    }
+
+    /// Takes the objects of the traffic configuration as they are stored now. What is in force from now on; `None` where that is
+    /// what was.
+    pub(super) fn take_traffic(&mut self, objects: &Collection) -> Option<TrafficUpdate> {
+        if let Some(held) = &mut self.held {
+            held.traffic.apply(objects);
+            return None;
+        }
+        let update = self.traffic.apply(objects);
+        self.is_snapshot_stale |= update.is_some();
+        update
+    }
+
+    fn access_settings(&self, of: &MeshSettings) -> AccessSettings {
+        let root = of.config.root_namespace.as_str().into();
+        AccessSettings { root, errors: self.rules.errors }
+    }
+
+    /// Whether a change can be made.
+    ///
+    /// # Errors
+    /// When what is to be held can't be read.
+    pub(super) fn check(&self, change: &HoldChange) -> Result<(), HoldRefusal> {
+        match change {
+            HoldChange::Hold(hold) => self.settings_of(hold).map(drop),
+            HoldChange::Release => Ok(()),
+        }
+    }
+
+    fn settings_of(&self, hold: &ConfigurationHold) -> Result<MeshSettings, HoldRefusal> {
+        let texts = MeshTexts {
+            config: hold.configuration.mesh.clone(),
+            networks: hold.configuration.networks.clone(),
+        };
+        let read = MeshSettings::of_texts(texts, &self.rules.defaults);
+        read.map_err(|error| HoldRefusal::Unreadable(error.to_string()))
+    }
+
+    /// Holds a configuration, or releases what is held: what others have to hear.
+    ///
+    /// # Errors
+    /// As [`Self::check`]; nothing has changed then.
+    pub(super) fn change(&mut self, change: &HoldChange) -> Result<Vec<MeshEvent>, HoldRefusal> {
+        let mut events = match change {
+            HoldChange::Hold(hold) => self.begin(hold)?,
+            HoldChange::Release => self.release(),
+        };
+        let cause = match change {
+            HoldChange::Hold(hold) => {
+                let id = hold.configuration.id();
+                Cause::named(ClusterId::default(), "Hold", id.get(..DIGITS_SHOWN).unwrap_or(&id))
+            }
+            HoldChange::Release => Cause::named(ClusterId::default(), "Hold", "released"),
+        };
+        for event in &mut events {
+            // Which objects differ can be seen beforehand; who did it, only here.
+            match event {
+                MeshEvent::Traffic(update) => update.causes = cause.clone().into(),
+                MeshEvent::Access(_, causes) => *causes = cause.clone().into(),
+                _ => {}
+            }
+        }
+        Ok(events)
+    }
+
+    fn begin(&mut self, hold: &Arc<ConfigurationHold>) -> Result<Vec<MeshEvent>, HoldRefusal> {
+        let settings = self.settings_of(hold)?;
+        let is_access_held = hold.scope.is_with_access();
+        let (traffic, access) = match self.held.take() {
+            // What was in force until now is what objects say.
+            None => {
+                let twin = self.traffic.twin();
+                let stored = std::mem::replace(&mut self.traffic, twin);
+                (stored, is_access_held.then(|| self.access.clone()))
+            }
+            Some(held) => {
+                let access = held.access.or_else(|| is_access_held.then(|| self.access.clone()));
+                (held.traffic, access)
+            }
+        };
+        let (stored_access, access) = if is_access_held { (None, access) } else { (access, None) };
+        let held = HeldConfiguration { hold: Arc::clone(hold), settings, traffic, access };
+        let settings = self.access_settings(&held.settings);
+        self.held = Some(held);
+        let mut events = self.settle_settings();
+        let update = self.traffic.restore(&hold.configuration.traffic);
+        self.traffic.take_news();
+        events.extend(update.map(MeshEvent::Traffic));
+        let change = match &stored_access {
+            _ if is_access_held => self.access.restore(&settings, &hold.configuration.access),
+            // They were held until now.
+            Some(stored) => self.follow_stored(stored),
+            None => None,
+        };
+        events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
+        Ok(events)
+    }
+
+    fn release(&mut self) -> Vec<MeshEvent> {
+        let Some(held) = self.held.take() else { return Vec::new() };
+        let mut events = self.settle_settings();
+        let update = self.traffic.restore(held.traffic.counting());
+        self.traffic = held.traffic;
+        events.extend(update.map(MeshEvent::Traffic));
+        let change = held.access.as_ref().and_then(|stored| self.follow_stored(stored));
+        events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
+        events
+    }
+
+    /// Has the access policies be in force that are stored. What clients were sent before counts for them as for every change.
+    fn follow_stored(&mut self, stored: &AccessIndex) -> Option<AccessChange> {
+        let settings = self.access_settings(&self.live);
+        let counting = self.access.restore(&settings, stored.counting());
+        // What can't be read is known again as such.
+        self.access.apply(&settings, stored.objects()).or(counting)
+    }
+
+    /// What the configuration in force is, where that is another than was told last.
+    pub(super) fn take_snapshot(&mut self) -> Option<Arc<ConfigurationSnapshot>> {
+        if !std::mem::take(&mut self.is_snapshot_stale) {
+            return None;
+        }
+        let texts = &self.settings.texts;
+        let snapshot = ConfigurationSnapshot::new(
+            self.traffic.counting().clone(),
+            self.access.counting().clone(),
+            texts.config.clone(),
+            texts.networks.clone(),
+        );
+        self.snapshot = Arc::new(snapshot);
+        Some(Arc::clone(&self.snapshot))
+    }
+
+    /// What would be in force if nothing were held.
+    pub(super) fn live(&self) -> Arc<ConfigurationSnapshot> {
+        if self.held.is_none() {
+            return Arc::clone(&self.snapshot);
+        }
+        let texts = &self.live.texts;
+        Arc::new(ConfigurationSnapshot::new(
+            self.stored_traffic().counting().clone(),
+            self.stored_access().counting().clone(),
+            texts.config.clone(),
+            texts.networks.clone(),
+        ))
+    }
+
+    /// What of the live configuration waits while another is held, by which objects are judged.
+    pub(super) fn waiting(&self, live: &ConfigurationSnapshot) -> Option<WaitingConfiguration> {
+        let held = self.held.as_ref()?;
+        Some(WaitingConfiguration {
+            traffic: Arc::new(held.traffic.traffic().clone()),
+            access: held.access.as_ref().map(AccessIndex::policies),
+            mesh: Arc::clone(&self.live.config),
+            what: Arc::new(Waiting::between(&held.hold, live)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,295 @@
+//! What is in force while a configuration is held, and after; as the event loop comes to it.
+
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::{endpoint, service, settings, shard};
+use crate::hold::HoldScope;
+use crate::model::ObjectKey;
+use crate::push::PushContext;
+use crate::push::event_loop::MeshState;
+
+/// Objects, what is in force of them, and the mesh that it makes.
+struct Tried {
+    objects: Collection,
+    in_force: ConfigurationInForce,
+    mesh: MeshState,
+    context: Arc<PushContext>,
+    /// How many versions came of the last step.
+    versions: usize,
+}
+
+fn object(kind: &str, name: &str, spec: Value) -> Arc<Value> {
+    let group = if kind.ends_with("Policy") || kind == "PeerAuthentication" {
+        "security.istio.io/v1"
+    } else {
+        "networking.istio.io/v1"
+    };
+    Arc::new(json!({
+        "apiVersion": group, "kind": kind, "spec": spec,
+        "metadata": { "namespace": "shop", "name": name },
+    }))
+}
+
+fn route(timeout: &str) -> Arc<Value> {
+    let to = json!([{ "destination": { "host": "web" } }]);
+    object(
+        "VirtualService",
+        "web",
+        json!({ "hosts": ["web"], "http": [{ "timeout": timeout, "route": to }] }),
+    )
+}
+
+fn deny(path: &str) -> Arc<Value> {
+    let rule = json!({ "to": [{ "operation": { "paths": [path] } }] });
+    object(
+        "AuthorizationPolicy",
+        path.trim_start_matches('/'),
+        json!({ "action": "DENY", "rules": [rule] }),
+    )
+}
+
+fn written(mesh: Option<&str>) -> MeshSettings {
+    let texts = MeshTexts { config: mesh.map(Into::into), networks: None };
+    MeshSettings::of_texts(texts, &Defaults::default()).expect("sound")
+}
+
+impl Tried {
+    fn new() -> Self {
+        let rules = ReadingRules {
+            domain: "cluster.local".to_owned(),
+            defaults: Defaults::default(),
+            errors: PolicyErrors::default(),
+        };
+        let in_force = ConfigurationInForce::new(rules, written(None), &Collection::default());
+        let mut mesh = MeshState::new(settings());
+        let web = shard("east", 1).with(service("web.shop"), vec![endpoint("10.0.0.1")]);
+        mesh.apply(MeshEvent::Registry(web.said()));
+        mesh.apply(MeshEvent::Complete);
+        let (context, _) = mesh.next_version().expect("a first version");
+        let mut tried =
+            Self { objects: Collection::default(), in_force, mesh, context, versions: 0 };
+        tried.objects_are(&[]);
+        tried
+    }
+
+    fn tell(&mut self, events: Vec<MeshEvent>) {
+        let snapshot = self.in_force.take_snapshot().map(MeshEvent::Configuration);
+        self.mesh.apply(MeshEvent::Together(snapshot.into_iter().chain(events).collect()));
+        self.versions = 0;
+        while let Some((context, _)) = self.mesh.next_version() {
+            self.context = context;
+            self.versions += 1;
+        }
+    }
+
+    fn objects_are(&mut self, objects: &[Arc<Value>]) {
+        self.objects = objects.iter().cloned().collect();
+        let access = self.in_force.take_access(&self.objects);
+        let traffic = self.in_force.take_traffic(&self.objects);
+        let mut events: Vec<_> = access
+            .map(|change| MeshEvent::Access(change.policies, change.causes))
+            .into_iter()
+            .collect();
+        events.extend(traffic.map(MeshEvent::Traffic));
+        self.tell(events);
+    }
+
+    fn settings_are(&mut self, mesh: &str) {
+        let events = self.in_force.take_settings(written(Some(mesh)));
+        self.tell(events);
+    }
+
+    fn hold(&mut self, configuration: &Arc<ConfigurationSnapshot>, scope: HoldScope) {
+        let hold = ConfigurationHold {
+            configuration: Arc::clone(configuration),
+            since: SystemTime::now(),
+            by: "a test".to_owned(),
+            reason: String::new(),
+            scope,
+        };
+        let events = self.in_force.change(&HoldChange::Hold(Arc::new(hold))).expect("sound");
+        self.tell(events);
+    }
+
+    fn release(&mut self) {
+        let events = self.in_force.change(&HoldChange::Release).expect("sound");
+        self.tell(events);
+    }
+
+    fn now(&self) -> Arc<ConfigurationSnapshot> {
+        Arc::clone(&self.context.configuration)
+    }
+
+    /// Timeouts of routes, and paths that are denied.
+    fn in_force(&self) -> (String, Vec<String>) {
+        let services = &self.context.traffic.virtual_services;
+        let names: Vec<_> = self
+            .context
+            .configuration
+            .traffic
+            .values()
+            .map(|one| one["spec"]["http"][0]["timeout"].as_str().unwrap_or("?").to_owned())
+            .collect();
+        assert_eq!(services.hosts().count(), names.len(), "what is in force is what is told to be");
+        let policies = self.context.access.reports().map(|(name, _)| name.object.name.to_string());
+        (names.join(","), policies.collect())
+    }
+
+    fn waits(&self) -> Vec<String> {
+        let live = self.in_force.live();
+        let waiting = self.in_force.waiting(&live).expect("something is held").what;
+        let mut all: Vec<_> = waiting.objects.iter().map(|key| key.name.to_string()).collect();
+        all.extend(waiting.mesh_config.then(|| "mesh config".to_owned()));
+        all
+    }
+}
+
+#[test]
+fn what_is_held_stays_and_what_comes_meanwhile_waits() {
+    let mut tried = Tried::new();
+    tried.objects_are(&[route("1s")]);
+    let held = tried.now();
+    tried.hold(&held, HoldScope::WithoutAccess);
+    assert_eq!(tried.versions, 0, "to hold what is in force tells nobody anything");
+    assert_eq!(tried.waits(), Vec::<String>::new());
+    tried.objects_are(&[route("2s"), object("Sidecar", "default", json!({}))]);
+    assert_eq!(tried.versions, 0, "what waits is told to nobody");
+    assert_eq!(tried.in_force().0, "1s");
+    assert_eq!(tried.waits(), ["default", "web"]);
+    // A pod comes none the less.
+    let web = shard("east", 1).update().with(service("web.shop"), vec![endpoint("10.0.0.2")]);
+    tried.mesh.apply(MeshEvent::Registry(web.said()));
+    let (context, _) = tried.mesh.next_version().expect("a version");
+    assert_eq!(context.configuration.id(), held.id());
+    tried.objects_are(&[route("2s")]);
+    tried.release();
+    assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
+    assert_ne!(tried.now().id(), held.id());
+    tried.release();
+    assert_eq!(tried.versions, 0, "nothing is held any more");
+}
+
+#[test]
+fn one_goes_back_to_what_was_in_force_whatever_there_is_now() {
+    let mut tried = Tried::new();
+    let nothing = tried.now();
+    tried.objects_are(&[route("1s")]);
+    let first = tried.now();
+    tried.objects_are(&[route("2s")]);
+    let second = tried.now();
+    tried.hold(&first, HoldScope::WithoutAccess);
+    assert_eq!((tried.versions, &*tried.in_force().0, tried.now().id()), (1, "1s", first.id()));
+    // From one that is held to another, and back to none.
+    tried.hold(&nothing, HoldScope::WithoutAccess);
+    assert_eq!((&*tried.in_force().0, tried.now().id()), ("", nothing.id()));
+    assert_eq!(tried.waits(), ["web"]);
+    tried.release();
+    assert_eq!((&*tried.in_force().0, tried.now().id()), ("2s", second.id()));
+}
+
+/// The last good form of an object is that of what objects say, not of what was held.
+#[test]
+fn an_object_that_breaks_while_another_configuration_is_held_keeps_its_own_last_good_form() {
+    let mut tried = Tried::new();
+    let nothing = tried.now();
+    tried.objects_are(&[route("1s")]);
+    tried.hold(&nothing, HoldScope::WithoutAccess);
+    tried.objects_are(&[route("2s")]);
+    let broken = object("VirtualService", "web", json!("none"));
+    tried.objects_are(std::slice::from_ref(&broken));
+    assert_eq!(tried.in_force().0, "");
+    let key = ObjectKey::of(&broken).expect("a key");
+    let report = &tried.in_force.stored_traffic().reports()[&key];
+    assert!(report.state.refused && report.state.is_last_good, "{report:?}");
+    tried.release();
+    assert_eq!(tried.in_force().0, "2s");
+    assert_eq!(tried.in_force.stored_traffic().stand_ins().len(), 1);
+    // An object that never could be read is in a configuration as it is, and stays so when one goes back.
+    let guard =
+        object("DestinationRule", "web", json!({ "host": "web", "trafficPolicy": { "tls": "x" } }));
+    tried.objects_are(std::slice::from_ref(&guard));
+    let guarded = tried.now();
+    let traffic = Arc::clone(&tried.context.traffic);
+    let sound = object("DestinationRule", "web", json!({ "host": "web" }));
+    tried.objects_are(&[sound]);
+    tried.hold(&guarded, HoldScope::WithoutAccess);
+    assert_eq!(tried.context.traffic, traffic);
+}
+
+#[test]
+fn access_policies_are_held_only_where_that_is_asked_for() {
+    let mut tried = Tried::new();
+    tried.objects_are(&[deny("/one")]);
+    let held = tried.now();
+    tried.hold(&held, HoldScope::WithoutAccess);
+    tried.objects_are(&[deny("/one"), deny("/two")]);
+    assert_eq!(tried.in_force().1, ["one", "two"], "what is denied meanwhile is denied");
+    assert_eq!(tried.waits(), Vec::<String>::new());
+    tried.hold(&held, HoldScope::WithAccess);
+    assert_eq!(tried.in_force().1, ["one"]);
+    assert_eq!(tried.waits(), ["two"]);
+    tried.objects_are(&[deny("/three")]);
+    assert_eq!((tried.versions, tried.in_force().1), (0, vec!["one".to_owned()]));
+    // Without them from now on: what objects say counts.
+    tried.hold(&held, HoldScope::WithoutAccess);
+    assert_eq!(tried.in_force().1, ["three"]);
+    tried.hold(&held, HoldScope::WithAccess);
+    tried.release();
+    assert_eq!(tried.in_force().1, ["three"]);
+}
+
+#[test]
+fn the_mesh_config_is_held_but_for_who_is_trusted() {
+    let mut tried = Tried::new();
+    let text = |timeout: &str, domain: &str| {
+        format!(
+            "{{\"connectTimeout\":\"{timeout}\",\"trustDomainAliases\":[\"{domain}\"],\"rootNamespace\":\"root\"}}"
+        )
+    };
+    tried.settings_are(&text("3s", "old"));
+    let held = tried.now();
+    tried.hold(&held, HoldScope::WithoutAccess);
+    assert_eq!(tried.versions, 0);
+    tried.settings_are(&text("5s", "new"));
+    let mesh = Arc::clone(&tried.context.mesh);
+    assert_eq!(mesh.connect_timeout, Duration::from_secs(3));
+    assert_eq!(mesh.trust_domain_aliases, ["new"], "who is trusted is not held back");
+    assert_eq!(tried.waits(), ["mesh config"]);
+    assert_eq!(tried.now().id(), held.id());
+    tried.release();
+    assert_eq!(tried.context.mesh.connect_timeout, Duration::from_secs(5));
+    tried.hold(&held, HoldScope::WithoutAccess);
+    assert_eq!(tried.context.mesh.connect_timeout, Duration::from_secs(3));
+
+    // What this version can't read is refused, and nothing has changed.
+    let unreadable = ConfigurationSnapshot::new(
+        Collection::default(),
+        Collection::default(),
+        Some("{\"connectTimeout\":\"soon\"}".into()),
+        None,
+    );
+    let hold = ConfigurationHold {
+        configuration: Arc::new(unreadable),
+        ..ConfigurationHold::clone(tried.in_force.hold().expect("held"))
+    };
+    let change = HoldChange::Hold(Arc::new(hold));
+    assert!(tried.in_force.check(&change).is_err() && tried.in_force.change(&change).is_err());
+    assert_eq!(tried.in_force.hold().map(|hold| hold.configuration.id()), Some(held.id()));
+}
+
+#[test]
+fn what_is_held_at_the_start_is_in_force_before_any_object_is_read() {
+    let mut before = Tried::new();
+    before.objects_are(&[route("1s"), deny("/one")]);
+    let held = before.now();
+    let mut tried = Tried::new();
+    tried.hold(&held, HoldScope::WithAccess);
+    assert_eq!(tried.in_force(), ("1s".to_owned(), vec!["one".to_owned()]));
+    tried.objects_are(&[route("2s"), deny("/two")]);
+    assert_eq!((tried.versions, tried.now().id()), (0, held.id()));
+    tried.release();
+    assert_eq!(tried.in_force(), ("2s".to_owned(), vec!["two".to_owned()]));
+}

@@ -1,0 +1,243 @@
+//! A configuration that is held: proxies go on with it whatever objects say, pods come and go, and a restart doesn't let it go.
+
+use std::collections::BTreeMap;
+use std::process::Output;
+
+use serde_json::{Value, json};
+use strait::xds::client::XdsClient;
+use strait::xds::resource::ResourceType;
+
+use super::mesh::{Member, Proxy, SOON, Server, Setup, endpoints_until, holds, text, wait_until};
+
+fn object(kind: &str, name: &str, spec: Value) -> Value {
+    let group = if kind == "AuthorizationPolicy" { "security" } else { "networking" };
+    json!({
+        "apiVersion": format!("{group}.istio.io/v1"), "kind": kind, "spec": spec,
+        "metadata": { "namespace": "shop", "name": name },
+    })
+}
+
+fn route(timeout: &str) -> Value {
+    let to = json!([{ "destination": { "host": "web" } }]);
+    let spec = json!({ "hosts": ["web"], "http": [{ "timeout": timeout, "route": to }] });
+    object("VirtualService", "web", spec)
+}
+
+/// All that a proxy holds but its assignments.
+fn held(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
+    let contents = client.held();
+    let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::Endpoint);
+    let of = |kind: ResourceType| {
+        let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
+        let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
+        names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
+    };
+    kinds.flat_map(of).collect()
+}
+
+async fn timeout_until(client: &XdsClient, expected: &str) {
+    wait_until(SOON, async || {
+        let contents = client.held();
+        let body = contents.body(ResourceType::Route, "80").ok_or("no route yet")?;
+        let route = strait_proto::json::to_json(ResourceType::Route.url(), body);
+        let text = route.map_err(|error| error.to_string())?.to_string();
+        holds(text.contains(&format!("\"timeout\":\"{expected}\"")), text)
+    })
+    .await;
+}
+
+async fn strait(server: &Server, words: &[&str]) -> String {
+    let output = server.strait(words).await;
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
+    text(&output)
+}
+
+/// What of the configuration waits, once that many things do.
+async fn waiting_until(server: &Server, count: u64) -> Value {
+    wait_until(SOON, async || {
+        let state = server.admin.json("/debug/hold").await;
+        holds(state["waiting"]["count"] == count, &state).map(|()| state)
+    })
+    .await
+}
+
+fn exit(output: &Output) -> Option<i32> {
+    output.status.code()
+}
+
+#[tokio::test]
+async fn what_is_held_stays_over_changes_and_a_restart_until_it_is_released() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    setup.put("route", &route("1s"));
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
+    timeout_until(&client, "1s").await;
+
+    // A dry run says what would be, and holds nothing.
+    let told = strait(&server, &["history", "pin", "--dry-run"]).await;
+    assert!(told.contains("not access policies") && told.contains("none of 1 proxy"), "{told}");
+    assert!(server.admin.json("/debug/hold").await["held"].is_null());
+    let reason = ["--reason", "5xx since noon", "--by", "alice", "--yes"];
+    let told = strait(&server, &[&["history", "pin"][..], &reason].concat()).await;
+    assert!(told.contains("by alice: 5xx since noon; nothing waits"), "{told}");
+    let before = held(&client);
+
+    // A bad change tells nobody anything, is judged and is shown; pods come and go.
+    setup.put("route", &route("9s"));
+    setup.put("second", &object("VirtualService", "second", json!({ "hosts": ["none.example"] })));
+    let state = waiting_until(&server, 2).await;
+    assert_eq!(state["held"]["by"], "alice");
+    let woken = server.admin.json("/debug/push").await["streamsWokenTotal"].clone();
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    assert!(server.admin.json("/debug/push").await["streamsWokenTotal"].as_u64() > woken.as_u64());
+    assert_eq!(held(&client), before);
+    let rows = server.admin.json("/debug/config?kind=VirtualService&name=web").await;
+    assert_eq!(
+        (&rows[0]["state"], &rows[0]["reasons"][0]["code"]),
+        (&json!("waiting"), &json!("STR1070"))
+    );
+    // An access policy counts at once.
+    let deny =
+        json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/x"] } }] }] });
+    setup.put("deny", &object("AuthorizationPolicy", "deny", deny));
+    wait_until(SOON, async || {
+        let rows = server.admin.json("/debug/config?kind=AuthorizationPolicy").await;
+        holds(rows[0]["state"] == "inForce", rows)
+    })
+    .await;
+    assert_eq!(waiting_until(&server, 2).await["waiting"]["objects"][1]["name"], "web");
+
+    // It is nowhere forgotten.
+    assert_eq!(server.admin.metric("strait_configuration_held").await, 1.0);
+    assert_eq!(server.admin.metric("strait_configuration_waiting").await, 2.0);
+    let checked = server.strait(&["check", "mesh"]).await;
+    assert!(exit(&checked) == Some(0) && text(&checked).contains("STR1070"), "{}", text(&checked));
+    assert!(strait(&server, &["status"]).await.contains("alice: 5xx since noon; 2 changes wait"));
+    assert!(strait(&server, &["history", "list"]).await.contains("has been held for"));
+    let id = server.admin.json("/debug/mesh").await["held"]["configuration"].clone();
+    assert_eq!(server.admin.json("/debug/push").await["held"]["configuration"], id);
+
+    // Another process of the same state directory goes on with it, though its objects are others.
+    drop(client);
+    server.shut_down().await;
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    timeout_until(&client, "1s").await;
+    let state = waiting_until(&server, 2).await;
+    assert_eq!(
+        (&state["held"]["configuration"], &state["held"]["reason"]),
+        (&id, &json!("5xx since noon"))
+    );
+
+    // The release says what it changes, and is what the timeline tells.
+    let told = strait(&server, &["history", "release", "--yes"]).await;
+    for part in [
+        "What objects say now would count again",
+        "VirtualService shop/web would count in another form",
+        "~ rds 80",
+        "Nothing is held",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    timeout_until(&client, "9s").await;
+    wait_until(SOON, async || {
+        let events = server.admin.json("/debug/events").await;
+        let causes = events.as_array().into_iter().flatten().map(|one| &one["cause"]["kind"]);
+        holds(causes.clone().any(|kind| kind == "Hold"), &events)
+    })
+    .await;
+    let again = server.strait(&["history", "release", "--yes"]).await;
+    assert!(
+        exit(&again) == Some(1) && text(&again).contains("nothing is held"),
+        "{}",
+        text(&again)
+    );
+    drop(client);
+    server.shut_down().await;
+    let server = setup.start_ready().await;
+    assert!(server.admin.json("/debug/hold").await["held"].is_null(), "a release lasts as well");
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn one_goes_back_to_a_version_that_was_good() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    setup.put("route", &route("1s"));
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
+    timeout_until(&client, "1s").await;
+    let good = server.admin.json("/debug/push").await["version"].to_string();
+    let before = held(&client);
+    setup.put("route", &route("2s"));
+    timeout_until(&client, "2s").await;
+    let bad = server.admin.json("/debug/hold").await["live"].clone();
+
+    let told = strait(&server, &["history", "rollback", &good, "--yes"]).await;
+    for part in
+        ["VirtualService shop/web would count in another form", "~ rds 80", "1 change waits"]
+    {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    timeout_until(&client, "1s").await;
+    assert_eq!(held(&client), before, "what it was given then, it is given now");
+    assert_eq!(waiting_until(&server, 1).await["live"], bad);
+    // By name, as another replica would be told; and by a name that nobody has.
+    let name = bad.as_str().expect("a name");
+    strait(&server, &["history", "pin", &name[..12], "--yes"]).await;
+    timeout_until(&client, "2s").await;
+    for (words, code, said) in [
+        (&["history", "rollback", "100000", "--yes"][..], 1, "there is no version 100000 yet"),
+        (&["history", "rollback", "abcdef00", "--yes"], 1, "is named"),
+        (&["history", "rollback", "yesterday", "--yes"], 1, "is no version"),
+        (&["history", "rollback"], 64, "VERSION|CONFIGURATION"),
+        (&["history", "pin"], 64, "add --yes"),
+    ] {
+        let output = server.strait(words).await;
+        assert!(exit(&output) == Some(code) && text(&output).contains(said), "{}", text(&output));
+    }
+    strait(&server, &["history", "release", "--yes"]).await;
+    drop(client);
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_hold_that_can_not_be_told_is_said_and_nothing_is_taken_for_it() {
+    let setup = Setup::new();
+    setup.put("route", &route("1s"));
+    let server = setup.start_ready().await;
+    strait(&server, &["history", "pin", "--yes"]).await;
+    server.shut_down().await;
+    let file = setup.path("state").join("hold.json");
+    let damaged = std::fs::read_to_string(&file).expect("there").replace("1s", "2s");
+    std::fs::write(&file, damaged).expect("written");
+    let server = setup.start_ready().await;
+    let state = server.admin.json("/debug/hold").await;
+    assert!(state["held"].is_null(), "{state}");
+    let checked = server.strait(&["check", "mesh"]).await;
+    assert!(exit(&checked) == Some(2) && text(&checked).contains("STR1071"), "{}", text(&checked));
+    assert_eq!(server.admin.metric("strait_configuration_hold_lost").await, 1.0);
+    strait(&server, &["history", "release", "--yes"]).await;
+    assert_eq!(exit(&server.strait(&["check", "mesh"]).await), Some(0));
+    assert!(!file.exists());
+
+    // What can't be kept over a restart is refused.
+    std::fs::create_dir(&file).expect("made");
+    let refused = server.strait(&["history", "pin", "--yes"]).await;
+    assert!(
+        exit(&refused) == Some(1) && text(&refused).contains("a restart would forget it"),
+        "{}",
+        text(&refused)
+    );
+    assert!(server.admin.json("/debug/hold").await["held"].is_null());
+    server.shut_down().await;
+}

@@ -1,0 +1,114 @@
+//! A configuration that is held, gone back to and released while requests go on: a bad change reaches nobody, or is taken back, and
+//! neither that nor a restart of Strait loses a request.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::kube::{self, Request};
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish, http};
+use crate::wait;
+use crate::world::World;
+
+/// Two minor versions of Envoy, and both forms of the protocol.
+const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
+
+/// Leads requests to a service that is there, or to one that isn't.
+fn route(host: &str) -> Value {
+    let to = json!([{ "destination": { "host": host } }]);
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "name": "held", "namespace": "shop" },
+        "spec": { "hosts": ["echo"], "http": [{ "route": to }] },
+    })
+}
+
+pub(crate) fn run(world: &mut World) {
+    let clients: Vec<&str> =
+        CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key)).collect();
+    let (good, bad) = (route("echo"), route("absent"));
+    world.apiservers["a"].apply(std::slice::from_ref(&good));
+    world.wait_until_stored(|_| true);
+    world.strait.run(&["history", "pin", "--yes", "--by", "real", "--reason", "a test"]);
+    let id = world.held();
+
+    // Held: what is bad is stored, and reaches nobody.
+    let loads = world.loads(&clients);
+    world.apiservers["a"].apply(std::slice::from_ref(&bad));
+    world.wait_until_stored(|state| state["waiting"]["count"] == 1);
+    for (load, client) in loads.into_iter().zip(&clients) {
+        assert_eq!(finish(load).failures, BTreeMap::new(), "{client} while it is held");
+    }
+
+    // Released it breaks everybody, and to go back mends it.
+    world.strait.run(&["history", "release", "--yes"]);
+    for client in &clients {
+        world.wait_for(client, "requests fail", |failing, all| failing == all);
+    }
+    world.strait.run(&["history", "rollback", &id, "--yes"]);
+    for client in &clients {
+        world.wait_for(client, "requests are answered", |failing, _| failing == 0);
+    }
+    assert_eq!(world.held(), id);
+
+    // A restart, as the worst begin, goes on with what is held.
+    let loads = world.loads(&clients);
+    world.strait.kill();
+    world.strait.launch();
+    world.strait.wait_until_ready();
+    world.wait_until_stored(|state| state["waiting"]["count"] == 1);
+    assert_eq!(world.held(), id);
+    for client in &clients {
+        let stat = "control_plane.connected_state";
+        wait::until(PROPAGATION, &format!("{client} is connected again"), || {
+            let stats = world.envoy(client).stats(stat);
+            if stats.values().all(|state| *state == 1) { Ok(()) } else { Err(format!("{stats:?}")) }
+        });
+    }
+    // Mended and released: nothing differs for anybody.
+    world.apiservers["a"].apply(std::slice::from_ref(&good));
+    world.wait_until_stored(|state| state["waiting"]["count"] == 0);
+    world.strait.run(&["history", "release", "--yes"]);
+    for (load, client) in loads.into_iter().zip(&clients) {
+        assert_eq!(finish(load).failures, BTreeMap::new(), "{client} over restart and release");
+    }
+    assert_eq!(world.complaints(), Vec::<String>::new());
+    world.apiservers["a"].requests(&[Request::delete(&kube::path(&good))]);
+}
+
+impl World {
+    fn loads(&self, clients: &[&str]) -> Vec<Process> {
+        clients.iter().map(|client| self.load_of(client, &http(1))).collect()
+    }
+
+    /// The name of what is held.
+    fn held(&self) -> String {
+        let state = self.strait.json("/debug/hold");
+        state["held"]["configuration"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Until the route is stored, and the state of the hold is as it should be.
+    fn wait_until_stored(&self, is_right: impl Fn(&Value) -> bool) {
+        wait::until(PROPAGATION, "the route is read", || {
+            let rows = self.strait.try_json("/debug/config?kind=VirtualService&name=held")?;
+            let state = self.strait.try_json("/debug/hold")?;
+            let is_read = rows.as_array().is_some_and(|rows| !rows.is_empty());
+            if is_read && is_right(&state) { Ok(()) } else { Err(format!("{rows} {state}")) }
+        });
+    }
+
+    /// Until so many of a client's requests fail.
+    fn wait_for(&self, client: &str, what: &str, is_right: impl Fn(usize, usize) -> bool) {
+        const REQUESTS: usize = 40;
+        wait::until(PROPAGATION, &format!("{client}: {what}"), || {
+            let answers = ask(self.pod(client), &http(REQUESTS));
+            let answered: usize = answers.by.values().sum();
+            match is_right(REQUESTS - answered.min(REQUESTS), REQUESTS) {
+                true => Ok(()),
+                false => Err(format!("{answers:?}")),
+            }
+        });
+    }
+}
