@@ -109,7 +109,7 @@ fn check_expression(pattern: &TextPattern) {
     if !text.is_ascii() || text.contains(['<', '>']) {
         return;
     }
-    let Ok(expression) = regex::Regex::new(&text) else { panic!("{text:?} is no expression") };
+    let expression = regex::Regex::new(&text).expect("what proxies are sent is an expression");
     let like = pattern.parts.iter().map(|part| match part {
         super::TextPart::Text(text) => text.clone(),
         super::TextPart::HostEnd => ".:80".to_owned(),
