@@ -45,8 +45,8 @@ impl PolicySelector {
             for (path, target) in targets_of(spec) {
                 targets = true;
                 match read_target(target, &path, namespace, faults) {
-                    Some(Target::Gateway(name)) => drop(gateways.insert(name)),
-                    Some(Target::Nobody(_)) | None => {}
+                    Some(PolicyTarget::Gateway(name)) => drop(gateways.insert(name)),
+                    Some(PolicyTarget::Nobody(_)) | None => {}
                 }
             }
         }
@@ -90,8 +90,8 @@ pub(super) fn without_effect(object: &Value, namespace: &Namespace) -> Vec<Acces
     let Some(spec) = object.get("spec").and_then(Value::as_object) else { return Vec::new() };
     let all = targets_of(spec).into_iter().filter_map(|(path, target)| {
         match read_target(target, &path, namespace, &mut Vec::new())? {
-            Target::Gateway(_) => None,
-            Target::Nobody(text) => {
+            PolicyTarget::Gateway(_) => None,
+            PolicyTarget::Nobody(text) => {
                 Some(AccessFault::warning(&codes::ACCESS_NO_EFFECT, path, text))
             }
         }
@@ -114,7 +114,7 @@ fn targets_of(spec: &Map<String, Value>) -> Vec<(String, &Value)> {
 }
 
 /// What a reference means.
-enum Target {
+enum PolicyTarget {
     /// The Gateway of that name.
     Gateway(Arc<str>),
     /// What no proxy here stands for, and why.
@@ -157,7 +157,7 @@ fn read_target(
     path: &str,
     own: &Namespace,
     faults: &mut Vec<AccessFault>,
-) -> Option<Target> {
+) -> Option<PolicyTarget> {
     let before = faults.len();
     let known = ["group", "kind", "name", "namespace"];
     let target = fields(target, path, &known, faults)?;
@@ -176,12 +176,12 @@ fn read_target(
     let (group, namespace) = (text("group"), text("namespace"));
     if !namespace.is_empty() && namespace != own.as_str() {
         let fact = format!("is in namespace {namespace}: a policy is for what is in its own");
-        return Some(Target::Nobody(fact));
+        return Some(PolicyTarget::Nobody(fact));
     }
     if (group, kind) != (GATEWAY_GROUP, "Gateway") {
         let fact =
             format!("names {kind} {name}; policies are for Gateways of {GATEWAY_GROUP} alone");
-        return Some(Target::Nobody(fact));
+        return Some(PolicyTarget::Nobody(fact));
     }
-    Some(Target::Gateway(name.into()))
+    Some(PolicyTarget::Gateway(name.into()))
 }

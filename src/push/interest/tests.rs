@@ -1,6 +1,5 @@
 use super::*;
 use crate::fixtures::sidecar;
-use crate::model::{Proxy, ProxyType};
 use crate::push::Whereabouts;
 use crate::push::view::Role;
 
@@ -153,27 +152,4 @@ async fn a_mark_before_the_wait_is_not_lost() {
     interest.mark(&Changes::from_iter([Dep::Mesh]));
     stream.changed().await;
     assert!(stream.take().everything);
-}
-
-/// Which tokens a router believes is part of its routes, where these look at claims.
-#[test]
-fn of_other_policies_routers_hear_for_their_routes_and_sidecars_do_not() {
-    let interest = Arc::new(Interest::default());
-    let streams = [(); 3].map(|()| interest.subscribe(None));
-    let kinds = [ProxyType::Router, ProxyType::Sidecar, ProxyType::Router];
-    for (stream, kind) in streams.iter().zip(kinds) {
-        let proxy = Arc::new(Proxy { kind, ..sidecar("gw.edge", "east") });
-        let whereabouts = Whereabouts::default();
-        stream.stand(Stand { proxy, network: "n1".into(), whereabouts }, view("n1"));
-        stream.watch_lists(Wildcards::ALL);
-        stream.watch_routes(&["http.80".into()], &[]);
-    }
-    let mut changes: Changes = [Dep::Access("edge".into())].into_iter().collect();
-    let same = |(number, _): &(u32, Arc<Stand>)| *number == 2;
-    changes.same_access = interest.stands().into_iter().filter(same).collect();
-    assert_eq!(interest.mark(&changes), 2);
-    let [router, sidecar, same] = streams.map(|stream| stream.take());
-    assert_eq!(router.routes, ["http.80".into()].into());
-    assert!(sidecar.routes.is_empty() && !sidecar.lists.is_empty());
-    assert!(same.is_empty());
 }
