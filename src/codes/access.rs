@@ -50,8 +50,10 @@ come in without a certificate.";
 What the rules of the policy match is denied: nobody can be asked whether it may pass, and without an
 answer nothing passes. The provider is looked for by its name in extensionProviders of the mesh config,
 where it must be one alone, an envoyExtAuthzHttp or envoyExtAuthzGrpc of which everything can be read. Its
-service must be known and visible to the workloads that ask, and have the port. Rules of such policies are
-named in the logs of proxies with the end -deny-due-to-bad-CUSTOM-action.";
+service must be known and visible to the workloads that ask, and have the port. Proxies must choose among
+its endpoints: of a headless Service, a ServiceEntry of resolution NONE, or one whose DestinationRule has the
+load balancer PASSTHROUGH, the question would go to the workload itself. Rules of such policies are named in
+the logs of proxies with the end -deny-due-to-bad-CUSTOM-action.";
 
     /// An older policy of the same level.
     ACCESS_SHADOWED = "STR0827", "an older PeerAuthentication counts in place of this one",

@@ -15,6 +15,8 @@ use crate::codes;
 use crate::model::{Namespace, Proxy, labels_match};
 use crate::push::PushContext;
 use crate::push::authorizers::Authorizers;
+use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::selection::Selection;
 
 /// A request that somebody asks about.
 #[derive(Debug, Clone, Default)]
@@ -365,11 +367,13 @@ fn of_provider(
     let asking: Vec<_> = proxies
         .iter()
         .filter(|proxy| !proxy.is_proxyless() && is_for(context, name, proxy))
-        .map(|proxy| context.authorizer(provider, proxy.namespace(), &proxy.cluster))
+        .map(|proxy| context.authorizer_of(provider, proxy))
         .collect();
     let found = if asking.is_empty() {
         let cluster = context.settings.config_cluster.clone().unwrap_or_default();
-        vec![context.authorizer(provider, &policy.name.namespace, &cluster)]
+        let client =
+            RuleClient { namespace: &policy.name.namespace, selection: &Selection::default() };
+        vec![context.authorizer(provider, client, &cluster)]
     } else {
         asking
     };

@@ -12,6 +12,8 @@ use crate::access::{ProviderReach, ReachableProviders};
 use crate::mesh::ProviderKind;
 use crate::model::{Collection, ISTIO_SECURITY, Namespace};
 use crate::push::PushContext;
+use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::selection::Selection;
 
 /// See the module.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -67,10 +69,11 @@ impl AccessSnapshot {
         });
         let config_cluster = context.settings.config_cluster.clone().unwrap_or_default();
         let root: &Namespace = context.access.root();
+        let client = RuleClient { namespace: root, selection: &Selection::default() };
         let providers = context.mesh.extension_providers.iter().filter_map(|one| {
             // Whether each workload reaches it is another matter; here it is whether anybody can.
             let ProviderKind::Authorization(_) = one.kind else { return None };
-            let found = context.authorizer(&one.name, root, &config_cluster).ok()?;
+            let found = context.authorizer(&one.name, client, &config_cluster).ok()?;
             Some((one.name.to_string(), found.reach() == ProviderReach::Requests))
         });
         Self {

@@ -273,6 +273,11 @@ pub enum Resolution {
 }
 
 impl Resolution {
+    /// Whether the client has picked an address before its proxy hears of the connection: the proxy chooses no endpoint.
+    pub fn is_chosen_by_client(&self) -> bool {
+        matches!(self, Self::Headless | Self::Passthrough)
+    }
+
     /// What the admin API calls it.
     pub fn as_str(&self) -> &'static str {
         match self {

@@ -10,6 +10,7 @@ use crate::access::{ProviderReach, ReachableProviders, WorkloadAccess};
 use crate::aggregate::MergedService;
 use crate::mesh::{AuthorizationProtocol, AuthorizationProvider, ProviderKind};
 use crate::model::{ClusterId, Hostname, Namespace, Proxy, Resolution};
+use crate::traffic::destination_rule::{DestinationRule, RuleClient};
 
 /// A provider that can be asked.
 #[derive(Debug, Clone)]
@@ -51,6 +52,13 @@ pub enum AuthorizerFault {
     NoPort(String, u16),
     /// Its service is a name for another.
     Alias(String),
+    /// Proxies choose no endpoint of its service: requests about others would go where those were going, and so to nobody
+    /// who can answer.
+    NotChosen(String),
+    /// The same, by the DestinationRule of that namespace and name.
+    PassedThrough(String, Namespace, Arc<str>),
+    /// The DestinationRule of that namespace and name asks for TLS that proxies can't speak.
+    NotSpoken(String, Namespace, Arc<str>),
 }
 
 impl fmt::Display for AuthorizerFault {
@@ -73,6 +81,26 @@ impl fmt::Display for AuthorizerFault {
             }
             Self::NoPort(host, port) => write!(f, "service {host} has no port {port}"),
             Self::Alias(host) => write!(f, "service {host} is a name for another; name that one"),
+            Self::NotChosen(host) => {
+                write!(
+                    f,
+                    "endpoints are not chosen for service {host}, which is headless or of resolution NONE; "
+                )?;
+                f.write_str("name one with an address of its own")
+            }
+            Self::PassedThrough(host, namespace, name) => {
+                write!(
+                    f,
+                    "endpoints are not chosen for service {host}: its load balancer is PASSTHROUGH "
+                )?;
+                write!(f, "by DestinationRule {namespace}/{name}")
+            }
+            Self::NotSpoken(host, namespace, name) => {
+                write!(
+                    f,
+                    "service {host} can't be spoken to by TLS as DestinationRule {namespace}/{name} says"
+                )
+            }
         }
     }
 }
@@ -84,10 +112,10 @@ pub struct Authorizers<'a>(BTreeMap<Arc<str>, Result<Authorizer<'a>, AuthorizerF
 impl<'a> Authorizers<'a> {
     /// Those of the workload of `proxy`, for which `access` holds.
     pub fn of(context: &'a PushContext, proxy: &Proxy, access: &WorkloadAccess<'_>) -> Self {
-        let found = access.providers().into_iter().map(|name| {
-            let provider = context.authorizer(name, proxy.namespace(), &proxy.cluster);
-            (Arc::clone(name), provider)
-        });
+        let found = access
+            .providers()
+            .into_iter()
+            .map(|name| (Arc::clone(name), context.authorizer_of(name, proxy)));
         Self(found.collect())
     }
 
@@ -108,16 +136,30 @@ impl<'a> Authorizers<'a> {
 }
 
 impl PushContext {
-    /// The provider of that name, as proxies of a namespace and cluster reach it.
+    /// The provider of that name, as a proxy reaches it.
+    ///
+    /// # Errors
+    /// It can't ask it.
+    pub fn authorizer_of(
+        &self,
+        name: &str,
+        proxy: &Proxy,
+    ) -> Result<Authorizer<'_>, AuthorizerFault> {
+        let (namespace, selection) = (proxy.namespace(), &self.selection(proxy));
+        self.authorizer(name, RuleClient { namespace, selection }, &proxy.cluster)
+    }
+
+    /// The provider of that name, as such clients of a cluster reach it.
     ///
     /// # Errors
     /// It can't be asked from there.
     pub fn authorizer(
         &self,
         name: &str,
-        namespace: &Namespace,
+        client: RuleClient<'_>,
         cluster: &ClusterId,
     ) -> Result<Authorizer<'_>, AuthorizerFault> {
+        let namespace = client.namespace;
         let provider = self.authorization_provider(name)?;
         let host = || provider.host.clone();
         let service = self.service(&provider.host, namespace);
@@ -135,6 +177,13 @@ impl PushContext {
         let mut ports = service.ports_in(cluster);
         if !ports.any(|port| port.number == provider.port) {
             return Err(AuthorizerFault::NoPort(host(), provider.port));
+        }
+        if service.primary.resolution.is_chosen_by_client() {
+            return Err(AuthorizerFault::NotChosen(host()));
+        }
+        let rules = self.rules_for(service);
+        if let Some(rule) = rules.rule(client, found) {
+            check_rule(rule, provider)?;
         }
         Ok(Authorizer { provider, service })
     }
@@ -179,4 +228,22 @@ impl PushContext {
         service.primary.export_to.visible_to(namespace)
             && (service.is_visible_in(cluster) || !self.mesh.cluster_local(service.hostname()))
     }
+}
+
+/// Whether proxies that follow a rule have an upstream cluster for a provider that chooses among its endpoints.
+fn check_rule(
+    rule: &DestinationRule,
+    provider: &AuthorizationProvider,
+) -> Result<(), AuthorizerFault> {
+    let policy = rule.resolved("", provider.port);
+    let by = || (provider.host.clone(), rule.namespace().clone(), Arc::clone(&rule.meta().name));
+    if policy.passes_through() {
+        let (host, namespace, name) = by();
+        return Err(AuthorizerFault::PassedThrough(host, namespace, name));
+    }
+    if !policy.can_be_spoken() {
+        let (host, namespace, name) = by();
+        return Err(AuthorizerFault::NotSpoken(host, namespace, name));
+    }
+    Ok(())
 }

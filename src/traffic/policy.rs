@@ -203,6 +203,19 @@ pub struct RetryBudget {
     pub min_retry_concurrency: u32,
 }
 
+impl PolicyGroups {
+    /// Whether connections go where the client was going, whatever endpoints there are.
+    pub fn passes_through(&self) -> bool {
+        let balancing = self.load_balancer.as_deref();
+        balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
+    }
+
+    /// Whether there is a way to speak to endpoints as it says.
+    pub fn can_be_spoken(&self) -> bool {
+        self.tls.as_deref() != Some(&ClientTls::Impossible)
+    }
+}
+
 impl TrafficPolicy {
     /// Whether it may matter for the order and shares of endpoints where a client is.
     pub(super) fn places(&self) -> bool {
@@ -217,10 +230,7 @@ impl TrafficPolicy {
     /// Whether connections to some port go where the client was going.
     pub(super) fn passes_through(&self) -> bool {
         let mut groups = std::iter::once(&self.groups).chain(self.ports.values());
-        groups.any(|groups| {
-            let balancing = groups.load_balancer.as_deref();
-            balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
-        })
+        groups.any(PolicyGroups::passes_through)
     }
 }
 

@@ -147,7 +147,7 @@ impl ClusterInputs<'_> {
         let upgrades = self.context.mesh.h2_upgrade;
         let parts = proxied.flat_map(|port| parts(&rules, rule, service, port, upgrades));
         let is_client = self.view.role == Role::Client;
-        let parts = parts.filter(|part| !is_client || tls::can_speak(&part.policy));
+        let parts = parts.filter(|part| !is_client || part.policy.can_be_spoken());
         match self.view.role {
             Role::Gateway if !is_exported(self.context, service) => Vec::new(),
             Role::Gateway => parts.map(|part| self.passthrough(service, &part)).collect(),
@@ -157,12 +157,10 @@ impl ClusterInputs<'_> {
 
     fn of_client(&self, service: &MergedService, part: &ServicePart<'_>) -> Option<Resource> {
         match &service.primary.resolution {
-            Resolution::Headless | Resolution::Passthrough => {
+            resolution if resolution.is_chosen_by_client() => {
                 Some(self.original_destination(service, part))
             }
-            _ if policy::passes_through(&part.policy) => {
-                Some(self.original_destination(service, part))
-            }
+            _ if part.policy.passes_through() => Some(self.original_destination(service, part)),
             Resolution::ByName(by_name) => self.resolved(service, part, by_name),
             _ => Some(self.balanced(service, part)),
         }
@@ -397,7 +395,7 @@ impl ClusterInputs<'_> {
         });
         let takes_mtls = |endpoint: EndpointRef<'_>| endpoint.tls_mode == TlsMode::Istio;
         let resolution = &service.primary.resolution;
-        let mtls = if matches!(resolution, Resolution::Headless | Resolution::Passthrough) {
+        let mtls = if resolution.is_chosen_by_client() {
             direct.next().is_some_and(|(deciding, first, _)| {
                 let mut others =
                     direct.take_while(|(shard, _, _)| shard.cluster == deciding.cluster);

@@ -67,12 +67,6 @@ pub(super) fn http2_options(policy: &ResolvedPolicy) -> core::Http2ProtocolOptio
     }
 }
 
-/// Whether connections go where the client was going, whatever endpoints there are.
-pub(super) fn passes_through(policy: &ResolvedPolicy) -> bool {
-    let balancing = policy.load_balancer.as_deref();
-    balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
-}
-
 /// Sends the address of the client ahead of whatever the sockets of the cluster send.
 pub(super) fn announce_client(
     cluster: &mut cluster::Cluster,

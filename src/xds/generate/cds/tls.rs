@@ -11,11 +11,6 @@ use crate::traffic::policy::{ClientTls, ForeignTls, ResolvedPolicy};
 /// What Istio's own filter for ALPN looks for: it keeps out of connections that aren't the mesh's.
 const ALPN_OVERRIDE: (&str, &str) = ("istio", "alpn_override");
 
-/// Whether there is a way to speak to endpoints as the policy says.
-pub(super) fn can_speak(policy: &ResolvedPolicy) -> bool {
-    policy.tls.as_deref() != Some(&ClientTls::Impossible)
-}
-
 /// Has all endpoints spoken to as servers are that know nothing of the mesh.
 pub(super) fn speak_to_strangers(cluster: &mut cluster::Cluster, tls: &ForeignTls, http2: bool) {
     cluster.metadata = Some(alpn_stays());

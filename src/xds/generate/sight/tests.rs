@@ -12,6 +12,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
 use crate::fixtures::{
     endpoint, host, kind_settings, labels, member, named_endpoint, port, removed, service,
     settings, shard, sidecar, workload,
@@ -412,6 +413,28 @@ fn rules() -> Rules {
     Rules { objects: Collection::default(), index }
 }
 
+/// Mesh config with somebody to ask.
+fn asking_config() -> MeshConfig {
+    let text = serde_json::json!({ "extensionProviders": [{
+        "name": "opa", "envoyExtAuthzGrpc": { "service": "a.shop.svc.cluster.local", "port": 80 },
+    }] });
+    MeshConfig::parse(&text.to_string(), &Default::default()).expect("valid")
+}
+
+/// Has workloads of one namespace ask.
+fn asking_policy() -> MeshEvent {
+    let object = serde_json::json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "pay", "name": "ask" },
+        "spec": { "action": "CUSTOM", "provider": { "name": "opa" }, "rules": [{}] },
+    });
+    let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+    let objects = [Arc::new(object)].into_iter().collect();
+    let change = AccessIndex::new(settings.clone()).apply(&settings, &objects);
+    let change = change.expect("the first time");
+    MeshEvent::Access(change.policies, change.causes)
+}
+
 /// One event of any kind; most are of services.
 fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rules) -> MeshEvent {
     if random.random_ratio(1, 5) {
@@ -422,7 +445,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
     let name = pick(random, &SERVICES);
     match random.random_range(0..60) {
         0 => {
-            let mut config = MeshConfig::default();
+            let mut config = asking_config();
             config.enable_auto_mtls = random.random_ratio(1, 2);
             MeshEvent::MeshConfig(Arc::new(config))
         }
@@ -667,6 +690,8 @@ fn history(seed: u64, count: &mut Count) {
     for cluster in CLUSTERS {
         mesh.apply(MeshEvent::Registry(all_of(random, cluster, 1)));
     }
+    mesh.apply(MeshEvent::MeshConfig(Arc::new(asking_config())));
+    mesh.apply(asking_policy());
     mesh.apply(MeshEvent::Complete);
     let (mut before, _) = mesh.next_version().expect("a first version");
     let (kept, mut epochs) = (Cache::default(), BTreeMap::new());

@@ -195,7 +195,7 @@ fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
         assert_eq!(rules["action"], "DENY");
         let key = "ns[shop]-policy[a]-rule[0]-deny-due-to-bad-CUSTOM-action";
         assert!(rules["policies"][key].is_object(), "{provider}: {rules}");
-        let fault = context.authorizer(provider, proxy.namespace(), &proxy.cluster);
+        let fault = context.authorizer_of(provider, &proxy);
         let fault = fault.expect_err(provider).to_string();
         assert!(fault.contains(part), "{provider}: {fault}");
     }
@@ -204,8 +204,54 @@ fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
     let hidden = MeshEvent::Registry(shard("west", 1).network("n1").with(hidden, vec![]).said());
     let (context, proxy) = asked(vec![asks("a", "rpc", json!([{ "paths": ["/a"] }]))], [hidden]);
     assert_eq!(names(&filters(&context, &proxy, 8080)), [HTTP, "envoy.filters.http.router"]);
-    let fault = context.authorizer("rpc", proxy.namespace(), &proxy.cluster).expect_err("hidden");
+    let fault = context.authorizer_of("rpc", &proxy).expect_err("hidden");
     assert!(fault.to_string().contains("not visible"), "{fault}");
+}
+
+/// A DestinationRule for the providers' service.
+fn rule_for_opa(policy: Value) -> MeshEvent {
+    let rule = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+        "metadata": { "namespace": "authz", "name": "opa" },
+        "spec": { "host": "opa.authz.svc.cluster.local", "trafficPolicy": policy },
+    });
+    let objects = [Arc::new(rule)].into_iter().collect();
+    let mut index = TrafficIndex::new(KindSettings::of("cluster.local", &MeshConfig::default()));
+    MeshEvent::Traffic(index.apply(&objects).expect("the first time"))
+}
+
+/// Who sends a question to where the request was going asks the workload itself, and would take its answer.
+#[test]
+fn a_provider_whose_endpoints_are_not_chosen_is_not_asked() {
+    let unchosen = |resolution: Resolution| {
+        let service = service("opa.authz").vip("10.1.9.9").ports(vec![port("grpc", 81, 81)]);
+        let service = service.with(|it| it.resolution = resolution);
+        MeshEvent::Registry(shard("west", 1).network("n1").with(service, vec![]).said())
+    };
+    let own = json!({ "mode": "MUTUAL" });
+    let cases = [
+        (unchosen(Resolution::Headless), "endpoints are not chosen"),
+        (unchosen(Resolution::Passthrough), "endpoints are not chosen"),
+        (
+            rule_for_opa(json!({ "loadBalancer": { "simple": "PASSTHROUGH" } })),
+            "PASSTHROUGH by DestinationRule authz/opa",
+        ),
+        (rule_for_opa(json!({ "tls": own })), "as DestinationRule authz/opa says"),
+    ];
+    for (event, part) in cases {
+        let policy = asks("a", "rpc", json!([{ "paths": ["/a"] }]));
+        let (context, proxy) = asked(vec![policy], [event]);
+        let fault = context.authorizer_of("rpc", &proxy).expect_err(part).to_string();
+        assert!(fault.contains(part), "{fault}");
+        let found = filters(&context, &proxy, 8080);
+        assert_eq!(names(&found), [HTTP, "envoy.filters.http.router"], "{part}");
+        let key = "ns[shop]-policy[a]-rule[0]-deny-due-to-bad-CUSTOM-action";
+        assert!(found[0]["typed_config"]["rules"]["policies"][key].is_object(), "{part}");
+    }
+    let balanced = rule_for_opa(json!({ "loadBalancer": { "simple": "RANDOM" } }));
+    let policy = asks("a", "rpc", json!([{ "paths": ["/a"] }]));
+    let (context, proxy) = asked(vec![policy], [balanced]);
+    assert_eq!(names(&filters(&context, &proxy, 8080))[..2], [HTTP, ASK]);
 }
 
 /// A Sidecar says what a workload calls; whom its proxy asks is the mesh's affair.
