@@ -7,6 +7,7 @@
 //! Envoy's "Default format string".)
 
 use std::io::{self, BufRead, Read as _};
+use std::net::SocketAddr;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -53,8 +54,13 @@ pub struct LoggedCall {
     pub server_name: Option<String>,
     /// The name of the route.
     pub route: Option<String>,
-    /// The caller's identity, where a JSON format of one's own has `downstream_peer_uri_san`.
+    /// The identities of the caller, where a format of one's own has them: `downstream_peer_uri_san` in JSON, one field more
+    /// at the end of Istio's text.
     pub peer: Option<String>,
+    /// Whether the format has these: without, a caller may have some all the same.
+    pub tells_peer: bool,
+    /// Whether the format has method, path and upstream cluster: without, a call that has none may have some all the same.
+    pub tells_request: bool,
     /// `User-Agent`.
     pub user_agent: Option<String>,
 }
@@ -160,8 +166,16 @@ fn of_text(line: &str) -> Option<LoggedCall> {
     };
     // Bytes, where the other format has words: a line of the one can't be stretched into one of the other.
     let is_envoys = fields.get(4)?.parse::<u64>().is_ok();
-    match (fields.len(), is_envoys) {
+    // A caller that writes one field more moves an address to where the server name stands.
+    let has_peer = |last: &str| last == "-" || last.starts_with("spiffe://");
+    let tells_peer = fields.len() == ISTIO_FIELDS + 1
+        && fields.last().is_some_and(|last| has_peer(last))
+        && fields.get(20).is_some_and(|name| name.parse::<SocketAddr>().is_err());
+    match (fields.len() - usize::from(tells_peer), is_envoys) {
         (ISTIO_FIELDS, false) => Some(LoggedCall {
+            tells_request: true,
+            tells_peer,
+            peer: of(22),
             details: of(4),
             termination: of(5),
             user_agent: of(12),
@@ -189,7 +203,7 @@ fn fields(line: &str) -> Option<Vec<&str>> {
     let mut fields = Vec::with_capacity(ISTIO_FIELDS);
     let mut rest = line;
     while !rest.is_empty() {
-        if fields.len() > ISTIO_FIELDS {
+        if fields.len() > ISTIO_FIELDS + 1 {
             return None;
         }
         let closing = match (rest.as_bytes()[0], fields.is_empty()) {
@@ -237,11 +251,15 @@ fn of_json(line: &str) -> Option<LoggedCall> {
         server_name: of("requested_server_name"),
         route: of("route_name"),
         peer: of("downstream_peer_uri_san"),
+        tells_peer: value.get("downstream_peer_uri_san").is_some(),
+        tells_request: ["method", "path", "upstream_cluster"]
+            .iter()
+            .all(|name| value.get(name).is_some()),
         user_agent: of("user_agent"),
     };
     // Something else that is JSON, such as the control plane's own log, says none of these.
     let is_call = call.code.is_some() && (call.authority.is_some() || call.upstream_host.is_some());
-    (is_call || call.upstream_cluster.is_some()).then_some(call)
+    (is_call || call.upstream_cluster.is_some() || call.downstream_local.is_some()).then_some(call)
 }
 
 #[cfg(test)]
@@ -268,6 +286,7 @@ mod tests {
             downstream_remote: Some("10.1.0.3:40000".into()),
             route: Some("default".into()),
             user_agent: Some("curl/8.5".into()),
+            tells_request: true,
             ..LoggedCall::default()
         };
         assert_eq!(call, expected);
@@ -297,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn one_field_more_says_who_called() {
+        let bare = LoggedCall::parse(ISTIO).expect("a call");
+        assert_eq!((bare.peer.as_deref(), bare.tells_peer), (None, false));
+        let identity = "spiffe://cluster.local/ns/shop/sa/web";
+        let told = LoggedCall::parse(&format!("{ISTIO} {identity}")).expect("a call");
+        assert_eq!((told.peer.as_deref(), told.tells_peer), (Some(identity), true));
+        let plain = LoggedCall::parse(&format!("{ISTIO} -")).expect("a call");
+        assert_eq!((plain.peer, plain.tells_peer), (None, true));
+        assert_eq!(LoggedCall::parse(&format!("{ISTIO} other")), None);
+    }
+
+    #[test]
     fn what_kubectl_puts_before_a_line_is_left_out() {
         let line = format!("[pod/web-1/istio-proxy] 2026-11-25T02:00:01.5Z {ISTIO}");
         let call = LoggedCall::parse(&line).expect("a call");
@@ -317,6 +348,10 @@ mod tests {
         );
         assert_eq!(fields(&stretched).map(|fields| fields.len()), Some(ISTIO_FIELDS));
         assert_eq!(LoggedCall::parse(&stretched), None);
+        // One field more, in a line that ends as one does that says who called.
+        let shifted = ISTIO.replace("curl/8.5", r#"a" "b"#).replace("- default", "- -");
+        assert_eq!(fields(&shifted).map(|fields| fields.len()), Some(ISTIO_FIELDS + 1));
+        assert_eq!(LoggedCall::parse(&shifted), None);
         let quoted = LoggedCall::parse(&ISTIO.replace("curl/8.5", r#"a"b"#)).expect("a call");
         assert_eq!(quoted.user_agent.as_deref(), Some(r#"a"b"#));
     }

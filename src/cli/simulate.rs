@@ -11,6 +11,7 @@ use clap::Args;
 use serde_json::Value;
 
 use self::compare::{PolicyTrial, Simulation};
+use super::access_log::LogCoverage;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::offline_mesh::{OfflineMesh, read_files};
@@ -59,7 +60,7 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
         eprintln!("{}", clean(fault));
     }
     for file in &args.from_log {
-        read_log(file, |line| trial.take(log::read(line)))?;
+        read_log(file, &mut trial)?;
     }
     let found = trial.end();
     match args.ask.show.output {
@@ -103,8 +104,8 @@ async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure>
     Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects))
 }
 
-/// Gives every line of a file that is not empty.
-fn read_log(file: &Path, mut take: impl FnMut(&str)) -> Result<(), CommandFailure> {
+/// Has every call of a file decided.
+fn read_log(file: &Path, trial: &mut PolicyTrial<'_>) -> Result<(), CommandFailure> {
     let wrong = |error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", file.display()))
     };
@@ -113,13 +114,9 @@ fn read_log(file: &Path, mut take: impl FnMut(&str)) -> Result<(), CommandFailur
     } else {
         Box::new(BufReader::new(std::fs::File::open(file).map_err(wrong)?))
     };
-    for line in source.split(b'\n') {
-        let line = line.map_err(wrong)?;
-        let line = String::from_utf8_lossy(&line);
-        if !line.trim().is_empty() {
-            take(&line);
-        }
-    }
+    let mut coverage = LogCoverage::default();
+    coverage.read(source, |call| trial.take(log::entry(&call))).map_err(wrong)?;
+    trial.leave_out(log::NO_LINE, coverage.unread);
     Ok(())
 }
 
@@ -146,7 +143,15 @@ fn render(found: &Simulation) -> String {
             out += &format!("  and {} more kinds; -o json shows all\n", of.len() - SHOWN);
         }
     }
-    if found.changes.is_empty() && found.compared > found.undecided {
+    let asked = [
+        ("would be asked about", found.newly_asked),
+        ("would no longer be asked about", found.no_longer_asked),
+    ];
+    for (what, count) in asked.into_iter().filter(|(_, count)| *count > 0) {
+        out += &format!("Providers {what} {count}: no log says what they would answer\n");
+    }
+    let is_alike = found.changes.is_empty() && asked.iter().all(|(_, count)| *count == 0);
+    if is_alike && found.compared > found.undecided {
         out += "Nothing would be decided otherwise.\n";
     }
     out += &format!("{} lines, {} compared\n", found.lines, found.compared);
@@ -160,4 +165,18 @@ fn render(found: &Simulation) -> String {
         out += &format!("left out {count}: a line that {reason}\n");
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_providers_would_be_asked_about_is_no_nothing() {
+        let quiet = Simulation { lines: 9, compared: 9, ..Simulation::default() };
+        assert!(render(&quiet).starts_with("Nothing would be decided otherwise.\n9 lines"));
+        let asked = Simulation { newly_asked: 7, ..quiet };
+        let expected = "Providers would be asked about 7: no log says what they would answer\n9 lines, 9 compared\n";
+        assert_eq!(render(&asked), expected);
+    }
 }

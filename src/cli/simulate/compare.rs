@@ -33,6 +33,11 @@ pub(super) struct Simulation {
     pub(super) compared: usize,
     /// Of these, those of which the log doesn't say all that rules look at, so that the verdict can't be known.
     pub(super) undecided: usize,
+    /// Those about which a provider would be asked (CUSTOM) that is not asked under the old policies. What it would answer no
+    /// log says: here it counts as allowing.
+    pub(super) newly_asked: usize,
+    /// Those about which a provider is asked that would not be.
+    pub(super) no_longer_asked: usize,
     /// Lines left out, by the reason.
     pub(super) skipped: BTreeMap<LogFault, usize>,
     /// What differs, the most frequent first.
@@ -98,14 +103,13 @@ impl<'a> PolicyTrial<'a> {
             errors: PolicyErrors::default(),
         };
         let mut index = AccessIndex::new(settings.clone());
-        let mut policies = |objects: &Collection| match index.apply(&settings, objects) {
-            Some(change) => change.policies,
-            None => Arc::new(AccessPolicies::default()),
+        // As it stands when proxies have followed: until then some take what was sent before.
+        let mut in_force = |objects: &Collection| {
+            let changed = index.apply(&settings, objects).map(|change| change.policies);
+            index.settle().or(changed)
         };
-        let old = policies(&before);
-        let new = index
-            .apply(&settings, &after)
-            .map_or_else(|| Arc::clone(&old), |change| change.policies);
+        let old = in_force(&before).unwrap_or_default();
+        let new = in_force(&after).unwrap_or_else(|| Arc::clone(&old));
         let is_given = |name: &PolicyName| given.get(&name.key()).is_some();
         let faults = new.reports().filter(|(name, _)| is_given(name)).flat_map(|(name, report)| {
             report.faults.iter().map(move |fault| format!("{name}: {fault}"))
@@ -133,6 +137,15 @@ impl<'a> PolicyTrial<'a> {
         self.outcome.lines += 1;
         if let Err(fault) = line.and_then(|entry| self.compare(&entry)) {
             *self.outcome.skipped.entry(fault).or_default() += 1;
+        }
+    }
+
+    /// Notes lines that can't be taken.
+    pub(super) fn leave_out(&mut self, fault: LogFault, count: u64) {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > 0 {
+            self.outcome.lines += count;
+            *self.outcome.skipped.entry(fault).or_default() += count;
         }
     }
 
@@ -173,6 +186,12 @@ impl<'a> PolicyTrial<'a> {
             self.outcome.undecided += 1;
             return Ok(());
         };
+        let asks_more = |one: &AccessDecision, other: &AccessDecision| {
+            let asked = |provider: &Arc<str>| other.asked.iter().any(|(name, _)| name == provider);
+            one.verdict == AccessVerdict::Allow && !one.asked.iter().all(|(name, _)| asked(name))
+        };
+        self.outcome.newly_asked += usize::from(asks_more(&after, &before));
+        self.outcome.no_longer_asked += usize::from(asks_more(&before, &after));
         if before.verdict != after.verdict {
             let change = SimulatedChange {
                 verdict: after.verdict.as_str(),
@@ -221,7 +240,8 @@ impl<'a> PolicyTrial<'a> {
         // Once with all that the log doesn't say against the client, and once for it.
         let [strictest, loosest] =
             [true, false].map(|strict| decide(&as_known(&rules, strict), request));
-        (strictest.verdict == loosest.verdict).then_some(strictest)
+        let is_known = strictest.verdict == loosest.verdict && strictest.asked == loosest.asked;
+        is_known.then_some(strictest)
     }
 }
 
@@ -260,8 +280,9 @@ fn called(workload: &SnapshotWorkload) -> String {
 /// little.
 fn as_known(rules: &EnforcedRules, strict: bool) -> EnforcedRules {
     let mut rules = rules.clone();
+    let custom = rules.custom.values_mut().map(|action| (action, strict));
     let sides = [(&mut rules.deny, strict), (&mut rules.allow, !strict)];
-    for (action, matches) in sides {
+    for (action, matches) in custom.chain(sides) {
         let Some(enforced) = &mut action.enforced else { continue };
         let known = std::mem::take(enforced).into_iter().filter_map(|rule| known(rule, matches));
         *enforced = known.collect();
@@ -325,7 +346,7 @@ mod tests {
         AccessSnapshot {
             root_namespace: "root".to_owned(),
             trust_domains: vec!["td".to_owned()],
-            providers: BTreeMap::new(),
+            providers: [("opa".to_owned(), true)].into(),
             objects,
             workloads: vec![
                 workload("web", "10.0.0.7", "web"),
@@ -409,6 +430,42 @@ mod tests {
         let found = simulated(vec![], vec![deny], &lines);
         assert_eq!((found.compared, found.undecided, found.changes.len()), (2, 1, 0));
         assert_eq!(found.skipped, [(NO_CLIENT, 2)].into());
+    }
+
+    #[test]
+    fn who_no_longer_takes_plain_text_is_told_as_it_will_be() {
+        let peers = |mode: &str| {
+            Arc::new(json!({
+                "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+                "metadata": { "namespace": "shop", "name": "default" },
+                "spec": { "mtls": { "mode": mode } },
+            }))
+        };
+        let plain = line("/", "10.0.0.8").replace('{', r#"{"downstream_peer_uri_san":null,"#);
+        let found = simulated(vec![peers("DISABLE")], vec![peers("STRICT")], &[plain]);
+        let by = "PeerAuthentication shop/default";
+        assert_eq!(told(&found), [format!("1 deny plain text GET /: {by}")]);
+    }
+
+    #[test]
+    fn whom_providers_would_be_asked_about_is_counted() {
+        let asks = |operation: Value| {
+            policy(
+                "ask",
+                json!({ "action": "CUSTOM", "provider": { "name": "opa" }, "rules": [operation] }),
+            )
+        };
+        let all = || asks(json!({ "to": [{ "operation": { "paths": ["*"] } }] }));
+        let lines = ["/a", "/b"].map(|path| line(path, "10.0.0.8"));
+        let found = simulated(vec![], vec![all()], &lines);
+        assert_eq!((found.newly_asked, found.no_longer_asked, found.changes.len()), (2, 0, 0));
+        let only = asks(json!({ "to": [{ "operation": { "paths": ["/a"] } }] }));
+        let found = simulated(vec![all()], vec![only], &lines);
+        assert_eq!((found.newly_asked, found.no_longer_asked), (0, 1));
+        let by_header =
+            asks(json!({ "when": [{ "key": "request.headers[x-a]", "values": ["b"] }] }));
+        let found = simulated(vec![], vec![by_header], &lines);
+        assert_eq!((found.newly_asked, found.undecided), (0, 2), "no log has the header");
     }
 
     #[test]

@@ -1,10 +1,8 @@
-//! Lines of access logs, in the two formats that Istio's proxies and Strait's write where nobody says otherwise.
-//!
-//! Text is read from its two ends, since what clients send stands in its middle.
+//! What of a line of an access log is looked at to decide its call again.
 
 use std::net::{IpAddr, SocketAddr};
 
-use serde_json::Value;
+use crate::cli::access_log::LoggedCall;
 
 /// What of a line is looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,92 +33,40 @@ pub(super) struct LoggedRequest {
 /// What a line lacks, to be counted.
 pub(super) type LogFault = &'static str;
 
-const NO_LINE: LogFault = "is no access log line in Istio's text or JSON format";
+/// Of a line that is no call.
+pub(super) const NO_LINE: LogFault = "is no access log line in Istio's text or JSON format";
 const NO_ADDRESS: LogFault = "has no downstream_local_address or downstream_remote_address";
 const NO_REQUEST: LogFault = "has no method or path";
 
-/// Reads a line.
-pub(super) fn read(line: &str) -> Result<LogEntry, LogFault> {
-    let line = line.trim();
-    if line.starts_with('{') {
-        return of_json(&serde_json::from_str(line).map_err(|_| NO_LINE)?);
-    }
-    of_text(line)
-}
-
-fn of_json(fields: &Value) -> Result<LogEntry, LogFault> {
-    let field = |name: &str| fields.get(name).and_then(Value::as_str).and_then(given);
-    let needed = ["downstream_local_address", "downstream_remote_address"];
-    let [local, remote] =
-        needed.map(|name| field(name).and_then(|text| text.parse::<SocketAddr>().ok()));
-    let (Some(local), Some(remote)) = (local, remote) else { return Err(NO_ADDRESS) };
-    // A connection has neither; a format without the fields says nothing.
-    if ["method", "path", "upstream_cluster"].iter().any(|name| fields.get(*name).is_none()) {
-        return Err(NO_REQUEST);
-    }
-    let identity = fields.get("downstream_peer_uri_san");
-    Ok(LogEntry {
-        request: request(field("method"), field("path"), field("authority"))?,
-        cluster: field("upstream_cluster").unwrap_or("-").to_owned(),
-        local,
-        remote: remote.ip(),
-        identity: identity.map(|text| text.as_str().and_then(spiffe)),
-        server_name: field("requested_server_name").map(str::to_owned),
-    })
-}
-
-fn of_text(line: &str) -> Result<LogEntry, LogFault> {
-    let after_time = line.strip_prefix('[').and_then(|rest| rest.split_once("] \""));
-    let (_, rest) = after_time.ok_or(NO_LINE)?;
-    let (asked, rest) = rest.split_once('"').ok_or(NO_LINE)?;
-    let asked: Vec<_> = asked.split(' ').collect();
-    let [method, path, _] = asked[..] else { return Err(NO_LINE) };
-    // From the end: what stands between may hold anything.
-    let (rest, identity) = match rest.rsplit_once(' ') {
-        Some((before, last)) if last.starts_with("spiffe://") => (before, Some(spiffe(last))),
-        _ => (rest, None),
-    };
-    let mut from_end = rest.rsplitn(7, ' ');
-    let mut next = || from_end.next().ok_or(NO_LINE);
-    let [_route, server_name, remote, local, _upstream, cluster, rest] =
-        [next()?, next()?, next()?, next()?, next()?, next()?, next()?];
-    // `"AUTHORITY" "UPSTREAM HOST"`.
-    let rest = rest.strip_suffix('"').and_then(|rest| rest.rsplit_once("\" \""));
-    let authority = rest.and_then(|(before, _)| before.rsplit_once('"')).map(|(_, name)| name);
-    let authority = authority.ok_or(NO_LINE)?;
-    let address = |text: &str| text.parse::<SocketAddr>().ok();
-    let (Some(local), Some(remote)) = (address(local), address(remote)) else {
+/// What is looked at of a call.
+pub(super) fn entry(call: &LoggedCall) -> Result<LogEntry, LogFault> {
+    let address = |text: &Option<String>| text.as_deref()?.parse::<SocketAddr>().ok();
+    let (Some(local), Some(remote)) =
+        (address(&call.downstream_local), address(&call.downstream_remote))
+    else {
         return Err(NO_ADDRESS);
     };
+    // A connection has neither; a format without the fields says nothing.
+    if !call.tells_request {
+        return Err(NO_REQUEST);
+    }
+    let request = match (&call.method, &call.path) {
+        (None, None) => None,
+        (Some(method), Some(path)) => Some(LoggedRequest {
+            method: method.clone(),
+            path: path.clone(),
+            authority: call.authority.clone(),
+        }),
+        _ => return Err(NO_REQUEST),
+    };
     Ok(LogEntry {
-        request: request(given(method), given(path), given(authority))?,
-        cluster: cluster.to_owned(),
+        request,
+        cluster: call.upstream_cluster.clone().unwrap_or_else(|| "-".to_owned()),
         local,
         remote: remote.ip(),
-        identity,
-        server_name: given(server_name).map(str::to_owned),
+        identity: call.tells_peer.then(|| call.peer.as_deref().and_then(spiffe)),
+        server_name: call.server_name.clone(),
     })
-}
-
-fn request(
-    method: Option<&str>,
-    path: Option<&str>,
-    authority: Option<&str>,
-) -> Result<Option<LoggedRequest>, LogFault> {
-    let authority = authority.map(str::to_owned);
-    match (method, path) {
-        (None, None) => Ok(None),
-        (Some(method), Some(path)) => {
-            let (method, path) = (method.to_owned(), path.to_owned());
-            Ok(Some(LoggedRequest { method, path, authority }))
-        }
-        _ => Err(NO_REQUEST),
-    }
-}
-
-/// Envoy writes `-` for nothing.
-fn given(text: &str) -> Option<&str> {
-    (!text.is_empty() && text != "-").then_some(text)
 }
 
 /// The first identity of a list.
@@ -130,13 +76,18 @@ fn spiffe(text: &str) -> Option<String> {
 }
 
 #[cfg(test)]
+pub(super) fn read(line: &str) -> Result<LogEntry, LogFault> {
+    LoggedCall::parse(line).as_ref().map_or(Err(NO_LINE), entry)
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
-    const TEXT: &str = r#"[2026-11-25T10:00:00.000Z] "GET /api/1?x=1 HTTP/1.1" 200 - via_upstream - "-" 0 12 3 2 "10.9.9.9" "cu"rl/8 "x" y" "id-1" "web.shop:8080" "10.0.0.7:8080" inbound|8080|| 127.0.0.6:41000 10.0.0.7:8080 10.0.0.9:33000 outbound_.80_._.web.shop.svc.cluster.local default"#;
+    const TEXT: &str = r#"[2026-11-25T10:00:00.000Z] "GET /api/1?x=1 HTTP/1.1" 200 - via_upstream - "-" 0 12 3 2 "10.9.9.9" "cu"rl/8 x"y" "id-1" "web.shop:8080" "10.0.0.7:8080" inbound|8080|| 127.0.0.6:41000 10.0.0.7:8080 10.0.0.9:33000 outbound_.80_._.web.shop.svc.cluster.local default"#;
 
     #[test]
-    fn the_usual_text_is_read_whatever_clients_send() {
+    fn the_usual_text_is_read() {
         let entry = read(TEXT).expect("it is one");
         let request = entry.request.expect("a request");
         assert_eq!((&*request.method, &*request.path), ("GET", "/api/1?x=1"));
@@ -147,7 +98,7 @@ mod tests {
         let with = format!("{TEXT} spiffe://td/ns/a/sa/b");
         let identity = read(&with).expect("one more field").identity;
         assert_eq!(identity, Some(Some("spiffe://td/ns/a/sa/b".to_owned())));
-        let tcp = r#"[t] "- - -" 0 - - - "-" 5 6 7 - "-" "-" "-" "-" "10.0.0.7:5432" inbound|5432|| 127.0.0.6:1 10.0.0.7:5432 10.0.0.9:2 - -"#;
+        let tcp = r#"[2026-11-25T10:00:00Z] "- - -" 0 - - - "-" 5 6 7 - "-" "-" "-" "-" "10.0.0.7:5432" inbound|5432|| 127.0.0.6:1 10.0.0.7:5432 10.0.0.9:2 - -"#;
         let entry = read(tcp).expect("a connection");
         assert_eq!((entry.request, entry.local.port()), (None, 5432));
     }
@@ -173,14 +124,17 @@ mod tests {
             ("", NO_LINE),
             ("some log of something else", NO_LINE),
             ("{", NO_LINE),
-            (r#"{"method":"GET","path":"/"}"#, NO_ADDRESS),
+            (r#"{"method":"GET","path":"/"}"#, NO_LINE),
+            (r#"{"method":"GET","path":"/","upstream_cluster":"inbound|80||"}"#, NO_ADDRESS),
             (
                 r#"{"downstream_local_address":"10.0.0.7:80","downstream_remote_address":"10.0.0.7:80"}"#,
                 NO_REQUEST,
             ),
             (&TEXT.replace("10.0.0.7:8080 10.0.0.9:33000", "- -"), NO_ADDRESS),
-            // Cut off: what stands at its end is no address.
-            (&TEXT[..TEXT.len() - 90], NO_ADDRESS),
+            // Cut off.
+            (&TEXT[..TEXT.len() - 90], NO_LINE),
+            // A client that writes fields has its line left out.
+            (&TEXT.replace("cu\"rl", "a\" \"b"), NO_LINE),
         ];
         for (line, fault) in cases {
             assert_eq!(read(line), Err(fault), "{line}");
