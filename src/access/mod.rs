@@ -34,7 +34,7 @@ pub use self::enforce::{ActionRules, EnforcedRules, ProviderReach, ReachableProv
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
 pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
-pub use self::keys::verifying_keys;
+pub use self::keys::{cut, verifying_keys};
 pub use self::matcher::{Atom, MatchedClause, RuleMatcher, WireForm, token_key};
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};

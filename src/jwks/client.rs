@@ -20,10 +20,12 @@ use tokio::net::TcpStream;
 
 use super::guard::{AddressFault, DialRules, KeyTarget};
 use super::schedule;
-use crate::access::{KeyPlace, verifying_keys};
+use crate::access::{KeyPlace, cut, verifying_keys};
 
 /// The most bytes of an answer.
 const BODY_MAX: usize = 1024 * 1024;
+/// The most bytes that an error repeats of what a server or a policy says.
+const REPEATED_MAX: usize = 256;
 /// The most redirects of one fetch.
 const REDIRECTS_MAX: usize = 3;
 /// Where an issuer says where its keys are (OpenID Connect Discovery 1.0, 4).
@@ -144,7 +146,10 @@ impl KeyClient {
         let answer = self.get(target).await?;
         let text = String::from_utf8(answer.text);
         let text = text.map_err(|_| KeyFetchError::Answer("is no text".to_owned()))?;
-        let keys = verifying_keys(&text).map_err(KeyFetchError::Answer)?;
+        // Many keys on curves take their time, which nothing else waits for.
+        let keys = tokio::task::spawn_blocking(move || verifying_keys(&text)).await;
+        let keys = keys.unwrap_or_else(|error| Err(format!("can't be read: {error}")));
+        let keys = keys.map_err(KeyFetchError::Answer)?;
         Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age })
     }
 
@@ -158,17 +163,15 @@ impl KeyClient {
             .map_err(|error| wrong(format!("is no JSON: {error}")))?;
         // Whose keys they are is what this is about (4.3).
         if found.get("issuer").and_then(Value::as_str) != Some(issuer) {
-            return Err(wrong(format!(
-                "is about issuer {}",
-                found.get("issuer").unwrap_or(&Value::Null)
-            )));
+            let other = found.get("issuer").unwrap_or(&Value::Null).to_string();
+            return Err(wrong(format!("is about issuer {}", cut(&other, REPEATED_MAX))));
         }
         let uri = found.get("jwks_uri").and_then(Value::as_str);
         let uri = uri.ok_or_else(|| wrong("has no jwks_uri".to_owned()))?;
         let target = read(uri)?;
         if is_tls && !target.is_tls {
             let fact = "leads from https to http";
-            return Err(KeyFetchError::Place { uri: uri.to_owned(), fact });
+            return Err(KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact });
         }
         Ok(target)
     }
@@ -178,7 +181,10 @@ impl KeyClient {
             let stream = self.dialled(&target).await?;
             let exchanged = if target.is_tls {
                 let name = ServerName::try_from(target.host.clone()).map_err(|_| {
-                    KeyFetchError::Place { uri: target.host.clone(), fact: "is no host" }
+                    KeyFetchError::Place {
+                        uri: cut(&target.host, REPEATED_MAX),
+                        fact: "is no host",
+                    }
                 })?;
                 let connector = tokio_rustls::TlsConnector::from(self.tls(&target.host).await?);
                 let secured = connector.connect(name, stream).await;
@@ -189,9 +195,11 @@ impl KeyClient {
             match exchanged {
                 Exchanged::Answer(answer) => return Ok(answer),
                 Exchanged::Redirect(location) => {
-                    target = target
-                        .redirected(&location)
-                        .map_err(|fact| KeyFetchError::Redirect { location, fact })?;
+                    let redirected = target.redirected(&location);
+                    target = redirected.map_err(|fact| {
+                        let location = cut(&location, REPEATED_MAX);
+                        KeyFetchError::Redirect { location, fact }
+                    })?;
                 }
             }
         }
@@ -211,7 +219,7 @@ impl KeyClient {
         };
         let judged = |socket: &SocketAddr| self.rules.check(socket.ip(), literal.is_some());
         let refused = |socket: &SocketAddr, fact: &AddressFault| KeyFetchError::Refused {
-            host: host.clone(),
+            host: cut(host, REPEATED_MAX),
             address: socket.ip(),
             fact: fact.to_string(),
         };
@@ -236,7 +244,7 @@ impl KeyClient {
         });
         let roots = read.await.unwrap_or_else(|_| RootCertStore::empty());
         if roots.is_empty() {
-            return Err(KeyFetchError::NoRoots { host: host.to_owned() });
+            return Err(KeyFetchError::NoRoots { host: cut(host, REPEATED_MAX) });
         }
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         Ok(Arc::new(config))
@@ -255,11 +263,11 @@ fn system_roots() -> Option<PathBuf> {
 }
 
 fn read(uri: &str) -> Result<KeyTarget, KeyFetchError> {
-    KeyTarget::read(uri).map_err(|fact| KeyFetchError::Place { uri: uri.to_owned(), fact })
+    KeyTarget::read(uri).map_err(|fact| KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact })
 }
 
 fn reach(host: &str, source: std::io::Error) -> KeyFetchError {
-    KeyFetchError::Reach { host: host.to_owned(), source }
+    KeyFetchError::Reach { host: cut(host, REPEATED_MAX), source }
 }
 
 /// What comes back.
@@ -280,8 +288,10 @@ async fn exchange(
         .header(ACCEPT, "application/json")
         .header(USER_AGENT, concat!("strait/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<bytes::Bytes>::new());
-    let unusable =
-        |_| KeyFetchError::Place { uri: target.path.clone(), fact: "can't be asked for" };
+    let unusable = |_| KeyFetchError::Place {
+        uri: cut(&target.path, REPEATED_MAX),
+        fact: "can't be asked for",
+    };
     let request = request.map_err(unusable)?;
     let asked = async move {
         let answer = sender.send_request(request).await.map_err(KeyFetchError::Http)?;

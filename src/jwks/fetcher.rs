@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 use super::book::{KeyBook, KeyEntry};
 use super::client::{FetchedSet, KeyClient, KeyFetchError};
 use super::kept::{self, RememberedKeys};
-use crate::access::{FetchedKeys, KeyPlace};
+use crate::access::{FetchedKeys, KeyPlace, cut};
 use crate::codes;
 use crate::sources::{SourceFacts, SourceStatusTable};
 
@@ -160,15 +160,18 @@ fn log(place: &KeyPlace, answer: &Result<FetchedSet, KeyFetchError>) {
     }
 }
 
+/// The most bytes of why a fetch failed: what TLS says of a certificate names all that is in it.
+const TROUBLE_MAX: usize = 1024;
+
 /// An error with its causes.
-fn in_full(error: &KeyFetchError) -> String {
+pub(super) fn in_full(error: &KeyFetchError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(one) = cause {
         text += &format!(": {one}");
         cause = one.source();
     }
-    text
+    cut(&text, TROUBLE_MAX)
 }
 
 /// At that time, if ever.

@@ -100,6 +100,15 @@ fn answers() -> Answer {
         "/garbage" => ok("<html>no keys</html>"),
         "/none" => ok(r#"{"keys":[]}"#),
         "/private" => ok(json!({ "keys": [{ "kty": "oct", "k": "c2VjcmV0" }] }).to_string()),
+        "/zeros" => ok(json!({ "keys": vec![0; 400_000] }).to_string()),
+        "/strange" => redirect(&format!("ftp://{}", "a".repeat(100_000))),
+        "/long/.well-known/openid-configuration" => {
+            ok(json!({ "issuer": vec![0; 400_000] }).to_string())
+        }
+        "/far/.well-known/openid-configuration" => {
+            let issuer = format!("http://127.0.0.1:{port}/far");
+            ok(json!({ "issuer": issuer, "jwks_uri": "ftp://a".repeat(100_000) }).to_string())
+        }
         "/huge" => ok(vec![b' '; 2 * 1024 * 1024]),
         "/.well-known/openid-configuration" => {
             let issuer = format!("http://127.0.0.1:{port}");
@@ -194,6 +203,24 @@ async fn over_tls_a_server_must_be_known() {
     let down = uri(format!("https://127.0.0.1:{port}/other-scheme"));
     // It leads to https, which is the same scheme here, and to the same place.
     known.fetch(&down, LIMIT).await.expect("the same scheme");
+}
+
+/// Why a fetch failed stands in the log, in a status, and once for each rule that names the place.
+#[tokio::test]
+async fn whatever_a_server_answers_little_is_said_of_it() {
+    let port = serve(None, answers()).await;
+    let base = format!("http://127.0.0.1:{port}");
+    let places = [
+        (uri(format!("{base}/zeros")), "lists 400000 keys"),
+        (uri(format!("{base}/strange")), "a redirect to"),
+        (KeyPlace::Issuer(format!("{base}/long").into()), "is about issuer [0,0,"),
+        (KeyPlace::Issuer(format!("{base}/far").into()), "is no URI"),
+    ];
+    for (place, part) in places {
+        let error = client(true).fetch(&place, LIMIT).await.expect_err(part);
+        let text = super::fetcher::in_full(&error);
+        assert!(text.contains(part) && text.len() <= 400, "{} bytes: {text}", text.len());
+    }
 }
 
 /// What the fetcher says, once it is of this kind.
