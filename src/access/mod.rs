@@ -15,6 +15,7 @@ mod evaluate;
 mod fetched;
 mod fields;
 mod index;
+mod key_share;
 mod keys;
 mod matcher;
 mod object;

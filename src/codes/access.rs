@@ -102,5 +102,13 @@ What was last fetched of a jwksUri, or of what an issuer names, stays in force; 
 made since then are not known, and tokens signed by them are refused. It is tried again after a second,
 then ever later, up to an hour. Addresses of the host itself, of the link (where clouds have their
 metadata service) and those that --jwks-deny names are never dialled, redirects stay within http or https,
-and an answer is read up to 1 MiB.";
+and an answer is read up to 1 MiB. It may list 64 keys, and have 64 KiB of what verifies.";
+
+    /// More keys than a workload is sent.
+    ACCESS_KEYS_BEYOND = "STR0834", "workloads would be sent more keys of tokens than they are",
+        "Divide the rules among workloads by selectors, or give their issuers fewer keys.", "\
+A proxy is sent the keys of each rule of its workload, for each of its ports. Of the RequestAuthentications of
+one namespace it is sent 256 KiB of keys, of the root namespace's as much again, the oldest policies first.
+A rule beyond that is sent without keys: its tokens are refused with 401. Requests without a token pass as
+before, and are judged by AuthorizationPolicies.";
 }
