@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use super::authorization::AuthorizationPolicy;
-use super::fetched::{FetchedKeys, KeyPlace, KeySource};
+use super::fetched::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
 use super::key_share;
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
@@ -225,12 +224,16 @@ impl AccessIndex {
         Some(Arc::clone(&self.policies))
     }
 
-    /// The places of keys that policies name, each with the longest time that a fetch may take.
-    pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, Duration> {
+    /// The places of keys that policies name, each with what they want of it.
+    pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, WantedKeys> {
         let mut wanted = BTreeMap::new();
-        for (_, source) in self.sources() {
-            let held = wanted.entry(source.place.clone()).or_insert(source.timeout);
-            *held = source.timeout.max(*held);
+        for (name, source) in self.sources() {
+            let held = wanted.entry(source.place.clone()).or_insert_with(|| WantedKeys {
+                timeout: source.timeout,
+                namespaces: BTreeSet::new(),
+            });
+            held.timeout = source.timeout.max(held.timeout);
+            held.namespaces.insert(name.object.namespace.clone());
         }
         wanted
     }

@@ -33,7 +33,7 @@ pub use self::authorization::{
 };
 pub use self::enforce::{ActionRules, EnforcedRules, ProviderReach, ReachableProviders, enforced};
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
-pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
+pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
 pub use self::keys::{cut, verifying_keys};
 pub use self::matcher::{Atom, MatchedClause, RuleMatcher, WireForm, token_key};

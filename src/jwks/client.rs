@@ -140,7 +140,7 @@ impl KeyClient {
 
     async fn fetched(&self, place: &KeyPlace) -> Result<FetchedSet, KeyFetchError> {
         let target = match place {
-            KeyPlace::Uri(uri) => read(uri)?,
+            KeyPlace::Uri(uri) => (read(uri)?, true),
             KeyPlace::Issuer(issuer) => self.discovered(issuer).await?,
         };
         let answer = self.get(target).await?;
@@ -153,12 +153,12 @@ impl KeyClient {
         Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age })
     }
 
-    /// Where an issuer says that its keys are.
-    async fn discovered(&self, issuer: &str) -> Result<KeyTarget, KeyFetchError> {
+    /// Where an issuer says that its keys are, and whether that is the host and port that the policy itself writes.
+    async fn discovered(&self, issuer: &str) -> Result<(KeyTarget, bool), KeyFetchError> {
         let at = read(&discovery(issuer))?;
-        let is_tls = at.is_tls;
+        let (is_tls, own) = (at.is_tls, (at.host.clone(), at.port));
         let wrong = |fact: String| KeyFetchError::Answer(fact);
-        let answer = self.get(at).await?;
+        let answer = self.get((at, true)).await?;
         let found: Value = serde_json::from_slice(&answer.text)
             .map_err(|error| wrong(format!("is no JSON: {error}")))?;
         // Whose keys they are is what this is about (4.3).
@@ -173,12 +173,17 @@ impl KeyClient {
             let fact = "leads from https to http";
             return Err(KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact });
         }
-        Ok(target)
+        let is_own = (&target.host, target.port) == (&own.0, own.1);
+        Ok((target, is_own))
     }
 
-    async fn get(&self, mut target: KeyTarget) -> Result<GuardedAnswer, KeyFetchError> {
+    /// What is answered there; `is_own` is whether the policy itself writes the host and port.
+    async fn get(
+        &self,
+        (mut target, mut is_own): (KeyTarget, bool),
+    ) -> Result<GuardedAnswer, KeyFetchError> {
         for _ in 0..=REDIRECTS_MAX {
-            let stream = self.dialled(&target).await?;
+            let stream = self.dialled(&target, is_own).await?;
             let exchanged = if target.is_tls {
                 let name = ServerName::try_from(target.host.clone()).map_err(|_| {
                     KeyFetchError::Place {
@@ -195,11 +200,13 @@ impl KeyClient {
             match exchanged {
                 Exchanged::Answer(answer) => return Ok(answer),
                 Exchanged::Redirect(location) => {
+                    let from = (target.host.clone(), target.port);
                     let redirected = target.redirected(&location);
                     target = redirected.map_err(|fact| {
                         let location = cut(&location, REPEATED_MAX);
                         KeyFetchError::Redirect { location, fact }
                     })?;
+                    is_own &= (&target.host, target.port) == (&from.0, from.1);
                 }
             }
         }
@@ -207,7 +214,7 @@ impl KeyClient {
     }
 
     /// A connection to the first good address of a host, looked up now: an earlier look-up could have been answered otherwise.
-    async fn dialled(&self, target: &KeyTarget) -> Result<TcpStream, KeyFetchError> {
+    async fn dialled(&self, target: &KeyTarget, is_own: bool) -> Result<TcpStream, KeyFetchError> {
         let KeyTarget { host, port, .. } = target;
         let literal: Option<IpAddr> = host.parse().ok();
         let found: Vec<SocketAddr> = match literal {
@@ -217,7 +224,8 @@ impl KeyClient {
                 found.map_err(|source| reach(host, source))?.collect()
             }
         };
-        let judged = |socket: &SocketAddr| self.rules.check(socket.ip(), literal.is_some());
+        let judged =
+            |socket: &SocketAddr| self.rules.check(socket.ip(), is_own && literal.is_some());
         let refused = |socket: &SocketAddr, fact: &AddressFault| KeyFetchError::Refused {
             host: cut(host, REPEATED_MAX),
             address: socket.ip(),

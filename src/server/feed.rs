@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::source::{MeshSource, ObjectStores};
 use crate::access::{
     AccessIndex, AccessSettings, FetchedKeys, KeyPlace, PolicyErrors, PolicyName, PolicyReport,
+    WantedKeys,
 };
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
@@ -89,7 +90,7 @@ pub(super) struct FeedOutputs {
     /// The roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
     /// Where the keys of tokens are to be fetched.
-    pub(super) wanted_keys: watch::Sender<Arc<BTreeMap<KeyPlace, Duration>>>,
+    pub(super) wanted_keys: watch::Sender<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
     /// What is said of each object.

@@ -123,7 +123,11 @@ fn keys_that_are_fetched_come_into_rules_when_they_have_come() {
     let a = KeyPlace::Uri("https://a/keys".into());
     let b = KeyPlace::Issuer("https://b".into());
     let seconds = std::time::Duration::from_secs;
-    let wanted = [(a.clone(), seconds(9)), (b.clone(), seconds(5))];
+    let wanted = |timeout, namespaces: &[&str]| WantedKeys {
+        timeout: seconds(timeout),
+        namespaces: namespaces.iter().map(|name| Namespace::from(*name)).collect(),
+    };
+    let wanted = [(a.clone(), wanted(9, &["pay", "shop"])), (b.clone(), wanted(5, &["shop"]))];
     assert_eq!(index.wanted_keys(), wanted.into());
     let state = |keys: Option<&str>, trouble: Option<&str>| KeyState {
         keys: keys.map(Arc::from),
