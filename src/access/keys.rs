@@ -82,7 +82,8 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
         return text.to_owned();
     }
     // An ellipsis has three bytes.
-    let end = text.floor_char_boundary(bytes_max.saturating_sub(3));
+    let most = bytes_max.saturating_sub(3);
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
     format!("{}…", &text[..end])
 }
 

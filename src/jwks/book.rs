@@ -90,7 +90,7 @@ impl KeyBook {
     ) -> Vec<&'a KeyPlace> {
         let is_new =
             |place: &KeyPlace| !self.entries.contains_key(place) && !remembered.contains_key(place);
-        let mut all: Vec<_> = wanted.iter().map(|(place, _)| (is_new(place), place)).collect();
+        let mut all: Vec<_> = wanted.keys().map(|place| (is_new(place), place)).collect();
         all.sort_unstable();
         let mut counts = BTreeMap::<&Namespace, usize>::new();
         let mut ranked = Vec::with_capacity(all.len());
