@@ -105,7 +105,7 @@ metadata service) and those that --jwks-deny names are never dialled, redirects 
 and an answer is read up to 1 MiB. It may list 64 keys, and have 64 KiB of what verifies.";
 
     /// More keys than a workload is sent.
-    ACCESS_KEYS_BEYOND = "STR0834", "workloads would be sent more keys of tokens than they are",
+    ACCESS_KEYS_BEYOND = "STR0839", "workloads would be sent more keys of tokens than they are",
         "Divide the rules among workloads by selectors, or give their issuers fewer keys.", "\
 A proxy is sent the keys of each rule of its workload, for each of its ports. Of the RequestAuthentications of
 one namespace it is sent 256 KiB of keys, of the root namespace's as much again, the oldest policies first.

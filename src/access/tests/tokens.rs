@@ -210,7 +210,7 @@ fn a_workload_has_so_many_keys_of_each_namespace_the_oldest_first() {
         many("shop", "b", Some("web")),
         many("pay", "b", None),
     ]);
-    assert_eq!(counted(&policies), (7, 2, vec!["b STR0834".to_owned()]));
+    assert_eq!(counted(&policies), (7, 2, vec!["b STR0839".to_owned()]));
     let known: Vec<_> = rules(&policies).into_iter().filter(|rule| rule.keys.is_none()).collect();
     let issuers: Vec<_> = known.iter().map(|rule| &*rule.issuer).collect();
     assert_eq!(issuers, ["https://b/1", "https://b/2"]);
