@@ -1,9 +1,11 @@
 //! Keys of token issuers that are fetched: where they are, and what policies are made with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+
+use crate::model::Namespace;
 
 /// Where keys are that are fetched.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,6 +32,23 @@ pub struct KeySource {
     pub place: KeyPlace,
     /// How long.
     pub timeout: Duration,
+}
+
+/// What policies want of a place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedKeys {
+    /// How long a fetch may take: the longest that any of them says.
+    pub timeout: Duration,
+    /// The namespaces of those that name it.
+    pub namespaces: BTreeSet<Namespace>,
+}
+
+impl WantedKeys {
+    /// What these want of it as well.
+    pub fn join(&mut self, other: Self) {
+        self.timeout = self.timeout.max(other.timeout);
+        self.namespaces.extend(other.namespaces);
+    }
 }
 
 /// What is known of a place.

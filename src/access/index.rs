@@ -2,19 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::Value;
 
 use super::authorization::AuthorizationPolicy;
-use super::fetched::{FetchedKeys, KeyPlace, KeySource};
+use super::fetched::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
+use super::key_share;
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
-use super::policies::{AccessPolicies, PolicyReport, disables, order};
+use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, disables, order};
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use crate::codes;
-use crate::model::{Cause, Causes, Collection, Difference, Namespace};
+use crate::model::{Cause, Causes, Collection, Difference, Namespace, WorkloadKey};
 
 /// What the meaning of policies depends on beside the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -257,12 +257,16 @@ impl AccessIndex {
         Some(Arc::clone(&self.policies))
     }
 
-    /// The places of keys that policies name, each with the longest time that a fetch may take.
-    pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, Duration> {
+    /// The places of keys that policies name, each with what they want of it.
+    pub fn wanted_keys(&self) -> BTreeMap<KeyPlace, WantedKeys> {
         let mut wanted = BTreeMap::new();
-        for (_, source) in self.sources() {
-            let held = wanted.entry(source.place.clone()).or_insert(source.timeout);
-            *held = source.timeout.max(*held);
+        for (name, source) in self.sources() {
+            let held = wanted.entry(source.place.clone()).or_insert_with(|| WantedKeys {
+                timeout: source.timeout,
+                namespaces: BTreeSet::new(),
+            });
+            held.timeout = source.timeout.max(held.timeout);
+            held.namespaces.insert(name.object.namespace.clone());
         }
         wanted
     }
@@ -347,12 +351,13 @@ impl AccessIndex {
         next
     }
 
-    /// What there is to say of an object, its keys among that.
-    fn report(&self, held: &HeldPolicy) -> Arc<PolicyReport> {
+    /// What there is to say of an object, its keys among that, and whether they are too many.
+    fn report(&self, held: &HeldPolicy, beyond: Option<&AccessFault>) -> Arc<PolicyReport> {
         let Some(ReadPolicy::Request(policy)) = &held.counts else {
             return Arc::clone(&held.report);
         };
-        let warnings = policy.key_warnings(&self.fetched);
+        let mut warnings = policy.key_warnings(&self.fetched);
+        warnings.extend(beyond.cloned());
         if warnings.is_empty() {
             return Arc::clone(&held.report);
         }
@@ -361,8 +366,34 @@ impl AccessIndex {
         Arc::new(report)
     }
 
+    /// The objects of one kind in a namespace.
+    fn held_in<'a>(
+        &'a self,
+        kind: PolicyKind,
+        namespace: &'a Namespace,
+    ) -> impl Iterator<Item = (&'a PolicyName, &'a HeldPolicy)> {
+        let first = PolicyName { kind, object: WorkloadKey::new(namespace.clone(), "") };
+        let all = self.held.range(first..);
+        all.take_while(move |(name, _)| name.kind == kind && name.object.namespace == *namespace)
+    }
+
+    /// The RequestAuthentications of a namespace with the keys that are known, the oldest first.
+    fn requests(&self, namespace: &Namespace) -> Vec<Arc<RequestAuthentication>> {
+        let held = self.held_in(PolicyKind::Request, namespace);
+        let mut made: Vec<_> = held
+            .filter_map(|(_, held)| match &held.counts {
+                Some(ReadPolicy::Request(policy)) => Some(policy.with_keys(&self.fetched)),
+                _ => None,
+            })
+            .collect();
+        made.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
+        made
+    }
+
     fn remake(&self, namespace: &Namespace, next: &mut AccessPolicies) {
-        let mut made = super::policies::NamespacePolicies::default();
+        let requests = self.requests(namespace);
+        let beyond = key_share::beyond(&requests);
+        let mut made = NamespacePolicies { requests, ..NamespacePolicies::default() };
         let kinds = [PolicyKind::Authorization, PolicyKind::Peer, PolicyKind::Request];
         let gone: Vec<_> = next
             .reports
@@ -372,23 +403,16 @@ impl AccessIndex {
             .collect();
         gone.iter().for_each(|name| drop(next.reports.remove(name)));
         for kind in kinds {
-            let first =
-                PolicyName { kind, object: crate::model::WorkloadKey::new(namespace.clone(), "") };
-            let all = self.held.range(first..);
-            let own = all
-                .take_while(|(name, _)| name.kind == kind && name.object.namespace == *namespace);
-            for (name, held) in own {
+            for (name, held) in self.held_in(kind, namespace) {
                 match &held.counts {
                     Some(ReadPolicy::Authorization(policy)) => {
                         made.authorizations.push(Arc::clone(policy));
                     }
                     Some(ReadPolicy::Peer(policy)) => made.peers.push(Arc::clone(policy)),
-                    Some(ReadPolicy::Request(policy)) => {
-                        made.requests.push(policy.with_keys(&self.fetched));
-                    }
-                    None => {}
+                    Some(ReadPolicy::Request(_)) | None => {}
                 }
-                let report = self.report(held);
+                let beyond = beyond.get(&name.object).filter(|_| kind == PolicyKind::Request);
+                let report = self.report(held, beyond);
                 if next.reports.get(name) != Some(&report) {
                     next.reports.insert(name.clone(), report);
                 }
@@ -397,7 +421,6 @@ impl AccessIndex {
         made.authorizations
             .sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
         made.peers.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
-        made.requests.sort_by(|a, b| order(a.created, &a.name).cmp(&order(b.created, &b.name)));
         if made.is_empty() {
             next.namespaces.remove(namespace);
         } else if next.namespaces.get(namespace).is_none_or(|held| **held != made) {

@@ -2,24 +2,39 @@
 //!
 //! An Envoy refuses the whole listener for a set in which it finds nothing to verify with, and may do so for a single key
 //! it can't read: so it is sent those alone that it takes. Issuers publish others beside them, to encrypt with.
+//!
+//! Who writes a policy names who answers, so nothing of a set is believed: how many keys it lists, what else stands in
+//! them, how long it is, and what a fact repeats of it are all bounded here.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{URL_SAFE, URL_SAFE_NO_PAD};
 use ring::agreement::{ECDH_P256, ECDH_P384, EphemeralPrivateKey, UnparsedPublicKey};
 use ring::rand::SystemRandom;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// What only the private part of a key has, or a key that whoever verifies could sign with (RFC 7518, 6).
 const PRIVATE: [&str; 8] = ["d", "p", "q", "dp", "dq", "qi", "oth", "k"];
+/// What a key is sent with: what Envoy reads of one (RFC 7517, 4; RFC 7518, 6; RFC 8037, 2). Chains of certificates and
+/// the like would only be carried to every proxy.
+const KEPT: [&str; 9] = ["kty", "kid", "use", "alg", "crv", "x", "y", "n", "e"];
+/// The most keys that a set may list, those that verify nothing among them.
+const KEYS_MAX: usize = 64;
+/// The most bytes of the keys of a set, as they are sent: 64 of RSA with 4096 bits have 47 KiB.
+const SET_BYTES_MAX: usize = 64 * 1024;
+/// The most keys of which it is said what is wrong with them.
+const FACTS_MAX: usize = 3;
+/// The most bytes that a fact repeats of what somebody else wrote.
+const REPEATED_MAX: usize = 64;
 /// Sizes of an RSA modulus, in bits. Envoy's library takes no more than twice the larger one.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 1024..=8192;
 /// The most of an RSA exponent, in bytes.
 const RSA_EXPONENT_BYTES: usize = 4;
 
-/// The keys of a set that verify tokens, as the text of a set.
+/// The keys of a set that verify tokens, as the text of a set: at most 64, in at most 64 KiB, each with nothing but what
+/// verifies. It takes time where there are many keys on curves: some milliseconds.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with it, in a few hundred bytes.
 pub fn verifying_keys(text: &str) -> Result<String, String> {
     let set: Value = serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}"))?;
     let Some(keys) = set.get("keys").and_then(Value::as_array) else {
@@ -29,18 +44,53 @@ pub fn verifying_keys(text: &str) -> Result<String, String> {
     if keys.iter().any(is_private) {
         return Err("holds a private key: every proxy would be sent it. Give the public part, and make another key".to_owned());
     }
+    if keys.len() > KEYS_MAX {
+        let count = keys.len();
+        return Err(format!("lists {count} keys, and a set may list {KEYS_MAX}"));
+    }
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     for (at, key) in keys.iter().enumerate() {
         match check(key) {
-            Ok(()) => good.push(key),
+            Ok(()) => good.push(kept(key)),
             Err(fact) => bad.push(format!("keys[{at}] {fact}")),
         }
     }
     if good.is_empty() {
-        let facts = if bad.is_empty() { "it is empty".to_owned() } else { bad.join("; ") };
-        return Err(format!("has no key to verify tokens with: {facts}"));
+        return Err(format!("has no key to verify tokens with: {}", few(&bad)));
     }
-    Ok(json!({ "keys": good }).to_string())
+    let good = json!({ "keys": good }).to_string();
+    if good.len() > SET_BYTES_MAX {
+        let bytes = good.len();
+        return Err(format!("has {bytes} bytes of keys, and a set may have {SET_BYTES_MAX}"));
+    }
+    Ok(good)
+}
+
+/// The first of the facts, and how many there are beside them.
+fn few(facts: &[String]) -> String {
+    let (said, further) = facts.split_at(facts.len().min(FACTS_MAX));
+    match (said, further.len()) {
+        ([], _) => "it is empty".to_owned(),
+        (_, 0) => said.join("; "),
+        (_, count) => format!("{}; and {count} more", said.join("; ")),
+    }
+}
+
+/// The beginning of a text of somebody else's that an error or a log repeats, in at most so many bytes.
+pub fn cut(text: &str, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text.to_owned();
+    }
+    // An ellipsis has three bytes.
+    let most = bytes_max.saturating_sub(3);
+    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    format!("{}…", &text[..end])
+}
+
+/// What of a key is sent.
+fn kept(key: &Value) -> Map<String, Value> {
+    let part = |name: &&str| Some(((*name).to_owned(), key.get(name)?.as_str()?.into()));
+    KEPT.iter().filter_map(part).collect()
 }
 
 fn check(key: &Value) -> Result<(), String> {
@@ -54,7 +104,7 @@ fn check(key: &Value) -> Result<(), String> {
         Some("RSA") => check_rsa(key),
         Some("EC") => check_elliptic(key),
         Some("OKP") => check_edwards(key),
-        Some(other) => Err(format!("is of kind {other}, not RSA, EC or OKP")),
+        Some(other) => Err(format!("is of kind {}, not RSA, EC or OKP", cut(other, REPEATED_MAX))),
         None => Err("has no kind (kty)".to_owned()),
     }
 }
@@ -78,7 +128,8 @@ fn check_elliptic(key: &Value) -> Result<(), String> {
         Some("P-256") => (&ECDH_P256, ["ES256"], 32_usize),
         Some("P-384") => (&ECDH_P384, ["ES384"], 48),
         other => {
-            return Err(format!("is on curve {}, not P-256 or P-384", other.unwrap_or("none")));
+            let other = cut(other.unwrap_or("none"), REPEATED_MAX);
+            return Err(format!("is on curve {other}, not P-256 or P-384"));
         }
     };
     algorithm(key, &algorithms)?;
@@ -112,7 +163,10 @@ fn algorithm(key: &Value, all: &[&str]) -> Result<(), String> {
     match key.get("alg") {
         None => Ok(()),
         Some(Value::String(name)) if all.contains(&name.as_str()) => Ok(()),
-        Some(other) => Err(format!("is for {other}, which verifies nothing here")),
+        Some(other) => {
+            let other = cut(&other.to_string(), REPEATED_MAX);
+            Err(format!("is for {other}, which verifies nothing here"))
+        }
     }
 }
 
@@ -174,5 +228,42 @@ mod tests {
         assert!(fact(&json!({ "kty": "oct" })).contains("oct"));
         assert!(verifying_keys(r#"{"keys":[]}"#).expect_err("none").contains("empty"));
         assert!(verifying_keys("{}").expect_err("none").contains("no list"));
+    }
+
+    /// What a hostile server answers within the bytes that are read costs little: in what is said of it too.
+    #[test]
+    fn whatever_a_set_holds_little_is_made_of_it() {
+        const LONG: usize = 1024 * 1024;
+        let set = |keys: Value| json!({ "keys": keys }).to_string();
+        let long = "\u{e4}".repeat(LONG / 2);
+        let with = |part: &str, value: Value| {
+            let mut key = elliptic();
+            key[part] = value;
+            key
+        };
+        let padded = format!("{}{}", "A".repeat(LONG), URL_SAFE_NO_PAD.encode([0xc1; 255]));
+        let rsa = json!({ "kty": "RSA", "n": padded, "e": "AQAB" });
+        let refused = [
+            (set(vec![json!(0); LONG / 2].into()), "lists 524288 keys, and a set may list 64"),
+            (set(vec![json!(0); 64].into()), "keys[2] has no kind (kty); and 61 more"),
+            (set(vec![elliptic(); 65].into()), "lists 65 keys"),
+            (set(json!([{ "kty": long }])), "is of kind \u{e4}\u{e4}"),
+            (set(json!([with("crv", long.as_str().into())])), "is on curve \u{e4}\u{e4}"),
+            (set(json!([with("alg", long.as_str().into())])), "is for \"\u{e4}\u{e4}"),
+            (set(json!([with("alg", vec![0; LONG / 2].into())])), "is for [0,0,"),
+            (set(json!([with("kid", long.as_str().into())])), "bytes of keys, and a set may have"),
+            (set(json!([rsa])), "bytes of keys, and a set may have 65536"),
+        ];
+        for (text, part) in refused {
+            let fact = verifying_keys(&text).expect_err(part);
+            assert!(fact.contains(part) && fact.len() < 400, "{} bytes: {fact}", fact.len());
+        }
+        let mut key = with("x5c", vec![long.as_str(); 2].into());
+        key["use"] = json!({ "padding": long });
+        let kept = verifying_keys(&set(vec![key; 64].into())).expect("64 that verify");
+        let expected = set(vec![elliptic(); 64].into());
+        assert_eq!(kept, expected, "nothing but what verifies");
+        assert_eq!([cut("abcdef", 6), cut("abcdef", 5)], ["abcdef", "ab\u{2026}"]);
+        assert_eq!(cut("\u{e4}\u{e4}\u{e4}\u{e4}", 6), "\u{e4}\u{2026}");
     }
 }

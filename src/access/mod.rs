@@ -17,6 +17,7 @@ mod fields;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod index;
+mod key_share;
 mod keys;
 mod matcher;
 mod object;
@@ -35,9 +36,9 @@ pub use self::authorization::{
 };
 pub use self::enforce::{ActionRules, EnforcedRules, ProviderReach, ReachableProviders, enforced};
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
-pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState};
+pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
-pub use self::keys::verifying_keys;
+pub use self::keys::{cut, verifying_keys};
 pub use self::matcher::{Atom, MatchedClause, RuleMatcher, TOKEN_FILTER, WireForm, token_key};
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};

@@ -1,5 +1,6 @@
 //! The policies in force: immutable, shared by everybody who reads a version of the mesh.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
 use super::authorization::{AuthorizationAction, AuthorizationPolicy};
+use super::key_share;
 use super::object::{AccessFault, PolicyName, PolicyState};
 use super::peer::{PeerAuthentication, PeerMode, PeerModes};
 use super::request::{RequestAuthentication, TokenRule};
@@ -71,9 +73,9 @@ impl<'a> WorkloadAccess<'a> {
         self.policies.iter().filter_map(provider).collect()
     }
 
-    /// Which tokens it believes, sorted by their issuers, each rule once.
-    pub fn token_rules(&self) -> Vec<&'a TokenRule> {
-        let mut rules: Vec<_> = self.requests.iter().flat_map(|policy| &policy.rules).collect();
+    /// Which tokens it believes, sorted by their issuers, each rule once; those that are too many without keys.
+    pub fn token_rules(&self) -> Vec<Cow<'a, TokenRule>> {
+        let mut rules = key_share::rules_within(&self.requests);
         rules.sort();
         rules.dedup();
         rules

@@ -60,6 +60,14 @@ pub struct TokenRule {
 /// Claims whose text is always such a list. (RFC 8693, 4.2; Istio.)
 const ALWAYS_LISTS: [&str; 2] = ["permission", "scope"];
 
+/// The most rules of one object whose keys are looked at.
+const RULES_MAX: usize = 256;
+/// The most bytes of the keys that one object gives itself (`jwks`), as they are written: to look at them takes time,
+/// for which every other change waits.
+const GIVEN_BYTES_MAX: usize = 256 * 1024;
+/// The most bytes of where keys are.
+const PLACE_BYTES_MAX: usize = 2048;
+
 /// How long fetching keys may take where nothing is said (Istio's default), and at least and at most.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const FETCH_LEAST: Duration = Duration::from_millis(1);
@@ -97,9 +105,7 @@ impl RequestAuthentication {
         if let Some(given) = present(spec, "jwtRules") {
             match given.as_array() {
                 Some(given) => {
-                    for (at, rule) in given.iter().enumerate() {
-                        rules.extend(read_rule(rule, &format!("spec.jwtRules[{at}]"), faults));
-                    }
+                    rules = read_rules(given, faults);
                 }
                 None => {
                     let text = format!("expected a list, found {given}");
@@ -177,14 +183,45 @@ impl TokenRule {
     }
 }
 
-fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<TokenRule> {
+/// Reads the rules. Those that are too many, and those whose keys are, refuse every token where theirs stand.
+fn read_rules(given: &[Value], faults: &mut Vec<AccessFault>) -> Vec<TokenRule> {
+    let mut left = GIVEN_BYTES_MAX;
+    let mut rules = Vec::new();
+    let mut refusing = 0_usize;
+    for (at, rule) in given.iter().enumerate() {
+        let bytes = rule.get("jwks").and_then(Value::as_str).map_or(0, str::len);
+        let is_within = at < RULES_MAX && bytes <= left;
+        if is_within {
+            left -= bytes;
+        } else {
+            refusing += 1;
+        }
+        rules.extend(read_rule(rule, is_within, &format!("spec.jwtRules[{at}]"), faults));
+    }
+    if refusing > 0 {
+        let text = format!(
+            "keys of {RULES_MAX} rules are looked at, and {GIVEN_BYTES_MAX} bytes of jwks: tokens of {refusing} further rules are \
+             refused. Divide them among workloads"
+        );
+        faults.push(AccessFault::unreadable("spec.jwtRules", text));
+    }
+    rules
+}
+
+/// Reads a rule; without its keys where these are not looked at.
+fn read_rule(
+    rule: &Value,
+    with_keys: bool,
+    path: &str,
+    faults: &mut Vec<AccessFault>,
+) -> Option<TokenRule> {
     let before = faults.len();
     let given = fields(rule, path, &KNOWN, faults)?;
     let mut reader = RuleFields { given, path, faults };
     let issuer = reader.text("issuer").unwrap_or_default();
     let uri = reader.text("jwksUri").or_else(|| reader.text("jwks_uri"));
-    let keys = reader.text("jwks").map(|keys| verifying_keys(&keys));
-    if issuer.is_empty() && uri.is_none() && keys.is_none() {
+    let keys = reader.text("jwks").filter(|_| with_keys).map(|keys| verifying_keys(&keys));
+    if with_keys && issuer.is_empty() && uri.is_none() && keys.is_none() {
         reader.fault("issuer", "a rule needs an issuer or keys");
     }
     if let Some(Err(fact)) = &keys {
@@ -192,13 +229,22 @@ fn read_rule(rule: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
     }
     let place = match (&keys, uri) {
         (Some(_), _) => None,
+        _ if !with_keys => None,
         (None, Some(uri)) => {
+            if uri.len() > PLACE_BYTES_MAX {
+                reader.fault("jwksUri", &format!("has more than {PLACE_BYTES_MAX} bytes"));
+            }
             if !["https://", "http://"].into_iter().any(|scheme| uri.starts_with(scheme)) {
                 reader.fault("jwksUri", "is neither http:// nor https://");
             }
             Some(KeyPlace::Uri(uri.into()))
         }
-        (None, None) => Some(KeyPlace::Issuer(issuer.as_str().into())),
+        (None, None) => {
+            if issuer.len() > PLACE_BYTES_MAX {
+                reader.fault("issuer", &format!("has more than {PLACE_BYTES_MAX} bytes"));
+            }
+            Some(KeyPlace::Issuer(issuer.as_str().into()))
+        }
     };
     let timeout = reader.timeout();
     let read = TokenRule {

@@ -55,8 +55,8 @@ pub use connect::{ApiClient, connector, transport_to};
 pub(crate) use decode::read_objects;
 pub use decode::{read_list, read_watch};
 pub use envelope::Encoding;
-pub use error::ApiError;
 pub(crate) use error::one_line;
+pub use error::{ApiError, ApiStatus};
 pub use event::{ReadLimits, WatchEvent};
 pub use object::{
     Form, Gather, Identity, InvalidField, Keyed, Meta, NamespacedName, ObjectKind, ObjectMetadata,

@@ -23,9 +23,11 @@ use crate::model::{ObjectKey, RouteStatus, WriterRole};
 const PACE: Duration = Duration::from_millis(50);
 /// How long the same is not written again to the same route, and nothing at all where it may not be.
 const REST: Duration = Duration::from_secs(600);
+/// Somebody else has written in between (HTTP 409).
+const CONFLICT: u16 = 409;
 /// How often a status is tried that others write at the same time.
 const TRIES: usize = 3;
-/// How long nothing is written after a fault that may pass.
+/// How long nothing is written after a fault that may pass; of a fault with one route, nothing to that.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Writes what is wanted, for as long as somebody wants it and while this process is the one that writes.
@@ -61,6 +63,8 @@ pub async fn run(
         }
         if rest == PAUSE {
             sleep(PAUSE).await;
+        } else if let Some(soonest) = tried.again(&all) {
+            rest = soonest.saturating_duration_since(Instant::now()).max(PACE);
         }
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
@@ -72,8 +76,18 @@ pub async fn run(
 /// What was written, and whether it may be.
 #[derive(Debug, Default)]
 struct TriedStatuses {
-    last: BTreeMap<ObjectKey, (RouteStatus, Instant)>,
+    last: BTreeMap<ObjectKey, TriedStatus>,
     denied: Option<Instant>,
+}
+
+/// One that was tried.
+#[derive(Debug)]
+struct TriedStatus {
+    status: RouteStatus,
+    /// When the same may be tried again.
+    until: Instant,
+    /// Whether there is nothing to try before something else is wanted.
+    is_done: bool,
 }
 
 /// What comes after a status was written, or was not.
@@ -91,7 +105,16 @@ impl TriedStatuses {
         let rests = |since: &Instant| now.duration_since(*since) < REST;
         let last = self.last.get(&status.key);
         !self.denied.as_ref().is_some_and(rests)
-            && !last.is_some_and(|(last, since)| last == status && rests(since))
+            && !last.is_some_and(|last| last.status == *status && now < last.until)
+    }
+
+    /// When one of those that are wanted is to be tried again, since it is not done.
+    fn again(&self, wanted: &[RouteStatus]) -> Option<Instant> {
+        if self.denied.is_some() {
+            return None;
+        }
+        let tried = wanted.iter().filter_map(|status| self.last.get(&status.key));
+        tried.filter(|last| !last.is_done).map(|last| last.until).min()
     }
 
     fn note(
@@ -101,10 +124,11 @@ impl TriedStatuses {
         now: Instant,
     ) -> NextWrite {
         let route = &status.key;
-        match result {
+        let is_done = match result {
             Ok(()) => {
                 debug!(%route, "status written");
                 self.denied = None;
+                true
             }
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
                 if self.denied.is_none() {
@@ -114,17 +138,33 @@ impl TriedStatuses {
                 self.denied = Some(now);
                 return NextWrite::Rest;
             }
-            // It has gone, or it is not taken as it is.
-            Err(error @ (ApiError::NotFound(_) | ApiError::Rejected(_))) => {
-                debug!(%error, %route, "a status was not written");
-            }
-            Err(error) => {
+            Err(
+                error @ (ApiError::Unreachable(_)
+                | ApiError::Silent { .. }
+                | ApiError::Tls(_)
+                | ApiError::TooManyRequests { .. }),
+            ) => {
                 debug!(%error, %route, "statuses can't be written now");
                 return NextWrite::Pause;
             }
-        }
-        self.last.retain(|_, (_, since)| now.duration_since(*since) < REST);
-        self.last.insert(route.clone(), (status.clone(), now));
+            // It has gone, or it is not taken as it is.
+            Err(error @ ApiError::NotFound(_)) => {
+                debug!(%error, %route, "a status was not written");
+                true
+            }
+            Err(ApiError::Rejected(answer)) => {
+                debug!(error = %answer, %route, "a status was not written");
+                answer.code != CONFLICT
+            }
+            // The fault may be with this route alone: the others are tried all the same.
+            Err(error) => {
+                debug!(%error, %route, "a status could not be written");
+                false
+            }
+        };
+        let until = now + if is_done { REST } else { PAUSE };
+        self.last.retain(|_, last| now < last.until);
+        self.last.insert(route.clone(), TriedStatus { status: status.clone(), until, is_done });
         NextWrite::Go
     }
 }
@@ -139,7 +179,7 @@ async fn write(access: &watch::Receiver<Access>, status: &RouteStatus) -> Result
     // Somebody else may be quicker.
     for _ in 1..TRIES {
         match write_once(&client, &path, status).await {
-            Err(ApiError::Rejected(answer)) if answer.code == 409 => {}
+            Err(ApiError::Rejected(answer)) if answer.code == CONFLICT => {}
             result => return result,
         }
     }

@@ -105,7 +105,7 @@ What was last fetched of a jwksUri, or of what an issuer names, stays in force; 
 made since then are not known, and tokens signed by them are refused. It is tried again after a second,
 then ever later, up to an hour. Addresses of the host itself, of the link (where clouds have their
 metadata service) and those that --jwks-deny names are never dialled, redirects stay within http or https,
-and an answer is read up to 1 MiB.";
+and an answer is read up to 1 MiB. It may list 64 keys, and have 64 KiB of what verifies.";
 
     /// ALLOW by identity under DISABLE.
     ACCESS_NEVER_ALLOWS = "STR0834", "a rule allows by identity where nobody has one",
@@ -140,4 +140,12 @@ in the host of a request, or names another, is not kept out.";
 Claims of tokens (@request.auth.claims in a VirtualService) are known where a RequestAuthentication says
 which tokens are believed. At a router without one no request has any: what asks for a claim matches never,
 and what asks that it isn't there matches always.";
+
+    /// More keys than a workload is sent.
+    ACCESS_KEYS_BEYOND = "STR0839", "workloads would be sent more keys of tokens than they are",
+        "Divide the rules among workloads by selectors, or give their issuers fewer keys.", "\
+A proxy is sent the keys of each rule of its workload, for each of its ports. Of the RequestAuthentications of
+one namespace it is sent 256 KiB of keys, of the root namespace's as much again, the oldest policies first.
+A rule beyond that is sent without keys: its tokens are refused with 401. Requests without a token pass as
+before, and are judged by AuthorizationPolicies.";
 }

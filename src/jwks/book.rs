@@ -7,31 +7,38 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::client::FetchedSet;
+use super::kept::RememberedKeys;
 use super::schedule;
-use crate::access::{FetchedKeys, KeyPlace, KeyState};
+use crate::access::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
+use crate::model::Namespace;
 
-/// The most places.
-pub(super) const PLACES_MAX: usize = 256;
+/// The most places that are asked, and as many again whose last keys are remembered.
+const PLACES_MAX: usize = 256;
 /// The most that are asked at once.
 const ASKED_MAX: usize = 8;
+/// The most of these that policies of one namespace name: its servers may hang.
+const ASKED_SHARE: usize = 4;
 
 /// All places that policies name.
 #[derive(Debug, Default)]
 pub(super) struct KeyBook {
     entries: BTreeMap<KeyPlace, KeyEntry>,
-    /// Places that are too many.
-    beyond: Vec<KeyPlace>,
+    /// Places that are too many, with what is remembered of them.
+    beyond: BTreeMap<KeyPlace, Option<GoodKeys>>,
 }
+
+/// Keys that made sense, and when they came.
+type GoodKeys = (Arc<str>, SystemTime);
 
 /// One place.
 #[derive(Debug)]
 pub(super) struct KeyEntry {
-    timeout: Duration,
+    wanted: WantedKeys,
     /// When to ask; `None` while it is being asked.
     due: Option<Instant>,
     failures: u32,
     /// The last keys that made sense, and when they came.
-    pub(super) good: Option<(Arc<str>, SystemTime)>,
+    pub(super) good: Option<GoodKeys>,
     /// Why the last try failed.
     pub(super) trouble: Option<String>,
     /// Whether it has been tried.
@@ -39,54 +46,118 @@ pub(super) struct KeyEntry {
 }
 
 impl KeyBook {
-    /// Takes what policies name now, each with the time that a fetch may take. What is `remembered` of a new one counts until
-    /// it has been asked.
+    /// Takes what policies name now. What is `remembered` of a new place counts until it has been asked, and for as long as
+    /// it is one too many.
     pub(super) fn want(
         &mut self,
-        wanted: &BTreeMap<KeyPlace, Duration>,
-        remembered: &BTreeMap<KeyPlace, (Arc<str>, SystemTime)>,
+        wanted: &BTreeMap<KeyPlace, WantedKeys>,
+        remembered: &RememberedKeys,
         now: Instant,
     ) {
-        self.entries.retain(|place, _| wanted.contains_key(place));
-        self.beyond.clear();
-        for (place, timeout) in wanted {
-            if let Some(entry) = self.entries.get_mut(place) {
-                entry.timeout = *timeout;
-            } else if self.entries.len() < PLACES_MAX {
-                let entry = KeyEntry {
-                    timeout: *timeout,
+        let order = self.in_turn(wanted, remembered);
+        let mut before = std::mem::take(&mut self.entries);
+        let mut beyond = std::mem::take(&mut self.beyond);
+        for (at, place) in order.into_iter().enumerate() {
+            let held = before.remove(place);
+            let kept = beyond.remove(place).flatten().or_else(|| remembered.get(place).cloned());
+            if at >= PLACES_MAX {
+                let good = held.and_then(|held| held.good).or(kept);
+                self.beyond.insert(place.clone(), good.filter(|_| at < 2 * PLACES_MAX));
+                continue;
+            }
+            let wanted = wanted[place].clone();
+            let entry = match held {
+                Some(held) => KeyEntry { wanted, ..held },
+                None => KeyEntry {
+                    wanted,
                     due: Some(now),
                     failures: 0,
-                    good: remembered.get(place).cloned(),
+                    good: kept,
                     trouble: None,
                     tried: false,
-                };
-                self.entries.insert(place.clone(), entry);
-            } else {
-                self.beyond.push(place.clone());
+                },
+            };
+            self.entries.insert(place.clone(), entry);
+        }
+    }
+
+    /// The places in the order in which they are taken: of each namespace the first, then of each the second, and so on, so
+    /// that none takes what others need. Those that are known come before those that are new.
+    fn in_turn<'a>(
+        &self,
+        wanted: &'a BTreeMap<KeyPlace, WantedKeys>,
+        remembered: &RememberedKeys,
+    ) -> Vec<&'a KeyPlace> {
+        let is_new =
+            |place: &KeyPlace| !self.entries.contains_key(place) && !remembered.contains_key(place);
+        let mut all: Vec<_> = wanted.keys().map(|place| (is_new(place), place)).collect();
+        all.sort_unstable();
+        let mut counts = BTreeMap::<&Namespace, usize>::new();
+        let mut ranked = Vec::with_capacity(all.len());
+        for (is_new, place) in all {
+            let ranks = wanted[place].namespaces.iter().map(|namespace| {
+                let count = counts.entry(namespace).or_default();
+                *count += 1;
+                *count
+            });
+            ranked.push((ranks.min(), is_new, place));
+        }
+        ranked.sort_unstable();
+        ranked.into_iter().map(|(.., place)| place).collect()
+    }
+
+    /// How many places of each namespace are being asked.
+    fn asked(&self) -> (usize, BTreeMap<&Namespace, usize>) {
+        let (mut all, mut counts) = (0, BTreeMap::new());
+        for entry in self.entries.values().filter(|entry| entry.due.is_none()) {
+            all += 1;
+            for namespace in &entry.wanted.namespaces {
+                *counts.entry(namespace).or_default() += 1;
             }
         }
+        (all, counts)
+    }
+
+    /// What can be asked next: what has waited longest, of the namespaces of which the fewest places are being asked.
+    fn first(&self, now: Option<Instant>) -> Option<(Instant, KeyPlace)> {
+        let (all, counts) = self.asked();
+        if all >= ASKED_MAX {
+            return None;
+        }
+        let load = |entry: &KeyEntry| {
+            let each = entry.wanted.namespaces.iter().map(|one| counts.get(one).copied());
+            each.map(Option::unwrap_or_default).min().unwrap_or_default()
+        };
+        let waiting = self.entries.iter().filter_map(|(place, entry)| {
+            let due = entry.due.filter(|due| now.is_none_or(|now| *due <= now))?;
+            let load = load(entry);
+            // When anything is due is the question where no time is given.
+            (load < ASKED_SHARE).then_some((now.map(|_| load), due, place))
+        });
+        waiting.min().map(|(_, due, place)| (due, place.clone()))
     }
 
     /// What to ask now, each with its time; it counts as being asked from here on.
     pub(super) fn due(&mut self, now: Instant) -> Vec<(KeyPlace, Duration)> {
-        let asked = self.entries.values().filter(|entry| entry.due.is_none()).count();
-        let is_due = |entry: &KeyEntry| entry.due.is_some_and(|due| due <= now);
-        let due = self.entries.iter_mut().filter(|(_, entry)| is_due(entry));
-        let due = due.take(ASKED_MAX.saturating_sub(asked)).map(|(place, entry)| {
+        let mut due = Vec::new();
+        while let Some((_, place)) = self.first(Some(now)) {
+            let Some(entry) = self.entries.get_mut(&place) else { break };
             entry.due = None;
-            (place.clone(), entry.timeout)
-        });
-        due.collect()
+            due.push((place, entry.wanted.timeout));
+        }
+        due
     }
 
     /// When something is to be asked next, if it can be.
     pub(super) fn next(&self) -> Option<Instant> {
-        let asked = self.entries.values().filter(|entry| entry.due.is_none()).count();
-        if asked >= ASKED_MAX {
-            return None;
-        }
-        self.entries.values().filter_map(|entry| entry.due).min()
+        self.first(None).map(|(due, _)| due)
+    }
+
+    /// The last keys of each place that made sense.
+    pub(super) fn good(&self) -> RememberedKeys {
+        let held = self.entries.iter().map(|(place, entry)| (place, &entry.good));
+        let all = held.chain(&self.beyond);
+        all.filter_map(|(place, good)| Some((place.clone(), good.clone()?))).collect()
     }
 
     /// Takes an answer. What is no longer wanted is forgotten.
@@ -133,10 +204,13 @@ impl KeyBook {
             let keys = entry.good.as_ref().map(|(keys, _)| Arc::clone(keys));
             (place.clone(), KeyState { keys, trouble: entry.trouble.clone() })
         });
-        let beyond = self.beyond.iter().map(|place| {
-            let trouble =
-                format!("more than {PLACES_MAX} places of keys are named, and this is not asked");
-            (place.clone(), KeyState { keys: None, trouble: Some(trouble) })
+        let beyond = self.beyond.iter().map(|(place, good)| {
+            let trouble = format!(
+                "more than {PLACES_MAX} places of keys are named, the most of them by policies of few namespaces, and this is \
+                 not asked"
+            );
+            let keys = good.as_ref().map(|(keys, _)| Arc::clone(keys));
+            (place.clone(), KeyState { keys, trouble: Some(trouble) })
         });
         known.chain(beyond).collect()
     }
@@ -150,8 +224,14 @@ mod tests {
         KeyPlace::Uri(format!("https://{name}/keys").into())
     }
 
-    fn wanted(names: &[&str]) -> BTreeMap<KeyPlace, Duration> {
-        names.iter().map(|name| (place(name), Duration::from_secs(5))).collect()
+    /// Places as policies name them; the namespace stands before a slash.
+    fn wanted(names: &[&str]) -> BTreeMap<KeyPlace, WantedKeys> {
+        let wanted = |name: &&str| {
+            let namespace = name.split_once('/').map_or("shop", |(namespace, _)| namespace);
+            let namespaces = [Namespace::from(namespace)].into();
+            (place(name), WantedKeys { timeout: Duration::from_secs(5), namespaces })
+        };
+        names.iter().map(wanted).collect()
     }
 
     fn set(keys: &str) -> Result<FetchedSet, String> {
@@ -220,16 +300,53 @@ mod tests {
     }
 
     #[test]
-    fn few_are_asked_at_once_and_no_more_than_so_many_at_all() {
-        let names: Vec<_> = (0..PLACES_MAX + 2).map(|number| format!("h{number:04}")).collect();
-        let names: Vec<_> = names.iter().map(String::as_str).collect();
-        let mut hours = Hours::new(&names);
-        assert_eq!(hours.after(0), ASKED_MAX);
+    fn few_are_asked_at_once_the_longest_due_first_and_each_namespace_has_a_share() {
+        let mut hours = Hours::new(&["a/1", "a/2", "a/3", "a/4", "a/5", "a/6"]);
+        assert_eq!((hours.after(0), hours.book.next()), (ASKED_SHARE, None), "they hang");
+        let now = hours.now;
+        let names = ["a/1", "a/2", "a/3", "a/4", "a/5", "a/6", "b/1", "c/1", "d/1", "e/1", "f/1"];
+        hours.book.want(&wanted(&names), &BTreeMap::new(), now);
+        assert_eq!(hours.after(0), ASKED_MAX - ASKED_SHARE);
         assert_eq!((hours.after(1), hours.book.next()), (0, None));
-        hours.answer("h0000", set("1"));
-        assert_eq!(hours.after(0), 1);
-        let last = hours.state(names[PLACES_MAX + 1]);
-        assert!(last.trouble.is_some_and(|fact| fact.contains("more than 256")));
+        hours.answer("a/1", Err("no answer".to_owned()));
+        let now = hours.now;
+        let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
+        assert_eq!(next, [place("f/1")], "who has none before who has three");
+        hours.answer("b/1", set("1"));
+        hours.now += Duration::from_secs(60);
+        let now = hours.now;
+        let next: Vec<_> = hours.book.due(now).into_iter().map(|(place, _)| place).collect();
+        assert_eq!(
+            next,
+            [place("a/5")],
+            "what was due first, not what failed and comes before it by name"
+        );
+    }
+
+    #[test]
+    fn places_are_shared_among_namespaces_and_what_is_beyond_keeps_its_keys() {
+        let many: Vec<_> = (0..2 * PLACES_MAX).map(|at| format!("a/{at:04}")).collect();
+        let mut names: Vec<_> = many.iter().map(String::as_str).collect();
+        names.extend(["z/1", "z/2"]);
+        let (mut book, now) = (KeyBook::default(), Instant::now());
+        let kept = |name: &str| (place(name), (Arc::from("old"), SystemTime::UNIX_EPOCH));
+        // After a restart, with keys of the last that a tenant names, and of one of another's.
+        let last = names[2 * PLACES_MAX - 1];
+        let remembered = [kept("z/2"), kept(last), kept("a/0400")].into();
+        book.want(&wanted(&names), &remembered, now);
+        assert_eq!(book.entries.len(), PLACES_MAX);
+        for name in ["z/1", "z/2", last, "a/0400"] {
+            assert!(book.entries.contains_key(&place(name)), "{name}");
+        }
+        let beyond = book.fetched().remove(&place("a/0300")).expect("it is wanted");
+        assert!(beyond.trouble.is_some_and(|fact| fact.contains("more than 256")));
+        // When others come, one that is no longer asked keeps what it had.
+        let others: Vec<_> = (0..PLACES_MAX).map(|at| format!("n{at:04}/1")).collect();
+        names.extend(others.iter().map(String::as_str));
+        book.want(&wanted(&names), &BTreeMap::new(), now);
+        let state = book.fetched().remove(&place(last)).expect("it is wanted");
+        assert_eq!((state.keys.as_deref(), state.trouble.is_some()), (Some("old"), true));
+        assert!(book.good().contains_key(&place(last)) && !book.entries.contains_key(&place(last)));
     }
 
     #[test]

@@ -20,10 +20,12 @@ use tokio::net::TcpStream;
 
 use super::guard::{AddressFault, DialRules, KeyTarget};
 use super::schedule;
-use crate::access::{KeyPlace, verifying_keys};
+use crate::access::{KeyPlace, cut, verifying_keys};
 
 /// The most bytes of an answer.
 const BODY_MAX: usize = 1024 * 1024;
+/// The most bytes that an error repeats of what a server or a policy says.
+const REPEATED_MAX: usize = 256;
 /// The most redirects of one fetch.
 const REDIRECTS_MAX: usize = 3;
 /// Where an issuer says where its keys are (OpenID Connect Discovery 1.0, 4).
@@ -138,47 +140,56 @@ impl KeyClient {
 
     async fn fetched(&self, place: &KeyPlace) -> Result<FetchedSet, KeyFetchError> {
         let target = match place {
-            KeyPlace::Uri(uri) => read(uri)?,
+            KeyPlace::Uri(uri) => (read(uri)?, true),
             KeyPlace::Issuer(issuer) => self.discovered(issuer).await?,
         };
         let answer = self.get(target).await?;
         let text = String::from_utf8(answer.text);
         let text = text.map_err(|_| KeyFetchError::Answer("is no text".to_owned()))?;
-        let keys = verifying_keys(&text).map_err(KeyFetchError::Answer)?;
+        // Many keys on curves take their time, which nothing else waits for.
+        let keys = tokio::task::spawn_blocking(move || verifying_keys(&text)).await;
+        let keys = keys.unwrap_or_else(|error| Err(format!("can't be read: {error}")));
+        let keys = keys.map_err(KeyFetchError::Answer)?;
         Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age })
     }
 
-    /// Where an issuer says that its keys are.
-    async fn discovered(&self, issuer: &str) -> Result<KeyTarget, KeyFetchError> {
+    /// Where an issuer says that its keys are, and whether that is the host and port that the policy itself writes.
+    async fn discovered(&self, issuer: &str) -> Result<(KeyTarget, bool), KeyFetchError> {
         let at = read(&discovery(issuer))?;
-        let is_tls = at.is_tls;
+        let (is_tls, own) = (at.is_tls, (at.host.clone(), at.port));
         let wrong = |fact: String| KeyFetchError::Answer(fact);
-        let answer = self.get(at).await?;
+        let answer = self.get((at, true)).await?;
         let found: Value = serde_json::from_slice(&answer.text)
             .map_err(|error| wrong(format!("is no JSON: {error}")))?;
         // Whose keys they are is what this is about (4.3).
         if found.get("issuer").and_then(Value::as_str) != Some(issuer) {
-            return Err(wrong(format!(
-                "is about issuer {}",
-                found.get("issuer").unwrap_or(&Value::Null)
-            )));
+            let other = found.get("issuer").unwrap_or(&Value::Null).to_string();
+            return Err(wrong(format!("is about issuer {}", cut(&other, REPEATED_MAX))));
         }
         let uri = found.get("jwks_uri").and_then(Value::as_str);
         let uri = uri.ok_or_else(|| wrong("has no jwks_uri".to_owned()))?;
         let target = read(uri)?;
         if is_tls && !target.is_tls {
             let fact = "leads from https to http";
-            return Err(KeyFetchError::Place { uri: uri.to_owned(), fact });
+            return Err(KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact });
         }
-        Ok(target)
+        let is_own = (&target.host, target.port) == (&own.0, own.1);
+        Ok((target, is_own))
     }
 
-    async fn get(&self, mut target: KeyTarget) -> Result<GuardedAnswer, KeyFetchError> {
+    /// What is answered there; `is_own` is whether the policy itself writes the host and port.
+    async fn get(
+        &self,
+        (mut target, mut is_own): (KeyTarget, bool),
+    ) -> Result<GuardedAnswer, KeyFetchError> {
         for _ in 0..=REDIRECTS_MAX {
-            let stream = self.dialled(&target).await?;
+            let stream = self.dialled(&target, is_own).await?;
             let exchanged = if target.is_tls {
                 let name = ServerName::try_from(target.host.clone()).map_err(|_| {
-                    KeyFetchError::Place { uri: target.host.clone(), fact: "is no host" }
+                    KeyFetchError::Place {
+                        uri: cut(&target.host, REPEATED_MAX),
+                        fact: "is no host",
+                    }
                 })?;
                 let connector = tokio_rustls::TlsConnector::from(self.tls(&target.host).await?);
                 let secured = connector.connect(name, stream).await;
@@ -189,9 +200,13 @@ impl KeyClient {
             match exchanged {
                 Exchanged::Answer(answer) => return Ok(answer),
                 Exchanged::Redirect(location) => {
-                    target = target
-                        .redirected(&location)
-                        .map_err(|fact| KeyFetchError::Redirect { location, fact })?;
+                    let from = (target.host.clone(), target.port);
+                    let redirected = target.redirected(&location);
+                    target = redirected.map_err(|fact| {
+                        let location = cut(&location, REPEATED_MAX);
+                        KeyFetchError::Redirect { location, fact }
+                    })?;
+                    is_own &= (&target.host, target.port) == (&from.0, from.1);
                 }
             }
         }
@@ -199,7 +214,7 @@ impl KeyClient {
     }
 
     /// A connection to the first good address of a host, looked up now: an earlier look-up could have been answered otherwise.
-    async fn dialled(&self, target: &KeyTarget) -> Result<TcpStream, KeyFetchError> {
+    async fn dialled(&self, target: &KeyTarget, is_own: bool) -> Result<TcpStream, KeyFetchError> {
         let KeyTarget { host, port, .. } = target;
         let literal: Option<IpAddr> = host.parse().ok();
         let found: Vec<SocketAddr> = match literal {
@@ -209,9 +224,10 @@ impl KeyClient {
                 found.map_err(|source| reach(host, source))?.collect()
             }
         };
-        let judged = |socket: &SocketAddr| self.rules.check(socket.ip(), literal.is_some());
+        let judged =
+            |socket: &SocketAddr| self.rules.check(socket.ip(), is_own && literal.is_some());
         let refused = |socket: &SocketAddr, fact: &AddressFault| KeyFetchError::Refused {
-            host: host.clone(),
+            host: cut(host, REPEATED_MAX),
             address: socket.ip(),
             fact: fact.to_string(),
         };
@@ -236,7 +252,7 @@ impl KeyClient {
         });
         let roots = read.await.unwrap_or_else(|_| RootCertStore::empty());
         if roots.is_empty() {
-            return Err(KeyFetchError::NoRoots { host: host.to_owned() });
+            return Err(KeyFetchError::NoRoots { host: cut(host, REPEATED_MAX) });
         }
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         Ok(Arc::new(config))
@@ -255,11 +271,11 @@ fn system_roots() -> Option<PathBuf> {
 }
 
 fn read(uri: &str) -> Result<KeyTarget, KeyFetchError> {
-    KeyTarget::read(uri).map_err(|fact| KeyFetchError::Place { uri: uri.to_owned(), fact })
+    KeyTarget::read(uri).map_err(|fact| KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact })
 }
 
 fn reach(host: &str, source: std::io::Error) -> KeyFetchError {
-    KeyFetchError::Reach { host: host.to_owned(), source }
+    KeyFetchError::Reach { host: cut(host, REPEATED_MAX), source }
 }
 
 /// What comes back.
@@ -280,8 +296,10 @@ async fn exchange(
         .header(ACCEPT, "application/json")
         .header(USER_AGENT, concat!("strait/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<bytes::Bytes>::new());
-    let unusable =
-        |_| KeyFetchError::Place { uri: target.path.clone(), fact: "can't be asked for" };
+    let unusable = |_| KeyFetchError::Place {
+        uri: cut(&target.path, REPEATED_MAX),
+        fact: "can't be asked for",
+    };
     let request = request.map_err(unusable)?;
     let asked = async move {
         let answer = sender.send_request(request).await.map_err(KeyFetchError::Http)?;

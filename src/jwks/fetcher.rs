@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -15,15 +15,15 @@ use tracing::{debug, info, warn};
 use super::book::{KeyBook, KeyEntry};
 use super::client::{FetchedSet, KeyClient, KeyFetchError};
 use super::kept::{self, RememberedKeys};
-use crate::access::{FetchedKeys, KeyPlace};
+use crate::access::{FetchedKeys, KeyPlace, WantedKeys, cut};
 use crate::codes;
 use crate::sources::{SourceFacts, SourceStatusTable};
 
 /// What a fetcher is given.
 #[derive(Debug, Clone)]
 pub struct FetcherInputs {
-    /// The places that policies name, each with the time that a fetch may take.
-    pub wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, Duration>>>,
+    /// The places that policies name, each with what they want of it.
+    pub wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
     /// How places are asked.
     pub client: Arc<KeyClient>,
     /// The file in which keys are kept, where any is.
@@ -38,7 +38,11 @@ pub struct FetcherInputs {
 pub async fn run(mut inputs: FetcherInputs) {
     let mut remembered = match inputs.file.clone() {
         Some(file) => {
-            tokio::task::spawn_blocking(move || kept::read(&file)).await.unwrap_or_default()
+            let read = tokio::task::spawn_blocking(move || kept::read(&file)).await;
+            read.unwrap_or_else(|error| Err(error.into())).unwrap_or_else(|error| {
+                warn!(%error, "keys of tokens that were kept in the state directory can't be read; all are fetched anew");
+                RememberedKeys::new()
+            })
         }
         None => RememberedKeys::new(),
     };
@@ -103,10 +107,7 @@ impl FetcherInputs {
 
     /// Writes the last good keys down, where they differ from those in the file.
     async fn keep(&self, book: &KeyBook, remembered: &mut RememberedKeys) {
-        let now: RememberedKeys = book
-            .entries()
-            .filter_map(|(place, entry)| Some((place.clone(), entry.good.clone()?)))
-            .collect();
+        let now = book.good();
         let keys = |all: &RememberedKeys| -> Vec<_> {
             all.iter().map(|(place, (keys, _))| (place.clone(), Arc::clone(keys))).collect()
         };
@@ -160,15 +161,18 @@ fn log(place: &KeyPlace, answer: &Result<FetchedSet, KeyFetchError>) {
     }
 }
 
+/// The most bytes of why a fetch failed: what TLS says of a certificate names all that is in it.
+const TROUBLE_MAX: usize = 1024;
+
 /// An error with its causes.
-fn in_full(error: &KeyFetchError) -> String {
+pub(super) fn in_full(error: &KeyFetchError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(one) = cause {
         text += &format!(": {one}");
         cause = one.source();
     }
-    text
+    cut(&text, TROUBLE_MAX)
 }
 
 /// At that time, if ever.

@@ -2,17 +2,25 @@
 //! ourselves nor to the metadata service of a cloud. Pure.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use http::Uri;
 use ipnet::IpNet;
 
 use crate::address::{ReservedAddress, Special, special};
 
+/// The metadata services of clouds at an address that could be anybody's (Alibaba, Azure, Oracle).
+const METADATA: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(168, 63, 129, 16),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
+
 /// What may be dialled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DialRules {
-    /// Whether an address of the host itself may be, where it is written as such; a name that leads there never is.
+    /// Whether an address of the host itself may be, where the policy itself writes it as such, and after that from there;
+    /// a name that leads there never is, nor what another server says.
     pub loopback: bool,
     /// Further addresses that never are.
     pub denied: Vec<IpNet>,
@@ -23,6 +31,8 @@ pub struct DialRules {
 pub(super) enum AddressFault {
     /// It names no other host.
     Special(Special),
+    /// A cloud has its metadata service there.
+    Metadata,
     /// An operator says so.
     Denied(IpNet),
 }
@@ -31,6 +41,7 @@ impl fmt::Display for AddressFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Special(special) => write!(f, "{special}, which is never dialled"),
+            Self::Metadata => f.write_str("a metadata address, which is never dialled"),
             Self::Denied(range) => write!(f, "within {range}, which --jwks-deny names"),
         }
     }
@@ -38,12 +49,16 @@ impl fmt::Display for AddressFault {
 
 impl DialRules {
     /// Whether an address that a host was found to have, or is written as, may be dialled.
-    pub(super) fn check(&self, address: IpAddr, is_literal: bool) -> Result<(), AddressFault> {
+    /// `is_own` is whether the policy itself writes the address.
+    pub(super) fn check(&self, address: IpAddr, is_own: bool) -> Result<(), AddressFault> {
         let is_allowed = |special: &Special| {
-            special.kind == ReservedAddress::Loopback && is_literal && self.loopback
+            special.kind == ReservedAddress::Loopback && is_own && self.loopback
         };
         if let Some(special) = special(address).filter(|special| !is_allowed(special)) {
             return Err(AddressFault::Special(special));
+        }
+        if leads_to_metadata(address) {
+            return Err(AddressFault::Metadata);
         }
         // An IPv4 address is the same within an IPv6 one.
         let plain = address.to_canonical();
@@ -52,6 +67,24 @@ impl DialRules {
             None => Ok(()),
         }
     }
+}
+
+/// Whether it is one of those, by itself or within an IPv6 address that is translated (RFC 6052, 2.1) or tunnelled.
+fn leads_to_metadata(address: IpAddr) -> bool {
+    let inner = match address.to_canonical() {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(v6) => {
+            let [_, _, a, b, c, d, _, _, _, _, _, _, w, x, y, z] = v6.octets();
+            match v6.segments() {
+                [0x64, 0xff9b, 0, 0, 0, 0, ..] | [0x64, 0xff9b, 1, ..] | [0, 0, 0, 0, 0, 0, ..] => {
+                    Some(Ipv4Addr::new(w, x, y, z))
+                }
+                [0x2002, ..] => Some(Ipv4Addr::new(a, b, c, d)),
+                _ => None,
+            }
+        }
+    };
+    inner.is_some_and(|inner| METADATA.contains(&inner))
 }
 
 /// A place of keys, taken apart.
@@ -131,10 +164,16 @@ mod tests {
             "::ffff:127.0.0.1",
             "64:ff9b::a9fe:a9fe",
             "255.255.255.255",
+            "100.100.100.200",
+            "168.63.129.16",
+            "192.0.0.192",
+            "::ffff:168.63.129.16",
+            "64:ff9b::168.63.129.16",
+            "2002:a83f:8110::1",
         ] {
             assert!(refused(&rules, bad, true) && refused(&rules, bad, false), "{bad}");
         }
-        for good in ["10.0.0.1", "192.168.0.1", "203.0.113.9", "fd00::1", "2001:db8::1"] {
+        for good in ["10.0.0.1", "168.63.129.17", "203.0.113.9", "fd00::1", "2001:db8::1"] {
             assert!(!refused(&rules, good, false), "{good}");
         }
         let own = DialRules { loopback: true, ..rules.clone() };

@@ -1,6 +1,7 @@
 //! Keys as they are kept over a restart, in a file of the state directory: public keys, so it holds no secret.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use crate::access::KeyPlace;
 use crate::durable;
 
-/// The most bytes of the file.
-const FILE_MAX: u64 = 64 * 1024 * 1024;
+/// The most bytes of the file. What is written stays within: 512 places of 2 KiB with keys of 64 KiB have 34 MiB, and a
+/// quotation mark counts twice.
+const FILE_MAX: u64 = 96 * 1024 * 1024;
 
 /// The last keys of each place that made sense, and when they came.
 pub(super) type RememberedKeys = BTreeMap<KeyPlace, (Arc<str>, SystemTime)>;
@@ -25,10 +27,16 @@ struct KeptKeys {
     fetched: u64,
 }
 
-/// What is in the file; nothing where there is none, or it makes no sense.
-pub(super) fn read(file: &Path) -> RememberedKeys {
-    let Ok(bytes) = durable::read_at_most(file, FILE_MAX) else { return BTreeMap::new() };
-    let kept: Vec<KeptKeys> = serde_json::from_slice(&bytes).unwrap_or_default();
+/// What is in the file; nothing where there is none.
+///
+/// # Errors
+/// Why it can't be read, or makes no sense.
+pub(super) fn read(file: &Path) -> io::Result<RememberedKeys> {
+    let bytes = match durable::read_at_most(file, FILE_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        read => read?,
+    };
+    let kept: Vec<KeptKeys> = serde_json::from_slice(&bytes)?;
     let read = |one: KeptKeys| {
         let place: Arc<str> = one.place.into();
         let place = if one.issuer { KeyPlace::Issuer(place) } else { KeyPlace::Uri(place) };
@@ -37,11 +45,11 @@ pub(super) fn read(file: &Path) -> RememberedKeys {
         let at = UNIX_EPOCH.checked_add(Duration::from_secs(one.fetched))?;
         Some((place, (keys.into(), at)))
     };
-    kept.into_iter().filter_map(read).collect()
+    Ok(kept.into_iter().filter_map(read).collect())
 }
 
 /// Puts the keys in place of what is in the file.
-pub(super) fn write(file: &Path, keys: &RememberedKeys) -> std::io::Result<()> {
+pub(super) fn write(file: &Path, keys: &RememberedKeys) -> io::Result<()> {
     let kept = keys.iter().map(|(place, (keys, at))| {
         let (KeyPlace::Uri(text) | KeyPlace::Issuer(text)) = place;
         KeptKeys {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::fetcher::{FetcherInputs, run};
 use super::guard::DialRules;
 use super::{KeyClient, KeyFetchError};
-use crate::access::{FetchedKeys, KeyPlace};
+use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
 use crate::sources::SourceStatusTable;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -94,12 +94,27 @@ fn answers() -> Answer {
         }
         "/moved" => redirect("/keys"),
         "/moved-far" => redirect(&format!("http://127.0.0.1:{port}/keys")),
+        "/other-loopback" => redirect(&format!("http://127.0.0.2:{port}/keys")),
+        "/led/.well-known/openid-configuration" => {
+            let issuer = format!("http://127.0.0.1:{port}/led");
+            ok(json!({ "issuer": issuer, "jwks_uri": format!("http://127.0.0.2:{port}/keys") })
+                .to_string())
+        }
         "/other-scheme" => redirect(&format!("https://127.0.0.1:{port}/keys")),
         "/metadata" => redirect("http://169.254.169.254/latest/meta-data"),
         "/round" => redirect("/round"),
         "/garbage" => ok("<html>no keys</html>"),
         "/none" => ok(r#"{"keys":[]}"#),
         "/private" => ok(json!({ "keys": [{ "kty": "oct", "k": "c2VjcmV0" }] }).to_string()),
+        "/zeros" => ok(json!({ "keys": vec![0; 400_000] }).to_string()),
+        "/strange" => redirect(&format!("ftp://{}", "a".repeat(100_000))),
+        "/long/.well-known/openid-configuration" => {
+            ok(json!({ "issuer": vec![0; 400_000] }).to_string())
+        }
+        "/far/.well-known/openid-configuration" => {
+            let issuer = format!("http://127.0.0.1:{port}/far");
+            ok(json!({ "issuer": issuer, "jwks_uri": "ftp://a".repeat(100_000) }).to_string())
+        }
         "/huge" => ok(vec![b' '; 2 * 1024 * 1024]),
         "/.well-known/openid-configuration" => {
             let issuer = format!("http://127.0.0.1:{port}");
@@ -131,6 +146,7 @@ async fn keys_come_from_where_they_are_and_nothing_else_does() {
             "/metadata",
             "169.254.169.254 is 169.254.169.254, a link-local address, which is never dialled",
         ),
+        ("/other-loopback", "127.0.0.2 is 127.0.0.2, a loopback address, which is never dialled"),
         ("/round", "more than 3 redirects"),
         ("/garbage", "is no JSON"),
         ("/none", "it is empty"),
@@ -149,6 +165,10 @@ async fn keys_come_from_where_they_are_and_nothing_else_does() {
     let other = KeyPlace::Issuer(format!("{base}/tenant").into());
     let error = own.fetch(&other, LIMIT).await.expect_err("of another issuer");
     assert!(error.to_string().contains("https://another"), "{error}");
+    // What a server says is no word of the policy's.
+    let led = KeyPlace::Issuer(format!("{base}/led").into());
+    let error = own.fetch(&led, LIMIT).await.expect_err("another loopback address");
+    assert!(matches!(error, KeyFetchError::Refused { .. }), "{error}");
     // Where loopback is no place of keys, nothing is dialled there, by whatever name.
     for host in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"] {
         let place = uri(format!("http://{host}:{port}/keys"));
@@ -196,6 +216,24 @@ async fn over_tls_a_server_must_be_known() {
     known.fetch(&down, LIMIT).await.expect("the same scheme");
 }
 
+/// Why a fetch failed stands in the log, in a status, and once for each rule that names the place.
+#[tokio::test]
+async fn whatever_a_server_answers_little_is_said_of_it() {
+    let port = serve(None, answers()).await;
+    let base = format!("http://127.0.0.1:{port}");
+    let places = [
+        (uri(format!("{base}/zeros")), "lists 400000 keys"),
+        (uri(format!("{base}/strange")), "a redirect to"),
+        (KeyPlace::Issuer(format!("{base}/long").into()), "is about issuer [0,0,"),
+        (KeyPlace::Issuer(format!("{base}/far").into()), "is no URI"),
+    ];
+    for (place, part) in places {
+        let error = client(true).fetch(&place, LIMIT).await.expect_err(part);
+        let text = super::fetcher::in_full(&error);
+        assert!(text.contains(part) && text.len() <= 400, "{} bytes: {text}", text.len());
+    }
+}
+
 /// What the fetcher says, once it is of this kind.
 async fn told(
     seen: &mut watch::Receiver<(Arc<FetchedKeys>, bool)>,
@@ -221,7 +259,9 @@ async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
     )
     .await;
     let place = uri(format!("http://127.0.0.1:{port}/keys"));
-    let wanted: BTreeMap<_, _> = [(place.clone(), LIMIT)].into();
+    let namespaces = ["shop".into()].into();
+    let wanted = WantedKeys { timeout: LIMIT, namespaces };
+    let wanted: BTreeMap<_, _> = [(place.clone(), wanted)].into();
     let folder = tempfile::tempdir().expect("a folder");
     let (_wanted, wanted_seen) = watch::channel(Arc::new(wanted));
     let statuses = SourceStatusTable::new(Duration::ZERO);

@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::source::{MeshSource, ObjectStores};
-use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport};
+use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, WantedKeys};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
@@ -89,7 +89,7 @@ pub(super) struct FeedOutputs {
     /// The roots that the mesh config names.
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
     /// Where the keys of tokens are to be fetched.
-    pub(super) wanted_keys: watch::Sender<Arc<BTreeMap<KeyPlace, Duration>>>,
+    pub(super) wanted_keys: watch::Sender<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
     /// How many objects can't be used as they are.
     pub(super) faulty: watch::Sender<usize>,
     /// What is said of each object.

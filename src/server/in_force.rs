@@ -5,10 +5,12 @@
 //! domains, and access policies unless these are held as well.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::access::{AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors};
+use crate::access::{
+    AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors, WantedKeys,
+};
 use crate::explain::WaitingConfiguration;
 use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, Waiting};
 use crate::mesh::{Defaults, MeshSettings, MeshTexts};
@@ -106,11 +108,13 @@ impl ConfigurationInForce {
 
     /// The keys of tokens that policies name, those in force and those that wait: whoever is let in by one that waits should not
     /// be refused when it counts.
-    pub(super) fn wanted_keys(&self) -> BTreeMap<KeyPlace, Duration> {
+    pub(super) fn wanted_keys(&self) -> BTreeMap<KeyPlace, WantedKeys> {
         let mut wanted = self.access.wanted_keys();
-        for (place, timeout) in self.stored_access().wanted_keys() {
-            let held = wanted.entry(place).or_insert(timeout);
-            *held = timeout.max(*held);
+        for (place, one) in self.stored_access().wanted_keys() {
+            match wanted.entry(place) {
+                Entry::Vacant(vacant) => drop(vacant.insert(one)),
+                Entry::Occupied(mut held) => held.get_mut().join(one),
+            }
         }
         wanted
     }

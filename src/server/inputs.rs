@@ -16,7 +16,7 @@ use super::feed::{self, Configuration, FeedInputs, FeedOutputs};
 use super::in_force::ReadingRules;
 use super::judged_routes::JudgedRoutes;
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
-use crate::access::{FetchedKeys, KeyPlace};
+use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
 use crate::admin::Readiness;
 use crate::apiserver::Loopback;
 use crate::clusters::callers::{self, MemberCallers};
@@ -236,7 +236,7 @@ impl ServerInputs {
 fn fetched_keys(
     args: &ServeArgs,
     source: &ConfigOrigin,
-    wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, Duration>>>,
+    wanted: watch::Receiver<Arc<BTreeMap<KeyPlace, WantedKeys>>>,
     file: Option<PathBuf>,
     statuses: &SourceStatusTable,
     tasks: &Supervisor,

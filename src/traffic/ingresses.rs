@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::gateway::{Gateway, GatewayServer, ServerHost, ServerProtocol, ServerTls, TlsClients};
+use super::gateway_routes::Exchange;
 use super::hosts::HostPattern;
 use super::ingress::{Ingress, IngressClass, IngressRule};
 use super::kind::KindSettings;
@@ -45,11 +46,14 @@ pub(super) struct IngressObjects {
     news: Vec<(Arc<RouteOrigin>, Reason)>,
 }
 
-/// What is to be exchanged for what: each pair is one in force that goes, and one that comes.
+/// One that is in force and goes, and one that comes in its place.
+pub(super) type GatewayExchange = (Option<Arc<Gateway>>, Option<Arc<Gateway>>);
+
+/// What is to be exchanged for what.
 #[derive(Debug, Default)]
 pub(super) struct IngressExchanges {
-    pub(super) gateways: Vec<(Option<Arc<Gateway>>, Option<Arc<Gateway>>)>,
-    pub(super) services: Vec<(Option<Arc<VirtualService>>, Option<Arc<VirtualService>>)>,
+    pub(super) gateways: Vec<GatewayExchange>,
+    pub(super) services: Vec<Exchange>,
 }
 
 impl IngressObjects {
@@ -107,11 +111,7 @@ impl IngressObjects {
     }
 
     /// Follows an object from now on, or no longer, or as it is now.
-    fn follow(
-        &mut self,
-        meta: &ObjectMeta,
-        settings: &KindSettings,
-    ) -> Option<(Option<Arc<Gateway>>, Option<Arc<Gateway>>)> {
+    fn follow(&mut self, meta: &ObjectMeta, settings: &KindSettings) -> Option<GatewayExchange> {
         let classes = || self.classes.values().map(|class| &**class);
         let is_followed =
             |one: &&Arc<Ingress>| one.is_followed(classes(), &settings.ingress).is_ok();

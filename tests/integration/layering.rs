@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("policy", &["model", "mesh", "address", "codes"]),
     ("traffic", &["model", "mesh", "codes"]),
     ("access", &["model", "mesh", "codes"]),
-    ("jwks", &["access", "address", "codes", "durable", "sources"]),
+    ("jwks", &["access", "address", "codes", "durable", "model", "sources"]),
     ("memory", &[]),
     ("sources", &["codes"]),
     ("registry", &["model"]),

@@ -1,5 +1,7 @@
 //! Which tokens are believed.
 
+use std::borrow::Cow;
+
 use super::*;
 
 fn believes(spec: Value) -> Value {
@@ -16,7 +18,7 @@ fn keys() -> String {
 fn rules(policies: &AccessPolicies) -> Vec<TokenRule> {
     let labels = labels(&[("app", "web")]);
     let subject = AccessSubject { namespace: &"shop".into(), labels: &labels, is_known: true };
-    policies.of(subject).token_rules().into_iter().cloned().collect()
+    policies.of(subject).token_rules().into_iter().map(Cow::into_owned).collect()
 }
 
 #[test]
@@ -121,7 +123,11 @@ fn keys_that_are_fetched_come_into_rules_when_they_have_come() {
     let a = KeyPlace::Uri("https://a/keys".into());
     let b = KeyPlace::Issuer("https://b".into());
     let seconds = std::time::Duration::from_secs;
-    let wanted = [(a.clone(), seconds(9)), (b.clone(), seconds(5))];
+    let wanted = |timeout, namespaces: &[&str]| WantedKeys {
+        timeout: seconds(timeout),
+        namespaces: namespaces.iter().map(|name| Namespace::from(*name)).collect(),
+    };
+    let wanted = [(a.clone(), wanted(9, &["pay", "shop"])), (b.clone(), wanted(5, &["shop"]))];
     assert_eq!(index.wanted_keys(), wanted.into());
     let state = |keys: Option<&str>, trouble: Option<&str>| KeyState {
         keys: keys.map(Arc::from),
@@ -147,6 +153,70 @@ fn keys_that_are_fetched_come_into_rules_when_they_have_come() {
     assert_eq!(told(&policies), ["STR0833 spec.jwtRules[0].jwksUri"; 2]);
     let pay: Namespace = "pay".into();
     assert!(index.policies.changed_namespaces(&policies).is_empty() && policies.root() != &pay);
+}
+
+/// An EC key in a set, which is about so long.
+fn padded_keys(bytes: usize) -> String {
+    keys().replace("\"EC\"", &format!("\"EC\",\"kid\":\"{}\"", "k".repeat(bytes)))
+}
+
+/// How many of the rules have keys, how many have none, and what is said of the policies.
+fn counted(policies: &AccessPolicies) -> (usize, usize, Vec<String>) {
+    let all = rules(policies);
+    let known = all.iter().filter(|rule| rule.keys.is_some()).count();
+    let faults = policies.reports().flat_map(|(name, report)| {
+        report.faults.iter().map(move |fault| format!("{} {}", name.object.name, fault.code.id))
+    });
+    (known, all.len() - known, faults.collect())
+}
+
+/// A listener has the keys of each rule apart, so what a tenant may write must not decide how large it is.
+#[test]
+fn rules_of_an_object_that_are_too_many_refuse_tokens() {
+    let many = |count: usize, keys: &str| -> Value {
+        let rule =
+            |at| json!({ "issuer": "https://a", "audiences": [format!("{at}")], "jwks": keys });
+        believes(json!({ "jwtRules": (0..count).map(rule).collect::<Vec<_>>() }))
+    };
+    assert_eq!(counted(&index().hold([many(256, &keys())])), (256, 0, vec![]));
+    let said = vec!["tokens STR0820".to_owned(), "tokens STR0822".to_owned()];
+    assert_eq!(counted(&index().hold([many(300, &keys())])), (256, 44, said.clone()));
+    // Of 17,560 bytes each, fourteen are within 256 KiB.
+    let large = padded_keys(17 * 1024);
+    assert_eq!(counted(&index().hold([many(17, &large)])), (14, 3, said));
+    let long = format!("https://{}", "a".repeat(2048));
+    for rule in [json!({ "issuer": "a", "jwksUri": long }), json!({ "issuer": long })] {
+        let mut index = index();
+        index.hold([believes(json!({ "jwtRules": [rule] }))]);
+        assert_eq!(index.wanted_keys(), Default::default());
+    }
+}
+
+#[test]
+fn a_workload_has_so_many_keys_of_each_namespace_the_oldest_first() {
+    let large = padded_keys(60 * 1024);
+    let many = |namespace: &str, name: &str, label: Option<&str>| {
+        let rule = |at| json!({ "issuer": format!("https://{name}/{at}"), "jwks": large });
+        let mut spec = json!({ "jwtRules": (0..3).map(rule).collect::<Vec<_>>() });
+        if let Some(app) = label {
+            spec["selector"] = json!({ "matchLabels": { "app": app } });
+        }
+        object("RequestAuthentication", namespace, name, spec)
+    };
+    // Of the mesh nothing is lost, whatever a namespace has; the second of the namespace is beyond.
+    let policies = index().hold([
+        many(ROOT, "mesh", None),
+        many("shop", "a", None),
+        many("shop", "b", Some("web")),
+        many("pay", "b", None),
+    ]);
+    assert_eq!(counted(&policies), (7, 2, vec!["b STR0839".to_owned()]));
+    let known: Vec<_> = rules(&policies).into_iter().filter(|rule| rule.keys.is_none()).collect();
+    let issuers: Vec<_> = known.iter().map(|rule| &*rule.issuer).collect();
+    assert_eq!(issuers, ["https://b/1", "https://b/2"]);
+    // Nobody is selected by both.
+    let apart = [many("shop", "a", Some("db")), many("shop", "b", Some("web"))];
+    assert_eq!(counted(&index().hold(apart)), (3, 0, vec![]));
 }
 
 #[test]

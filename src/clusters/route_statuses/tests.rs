@@ -3,7 +3,7 @@
 use strait_sim::{Family, Fault, Options, SimCluster};
 
 use super::*;
-use crate::apiserver::{ApiCredential, Loopback, Redacted};
+use crate::apiserver::{ApiCredential, ApiStatus, Loopback, Redacted};
 use crate::model::{GATEWAY_API, GATEWAY_CONTROLLER, RouteCondition, RouteParentStatus};
 use crate::task::Supervisor;
 
@@ -153,4 +153,47 @@ async fn who_may_only_read_is_left_in_peace() {
     written.wanted.send_replace(Arc::new(all("NoMatchingParent")));
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 1, "the right is missing for all of them");
+}
+
+fn wanted(name: &str) -> RouteStatus {
+    let (kind, group) = ("HTTPRoute".into(), GATEWAY_API.into());
+    let key = ObjectKey { kind, group, namespace: "shop".into(), name: name.into() };
+    RouteStatus { key, generation: 1, parents: Vec::new() }
+}
+
+#[test]
+fn a_fault_with_one_route_holds_up_no_other() {
+    let answer = |code| ApiStatus { code, message: "it fails".to_owned() };
+    let of_one = [
+        ApiError::Server(answer(500)),
+        ApiError::Rejected(answer(CONFLICT)),
+        ApiError::Misbehaving("it fails".to_owned()),
+    ];
+    for error in of_one {
+        let (mut tried, now) = (TriedStatuses::default(), Instant::now());
+        let text = error.to_string();
+        assert_eq!(tried.note(&wanted("a"), Err(error), now), NextWrite::Go, "{text}");
+        assert!(tried.lets(&wanted("b"), now), "{text}");
+        assert!(!tried.lets(&wanted("a"), now + PAUSE / 2), "not again and again: {text}");
+        assert_eq!(tried.again(&[wanted("a")]), Some(now + PAUSE), "{text}");
+        assert_eq!(tried.again(&[wanted("b")]), None, "nobody wants it any more: {text}");
+        assert!(tried.lets(&wanted("a"), now + PAUSE), "it is not done: {text}");
+    }
+    let of_all = [
+        ApiError::Unreachable("refused".to_owned()),
+        ApiError::Tls("unknown".to_owned()),
+        ApiError::Silent { request: "GET".to_owned(), limit: PAUSE },
+        ApiError::TooManyRequests { retry_after: None },
+    ];
+    for error in of_all {
+        let (mut tried, now) = (TriedStatuses::default(), Instant::now());
+        assert_eq!(tried.note(&wanted("a"), Err(error), now), NextWrite::Pause);
+        assert!(tried.lets(&wanted("a"), now) && tried.again(&[wanted("a")]).is_none());
+    }
+    for done in [Ok(()), Err(ApiError::Rejected(answer(422)))] {
+        let (mut tried, now) = (TriedStatuses::default(), Instant::now());
+        assert_eq!(tried.note(&wanted("a"), done, now), NextWrite::Go);
+        assert!(!tried.lets(&wanted("a"), now + PAUSE) && tried.again(&[wanted("a")]).is_none());
+        assert!(tried.lets(&wanted("a"), now + REST));
+    }
 }

@@ -1,6 +1,6 @@
 //! What is in force while a configuration is held, and after; as the event loop comes to it.
 
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 

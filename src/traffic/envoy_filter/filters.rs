@@ -40,13 +40,16 @@ const FILL_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// What is wrong: the path below `patch.value`, and a fact.
 pub(super) type FilterFault = (String, String);
 
+/// Checks what of a filter's fields Envoy's API doesn't say: the field, and a fact.
+type FieldCheck = fn(&Map<String, Value>) -> Result<(), (&'static str, String)>;
+
 /// A type of filters.
 struct FilterType {
     name: &'static str,
     /// The fields that may be set; what others would ask of Envoy is not known here.
     fields: &'static [&'static str],
     /// What Envoy checks beside the rules of its API.
-    check: fn(&Map<String, Value>) -> Result<(), (&'static str, String)>,
+    check: FieldCheck,
 }
 
 const TYPES: [FilterType; 6] = [
@@ -239,7 +242,7 @@ fn everywhere(value: &Value, path: &str) -> Result<(), FilterFault> {
                         }
                     }
                     ("header", Value::Object(header)) => {
-                        header_value(header).map_err(|fact| (path.clone(), fact))?
+                        header_value(header).map_err(|fact| (path.clone(), fact))?;
                     }
                     ("initial_metadata" | "headers_to_add", Value::Array(all)) => {
                         let mut plain = all.iter().filter_map(Value::as_object);

@@ -471,7 +471,7 @@ impl<'a> LuaParser<'a> {
     fn simple(&mut self) -> LuaRead {
         match self.peek() {
             LuaToken::Number | LuaToken::Text | LuaToken::Sign("nil" | "true" | "false") => {
-                self.at += 1
+                self.at += 1;
             }
             LuaToken::Sign("...") => {
                 if self.functions.last().is_none_or(|function| !function.takes_more) {

@@ -3,6 +3,8 @@
 //! Without a token a request passes; with one that a rule claims and that fails, it is refused (401). What is verified
 //! stands under one key for each provider, so that no token can pass for another's.
 
+use std::borrow::Cow;
+
 use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source};
 use strait_proto::envoy::envoy::config::route::v3::{RouteMatch, route_match};
@@ -40,7 +42,7 @@ pub(super) enum Enforcer {
 }
 
 /// The filter for these rules; none where there are none.
-pub(super) fn filter(rules: &[&TokenRule], at: Enforcer) -> Option<hcm::HttpFilter> {
+pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::HttpFilter> {
     if rules.is_empty() {
         return None;
     }
@@ -129,7 +131,10 @@ fn places(rule: &TokenRule) -> Vec<String> {
 
 /// Each place where tokens stand must be without one, or hold one that one of its rules believes. Rules that share a
 /// place share what is asked of it: to each, the other's token is a stranger's.
-fn requirement(rules: &[&TokenRule], name: impl Fn(usize) -> String) -> jwt::JwtRequirement {
+fn requirement(
+    rules: &[Cow<'_, TokenRule>],
+    name: impl Fn(usize) -> String,
+) -> jwt::JwtRequirement {
     use jwt::jwt_requirement::RequiresType;
     let require = |kind| jwt::JwtRequirement { requires_type: Some(kind) };
     let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
