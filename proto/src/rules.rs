@@ -466,7 +466,6 @@ mod tests {
         assert_eq!(fault(LIMIT, &bucket(1, "1s")), None);
         let cases = [
             (json!({}), "stat_prefix: there must be at least 1 of it"),
-            (bucket(0, "1s"), "token_bucket.max_tokens: 0 is outside what it may be"),
             (bucket(1, "0s"), "token_bucket.fill_interval: it is a time that it may not be"),
             (
                 json!({ "stat_prefix": "a", "token_bucket": { "max_tokens": 1 } }),

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub use self::egress::{EgressAddress, EgressProxy};
 use self::egress::{RawEgressProxy, RawListenerPort};
 use self::ingress::RawIngressListener;
-pub use self::ingress::{IngressAddress, IngressTls, SidecarIngress, WorkloadBackend};
+pub use self::ingress::{IngressAddress, SidecarIngress, SidecarTls, WorkloadBackend};
 use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;

@@ -298,6 +298,10 @@ fn local_ratelimit(said: &Map<String, Value>) -> Result<(), (&'static str, Strin
             "it is not there, and nothing says how many requests may pass".to_owned(),
         ));
     };
+    // Envoy 1.36 refuses a listener with 0, which newer ones take.
+    if bucket.get("max_tokens").and_then(Value::as_u64).unwrap_or_default() == 0 {
+        return Err(("token_bucket.max_tokens", "it must be greater than 0".to_owned()));
+    }
     let interval = bucket.get("fill_interval").and_then(Value::as_str).unwrap_or_default();
     let seconds: f64 = interval.trim_end_matches('s').parse().unwrap_or_default();
     if seconds < FILL_INTERVAL_MIN.as_secs_f64() {

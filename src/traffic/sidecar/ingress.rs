@@ -23,7 +23,7 @@ pub struct SidecarIngress {
     /// Whether the proxy listens at the port itself (`captureMode: NONE`).
     pub listens_at: Option<IngressAddress>,
     /// TLS that ends at the proxy, at a port that takes no mTLS.
-    pub tls: Option<Arc<IngressTls>>,
+    pub tls: Option<Arc<SidecarTls>>,
     /// What connections to the workload are held to, in place of what holds for all its ports.
     pub pool: Option<Arc<PoolLimits>>,
     /// Its place in the object.
@@ -54,7 +54,7 @@ pub enum WorkloadBackend {
 
 /// TLS that ends at the proxy, with files of the pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IngressTls {
+pub struct SidecarTls {
     /// Its certificate.
     pub certificate: PairFiles,
     /// Who vouches for clients, who then have to show a certificate; nobody has to where it is `None`.
@@ -70,13 +70,13 @@ pub(super) struct RawIngressListener {
     bind: String,
     capture_mode: Option<String>,
     default_endpoint: String,
-    tls: Option<RawIngressTls>,
+    tls: Option<RawSidecarTls>,
     connection_pool: Option<RawConnectionPool>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
-struct RawIngressTls {
+struct RawSidecarTls {
     mode: String,
     server_certificate: String,
     private_key: String,
@@ -141,7 +141,7 @@ impl SidecarIngress {
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, format!("{path}.bind"), text));
         }
         let address = bind.map_or(IngressAddress::Own, IngressAddress::Given);
-        let tls = raw.tls.map(RawIngressTls::read).transpose()?;
+        let tls = raw.tls.map(RawSidecarTls::read).transpose()?;
         let pool =
             raw.connection_pool.map(|raw| raw.read(&format!("{path}.connectionPool"), reasons));
         Ok(Self {
@@ -201,8 +201,8 @@ impl WorkloadBackend {
     }
 }
 
-impl RawIngressTls {
-    fn read(self) -> Result<IngressTls, IngressFault> {
+impl RawSidecarTls {
+    fn read(self) -> Result<SidecarTls, IngressFault> {
         let is_mutual = match &*self.mode {
             "SIMPLE" => false,
             "MUTUAL" => true,
@@ -239,6 +239,6 @@ impl RawIngressTls {
         } else {
             None
         };
-        Ok(IngressTls { certificate, clients, names: self.subject_alt_names })
+        Ok(SidecarTls { certificate, clients, names: self.subject_alt_names })
     }
 }

@@ -16,7 +16,7 @@ use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
 use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
 use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
-use crate::traffic::sidecar::IngressTls;
+use crate::traffic::sidecar::SidecarTls;
 use crate::xds::file_secret;
 
 /// The secret that holds a proxy's own certificate.
@@ -137,7 +137,7 @@ pub(super) fn foreign(
 
 /// The transport socket of a port of a workload at which TLS ends that is none of the mesh.
 pub(super) fn of_ingress(
-    IngressTls { certificate, clients, names }: &IngressTls,
+    SidecarTls { certificate, clients, names }: &SidecarTls,
 ) -> core::TransportSocket {
     let own = from_stream(file_secret::certificate_name(certificate));
     let roots = clients.as_ref().map(|roots| from_stream(file_secret::roots_name(roots)));

@@ -25,7 +25,7 @@ use super::{ConnectionLimits, TrafficSettings};
 use crate::access::{PeerMode, PeerModes};
 use crate::model::{Protocol, Proxy};
 use crate::push::proxy::InboundTarget;
-use crate::traffic::sidecar::{IngressAddress, IngressTls};
+use crate::traffic::sidecar::{IngressAddress, SidecarTls};
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
 use crate::xds::generate::encode;
 use crate::xds::generate::rbac::AccessFilters;
@@ -176,7 +176,7 @@ fn is_apart(target: &InboundTarget<'_>) -> bool {
 }
 
 /// TLS that a Sidecar says of a port, which counts where the port takes no mTLS.
-fn own_tls_of<'a>(target: &InboundTarget<'a>, mode: PeerMode) -> Option<&'a IngressTls> {
+fn own_tls_of<'a>(target: &InboundTarget<'a>, mode: PeerMode) -> Option<&'a SidecarTls> {
     target.ingress?.tls.as_deref().filter(|_| mode == PeerMode::Disable)
 }
 
@@ -321,7 +321,7 @@ impl<'a> Inbound<'a> {
     }
 
     /// The chain where TLS ends that is none of the mesh. There is none for plain text.
-    fn ending_tls(&self, tls: &IngressTls) -> listener::FilterChain {
+    fn ending_tls(&self, tls: &SidecarTls) -> listener::FilterChain {
         let is_http = self.protocol.is_http() || self.protocol == Protocol::Https;
         let content = if is_http { Content::Http } else { Content::Bytes };
         let taken = InboundMatch { transport: TLS, alpn: &[], mtls: false, content };
