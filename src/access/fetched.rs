@@ -1,5 +1,6 @@
 //! Keys of token issuers that are fetched: where they are, and what policies are made with.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +20,20 @@ pub enum KeyPlace {
 impl fmt::Display for KeyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Uri(uri) => f.write_str(uri),
+            Self::Uri(uri) => f.write_str(&without_user(uri)),
             Self::Issuer(issuer) => write!(f, "what issuer {issuer} names"),
         }
     }
+}
+
+/// A URI as it may be shown: who asks by a name and a password in it is refused, and neither is told to others.
+fn without_user(uri: &str) -> Cow<'_, str> {
+    let hidden = uri.split_once("://").and_then(|(scheme, rest)| {
+        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let at = rest[..end].rfind('@')?;
+        Some(format!("{scheme}://***@{}", &rest[at + 1..]))
+    });
+    hidden.map_or(Cow::Borrowed(uri), Cow::Owned)
 }
 
 /// Where a rule's keys are, and how long fetching them may take.
@@ -62,3 +73,15 @@ pub struct KeyState {
 
 /// What is known of each place.
 pub type FetchedKeys = BTreeMap<KeyPlace, KeyState>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_place_of_keys_is_not_shown() {
+        let shown = |uri: &str| KeyPlace::Uri(uri.into()).to_string();
+        assert_eq!(shown("https://me:secret@a.example/k@1"), "https://***@a.example/k@1");
+        assert_eq!(shown("https://a.example/k@1"), "https://a.example/k@1");
+    }
+}

@@ -107,6 +107,14 @@ fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
     let verdict = if is_http { &access.http } else { &access.tcp };
     if verdict.verdict == "allow" {
         walk.notes.push(format!("access policies let it in: {}", verdict.by));
+        // What they will say nobody knows here.
+        let asked = verdict.asks.iter();
+        walk.notes.extend(asked.map(|one| {
+            format!(
+                "provider {} is asked first, by {}: what it denies gets no further",
+                one.provider, one.rule
+            )
+        }));
         return;
     }
     walk.destinations.clear();

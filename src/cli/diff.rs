@@ -108,7 +108,16 @@ fn removed(name: &str) -> Result<Value, CommandFailure> {
 fn exit(answer: &Value) -> Exit {
     let is_bad =
         |one: &Value| matches!(one["state"].as_str(), Some("refused" | "partly" | "shadowed"));
-    if items(&answer["objects"]).iter().any(is_bad) { Exit::Unhealthy } else { Exit::Fine }
+    let objects = items(&answer["objects"]);
+    match objects.iter().any(is_bad) || objects.iter().any(is_left_out) {
+        true => Exit::Unhealthy,
+        false => Exit::Fine,
+    }
+}
+
+/// Whether what would come of an object was not worked out.
+fn is_left_out(one: &Value) -> bool {
+    one["action"] == "left"
 }
 
 /// The proxies that would be sent something, one a line.
@@ -131,6 +140,9 @@ pub(super) fn render(answer: &Value, is_long: bool, look: &OutputStyle) -> Strin
         items(&answer["affected"]).iter().map(|one| items(&one["proxies"]).len()).sum::<usize>(),
         count("unaffected"),
     );
+    if items(&answer["objects"]).iter().any(is_left_out) {
+        out += "\nwhat comes of the objects that are left out is not known; without them:";
+    }
     out += &match (told, untold) {
         (0, 0) => "\nno proxy is connected that could be sent anything\n".to_owned(),
         (0, untold) => format!("\nnone of {} would be sent anything\n", proxies(untold)),

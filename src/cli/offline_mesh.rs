@@ -132,6 +132,7 @@ impl OfflineMesh {
             objects: objects.others.clone(),
             traffic: traffic.reports().clone(),
             entries: entries.problems().into(),
+            keys: Arc::default(),
             waiting: None,
         };
         Ok(Self { context, reports, warnings: objects.warnings })

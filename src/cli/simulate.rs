@@ -74,6 +74,15 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
         }
         _ => output::print(&render(&found))?,
     }
+    if found.lines > 0 && found.compared == 0 {
+        // Whoever asks this in a script must not take it for a yes.
+        let text = format!(
+            "none of {} lines could be compared: nothing is known of what would be denied",
+            found.lines
+        );
+        let next = "give logs of the workloads' own proxies (the way in), of a mesh whose pods are known: strait proxy list";
+        return Err(CommandFailure::failed(text).next(next));
+    }
     Ok(if found.newly_denied() > 0 { Exit::Unhealthy } else { Exit::Fine })
 }
 

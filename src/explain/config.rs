@@ -21,7 +21,7 @@ use std::sync::Arc;
 use self::clients::ClientGroups;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
-use crate::access::{AccessPolicies, PolicyName};
+use crate::access::{AccessPolicies, FetchedKeys, PolicyName};
 use crate::codes::{self, Code};
 use crate::hold::Waiting;
 use crate::mesh::MeshConfig;
@@ -41,6 +41,8 @@ pub struct ConfigReports {
     pub traffic: TrafficReports,
     /// What is wrong with entries.
     pub entries: Arc<[EntryProblem]>,
+    /// The keys of token issuers that have been fetched.
+    pub keys: Arc<FetchedKeys>,
     /// What of them waits, while another configuration is held.
     pub waiting: Option<Arc<WaitingConfiguration>>,
 }

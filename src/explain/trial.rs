@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::config::{ConfigQuery, ConfigReports, ConfigView};
 use super::standing::{ConfigState, ObjectStanding};
-use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind};
+use crate::access::{AccessIndex, AccessSettings, FetchedKeys, PolicyErrors, PolicyKind};
 use crate::codes::{self, Code};
 use crate::mesh::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
 use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
@@ -69,7 +69,7 @@ impl ConfigTrials {
         objects.insert(key.clone(), Arc::clone(object));
         let is_policy = PolicyKind::of(&key).is_some();
         let (context, reports) = if is_policy {
-            (self.with_policy(context, &key, &objects), reports.clone())
+            (self.with_policy(context, &reports.keys, &key, &objects), reports.clone())
         } else if is_entry(&key) {
             (Arc::clone(context), with_entry(context, &key, object))
         } else {
@@ -123,6 +123,7 @@ impl ConfigTrials {
             objects: objects.clone(),
             traffic: index.reports().clone(),
             entries: Arc::clone(&reports.entries),
+            keys: Arc::clone(&reports.keys),
             waiting: None,
         };
         (Arc::new(context), reports)
@@ -146,6 +147,7 @@ impl ConfigTrials {
                 let settings =
                     AccessSettings { root: context.access.root().clone(), errors: self.errors };
                 let mut index = AccessIndex::new(settings.clone());
+                index.take_keys(Arc::clone(&reports.keys));
                 let mut settled = |objects: &Collection| {
                     let change = index.apply(&settings, objects);
                     let settled = index.settle();
@@ -197,6 +199,7 @@ impl ConfigTrials {
     fn with_policy(
         &self,
         context: &Arc<PushContext>,
+        keys: &Arc<FetchedKeys>,
         key: &ObjectKey,
         objects: &Collection,
     ) -> Arc<PushContext> {
@@ -209,6 +212,7 @@ impl ConfigTrials {
             near.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
         let settings = AccessSettings { root: context.access.root().clone(), errors: self.errors };
         let mut index = AccessIndex::new(settings.clone());
+        index.take_keys(Arc::clone(keys));
         let change = index.apply(&settings, &near);
         let access = change.map_or_else(|| Arc::clone(&context.access), |change| change.policies);
         Arc::new(PushContext { access, ..PushContext::clone(context) })

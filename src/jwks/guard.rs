@@ -122,7 +122,12 @@ impl KeyTarget {
         Ok(Self {
             is_tls,
             host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(usual),
+            port: match authority.port() {
+                Some(port) => port.as_u16(),
+                // What the parser can't take for a port it leaves away.
+                None if authority.as_str().ends_with(authority.host()) => usual,
+                None => return Err("names no port from 1 to 65535"),
+            },
             path: path.to_owned(),
             authority: authority.as_str().to_owned(),
         })
@@ -193,9 +198,15 @@ mod tests {
         assert_eq!((place.is_tls, place.port, &*place.path), (true, 443, "/keys?x=1"));
         let v6 = read("http://[2001:db8::1]:8080").expect("a place");
         assert_eq!((&*v6.host, v6.port, &*v6.path), ("2001:db8::1", 8080, "/"));
-        for bad in
-            ["ftp://a/", "file:///etc/passwd", "a.example/keys", "https://u:p@a/", "", "https://"]
-        {
+        for bad in [
+            "ftp://a/",
+            "file:///etc/passwd",
+            "a.example/keys",
+            "https://u:p@a/",
+            "",
+            "https://",
+            "http://127.0.0.1:99999/",
+        ] {
             read(bad).expect_err(bad);
         }
         let next = place.redirected("https://b.example/k").expect("of the same scheme");

@@ -251,8 +251,8 @@ impl MeshConfig {
             access_log,
             default_logs,
             trust_domain: fields
-                .take("trustDomain")?
-                .filter(|domain: &String| !domain.is_empty())
+                .take_with("trustDomain", read_trust_domain)?
+                .flatten()
                 .unwrap_or(base.trust_domain),
             root_namespace: fields
                 .take("rootNamespace")?
@@ -509,14 +509,15 @@ fn positive_duration(text: String) -> Result<Duration, String> {
 /// # Errors
 /// The text is no YAML mapping, or what it names is no trust domain.
 pub fn own_trust_domain(text: &str) -> Result<Option<String>, InvalidYaml> {
-    YamlFields::parse(text)?
-        .take_with("trustDomain", |domain: String| {
-            match domain.is_empty() || is_trust_domain(&domain) {
-                true => Ok(domain),
-                false => Err(format!("{domain:?} is no trust domain")),
-            }
-        })
-        .map(|domain| domain.filter(|domain| !domain.is_empty()))
+    Ok(YamlFields::parse(text)?.take_with("trustDomain", read_trust_domain)?.flatten())
+}
+
+/// A trust domain; `None` where it is empty, which says nothing.
+fn read_trust_domain(domain: String) -> Result<Option<String>, String> {
+    match domain.is_empty() || is_trust_domain(&domain) {
+        true => Ok(Some(domain).filter(|domain| !domain.is_empty())),
+        false => Err(format!("{domain:?} is no trust domain")),
+    }
 }
 
 /// Refuses what holds no certificate, unless it says where to fetch them: roots that are not there let nobody

@@ -422,6 +422,7 @@ impl Feed {
             objects: objects.others.clone(),
             traffic: self.in_force.stored_traffic().reports().clone(),
             entries: self.entries.problems().into(),
+            keys: Arc::clone(&self.from.fetched.borrow().0),
             waiting,
         }));
         Ok(())
@@ -458,6 +459,10 @@ impl Feed {
     /// Keys of tokens have come, or could not be fetched.
     async fn keys(&mut self) -> Fed {
         let fetched = Arc::clone(&self.from.fetched.borrow_and_update().0);
+        self.to.reports.send_modify(|reports| {
+            let keys = Arc::clone(&fetched);
+            *reports = Arc::new(ConfigReports { keys, ..ConfigReports::clone(reports) });
+        });
         let Some(policies) = self.in_force.access_mut().take_keys(fetched) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "RequestAuthentication", "keys");
         self.to.events.send(MeshEvent::Access(policies, cause.into())).await
