@@ -1,5 +1,5 @@
-//! An ingress gateway: a real Envoy that takes requests in as Gateways and VirtualServices of a real API server say, with
-//! certificates from its Secrets.
+//! An ingress gateway: a real Envoy that takes requests in as Gateways, VirtualServices and Ingresses of a real API server
+//! say, with certificates from its Secrets.
 
 use std::process::Command;
 use std::rc::Rc;
@@ -152,13 +152,9 @@ fn populate(apiserver: &Apiserver) {
     objects.extend(rights());
     let labels = |app: &str, mode: &str| json!({ "app": app, "security.istio.io/tlsMode": mode });
     objects.push(service(EDGE, "gateway", "10.91.0.9", &GATEWAY_PORTS));
-    objects.push(pod(
-        EDGE,
-        "gateway-1",
-        "gateway",
-        GATEWAY_POD_ADDRESS,
-        &labels("gateway", "istio"),
-    ));
+    let mut of_gateway = labels("gateway", "istio");
+    of_gateway["istio"] = "ingressgateway".into();
+    objects.push(pod(EDGE, "gateway-1", "gateway", GATEWAY_POD_ADDRESS, &of_gateway));
     for (at, (app, name, ip)) in PODS.into_iter().enumerate() {
         let mode = if app == "web" { "istio" } else { "disabled" };
         objects.push(pod("shop", name, app, ip, &labels(app, mode)));
@@ -167,6 +163,59 @@ fn populate(apiserver: &Apiserver) {
         objects.push(service);
     }
     apiserver.apply(&objects);
+}
+
+/// An object of Kubernetes' Ingress.
+fn of_ingress(kind: &str, metadata: &Value, spec: &Value) -> Value {
+    json!({ "apiVersion": "networking.k8s.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
+}
+
+/// Ingresses come, beside what Gateways say, and go again.
+fn ingresses(apiserver: &Apiserver, hub: &Netns, public: &Authority) {
+    let backend = |name: &str, port: Value| json!({ "service": { "name": name, "port": port } });
+    let paths = json!([{
+        "path": "/cart", "pathType": "Prefix", "backend": backend("cart", json!({ "name": "http" })),
+    }]);
+    let ingress = |name: &str, class: &str, host: &str| {
+        let spec = json!({
+            "ingressClassName": class,
+            "defaultBackend": backend("web", json!({ "number": 80 })),
+            "tls": [{ "hosts": [host], "secretName": "ingress-cert" }],
+            "rules": [{ "host": host, "http": { "paths": paths } }],
+        });
+        of_ingress("Ingress", &json!({ "namespace": "shop", "name": name }), &spec)
+    };
+    let class = |name: &str, controller: &str| {
+        let spec = json!({ "controller": controller });
+        of_ingress("IngressClass", &json!({ "name": name }), &spec)
+    };
+    let files = public.server("ingress.example", &["ingress.example"]);
+    apiserver.apply(&[
+        class("mesh", "istio.io/ingress-controller"),
+        class("other", "example.com/other"),
+        certificate("ingress-cert", &files, public),
+        ingress("foreign", "other", "foreign.example"),
+        ingress("own", "mesh", "ingress.example"),
+    ]);
+    let at = |host: &'static str, path: &'static str| move || plain(hub, host, path);
+    wait_for("a path is served", at("ingress.example", "/cart/1"), answered_by("cart-1"));
+    for (host, path, pod) in [
+        ("ingress.example", "/carts", "web-1"),
+        ("ingress.example", "/", "web-1"),
+        // Nobody's hosts have the default backend, and those of Gateways their own rules.
+        ("foreign.example", "/cart", "web-1"),
+        ("web.example", "/", "cart-1"),
+    ] {
+        let seen = plain(hub, host, path);
+        assert!(answered_by(pod)(&seen), "{host}{path}: {seen:?}");
+    }
+    let in_tls = || secure(hub, "ingress.example", public, &[]);
+    wait_for("a host is served in TLS", in_tls, answered_by("web-1"));
+    let path = "/apis/networking.k8s.io/v1/namespaces/shop/ingresses/own";
+    apiserver.requests(&[Request::delete(path)]);
+    wait_for("it is served no more", at("ingress.example", "/"), |seen| seen.status == "404");
+    assert_ne!(in_tls().exit, 0);
+    assert!(answered_by("cart-1")(&plain(hub, "web.example", "/")));
 }
 
 pub(crate) fn run(host: &Host) {
@@ -323,6 +372,8 @@ pub(crate) fn run(host: &Host) {
     let files = public.server("absent.example", &["absent.example"]);
     apiserver.apply(&[certificate("absent", &files, &public)]);
     wait_for("it is served once its Secret is there", absent, answered_by("cart-1"));
+
+    ingresses(&apiserver, hub, &public);
 
     // Without its Gateway a port is closed.
     let path = format!("/apis/networking.istio.io/v1/namespaces/{EDGE}/gateways/gw");

@@ -47,6 +47,7 @@ pub(crate) fn path(object: &Value) -> String {
     let kind = text("/kind").expect("an object has a kind").to_lowercase();
     let kinds = match kind.strip_suffix('y') {
         Some(stem) if !stem.ends_with('a') => format!("{stem}ies"),
+        _ if kind.ends_with("ss") => format!("{kind}es"),
         _ => format!("{kind}s"),
     };
     let namespace =

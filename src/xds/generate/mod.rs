@@ -54,6 +54,8 @@ use crate::push::proxy::inbound_targets;
 use crate::push::subset::SubsetFilter;
 use crate::push::view::{Role, ViewKey};
 use crate::push::{PushContext, Whereabouts};
+use crate::traffic::route::HttpRule;
+use crate::traffic::virtual_services::RoutedService;
 
 /// What one proxy shall hold at one version of the mesh.
 pub struct ProxyConfig<'a> {
@@ -271,6 +273,20 @@ impl ProxyConfig<'_> {
         let servers = ingress::servers_of(&ingress.ports, name)?;
         let class = self.common().class(&self.view);
         Some(rds::of_servers(&ingress, &class, name, servers, &self.cache.route_lists))
+    }
+
+    /// Of a virtual host of such routes, the object and the rule of each route, in their order.
+    fn ingress_rules(
+        &self,
+        name: &str,
+        virtual_host: &str,
+    ) -> Vec<(&'a Arc<RoutedService>, &'a HttpRule)> {
+        let Some(ingress) = self.ingress() else { return Vec::new() };
+        let Some((_, servers)) = ingress::servers_of(&ingress.ports, name) else {
+            return Vec::new();
+        };
+        let class = self.common().class(&self.view);
+        rds::rules_at(&ingress, &class, virtual_host, &servers, &self.cache.route_lists)
     }
 
     /// Made for those who ask, and no others.

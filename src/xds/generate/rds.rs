@@ -24,7 +24,7 @@ use strait_proto::envoy::envoy::config::route::v3 as route;
 
 pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, contenders};
-pub(super) use self::ingress::of_servers;
+pub(super) use self::ingress::{of_servers, rules_at};
 pub(super) use self::lists::{RouteLists, unnumbered_port};
 use self::rules::to_service;
 use super::class::Class;

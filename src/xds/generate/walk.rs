@@ -148,6 +148,32 @@ impl RuleName {
     }
 }
 
+/// Notes which rule of those that a router serves for a host decides, and which don't. Returns the one that does.
+fn served<'a>(
+    rules: &[(&'a Arc<RoutedService>, &'a HttpRule)],
+    (misfits, decided): (&[Option<String>], Option<usize>),
+    walk: &mut RequestWalk,
+) -> Option<&'a HttpRule> {
+    if rules.len() != misfits.len() {
+        // The two were not made of the same: nothing is known.
+        return None;
+    }
+    for (at, ((routed, rule), misfit)) in rules.iter().zip(misfits).enumerate() {
+        let name = RuleName::of(routed, &rule.place);
+        let reason = match (misfit, decided) {
+            (None, Some(first)) if first == at => {
+                walk.rule = Some(name);
+                continue;
+            }
+            (None, _) => "it fits as well, and stands behind the rule that decides".to_owned(),
+            (Some(reason), first) if first.is_none_or(|first| at < first) => reason.clone(),
+            (Some(_), _) => continue,
+        };
+        walk.lost.push(LostRule { rule: name, reason });
+    }
+    decided.and_then(|at| rules.get(at)).map(|(_, rule)| *rule)
+}
+
 /// What a client means by a host.
 struct MeantService<'a> {
     address: Option<IpAddr>,
@@ -350,7 +376,15 @@ impl ProxyConfig<'_> {
             host.routes.iter().map(|route| misfit(route.r#match.as_ref(), request)).collect();
         let decided = misfits.iter().position(Option::is_none);
         let contenders = self.contenders(&host.name, class, addresses);
-        let rule = contenders.as_ref().and_then(|all| self.judged(all, (&misfits, decided), walk));
+        let rule = match self.proxy.kind {
+            ProxyType::Router => {
+                let rules = self.ingress_rules(&table.name, &host.name);
+                served(&rules, (&misfits, decided), walk)
+            }
+            ProxyType::Sidecar => {
+                contenders.as_ref().and_then(|all| self.judged(all, (&misfits, decided), walk))
+            }
+        };
         let Some(route) = decided.and_then(|at| host.routes.get(at)) else {
             walk.answer = Some(404);
             walk.outcome = "no rule fits the request".to_owned();

@@ -14,19 +14,28 @@ use super::lists::{RouteEntrance, RouteList, RouteLists, list};
 use super::{bool_value, is_domain};
 use crate::traffic::HostPattern;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
+use crate::traffic::route::HttpRule;
+use crate::traffic::virtual_services::RoutedService;
 use crate::xds::generate::class::Class;
 use crate::xds::generate::ingress::IngressOutline;
 use crate::xds::resource::Resource;
 
 /// What becomes of a host.
 #[derive(Default)]
-struct ServedHost {
+struct ServedHost<'a> {
     /// The port that its clients mean.
     port: u16,
     /// The rules for it, in the order in which they count.
-    lists: Vec<Arc<RouteList>>,
+    lists: Vec<ServedRules<'a>>,
     /// Whether plain text is sent to HTTPS.
     redirects: bool,
+}
+
+/// The rules of an object, as they are served through a Gateway.
+struct ServedRules<'a> {
+    routed: &'a Arc<RoutedService>,
+    gateway: &'a Arc<str>,
+    list: Arc<RouteList>,
 }
 
 /// The routes of that name, which servers of a port share.
@@ -37,38 +46,7 @@ pub(in crate::xds::generate) fn of_servers(
     (port, servers): (&GatewayPort<'_>, Vec<&PlacedServer<'_>>),
     kept: &RouteLists,
 ) -> Resource {
-    let mut hosts = BTreeMap::<&HostPattern, ServedHost>::new();
-    for placed in servers {
-        let served = placed.server.port;
-        let start = |port| ServedHost { port, ..ServedHost::default() };
-        for routed in ingress.bound(placed) {
-            let own = placed.hosts_of(&routed.service);
-            if own.is_empty() {
-                continue;
-            }
-            let token_rules = ingress.token_rules;
-            let gateway = Some(&placed.gateway.name);
-            let entrance = RouteEntrance { gateway, port: served, token_rules };
-            let list = list(ingress.context, class, entrance, routed, kept);
-            if list.bytes.is_empty() {
-                continue;
-            }
-            for host in own {
-                let host = hosts.entry(host).or_insert_with(|| start(served));
-                host.redirects |= placed.server.https_redirect;
-                // Two servers of one Gateway may lead here.
-                if !host.lists.iter().any(|other| Arc::ptr_eq(other, &list)) {
-                    host.lists.push(Arc::clone(&list));
-                }
-            }
-        }
-        if placed.server.https_redirect {
-            for host in &placed.hosts {
-                hosts.entry(&host.host).or_insert_with(|| start(served)).redirects = true;
-            }
-        }
-    }
-    hosts.retain(|host, _| **host == HostPattern::all() || is_domain(&host.to_string()));
+    let hosts = served_hosts(ingress, class, &servers, kept);
     let mut bytes = route::RouteConfiguration {
         name: name.into(),
         // Services come and go; a route may name one whose upstream cluster isn't there yet.
@@ -87,7 +65,7 @@ pub(in crate::xds::generate) fn of_servers(
     }
     for (host, served) in &hosts {
         let virtual_host = route::VirtualHost {
-            name: format!("{host}:{}", served.port),
+            name: name_of(host, served),
             domains: vec![host.to_string()],
             require_tls: if served.redirects {
                 route::virtual_host::TlsRequirementType::All.into()
@@ -101,16 +79,91 @@ pub(in crate::xds::generate) fn of_servers(
     Resource::new(name, bytes)
 }
 
+/// Of a virtual host of these servers' routes, the object and the rule of each route, in their order.
+pub(in crate::xds::generate) fn rules_at<'a>(
+    ingress: &IngressOutline<'a>,
+    class: &Class,
+    virtual_host: &str,
+    servers: &[&PlacedServer<'a>],
+    kept: &RouteLists,
+) -> Vec<(&'a Arc<RoutedService>, &'a HttpRule)> {
+    let hosts = served_hosts(ingress, class, servers, kept);
+    let mut hosts = hosts.iter();
+    let found = hosts.find(|(host, served)| name_of(host, served) == virtual_host);
+    let Some((_, served)) = found else { return Vec::new() };
+    let (mut rules, mut last) = (Vec::new(), Vec::new());
+    for ServedRules { routed, gateway, .. } in &served.lists {
+        let Class { namespace, selection, .. } = class;
+        for (_, rule, one) in routed.http.chosen(gateway, namespace, selection, served.port) {
+            let all = if one.is_catch_all() { &mut last } else { &mut rules };
+            all.push((*routed, rule));
+        }
+    }
+    rules.append(&mut last);
+    rules
+}
+
+fn name_of(host: &HostPattern, served: &ServedHost<'_>) -> String {
+    format!("{host}:{}", served.port)
+}
+
+/// What becomes of each host that these servers serve.
+fn served_hosts<'a, 'p>(
+    ingress: &IngressOutline<'a>,
+    class: &Class,
+    servers: &[&'p PlacedServer<'a>],
+    kept: &RouteLists,
+) -> BTreeMap<&'p HostPattern, ServedHost<'a>>
+where
+    'a: 'p,
+{
+    let mut hosts = BTreeMap::<&HostPattern, ServedHost<'a>>::new();
+    for placed in servers {
+        let served = placed.server.port;
+        let start = |port| ServedHost { port, ..ServedHost::default() };
+        for routed in ingress.bound(placed) {
+            let own = placed.hosts_of(&routed.service);
+            if own.is_empty() {
+                continue;
+            }
+            let token_rules = ingress.token_rules;
+            let gateway = Some(&placed.gateway.name);
+            let entrance = RouteEntrance { gateway, port: served, token_rules };
+            let list = list(ingress.context, class, entrance, routed, kept);
+            if list.bytes.is_empty() {
+                continue;
+            }
+            for host in own {
+                let host = hosts.entry(host).or_insert_with(|| start(served));
+                host.redirects |= placed.server.https_redirect;
+                // Several servers, and several Gateways that an object names, may lead here.
+                let is_same = |other: &ServedRules<'_>| other.list.bytes == list.bytes;
+                if !host.lists.iter().any(is_same) {
+                    let (gateway, list) = (&placed.gateway.name, Arc::clone(&list));
+                    host.lists.push(ServedRules { routed, gateway, list });
+                }
+            }
+        }
+        if placed.server.https_redirect {
+            for host in &placed.hosts {
+                hosts.entry(&host.host).or_insert_with(|| start(served)).redirects = true;
+            }
+        }
+    }
+    hosts.retain(|host, _| **host == HostPattern::all() || is_domain(&host.to_string()));
+    hosts
+}
+
 /// Writes a virtual host. Rules of several objects stand one behind the other; those that take every request come last.
-fn write(host: &route::VirtualHost, lists: &[Arc<RouteList>], out: &mut Vec<u8>) {
-    let routes: usize = lists.iter().map(|list| list.bytes.len()).sum();
+fn write(host: &route::VirtualHost, lists: &[ServedRules<'_>], out: &mut Vec<u8>) {
+    let routes: usize = lists.iter().map(|one| one.list.bytes.len()).sum();
     encode_key(field::VIRTUAL_HOSTS, WireType::LengthDelimited, out);
     encode_varint((host.encoded_len() + routes) as u64, out);
     host.encode(out).expect("a vector has room");
-    for list in lists {
+    for ServedRules { list, .. } in lists {
         out.extend_from_slice(&list.bytes[..list.conditional]);
     }
-    for list in lists {
+    for ServedRules { list, .. } in lists {
         out.extend_from_slice(&list.bytes[list.conditional..]);
     }
 }
