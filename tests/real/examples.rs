@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::apiserver::Apiserver;
 use crate::kube::{self, Request};
 use crate::netns::Netns;
 use crate::scenarios::PROPAGATION;
@@ -95,7 +96,7 @@ pub(crate) fn run(world: &mut World) {
         let place = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let example: Example =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
-        config.apply(&example.objects);
+        let applied = AppliedObjects::of(config, &example.objects);
         for client in clients(world) {
             for asked in &example.requests {
                 wait::until(PROPAGATION, &format!("{place}: {client}: {asked:?}"), || {
@@ -103,8 +104,7 @@ pub(crate) fn run(world: &mut World) {
                 });
             }
         }
-        let gone: Vec<_> = example.objects.iter().map(kube::path).collect();
-        config.requests(&gone.iter().map(|path| Request::delete(path)).collect::<Vec<_>>());
+        drop(applied);
         let versions = Some(["v1", "v2"].map(str::to_owned).into());
         let plain =
             Asked { versions, times: 60, ..serde_json::from_str("{}").expect("all optional") };
@@ -115,6 +115,26 @@ pub(crate) fn run(world: &mut World) {
         }
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
+}
+
+/// Objects that go again, whatever becomes of the example: others come after it.
+struct AppliedObjects<'a> {
+    config: &'a Apiserver,
+    paths: Vec<String>,
+}
+
+impl<'a> AppliedObjects<'a> {
+    fn of(config: &'a Apiserver, objects: &[Value]) -> Self {
+        config.apply(objects);
+        Self { config, paths: objects.iter().map(kube::path).collect() }
+    }
+}
+
+impl Drop for AppliedObjects<'_> {
+    fn drop(&mut self) {
+        let gone: Vec<_> = self.paths.iter().map(|path| Request::delete(path)).collect();
+        self.config.requests(&gone);
+    }
 }
 
 impl World {

@@ -231,7 +231,7 @@ fn all(shared: Arc<SharedList>, mut own: Vec<Arc<Resource>>) -> All {
     All { shared, own }
 }
 
-impl ProxyConfig<'_> {
+impl<'a> ProxyConfig<'a> {
     fn listeners(&self) -> All {
         let (context, proxy) = (self.context, self.proxy);
         let nothing = || list(ResourceType::Listener, Vec::new());

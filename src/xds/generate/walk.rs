@@ -8,6 +8,7 @@ mod request;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use prost::Message;
 use serde::Serialize;
