@@ -296,6 +296,7 @@ a.shop-1@east, b.shop-2@east, c.shop-3@east and 1 more would be sent
     ~ rds 80
         a[b]: <none> -> \"3s\"
 
+what comes of the objects that are left out is not known; without them:
 4 proxies would be sent something, 7 nothing
 2 proxies were not looked at: that would have taken too long; name one with --proxy
 ";
