@@ -53,7 +53,7 @@ pub struct TokenRule {
     pub payload_header: Option<String>,
     /// Headers in which it is passed single claims, each with the claim.
     pub claim_headers: Vec<(String, String)>,
-    /// Claims besides [`ALWAYS_LISTS`] whose text is a list, with spaces between its elements.
+    /// Claims besides `scope` and `permission` whose text is a list, with spaces between its elements.
     pub space_delimited: Vec<String>,
 }
 
