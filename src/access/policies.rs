@@ -235,6 +235,11 @@ impl AccessPolicies {
         self.reports.iter()
     }
 
+    /// What there is to say of the policy of this name.
+    pub fn report(&self, name: &PolicyName) -> Option<&Arc<PolicyReport>> {
+        self.reports.get(name)
+    }
+
     /// The AuthorizationPolicy of this name.
     pub fn authorization(&self, name: &WorkloadKey) -> Option<&Arc<AuthorizationPolicy>> {
         let held = self.namespaces.get(&name.namespace)?;

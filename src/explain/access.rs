@@ -302,18 +302,15 @@ pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
 fn older<'a>(context: &'a PushContext, name: &PolicyName) -> Option<&'a PolicyName> {
     let access = &context.access;
     let winner = access.whole_peer(&name.object.namespace)?;
-    let reports = || access.reports();
-    let (_, own) = reports().find(|(one, _)| *one == name)?;
+    let own = access.report(name)?;
     let is_whole = name.kind == PolicyKind::Peer && own.selector == Some(PolicySelector::All);
     (is_whole && *winner != name.object)
-        .then(|| reports().map(|(one, _)| one).find(|one| one.object == *winner))?
+        .then(|| access.reports().map(|(one, _)| one).find(|one| one.object == *winner))?
 }
 
 /// Whether any workload that is known is one for which a policy is.
 fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
-    let Some((_, report)) = context.access.reports().find(|(one, _)| *one == name) else {
-        return false;
-    };
+    let Some(report) = context.access.report(name) else { return false };
     let Some(selector) = report.selector.as_ref().filter(|one| **one != PolicySelector::All) else {
         return true;
     };

@@ -32,8 +32,8 @@ impl<'a> PolicyFindings<'a> {
         let mut workloads: Vec<_> =
             concerned.iter().map(|proxy| context.access_of(proxy)).collect();
         if workloads.is_empty() {
-            let report = context.access.reports().find(|(one, _)| *one == name);
-            let labels = match report.and_then(|(_, report)| report.selector.as_ref()) {
+            let report = context.access.report(name);
+            let labels = match report.and_then(|report| report.selector.as_ref()) {
                 Some(PolicySelector::All) => Some(Labels::new()),
                 Some(PolicySelector::Labels(labels)) => Some(labels.clone()),
                 Some(PolicySelector::Gateways(_)) | None => None,
