@@ -20,6 +20,7 @@
 pub mod access;
 pub mod address;
 pub mod admin;
+mod admission;
 pub mod aggregate;
 pub mod apiserver;
 pub mod cli;

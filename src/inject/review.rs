@@ -11,15 +11,9 @@ use super::patch::difference;
 use super::pod::inject;
 use super::refusal::Injection;
 use super::settings::{InjectSettings, PodPlace};
+use crate::admission;
 
 /// What an API server asks.
-#[derive(Debug, Deserialize)]
-struct AdmissionReview {
-    #[serde(rename = "apiVersion")]
-    version: String,
-    request: AdmissionRequest,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AdmissionRequest {
@@ -44,19 +38,8 @@ pub(super) fn answer(
     body: &[u8],
     settings: &InjectSettings,
 ) -> Result<(Value, InjectionResult), String> {
-    let review: AdmissionReview =
-        serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
-    if review.version != "admission.k8s.io/v1" {
-        return Err(format!("an AdmissionReview of {:?}; only v1 is answered", review.version));
-    }
-    let request = review.request;
-    let response = |fields: Value| {
-        let mut response = json!({ "uid": request.uid, "allowed": true });
-        if let (Some(response), Value::Object(fields)) = (response.as_object_mut(), fields) {
-            response.extend(fields);
-        }
-        json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
-    };
+    let request: AdmissionRequest = admission::request(body)?;
+    let response = |fields: Value| admission::response(&request.uid, fields);
     // The containers of a pod that is there can't be changed.
     if request.kind.kind != "Pod" || request.operation != "CREATE" {
         return Ok((response(json!({})), InjectionResult::Skipped));

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::counts::ValidationResult;
+use crate::admission;
 use crate::explain::{ConfigReason, ObjectVerdict};
 
 /// How many warnings an answer has, how long each may be, and all together, in bytes: an API server cuts warnings that
@@ -19,13 +20,6 @@ const REASONS_MAX: usize = 10;
 const REASON_BYTES_MAX: usize = 400;
 
 /// What an API server asks.
-#[derive(Debug, Deserialize)]
-struct ValidationReview {
-    #[serde(rename = "apiVersion")]
-    version: String,
-    request: ValidationRequest,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ValidationRequest {
@@ -48,19 +42,8 @@ pub(super) fn answer(
     body: &[u8],
     judge: impl FnOnce(&Arc<Value>) -> Result<Option<ObjectVerdict>, &'static str>,
 ) -> Result<(Value, ValidationResult), String> {
-    let review: ValidationReview =
-        serde_json::from_slice(body).map_err(|error| format!("no AdmissionReview: {error}"))?;
-    if review.version != "admission.k8s.io/v1" {
-        return Err(format!("an AdmissionReview of {:?}; only v1 is answered", review.version));
-    }
-    let request = review.request;
-    let response = |fields: Value| {
-        let mut response = json!({ "uid": request.uid, "allowed": true });
-        if let (Some(response), Value::Object(fields)) = (response.as_object_mut(), fields) {
-            response.extend(fields);
-        }
-        json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response })
-    };
+    let request: ValidationRequest = admission::request(body)?;
+    let response = |fields: Value| admission::response(&request.uid, fields);
     let is_written = matches!(&*request.operation, "CREATE" | "UPDATE");
     let is_leaving = !request.object["metadata"]["deletionTimestamp"].is_null();
     if !is_written || is_leaving || !request.sub_resource.is_empty() {

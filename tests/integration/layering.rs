@@ -13,6 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("durable", &[]),
     ("folder", &[]),
     ("hash", &[]),
+    ("admission", &[]),
     // A leaf: whoever takes an address from others asks it.
     ("address", &[]),
     ("process", &[]),
@@ -185,8 +186,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     // Judges by what tells of stored objects.
-    ("validation", &["access", "explain", "push"]),
-    ("inject", &["model", "identity", "descriptors", "task", "codes"]),
+    ("validation", &["access", "admission", "explain", "push"]),
+    ("inject", &["admission", "model", "identity", "descriptors", "task", "codes"]),
     ("fixtures", &["model", "push", "registry", "traffic"]),
 ];
 
