@@ -197,6 +197,10 @@ class World(Process):
         return Api(json.loads((self.folder / f"sim/{cluster}.kubeconfig").read_text()))
 
 
+# API servers close connections on which nothing was asked for some 10 s.
+CONNECTION_KEPT = 3
+
+
 class Api:
     """An API server, spoken to as any client does."""
 
@@ -205,9 +209,14 @@ class Api:
         trusted = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
         self.connection = http.client.HTTPSConnection(cluster["server"].removeprefix("https://"), context=trusted)
         self.token = kubeconfig["users"][0]["user"]["token"]
+        self.used = 0
 
     def ask(self, method, path, body=None):
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        if time.monotonic() - self.used > CONNECTION_KEPT:
+            # The next request opens another.
+            self.connection.close()
+        self.used = time.monotonic()
         self.connection.request(method, path, body and json.dumps(body), headers)
         response = self.connection.getresponse()
         answer = response.read()
