@@ -272,7 +272,8 @@ impl<'a> ProxyConfig<'a> {
         let ingress = self.ingress()?;
         let servers = ingress::servers_of(&ingress.ports, name)?;
         let class = self.common().class(&self.view);
-        Some(rds::of_servers(&ingress, &class, name, servers, &self.cache.route_lists))
+        let kept = (&self.cache.chunks, &self.cache.route_lists);
+        Some(rds::of_servers(&ingress, &class, name, servers, kept))
     }
 
     /// Of a virtual host of such routes, the object and the rule of each route, in their order.

@@ -3,11 +3,14 @@
 //! Nothing is found there but what rules say: no service has a route of its own, and another host gets 404.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementType;
 
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
@@ -16,6 +19,8 @@ use crate::traffic::HostPattern;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::traffic::route::HttpRule;
 use crate::traffic::virtual_services::RoutedService;
+use crate::xds::body::ResourceBody;
+use crate::xds::generate::chunks::{Chunks, digest};
 use crate::xds::generate::class::Class;
 use crate::xds::generate::ingress::IngressOutline;
 use crate::xds::resource::Resource;
@@ -38,45 +43,78 @@ struct ServedRules<'a> {
     list: Arc<RouteList>,
 }
 
-/// The routes of that name, which servers of a port share.
+/// A virtual host that is to be.
+struct PlannedHost<'h, 'a> {
+    host: &'h HostPattern,
+    served: &'h ServedHost<'a>,
+}
+
+impl Hash for PlannedHost<'_, '_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ServedHost { port, lists, redirects } = self.served;
+        (self.host, port, redirects).hash(state);
+        lists.iter().for_each(|one| (one.list.digest, one.list.conditional).hash(state));
+    }
+}
+
+impl PlannedHost<'_, '_> {
+    /// Writes it, as a field of the route. Rules of several objects stand one behind the other; those that take every
+    /// request come last.
+    fn write(&self, out: &mut Vec<u8>) {
+        let requires =
+            if self.served.redirects { TlsRequirementType::All } else { TlsRequirementType::None };
+        let host = route::VirtualHost {
+            name: name_of(self.host, self.served),
+            domains: vec![self.host.to_string()],
+            require_tls: requires.into(),
+            ..Default::default()
+        };
+        let lists = &self.served.lists;
+        let routes: usize = lists.iter().map(|one| one.list.bytes.len()).sum();
+        encode_key(field::VIRTUAL_HOSTS, WireType::LengthDelimited, out);
+        encode_varint((host.encoded_len() + routes) as u64, out);
+        host.encode(out).expect("a vector has room");
+        for ServedRules { list, .. } in lists {
+            out.extend_from_slice(&list.bytes[..list.conditional]);
+        }
+        for ServedRules { list, .. } in lists {
+            out.extend_from_slice(&list.bytes[list.conditional..]);
+        }
+    }
+}
+
+/// The routes of that name, which servers of a port share. Its virtual hosts are in chunks, which are found as they were
+/// where nothing differs.
 pub(in crate::xds::generate) fn of_servers(
     ingress: &IngressOutline<'_>,
     class: &Class,
     name: &str,
     (port, servers): (&GatewayPort<'_>, Vec<&PlacedServer<'_>>),
-    kept: &RouteLists,
+    (chunks, lists): (&Chunks, &RouteLists),
 ) -> Resource {
-    let hosts = served_hosts(ingress, class, &servers, kept);
-    let mut bytes = route::RouteConfiguration {
+    let hosts = served_hosts(ingress, class, &servers, lists);
+    let mut routes = route::RouteConfiguration {
         name: name.into(),
         // Services come and go; a route may name one whose upstream cluster isn't there yet.
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
         ..Default::default()
-    }
-    .encode_to_vec();
+    };
     if hosts.is_empty() {
-        let nothing = route::VirtualHost {
+        routes.virtual_hosts.push(route::VirtualHost {
             name: format!("blackhole:{}", port.number),
             domains: vec!["*".into()],
             ..Default::default()
-        };
-        write(&nothing, &[], &mut bytes);
+        });
     }
-    for (host, served) in &hosts {
-        let virtual_host = route::VirtualHost {
-            name: name_of(host, served),
-            domains: vec![host.to_string()],
-            require_tls: if served.redirects {
-                route::virtual_host::TlsRequirementType::All.into()
-            } else {
-                0
-            },
-            ..Default::default()
-        };
-        write(&virtual_host, &served.lists, &mut bytes);
-    }
-    Resource::new(name, bytes)
+    let head = Bytes::from(routes.encode_to_vec());
+    let planned: Vec<_> = hosts.iter().map(|(host, served)| PlannedHost { host, served }).collect();
+    let chunks = chunks.of(&planned, |one, draft| one.write(&mut draft.bytes));
+    let digests = chunks.iter().flat_map(|chunk| chunk.digests());
+    let digests = std::iter::once(digest(&head)).chain(digests);
+    let runs = chunks.iter().map(|chunk| chunk.bytes().clone());
+    let runs: Arc<[Bytes]> = std::iter::once(head.clone()).chain(runs).collect();
+    Resource::of_parts(name, digests, ResourceBody::edited(runs, Vec::new(), Vec::new()))
 }
 
 /// Of a virtual host of these servers' routes, the object and the rule of each route, in their order.
@@ -152,18 +190,4 @@ where
     }
     hosts.retain(|host, _| **host == HostPattern::all() || is_domain(&host.to_string()));
     hosts
-}
-
-/// Writes a virtual host. Rules of several objects stand one behind the other; those that take every request come last.
-fn write(host: &route::VirtualHost, lists: &[ServedRules<'_>], out: &mut Vec<u8>) {
-    let routes: usize = lists.iter().map(|one| one.list.bytes.len()).sum();
-    encode_key(field::VIRTUAL_HOSTS, WireType::LengthDelimited, out);
-    encode_varint((host.encoded_len() + routes) as u64, out);
-    host.encode(out).expect("a vector has room");
-    for ServedRules { list, .. } in lists {
-        out.extend_from_slice(&list.bytes[..list.conditional]);
-    }
-    for ServedRules { list, .. } in lists {
-        out.extend_from_slice(&list.bytes[list.conditional..]);
-    }
 }
