@@ -9,10 +9,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::context::{PushContext, Whereabouts};
+use imbl::OrdMap;
+
+use super::context::{Private, PushContext, Whereabouts};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service, TargetPort,
+    ClusterId, ExportTo, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service,
+    TargetPort,
 };
 use crate::registry::ShardKey;
 
@@ -261,11 +264,18 @@ impl PushContext {
     #[must_use]
     pub fn excerpt(&self, hosts: &BTreeSet<Hostname>) -> Self {
         let services = hosts.iter().filter_map(|host| self.services.get_key_value(host));
+        let services: OrdMap<Hostname, Arc<MergedService>> =
+            services.map(|(host, service)| (host.clone(), Arc::clone(service))).collect();
         let private = hosts.iter().filter_map(|host| self.private.get_key_value(host));
-        Self {
-            services: services.map(|(host, service)| (host.clone(), Arc::clone(service))).collect(),
-            private: private.map(|(host, all)| (host.clone(), all.clone())).collect(),
-            ..self.clone()
-        }
+        let private: Private = private.map(|(host, all)| (host.clone(), all.clone())).collect();
+        let exported = services.values().flat_map(|one| match &one.primary.export_to {
+            ExportTo::Public => &[][..],
+            ExportTo::Namespaces(all) => all,
+        });
+        let owners = private.values().flat_map(OrdMap::keys);
+        // How many there are is no matter: nothing comes or goes here.
+        let restricted_namespaces =
+            exported.chain(owners).map(|namespace| (namespace.clone(), 1_usize)).collect();
+        Self { services, private, restricted_namespaces, ..self.clone() }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 
 use super::changes::TrafficChanges;
 use super::gateways::Gateways;
@@ -228,10 +229,25 @@ impl VirtualServices {
         let patterns = patterns
             .flat_map(|host| [host.clone()].into_iter().chain(wider(&host).collect::<Vec<_>>()));
         let kept = patterns.filter_map(|host| self.by_host.get_key_value(&host));
-        Self {
-            by_host: kept.map(|(host, all)| (host.clone(), Arc::clone(all))).collect(),
-            ..self.clone()
-        }
+        let by_host: OrdMap<HostPattern, Arc<[Arc<RoutedService>]>> =
+            kept.map(|(host, all)| (host.clone(), Arc::clone(all))).collect();
+        let objects = by_host.values().flat_map(|all| all.iter());
+        // How many say so is no matter: nothing comes or goes here.
+        let special_namespaces = objects.flat_map(|one| special_namespaces(one));
+        let special_namespaces = special_namespaces.map(|namespace| (namespace, 1_usize)).collect();
+        Self { by_host, special_namespaces, ..self.clone() }
+    }
+
+    /// The hosts for which there are other rules than in `before`.
+    pub fn differing_hosts(&self, before: &Self) -> BTreeSet<HostPattern> {
+        let is_same = |old: &Arc<_>, new: &Arc<_>| Arc::ptr_eq(old, new);
+        let differing = before.by_host.diff(&self.by_host).filter_map(|one| match one {
+            DiffItem::Add(host, _) | DiffItem::Remove(host, _) => Some(host.clone()),
+            DiffItem::Update { old: (host, old), new: (_, new) } => {
+                (!is_same(old, new)).then(|| host.clone())
+            }
+        });
+        differing.collect()
     }
 }
 

@@ -27,6 +27,7 @@ use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::proxy::{east_west_port, served_in};
 use crate::push::view::{ViewDependencies, ViewKey};
+use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RulesForHost;
 use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
@@ -62,6 +63,8 @@ pub struct Cache {
     pub(super) routes: CacheTable<RouteKey, Span, Arc<Resource>>,
     /// What routes of a port are made from: see [`Base`].
     pub(super) bases: CacheTable<BaseKey, Span, Arc<RouteBase>>,
+    /// Of versions that differ from the one before in rules for routes alone, the hosts that have others.
+    pub(super) rule_steps: CacheTable<u64, Span, Arc<[HostPattern]>>,
     pub(super) chunks: Chunks,
     /// Routes that rules make, by what they are made of.
     pub(super) route_lists: RouteLists,
@@ -94,6 +97,7 @@ impl Cache {
         self.pod_listeners.sweep(|mesh| *mesh == SameMesh::of(context));
         self.routes.sweep(by_definitions);
         self.bases.sweep(by_definitions);
+        self.rule_steps.sweep(by_definitions);
         self.names.sweep(by_definitions);
         self.chunks.sweep();
         self.route_lists.sweep(|_| true);
@@ -110,6 +114,21 @@ impl Cache {
     /// The same for the newest mesh, of which this one shall have the pieces.
     pub(super) fn ahead(&self) -> Self {
         Self { clusters: Arc::clone(&self.clusters), ..self.beside() }
+    }
+
+    /// What the routes of a port were made from in the version before this one, and the hosts that have other rules
+    /// since, where nothing else differs.
+    pub(super) fn base_before_rules(
+        &self,
+        key: &BaseKey,
+        version: u64,
+    ) -> Option<(Arc<RouteBase>, Arc<[HostPattern]>)> {
+        let mut before = version;
+        let hosts = self.rule_steps.get(&version, |step| {
+            before = step.first();
+            true
+        })?;
+        Some((self.bases.get(key, |span| span.contains(before))?, hosts))
     }
 
     /// The services that `proxy` may serve: see [`served_in`].
@@ -328,6 +347,7 @@ impl CacheValue for Arc<Pods> {}
 impl CacheValue for Arc<[Arc<Service>]> {}
 impl CacheValue for Arc<ListenAddresses> {}
 impl CacheValue for Arc<RouteBase> {}
+impl CacheValue for Arc<[HostPattern]> {}
 impl CacheValue for Scopes {}
 impl CacheValue for Option<u16> {}
 

@@ -21,6 +21,15 @@ impl Span {
         Self { first: version, last: version }
     }
 
+    /// Of two versions, one behind the other.
+    pub(super) fn over([first, last]: [u64; 2]) -> Self {
+        Self { first, last }
+    }
+
+    pub(super) fn first(self) -> u64 {
+        self.first
+    }
+
     pub(super) fn contains(self, version: u64) -> bool {
         (self.first..=self.last).contains(&version)
     }

@@ -105,20 +105,61 @@ impl Chunks {
         all: &[T],
         write: impl Fn(&T, &mut Draft),
     ) -> Arc<[Arc<FragmentChunk>]> {
-        let mut chunks = Vec::new();
-        let (mut start, mut hasher) = (0, self.secret.build_hasher());
-        for (at, one) in all.iter().enumerate() {
-            let hash = self.secret.hash_one(one);
-            hasher.write_u64(hash);
-            let count = at + 1 - start;
-            if hash.is_multiple_of(FRAGMENTS) || count == FRAGMENTS_MAX || at + 1 == all.len() {
-                let key = hasher.finish();
-                let make = || Arc::new(chunk(&all[start..=at], &write));
-                chunks.push(self.kept.get_or_make(key, (), make));
-                (start, hasher) = (at + 1, self.secret.build_hasher());
-            }
+        let (mut chunks, mut rest) = (Vec::new(), all);
+        while !rest.is_empty() {
+            let (chunk, others) = self.first(rest, &write);
+            chunks.push(chunk);
+            rest = others;
         }
         chunks.into()
+    }
+
+    /// The same where `old` are the chunks of as many items, of which those at `changed` were others, in ascending
+    /// order: no other chunk is looked into.
+    pub(super) fn amended<T: Hash>(
+        &self,
+        old: &[Arc<FragmentChunk>],
+        all: &[T],
+        changed: &[usize],
+        write: impl Fn(&T, &mut Draft),
+    ) -> Arc<[Arc<FragmentChunk>]> {
+        let mut chunks = Vec::with_capacity(old.len() + 1);
+        let (mut start, mut changed) = (0, changed);
+        let (mut old, mut old_start) = (old.iter(), 0);
+        while start < all.len() {
+            while old_start < start {
+                old_start += old.next().map_or(all.len(), |one| one.len());
+            }
+            let same = old.as_slice().first().filter(|one| {
+                old_start == start && changed.first().is_none_or(|at| *at >= start + one.len())
+            });
+            let chunk = match same {
+                Some(same) => Arc::clone(same),
+                None => self.first(&all[start..], &write).0,
+            };
+            start += chunk.len();
+            changed = &changed[changed.partition_point(|at| *at < start)..];
+            chunks.push(chunk);
+        }
+        chunks.into()
+    }
+
+    /// The first chunk of these items, and those behind it.
+    fn first<'t, T: Hash>(
+        &self,
+        all: &'t [T],
+        write: impl Fn(&T, &mut Draft),
+    ) -> (Arc<FragmentChunk>, &'t [T]) {
+        let mut hasher = self.secret.build_hasher();
+        let ends = |(at, one): (usize, &T)| {
+            let hash = self.secret.hash_one(one);
+            hasher.write_u64(hash);
+            hash.is_multiple_of(FRAGMENTS) || at + 1 == FRAGMENTS_MAX
+        };
+        let end = all.iter().enumerate().position(ends).map_or(all.len(), |last| last + 1);
+        let (these, others) = all.split_at(end);
+        let make = || Arc::new(chunk(these, &write));
+        (self.kept.get_or_make(hasher.finish(), (), make), others)
     }
 
     /// The hash of a domain, in whatever case it is written.

@@ -250,10 +250,15 @@ impl SharedResources<'_> {
     /// What routes of a port are made from, in DNS domains of namespaces (`completes`) or in any other.
     pub(super) fn base(&self, class: &Class, port: u16, completes: bool) -> Arc<rds::RouteBase> {
         let key = (class.clone(), port, completes);
-        self.cache.bases.at(key, self.context.definitions, || {
-            let of = (class, port, completes);
-            let kept = (&self.cache.chunks, &self.cache.route_lists);
-            Arc::new(rds::RouteBase::new(self.context, self.addresses(class), of, kept))
+        let kept = (&self.cache.chunks, &self.cache.route_lists);
+        self.cache.bases.at(key.clone(), self.context.definitions, || {
+            let before = self.cache.base_before_rules(&key, self.context.definitions);
+            let amended =
+                before.and_then(|(base, hosts)| base.amended(self.context, class, &hosts, kept));
+            amended.unwrap_or_else(|| {
+                let of = (class, port, completes);
+                Arc::new(rds::RouteBase::new(self.context, self.addresses(class), of, kept))
+            })
         })
     }
 

@@ -11,19 +11,19 @@
 //! a namespace that none of the services is there for.
 
 mod besides;
+mod carry_over;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::cache::{Cache, Scopes};
+use super::cache::{Cache, Scopes, projected_namespace};
 use super::cds::{ClusterFormat, inbound_clusters};
 use super::class::{Class, class_of};
 use super::common::{SharedResources, own_domain};
 use super::ingress::IngressOutline;
 use super::library::LibraryConfig;
-use super::rds::RouteBase;
 use super::{eds, lds};
 use crate::aggregate::MergedService;
 use crate::model::{
@@ -57,28 +57,6 @@ impl Sight for Cache {
     }
 }
 
-impl Cache {
-    /// Keeps what holds for `now` as it did `before`, as far as `lens` says so.
-    fn carry_over(&self, lens: &Lens<'_>) {
-        let step = lens.step();
-        self.outbound.carry_over(step, |(view, form)| lens.same_outbound(view, form));
-        self.listeners.carry_over(step, |class| lens.same_listeners(class));
-        self.pods.carry_over(step, |view| {
-            lens.same_listeners(&class_of(view)) && lens.other_pods(view).is_empty()
-        });
-        self.routes.carry_over(step, |(class, namespace, name)| {
-            lens.same_route(class, namespace.as_ref(), name)
-        });
-        self.names.carry_over(step, |(view, given)| lens.same_names(view, *given));
-        self.served.carry_over(step, |(cluster, namespace)| !lens.may_serve(cluster, namespace));
-        self.east_west_ports.for_each(|(cluster, _), inputs| {
-            if !lens.may_be_gateway(cluster) {
-                inputs.span.reach(step);
-            }
-        });
-    }
-}
-
 /// Two versions of the mesh, and what differs between them.
 struct Lens<'a> {
     cache: &'a Cache,
@@ -106,7 +84,7 @@ struct KnownAnswers {
     pods: HashMap<ViewKey, Arc<[IpAddr]>>,
     serves: HashMap<(ClusterId, Namespace), bool>,
     assignments: HashMap<(Hostname, [ViewKey; 2]), bool>,
-    bases: HashMap<(Class, u16), bool>,
+    bases: HashMap<(Class, u16, bool), bool>,
 }
 
 impl<'a> Lens<'a> {
@@ -263,6 +241,7 @@ impl<'a> Lens<'a> {
         if self.is_behind_ports {
             return true;
         }
+        let class = &self.class(class);
         if let Some(same) = self.answers.borrow().listeners.get(class) {
             return *same;
         }
@@ -270,6 +249,15 @@ impl<'a> Lens<'a> {
         let same = before == now && !self.is_reranked(&class.cluster);
         self.answers.borrow_mut().listeners.insert(class.clone(), same);
         same
+    }
+
+    /// What of a class matters for the changed services: mostly not its namespace, of which others are for.
+    fn class(&self, class: &Class) -> Class {
+        let [old, new] = self
+            .excerpts
+            .each_ref()
+            .map(|(context, _)| projected_namespace(context, &class.namespace));
+        if old == new { Class { namespace: new, ..class.clone() } } else { class.clone() }
     }
 
     /// What of a view matters for listeners in either version: a namespace may do so in one of them alone.
@@ -357,23 +345,35 @@ impl<'a> Lens<'a> {
         if self.is_behind_ports || !self.routes.contains(name) {
             return true;
         }
+        let class = &self.class(class);
         if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
             let bases = self.both().map(|common| common.base(class, port, true));
             if !bases.iter().any(|base| base.is_other_in(namespace)) {
-                return self.same_base(class, port, bases);
+                return self.same_route_base(class, port, true);
             }
         }
         let [before, now] = self.both().map(|common| common.route(class, namespace, name));
         before == now && !self.is_reranked(&class.cluster)
     }
 
+    /// What the routes of a port are made from.
+    fn same_base(&self, class: &Class, port: u16, completes: bool) -> bool {
+        if self.is_rescoped(&class.namespace) {
+            return false;
+        }
+        self.is_behind_ports
+            || !self.routes.contains(&*port.to_string())
+            || self.same_route_base(&self.class(class), port, completes)
+    }
+
     /// The routes of a port in namespaces that have none of the services.
-    fn same_base(&self, class: &Class, port: u16, [before, now]: [Arc<RouteBase>; 2]) -> bool {
-        let key = (class.clone(), port);
+    fn same_route_base(&self, class: &Class, port: u16, completes: bool) -> bool {
+        let key = (class.clone(), port, completes);
         if let Some(same) = self.answers.borrow().bases.get(&key) {
             return *same;
         }
-        let same = before.route() == now.route() && !self.is_reranked(&class.cluster);
+        let [before, now] = self.both().map(|common| common.base(class, port, completes).route());
+        let same = before == now && !self.is_reranked(&class.cluster);
         self.answers.borrow_mut().bases.insert(key, same);
         same
     }

@@ -7,6 +7,8 @@
 //! Envoy refuses a domain that two virtual hosts have. Who has it is settled among all of them, which takes long and is
 //! hardly ever needed: hashes of domains show where.
 
+mod amend;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -28,7 +30,7 @@ use crate::model::{Hostname, Namespace, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, Vip};
 use crate::xds::body::{Edit, ResourceBody};
-use crate::xds::generate::chunks::{Chunks, DomainHash, FragmentChunk, digest};
+use crate::xds::generate::chunks::{Chunks, DomainHash, Draft, FragmentChunk, digest};
 use crate::xds::generate::class::Class;
 use crate::xds::resource::Resource;
 
@@ -46,8 +48,8 @@ pub(in crate::xds::generate) struct RouteBase {
     /// Of each fragment of a service its place among the addresses, and the routes that rules give it.
     places: Box<[(u32, Option<Arc<RouteList>>)]>,
     /// Behind them, hosts that only rules know.
-    ruled: Box<[RuledHost]>,
-    aliases: BTreeMap<Hostname, Vec<Hostname>>,
+    ruled: Arc<[RuledHost]>,
+    aliases: Arc<BTreeMap<Hostname, Vec<Hostname>>>,
     chunks: Arc<[Arc<FragmentChunk>]>,
     /// Of each chunk its first fragment, and the place of its bytes.
     starts: Box<[(usize, usize)]>,
@@ -56,12 +58,12 @@ pub(in crate::xds::generate) struct RouteBase {
     /// Whether names are completed with the domains that all namespaces search.
     completes: bool,
     /// All domains, sorted, and those that are there twice.
-    domains: Box<[DomainHash]>,
+    domains: Arc<[DomainHash]>,
     disputed: Box<[DomainHash]>,
     /// Namespaces in which other hosts may have a domain than in others.
     settled_apart: BTreeSet<Namespace>,
     /// The fragments of services that have another name in a namespace.
-    of_namespace: HashMap<Box<str>, Vec<u32>, SecretHasher>,
+    of_namespace: Arc<HashMap<Box<str>, Vec<u32>, SecretHasher>>,
 }
 
 /// A host that is no service of the port.
@@ -94,6 +96,21 @@ struct Planned<'a> {
     completes: bool,
     /// The domains that it has, where that had to be settled.
     settled: Option<Vec<String>>,
+}
+
+impl Planned<'_> {
+    fn write(&self, searched: &[String], kept: &Chunks, draft: &mut Draft) {
+        let made;
+        let domains = match &self.settled {
+            Some(settled) => settled,
+            None => {
+                made = self.host.domains(self.host.names(searched));
+                &made
+            }
+        };
+        self.host.write(domains, &mut draft.bytes);
+        draft.domains.extend(domains.iter().map(|domain| kept.domain_hash(domain)));
+    }
 }
 
 impl Hash for Planned<'_> {
@@ -193,16 +210,16 @@ impl RouteBase {
             number,
             ruled: ruled.collect(),
             places,
-            aliases: aliases(&addresses),
+            aliases: Arc::new(aliases(&addresses)),
             completes,
             addresses,
             chunks: Arc::default(),
             starts: Box::default(),
             runs: Arc::default(),
-            domains: Box::default(),
+            domains: Arc::default(),
             disputed: Box::default(),
             settled_apart: BTreeSet::new(),
-            of_namespace: HashMap::default(),
+            of_namespace: Arc::default(),
         };
         base.lay(context, &TrafficSettings::of_class(context, class), chunks);
         base
@@ -211,17 +228,9 @@ impl RouteBase {
     /// Makes its fragments, which are those of earlier versions where nothing differs.
     fn lay(&mut self, context: &PushContext, settings: &TrafficSettings, kept: &Chunks) {
         let searched = self.searched(context);
-        let planned = |host| Planned { host, completes: self.completes, settled: None };
-        let mut planned: Vec<_> = self.hosts().map(planned).collect();
-        let write = |one: &Planned<'_>| {
-            one.settled.clone().unwrap_or_else(|| one.host.domains(one.host.names(&searched)))
-        };
+        let mut planned = self.planned();
         let make = |planned: &[Planned<'_>]| {
-            kept.of(planned, |one, draft| {
-                let domains = write(one);
-                one.host.write(&domains, &mut draft.bytes);
-                draft.domains.extend(domains.iter().map(|domain| kept.domain_hash(domain)));
-            })
+            kept.of(planned, |one, draft| one.write(&searched, kept, draft))
         };
         let mut chunks = make(&planned);
         let mut domains: Vec<_> =
@@ -258,7 +267,20 @@ impl RouteBase {
         let name = self.number.to_string();
         let named = route::RouteConfiguration { name, ..Default::default() };
         let end = ending(all_else(settings));
-        let [head, end] = [named, end].map(|message| Bytes::from(message.encode_to_vec()));
+        let ends = [named, end].map(|message| Bytes::from(message.encode_to_vec()));
+        self.join(chunks, ends);
+        (self.domains, self.disputed) = (domains.into(), disputed);
+        (self.settled_apart, self.of_namespace) = (settled_apart, Arc::new(of_namespace));
+    }
+
+    /// Its fragments as they are to be made, as long as nothing about their domains had to be settled.
+    fn planned(&self) -> Vec<Planned<'_>> {
+        let planned = |host| Planned { host, completes: self.completes, settled: None };
+        self.hosts().map(planned).collect()
+    }
+
+    /// Takes its fragments, between what comes before them and behind them.
+    fn join(&mut self, chunks: Arc<[Arc<FragmentChunk>]>, [head, end]: [Bytes; 2]) {
         let mut start = (0, head.len());
         let starts = chunks.iter().map(|chunk| {
             let this = start;
@@ -269,8 +291,6 @@ impl RouteBase {
         let runs = chunks.iter().map(|chunk| chunk.bytes().clone());
         self.runs = [head].into_iter().chain(runs).chain([end]).collect();
         self.chunks = chunks;
-        (self.domains, self.disputed) = (domains.into(), disputed);
-        (self.settled_apart, self.of_namespace) = (settled_apart, of_namespace);
     }
 
     /// Whether the route in a namespace's DNS domain may be another than that of namespaces without services.

@@ -135,3 +135,54 @@ fn rules_of_connections_are_listeners_and_no_routes() {
         assert!(!seen.lists.contains(Wildcard::Clusters) && seen.routes.is_empty(), "{seen:?}");
     }
 }
+
+#[test]
+fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
+    let name = |at: usize| format!("s{at}.shop");
+    let mut all = shard("east", 1).network("n1");
+    for at in 0..500 {
+        let one = service(&name(at)).vip(&format!("10.1.{}.{}", at / 250, at % 250));
+        all = all.with(one.with(|one| one.ports = vec![port("http", 8080, 80)]), vec![]);
+    }
+    let mut mesh = Edited::new();
+    mesh.mesh.apply(MeshEvent::Registry(all.said()));
+    let (now, _) = mesh.mesh.next_version().expect("another version");
+    mesh.before = now;
+    let class = |namespace: &str| Class {
+        cluster: "east".into(),
+        namespace: namespace.into(),
+        selection: Selection::default(),
+        families: (true, true),
+    };
+    let base = |mesh: &Edited, namespace: &str| {
+        SharedResources { context: &mesh.before, cache: &mesh.kept }.base(
+            &class(namespace),
+            8080,
+            true,
+        )
+    };
+    let route_of = |mesh: &Edited, cache: &Cache, namespace: &str| {
+        let common = SharedResources { context: &mesh.before, cache };
+        common.route(&class(namespace), Some(&namespace.into()), "8080")
+    };
+    let private = |timeout: &str| {
+        let of_port = json!({ "timeout": timeout, "route": [{ "destination": { "host": "s7", "port": { "number": 8080 } } }] });
+        spec(&["s7"], timeout, json!({ "exportTo": ["."], "http": [of_port] }))
+    };
+    mesh.edit("1", private("1s")).expect("it is new");
+    for (version, timeout) in [("2", "2s"), ("3", "3s"), ("4", "4s")] {
+        let [shop, others] = ["shop", ""].map(|namespace| base(&mesh, namespace));
+        let seen = mesh.edit(version, private(timeout)).expect("it differs");
+        assert_eq!(routes(&seen), ["shop: 80 8080"], "80 has hosts of rules as well");
+        let [now, others_now] = ["shop", ""].map(|namespace| base(&mesh, namespace));
+        assert!(Arc::ptr_eq(&others, &others_now), "nothing differs for them");
+        let made = now.made_beyond(&shop);
+        assert!(0 < made && made <= 2, "{made} chunks were made");
+        for namespace in ["shop", "pay"] {
+            let [kept, fresh] =
+                [&mesh.kept, &Cache::default()].map(|cache| route_of(&mesh, cache, namespace));
+            assert_eq!(kept.body.to_bytes(), fresh.body.to_bytes(), "{namespace} at {timeout}");
+            assert_eq!(kept.version, fresh.version, "{namespace} at {timeout}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What becomes of the routes of a port where nothing but rules is another: few fragments are made again.
+
+use std::sync::Arc;
+
+use super::RouteBase;
+use super::lists::{self, RouteLists};
+use crate::model::Hostname;
+use crate::push::PushContext;
+use crate::traffic::HostPattern;
+use crate::xds::generate::chunks::Chunks;
+use crate::xds::generate::class::Class;
+
+impl RouteBase {
+    /// The same with what other rules for these hosts give them, where nothing but these rules differs from what it was
+    /// made of. `None` where more may be another than the routes of services: it has to be made from scratch then.
+    pub(in crate::xds::generate) fn amended(
+        self: &Arc<Self>,
+        context: &PushContext,
+        class: &Class,
+        hosts: &[HostPattern],
+        (chunks, lists): (&Chunks, &RouteLists),
+    ) -> Option<Arc<Self>> {
+        let (mut places, mut changed) = (self.places.clone(), Vec::new());
+        for host in hosts {
+            // Who has which name, and which hosts there are beside services, is settled among all.
+            let hostname = host.exact().filter(|_| self.disputed.is_empty())?;
+            let Some(at) = self.place_of(hostname) else {
+                if self.shows_hosts_of_rules() {
+                    return None;
+                }
+                continue;
+            };
+            let routes = lists::of_service(context, class, self.number, hostname, lists);
+            let digest = routes.as_ref().map(|routes| routes.digest);
+            if digest != places[at].1.as_ref().map(|routes| routes.digest) {
+                changed.push(at);
+            }
+            places[at].1 = routes;
+        }
+        if changed.is_empty() {
+            return Some(Arc::clone(self));
+        }
+        changed.sort_unstable();
+        let mut amended = Self {
+            number: self.number,
+            addresses: Arc::clone(&self.addresses),
+            places,
+            ruled: Arc::clone(&self.ruled),
+            aliases: Arc::clone(&self.aliases),
+            chunks: Arc::default(),
+            starts: Box::default(),
+            runs: Arc::default(),
+            completes: self.completes,
+            domains: Arc::clone(&self.domains),
+            disputed: Box::default(),
+            settled_apart: self.settled_apart.clone(),
+            of_namespace: Arc::clone(&self.of_namespace),
+        };
+        let searched = amended.searched(context);
+        let joined = chunks.amended(&self.chunks, &amended.planned(), &changed, |one, draft| {
+            one.write(&searched, chunks, draft);
+        });
+        let ends = [self.runs.first()?, self.runs.last()?].map(Clone::clone);
+        amended.join(joined, ends);
+        Some(Arc::new(amended))
+    }
+
+    /// The fragment of a service.
+    fn place_of(&self, hostname: &Hostname) -> Option<usize> {
+        let is = |(place, _): &(u32, _)| {
+            self.addresses.services[*place as usize].0.hostname() == hostname
+        };
+        self.places.iter().position(is)
+    }
+
+    /// Whether hosts may be in it that no service is: see [`lists::beyond`].
+    fn shows_hosts_of_rules(&self) -> bool {
+        let mut services =
+            self.places.iter().map(|(place, _)| &self.addresses.services[*place as usize].0);
+        self.number == 80 || services.any(|service| service.hostname().as_str().starts_with('*'))
+    }
+
+    /// How many of its chunks are none of another's.
+    #[cfg(test)]
+    pub(in crate::xds::generate) fn made_beyond(&self, other: &Self) -> usize {
+        let is_others = |one: &Arc<_>| other.chunks.iter().any(|other| Arc::ptr_eq(one, other));
+        assert!(Arc::ptr_eq(&self.addresses, &other.addresses), "addresses are kept");
+        self.chunks.iter().filter(|one| !is_others(one)).count()
+    }
+}
