@@ -7,6 +7,7 @@ mod config;
 mod finding;
 mod injection;
 mod roots;
+mod schedule;
 mod traffic;
 
 use clap::Args;

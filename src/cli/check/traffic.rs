@@ -4,6 +4,7 @@
 //! asks whoever answers. The first step that fails is told in the words of `strait explain`.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,7 +18,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::schedule;
 use crate::cli::client::AdminClient;
+use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, clean, items, text};
 use crate::codes::{self, Code};
@@ -29,6 +32,8 @@ use crate::xds::names::OutboundName;
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// Of how many services of a cluster is asked whether they can be called.
 const SERVICES_ASKED: usize = 50;
+/// The shortest time from one round of requests to the next.
+const EVERY_MIN: Duration = Duration::from_secs(1);
 /// The most bytes of an answer that are read.
 const HEAD_MAX: usize = 4096;
 
@@ -47,8 +52,14 @@ pub(crate) struct TrafficArgs {
     #[arg(long, value_name = "ID", requires = "traffic")]
     to: Option<String>,
     /// Write what was found as JUnit's XML, too
-    #[arg(long, value_name = "FILE", requires = "traffic")]
+    #[arg(long, value_name = "FILE", requires = "traffic", conflicts_with = "every")]
     junit: Option<PathBuf>,
+    /// Ask again so often, at least 1s, until it is ended, and tell what has changed
+    #[arg(long, value_name = "DURATION", requires = "traffic")]
+    every: Option<HumanDuration>,
+    /// Where what came of it is served as metrics, at /metrics; needs --every
+    #[arg(long, value_name = "HOST:PORT", requires = "every")]
+    metrics_address: Option<SocketAddr>,
 }
 
 const RESULTS: TableLayout = TableLayout {
@@ -85,13 +96,42 @@ fn sign(ok: bool, look: &OutputStyle) -> &'static str {
     }
 }
 
-fn failed(row: &Value) -> Option<&Value> {
+pub(super) fn failed(row: &Value) -> Option<&Value> {
     items(&row["steps"]).iter().find(|step| step["ok"] == false)
 }
 
 /// Runs `strait check --traffic`. Exit code 2: some request failed.
 pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -> CommandResult {
+    if let Some(HumanDuration(every)) = args.every {
+        if every < EVERY_MIN {
+            let text = format!("--every {}: at least 1s", HumanDuration(every));
+            return Err(CommandFailure::usage(text));
+        }
+        let ask = || requests(args, client);
+        return schedule::run(every, args.metrics_address, ask).await;
+    }
+    let answer = Value::Array(requests(args, client).await?);
+    let raw = format!("{answer:#}\n");
+    let look = OutputStyle::of_stdout();
+    let mut printed = RESULTS.render(&raw, &answer, show, &look);
+    if show.output.is_for_people() {
+        printed += &told(items(&answer));
+    }
+    output::print(&printed)?;
+    if let Some(file) = &args.junit {
+        std::fs::write(file, junit(items(&answer))).map_err(|error| {
+            let text = format!("{} can't be written: {error}", file.display());
+            CommandFailure::failed(text).next("name a file in a folder of yours")
+        })?;
+    }
+    let bad = items(&answer).iter().any(|row| failed(row).is_some());
+    Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
+}
+
+/// Sends a request through each gateway of each other network; what came of each.
+async fn requests(args: &TrafficArgs, client: &AdminClient) -> Result<Vec<Value>, CommandFailure> {
     let directory = args.identity.as_deref().unwrap_or(Path::new("."));
+    // Read each time: certificates are rotated.
     let identity = mesh_client(directory, SystemTime::now())
         .map_err(|error| CommandFailure::identity("--identity: ", &error))?;
     let clusters = client.get("/debug/clusters", &[]).await?.value;
@@ -116,22 +156,7 @@ pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -
             }
         }
     }
-    let answer = Value::Array(rows);
-    let raw = format!("{answer:#}\n");
-    let look = OutputStyle::of_stdout();
-    let mut printed = RESULTS.render(&raw, &answer, show, &look);
-    if show.output.is_for_people() {
-        printed += &told(items(&answer));
-    }
-    output::print(&printed)?;
-    if let Some(file) = &args.junit {
-        std::fs::write(file, junit(items(&answer))).map_err(|error| {
-            let text = format!("{} can't be written: {error}", file.display());
-            CommandFailure::failed(text).next("name a file in a folder of yours")
-        })?;
-    }
-    let bad = items(&answer).iter().any(|row| failed(row).is_some());
-    Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
+    Ok(rows)
 }
 
 /// What failed, a paragraph each.
@@ -241,7 +266,7 @@ async fn ask(
         let address = gateway["address"].as_str().and_then(|text| text.parse().ok());
         let port = gateway["port"].as_u64().and_then(|port| u16::try_from(port).ok());
         let (Some(address), Some(port @ 1..)) = (address, port) else { continue };
-        let socket = std::net::SocketAddr::new(address, port);
+        let socket = SocketAddr::new(address, port);
         let begun = Instant::now();
         let probed = probe(identity, socket, &target).await;
         let mut row = row.clone();
@@ -270,7 +295,7 @@ struct ProbeOutcome {
 /// Dials, shakes hands, asks; to the first step that fails.
 async fn probe(
     identity: &Arc<ClientConfig>,
-    gateway: std::net::SocketAddr,
+    gateway: SocketAddr,
     target: &TrafficTarget,
 ) -> ProbeOutcome {
     let mut outcome = ProbeOutcome::default();
@@ -457,7 +482,7 @@ mod tests {
 
     /// A CA, a client's identity of it, and a gateway behind which a workload of `account` answers with `answer`.
     #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
-    async fn rig(account: &str, answer: &'static str) -> (Arc<ClientConfig>, std::net::SocketAddr) {
+    async fn rig(account: &str, answer: &'static str) -> (Arc<ClientConfig>, SocketAddr) {
         let now = SystemTime::now();
         let pem = AuthorityPem::generate(now).expect("a CA");
         let authority = Authority::new(&pem, "test", now).expect("a sound CA");

@@ -1,0 +1,280 @@
+//! `strait check --traffic --every`: the same requests again and again, told of where they come to something else, and counted.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::http::header::CONTENT_TYPE;
+use axum::routing::get;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::traffic::failed;
+use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::output::{self, clean, text};
+use crate::xds::connections::rfc3339;
+
+/// The format that Prometheus reads, of which the metrics are.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// What tells requests apart, as labels.
+const LABELS: [&str; 5] = ["from", "to", "network", "gateway", "service"];
+
+/// Asks until it is ended. A round that can't be asked, since the control plane is away for instance, is told and counted.
+pub(super) async fn run<F>(every: Duration, address: Option<SocketAddr>, ask: F) -> CommandResult
+where
+    F: AsyncFn() -> Result<Vec<Value>, CommandFailure>,
+{
+    let rounds = Arc::new(Mutex::new(Rounds::default()));
+    let serving = async {
+        match address {
+            Some(address) => serve(address, Arc::clone(&rounds)).await,
+            None => std::future::pending().await,
+        }
+    };
+    let asking = async {
+        let mut turns = interval(every);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            let round = ask().await;
+            let news = lock(&rounds).take(round, SystemTime::now());
+            output::print(&news)?;
+        }
+    };
+    // As the first process of a container it gets SIGTERM only if it asks for it.
+    let mut ended = signal(SignalKind::terminate())
+        .map_err(|error| CommandFailure::failed(format!("SIGTERM can't be waited for: {error}")))?;
+    tokio::select! {
+        outcome = asking => outcome,
+        outcome = serving => outcome,
+        _ = ended.recv() => Ok(Exit::Fine),
+    }
+}
+
+async fn serve(address: SocketAddr, rounds: Arc<Mutex<Rounds>>) -> CommandResult {
+    let failed = |error: std::io::Error| {
+        let text = format!("--metrics-address {address}: {error}");
+        CommandFailure::failed(text).next("choose an address of this machine and a free port")
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let metrics = move || {
+        let text = lock(&rounds).metrics();
+        async move { ([(CONTENT_TYPE, METRICS_TYPE)], text) }
+    };
+    axum::serve(listener, Router::new().route("/metrics", get(metrics))).await.map_err(failed)?;
+    Ok(Exit::Fine)
+}
+
+fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
+    rounds.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What came of all rounds.
+#[derive(Debug, Default)]
+struct Rounds {
+    /// By [`LABELS`]. Those that the last round had are kept.
+    requests: BTreeMap<[String; 5], RequestCounts>,
+    asked: u64,
+    failed: u64,
+    /// Why the last round could not be asked, if it could not.
+    problem: Option<String>,
+    last: Option<SystemTime>,
+}
+
+/// What came of one request, in all rounds.
+#[derive(Debug, Default)]
+struct RequestCounts {
+    /// By `ok` or the step that failed.
+    by_result: BTreeMap<String, u64>,
+    /// The step that failed last, and in which words.
+    failing: Option<(String, String)>,
+    seconds: Option<f64>,
+}
+
+impl Rounds {
+    /// Counts a round; what is to be told of it, a line each. Of the first one everything is.
+    fn take(&mut self, round: Result<Vec<Value>, CommandFailure>, now: SystemTime) -> String {
+        let mut news = String::new();
+        let mut tell = |line: String| {
+            let _ = writeln!(news, "{} {}", rfc3339(now), clean(&line));
+        };
+        let rows = match round {
+            Ok(rows) => rows,
+            Err(failure) => {
+                self.failed += 1;
+                let problem = failure.to_string();
+                let problem = problem.lines().map(str::trim).collect::<Vec<_>>().join("; ");
+                if self.problem.as_ref() != Some(&problem) {
+                    tell(problem.clone());
+                }
+                self.problem = Some(problem);
+                return news;
+            }
+        };
+        if self.problem.take().is_some() {
+            tell("asking again".to_owned());
+        }
+        self.asked += 1;
+        self.last = Some(now);
+        let mut before = std::mem::take(&mut self.requests);
+        for row in rows {
+            let key = LABELS.map(|label| text(&row[label]));
+            let [from, to, network, gateway, service] = &key;
+            let whose = format!("{from} to {to} ({network}) by {gateway} for {service}");
+            let old = before.remove(&key);
+            let was = old.as_ref().map(|old| old.failing.clone());
+            let mut counts = old.unwrap_or_default();
+            let step = |step: &Value| (text(&step["step"]), text(&step["detail"]));
+            counts.failing = failed(&row).map(step);
+            counts.seconds = row["ms"].as_f64().map(|ms| ms / 1e3);
+            let result = counts.failing.as_ref().map_or("ok", |(step, _)| step);
+            *counts.by_result.entry(result.to_owned()).or_default() += 1;
+            // Details may differ each time: a port, a time.
+            let step_of =
+                |one: &Option<(String, String)>| one.as_ref().map(|(step, _)| step.clone());
+            if was.as_ref().map(step_of) != Some(step_of(&counts.failing)) {
+                tell(match &counts.failing {
+                    Some((step, detail)) => format!("{whose}: fails at {step}: {detail}"),
+                    None => format!("{whose}: answers {}", text(&row["answer"])),
+                });
+            }
+            self.requests.insert(key, counts);
+        }
+        for [from, to, network, gateway, service] in before.into_keys() {
+            tell(format!(
+                "{from} to {to} ({network}) by {gateway} for {service}: is asked no more"
+            ));
+        }
+        news
+    }
+
+    /// In Prometheus' text format.
+    fn metrics(&self) -> String {
+        let mut out = String::new();
+        let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, String)>| {
+            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for (labels, value) in samples {
+                let _ = writeln!(out, "{name}{labels} {value}");
+            }
+        };
+        let all = || self.requests.iter();
+        let requests = all().flat_map(|(key, counts)| {
+            let by_result = counts.by_result.iter();
+            by_result.map(|(result, count)| (labels(key, Some(result)), count.to_string()))
+        });
+        family(
+            "strait_traffic_requests_total",
+            "counter",
+            "Requests through gateways of other networks, by ok or the step that failed",
+            requests.collect(),
+        );
+        let failing = all().map(|(key, counts)| {
+            (labels(key, None), u8::from(counts.failing.is_some()).to_string())
+        });
+        family("strait_traffic_failing", "gauge", "Whether the last one failed", failing.collect());
+        let seconds = all()
+            .filter_map(|(key, counts)| Some((labels(key, None), counts.seconds?.to_string())));
+        family(
+            "strait_traffic_request_seconds",
+            "gauge",
+            "How long the last one took",
+            seconds.collect(),
+        );
+        let rounds = [("asked", self.asked), ("failed", self.failed)];
+        let rounds =
+            rounds.map(|(result, count)| (format!("{{result=\"{result}\"}}"), count.to_string()));
+        let help = "Rounds of requests, and those that could not be asked";
+        family("strait_traffic_rounds_total", "counter", help, rounds.into());
+        let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let last = self.last.map(|at| (String::new(), since(at).as_secs_f64().to_string()));
+        let help = "When requests were sent last";
+        family(
+            "strait_traffic_last_round_timestamp_seconds",
+            "gauge",
+            help,
+            last.into_iter().collect(),
+        );
+        out
+    }
+}
+
+/// Labels in braces. (Prometheus' text format: backslash, quote and line feed are escaped.)
+fn labels(values: &[String; 5], result: Option<&String>) -> String {
+    let named = LABELS.into_iter().zip(values).chain(result.map(|result| ("result", result)));
+    let one = |(name, value): (&str, &String)| {
+        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        format!("{name}=\"{value}\"")
+    };
+    format!("{{{}}}", named.map(one).collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(gateway: &str, fails_at: Option<&str>) -> Value {
+        let steps = match fails_at {
+            Some(step) => json!([{ "step": step, "ok": false, "detail": "refused\nhere" }]),
+            None => json!([{ "step": "answer", "ok": true, "detail": "200" }]),
+        };
+        json!({ "from": "east", "to": "we\"st", "network": "n2", "gateway": gateway, "service": "web.shop:80",
+            "answer": "200", "ms": 12.5, "steps": steps })
+    }
+
+    #[test]
+    fn what_changes_is_told_and_everything_is_counted() {
+        let mut rounds = Rounds::default();
+        let mut take = |round| {
+            let told = rounds.take(round, SystemTime::UNIX_EPOCH);
+            let told = told.lines().map(|line| line.split_once(' ').expect("a time").1.to_owned());
+            (told.collect::<Vec<_>>(), rounds.metrics())
+        };
+        let one = "east to we\"st (n2) by 10.0.0.1:15443 for web.shop:80";
+        let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
+        assert_eq!(told, [format!("{one}: answers 200")]);
+        let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
+        assert!(told.is_empty(), "it is as before: {told:?}");
+        let (told, metrics) = take(Ok(vec![row("10.0.0.1:15443", Some("gateway"))]));
+        assert_eq!(told.len(), 1);
+        assert!(told[0].starts_with(&format!("{one}: fails at gateway: refused")), "{told:?}");
+        let labels = r#"from="east",to="we\"st",network="n2",gateway="10.0.0.1:15443",service="web.shop:80""#;
+        for line in [
+            format!("strait_traffic_requests_total{{{labels},result=\"ok\"}} 2"),
+            format!("strait_traffic_requests_total{{{labels},result=\"gateway\"}} 1"),
+            format!("strait_traffic_failing{{{labels}}} 1"),
+            format!("strait_traffic_request_seconds{{{labels}}} 0.0125"),
+            "strait_traffic_rounds_total{result=\"asked\"} 3".to_owned(),
+        ] {
+            assert!(metrics.lines().any(|one| one == line), "{line} is not in\n{metrics}");
+        }
+
+        let away = || Err(CommandFailure::failed("nobody listens").next("strait serve"));
+        let (told, _) = take(away());
+        assert_eq!(told, ["error: nobody listens; next: strait serve"]);
+        let (told, metrics) = take(away());
+        assert!(told.is_empty(), "{told:?}");
+        assert!(metrics.contains("strait_traffic_rounds_total{result=\"failed\"} 2"), "{metrics}");
+        assert!(
+            metrics.contains(&format!("strait_traffic_failing{{{labels}}} 1")),
+            "what was found stays"
+        );
+        let (told, metrics) = take(Ok(vec![row("10.0.0.2:15443", None)]));
+        let other = one.replace("0.1:", "0.2:");
+        assert_eq!(
+            told,
+            [
+                "asking again".to_owned(),
+                format!("{other}: answers 200"),
+                format!("{one}: is asked no more")
+            ]
+        );
+        assert!(!metrics.contains("10.0.0.1:15443"), "{metrics}");
+    }
+}
