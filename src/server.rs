@@ -41,6 +41,7 @@ use crate::config::{ListenAddress, ServeArgs};
 use crate::history::HistoryRecorder;
 use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, AuthorityFrom, Serving, rotation};
+use crate::jwks;
 use crate::policy::{self, PolicyError};
 use crate::task::Supervisor;
 use crate::timeline::{self, Timeline, TimelineFile};
@@ -178,6 +179,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         admin_token(args, state_path.as_deref())?;
     let source = ConfigOrigin::of(args, &tasks).await?;
     let policy = policy(args, &tasks)?;
+    if let Some(path) = &args.jwks_roots {
+        let checked = jwks::check_roots(path);
+        checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
+    }
     let (named_roots, named) = watch::channel(Arc::default());
     let identity = identity(args, state_path.as_deref(), &source, named, &tasks).await?;
     let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;

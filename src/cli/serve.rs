@@ -64,6 +64,7 @@ fn failure(error: &ServeError) -> CommandFailure {
             OwnClusterError::Nowhere(_) | OwnClusterError::Missing(_) | OwnClusterError::Context(_),
         ) => Exit::Usage,
         ServeError::ConfigDir { source, .. }
+        | ServeError::JwksRoots { source, .. }
         | ServeError::Token(TokenError::File { source, .. })
             if absent(source) =>
         {

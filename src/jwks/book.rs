@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use super::client::FetchedSet;
-use super::kept::RememberedKeys;
+use super::kept::{GoodKeys, RememberedKeys};
 use super::schedule;
 use crate::access::{FetchedKeys, KeyPlace, KeyState, WantedKeys};
 use crate::model::Namespace;
@@ -27,9 +27,6 @@ pub(super) struct KeyBook {
     beyond: BTreeMap<KeyPlace, Option<GoodKeys>>,
 }
 
-/// Keys that made sense, and when they came.
-type GoodKeys = (Arc<str>, SystemTime);
-
 /// One place.
 #[derive(Debug)]
 pub(super) struct KeyEntry {
@@ -37,7 +34,7 @@ pub(super) struct KeyEntry {
     /// When to ask; `None` while it is being asked.
     due: Option<Instant>,
     failures: u32,
-    /// The last keys that made sense, and when they came.
+    /// The last keys that made sense.
     pub(super) good: Option<GoodKeys>,
     /// Why the last try failed.
     pub(super) trouble: Option<String>,
@@ -176,7 +173,7 @@ impl KeyBook {
             Ok(set) => {
                 entry.failures = 0;
                 entry.trouble = None;
-                entry.good = Some((set.keys, time));
+                entry.good = Some(GoodKeys { keys: set.keys, at: time, from: set.from });
                 schedule::after_success(set.max_age, random)
             }
             Err(fact) => {
@@ -201,7 +198,7 @@ impl KeyBook {
     /// What policies are made with.
     pub(super) fn fetched(&self) -> FetchedKeys {
         let known = self.entries.iter().map(|(place, entry)| {
-            let keys = entry.good.as_ref().map(|(keys, _)| Arc::clone(keys));
+            let keys = entry.good.as_ref().map(|good| Arc::clone(&good.keys));
             (place.clone(), KeyState { keys, trouble: entry.trouble.clone() })
         });
         let beyond = self.beyond.iter().map(|(place, good)| {
@@ -209,7 +206,7 @@ impl KeyBook {
                 "more than {PLACES_MAX} places of keys are named, the most of them by policies of few namespaces, and this is \
                  not asked"
             );
-            let keys = good.as_ref().map(|(keys, _)| Arc::clone(keys));
+            let keys = good.as_ref().map(|good| Arc::clone(&good.keys));
             (place.clone(), KeyState { keys, trouble: Some(trouble) })
         });
         known.chain(beyond).collect()
@@ -234,8 +231,13 @@ mod tests {
         names.iter().map(wanted).collect()
     }
 
+    /// Those that an earlier process has kept.
+    fn old_keys() -> GoodKeys {
+        GoodKeys { keys: "old".into(), at: SystemTime::UNIX_EPOCH, from: [].into() }
+    }
+
     fn set(keys: &str) -> Result<FetchedSet, String> {
-        Ok(FetchedSet { keys: keys.into(), max_age: None })
+        Ok(FetchedSet { keys: keys.into(), max_age: None, from: [].into() })
     }
 
     struct Hours {
@@ -329,7 +331,7 @@ mod tests {
         let mut names: Vec<_> = many.iter().map(String::as_str).collect();
         names.extend(["z/1", "z/2"]);
         let (mut book, now) = (KeyBook::default(), Instant::now());
-        let kept = |name: &str| (place(name), (Arc::from("old"), SystemTime::UNIX_EPOCH));
+        let kept = |name: &str| (place(name), old_keys());
         // After a restart, with keys of the last that a tenant names, and of one of another's.
         let last = names[2 * PLACES_MAX - 1];
         let remembered = [kept("z/2"), kept(last), kept("a/0400")].into();
@@ -352,7 +354,7 @@ mod tests {
     #[test]
     fn what_is_remembered_counts_until_it_was_asked() {
         let mut book = KeyBook::default();
-        let remembered = [(place("a"), ("old".into(), SystemTime::UNIX_EPOCH))].into();
+        let remembered = [(place("a"), old_keys())].into();
         book.want(&wanted(&["a"]), &remembered, Instant::now());
         assert_eq!(book.fetched()[&place("a")].keys.as_deref(), Some("old"));
         assert!(!book.is_tried());

@@ -1,7 +1,7 @@
 //! Asks for keys: one request, few redirects, everything bounded.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,6 +110,8 @@ pub(super) struct FetchedSet {
     pub(super) keys: Arc<str>,
     /// How long they are fresh, as the server says.
     pub(super) max_age: Option<Duration>,
+    /// The addresses that were dialled for them.
+    pub(super) from: Arc<[IpAddr]>,
 }
 
 /// Fetches keys.
@@ -139,26 +141,31 @@ impl KeyClient {
     }
 
     async fn fetched(&self, place: &KeyPlace) -> Result<FetchedSet, KeyFetchError> {
+        let mut from = Vec::new();
         let target = match place {
             KeyPlace::Uri(uri) => (read(uri)?, true),
-            KeyPlace::Issuer(issuer) => self.discovered(issuer).await?,
+            KeyPlace::Issuer(issuer) => self.discovered(issuer, &mut from).await?,
         };
-        let answer = self.get(target).await?;
+        let answer = self.get(target, &mut from).await?;
         let text = String::from_utf8(answer.text);
         let text = text.map_err(|_| KeyFetchError::Answer("is no text".to_owned()))?;
         // Many keys on curves take their time, which nothing else waits for.
         let keys = tokio::task::spawn_blocking(move || verifying_keys(&text)).await;
         let keys = keys.unwrap_or_else(|error| Err(format!("can't be read: {error}")));
         let keys = keys.map_err(KeyFetchError::Answer)?;
-        Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age })
+        Ok(FetchedSet { keys: keys.into(), max_age: answer.max_age, from: from.into() })
     }
 
     /// Where an issuer says that its keys are, and whether that is the host and port that the policy itself writes.
-    async fn discovered(&self, issuer: &str) -> Result<(KeyTarget, bool), KeyFetchError> {
+    async fn discovered(
+        &self,
+        issuer: &str,
+        from: &mut Vec<IpAddr>,
+    ) -> Result<(KeyTarget, bool), KeyFetchError> {
         let at = read(&discovery(issuer))?;
         let (is_tls, own) = (at.is_tls, (at.host.clone(), at.port));
         let wrong = |fact: String| KeyFetchError::Answer(fact);
-        let answer = self.get((at, true)).await?;
+        let answer = self.get((at, true), from).await?;
         let found: Value = serde_json::from_slice(&answer.text)
             .map_err(|error| wrong(format!("is no JSON: {error}")))?;
         // Whose keys they are is what this is about (4.3).
@@ -177,13 +184,17 @@ impl KeyClient {
         Ok((target, is_own))
     }
 
-    /// What is answered there; `is_own` is whether the policy itself writes the host and port.
+    /// What is answered there; `is_own` is whether the policy itself writes the host and port. What is dialled for it is
+    /// added to `dialled`.
     async fn get(
         &self,
         (mut target, mut is_own): (KeyTarget, bool),
+        dialled: &mut Vec<IpAddr>,
     ) -> Result<GuardedAnswer, KeyFetchError> {
         for _ in 0..=REDIRECTS_MAX {
             let stream = self.dialled(&target, is_own).await?;
+            let peer = stream.peer_addr().map_err(|source| reach(&target.host, source))?;
+            dialled.push(peer.ip());
             let exchanged = if target.is_tls {
                 let name = ServerName::try_from(target.host.clone()).map_err(|_| {
                     KeyFetchError::Place {
@@ -262,6 +273,28 @@ impl KeyClient {
 /// Where an issuer is asked where its keys are.
 pub(super) fn discovery(issuer: &str) -> String {
     format!("{}{DISCOVERY}", issuer.trim_end_matches('/'))
+}
+
+/// Looks whether the file of further roots can be read and holds any.
+///
+/// # Errors
+/// What the system says, or what is wrong with it.
+pub fn check_roots(file: &Path) -> std::io::Result<()> {
+    let invalid = |fact: String| std::io::Error::new(std::io::ErrorKind::InvalidData, fact);
+    let text = std::fs::read(file)?;
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in CertificateDer::pem_slice_iter(&text).enumerate() {
+        let number = at + 1;
+        let certificate = certificate
+            .map_err(|error| invalid(format!("certificate {number} is no PEM: {error}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| invalid(format!("certificate {number} can't be a root: {error}")))?;
+    }
+    match roots.is_empty() {
+        true => Err(invalid("it holds no certificate in PEM".to_owned())),
+        false => Ok(()),
+    }
 }
 
 fn system_roots() -> Option<PathBuf> {

@@ -46,6 +46,13 @@ pub async fn run(mut inputs: FetcherInputs) {
         }
         None => RememberedKeys::new(),
     };
+    remembered.retain(|place, good| match good.check(&inputs.client.rules) {
+        Ok(()) => true,
+        Err(fault) => {
+            warn!(%place, %fault, "keys of tokens that were kept in the state directory are not used");
+            false
+        }
+    });
     let mut book = KeyBook::default();
     let mut lines = BTreeMap::<KeyPlace, SourceFacts>::new();
     let mut asked = FuturesUnordered::new();
@@ -109,7 +116,10 @@ impl FetcherInputs {
     async fn keep(&self, book: &KeyBook, remembered: &mut RememberedKeys) {
         let now = book.good();
         let keys = |all: &RememberedKeys| -> Vec<_> {
-            all.iter().map(|(place, (keys, _))| (place.clone(), Arc::clone(keys))).collect()
+            let keys = all.iter().map(|(place, good)| {
+                (place.clone(), Arc::clone(&good.keys), Arc::clone(&good.from))
+            });
+            keys.collect()
         };
         let differs = keys(&now) != keys(remembered);
         *remembered = now;
@@ -138,9 +148,9 @@ fn facts(place: &KeyPlace, entry: &KeyEntry, before: Option<&SourceFacts>) -> So
     let mut facts = before.cloned().unwrap_or_else(|| SourceFacts::starting("jwks", address()));
     // Nobody waits for it longer than the feed does.
     facts.synced = true;
-    if let Some((keys, at)) = &entry.good {
-        facts.last_contact = Some(*at);
-        facts.objects = keys.matches("\"kty\"").count();
+    if let Some(good) = &entry.good {
+        facts.last_contact = Some(good.at);
+        facts.objects = good.keys.matches("\"kty\"").count();
     }
     match (&entry.trouble, &mut facts.trouble) {
         (None, trouble) => *trouble = None,

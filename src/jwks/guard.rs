@@ -60,12 +60,16 @@ impl DialRules {
         if leads_to_metadata(address) {
             return Err(AddressFault::Metadata);
         }
+        self.denial(address).map_or(Ok(()), Err)
+    }
+
+    /// What an operator says against an address.
+    pub(super) fn denial(&self, address: IpAddr) -> Option<AddressFault> {
         // An IPv4 address is the same within an IPv6 one.
         let plain = address.to_canonical();
-        match self.denied.iter().find(|range| range.contains(&plain) || range.contains(&address)) {
-            Some(range) => Err(AddressFault::Denied(*range)),
-            None => Ok(()),
-        }
+        let mut denied = self.denied.iter();
+        let range = denied.find(|range| range.contains(&plain) || range.contains(&address))?;
+        Some(AddressFault::Denied(*range))
     }
 }
 

@@ -14,6 +14,6 @@ mod schedule;
 #[cfg(test)]
 mod tests;
 
-pub use self::client::{KeyClient, KeyFetchError};
+pub use self::client::{KeyClient, KeyFetchError, check_roots};
 pub use self::fetcher::{FetcherInputs, run};
 pub use self::guard::DialRules;

@@ -296,8 +296,17 @@ async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
     first.abort();
     // The next process asks and gets nonsense, and has what was good.
     let (told_by, mut seen) = watch::channel(Default::default());
-    let second = tokio::spawn(run(FetcherInputs { told: told_by, ..inputs }));
+    let second = tokio::spawn(run(FetcherInputs { told: told_by, ..inputs.clone() }));
     let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
     assert_eq!(state[&place].keys.as_deref(), Some(&*set("1")));
     second.abort();
+    // Where an operator denies that address meanwhile, the next neither dials it nor uses what came from it.
+    let (told_by, mut seen) = watch::channel(Default::default());
+    let denied = vec!["127.0.0.0/8".parse().expect("a range")];
+    let client = KeyClient { rules: DialRules { loopback: true, denied }, roots: None };
+    let inputs = FetcherInputs { told: told_by, client: Arc::new(client), ..inputs };
+    let third = tokio::spawn(run(inputs));
+    let state = told(&mut seen, |all| all[&place].trouble.is_some()).await;
+    assert_eq!(state[&place].keys, None);
+    third.abort();
 }

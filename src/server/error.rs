@@ -64,6 +64,17 @@ pub enum ServeError {
     /// The policy can't be used.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The roots by which issuers of tokens are known can't be used.
+    #[error(
+        "--jwks-roots {}: {source}; name a file of certificates in PEM, or leave the flag away",
+        path.display()
+    )]
+    JwksRoots {
+        /// The path.
+        path: PathBuf,
+        /// What the system says, or what is wrong with it.
+        source: io::Error,
+    },
     /// There is no admin token.
     #[error(transparent)]
     Token(#[from] TokenError),
