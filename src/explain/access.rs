@@ -299,13 +299,13 @@ pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
 }
 
 /// The older policy for a whole namespace that counts in place of this one.
-fn older<'a>(context: &'a PushContext, name: &PolicyName) -> Option<&'a PolicyName> {
+fn older(context: &PushContext, name: &PolicyName) -> Option<PolicyName> {
     let access = &context.access;
     let winner = access.whole_peer(&name.object.namespace)?;
     let own = access.report(name)?;
     let is_whole = name.kind == PolicyKind::Peer && own.selector == Some(PolicySelector::All);
-    (is_whole && *winner != name.object)
-        .then(|| access.reports().map(|(one, _)| one).find(|one| one.object == *winner))?
+    let older = PolicyName { kind: PolicyKind::Peer, object: winner.clone() };
+    (is_whole && older != *name).then_some(older)
 }
 
 /// Whether any workload that is known is one for which a policy is.
