@@ -10,6 +10,7 @@
 //! more than what it said before (docs/decisions/0039-access.md).
 
 mod authorization;
+mod concerned;
 mod enforce;
 mod evaluate;
 mod fetched;
@@ -34,6 +35,7 @@ mod trust;
 pub use self::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
 };
+pub use self::concerned::{ConcernedWorkloads, WorkloadSelection};
 pub use self::enforce::{ActionRules, EnforcedRules, ProviderReach, ReachableProviders, enforced};
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
 pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};

@@ -247,7 +247,7 @@ impl AccessPolicies {
     }
 }
 
-fn differing<'a, K: Ord + Clone, V: PartialEq>(
+pub(super) fn differing<'a, K: Ord + Clone, V: PartialEq>(
     before: &'a OrdMap<K, V>,
     now: &'a OrdMap<K, V>,
 ) -> impl Iterator<Item = K> + use<'a, K, V> {

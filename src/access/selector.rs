@@ -12,7 +12,7 @@ use crate::codes;
 use crate::model::{Labels, Namespace, labels_match};
 
 /// The label by which a pod says which Gateway of the Gateway API it is of. (Istio, `gateway-name`.)
-const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
+pub(super) const GATEWAY_NAME: &str = "gateway.networking.k8s.io/gateway-name";
 const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// The workloads of its namespace that a policy is for; of a policy in the root namespace, of the mesh.

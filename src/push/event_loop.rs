@@ -19,7 +19,7 @@ use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
-use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
+use super::scope::Sight;
 use super::view_class::unaffected_views;
 use crate::access::AccessPolicies;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
@@ -718,34 +718,9 @@ fn publish(
     publish_names(outputs, &context.networks);
     let before = outputs.context.borrow().clone();
     let words = effect(before.as_deref(), &context, &changes);
-    if let Some(before) = &before
-        && !is_looked_at([before, &context], &changes.services())
-    {
-        changes.deps.insert(Dep::Mesh);
-    }
-    if let Some(before) = &before
-        && !changes.is_everything()
-        && changes.is_of_services()
-    {
+    if let Some(before) = &before {
         // Before it is published: streams that are notified find cached whatever has not changed.
-        let hosts = around([before, &context], &changes.services());
-        let stands = outputs.interest.stands();
-        let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
-        let mut seen = outputs.sight.seen(before, &context, &hosts, &places);
-        if changes.may_move() {
-            for (seen, place) in seen.iter_mut().zip(&places) {
-                if place.moved([before, &context]) {
-                    *seen = Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
-                }
-            }
-        }
-        changes.set_seen(stands, seen);
-    }
-    if let Some(before) = &before
-        && changes.is_of_access()
-    {
-        let same = |(_, stand): &(u32, Arc<Stand>)| same_access([before, &context], stand);
-        changes.same_access = outputs.interest.stands().into_iter().filter(same).collect();
+        changes.look([before, &context], &outputs.interest, &*outputs.sight);
     }
     // The context first: a stream that is woken must find what it was woken for.
     outputs.context.send_replace(Some(Arc::clone(&context)));

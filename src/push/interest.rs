@@ -11,11 +11,13 @@ use std::task::Poll;
 use std::time::Instant;
 
 use futures::task::AtomicWaker;
-use prost::encoding::{decode_varint, encode_varint};
 
+use super::numbers::{Numbered, SortedNumbers, insert, remove};
 use super::scope::{SeenChanges, Stand, Wildcards};
 use super::view::ViewKey;
-use crate::model::{ClusterId, Hostname, Namespace, WorkloadKey};
+use super::workload_index::StreamsByWorkload;
+use crate::access::ConcernedWorkloads;
+use crate::model::{ClusterId, Hostname, Labels, Namespace, WorkloadKey};
 use crate::timeline::{Delivery, Receipt};
 
 /// How many changes that a stream has yet to look at are followed until its proxy has answered; of older ones nobody
@@ -96,7 +98,10 @@ pub struct Changes {
     pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
     /// What streams see of the rest, by their numbers; who is not among them hears of all of it.
     pub seen: Vec<SeenBy>,
-    /// Streams for which access policies say the same as before, by their numbers, from where they stand.
+    /// The workloads for which access policies may say otherwise than before; `None` where that is not known, and it may
+    /// be any.
+    pub concerned: Option<ConcernedWorkloads>,
+    /// Of the streams of these workloads those for which they say the same, by their numbers, from where they stand.
     pub same_access: Vec<(u32, Arc<Stand>)>,
     /// When the first event of it was taken.
     pub since: Option<Instant>,
@@ -149,7 +154,15 @@ impl Changes {
     /// Whether it is for [`super::scope::Sight`] to say who sees it.
     pub fn is_of_services(&self) -> bool {
         let is = |dep: &Dep| {
-            !matches!(dep, Dep::Endpoints(_) | Dep::Workload(..) | Dep::Networks | Dep::Mesh)
+            !matches!(
+                dep,
+                Dep::Endpoints(_)
+                    | Dep::Workload(..)
+                    | Dep::Networks
+                    | Dep::Mesh
+                    // Whom they concern follows from the policies themselves.
+                    | Dep::Access(_)
+            )
         };
         self.deps.iter().any(is)
     }
@@ -211,6 +224,7 @@ struct InterestTable {
     by_name: HashMap<Arc<str>, u32>,
     by_hostname: HashMap<Hostname, Vec<u32>>,
     workloads: BTreeMap<(ClusterId, WorkloadKey), Vec<u32>>,
+    by_workload: StreamsByWorkload,
     /// How many times streams were woken: each time another one is the first.
     turn: usize,
 }
@@ -293,6 +307,7 @@ impl Interest {
             routes: Vec::new(),
         };
         let stream = table.streams.enter(listener);
+        table.by_workload.enter(stream);
         if let Some(workload) = &workload {
             insert(table.workloads.entry(workload.clone()).or_default(), stream);
         }
@@ -332,14 +347,15 @@ impl Interest {
             marked.extend(told.map(|(stream, _)| stream));
         }
         if changes.is_of_access() && !changes.is_everything() {
-            let told = table.streams.iter().filter(|(stream, listener)| {
+            let told = table.concerned(changes.concerned.as_ref()).into_iter().filter(|stream| {
+                let Some(listener) = table.streams.get(*stream) else { return false };
                 let stand = listener.stand.as_ref();
                 let proxy = stand.map(|stand| &*stand.proxy);
                 let guarded = SeenChanges::of_access(proxy, &listener.routes);
                 !changes.has_same_access(*stream, stand)
                     && listener.pending.add(listener, Some(&guarded))
             });
-            marked.extend(told.map(|(stream, _)| stream));
+            marked.extend(told);
         }
         let of_services = changes.services();
         let of_services = of_services
@@ -418,10 +434,17 @@ impl Interest {
         table.streams.iter().filter_map(of).collect()
     }
 
+    /// The same of the streams of certain workloads, and maybe of others.
+    pub fn stands_of(&self, workloads: &ConcernedWorkloads) -> Vec<(u32, Arc<Stand>)> {
+        let table = lock(&self.table);
+        let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
+        table.by_workload.concerned(workloads).into_iter().filter_map(of).collect()
+    }
+
     /// Where the streams that watch names of `host` stand; left out is where they watch fewer than `least`.
     pub fn view_classes(&self, host: &Hostname, least: usize) -> Vec<Arc<ViewKey>> {
         let table = lock(&self.table);
-        let mut counts = vec![0_usize; table.view_classes.values.len()];
+        let mut counts = vec![0_usize; table.view_classes.room()];
         for name in table.by_hostname.get(host).into_iter().flatten() {
             for stream in table.names.get(*name).iter().flat_map(|watched| &watched.streams) {
                 let view_class =
@@ -441,10 +464,12 @@ impl Interest {
 }
 
 impl Subscription {
-    /// Says where the stream stands from now on, with all that can matter of its proxy, and whether that is new. It
-    /// hears of what is seen from there; what changed before this, and differs only there, it may not have heard of.
-    pub fn stand(&self, stand: Stand, view: ViewKey) -> bool {
+    /// Says where the stream stands from now on, with all that can matter of its proxy, and whether that is new; with the
+    /// labels of its workload where these are known. It hears of what is seen from there; what changed before this, and
+    /// differs only there, it may not have heard of.
+    pub fn stand(&self, stand: Stand, view: ViewKey, labels: Option<&Labels>) -> bool {
         let mut table = lock(&self.interest.table);
+        table.by_workload.place(self.stream, stand.proxy.namespace(), labels);
         let is_new = table.stand(self.stream, Some(view));
         let Some(listener) = table.streams.get_mut(self.stream) else { return is_new };
         if listener.stand.as_deref() == Some(&stand) {
@@ -553,6 +578,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let mut table = lock(&self.interest.table);
         table.stand(self.stream, None);
+        table.by_workload.leave(self.stream);
         table.streams.leave(self.stream);
         for name in self.names.iter() {
             table.forget_name(name, self.stream);
@@ -598,6 +624,14 @@ impl PendingChanges {
 }
 
 impl InterestTable {
+    /// The streams of certain workloads, and maybe others; all where it is not known which these are.
+    fn concerned(&self, workloads: Option<&ConcernedWorkloads>) -> Vec<u32> {
+        match workloads {
+            Some(workloads) => self.by_workload.concerned(workloads),
+            None => self.streams.iter().map(|(stream, _)| stream).collect(),
+        }
+    }
+
     /// Notes where `stream` stands, and whether that is new.
     fn stand(&mut self, stream: u32, view: Option<ViewKey>) -> bool {
         let Some(listener) = self.streams.get_mut(stream) else { return false };
@@ -676,94 +710,6 @@ impl InterestTable {
                     self.by_hostname.remove(&gone.hostname);
                 }
             }
-        }
-    }
-}
-
-/// Sorted numbers, by how much each is more than the one before it, as varints of protobuf. Of who watches all
-/// names each takes a byte.
-#[derive(Debug, Default)]
-struct SortedNumbers(Box<[u8]>);
-
-impl SortedNumbers {
-    fn iter(&self) -> impl Iterator<Item = u32> {
-        let (mut bytes, mut number) = (&*self.0, 0);
-        std::iter::from_fn(move || {
-            // It fails at the end.
-            number += u32::try_from(decode_varint(&mut bytes).ok()?).ok()?;
-            Some(number)
-        })
-    }
-}
-
-impl FromIterator<u32> for SortedNumbers {
-    /// Of numbers that are sorted.
-    fn from_iter<I: IntoIterator<Item = u32>>(sorted: I) -> Self {
-        let (mut bytes, mut before) = (Vec::new(), 0);
-        for number in sorted {
-            let more = number - std::mem::replace(&mut before, number);
-            encode_varint(more.into(), &mut bytes);
-        }
-        Self(bytes.into())
-    }
-}
-
-/// Values by number.
-#[derive(Debug)]
-struct Numbered<T> {
-    values: Vec<Option<T>>,
-    free: Vec<u32>,
-}
-
-impl<T> Default for Numbered<T> {
-    fn default() -> Self {
-        Self { values: Vec::new(), free: Vec::new() }
-    }
-}
-
-impl<T> Numbered<T> {
-    fn enter(&mut self, value: T) -> u32 {
-        if let Some(number) = self.free.pop()
-            && let Some(slot) = self.values.get_mut(number as usize)
-        {
-            *slot = Some(value);
-            return number;
-        }
-        self.values.push(Some(value));
-        u32::try_from(self.values.len() - 1).expect("memory ends before there are 2^32")
-    }
-
-    fn leave(&mut self, number: u32) -> Option<T> {
-        let value = self.values.get_mut(number as usize)?.take()?;
-        self.free.push(number);
-        Some(value)
-    }
-
-    fn get(&self, number: u32) -> Option<&T> {
-        self.values.get(number as usize)?.as_ref()
-    }
-
-    fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        self.values.get_mut(number as usize)?.as_mut()
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.values).filter_map(|(number, value)| Some((number, value.as_ref()?)))
-    }
-}
-
-fn insert(sorted: &mut Vec<u32>, number: u32) {
-    if let Err(place) = sorted.binary_search(&number) {
-        sorted.insert(place, number);
-    }
-}
-
-fn remove(sorted: &mut Vec<u32>, number: u32) {
-    if let Ok(place) = sorted.binary_search(&number) {
-        sorted.remove(place);
-        // Who went in a crowd left room for one.
-        if sorted.capacity() > 16 && sorted.len() < sorted.capacity() / 2 {
-            sorted.shrink_to(sorted.len() + sorted.len() / 8);
         }
     }
 }

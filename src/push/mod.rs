@@ -4,6 +4,7 @@
 mod access_state;
 pub mod addresses;
 mod assignment;
+pub mod audience;
 pub mod authorizers;
 pub mod context;
 mod debounce;
@@ -15,6 +16,7 @@ mod joins;
 mod locality_priority;
 mod locality_rule;
 mod loop_counters;
+mod numbers;
 pub mod proxy;
 mod reason;
 pub mod scope;
@@ -26,6 +28,7 @@ pub mod view;
 mod view_class;
 mod view_key;
 mod weights;
+mod workload_index;
 
 #[cfg(test)]
 mod tests;

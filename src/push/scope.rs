@@ -42,6 +42,8 @@ impl Stand {
             || before.selection(proxy) != now.selection(proxy)
             || !now.traffic.sidecars.same_in(&before.traffic.sidecars, proxy.namespace())
             || before.machine_of(proxy) != now.machine_of(proxy)
+            // Another machine at its address takes that away.
+            || before.known_labels(proxy) != now.known_labels(proxy)
     }
 }
 

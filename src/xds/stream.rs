@@ -142,7 +142,8 @@ impl AdmittedStream {
     fn stand(&self, context: &Arc<PushContext>, cache: &Cache) {
         let (network, whereabouts) = self.entry.connection().place();
         let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
-        self.subscription.stand(stand, self.picture(context, cache).view_class());
+        let labels = context.known_labels(&self.proxy);
+        self.subscription.stand(stand, self.picture(context, cache).view_class(), labels);
     }
 
     /// Charges for what it watches otherwise than before.

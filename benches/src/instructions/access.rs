@@ -10,7 +10,7 @@ use strait::model::{Collection, NetworkId, Proxy};
 use strait::push::PushContext;
 use strait::push::event_loop::MeshEvent;
 use strait::push::interest::Interest;
-use strait::push::scope::{Sight, Stand, Wildcards, around, same_access};
+use strait::push::scope::{Stand, Wildcards};
 use strait::push::view::{Role, ViewKey};
 use strait::xds::generate::{Cache, ProxyConfig};
 use strait::xds::node;
@@ -79,8 +79,9 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
         subscription.watch_lists(Wildcards::ALL);
         let view = ViewKey::of(&proxy, NetworkId::default(), Role::Client);
         let whereabouts = before.whereabouts(&proxy);
+        let labels = before.known_labels(&proxy).cloned();
         let stand = Stand { proxy: Arc::new(proxy), network: NetworkId::default(), whereabouts };
-        subscription.stand(stand, view);
+        subscription.stand(stand, view, labels.as_ref());
         subscriptions.push(subscription);
     }
     let cache = Cache::default();
@@ -92,13 +93,7 @@ pub(crate) fn edit_for_10_of_1000() -> Case {
             let change = index.apply(&settings(), &objects).expect("a change");
             mesh.apply(MeshEvent::Access(change.policies, change.causes));
             let (now, mut changes) = mesh.next_version().expect("a version");
-            let stands = interest.stands();
-            let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
-            let hosts = around([&before, &now], &changes.services());
-            let seen = cache.seen(&before, &now, &hosts, &places);
-            let same = |(_, stand): &&(u32, Arc<Stand>)| same_access([&before, &now], stand);
-            changes.same_access = stands.iter().filter(same).cloned().collect();
-            changes.set_seen(stands, seen);
+            changes.look([&before, &now], &interest, &cache);
             assert_eq!(black_box(interest.mark(&changes)), PODS);
             before = now;
         }

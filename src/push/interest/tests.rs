@@ -25,16 +25,6 @@ fn endpoints_of(names: &[&str]) -> Changes {
 }
 
 #[test]
-fn numbers_come_out_as_they_went_in() {
-    for numbers in [vec![], vec![0], vec![0, 1, 127, 128, 16_383, 16_384, u32::MAX], vec![u32::MAX]]
-    {
-        let kept: SortedNumbers = numbers.iter().copied().collect();
-        assert_eq!(kept.iter().collect::<Vec<_>>(), numbers);
-    }
-    assert_eq!((0..1000).collect::<SortedNumbers>().0.len(), 1000);
-}
-
-#[test]
 fn only_streams_that_watch_a_host_hear_of_it() {
     let interest = Arc::new(Interest::default());
     let mut a = interest.subscribe(None);
@@ -71,7 +61,7 @@ fn a_definition_reaches_all_of_whom_nothing_is_known_and_a_workload_its_own_prox
 fn stand(subscription: &Subscription, network: &str) -> bool {
     let proxy = Arc::new(sidecar("web.ns", "east"));
     let whereabouts = Whereabouts::default();
-    subscription.stand(Stand { proxy, network: network.into(), whereabouts }, view(network))
+    subscription.stand(Stand { proxy, network: network.into(), whereabouts }, view(network), None)
 }
 
 fn view(network: &str) -> ViewKey {
@@ -127,6 +117,7 @@ fn a_stream_that_ended_leaves_nothing_behind() {
     assert_eq!(table.streams.iter().count() + table.names.iter().count(), 0);
     assert_eq!(table.view_classes.iter().count() + table.by_view.len(), 0);
     assert!(table.by_name.is_empty() && table.by_hostname.is_empty() && table.workloads.is_empty());
+    assert!(table.by_workload.is_empty());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What entries and clusters have of each other, as both change.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -7,6 +9,8 @@ use crate::fixtures::{sidecar, workload};
 use crate::model::{ClusterFacts, ClusterId, EndpointRef, Hostname, NetworkId, WorkloadKey};
 use crate::push::Whereabouts;
 use crate::push::context::FixedSettings;
+use crate::push::interest::Interest;
+use crate::push::scope::{SeenChanges, Sight, Stand};
 use crate::registry::service_entry::EntryIndex;
 use crate::registry::{Contents, Epoch, ShardKey};
 
@@ -214,4 +218,43 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
     };
     assert_eq!(at(saying("new.ns", "node-a")), there);
     assert_eq!(at(saying("web-0.ns", "node-b")), there);
+}
+
+/// Sees no difference anywhere.
+struct Blind;
+
+impl Sight for Blind {
+    fn seen(
+        &self,
+        _: &Arc<PushContext>,
+        _: &Arc<PushContext>,
+        _: &BTreeSet<Hostname>,
+        stands: &[Arc<Stand>],
+    ) -> Vec<Arc<SeenChanges>> {
+        vec![Arc::default(); stands.len()]
+    }
+}
+
+/// Nobody knows then which of the two a proxy is, and policies that select either may hold for it.
+#[test]
+fn a_machine_hears_of_another_at_its_address() {
+    let mut mesh = mesh(vec![shard("east", 1).said()]);
+    let vm = |app: &str| json!({"address": "10.7.0.1", "labels": {"app": app}});
+    mesh.apply(entries(&[("WorkloadEntry", "web-a", vm("web"))]));
+    let before = next(&mut mesh);
+    let proxy = Arc::new(sidecar("web-a.ns", "east"));
+    assert!(before.known_labels(&proxy).is_some());
+    let interest = Arc::new(Interest::default());
+    let subscription = interest.subscribe(None);
+    let (network, whereabouts) = (NetworkId::default(), before.whereabouts(&proxy));
+    let view = ViewKey::of(&proxy, network.clone(), Role::Client);
+    let stand = Stand { proxy: Arc::clone(&proxy), network, whereabouts };
+    subscription.stand(stand, view, before.known_labels(&proxy));
+    let two = [("WorkloadEntry", "web-a", vm("web")), ("WorkloadEntry", "db-a", vm("db"))];
+    mesh.apply(entries(&two));
+    let (now, mut changes) = mesh.next_version().expect("something changed");
+    assert!(now.known_labels(&proxy).is_none());
+    changes.look([&before, &now], &interest, &Blind);
+    assert_eq!(interest.mark(&changes), 1, "{:?}", changes.deps);
+    assert!(subscription.take().everything);
 }

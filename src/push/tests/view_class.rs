@@ -21,7 +21,8 @@ fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscr
         subscription.watch(&["web".into()], |_| Some(host("web.ns")));
         let proxy = Arc::new(sidecar("web.ns", "east"));
         let (network, whereabouts) = (view.network.clone(), Whereabouts::default());
-        subscription.stand(Stand { proxy, network, whereabouts }, view.clone().view_class());
+        let stand = Stand { proxy, network, whereabouts };
+        subscription.stand(stand, view.clone().view_class(), None);
         subscription
     };
     let all = views.iter().flat_map(|view| std::iter::repeat_n(view, streams));

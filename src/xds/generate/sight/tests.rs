@@ -26,8 +26,8 @@ use crate::model::{
     PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
-use crate::push::interest::{Changes, Dep};
-use crate::push::scope::{around, is_looked_at, same_access};
+use crate::push::interest::{Changes, Dep, Interest, Subscription};
+use crate::push::scope::{Wildcards, around, is_looked_at, same_access};
 use crate::push::view::Role;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
 use crate::traffic::TrafficIndex;
@@ -628,7 +628,8 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
         2 => MeshEvent::Registry(all_of(random, cluster, epoch)),
         3..6 => {
             let labels = [("app", pick(random, &["a", "gw", "db"]))];
-            let pod = workload("client.shop", "10.0.0.1", &labels);
+            let name = pick(random, &["client.shop", "client.shop", "client.web"]);
+            let pod = workload(name, "10.0.0.1", &labels);
             MeshEvent::Registry(shard(cluster, epoch).update().pod(pod).said())
         }
         6..16 => MeshEvent::Registry(shard(cluster, epoch).update().without(name).said()),
@@ -874,13 +875,15 @@ fn history(seed: u64, count: &mut Count) {
     let (mut before, _) = mesh.next_version().expect("a first version");
     let (kept, mut epochs) = (Cache::default(), BTreeMap::new());
     let mut rules = rules();
+    let streams = Streams::of(&before);
     for step in 0..STEPS {
         for _ in 0..random.random_range(1..3) {
             mesh.apply(event(random, &mut epochs, &mut rules));
         }
         let Some((now, changes)) = mesh.next_version() else { continue };
         let place = format!("seed {seed}, step {step}: {:?}", changes.deps);
-        check(&kept, &before, &now, &changes, count, &place);
+        let by_access = streams.told_of_access([&before, &now], &changes);
+        check(&kept, [&before, &now], &changes, &by_access, count, &place);
         if random.random_ratio(1, 10) {
             kept.sweep(&now);
         }
@@ -888,11 +891,61 @@ fn history(seed: u64, count: &mut Count) {
     }
 }
 
+/// The streams of all proxies, which say where they stand as real ones do.
+struct Streams {
+    interest: Arc<Interest>,
+    subscriptions: Vec<Subscription>,
+}
+
+impl Streams {
+    fn of(context: &Arc<PushContext>) -> Self {
+        let interest = Arc::new(Interest::default());
+        let enter = |stand: &Arc<Stand>| {
+            let proxy = &stand.proxy;
+            let key = (proxy.cluster.clone(), proxy.workload.clone());
+            let subscription = interest.subscribe(Some(key));
+            subscription.watch_lists(Wildcards::ALL);
+            subscription
+        };
+        let subscriptions = stands(context).iter().map(enter).collect();
+        let streams = Self { interest, subscriptions };
+        let all = 0..streams.subscriptions.len();
+        all.for_each(|at| streams.stand(at, context));
+        streams
+    }
+
+    fn stand(&self, at: usize, context: &Arc<PushContext>) {
+        let stand = Stand::clone(&stands(context)[at]);
+        let view = ViewKey::of(&stand.proxy, stand.network.clone(), Role::Client);
+        let labels = context.known_labels(&stand.proxy).cloned();
+        self.subscriptions[at].stand(stand, view, labels.as_ref());
+    }
+
+    /// For each whether it hears of what a version changed of access policies. Who hears that everything may differ says
+    /// anew where it stands, and nobody else does.
+    fn told_of_access(&self, versions: [&Arc<PushContext>; 2], changes: &Changes) -> Vec<bool> {
+        let of_access = changes.deps.iter().filter(|dep| matches!(dep, Dep::Access(_))).cloned();
+        let mut of_access: Changes = of_access.collect();
+        of_access.look(versions, &self.interest, &Cache::default());
+        self.interest.mark(&of_access);
+        let told = self.subscriptions.iter().map(|one| !one.take().is_empty()).collect();
+        let mut changes = changes.clone();
+        changes.look(versions, &self.interest, &Cache::default());
+        self.interest.mark(&changes);
+        for (at, subscription) in self.subscriptions.iter().enumerate() {
+            if subscription.take().everything {
+                self.stand(at, versions[1]);
+            }
+        }
+        told
+    }
+}
+
 fn check(
     kept: &Cache,
-    before: &Arc<PushContext>,
-    now: &Arc<PushContext>,
+    [before, now]: [&Arc<PushContext>; 2],
     changes: &Changes,
+    by_access: &[bool],
     count: &mut Count,
     place: &str,
 ) {
@@ -913,6 +966,7 @@ fn check(
         let own = Dep::Workload(proxy.cluster.clone(), proxy.workload.clone());
         let moved = were[at] != *stand
             || before.selection(proxy) != now.selection(proxy)
+            || before.known_labels(proxy) != now.known_labels(proxy)
             || !now.traffic.sidecars.same_in(&before.traffic.sidecars, proxy.namespace());
         if changes.is_everything() || changes.deps.contains(&own) || moved {
             continue;
@@ -920,7 +974,9 @@ fn check(
         let differing = differing(&shape(before, stand, &fresh_before), &new);
         let nothing = Arc::default();
         let mut seen = Arc::clone(seen.as_ref().map_or(&nothing, |seen| &seen[at]));
-        if changes.is_of_access() && !same_access([before, now], stand) {
+        let guarded_otherwise = changes.is_of_access() && !same_access([before, now], stand);
+        assert_eq!(by_access[at], guarded_otherwise, "{place}: of access, at {proxy:?}");
+        if guarded_otherwise {
             let watched = |(kind, name): &(ResourceType, String)| {
                 (*kind == ResourceType::Route).then(|| name.as_str().into())
             };

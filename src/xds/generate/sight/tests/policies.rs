@@ -3,8 +3,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::push::interest::Interest;
-use crate::push::scope::Wildcards;
 
 const APPS: usize = 100;
 const PODS: usize = 10;
@@ -49,21 +47,18 @@ fn an_edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
             subscription.watch_lists(Wildcards::ALL);
             let view = ViewKey::of(&proxy, "n1".into(), Role::Client);
             let whereabouts = before.whereabouts(&proxy);
-            subscription
-                .stand(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts }, view);
+            let labels = before.known_labels(&proxy).cloned();
+            let stand = Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts };
+            subscription.stand(stand, view, labels.as_ref());
             subscription
         })
         .collect();
     let edit = index.apply(&access_settings(), &objects("/b")).expect("a change");
     mesh.apply(MeshEvent::Access(edit.policies, edit.causes));
     let (now, mut changes) = mesh.next_version().expect("a version");
-    let stands = interest.stands();
-    let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
-    let hosts = around([&before, &now], &changes.services());
-    let seen = Cache::default().seen(&before, &now, &hosts, &places);
-    changes.same_access =
-        stands.iter().filter(|(_, stand)| same_access([&before, &now], stand)).cloned().collect();
-    changes.set_seen(stands, seen);
+    assert_eq!(now.definitions, before.definitions, "what is kept of services holds");
+    changes.look([&before, &now], &interest, &Cache::default());
+    assert_eq!(changes.same_access, [], "nobody else is looked at");
     assert_eq!(interest.mark(&changes), PODS);
     let woken = subscriptions.iter().filter(|one| !one.take().is_empty()).count();
     assert_eq!(woken, PODS);

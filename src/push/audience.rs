@@ -1,0 +1,61 @@
+//! Who hears of a version: what is found out about a change before the version with it is published.
+//!
+//! A change of services is looked at from where every stream stands; whom one of access policies concerns follows from the
+//! policies that differ.
+
+use std::sync::Arc;
+
+use super::context::PushContext;
+use super::interest::{Changes, Dep, Interest};
+use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
+
+impl Changes {
+    /// Finds out which of the streams each part of it concerns.
+    pub fn look(
+        &mut self,
+        versions: [&Arc<PushContext>; 2],
+        interest: &Interest,
+        sight: &dyn Sight,
+    ) {
+        if !is_looked_at(versions.map(|context| &**context), &self.services()) {
+            self.deps.insert(Dep::Mesh);
+        }
+        if self.is_everything() {
+            return;
+        }
+        if self.is_of_services() {
+            self.look_at_services(versions, interest, sight);
+        }
+        if self.is_of_access() {
+            self.look_at_access(versions.map(|context| &**context), interest);
+        }
+    }
+
+    fn look_at_services(
+        &mut self,
+        versions: [&Arc<PushContext>; 2],
+        interest: &Interest,
+        sight: &dyn Sight,
+    ) {
+        let [before, now] = versions;
+        let hosts = around([before, now], &self.services());
+        let stands = interest.stands();
+        let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
+        let mut seen = sight.seen(before, now, &hosts, &places);
+        if self.may_move() {
+            for (seen, place) in seen.iter_mut().zip(&places) {
+                if place.moved([before, now]) {
+                    *seen = Arc::new(SeenChanges { everything: true, ..SeenChanges::default() });
+                }
+            }
+        }
+        self.set_seen(stands, seen);
+    }
+
+    fn look_at_access(&mut self, [before, now]: [&PushContext; 2], interest: &Interest) {
+        let concerned = now.access.concerned(&before.access);
+        let same = |(_, stand): &(u32, Arc<Stand>)| same_access([before, now], stand);
+        self.same_access = interest.stands_of(&concerned).into_iter().filter(same).collect();
+        self.concerned = Some(concerned);
+    }
+}

@@ -1,0 +1,230 @@
+//! Streams by the workloads beside which their proxies stand, so that a change which is about workloads of a namespace,
+//! or about those with some labels, finds its streams without a look at all others.
+//!
+//! Owns what is known of each stream's workload since it last said where it stands. It may name a stream too many, never
+//! one too few: of labels hashes are kept, and a stream whose labels are claims, or of which nothing is known yet, may be
+//! any workload.
+
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::BuildHasher;
+
+use super::numbers::{insert, remove};
+use crate::access::{ConcernedWorkloads, WorkloadSelection};
+use crate::model::{Labels, Namespace};
+
+/// See the module's own text.
+#[derive(Debug, Default)]
+pub(super) struct StreamsByWorkload {
+    hasher: RandomState,
+    /// By their numbers.
+    places: BTreeMap<u32, WorkloadPlace>,
+    /// Streams that have not said yet where they stand.
+    unplaced: BTreeSet<u32>,
+    by_namespace: BTreeMap<Namespace, NamespaceStreams>,
+    /// By the hash of a label and its value; each list is sorted and not empty.
+    by_label: HashMap<u32, Vec<u32>>,
+}
+
+/// The streams of a namespace, sorted.
+#[derive(Debug, Default)]
+struct NamespaceStreams {
+    all: Vec<u32>,
+    /// Those whose labels nobody knows: what they claim takes them away from nothing.
+    claiming: Vec<u32>,
+}
+
+/// What is known of a stream's workload.
+#[derive(Debug, PartialEq, Eq)]
+struct WorkloadPlace {
+    namespace: Namespace,
+    /// Hashes of its labels, sorted; `None` where nobody knows them.
+    labels: Option<Box<[u32]>>,
+}
+
+impl StreamsByWorkload {
+    /// Enters a stream of which nothing is known.
+    pub(super) fn enter(&mut self, stream: u32) {
+        self.unplaced.insert(stream);
+    }
+
+    /// Takes a stream out.
+    pub(super) fn leave(&mut self, stream: u32) {
+        self.unplaced.remove(&stream);
+        if let Some(place) = self.places.remove(&stream) {
+            self.forget(stream, &place);
+        }
+    }
+
+    /// Notes the workload of a stream, whose labels are `None` where nobody knows them.
+    pub(super) fn place(&mut self, stream: u32, namespace: &Namespace, labels: Option<&Labels>) {
+        let place = WorkloadPlace {
+            namespace: namespace.clone(),
+            labels: labels.map(|labels| self.hashes(labels)),
+        };
+        if self.places.get(&stream) == Some(&place) {
+            return;
+        }
+        self.leave(stream);
+        let own = self.by_namespace.entry(namespace.clone()).or_default();
+        insert(&mut own.all, stream);
+        match &place.labels {
+            None => insert(&mut own.claiming, stream),
+            Some(labels) => {
+                for label in labels {
+                    insert(self.by_label.entry(*label).or_default(), stream);
+                }
+            }
+        }
+        self.places.insert(stream, place);
+    }
+
+    /// The streams that a change may concern which is about these workloads; sorted, each once.
+    pub(super) fn concerned(&self, workloads: &ConcernedWorkloads) -> Vec<u32> {
+        let mut found: Vec<u32> = self.unplaced.iter().copied().collect();
+        for selection in workloads.iter() {
+            self.select(selection, &mut found);
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn select(&self, selection: &WorkloadSelection, found: &mut Vec<u32>) {
+        let WorkloadSelection { namespace, labels } = selection;
+        let of_namespace = namespace.as_ref().map(|namespace| self.by_namespace.get(namespace));
+        let namespaces: Vec<&NamespaceStreams> = match of_namespace {
+            Some(own) => own.into_iter().collect(),
+            None => self.by_namespace.values().collect(),
+        };
+        if labels.is_empty() {
+            found.extend(namespaces.iter().flat_map(|own| &own.all));
+            return;
+        }
+        found.extend(namespaces.iter().flat_map(|own| &own.claiming));
+        let wanted = self.hashes(labels);
+        let lists: Option<Vec<_>> = wanted.iter().map(|label| self.by_label.get(label)).collect();
+        // Nobody has one of the labels where there is no list of it.
+        let rarest = lists.into_iter().flatten().min_by_key(|list| list.len());
+        let has_all = |stream: &&u32| {
+            let Some(place) = self.places.get(*stream) else { return false };
+            namespace.as_ref().is_none_or(|namespace| place.namespace == *namespace)
+                && place
+                    .labels
+                    .as_ref()
+                    .is_some_and(|own| wanted.iter().all(|label| own.binary_search(label).is_ok()))
+        };
+        found.extend(rarest.into_iter().flatten().filter(has_all));
+    }
+
+    fn hashes(&self, labels: &Labels) -> Box<[u32]> {
+        let hash = |label: (&_, &_)| {
+            let hash: u64 = self.hasher.hash_one(label);
+            // Half of it is enough: two labels with one hash cost a look.
+            u32::try_from(hash >> 32).expect("32 bits are left")
+        };
+        let mut hashes: Vec<u32> = labels.iter().map(hash).collect();
+        hashes.sort_unstable();
+        hashes.dedup();
+        hashes.into()
+    }
+
+    fn forget(&mut self, stream: u32, place: &WorkloadPlace) {
+        if let Some(own) = self.by_namespace.get_mut(&place.namespace) {
+            remove(&mut own.all, stream);
+            remove(&mut own.claiming, stream);
+            if own.all.is_empty() {
+                self.by_namespace.remove(&place.namespace);
+            }
+        }
+        for label in place.labels.iter().flatten() {
+            if let Some(streams) = self.by_label.get_mut(label) {
+                remove(streams, stream);
+                if streams.is_empty() {
+                    self.by_label.remove(label);
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is kept of any stream.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+            && self.unplaced.is_empty()
+            && self.by_namespace.is_empty()
+            && self.by_label.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::labels;
+
+    fn index() -> StreamsByWorkload {
+        let mut index = StreamsByWorkload::default();
+        let placed = [
+            (1, "shop", Some(labels(&[("app", "web"), ("version", "v1")]))),
+            (2, "shop", Some(labels(&[("app", "web"), ("version", "v2")]))),
+            (3, "shop", Some(labels(&[]))),
+            (4, "pay", Some(labels(&[("app", "web"), ("version", "v1")]))),
+            (5, "pay", None),
+        ];
+        for stream in 1..=6 {
+            index.enter(stream);
+        }
+        for (stream, namespace, labels) in &placed {
+            index.place(*stream, &(*namespace).into(), labels.as_ref());
+        }
+        index
+    }
+
+    fn found(
+        index: &StreamsByWorkload,
+        namespace: Option<&str>,
+        wanted: &[(&str, &str)],
+    ) -> Vec<u32> {
+        let namespace = namespace.map(Namespace::from);
+        let selection = WorkloadSelection { namespace, labels: labels(wanted) };
+        index.concerned(&[selection].into_iter().collect())
+    }
+
+    /// Stream 6 has not said where it stands, and 5 may have any labels.
+    #[test]
+    fn streams_are_found_by_namespace_and_by_all_labels_of_a_selector() {
+        let index = index();
+        let web = [("app", "web")];
+        let first = [("app", "web"), ("version", "v1")];
+        for (namespace, wanted, expected) in [
+            (None, &[][..], &[1, 2, 3, 4, 5, 6][..]),
+            (Some("shop"), &[], &[1, 2, 3, 6]),
+            (Some("elsewhere"), &[], &[6]),
+            (Some("shop"), &web, &[1, 2, 6]),
+            (Some("shop"), &first, &[1, 6]),
+            (None, &first, &[1, 4, 5, 6]),
+            (Some("pay"), &web, &[4, 5, 6]),
+            (Some("pay"), &[("app", "none")], &[5, 6]),
+        ] {
+            assert_eq!(found(&index, namespace, wanted), expected, "{namespace:?} {wanted:?}");
+        }
+        assert_eq!(
+            index.concerned(&ConcernedWorkloads::default()),
+            [6],
+            "of whom nothing is known"
+        );
+    }
+
+    #[test]
+    fn a_stream_is_found_where_it_stands_now_and_leaves_nothing_behind() {
+        let mut index = index();
+        index.place(1, &"shop".into(), Some(&labels(&[("app", "db")])));
+        index.place(6, &"shop".into(), None);
+        assert_eq!(found(&index, Some("shop"), &[("app", "web")]), [2, 6]);
+        assert_eq!(found(&index, Some("shop"), &[("app", "db")]), [1, 6]);
+        index.place(6, &"shop".into(), Some(&labels(&[("app", "web")])));
+        assert_eq!(found(&index, Some("shop"), &[("app", "db")]), [1]);
+        (1..=6).for_each(|stream| index.leave(stream));
+        assert!(index.is_empty(), "{index:?}");
+    }
+}
