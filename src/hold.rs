@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 pub use self::file::{HoldFile, RestoredHold};
 pub use self::kept::{KeptConfiguration, KeptConfigurations, UnknownConfiguration};
-use crate::model::{ConfigurationSnapshot, Counted, ObjectKey};
+use crate::model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
 
 /// A configuration that is held, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -130,7 +130,8 @@ impl Waiting {
         for (held, live) in pairs {
             let differing = live.differences(held).filter(|one| {
                 let (was, is) = (held.get(one.key), one.now);
-                was.map(|was| Counted(was)) != is.map(|is| Counted(is))
+                let counted = |object: &ObjectJson| Counted(&object.to_value()).to_value();
+                was.map(counted) != is.map(counted)
             });
             objects.extend(differing.map(|one| one.key.clone()));
         }

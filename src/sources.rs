@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::codes::Code;
@@ -74,8 +73,8 @@ pub struct RememberedSource<T> {
     pub held: T,
 }
 
-/// Stores of objects as they were last known, by name.
-pub type RememberedStores = BTreeMap<Arc<str>, RememberedSource<Arc<Vec<Arc<Value>>>>>;
+/// Stores of such objects as they were last known, by name.
+pub type RememberedStores<O> = BTreeMap<Arc<str>, RememberedSource<Arc<Vec<O>>>>;
 
 /// Why a source can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, disables,
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use crate::codes;
-use crate::model::{Cause, Causes, Collection, Difference, Namespace, WorkloadKey};
+use crate::model::{Cause, Causes, Collection, Difference, Namespace, ObjectJson, WorkloadKey};
 
 /// What the meaning of policies depends on beside the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct AccessIndex {
 #[derive(Debug, Clone)]
 struct HeldPolicy {
     /// The last of it that could be read wholly, as it was stored and as it was read.
-    good: Option<(Arc<Value>, ReadPolicy)>,
+    good: Option<(ObjectJson, ReadPolicy)>,
     /// What counts: the good form, or what could be read of one that never was good.
     counts: Option<ReadPolicy>,
     report: Arc<PolicyReport>,
@@ -109,14 +109,14 @@ impl HeldPolicy {
     /// An object that comes in the place of another.
     fn read(
         name: &PolicyName,
-        object: &Arc<Value>,
+        object: &ObjectJson,
         before: Option<Self>,
         settings: &AccessSettings,
     ) -> Self {
-        let (read, mut faults, warnings) = ReadPolicy::read(name, object, settings);
+        let (read, mut faults, warnings) = ReadPolicy::read(name, &object.to_value(), settings);
         let before = before.and_then(|before| before.good);
         let (good, counts, state) = if faults.is_empty() {
-            let good = read.clone().map(|read| (Arc::clone(object), read));
+            let good = read.clone().map(|read| (object.clone(), read));
             (good, read, PolicyState::InForce)
         } else if let Some((stored, good)) = before {
             faults.push(AccessFault::warning(
@@ -146,7 +146,7 @@ impl HeldPolicy {
     }
 
     /// What is remembered over a restart in place of an object that can't be read.
-    fn stand_in(&self) -> Option<&Arc<Value>> {
+    fn stand_in(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.report.state == PolicyState::Refused)?;
         Some(good)
     }
@@ -303,10 +303,10 @@ impl AccessIndex {
     }
 
     /// Objects that can't be read, each with what it was when it last could.
-    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+    pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
         let stand_in = |(name, held): (&PolicyName, &HeldPolicy)| {
             // Which object of a store is meant is known by its place in memory.
-            Some((Arc::clone(self.objects.get(&name.key())?), Arc::clone(held.stand_in()?)))
+            Some((self.objects.get(&name.key())?.clone(), held.stand_in()?.clone()))
         };
         self.held.iter().filter_map(stand_in).collect()
     }
@@ -314,7 +314,7 @@ impl AccessIndex {
     fn take(
         &mut self,
         name: PolicyName,
-        object: Option<&Arc<Value>>,
+        object: Option<&ObjectJson>,
         stale: &mut BTreeSet<Namespace>,
     ) {
         stale.insert(name.object.namespace.clone());
@@ -325,7 +325,7 @@ impl AccessIndex {
         };
         let held = HeldPolicy::read(&name, object, before, &self.settings);
         let counts = held.good.as_ref().map_or(object, |(stored, _)| stored);
-        self.counting.insert(name.key(), Arc::clone(counts));
+        self.counting.insert(name.key(), counts.clone());
         self.held.insert(name, held);
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::{Collection, Labels, Namespace};
+use crate::model::{Collection, Labels, Namespace, ObjectJson};
 
 const ROOT: &str = "istio-system";
 

@@ -16,7 +16,7 @@ use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::json_fields::changed_fields;
 use super::sources::{SourcesState, connected, current};
 use crate::explain::{CalledHosts, ConfigQuery, ConfigView, dated, suggest_scope};
-use crate::model::{Collection, Namespace, ObjectKey, ProxyType};
+use crate::model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
 use crate::xds::connections::OpenStream;
 use crate::xds::preview::{PreviewedProxies, TypePreview, preview};
 use crate::xds::resource::{Resource, ResourceType};
@@ -129,7 +129,8 @@ fn edited(
         let key = ObjectKey::of(&object).ok_or_else(|| {
             bad(&format!("objects[{at}] lacks an apiVersion, a kind or a name; give all three"))
         })?;
-        let is_same = |old: &Arc<Value>| {
+        let is_same = |old: &ObjectJson| {
+            let old = &old.to_value();
             let labels = |one: &Value, field: &str| one["metadata"][field].clone();
             old.get("spec") == object.get("spec")
                 && labels(old, "labels") == labels(&object, "labels")
@@ -328,7 +329,7 @@ mod tests {
             ]
         );
         let names: Vec<_> =
-            now.iter().map(|(key, one)| (&*key.name, one["spec"].clone())).collect();
+            now.iter().map(|(key, one)| (&*key.name, one.to_value()["spec"].clone())).collect();
         assert_eq!(names, [("new", json!(1)), ("old", json!(2)), ("same", json!(1))]);
         for (objects, remove, expected) in [
             (json!([{ "kind": "VirtualService" }]), json!([]), "objects[0] lacks an apiVersion"),

@@ -58,7 +58,7 @@ impl DiffArgs {
 pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let ManifestContents { objects, members } =
         read_manifests(read_files(&args.files)?, &args.namespace);
-    let others: Vec<&Value> = objects.others.values().map(|one| &**one).collect();
+    let others: Vec<Value> = objects.others.values().map(|one| one.to_value()).collect();
     let unread: Vec<_> = objects.warnings.iter().collect();
     for warning in &unread {
         eprintln!("{}", clean(&warning.to_string()));

@@ -148,8 +148,9 @@ fn services(
 ) -> Result<RegistryUpdate, CommandFailure> {
     let mut cluster = Offline::in_mesh(DOMAIN, &config.trust_domain, system_namespace);
     let slices = others.iter().filter(|(key, _)| &*key.kind == "EndpointSlice");
-    let slices: Vec<&Value> = slices.map(|(_, object)| &**object).collect();
+    let slices: Vec<Value> = slices.map(|(_, object)| object.to_value()).collect();
     let of = |kind: &str| members.iter().filter(|one| one["kind"] == kind).collect::<Vec<_>>();
+    let slices = slices.iter().collect();
     for (plural, items) in
         [("services", of("Service")), ("pods", of("Pod")), ("endpointslices", slices)]
     {

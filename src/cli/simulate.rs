@@ -93,7 +93,7 @@ fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> 
     }
     let policies = contents.objects.others.iter();
     let policies = policies.filter(|(key, _)| &*key.group == ISTIO_SECURITY);
-    let policies: Vec<_> = policies.map(|(_, object)| Arc::clone(object)).collect();
+    let policies: Vec<_> = policies.map(|(_, object)| Arc::new(object.to_value())).collect();
     if policies.is_empty() {
         let text = "the files of -f hold no AuthorizationPolicy, PeerAuthentication or RequestAuthentication";
         return Err(CommandFailure::usage(text));

@@ -80,7 +80,7 @@ impl AccessSnapshot {
             root_namespace: root.to_string(),
             trust_domains: context.trust_bundle().domains().map(str::to_owned).collect(),
             providers: providers.collect(),
-            objects: policies.map(|(_, object)| Arc::clone(object)).collect(),
+            objects: policies.map(|(_, object)| Arc::new(object.to_value())).collect(),
             workloads: workloads.collect(),
         }
     }

@@ -219,8 +219,10 @@ impl<'a> ConfigView<'a> {
             return (ObjectStanding::Refused, Finding { reasons: told, ..Finding::default() });
         };
         let found = match object {
-            TrafficObject::DestinationRule(rule) => self.destination_rule(rule, stored),
-            TrafficObject::VirtualService(service) => self.virtual_service(service, stored),
+            TrafficObject::DestinationRule(rule) => self.destination_rule(rule, &stored.to_value()),
+            TrafficObject::VirtualService(service) => {
+                self.virtual_service(service, &stored.to_value())
+            }
             TrafficObject::Gateway(gateway) => self.gateway(gateway),
             TrafficObject::Sidecar(sidecar) => self.sidecar(sidecar),
             TrafficObject::Telemetry(telemetry) => self.telemetry(telemetry),

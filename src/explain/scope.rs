@@ -76,7 +76,8 @@ pub fn suggest_scope(
         name: name.into(),
     };
     let before = stored.get(&key(&name));
-    let mut spec = before.and_then(|before| before.get("spec").cloned()).unwrap_or_default();
+    let mut spec =
+        before.and_then(|before| before.to_value().get("spec").cloned()).unwrap_or_default();
     if !spec.is_object() {
         spec = json!({});
     }

@@ -12,7 +12,7 @@ use super::standing::{ConfigState, ObjectStanding};
 use crate::access::{AccessIndex, AccessSettings, FetchedKeys, PolicyErrors, PolicyKind};
 use crate::codes::{self, Code};
 use crate::mesh::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
-use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
+use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectJson, ObjectKey};
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryIndex;
 use crate::traffic::{KindSettings, TrafficIndex, TrafficObject};
@@ -208,8 +208,7 @@ impl ConfigTrials {
             kind == Some(PolicyKind::Peer) && other.namespace == key.namespace
         };
         let near = objects.iter().filter(|(other, _)| *other == key || is_rival(other));
-        let near: Collection =
-            near.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
+        let near: Collection = near.map(|(key, object)| (key.clone(), object.clone())).collect();
         let settings = AccessSettings { root: context.access.root().clone(), errors: self.errors };
         let mut index = AccessIndex::new(settings.clone());
         index.take_keys(Arc::clone(keys));
@@ -240,12 +239,12 @@ fn is_empty(read: &TrafficObject, object: &Value) -> bool {
 
 /// An object as an API server would store it now in the place of `before`: the older object comes first, so its age counts.
 /// Where objects have no dates, as in files, it has none either.
-pub fn dated(object: &Arc<Value>, before: Option<&Arc<Value>>, is_dated: bool) -> Arc<Value> {
+pub fn dated(object: &Arc<Value>, before: Option<&ObjectJson>, is_dated: bool) -> Arc<Value> {
     const CREATED: &str = "creationTimestamp";
     if !object["metadata"][CREATED].is_null() {
         return Arc::clone(object);
     }
-    let stored = before.map(|before| before["metadata"][CREATED].clone());
+    let stored = before.map(|before| before.to_value()["metadata"][CREATED].clone());
     let now = || is_dated.then(|| Value::from(format!("{:.0}", jiff::Timestamp::now())));
     let Some(created) = stored.filter(|stored| !stored.is_null()).or_else(now) else {
         return Arc::clone(object);

@@ -67,7 +67,10 @@ impl HoldFile {
     pub fn write(&self, hold: &ConfigurationHold) -> std::io::Result<()> {
         let configuration = &hold.configuration;
         let counted = |objects: &Collection| -> Vec<Arc<Value>> {
-            objects.values().map(|object| Arc::new(Counted(object).to_value())).collect()
+            objects
+                .values()
+                .map(|object| Arc::new(Counted(&object.to_value()).to_value()))
+                .collect()
         };
         let since = hold.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
         let written = WrittenHold {

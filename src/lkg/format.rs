@@ -16,8 +16,8 @@ use super::{
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
     Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Labels, Locality,
-    Mode, NamedEndpoint, Namespace, NetworkId, PodState, Port, Profile, Protocol, Resolution,
-    Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    Mode, NamedEndpoint, Namespace, NetworkId, ObjectJson, PodState, Port, Profile, Protocol,
+    Resolution, Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -113,7 +113,19 @@ impl Encode for Arc<Value> {
     }
 }
 
-impl Encode for Arc<Vec<Arc<Value>>> {
+/// Its text: what it means others decide, now as then.
+impl Encode for ObjectJson {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        to.raw(self.as_str());
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        let value: Result<Value, _> = serde_json::from_str(from.raw()?);
+        value.map(Self::from).map_err(|_| MalformedValue("object"))
+    }
+}
+
+impl Encode for Arc<Vec<ObjectJson>> {
     fn write<'a>(&'a self, to: &mut Encoder<'a>) {
         Vec::write(self, to);
     }

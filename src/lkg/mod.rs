@@ -40,7 +40,7 @@ pub use self::state::{
 use crate::clusters::RememberedMember;
 use crate::codes;
 use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, Hostname};
+use crate::model::{ClusterId, Hostname, ObjectJson};
 use crate::registry::{Contents, ServiceRecord};
 use crate::sources;
 
@@ -53,7 +53,7 @@ pub struct RestoredState {
     pub datacentres:
         BTreeMap<ClusterId, sources::RememberedSource<BTreeMap<Hostname, ServiceRecord>>>,
     /// The stores of objects, by name.
-    pub stores: sources::RememberedStores,
+    pub stores: sources::RememberedStores<ObjectJson>,
     /// By which keys the tokens of clusters are signed.
     pub issuers: BTreeMap<ClusterId, Arc<IssuerKeys>>,
     /// The data of the mesh's ConfigMap, where there was one.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use serde_json::Value;
 use tokio::sync::watch;
 
 use super::delta::{Deltas, kept};
@@ -13,7 +12,7 @@ use super::outcome::WriteOutcome;
 use super::outcome::WrittenOthers;
 pub use super::outcome::{Issuers, StandIns, StoreStates};
 use super::{DatacentreState, IssuerState, StateDirectory, StoredObjects};
-use crate::model::ClusterId;
+use crate::model::{ClusterId, ObjectJson};
 use crate::push::PushContext;
 use crate::sources::{SourceFacts, SourceStatusMap};
 
@@ -150,11 +149,11 @@ impl StateToWrite {
         }
     }
 
-    fn stored(&self, name: &Arc<str>, objects: &[Arc<Value>]) -> StoredObjects {
-        let stand_ins: HashMap<*const Value, &Arc<Value>> =
-            self.stand_ins.iter().map(|(now, good)| (Arc::as_ptr(now), good)).collect();
+    fn stored(&self, name: &Arc<str>, objects: &[ObjectJson]) -> StoredObjects {
+        let stand_ins: HashMap<*const u8, &ObjectJson> =
+            self.stand_ins.iter().map(|(now, good)| (now.place(), good)).collect();
         let good =
-            |object| Arc::clone(stand_ins.get(&Arc::as_ptr(object)).copied().unwrap_or(object));
+            |object: &ObjectJson| stand_ins.get(&object.place()).copied().unwrap_or(object).clone();
         let objects = Arc::new(objects.iter().map(good).collect());
         StoredObjects { store: Arc::clone(name), objects }
     }

@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use crate::identity::token::IssuerKeys;
-use crate::model::ClusterId;
+use crate::model::{ClusterId, ObjectJson};
 use crate::push::PushContext;
 
 /// What the files say, as far as this process wrote them.
@@ -57,10 +55,10 @@ impl WriteOutcome {
 }
 
 /// What each store of objects holds, by its name.
-pub type StoreStates = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+pub type StoreStates = BTreeMap<Arc<str>, Arc<Vec<ObjectJson>>>;
 
 /// Objects that make no sense, each with what it was when it last did.
-pub type StandIns = Vec<(Arc<Value>, Arc<Value>)>;
+pub type StandIns = Vec<(ObjectJson, ObjectJson)>;
 
 /// By which keys the tokens of each cluster are signed.
 pub type Issuers = BTreeMap<ClusterId, Arc<IssuerKeys>>;

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::codec::Encode;
-use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, Workloads};
+use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, ObjectJson, Workloads};
 use crate::registry::ServiceRecord;
 
 /// What the names and identities in a file depend on: with other settings it is not read.
@@ -52,7 +50,7 @@ pub struct StoredObjects {
     /// The store's name.
     pub store: Arc<str>,
     /// Its objects. No Secret is among them.
-    pub objects: Arc<Vec<Arc<Value>>>,
+    pub objects: Arc<Vec<ObjectJson>>,
 }
 
 /// By which keys the tokens of one cluster are signed. They are public.

@@ -273,7 +273,7 @@ fn others(seed: u64) -> (DatacentreState, StoredObjects) {
     let ShardState { services, .. } = dice.shard("");
     let object = |dice: &mut Dice| {
         let spec = serde_json::json!({"hosts": [*dice.text()], "weight": dice.0.random::<u32>()});
-        Arc::new(serde_json::json!({"kind": *dice.text(), "spec": spec, "status": null}))
+        ObjectJson::from(serde_json::json!({"kind": *dice.text(), "spec": spec, "status": null}))
     };
     let objects = Arc::new(dice.some(object));
     let store = format!("xds://[::1]:{seed}/ü").into();
@@ -700,7 +700,7 @@ fn of_version(version: u32) -> (ShardState, DatacentreState, StoredObjects, Memb
     };
     let datacentre = DatacentreState { name: "consul/dc1".into(), services };
     let object = serde_json::json!({"kind": "ServiceEntry", "spec": {"hosts": ["a.example"]}});
-    let objects = Arc::new(vec![Arc::new(object)]);
+    let objects = Arc::new(vec![object.into()]);
     let objects = StoredObjects { store: "config cluster".into(), objects };
     let note = Note {
         secret: Some("strait-system/east".into()),

@@ -7,6 +7,8 @@ use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use serde_json::Value;
 
+use super::object_json::ObjectJson;
+
 /// What identifies an object, whatever the version of its API.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
@@ -44,7 +46,7 @@ impl fmt::Display for ObjectKey {
 /// Objects, of each key one. A clone shares everything, and what differs between two of which one came of the other is
 /// found without looking at the rest.
 #[derive(Clone, Default)]
-pub struct Collection(OrdMap<ObjectKey, Arc<Value>>);
+pub struct Collection(OrdMap<ObjectKey, ObjectJson>);
 
 /// One object that differs between two collections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +54,7 @@ pub struct Difference<'a> {
     /// Which.
     pub key: &'a ObjectKey,
     /// What it is now; `None` where it has gone.
-    pub now: Option<&'a Arc<Value>>,
+    pub now: Option<&'a ObjectJson>,
 }
 
 impl Collection {
@@ -67,29 +69,30 @@ impl Collection {
     }
 
     /// The object of a key.
-    pub fn get(&self, key: &ObjectKey) -> Option<&Arc<Value>> {
+    pub fn get(&self, key: &ObjectKey) -> Option<&ObjectJson> {
         self.0.get(key)
     }
 
     /// All, by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<Value>)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectJson)> {
         self.0.iter()
     }
 
     /// All objects, in the order of their keys.
-    pub fn values(&self) -> impl Iterator<Item = &Arc<Value>> {
+    pub fn values(&self) -> impl Iterator<Item = &ObjectJson> {
         self.0.values()
     }
 
     /// Puts an object in the place of the one that has its key. Equal content stays what it was.
-    pub fn insert(&mut self, key: ObjectKey, object: Arc<Value>) {
+    pub fn insert(&mut self, key: ObjectKey, object: impl Into<ObjectJson>) {
+        let object = object.into();
         if self.0.get(&key) != Some(&object) {
             self.0.insert(key, object);
         }
     }
 
     /// Takes an object out.
-    pub fn remove(&mut self, key: &ObjectKey) -> Option<Arc<Value>> {
+    pub fn remove(&mut self, key: &ObjectKey) -> Option<ObjectJson> {
         self.0.remove(key)
     }
 
@@ -123,6 +126,20 @@ impl FromIterator<Arc<Value>> for Collection {
         let mut all = Self::default();
         for object in objects {
             if let Some(key) = ObjectKey::of(&object).filter(|key| !all.0.contains_key(key)) {
+                all.0.insert(key, object.into());
+            }
+        }
+        all
+    }
+}
+
+impl FromIterator<ObjectJson> for Collection {
+    /// Likewise.
+    fn from_iter<T: IntoIterator<Item = ObjectJson>>(objects: T) -> Self {
+        let mut all = Self::default();
+        for object in objects {
+            let key = ObjectKey::of(&object.to_value());
+            if let Some(key) = key.filter(|key| !all.0.contains_key(key)) {
                 all.0.insert(key, object);
             }
         }
@@ -130,9 +147,9 @@ impl FromIterator<Arc<Value>> for Collection {
     }
 }
 
-impl FromIterator<(ObjectKey, Arc<Value>)> for Collection {
-    fn from_iter<T: IntoIterator<Item = (ObjectKey, Arc<Value>)>>(objects: T) -> Self {
-        Self(objects.into_iter().collect())
+impl<O: Into<ObjectJson>> FromIterator<(ObjectKey, O)> for Collection {
+    fn from_iter<T: IntoIterator<Item = (ObjectKey, O)>>(objects: T) -> Self {
+        Self(objects.into_iter().map(|(key, object)| (key, object.into())).collect())
     }
 }
 
@@ -158,7 +175,7 @@ mod tests {
         now.remove(&ObjectKey::of(&object("c", 0)).expect("a key"));
         let differ: Vec<_> = now
             .differences(&before)
-            .map(|one| (one.key.to_string(), one.now.map(|now| now["spec"].clone())))
+            .map(|one| (one.key.to_string(), one.now.map(|now| now.to_value()["spec"].clone())))
             .collect();
         let expected =
             [("A shop/b", Some(json!(2))), ("A shop/c", None), ("A shop/d", Some(json!(1)))];
@@ -166,6 +183,9 @@ mod tests {
         assert!(now != before && before == before.clone());
         let of_two: Collection =
             [object("a", 1), object("a", 2), Arc::new(json!({}))].into_iter().collect();
-        assert_eq!(of_two.values().map(|one| one["spec"].clone()).collect::<Vec<_>>(), [json!(1)]);
+        assert_eq!(
+            of_two.values().map(|one| one.to_value()["spec"].clone()).collect::<Vec<_>>(),
+            [json!(1)]
+        );
     }
 }

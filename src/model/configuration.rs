@@ -6,6 +6,7 @@ use ring::digest::{Context, SHA256};
 use serde_json::{Map, Value};
 
 use super::collection::Collection;
+use super::object_json::ObjectJson;
 
 /// The one annotation that changes what an object means. (Istio, AuthorizationPolicy, "Dry run".)
 const DRY_RUN: &str = "istio.io/dry-run";
@@ -45,7 +46,8 @@ impl ConfigurationSnapshot {
         Arc::clone(self.id.get_or_init(|| {
             let mut digest = Context::new(&SHA256);
             for object in self.objects() {
-                field(&mut digest, Counted(object).to_value().to_string().as_bytes());
+                let counted = Counted(&object.to_value()).to_value();
+                field(&mut digest, counted.to_string().as_bytes());
             }
             for text in [&self.mesh, &self.networks] {
                 field(&mut digest, text.as_deref().map_or(b"-", str::as_bytes));
@@ -57,7 +59,7 @@ impl ConfigurationSnapshot {
     }
 
     /// All objects, those of the traffic configuration first.
-    pub fn objects(&self) -> impl Iterator<Item = &Arc<Value>> {
+    pub fn objects(&self) -> impl Iterator<Item = &ObjectJson> {
         self.traffic.values().chain(self.access.values())
     }
 
@@ -68,7 +70,7 @@ impl ConfigurationSnapshot {
         let pairs = [(&self.traffic, &before.traffic), (&self.access, &before.access)];
         let objects = pairs.into_iter().flat_map(|(now, before)| now.differences(before));
         let of_objects: usize =
-            objects.filter_map(|one| one.now).map(|object| object.to_string().len()).sum();
+            objects.filter_map(|one| one.now).map(|object| object.as_str().len()).sum();
         let texts = [(&self.mesh, &before.mesh), (&self.networks, &before.networks)];
         let differing = texts.into_iter().filter(|(now, before)| now != before);
         of_objects

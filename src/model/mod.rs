@@ -19,6 +19,7 @@ mod known_clusters;
 mod labels;
 mod mcs;
 mod namespace_filter;
+mod object_json;
 mod proxy;
 mod root_bundle;
 mod route_status;
@@ -54,6 +55,7 @@ pub use known_clusters::{
 pub use labels::{Labels, given_labels, labels_match};
 pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
+pub use object_json::ObjectJson;
 pub use proxy::{GrpcLibrary, NodeError, Proxy, ProxyType, SdsFiles};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteCondition, RouteParentStatus, RouteStatus};

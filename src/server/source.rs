@@ -19,7 +19,7 @@ use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, Director
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
 use crate::mesh::{self, Defaults, StoreAddress, StoreSource as Listed};
-use crate::model::{ClusterId, Collection, NamespaceFilter};
+use crate::model::{ClusterId, Collection, NamespaceFilter, ObjectJson};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
@@ -156,7 +156,7 @@ impl ObjectStores {
     pub(super) fn of(
         args: &ServeArgs,
         (own, own_contact): (watch::Receiver<Option<Arc<Objects>>>, watch::Receiver<SourceFacts>),
-        remembered: RememberedStores,
+        remembered: RememberedStores<ObjectJson>,
         source_statuses: SourceStatusTable,
         tasks: &Supervisor,
     ) -> Self {

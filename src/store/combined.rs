@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use super::{Objects, RememberedStore, Warning, files, mcp};
-use crate::model::{Collection, Labels, NamespaceFilter};
+use crate::model::{Collection, Labels, NamespaceFilter, ObjectJson};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
 use crate::task::Supervisor;
 
@@ -63,7 +63,7 @@ pub struct StoresConfig {
     /// Where stores say how they fare.
     pub source_statuses: SourceStatusTable,
     /// What each store held before this process started.
-    pub remembered: RememberedStores,
+    pub remembered: RememberedStores<ObjectJson>,
     /// Told what each store holds that is to be remembered; `None` until that is known.
     pub held: watch::Sender<Option<Arc<StoreContents>>>,
 }
@@ -95,7 +95,7 @@ pub fn own_name(kind: &str) -> Arc<str> {
 }
 
 /// What each store holds that is to be remembered, by name.
-pub type StoreContents = BTreeMap<Arc<str>, Arc<Vec<Arc<Value>>>>;
+pub type StoreContents = BTreeMap<Arc<str>, ObjectList>;
 
 /// What each store holds, by name. A store writes its own line.
 type ContentsByStore = BTreeMap<Arc<str>, Collection>;
@@ -242,7 +242,7 @@ fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
         .others
         .iter()
         .filter(|(key, _)| key.namespace.is_empty() || admitted.contains(&*key.namespace));
-    let others = others.map(|(key, object)| (key.clone(), Arc::clone(object))).collect();
+    let others = others.map(|(key, object)| (key.clone(), object.clone())).collect();
     Arc::new(Objects { others, ..Objects::clone(&own) })
 }
 
@@ -274,7 +274,7 @@ struct Remembering {
 }
 
 /// Objects as whoever remembers them takes them.
-type ObjectList = Arc<Vec<Arc<Value>>>;
+pub type ObjectList = Arc<Vec<ObjectJson>>;
 
 impl Remembering {
     fn keep(&mut self, to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
@@ -449,12 +449,12 @@ fn combine(
         for (key, object) in objects.iter() {
             let before = order.iter().take(at + 1);
             match before.into_iter().find(|(_, objects)| objects.get(key).is_some()) {
-                None => others.insert(key.clone(), Arc::clone(object)),
+                None => others.insert(key.clone(), object.clone()),
                 Some((winner, _)) => shadowed.push(Shadowed {
                     object: key.to_string(),
                     loser: Arc::clone(loser),
                     winner: Arc::clone(winner),
-                    hosts: hosts(object),
+                    hosts: hosts(&object.to_value()),
                 }),
             }
         }
@@ -507,7 +507,11 @@ mod tests {
         further: &ContentsByStore,
     ) -> (Vec<String>, Vec<String>) {
         let combined = combine(own, &"own".into(), stores, further);
-        let hosts = combined.objects.others.values().map(|one| one["spec"]["hosts"][0].to_string());
+        let hosts = combined
+            .objects
+            .others
+            .values()
+            .map(|one| one.to_value()["spec"]["hosts"][0].to_string());
         let shadowed =
             combined.shadowed.iter().map(|one| format!("{} over {}", one.winner, one.loser));
         (hosts.collect(), shadowed.collect())

@@ -383,7 +383,7 @@ impl DirectoryFiles {
                     objects.config_maps.push(Arc::clone(config_map));
                 }
                 StoreObject::Namespace(namespace) => objects.namespaces.push(Arc::clone(namespace)),
-                StoreObject::Other(other) => others.push(Arc::clone(other)),
+                StoreObject::Other(key, other) => others.push((key.clone(), other.clone())),
             }
         }
         objects.others = others.into_iter().collect();

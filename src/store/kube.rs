@@ -423,7 +423,7 @@ impl StoreIndex {
     fn knowing(known: &RememberedStore) -> Self {
         let kept: Collection = (known.entries.iter())
             .filter(|(key, _)| StoreKind::of(key).is_some())
-            .map(|(key, object)| (key.clone(), Arc::clone(object)))
+            .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
         let namespaces = kept.iter().map(|(key, _)| &key.namespace);
         let namespaces = namespaces.map(|name| ObjectName::new("", name)).collect();
@@ -590,7 +590,7 @@ impl StoreIndex {
             ReadObject::Kept(name, mut object) => {
                 if let StoreReader::Kept(kind) = reader {
                     kind.stamp(&mut object);
-                    self.kept.insert(kind.key(&name.namespace, &name.name), Arc::new(object));
+                    self.kept.insert(kind.key(&name.namespace, &name.name), object);
                 }
             }
             // What it was before stays.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::kinds;
 use super::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
 use crate::apiserver::Redacted;
-use crate::model::ObjectKey;
+use crate::model::{ObjectJson, ObjectKey};
 
 /// One object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) enum StoreObject {
     Secret(Arc<WatchedSecret>),
     ConfigMap(Arc<WatchedConfigMap>),
     Namespace(Arc<WatchedNamespace>),
-    Other(Arc<Value>),
+    Other(ObjectKey, ObjectJson),
 }
 
 /// What identifies an object.
@@ -132,7 +132,8 @@ fn one(
             {
                 metadata.insert("namespace".to_owned(), name.namespace.as_ref().into());
             }
-            StoreObject::Other(Arc::new(document))
+            let key = ObjectKey::of(&document).ok_or_else(|| invalid("has no name"))?;
+            StoreObject::Other(key, document.into())
         }
     };
     Ok((ObjectId { group, kind, name }, object))

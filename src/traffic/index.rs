@@ -26,7 +26,7 @@ use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
     CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
-    ISTIO_TELEMETRY, ObjectKey,
+    ISTIO_TELEMETRY, ObjectJson, ObjectKey,
 };
 
 /// What comes of a change of objects.
@@ -240,7 +240,7 @@ impl TrafficIndex {
             if let (Some(report), Some(object)) = (reports.get(key), difference.now) {
                 self.reports.insert(key.clone(), Arc::clone(report));
                 let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
-                self.counting.insert(key.clone(), Arc::clone(counts));
+                self.counting.insert(key.clone(), counts.clone());
                 if let Some(object) = report.in_force().cloned() {
                     self.put_in(object, &mut changes);
                 }
@@ -335,8 +335,10 @@ impl TrafficIndex {
         let heard = self.heard;
         let mut anew = Self::new(settings);
         // The last good form first, so that it stands in again.
-        let good =
-            self.reports.values().filter_map(|report| Some(Arc::clone(&report.good.as_ref()?.0)));
+        let good = self
+            .reports
+            .iter()
+            .filter_map(|(key, report)| Some((key.clone(), report.good.as_ref()?.0.clone())));
         anew.apply(&good.collect());
         let mut update = anew.apply(&objects);
         if let Some(update) = &mut update {
@@ -373,11 +375,11 @@ impl TrafficIndex {
     }
 
     /// The objects that make no sense as they are, each with its last form that did.
-    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+    pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
         let of = |(key, report): (&ObjectKey, &Arc<TrafficReport>)| {
             let (good, _) = report.good.as_ref().filter(|_| report.state.refused)?;
             // Which object of a store is meant is known by its place in memory.
-            Some((Arc::clone(self.objects.get(key)?), Arc::clone(good)))
+            Some((self.objects.get(key)?.clone(), good.clone()))
         };
         self.reports.iter().filter_map(of).collect()
     }
@@ -387,7 +389,7 @@ impl TrafficIndex {
         &mut self,
         kind: TrafficKind,
         key: &ObjectKey,
-        (object, earlier): (&Arc<Value>, EarlierForm),
+        (object, earlier): (&ObjectJson, EarlierForm),
         changes: &mut TrafficChanges,
     ) -> bool {
         let before = self.reports.remove(key);
@@ -397,11 +399,12 @@ impl TrafficIndex {
             EarlierForm::IsForgotten => None,
         };
         let old = before.as_ref().and_then(|report| report.in_force()).cloned();
-        let meta = ObjectMeta::of(key, object);
-        let (good, state) = match kind.read(meta.clone(), object, &self.settings) {
+        let value = object.to_value();
+        let meta = ObjectMeta::of(key, &value);
+        let (good, state) = match kind.read(meta.clone(), &value, &self.settings) {
             Ok((read, reasons)) => {
                 let state = ObjectState { reasons, ..ObjectState::default() };
-                (Some((Arc::clone(object), read)), state)
+                (Some((object.clone(), read)), state)
             }
             Err(reason) => {
                 let is_last_good = was.is_some();
@@ -410,14 +413,14 @@ impl TrafficIndex {
             }
         };
         let is_guarded = good.is_none() && kind == TrafficKind::DestinationRule;
-        let guard = is_guarded.then(|| DestinationRule::guard(meta, object, &self.settings));
+        let guard = is_guarded.then(|| DestinationRule::guard(meta, &value, &self.settings));
         let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
         let new = state.reasons.iter().filter(|reason| !said.contains(reason));
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
         let report = TrafficReport { good, guard, state };
         let new = report.in_force().cloned();
         let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
-        self.counting.insert(key.clone(), Arc::clone(counts));
+        self.counting.insert(key.clone(), counts.clone());
         self.reports.insert(key.clone(), Arc::new(report));
         if old == new {
             return false;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
-use serde_json::Value;
 
 use super::destination_rule::DestinationRule;
 use super::envoy_filter::EnvoyFilter;
@@ -14,7 +13,7 @@ use super::object::{ObjectMeta, ObjectState};
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
-use crate::model::ObjectKey;
+use crate::model::{ObjectJson, ObjectKey};
 
 /// An object that was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +44,7 @@ pub enum TrafficObject {
 #[derive(Debug)]
 pub struct TrafficReport {
     /// The last of it that made sense, as it was stored and as it was read.
-    pub good: Option<(Arc<Value>, TrafficObject)>,
+    pub good: Option<(ObjectJson, TrafficObject)>,
     /// What counts where none of it ever did: see [`DestinationRule::guard`].
     pub guard: Option<TrafficObject>,
     /// How it was taken as it is now.

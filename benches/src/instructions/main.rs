@@ -8,6 +8,7 @@
 
 mod access;
 mod objects;
+mod rules;
 mod streams;
 
 use std::hint::black_box;
@@ -82,6 +83,7 @@ const CASES: &[Listed] = &[
     ("bytes_encoded", "endpoint", || bytes_encoded(100, 100)),
     ("bytes_policies_5000", "policy", || access::bytes_policies(5000)),
     ("bytes_policies_stored", "policy", || access::bytes_policies_stored(5000)),
+    ("bytes_rules_stored", "object", || rules::bytes_stored(1000)),
     // The script holds these two to the same figure.
     ("bytes_rotated_3", "endpoint", || bytes_rotated(3)),
     ("bytes_rotated_301", "endpoint", || bytes_rotated(301)),

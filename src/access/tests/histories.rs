@@ -109,10 +109,10 @@ impl History {
 
 impl AccessIndex {
     /// What is written down of what it was given: what stands in for what can't be read in its place.
-    fn objects_as_remembered(&self, stand_ins: &[(Arc<Value>, Arc<Value>)]) -> Collection {
-        let of = |(_, object): (_, &Arc<Value>)| {
-            let stand_in = stand_ins.iter().find(|(broken, _)| Arc::ptr_eq(broken, object));
-            stand_in.map_or_else(|| Arc::clone(object), |(_, good)| Arc::clone(good))
+    fn objects_as_remembered(&self, stand_ins: &[(ObjectJson, ObjectJson)]) -> Collection {
+        let of = |(_, object): (_, &ObjectJson)| {
+            let stand_in = stand_ins.iter().find(|(broken, _)| broken.place() == object.place());
+            stand_in.map_or_else(|| object.clone(), |(_, good)| good.clone())
         };
         self.objects.iter().map(of).collect()
     }

@@ -94,10 +94,8 @@ impl<'a> PolicyTrial<'a> {
         let before: Collection = snapshot.objects.iter().cloned().collect();
         let given: Collection = new.iter().cloned().collect();
         let kept = before.iter().filter(|(key, _)| given.get(key).is_none());
-        let after: Collection = kept
-            .chain(given.iter())
-            .map(|(key, object)| (key.clone(), Arc::clone(object)))
-            .collect();
+        let after: Collection =
+            kept.chain(given.iter()).map(|(key, object)| (key.clone(), object.clone())).collect();
         let settings = AccessSettings {
             root: snapshot.root_namespace.as_str().into(),
             errors: PolicyErrors::default(),

@@ -19,7 +19,7 @@ impl ConfigView<'_> {
             (ISTIO_NETWORKING, "WorkloadEntry") => false,
             _ => return None,
         };
-        let object = self.reports.objects.get(key)?;
+        let object = &self.reports.objects.get(key)?.to_value();
         let is_own = |kind: &str, name: &WorkloadKey| {
             *kind == *key.kind
                 && *name.namespace.as_str() == *key.namespace

@@ -36,8 +36,8 @@ impl ConfigView<'_> {
             if !self.is_joined(report) {
                 return None;
             }
-            let object = self.reports.objects.get(key)?;
-            let status = self.route_status(key, report, object);
+            let object = self.reports.objects.get(key)?.to_value();
+            let status = self.route_status(key, report, &object);
             let held = object.pointer("/status/parents").and_then(Value::as_array);
             let held = held.map(Vec::as_slice).unwrap_or_default();
             status.merged(held, "").map(|_| status)

@@ -16,8 +16,8 @@ use super::problem::EntryProblem;
 use super::resolution::resolution;
 use crate::model::{
     Cause, Causes, Collection, Definition, Difference, Distribution, Endpoint, Endpoints, ExportTo,
-    Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectKey, Port, Resolution, Service,
-    WorkloadKey,
+    Hostname, ISTIO_NETWORKING, Labels, Namespace, ObjectJson, ObjectKey, Port, Resolution,
+    Service, WorkloadKey,
 };
 use crate::registry::{Contents, ServiceRecord, ShardChange};
 
@@ -126,24 +126,24 @@ struct Defined {
 #[derive(Debug)]
 struct LastReadEntry<T> {
     /// The last of it that made sense, as it was stored and as it was read.
-    good: Option<(Arc<Value>, T)>,
+    good: Option<(ObjectJson, T)>,
     fault: Option<Fault>,
 }
 
 impl<T> LastReadEntry<T> {
     /// An object that comes in the place of another.
     fn read(
-        object: &Arc<Value>,
+        object: &ObjectJson,
         before: Option<Self>,
         read: impl Fn(&Value) -> Result<T, Fault>,
     ) -> Self {
-        let (good, fault) = match read(object) {
-            Ok(good) => (Some((Arc::clone(object), good)), None),
+        let (good, fault) = match read(&object.to_value()) {
+            Ok(good) => (Some((object.clone(), good)), None),
             Err(fault) => {
                 // What is read of it may depend on settings that have changed since.
                 let good = before.and_then(|before| before.good);
                 let good = good.map(|(stored, good)| {
-                    let again = read(&stored).unwrap_or(good);
+                    let again = read(&stored.to_value()).unwrap_or(good);
                     (stored, again)
                 });
                 (good, Some(fault))
@@ -157,7 +157,7 @@ impl<T> LastReadEntry<T> {
     }
 
     /// What counts in place of an object that makes no sense.
-    fn stand_in(&self) -> Option<&Arc<Value>> {
+    fn stand_in(&self) -> Option<&ObjectJson> {
         let (good, _) = self.good.as_ref().filter(|_| self.fault.is_some())?;
         Some(good)
     }
@@ -278,14 +278,14 @@ impl EntryIndex {
     }
 
     /// Objects that make no sense, each with what it was when it last did.
-    pub fn stand_ins(&self) -> Vec<(Arc<Value>, Arc<Value>)> {
+    pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
         let stand_in = |(kind, name): &(EntryKind, WorkloadKey)| {
             let good = match kind {
                 EntryKind::Service => self.services.get(name)?.stand_in(),
                 EntryKind::Workload => self.workloads.get(name)?.stand_in(),
             };
             // Which object of a store is meant is known by its place in memory.
-            Some((Arc::clone(self.objects.get(&kind.key(name))?), Arc::clone(good?)))
+            Some((self.objects.get(&kind.key(name))?.clone(), good?.clone()))
         };
         self.faulty.keys().filter_map(stand_in).collect()
     }
@@ -298,7 +298,7 @@ impl EntryIndex {
     fn take_service(
         &mut self,
         name: WorkloadKey,
-        object: Option<&Arc<Value>>,
+        object: Option<&ObjectJson>,
         touched: &mut EntryChanges,
     ) {
         let before = self.services.remove(&name);
@@ -341,7 +341,7 @@ impl EntryIndex {
     fn take_workload(
         &mut self,
         name: WorkloadKey,
-        object: Option<&Arc<Value>>,
+        object: Option<&ObjectJson>,
         touched: &mut EntryChanges,
     ) {
         let before = self.workloads.remove(&name);

@@ -131,7 +131,9 @@ impl Tried {
             .configuration
             .traffic
             .values()
-            .map(|one| one["spec"]["http"][0]["timeout"].as_str().unwrap_or("?").to_owned())
+            .map(|one| {
+                one.to_value()["spec"]["http"][0]["timeout"].as_str().unwrap_or("?").to_owned()
+            })
             .collect();
         assert_eq!(services.hosts().count(), names.len(), "what is in force is what is told to be");
         let policies = self.context.access.reports().map(|(name, _)| name.object.name.to_string());

@@ -100,7 +100,7 @@ fn objects_of_all_files_and_documents_are_held() {
     assert_eq!(fixture.objects.config_maps[0].name.to_string(), "strait-system/strait");
     assert_eq!(fixture.objects.namespaces[0].labels["a"], "b");
     assert_eq!(
-        fixture.objects.others.values().next().expect("one")["metadata"]["namespace"],
+        fixture.objects.others.values().next().expect("one").to_value()["metadata"]["namespace"],
         "strait-system"
     );
 }

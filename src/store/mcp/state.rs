@@ -5,16 +5,14 @@
 //! object that comes by two of them counts by the newer.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::Value;
 use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 use strait_proto::envoy::google::rpc;
 
 use super::convert::{self, UnusableDocument};
 use crate::mass_deletion::MassDeletionGuard;
-use crate::model::{Collection, ObjectKey};
+use crate::model::{Collection, ObjectJson, ObjectKey};
 use crate::sources::WARNINGS_MAX;
 use crate::store::kinds::{self, StoreKind};
 
@@ -73,7 +71,7 @@ struct McpCollection {
     heard: bool,
     /// The version last accepted whole on this stream.
     accepted: String,
-    objects: BTreeMap<ObjectKey, Arc<Value>>,
+    objects: BTreeMap<ObjectKey, ObjectJson>,
     invalid: Vec<String>,
 }
 
@@ -84,7 +82,7 @@ impl McpState {
         for (key, object) in objects.iter() {
             if let Some(kind) = StoreKind::of(key) {
                 let held = types.entry(Type { kind, version: 0 }).or_default();
-                held.objects.insert(key.clone(), Arc::clone(object));
+                held.objects.insert(key.clone(), object.clone());
             }
         }
         Self { types, guard: MassDeletionGuard::default() }
@@ -121,8 +119,9 @@ impl McpState {
             for resource in &response.resources {
                 match convert::object(asked.kind, resource) {
                     Ok((key, object)) => {
-                        let before = held.objects.get(&key).filter(|before| ***before == object);
-                        let object = before.cloned().unwrap_or_else(|| Arc::new(object));
+                        let object = ObjectJson::from(object);
+                        let before = held.objects.get(&key).filter(|before| **before == object);
+                        let object = before.cloned().unwrap_or(object);
                         objects.insert(key, object);
                     }
                     Err(fault) => bad.push(fault),
@@ -134,7 +133,7 @@ impl McpState {
             let faulty: BTreeSet<_> = bad.iter().filter_map(|bad| bad.key.as_ref()).collect();
             for (key, before) in &held.objects {
                 if nameless || faulty.contains(key) {
-                    objects.entry(key.clone()).or_insert_with(|| Arc::clone(before));
+                    objects.entry(key.clone()).or_insert_with(|| before.clone());
                 }
             }
             let kept = held.objects.keys().filter(|key| objects.contains_key(key)).count();
@@ -192,7 +191,7 @@ impl McpState {
         let mut all = Collection::default();
         for held in self.types.values().rev() {
             for (key, object) in &held.objects {
-                all.insert(key.clone(), Arc::clone(object));
+                all.insert(key.clone(), object.clone());
             }
         }
         all
@@ -267,7 +266,8 @@ mod tests {
 
     fn hosts(state: &McpState) -> Vec<String> {
         let objects = state.objects();
-        let entries = objects.values().filter(|one| one["kind"] == "ServiceEntry");
+        let entries = objects.values().map(ObjectJson::to_value);
+        let entries = entries.filter(|one| one["kind"] == "ServiceEntry");
         entries.map(|one| one["spec"]["hosts"][0].as_str().unwrap_or("?").to_owned()).collect()
     }
 
@@ -291,7 +291,7 @@ mod tests {
         assert!(state.is_heard(), "each kind by one of its versions");
         assert_eq!(hosts(&state), ["a.example", "b.example"]);
         let objects = state.objects();
-        let object = objects.values().next().expect("one");
+        let object = objects.values().next().expect("one").to_value();
         assert_eq!(object["spec"]["resolution"], "STATIC");
         assert_eq!(object["spec"]["location"], "MESH_EXTERNAL");
         assert_eq!(object["metadata"]["namespace"], "shop");

@@ -1,0 +1,62 @@
+//! What rules of traffic take: as they are in force, and as they are stored.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use strait::mesh::MeshConfig;
+use strait::model::Collection;
+use strait::traffic::{KindSettings, TrafficIndex};
+
+use crate::objects::{NAMESPACE, service_name};
+use crate::{Case, DOMAIN};
+
+fn object(kind: &str, number: usize, spec: Value) -> Arc<Value> {
+    Arc::new(json!({
+        "apiVersion": "networking.istio.io/v1",
+        "kind": kind,
+        "metadata": {
+            "namespace": NAMESPACE, "name": format!("rule-{number}"), "resourceVersion": "1",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": spec,
+    }))
+}
+
+/// Two routes by weight, one of them for a header.
+fn virtual_service(number: usize) -> Arc<Value> {
+    let host = format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(number));
+    let to = |subset: &str, weight: u32| json!({ "destination": { "host": host, "subset": subset }, "weight": weight });
+    let spec = json!({
+        "hosts": [host],
+        "http": [
+            {
+                "match": [{ "headers": { "end-user": { "exact": "jason" } } }],
+                "route": [{ "destination": { "host": host, "subset": "v2" } }],
+            },
+            { "route": [to("v1", 75), to("v2", 25)], "timeout": "5s", "retries": { "attempts": 3 } },
+        ],
+    });
+    object("VirtualService", number, spec)
+}
+
+fn destination_rule(number: usize) -> Arc<Value> {
+    let subset = |version: &str| json!({ "name": version, "labels": { "version": version } });
+    let spec = json!({
+        "host": format!("{}.{NAMESPACE}.svc.{DOMAIN}", service_name(number)),
+        "trafficPolicy": {
+            "connectionPool": { "tcp": { "maxConnections": 100 } },
+            "outlierDetection": { "consecutive5xxErrors": 7, "interval": "5m" },
+        },
+        "subsets": [subset("v1"), subset("v2")],
+    });
+    object("DestinationRule", number, spec)
+}
+
+/// So many of each, with the objects as they are stored.
+pub(crate) fn bytes_stored(count: usize) -> Case {
+    let mut index = TrafficIndex::new(KindSettings::of(DOMAIN, &MeshConfig::default()));
+    let objects: Collection =
+        (0..count).flat_map(|number| [virtual_service(number), destination_rule(number)]).collect();
+    let update = index.apply(&objects).expect("the first time");
+    Case::holding(2 * count, (index, objects, update.traffic))
+}
