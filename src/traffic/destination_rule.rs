@@ -87,6 +87,7 @@ impl DestinationRule {
         let scope = if selector.is_some() { RuleScope::Selected } else { RuleScope::Everybody };
         let mut reasons = Vec::new();
         let policy = raw.traffic_policy.map(|raw| {
+        object::note_export(&raw.export_to, &mut reasons);
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
         });
         let mut subsets = BTreeMap::new();

@@ -152,6 +152,7 @@ impl Gateway {
             let text = "has no servers: nothing is served";
             reader.lost("spec.servers", text);
         }
+        reader.names(&raw.servers);
         let servers = raw.servers.into_iter().enumerate();
         let servers = servers.filter_map(|(place, raw)| reader.server(place, raw)).collect();
         let reasons = reader.reasons;
@@ -174,6 +175,20 @@ impl ServerReader<'_> {
 
     fn warn(&mut self, path: impl Into<String>, text: impl std::fmt::Display) {
         self.reasons.push(Reason::warning(&codes::GATEWAY_SERVER, path, text));
+    }
+
+    /// Notes names of ports that several servers have: routes of HTTPS are named by them.
+    fn names(&mut self, servers: &[RawServer]) {
+        for (at, server) in servers.iter().enumerate() {
+            let name = &server.port.name;
+            let same = |other: &RawServer| !name.is_empty() && other.port.name == *name;
+            if let Some(first) = servers[..at].iter().position(same) {
+                let text = format!(
+                    "{name:?} is the name of servers[{first}] as well: of HTTPS at one port the two share their routes"
+                );
+                self.warn(format!("spec.servers[{at}].port.name"), text);
+            }
+        }
     }
 
     /// A server; `None` where nothing can be served.
@@ -362,7 +377,10 @@ impl ServerReader<'_> {
             match parsed {
                 Ok(host) => {
                     let one = ServerHost { namespace, host };
-                    if !hosts.contains(&one) {
+                    if hosts.contains(&one) {
+                        let at = format!("{path}.hosts[{place}]");
+                        self.warn(at, format!("{text:?} is there already"));
+                    } else {
                         hosts.push(one);
                     }
                 }

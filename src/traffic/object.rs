@@ -96,6 +96,22 @@ pub fn export_to(said: &[String], default: &[String], own: &Namespace) -> Export
     ExportTo::parse(&list.join(","), own)
 }
 
+/// Notes what of `exportTo` says nothing beside its other entries.
+pub fn note_export(said: &[String], reasons: &mut Vec<Reason>) {
+    let is_for_all = said.iter().any(|entry| entry == "*");
+    for (at, entry) in said.iter().enumerate() {
+        let text = if said[..at].contains(entry) {
+            format!("{entry:?} is there already")
+        } else if is_for_all && entry != "*" {
+            format!("{entry:?} says nothing beside *, which is everybody")
+        } else {
+            continue;
+        };
+        let path = format!("spec.exportTo[{at}]");
+        reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
+    }
+}
+
 /// A selector as these objects have it: labels that must all be there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -182,15 +182,17 @@ impl EgressListener {
             let path = format!("{path}{field}");
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
         };
-        let port = raw.port.filter(|port| port.number != 0);
+        // A socket has no port, and is told of below.
+        let is_socket = raw.bind.starts_with("unix:");
+        let port = raw.port.filter(|port| port.number != 0 || !is_socket);
         if port.as_ref().is_some_and(|port| port.protocol.eq_ignore_ascii_case("HTTP_PROXY")) {
             lost(".port.protocol", "nothing listens for requests to a proxy".to_owned());
             return None;
         }
-        let port = match port.map(|port| u16::try_from(port.number).map_err(|_| port.number)) {
+        let port = match port.map(|port| (u16::try_from(port.number), port.number)) {
             None => None,
-            Some(Ok(port)) => Some(port),
-            Some(Err(number)) => {
+            Some((Ok(port @ 1..), _)) => Some(port),
+            Some((_, number)) => {
                 let text = format!("{number} is no port; the listener is left out");
                 let path = format!("{path}.port.number");
                 reasons.push(Reason::lost(&codes::TRAFFIC_PORT, path, text));
@@ -206,6 +208,10 @@ impl EgressListener {
             }
         };
         let (mut imported, mut excluded) = (Vec::new(), Vec::new());
+        if raw.hosts.is_empty() {
+            let text = "is empty: nothing is imported by it";
+            reasons.push(Reason::lost(&codes::SIDECAR_HOST, format!("{path}.hosts"), text));
+        }
         for (at, text) in raw.hosts.iter().enumerate() {
             match HostImport::read(text, settings) {
                 Ok((import, true)) => imported.push(import),

@@ -83,7 +83,7 @@ struct RawConnectionRule {
 struct RawConnectionMatch {
     sni_hosts: Vec<String>,
     destination_subnets: Vec<String>,
-    port: u32,
+    port: Option<u32>,
     source_labels: BTreeMap<String, String>,
     source_namespace: String,
     gateways: Vec<String>,
@@ -137,6 +137,7 @@ impl VirtualService {
         unreachable(&http, &mut reasons);
         let export_to =
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
+        object::note_export(&raw.export_to, &mut reasons);
         let origin = RouteOrigin {
             api: "networking.istio.io/v1",
             kind: "virtual-service",
@@ -195,8 +196,15 @@ impl Reader<'_> {
             let only = raw.route.len() == 1;
             let mut destinations = Vec::new();
             for (at, raw) in raw.route.into_iter().enumerate() {
-                let weight = if only { 1 } else { u32::try_from(raw.weight).unwrap_or_default() };
-                let path = format!("{path}.route[{at}].destination");
+                let path = format!("{path}.route[{at}]");
+                let weight = if only { Ok(1) } else { u32::try_from(raw.weight) };
+                if weight.is_err() {
+                    let text = format!("a weight can't be {}; nothing goes there", raw.weight);
+                    let path = format!("{path}.weight");
+                    self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
+                }
+                let weight = weight.unwrap_or_default();
+                let path = format!("{path}.destination");
                 let to = self.destination(raw.destination, &path);
                 if let Some(to) = to.filter(|_| weight > 0) {
                     destinations.push(Destination { index: place(at), weight, ..to });
@@ -258,10 +266,15 @@ impl Reader<'_> {
         if to.is_empty() && !raw.destination_subnets.is_empty() {
             return None;
         }
-        let Ok(port) = u16::try_from(raw.port) else {
-            lost(format!("{path}.port"), format!("{} is no port: no connection fits it", raw.port));
+        let number = raw.port.unwrap_or_default();
+        let Ok(port) = u16::try_from(number) else {
+            lost(format!("{path}.port"), format!("{number} is no port: no connection fits it"));
             return None;
         };
+        if raw.port == Some(0) {
+            let text = "0 is no port: it counts as if none were named";
+            self.reasons.push(Reason::lost(&codes::TRAFFIC_PORT, format!("{path}.port"), text));
+        }
         Some(ConnectionMatch {
             server_names: names.into_iter().collect(),
             to: to.into(),

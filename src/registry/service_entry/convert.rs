@@ -54,6 +54,8 @@ pub(super) struct ServiceEntry {
     pub(super) ranges: Vec<IpNet>,
     /// Addresses that can't be used, each by itself.
     pub(super) invalid_addresses: Vec<Fault>,
+    /// What of `exportTo` says nothing beside its other entries.
+    pub(super) idle_exports: Vec<Fault>,
     /// Whether it is given an address where it names none.
     pub(super) allocate: bool,
     /// The addresses that its status says hosts were given.
@@ -239,6 +241,7 @@ pub(super) fn service_entry(
     let (addresses, ranges, invalid_addresses) =
         addresses(&spec.field::<Vec<String>>("addresses")?);
     let export: Vec<String> = spec.field("exportTo")?;
+    let idle_exports = idle_exports(&export);
     let export = if export.is_empty() { default_export } else { &export };
     Ok(ServiceEntry {
         created: created(&metadata),
@@ -247,6 +250,7 @@ pub(super) fn service_entry(
         addresses,
         ranges,
         invalid_addresses,
+        idle_exports,
         said: said_addresses(object),
         allocate: metadata.labels.get(ALLOCATE).is_none_or(|text| &**text != "false"),
         ports: ports(spec.field("ports")?)?,
@@ -348,6 +352,21 @@ fn said_addresses(object: &Value) -> Vec<(Hostname, IpAddr)> {
         Some((Hostname::from(host), said.get("value")?.as_str()?.parse().ok()?))
     };
     said.into_iter().flatten().filter_map(one).collect()
+}
+
+/// Entries of `exportTo` that are there twice, or beside `*`, which is everybody.
+fn idle_exports(said: &[String]) -> Vec<Fault> {
+    let is_for_all = said.iter().any(|entry| entry == "*");
+    let entries = said.iter().enumerate();
+    let idle = entries.filter_map(|(at, entry)| {
+        let fact = match said[..at].contains(entry) {
+            true => format!("{entry:?} is there already"),
+            false if is_for_all && entry != "*" => format!("{entry:?} says nothing beside *"),
+            false => return None,
+        };
+        Some(Fault::new(format!("spec.exportTo[{at}]"), fact))
+    });
+    idle.collect()
 }
 
 /// Single addresses, ranges of them, and what is neither.

@@ -332,6 +332,10 @@ impl EntryIndex {
                     let effect = "the entry counts without this address";
                     EntryProblem::of_part(&name, fault.clone(), effect)
                 }));
+                problems.extend(entry.idle_exports.iter().map(|fault| {
+                    let effect = "the other entries count";
+                    EntryProblem::of_part(&name, fault.clone(), effect)
+                }));
             }
             self.services.insert(name.clone(), kept);
         }

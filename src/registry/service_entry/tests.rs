@@ -123,6 +123,20 @@ fn sockets(contents: &Contents, host: &str) -> Vec<String> {
 }
 
 #[test]
+fn an_export_that_says_nothing_is_told_and_costs_nothing() {
+    let mut told = Told::new();
+    let exported = database(json!({ "exportTo": ["web", "*", "web"] }));
+    told.has_news(&[entry("shop/db", exported)]);
+    let problems = told.index.problems();
+    let told_of: Vec<_> = problems.iter().map(|one| (one.fault.to_string(), one.refused)).collect();
+    let expected = [
+        ("spec.exportTo[0]: \"web\" says nothing beside *", false),
+        ("spec.exportTo[2]: \"web\" is there already", false),
+    ];
+    assert_eq!(told_of, expected.map(|(text, refused)| (text.to_owned(), refused)));
+}
+
+#[test]
 fn an_entry_gives_each_host_its_ports_addresses_and_endpoints() {
     let spec = json!({
         "hosts": ["db.example.com", "*.Db.example.com"],

@@ -43,6 +43,24 @@ fn what_can_not_be_served_is_left_out_by_itself() {
 }
 
 #[test]
+fn names_and_hosts_that_are_there_twice_are_told() {
+    let server = |number: u32, name: &str| json!({ "port": { "number": number, "name": name, "protocol": "HTTP" }, "hosts": ["a.example", "*/A.example"] });
+    let (gateway, reasons) = read(
+        &json!({ "servers": [server(80, "http"), server(81, ""), server(82, "http"), server(83, "")] }),
+    );
+    let expected = [
+        "STR1010 spec.servers[2].port.name",
+        "STR1010 spec.servers[0].hosts[1]",
+        "STR1010 spec.servers[1].hosts[1]",
+        "STR1010 spec.servers[2].hosts[1]",
+        "STR1010 spec.servers[3].hosts[1]",
+    ];
+    assert_eq!(reasons, expected);
+    assert_eq!(gateway.servers.len(), 4, "all are served");
+    assert!(gateway.servers.iter().all(|server| server.hosts.len() == 1));
+}
+
+#[test]
 fn a_tls_block_without_a_mode_passes_on_what_it_does_not_open_and_says_so() {
     let port = json!({ "number": 443, "protocol": "https" });
     let (protocols, reasons) = server(&port, &json!({}));

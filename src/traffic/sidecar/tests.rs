@@ -293,6 +293,22 @@ fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
 }
 
 #[test]
+fn listener_that_names_no_hosts_or_no_port_that_can_be_is_told() {
+    let none = json!({ "egress": [{}] });
+    assert_eq!(said(&none), ["STR1060 spec.egress[0].hosts"]);
+    let zero = json!({ "egress": [{ "port": { "number": 0 }, "hosts": ["./*"] }, { "hosts": ["pay/*"] }] });
+    assert_eq!(said(&zero), ["STR1004 spec.egress[0].port.number"]);
+    let (sidecars, _) = all(&[("shop", "one", zero)]);
+    let namespace = "shop".into();
+    let scope = sidecars.scope(&namespace, &Selection::default());
+    let imported = |owner: &str| scope.includes(&host("a.example"), &owner.into());
+    assert_eq!([imported("shop"), imported("pay")], [false, true], "not all ports in its place");
+    let socket =
+        json!({ "egress": [{ "port": { "number": 0 }, "bind": "unix:///a", "hosts": ["./*"] }] });
+    assert_eq!(said(&socket), ["STR1074 spec.egress[0].bind"]);
+}
+
+#[test]
 fn egress_proxy_is_one_service_that_takes_what_may_pass() {
     let policy = |mode: &str, proxy: Value| json!({ "outboundTrafficPolicy": { "mode": mode, "egressProxy": proxy } });
     let whole = json!({ "host": "out", "port": { "number": 8080 }, "subset": "v1" });

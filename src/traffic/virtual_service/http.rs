@@ -176,7 +176,7 @@ impl Reader<'_> {
             authority,
             scheme,
             query,
-            // Port 0 stands for none; one that can't be fits nothing.
+            // One that can't be fits nothing.
             port,
             source: source(
                 self.namespace,
@@ -233,7 +233,13 @@ impl Reader<'_> {
     fn uri(&mut self, raw: RawTextMatch, path: &str, refused: &mut bool) -> Option<PathMatch> {
         match raw {
             RawTextMatch { exact: Some(text), .. } => Some(PathMatch::Exact(text)),
-            RawTextMatch { prefix: Some(text), .. } => Some(PathMatch::Prefix(text)),
+            RawTextMatch { prefix: Some(text), .. } => {
+                if text.is_empty() {
+                    let text = "is empty, as every path begins: it asks for none";
+                    self.lost(&format!("{path}.prefix"), text);
+                }
+                Some(PathMatch::Prefix(text))
+            }
             RawTextMatch { regex: Some(text), .. } => {
                 if let Err(fact) = self.regex(&text, path) {
                     self.refuse_condition(
@@ -309,14 +315,16 @@ impl Reader<'_> {
         all.into_iter().collect()
     }
 
-    fn port(&mut self, number: u32, path: &str) -> Option<u16> {
-        u16::try_from(number).map_or_else(
-            |_| {
-                self.lost(path, &format!("{number} is no port: 65535 stands for it"));
-                Some(u16::MAX)
-            },
-            |number| (number != 0).then_some(number),
-        )
+    /// A port, where one is named.
+    fn port(&mut self, number: Option<u32>, path: &str) -> Option<u16> {
+        let number = number?;
+        let text = match u16::try_from(number) {
+            Ok(0) => "0 is no port: it counts as if none were named".to_owned(),
+            Ok(port) => return Some(port),
+            Err(_) => format!("{number} is no port: 65535 stands for it"),
+        };
+        self.note(&codes::TRAFFIC_PORT, path, &text);
+        (number != 0).then_some(u16::MAX)
     }
 
     /// A place, if its host is one.
@@ -342,12 +350,14 @@ impl Reader<'_> {
             self.note(&codes::DESTINATION_INVALID, path, &text);
             return None;
         }
-        let port = self.port(raw.port.number, path);
+        let path = path.strip_suffix(".host").unwrap_or(path);
+        let port = self.port(raw.port.map(|port| port.number), &format!("{path}.port.number"));
         Some(Destination { port, subset: raw.subset, ..Destination::to(host) })
     }
 
     fn destinations(&mut self, raw: Vec<RawHttpDestination>, path: &str, rule: &mut HttpRule) {
         let only = raw.len() == 1;
+        let is_route = !raw.is_empty();
         let mut all = Vec::with_capacity(raw.len());
         for (at, raw) in raw.into_iter().enumerate() {
             let path = format!("{path}.route[{at}]");
@@ -374,6 +384,14 @@ impl Reader<'_> {
             }
         }
         let sum: u64 = all.iter().map(|one| u64::from(one.weight)).sum();
+        if !only && sum == 0 && !rule.refused && is_route {
+            let path = format!("{path}.route");
+            self.refuse(
+                &mut rule.refused,
+                &path,
+                "its weights come to 0, and one must take requests",
+            );
+        }
         if u32::try_from(sum).is_err() {
             self.refuse(
                 &mut rule.refused,
@@ -431,6 +449,17 @@ impl Reader<'_> {
             if !is_text(&raw.uri) || !is_text(&raw.authority) {
                 self.refuse(refused, &path, "holds control characters");
             }
+            match &raw.uri_regex_rewrite {
+                Some(_) if !raw.uri.is_empty() => {
+                    let text = "stands beside uri, which counts in its place";
+                    let path = format!("{path}.uriRegexRewrite");
+                    self.note(&codes::TRAFFIC_REPLACED, &path, text);
+                }
+                None if raw.uri.is_empty() && raw.authority.is_empty() => {
+                    self.lost(&path, "names neither a path nor a host: nothing is rewritten");
+                }
+                _ => {}
+            }
             let regex = raw.uri_regex_rewrite.and_then(|raw| {
                 let groups = self.regex(&raw.r#match, &path).map(|regex| regex.groups);
                 let named = re2::groups_of(&raw.rewrite);
@@ -464,8 +493,8 @@ impl Reader<'_> {
             self.refuse(refused, path, "holds control characters");
         }
         let port = match (raw.port, &*raw.derive_port) {
-            (Some(number), _) => self
-                .port(number, &format!("{path}.port"))
+            (Some(_), _) => self
+                .port(raw.port, &format!("{path}.port"))
                 .map_or(RedirectPort::Unset, RedirectPort::Number),
             (None, "FROM_REQUEST_PORT") => RedirectPort::OfRequest,
             (None, "FROM_PROTOCOL_DEFAULT") => RedirectPort::OfScheme,
@@ -476,13 +505,23 @@ impl Reader<'_> {
             }
         };
         let some = |text: Arc<str>| Some(text).filter(|text| !text.is_empty());
-        RedirectRule {
+        let rule = RedirectRule {
             path: some(raw.uri).map_or(RedirectPath::Kept, RedirectPath::Whole),
             authority: some(raw.authority),
             scheme: some(raw.scheme),
             port,
             status,
+        };
+        let leads_elsewhere = rule.path != RedirectPath::Kept
+            || rule.authority.is_some()
+            || rule.scheme.is_some()
+            || rule.port != RedirectPort::Unset;
+        if !leads_elsewhere && !*refused {
+            let text =
+                "names no other uri, authority, scheme or port: clients are sent to where they are";
+            self.lost(path, text);
         }
+        rule
     }
 
     fn retries(&mut self, raw: WrittenRetries, path: &str, refused: &mut bool) -> RetryRule {
@@ -510,6 +549,9 @@ impl Reader<'_> {
     }
 
     fn fault(&mut self, raw: RawFault, path: &str, refused: &mut bool) -> InjectedFault {
+        if raw.delay.is_none() && raw.abort.is_none() {
+            self.lost(path, "names neither delay nor abort: no request fails by it");
+        }
         let delay = raw.delay.and_then(|raw| {
             let path = format!("{path}.delay");
             let fixed = raw.fixed_delay.map(|delay| delay.0).filter(|delay| !delay.is_zero());
@@ -589,13 +631,37 @@ impl Reader<'_> {
             }
         }
         let mut joined = |this: &mut Self, list: Vec<String>, field: &str| -> Arc<str> {
-            let text = list.join(",");
-            if !is_text(&text) {
-                this.refuse(refused, &format!("{path}.{field}"), "holds control characters");
-                return Arc::default();
+            let mut kept = Vec::with_capacity(list.len());
+            for (at, name) in list.into_iter().enumerate() {
+                let path = format!("{path}.{field}[{at}]");
+                if !is_text(&name) {
+                    this.refuse(refused, &path, "holds control characters");
+                } else if !name.split(',').all(|one| is_header_name(one.trim_matches([' ', '\t'])))
+                {
+                    // Methods and names of headers are tokens alike (RFC 9110, 5.6.2), * is one; some write a list as one.
+                    this.lost(
+                        &path,
+                        &format!("{name:?} is no token: browsers are told nothing of it"),
+                    );
+                } else {
+                    kept.push(name);
+                }
             }
-            text.into()
+            kept.join(",").into()
         };
+        if !matches!(&*raw.unmatched_preflights, "" | "UNSPECIFIED" | "FORWARD" | "IGNORE") {
+            let text = format!(
+                "{:?} is neither FORWARD nor IGNORE: FORWARD counts",
+                raw.unmatched_preflights
+            );
+            self.lost(&format!("{path}.unmatchedPreflights"), &text);
+        }
+        if raw.max_age.as_ref().is_some_and(|age| age.0.subsec_nanos() > 0) {
+            self.lost(
+                &format!("{path}.maxAge"),
+                "is cut to whole seconds, which browsers are told",
+            );
+        }
         CrossOrigin {
             origins: origins.into(),
             methods: joined(self, raw.allow_methods, "allowMethods"),

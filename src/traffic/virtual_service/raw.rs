@@ -40,7 +40,7 @@ pub(super) struct RawRequestMatch {
     pub(super) without_headers: BTreeMap<String, RawTextMatch>,
     pub(super) query_params: BTreeMap<String, RawTextMatch>,
     pub(super) ignore_uri_case: bool,
-    pub(super) port: u32,
+    pub(super) port: Option<u32>,
     pub(super) source_labels: BTreeMap<String, String>,
     pub(super) source_namespace: String,
     pub(super) gateways: Vec<String>,
@@ -60,7 +60,7 @@ pub(super) struct RawTextMatch {
 pub(super) struct RawDestination {
     pub(super) host: String,
     pub(super) subset: Arc<str>,
-    pub(super) port: RawPortNumber,
+    pub(super) port: Option<RawPortNumber>,
 }
 
 #[derive(Deserialize, Default)]

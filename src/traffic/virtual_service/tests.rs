@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::*;
@@ -132,18 +134,107 @@ fn a_match_that_cannot_be_read_keeps_what_can_be() {
 fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
     let weights = |weights: [i64; 2]| {
         let [a, b] = weights;
-        let (service, _) = read(&format!(
+        let (service, reasons) = read(&format!(
             "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}, weight: {a}}}, {{destination: {{host: b}}, weight: {b}}}]}}]}}"
         ));
         let rule = &service.http[0].rule;
-        (rule.refused, rule.destinations.iter().map(|one| one.weight).collect::<Vec<_>>())
+        let told: Vec<_> = reasons.into_iter().map(|one| (one.code, one.path)).collect();
+        (told, rule.destinations.iter().map(|one| one.weight).collect::<Vec<_>>())
     };
-    assert_eq!(weights([90, 10]), (false, vec![90, 10]));
-    assert_eq!(weights([100, 0]), (false, vec![100]));
-    assert_eq!(weights([0, 0]), (false, vec![]));
-    assert_eq!(weights([-1, 101]), (true, vec![101]));
+    let refused = |path: &str| vec![(&codes::ROUTE_REFUSED, path.to_owned())];
+    assert_eq!(weights([90, 10]), (vec![], vec![90, 10]));
+    assert_eq!(weights([100, 0]), (vec![], vec![100]));
+    assert_eq!(weights([0, 0]), (refused("spec.http[0].route"), vec![]));
+    assert_eq!(weights([-1, 101]), (refused("spec.http[0].route[0]"), vec![101]));
     let (rule, _) = rule("name: one");
     assert_eq!(rule.destinations[0].weight, 1, "of one destination the weight says nothing");
+}
+
+#[test]
+fn what_says_nothing_is_told() {
+    for (more, code, path) in [
+        ("redirect: {}, route: []", &codes::ROUTE_PART_LOST, "redirect"),
+        ("redirect: {redirectCode: 302}, route: []", &codes::ROUTE_PART_LOST, "redirect"),
+        ("rewrite: {}", &codes::ROUTE_PART_LOST, "rewrite"),
+        (
+            "rewrite: {uri: /a, uriRegexRewrite: {match: b, rewrite: c}}",
+            &codes::TRAFFIC_REPLACED,
+            "rewrite.uriRegexRewrite",
+        ),
+        ("fault: {}", &codes::ROUTE_PART_LOST, "fault"),
+        (
+            "corsPolicy: {allowMethods: [GET, 'NO WAY']}",
+            &codes::ROUTE_PART_LOST,
+            "corsPolicy.allowMethods[1]",
+        ),
+        (
+            "corsPolicy: {allowHeaders: [a, '']}",
+            &codes::ROUTE_PART_LOST,
+            "corsPolicy.allowHeaders[1]",
+        ),
+        ("corsPolicy: {maxAge: 1.5s}", &codes::ROUTE_PART_LOST, "corsPolicy.maxAge"),
+        (
+            "corsPolicy: {unmatchedPreflights: ODD}",
+            &codes::ROUTE_PART_LOST,
+            "corsPolicy.unmatchedPreflights",
+        ),
+        ("match: [{uri: {prefix: ''}}]", &codes::ROUTE_PART_LOST, "match[0].uri.prefix"),
+        ("match: [{port: 0}]", &codes::TRAFFIC_PORT, "match[0].port"),
+        ("mirror: {host: b, port: {number: 0}}", &codes::TRAFFIC_PORT, "mirror.port.number"),
+    ] {
+        let spec = if more.contains("route: []") {
+            format!("{{hosts: [a], http: [{{{more}}}]}}")
+        } else {
+            format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}")
+        };
+        let (service, reasons) = read(&spec);
+        let path = format!("spec.http[0].{path}");
+        assert_eq!(said(&reasons), [(code, path.as_str())], "{more}");
+        assert!(!service.http[0].rule.refused, "{more}: it goes where it leads all the same");
+    }
+}
+
+#[test]
+fn no_timeout_may_be_written_as_none_or_as_zero_and_lists_of_names_as_one() {
+    let (rule, reasons) = rule(
+        "timeout: 0s, corsPolicy: {allowMethods: [GET, '*'], allowHeaders: ['a, b'], maxAge: 24h}",
+    );
+    assert_eq!(reasons, []);
+    assert_eq!(rule.timeout, Some(Duration::ZERO), "which a delegate may say over its root");
+    let cors = rule.cors.expect("it has some");
+    assert_eq!((&*cors.methods, &*cors.headers), ("GET,*", "a, b"));
+}
+
+#[test]
+fn connections_of_ports_and_weights_that_are_none_are_told() {
+    let (service, reasons) = read(
+        "{hosts: [a], tcp: [{match: [{port: 0}], route: [{destination: {host: a, port: {number: 0}}, weight: -1}, {destination: {host: b}, weight: 1}]}]}",
+    );
+    let expected = [
+        (&codes::TRAFFIC_PORT, "spec.tcp[0].match[0].port"),
+        (&codes::DESTINATION_INVALID, "spec.tcp[0].route[0].weight"),
+        (&codes::TRAFFIC_PORT, "spec.tcp[0].route[0].destination.port.number"),
+    ];
+    assert_eq!(said(&reasons), expected);
+    assert_eq!(service.tcp[0].destinations.len(), 1);
+}
+
+#[test]
+fn an_export_that_says_nothing_is_told() {
+    let spec = |export: &str| {
+        format!(
+            "{{hosts: [a], exportTo: {export}, http: [{{route: [{{destination: {{host: a}}}}]}}]}}"
+        )
+    };
+    for (export, path) in [
+        ("[web, web]", "spec.exportTo[1]"),
+        ("['.', '.']", "spec.exportTo[1]"),
+        ("[web, '*']", "spec.exportTo[0]"),
+    ] {
+        let (_, reasons) = read(&spec(export));
+        assert_eq!(said(&reasons), [(&codes::TRAFFIC_REPLACED, path)], "{export}");
+    }
+    assert_eq!(read(&spec("[web, '.']")).1, []);
 }
 
 #[test]
