@@ -84,7 +84,7 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_ADMIN_HOST", value_name = "NAME", value_delimiter = ',')]
     pub admin_host: Vec<String>,
 
-    /// Where API servers ask for sidecars, over TLS: /inject [default: nowhere]
+    /// Where API servers ask over TLS: for sidecars at /inject, and whether objects are sound at /validate [default: nowhere]
     #[arg(long, env = "STRAIT_INJECT_ADDRESS", value_name = "A")]
     pub inject_address: Option<ListenAddress>,
 

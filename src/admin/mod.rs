@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::Router;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -277,7 +278,12 @@ struct ServicesQuery {
     hostname: Option<String>,
 }
 
-async fn services(State(sources): SourcesState, Query(query): Query<ServicesQuery>) -> AdminResult {
+async fn services(
+    State(sources): SourcesState,
+    query: Result<Query<ServicesQuery>, QueryRejection>,
+) -> AdminResult {
+    let Query(query) =
+        query.map_err(|_| bad("services are asked for by ?hostname=HOST, or none"))?;
     let context = current(&sources)?;
     let hostname = query.hostname.map(|name| {
         find_service(&context, &name).map_or(name, |service| service.hostname().to_string())
@@ -292,7 +298,7 @@ struct EndpointsQuery {
 
 async fn endpoints(
     State(sources): SourcesState,
-    query: Result<Query<EndpointsQuery>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<EndpointsQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("endpoints are asked for by ?hostname=HOST"))?;
     let context = current(&sources)?;
@@ -323,8 +329,11 @@ struct AddressesQuery {
 /// Where pods are in a network, and who has an address.
 async fn addresses(
     State(sources): SourcesState,
-    Query(query): Query<AddressesQuery>,
+    query: Result<Query<AddressesQuery>, QueryRejection>,
 ) -> AdminResult {
+    let Query(query) = query.map_err(|_| {
+        bad("addresses are asked for by ?network=NETWORK&address=A,A, or any of these")
+    })?;
     let context = current(&sources)?;
     let asked = query.address.split(',').filter(|text| !text.is_empty()).map(str::parse);
     let asked = asked.collect::<Result<BTreeSet<IpAddr>, _>>();
@@ -345,7 +354,7 @@ struct ProxyQuery {
 
 async fn config_dump(
     State(sources): SourcesState,
-    query: Result<Query<ProxyQuery>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<ProxyQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| bad("a configuration is asked for by ?proxy=PROXY"))?;
     let connection = connected(&sources, &query.proxy)?;
@@ -362,7 +371,7 @@ struct ExplainQuery {
 
 async fn explained(
     State(sources): SourcesState,
-    query: Result<Query<ExplainQuery>, axum::extract::rejection::QueryRejection>,
+    query: Result<Query<ExplainQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) = query.map_err(|_| {
         bad("an explanation is asked for by ?proxy=PROXY&hostname=HOST[&port=N][&address=A]")
@@ -437,19 +446,30 @@ const IDENTITIES_SHOWN: usize = 10;
 
 async fn changes(
     State(sources): SourcesState,
-    Query(query): Query<EventsQuery>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
-) -> Response {
-    events::answer(&sources.timeline, &query, &headers)
+) -> AdminResult {
+    let Query(query) = query.map_err(|_| bad("changes are asked for by ?since=NUMBER, or none"))?;
+    Ok(events::answer(&sources.timeline, &query, &headers))
 }
 
 /// What each version changed.
-async fn recorded(State(sources): SourcesState, Query(query): Query<HistoryQuery>) -> AdminResult {
+async fn recorded(
+    State(sources): SourcesState,
+    query: Result<Query<HistoryQuery>, QueryRejection>,
+) -> AdminResult {
+    let Query(query) =
+        query.map_err(|_| bad("a record is asked for by ?version=NUMBER, all by none"))?;
     history::records(&sources.history, &sources.kept, &query)
 }
 
 /// What is otherwise now than it was then.
-async fn otherwise(State(sources): SourcesState, Query(query): Query<DiffQuery>) -> AdminResult {
+async fn otherwise(
+    State(sources): SourcesState,
+    query: Result<Query<DiffQuery>, QueryRejection>,
+) -> AdminResult {
+    let Query(query) =
+        query.map_err(|_| bad("a difference is asked for by ?at=VERSION or ?at=TIME"))?;
     history::difference(&sources.history, &query)
 }
 

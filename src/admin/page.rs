@@ -116,7 +116,8 @@ impl BrowserAccess {
         let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         let from = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
         let ours = from.is_none_or(|site| site == b"same-origin" || site == b"none");
-        ours && self.is_named(headers)
+        ours && is_of_own_page(headers)
+            && self.is_named(headers)
             && text(header::COOKIE).is_some_and(|it| self.sessions.allows(it, Instant::now()))
     }
 
@@ -133,6 +134,18 @@ impl BrowserAccess {
             || is_own("localhost")
             || self.hosts.iter().any(|it| is_own(it))
     }
+}
+
+/// Whether a page of this server asks, as far as the browser says: those that know no `Sec-Fetch-Site` name the page's own
+/// site in `Origin` wherever another could be meant. (RFC 6454, 7.)
+fn is_of_own_page(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
+    let Some(origin) = headers.get(header::ORIGIN) else { return true };
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    // Whoever stands before this server may speak TLS.
+    let site = origin.filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
+    let host = text(header::HOST).unwrap_or_default();
+    site.is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
 }
 
 /// What needs no credentials: the files, and the way in.
@@ -305,6 +318,31 @@ mod tests {
         assert!(asked("localhost", Some("same-origin")) && asked("localhost", None));
         assert!(!asked("evil.example", Some("same-origin")));
         assert!(!asked("localhost", Some("same-site")) && !asked("localhost", Some("cross-site")));
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_known_by_its_origin_as_well() {
+        let asked = |host: &str, origin: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, host.parse().expect("a header"));
+            if let Some(origin) = origin {
+                headers.insert(header::ORIGIN, origin.parse().expect("a header"));
+            }
+            is_of_own_page(&headers)
+        };
+        for own in [None, Some("http://127.0.0.1:15014"), Some("https://127.0.0.1:15014")] {
+            assert!(asked("127.0.0.1:15014", own), "{own:?}");
+        }
+        for other in [
+            "http://evil.example",
+            "http://127.0.0.1:8080",
+            "http://127.0.0.1:15014.evil.example",
+            "null",
+            "",
+            "file://127.0.0.1:15014",
+        ] {
+            assert!(!asked("127.0.0.1:15014", Some(other)), "{other}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::json_fields::changed_fields;
 use super::sources::{SourcesState, connected, current};
 use crate::explain::{CalledHosts, ConfigQuery, ConfigView, dated, suggest_scope};
 use crate::model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
+use crate::push::PushContext;
 use crate::xds::connections::OpenStream;
 use crate::xds::preview::{PreviewedProxies, TypePreview, preview};
 use crate::xds::resource::{Resource, ResourceType};
@@ -29,6 +30,9 @@ const OBJECTS_MAX: usize = 10_000;
 const LOOK: Duration = Duration::from_secs(20);
 /// Of how many resources one answer says which fields are otherwise; of the others only that they are.
 const FIELDS_MAX: usize = 2_000;
+
+/// How many namespaces are named to somebody who asks for one that isn't known.
+const NAMESPACES_NAMED: usize = 20;
 
 /// How a difference is asked for.
 #[derive(Deserialize)]
@@ -259,6 +263,8 @@ pub(super) async fn scoped(
     let reports = Arc::clone(&sources.reports.borrow());
     let context = reports.judged(&current(&sources)?);
     let namespace = Namespace::from(asked.namespace.as_str());
+    let mut streams = newest_streams(sources.connections.list());
+    known(&namespace, &context, &reports.objects, &streams)?;
     let suggestion = suggest_scope(&context, &reports.objects, &namespace, &asked.called);
     let mut objects = reports.objects.clone();
     let object = Arc::new(suggestion.object);
@@ -268,7 +274,6 @@ pub(super) async fn scoped(
         objects.insert(key, dated);
     }
     let mesh = sources.trials.with_objects(&context, &reports, &objects);
-    let mut streams = newest_streams(sources.connections.list());
     streams.retain(|one| {
         one.proxy().kind == ProxyType::Sidecar && *one.proxy().namespace() == namespace
     });
@@ -284,6 +289,44 @@ pub(super) async fn scoped(
             "notLookedAt": found.skipped,
         }),
     ))
+}
+
+/// Refuses a namespace that nothing is known of, by the names of those that are known.
+fn known(
+    namespace: &Namespace,
+    context: &PushContext,
+    objects: &Collection,
+    streams: &[Arc<OpenStream>],
+) -> Result<(), AdminFailure> {
+    let name = namespace.as_str();
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let is_label = (1..=63).contains(&name.len())
+        && name.bytes().all(plain)
+        && !name.starts_with('-')
+        && !name.ends_with('-');
+    if !is_label {
+        return Err(bad(&format!("{name:?} can't be the name of a namespace")));
+    }
+    let of_services = context.services.values().map(|service| service.primary.namespace.as_str());
+    let of_private = context.private.values().flat_map(|of| of.keys().map(Namespace::as_str));
+    let of_objects = objects.iter().map(|(key, _)| &*key.namespace);
+    let of_proxies = streams.iter().map(|stream| stream.proxy().namespace().as_str());
+    let all: BTreeSet<&str> = of_services
+        .chain(of_private)
+        .chain(of_objects)
+        .chain(of_proxies)
+        .filter(|name| !name.is_empty())
+        .collect();
+    if all.contains(name) {
+        return Ok(());
+    }
+    let mut first: Vec<&str> = all.iter().take(NAMESPACES_NAMED).copied().collect();
+    if all.len() > first.len() {
+        first.push("…");
+    }
+    let those = if first.is_empty() { "none".to_owned() } else { first.join(", ") };
+    let text = format!("nothing is known of namespace {name}; known are {those}");
+    Err(AdminFailure(StatusCode::NOT_FOUND, text))
 }
 
 #[cfg(test)]

@@ -157,9 +157,11 @@ impl AdminClient {
         match (status, value) {
             (StatusCode::OK, Ok(value)) => Ok(AdminResponse { raw, value }),
             (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => Err(self.refused()),
+            (StatusCode::BAD_REQUEST, _) if said.is_some() => {
+                Err(CommandFailure::usage(said.unwrap_or_default()))
+            }
             (
                 StatusCode::NOT_FOUND
-                | StatusCode::BAD_REQUEST
                 | StatusCode::CONFLICT
                 | StatusCode::PAYLOAD_TOO_LARGE
                 | StatusCode::INSUFFICIENT_STORAGE,

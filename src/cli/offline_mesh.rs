@@ -28,6 +28,9 @@ const DOMAIN: &str = "cluster.local";
 /// The cluster that Services in files are of.
 const CLUSTER: &str = "files";
 
+/// The most bytes of all files together: ten thousand objects, each as large as an API server shows them, are a tenth of it.
+const FILES_BYTES_MAX: u64 = 256 << 20;
+
 /// A mesh of files.
 pub(super) struct OfflineMesh {
     /// What is in force.
@@ -41,16 +44,38 @@ pub(super) struct OfflineMesh {
 /// Reads files, directories (not what is in directories there), and standard input for `-`.
 ///
 /// # Errors
-/// One of them can't be read.
+/// One of them can't be read, or all together are longer than 256 MiB.
 pub(super) fn read_files(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
+    read_within(paths, FILES_BYTES_MAX)
+}
+
+/// The same, of at most so many bytes.
+fn read_within(
+    paths: &[PathBuf],
+    bytes_max: u64,
+) -> Result<Vec<(String, Vec<u8>)>, CommandFailure> {
     let wrong = |path: &Path, error: std::io::Error| {
         CommandFailure::usage(format!("{} can't be read: {error}", path.display()))
+    };
+    let mut left = bytes_max;
+    let mut read = |source: &mut dyn std::io::Read, path: &Path| {
+        let mut bytes = Vec::new();
+        // A device, or a pipe that nobody ends, gives bytes for ever.
+        let length = source.take(left + 1).read_to_end(&mut bytes);
+        let length = length.map_err(|error| wrong(path, error))? as u64;
+        left = left.checked_sub(length).ok_or_else(|| {
+            let text = format!(
+                "{}: all files together are longer than {bytes_max} bytes",
+                path.display()
+            );
+            CommandFailure::usage(text).next("name fewer files at a time")
+        })?;
+        Ok::<_, CommandFailure>(bytes)
     };
     let mut files = Vec::new();
     for path in paths {
         if *path == Path::new("-") {
-            let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).map_err(|error| wrong(path, error))?;
+            let bytes = read(&mut std::io::stdin().lock(), Path::new("standard input"))?;
             files.push(("standard input".to_owned(), bytes));
             continue;
         }
@@ -59,7 +84,8 @@ pub(super) fn read_files(paths: &[PathBuf]) -> Result<Vec<(String, Vec<u8>)>, Co
             false => vec![path.clone()],
         };
         for path in all {
-            let bytes = std::fs::read(&path).map_err(|error| wrong(&path, error))?;
+            let mut file = std::fs::File::open(&path).map_err(|error| wrong(&path, error))?;
+            let bytes = read(&mut file, &path)?;
             files.push((path.display().to_string(), bytes));
         }
     }
@@ -163,4 +189,28 @@ fn services(
     let shard = ShardKey::kubernetes(ClusterId::from(CLUSTER));
     let change = ShardChange::Reset(cluster.everything());
     Ok(RegistryUpdate { shard, epoch: Epoch(0), change })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::failure::Exit;
+
+    #[test]
+    fn what_never_ends_is_read_to_a_bound() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = |name: &str, length: usize| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, vec![b'#'; length]).expect("written");
+            path
+        };
+        let (half, other) = (file("a.yaml", 512), file("b.yaml", 512));
+        assert_eq!(read_within(&[half.clone(), other], 1024).expect("it is within").len(), 2);
+        let more = file("c.yaml", 513);
+        for paths in [vec!["/dev/zero".into()], vec![half, more]] {
+            let failure = read_within(&paths, 1024).expect_err("it is longer");
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(failure.message().contains("longer than 1024 bytes"), "{failure}");
+        }
+    }
 }

@@ -56,8 +56,11 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
     let new = new_policies(args)?;
     let snapshot = snapshot(args).await?;
     let (mut trial, faults) = PolicyTrial::new(&snapshot, &new);
-    for fault in &faults {
+    for fault in faults.iter().take(SHOWN) {
         eprintln!("{}", clean(fault));
+    }
+    if let more @ 1.. = faults.len().saturating_sub(SHOWN) {
+        eprintln!("and {more} more: strait check config -f FILE");
     }
     for file in &args.from_log {
         read_log(file, &mut trial)?;
@@ -135,8 +138,9 @@ fn render(found: &Simulation) -> String {
         [("deny", "would be denied, and was not"), ("allow", "would be allowed, and was not")];
     for (verdict, title) in sections {
         let of: Vec<_> = found.changes.iter().filter(|one| one.verdict == verdict).collect();
-        let count: usize = of.iter().map(|one| one.count).sum();
-        if of.is_empty() {
+        let untold = found.untold.get(verdict).copied().unwrap_or_default();
+        let count = untold + of.iter().map(|one| one.count).sum::<usize>();
+        if count == 0 {
             continue;
         }
         out += &format!("{count} {title}:\n");
@@ -149,7 +153,10 @@ fn render(found: &Simulation) -> String {
             );
         }
         if of.len() > SHOWN {
-            out += &format!("  and {} more kinds; -o json shows all\n", of.len() - SHOWN);
+            out += &format!("  and {} more kinds; -o json shows them\n", of.len() - SHOWN);
+        }
+        if untold > 0 {
+            out += &format!("  and {untold} requests of further kinds, which are only counted\n");
         }
     }
     let asked = [

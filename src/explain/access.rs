@@ -13,7 +13,7 @@ use crate::access::{
     PolicyState, PortMode, ProviderReach, RequestTest, WireForm, decide, enforced, rule_steps,
 };
 use crate::codes;
-use crate::model::{Proxy, labels_match};
+use crate::model::{Proxy, is_header_name, labels_match};
 use crate::push::PushContext;
 use crate::push::authorizers::Authorizers;
 use crate::traffic::destination_rule::RuleClient;
@@ -89,6 +89,12 @@ pub fn explain_policy(
     proxy: &Proxy,
     asked: &AskedRequest,
 ) -> Result<PolicyExplanation, String> {
+    if let Some(method) = asked.method.as_deref().filter(|one| !is_header_name(one)) {
+        return Err(format!("{method:?} is no method such as GET"));
+    }
+    if asked.port == Some(0) {
+        return Err("0 is no port from 1 to 65535".to_owned());
+    }
     let access = context.access_of(proxy);
     let mode = match asked.port {
         Some(port) => access.modes.of_port(port),

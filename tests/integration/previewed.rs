@@ -324,6 +324,15 @@ spec:
     })
     .await;
 
+    for (namespace, code, told) in [
+        ("nowhere", 1, "nothing is known of namespace nowhere; known are "),
+        ("No.Namespace", 64, "can't be the name of a namespace"),
+    ] {
+        let asked = ["scope", "suggest", namespace, "--from-log", &path("log")];
+        let output = server.strait(&asked).await;
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output));
+        assert!(text(&output).contains(told), "{}", text(&output));
+    }
     std::fs::write(path("log"), line("00:10:00", "other.other", "inbound|8080||"))
         .expect("written");
     let output = server.strait(&["scope", "suggest", "other", "--from-log", &path("log")]).await;

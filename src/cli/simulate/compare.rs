@@ -1,5 +1,6 @@
 //! What logged requests would come to under other policies: by the rules that proxies are sent (`access::enforced`).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,6 +24,9 @@ const MANY_WORKLOADS: LogFault = "is for an address that several known workloads
 const NO_CLIENT: LogFault =
     "does not say who called (downstream_peer_uri_san), and no one known workload has the address";
 
+/// How many kinds of changed requests are told apart. Callers choose paths, so there may be any number of them.
+const KINDS_MAX: usize = 10_000;
+
 /// What comes of it.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -40,8 +44,10 @@ pub(super) struct Simulation {
     pub(super) no_longer_asked: usize,
     /// Lines left out, by the reason.
     pub(super) skipped: BTreeMap<LogFault, usize>,
-    /// What differs, the most frequent first.
+    /// What differs, the most frequent first; of at most 10,000 kinds.
     pub(super) changes: Vec<SimulatedChange>,
+    /// Requests of further kinds, by the verdict under the new policies.
+    pub(super) untold: BTreeMap<&'static str, usize>,
 }
 
 /// Requests whose verdict differs.
@@ -65,8 +71,10 @@ pub(super) struct SimulatedChange {
 impl Simulation {
     /// How many requests would be denied that were not.
     pub(super) fn newly_denied(&self) -> usize {
-        let denied = self.changes.iter().filter(|one| one.verdict == AccessVerdict::Deny.as_str());
-        denied.map(|one| one.count).sum()
+        let deny = AccessVerdict::Deny.as_str();
+        let denied = self.changes.iter().filter(|one| one.verdict == deny);
+        let told: usize = denied.map(|one| one.count).sum();
+        told + self.untold.get(deny).copied().unwrap_or_default()
     }
 }
 
@@ -202,7 +210,14 @@ impl<'a> PolicyTrial<'a> {
                 },
                 count: 0,
             };
-            *self.found.entry(change).or_default() += 1;
+            let has_room = self.found.len() < KINDS_MAX;
+            match self.found.entry(change) {
+                Entry::Occupied(mut known) => *known.get_mut() += 1,
+                Entry::Vacant(new) if has_room => _ = new.insert(1),
+                Entry::Vacant(new) => {
+                    *self.outcome.untold.entry(new.key().verdict).or_default() += 1;
+                }
+            }
         }
         Ok(())
     }
