@@ -140,7 +140,8 @@ impl ClusterInputs<'_> {
         let ports = service.ports_in(&self.view.cluster);
         let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
         let rule = self.view.rule(&rules, service);
-        let upgrades = self.context.mesh.h2_upgrade;
+        // What is outside the mesh nobody has raised with it: that takes a rule of its own.
+        let upgrades = self.context.mesh.h2_upgrade && !service.primary.mesh_external;
         let parts = proxied.flat_map(|port| parts(&rules, rule, service, port, upgrades));
         let is_client = self.view.role == Role::Client;
         let parts = parts.filter(|part| !is_client || part.policy.can_be_spoken());
