@@ -13,7 +13,8 @@ use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::policy::{
-    ClientTls, PolicyGroups, RawTrafficPolicy, ResolvedPolicy, RuleScope, TrafficPolicy, resolve,
+    Algorithm, ClientTls, LoadBalancing, PolicyGroups, RawTrafficPolicy, ResolvedPolicy, RuleScope,
+    TrafficPolicy, resolve,
 };
 use super::selection::{self, RuleSelector, Selection, Selectors};
 use crate::codes;
@@ -86,8 +87,8 @@ impl DestinationRule {
         let (selector, export_to) = for_whom(selector, &raw.export_to, &meta, settings);
         let scope = if selector.is_some() { RuleScope::Selected } else { RuleScope::Everybody };
         let mut reasons = Vec::new();
-        let policy = raw.traffic_policy.map(|raw| {
         object::note_export(&raw.export_to, &mut reasons);
+        let policy = raw.traffic_policy.map(|raw| {
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
         });
         let mut subsets = BTreeMap::new();
@@ -103,10 +104,19 @@ impl DestinationRule {
                 reasons.push(Reason::lost(&codes::TRAFFIC_SUBSET, format!("{path}.name"), text));
                 continue;
             }
-            let policy = raw.traffic_policy.map(|raw| {
+            let of_subset = raw.traffic_policy.map(|raw| {
                 let path = format!("{path}.trafficPolicy");
                 Arc::new(TrafficPolicy::read(raw, &path, scope, &mut reasons))
             });
+            let lost = balancing_lost(policy.as_deref(), of_subset.as_deref());
+            for what in lost {
+                let path = format!("{path}.trafficPolicy.loadBalancer");
+                let text = format!(
+                    "replaces that of the rule whole: {what} doesn't hold for {}",
+                    raw.name
+                );
+                reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
+            }
             if raw.labels.contains_key(NODE_LABEL) {
                 let path = format!("{path}.labels");
                 let text = format!(
@@ -115,8 +125,8 @@ impl DestinationRule {
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
-            subsets
-                .insert(raw.name.into(), Subset { labels: selection::labels(&raw.labels), policy });
+            let labels = selection::labels(&raw.labels);
+            subsets.insert(raw.name.into(), Subset { labels, policy: of_subset });
         }
         let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
@@ -199,6 +209,22 @@ impl DestinationRule {
             self.subsets.entry(Arc::clone(name)).or_insert_with(|| subset.clone());
         }
     }
+}
+
+/// What of the way to choose an endpoint a rule says and a subset of it takes away by saying something else of that.
+fn balancing_lost(
+    rule: Option<&TrafficPolicy>,
+    subset: Option<&TrafficPolicy>,
+) -> Vec<&'static str> {
+    let of = |policy: Option<&TrafficPolicy>| policy?.groups.load_balancer.clone();
+    let (Some(rule), Some(subset)) = (of(rule), of(subset)) else { return Vec::new() };
+    let hashes = |one: &LoadBalancing| matches!(one.algorithm, Algorithm::ConsistentHash(_));
+    let lost = [
+        ("its localityLbSetting", rule.locality.is_some() && subset.locality.is_none()),
+        ("its consistentHash", hashes(&rule) && !hashes(&subset)),
+        ("its warmup", rule.warmup.is_some() && subset.warmup.is_none()),
+    ];
+    lost.into_iter().filter(|(_, is_lost)| *is_lost).map(|(what, _)| what).collect()
 }
 
 /// Whom a rule is for. One with a selector is for its own namespace alone, whatever else it says.

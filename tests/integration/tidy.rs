@@ -115,32 +115,51 @@ fn the_architecture_and_recipes_name_only_files_that_exist() {
 
 #[test]
 fn each_row_of_the_guides_of_traffic_names_a_golden_case() {
-    let guides = ["traffic.md", "gateway-api.md"].map(|name| {
-        std::fs::read_to_string(root().join("docs/guide").join(name)).expect("the guide")
-    });
+    let cases = [cases_of("traffic.md"), cases_of("gateway-api.md")].concat();
+    assert!(cases.len() > 40, "rows are looked for where none are: {cases:?}");
+    let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case)).collect();
+    assert!(missing.is_empty(), "rows without a case: {missing:?}");
+    let told: BTreeSet<_> = cases.iter().collect();
+    assert_eq!(told.len(), cases.len(), "one case for two rows");
+}
+
+#[test]
+fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
+    let cases = cases_of("migrate-from-istio.md");
+    assert!(cases.len() > 30, "rows are looked for where none are: {cases:?}");
+    let tests: Vec<_> = sources().into_iter().filter(|(file, _)| is_tests(file)).collect();
+    let real = std::fs::read_to_string(root().join("tests/real/main.rs")).expect("the scenarios");
+    let is_test = |case: &str| {
+        let name = case.trim_matches('`');
+        let (function, scenario) = (format!("fn {name}("), format!("(\"{name}\", "));
+        real.contains(&scenario) || tests.iter().any(|(_, text)| text.contains(&function))
+    };
+    let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
+    assert!(missing.is_empty(), "rows that nothing holds: {missing:?}");
+}
+
+/// The last column of the tables of a guide that say what works by the case that holds it.
+fn cases_of(guide: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(root().join("docs/guide").join(guide)).expect("the guide");
     // A table of what works ends with the case that holds it; others say something else.
     let mut is_of_cases = false;
-    let mut rows = Vec::new();
-    for line in guides.iter().flat_map(|guide| guide.lines()) {
+    let mut cases = Vec::new();
+    for line in text.lines() {
         if !line.starts_with('|') {
             is_of_cases = false;
         } else if line.ends_with("| case |") {
             is_of_cases = true;
         } else if is_of_cases && line.starts_with("| ") {
-            rows.push(line);
+            cases.push(line.rsplit('|').nth(1).unwrap_or_default().trim().to_owned());
         }
     }
-    let cases: Vec<_> =
-        rows.iter().map(|row| row.rsplit('|').nth(1).unwrap_or_default().trim()).collect();
-    assert!(cases.len() > 40, "rows are looked for where none are: {cases:?}");
-    let is_there = |case: &&str| {
-        let name = case.trim_matches('`');
-        case.starts_with('`') && root().join(format!("tests/golden/{name}.txtar")).exists()
-    };
-    let missing: Vec<_> = cases.iter().filter(|case| !is_there(case)).collect();
-    assert!(missing.is_empty(), "rows without a case: {missing:?}");
-    let told: BTreeSet<_> = cases.iter().collect();
-    assert_eq!(told.len(), cases.len(), "one case for two rows");
+    cases
+}
+
+/// Whether it is the name of a golden case, as code.
+fn is_golden(case: &str) -> bool {
+    let name = case.trim_matches('`');
+    case.starts_with('`') && root().join(format!("tests/golden/{name}.txtar")).exists()
 }
 
 fn is_tests(file: &Path) -> bool {
