@@ -35,10 +35,11 @@ proxy by labels the oldest. What they say of logs holds over what the namespace 
 the root namespace says.";
 
     /// Telemetry: providers.
-    TELEMETRY_PROVIDER = "STR1065", "a Telemetry names a log that there is none of",
-        "Name envoy, or a provider of extensionProviders in the mesh config that writes to a file.", "\
-Proxies write the logs that the mesh config describes. A name that it doesn't have is left out, and what
-the object says of others holds.";
+    TELEMETRY_PROVIDER = "STR1065", "a Telemetry names a provider that logs or traces can't go to",
+        "Name one of extensionProviders in the mesh config: of logs envoy or a file, of traces zipkin or opentelemetry.", "\
+Proxies write the logs that the mesh config describes, and send spans to the service of one of its providers.
+A name that it doesn't have is left out, and what the object says of others holds. Spans go nowhere where a
+proxy can't reach the service: it must be known, exported to the proxy's namespace, and have that port.";
 
     /// Sidecar: spec.ingress.
     SIDECAR_INGRESS = "STR1072", "an ingress listener of a Sidecar that is not there",

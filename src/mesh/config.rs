@@ -17,6 +17,7 @@ use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
 use super::providers::{ExtensionProvider, ProviderKind};
 use super::retries::{RetryFault, RetryRule, WrittenRetries};
 use super::sources::StoreSource;
+use super::traces::TracingProvider;
 use super::yaml::{InvalidYaml, YamlFields};
 use super::{format_duration, parse_duration};
 use crate::model::{Hostname, NamespaceFilter, is_trust_domain};
@@ -51,6 +52,8 @@ pub struct MeshConfig {
     pub access_log: Arc<AccessLog>,
     /// `defaultProviders.accessLogging`: the logs that are written where no Telemetry says otherwise.
     pub default_logs: Vec<Arc<str>>,
+    /// The first of `defaultProviders.tracing`: where spans are sent where no Telemetry says otherwise.
+    pub default_tracing: Option<Arc<str>>,
     /// `localityLbSetting`: which localities come first where no rule says that.
     pub localities: Option<Arc<LocalitySetting>>,
     /// `defaultHttpRetryPolicy`: when requests are tried again where no rule says that.
@@ -215,6 +218,7 @@ impl MeshConfig {
             enable_auto_mtls: true,
             access_log: Arc::new(AccessLog::to_file(STANDARD_OUTPUT)),
             default_logs: Vec::new(),
+            default_tracing: None,
             localities: None,
             retries: None,
             h2_upgrade: false,
@@ -246,10 +250,13 @@ impl MeshConfig {
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let mut fields = YamlFields::parse(text)?;
         let base = Self::new(defaults);
-        let (access_log, default_logs) = read_access_logs(&mut fields)?;
+        let chosen: RawDefaultProviders = fields.take("defaultProviders")?.unwrap_or_default();
+        let default_tracing = chosen.tracing.first().cloned();
+        let (access_log, default_logs) = read_access_logs(&mut fields, chosen)?;
         Ok(Self {
             access_log,
             default_logs,
+            default_tracing,
             trust_domain: fields
                 .take_with("trustDomain", read_trust_domain)?
                 .flatten()
@@ -324,6 +331,14 @@ impl MeshConfig {
             _ => None,
         });
         said.or_else(|| (name == OWN_LOG).then_some(&self.access_log))
+    }
+
+    /// The provider of that name that proxies send spans to.
+    pub fn tracing_named(&self, name: &str) -> Option<&Arc<TracingProvider>> {
+        self.extension_providers.iter().find_map(|one| match &one.kind {
+            ProviderKind::Tracing(provider) if *one.name == *name => Some(provider),
+            _ => None,
+        })
     }
 
     /// The trust domains that mean the same as `domain`, which is the first: the mesh's own and its aliases
@@ -406,7 +421,10 @@ impl MeshConfig {
             "accessLogEncoding": self.access_log.format.encoding(),
             "accessLogFile": if self.default_logs.is_empty() { "" } else { &self.access_log.path },
             "accessLogFormat": self.access_log.format.to_string(),
-            "defaultProviders": {"accessLogging": self.default_logs},
+            "defaultProviders": {
+                "accessLogging": self.default_logs,
+                "tracing": self.default_tracing.iter().collect::<Vec<_>>(),
+            },
             "caCertificates": self.ca_certificates.iter().map(|one| json!({
                 "pem": one.pem,
                 "trustDomains": one.trust_domains,
@@ -446,6 +464,7 @@ impl MeshConfig {
 #[serde(rename_all = "camelCase", default)]
 struct RawDefaultProviders {
     access_logging: Vec<Arc<str>>,
+    tracing: Vec<Arc<str>>,
 }
 
 #[derive(Deserialize)]
@@ -545,6 +564,7 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
 /// The mesh's own log, and the names of those that are written where no Telemetry says otherwise.
 fn read_access_logs(
     fields: &mut YamlFields,
+    said: RawDefaultProviders,
 ) -> Result<(Arc<AccessLog>, Vec<Arc<str>>), InvalidYaml> {
     let path = |text: String| if text.is_empty() { Ok(text) } else { writable_path(text) };
     let path = fields.take_with("accessLogFile", path)?.unwrap_or_default();
@@ -552,7 +572,6 @@ fn read_access_logs(
     let format = fields
         .take_with("accessLogFormat", |text: String| AccessLogFormat::read(encoding, &text))?
         .unwrap_or_else(|| AccessLogFormat::usual(encoding));
-    let said: RawDefaultProviders = fields.take("defaultProviders")?.unwrap_or_default();
     let default_logs = match (said.access_logging, path.is_empty()) {
         (names, _) if !names.is_empty() => names,
         (_, true) => Vec::new(),

@@ -11,9 +11,11 @@ mod duration;
 mod ingress;
 mod localities;
 mod networks;
+mod provider_service;
 mod providers;
 mod retries;
 mod sources;
+mod traces;
 pub mod watch;
 mod yaml;
 
@@ -26,12 +28,14 @@ pub use duration::{WrittenDuration, format_duration, parse_duration};
 pub use ingress::{IngressMode, IngressSettings};
 pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
+pub use provider_service::ProviderService;
 pub use providers::{
     AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, CheckedBody,
     ExtensionProvider, HeaderNames, ProviderKind,
 };
 pub use retries::{RetryFault, RetryRule, WrittenRetries};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
+pub use traces::{SpanProtocol, TracingProvider};
 pub use watch::{ConfigTextSource, MeshSettings, MeshTexts, MeshWatcher, SourceProblem};
 pub use yaml::InvalidYaml;
 pub(crate) use yaml::plain;

@@ -12,6 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::access_log::{AccessLog, AccessLogEncoding, AccessLogFormat, writable_path};
+use super::provider_service::ProviderService;
+use super::traces::TracingProvider;
 use super::{command_operators, parse_duration};
 use crate::model::{is_header_name, is_header_value};
 
@@ -24,6 +26,8 @@ const NAME_MAX: usize = 253;
 const HTTP: &str = "envoyExtAuthzHttp";
 const GRPC: &str = "envoyExtAuthzGrpc";
 const LOG: &str = "envoyFileAccessLog";
+const ZIPKIN: &str = "zipkin";
+const OPEN_TELEMETRY: &str = "opentelemetry";
 
 /// One of `extensionProviders`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub enum ProviderKind {
     Authorization(Arc<AuthorizationProvider>),
     /// Proxies write it.
     Log(Arc<AccessLog>),
+    /// Proxies send it spans.
+    Tracing(Arc<TracingProvider>),
     /// It should be one of these, and can't be used, for this reason.
     Broken(String),
     /// Something else.
@@ -52,12 +58,8 @@ pub enum ProviderKind {
 /// A service that says whether requests may pass, and how it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizationProvider {
-    /// The namespace that its service must be in, where that is said.
-    pub namespace: Option<String>,
-    /// The service's hostname.
-    pub host: String,
-    /// Its port; never 0.
-    pub port: u16,
+    /// Its service.
+    pub service: ProviderService,
     /// How long an answer may take; above zero.
     pub timeout: Duration,
     /// Whether what can't be asked about passes.
@@ -130,14 +132,22 @@ impl ExtensionProvider {
 
     fn read(raw: Value) -> Self {
         let name = raw.get("name").and_then(Value::as_str).unwrap_or_default();
-        let given: Vec<_> =
-            [HTTP, GRPC, LOG].into_iter().filter(|kind| raw.get(kind).is_some()).collect();
+        let given: Vec<_> = [HTTP, GRPC, LOG, ZIPKIN, OPEN_TELEMETRY]
+            .into_iter()
+            .filter(|kind| raw.get(kind).is_some())
+            .collect();
         let kind = match given[..] {
             [] => ProviderKind::Other,
             [LOG] => match read_log(raw.get(LOG).unwrap_or(&Value::Null)) {
                 Ok(log) => ProviderKind::Log(Arc::new(log)),
                 Err(fact) => ProviderKind::Broken(fact),
             },
+            [kind @ (ZIPKIN | OPEN_TELEMETRY)] => {
+                match TracingProvider::read(kind == ZIPKIN, raw.get(kind).unwrap_or(&Value::Null)) {
+                    Ok(provider) => ProviderKind::Tracing(Arc::new(provider)),
+                    Err(fact) => ProviderKind::Broken(format!("{kind}: {fact}")),
+                }
+            }
             [kind] if is_provider_name(name) => match read_provider(kind, &raw) {
                 Ok(provider) => ProviderKind::Authorization(Arc::new(provider)),
                 Err(fact) => ProviderKind::Broken(fact),
@@ -248,16 +258,7 @@ fn read_provider(kind: &str, provider: &Value) -> Result<AuthorizationProvider, 
 
 impl RawAuthorization {
     fn read(self, kind: &str) -> Result<AuthorizationProvider, String> {
-        let (namespace, host) = match self.service.split('/').collect::<Vec<_>>()[..] {
-            [host] => (None, host),
-            [namespace, host] if !namespace.is_empty() => (Some(namespace.to_owned()), host),
-            _ => return Err(format!("service {:?} is not [NAMESPACE/]HOST", self.service)),
-        };
-        if host.is_empty() || host.contains('*') {
-            return Err(format!("service {:?} names no host", self.service));
-        }
-        let port = u16::try_from(self.port).ok().filter(|port| *port > 0);
-        let port = port.ok_or_else(|| format!("port {}: expected 1 to 65535", self.port))?;
+        let service = ProviderService::read(&self.service, self.port)?;
         let timeout = match self.timeout.as_deref().map(parse_duration) {
             None => TIMEOUT,
             Some(Ok(Duration::ZERO)) => return Err("timeout: expected more than 0".to_owned()),
@@ -311,9 +312,7 @@ impl RawAuthorization {
             })
         };
         Ok(AuthorizationProvider {
-            namespace,
-            host: host.to_ascii_lowercase(),
-            port,
+            service,
             timeout,
             fail_open: self.fail_open,
             status_on_error,
@@ -379,9 +378,11 @@ mod tests {
     fn what_is_not_said_is_as_in_istio() {
         let given = json!({ "name": "opa.local", "envoyExtAuthzGrpc": { "service": "opa/Opa.opa.svc.cluster.local", "port": 9191 } });
         let expected = AuthorizationProvider {
-            namespace: Some("opa".to_owned()),
-            host: "opa.opa.svc.cluster.local".to_owned(),
-            port: 9191,
+            service: ProviderService {
+                namespace: Some("opa".to_owned()),
+                host: "opa.opa.svc.cluster.local".to_owned(),
+                port: 9191,
+            },
             timeout: Duration::from_secs(600),
             fail_open: false,
             status_on_error: 403,
@@ -390,7 +391,7 @@ mod tests {
             protocol: AuthorizationProtocol::Grpc,
         };
         assert_eq!(read(given), ProviderKind::Authorization(Arc::new(expected)));
-        assert_eq!(read(json!({ "name": "z", "zipkin": {} })), ProviderKind::Other);
+        assert_eq!(read(json!({ "name": "z", "lightstep": {} })), ProviderKind::Other);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The providers that a proxy asks whether requests may pass (CUSTOM), as it reaches them: by the upstream cluster of their
+//! The providers that a proxy asks whether requests may pass (CUSTOM), or sends spans, as it reaches them: by the upstream cluster of their
 //! service, as proxies of its namespace and cluster know it.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,10 @@ use std::sync::Arc;
 use super::PushContext;
 use crate::access::{ProviderReach, ReachableProviders, WorkloadAccess};
 use crate::aggregate::MergedService;
-use crate::mesh::{AuthorizationProtocol, AuthorizationProvider, ProviderKind};
+use crate::mesh::{
+    AuthorizationProtocol, AuthorizationProvider, ExtensionProvider, ProviderKind, ProviderService,
+    TracingProvider,
+};
 use crate::model::{ClusterId, Hostname, Namespace, Proxy, Resolution};
 use crate::traffic::destination_rule::{DestinationRule, RuleClient};
 
@@ -31,7 +34,16 @@ impl Authorizer<'_> {
     }
 }
 
-/// Why a provider can't be asked.
+/// A provider that can be sent spans.
+#[derive(Debug, Clone)]
+pub struct Tracer<'a> {
+    /// How.
+    pub provider: &'a Arc<TracingProvider>,
+    /// Its service.
+    pub service: &'a Arc<MergedService>,
+}
+
+/// Why a provider can't be asked, or sent spans.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AuthorizerFault {
     /// The mesh config has none of that name.
@@ -40,6 +52,8 @@ pub enum AuthorizerFault {
     Ambiguous,
     /// It has one that asks nobody.
     Other,
+    /// It has one that takes no spans.
+    TakesNoSpans,
     /// What the mesh config says of it makes no sense.
     Broken(String),
     /// Nobody knows its service.
@@ -71,6 +85,9 @@ impl fmt::Display for AuthorizerFault {
                 f.write_str("extensionProviders of the mesh config has several of that name")
             }
             Self::Other => f.write_str("what extensionProviders has of that name asks nobody"),
+            Self::TakesNoSpans => {
+                f.write_str("what extensionProviders has of that name takes no spans")
+            }
             Self::Broken(fact) => write!(f, "extensionProviders of the mesh config: {fact}"),
             Self::NoService(host) => write!(f, "there is no service {host}"),
             Self::OtherNamespace(host, found) => {
@@ -159,8 +176,38 @@ impl PushContext {
         client: RuleClient<'_>,
         cluster: &ClusterId,
     ) -> Result<Authorizer<'_>, AuthorizerFault> {
-        let namespace = client.namespace;
         let provider = self.authorization_provider(name)?;
+        let service = self.provider_service(&provider.service, client, cluster)?;
+        Ok(Authorizer { provider, service })
+    }
+
+    /// The provider of that name that takes spans, as such clients of a cluster reach it.
+    ///
+    /// # Errors
+    /// It can't be sent any from there.
+    pub fn tracer(
+        &self,
+        name: &str,
+        client: RuleClient<'_>,
+        cluster: &ClusterId,
+    ) -> Result<Tracer<'_>, AuthorizerFault> {
+        let provider = match &self.extension_provider(name)?.kind {
+            ProviderKind::Tracing(provider) => provider,
+            ProviderKind::Broken(fact) => return Err(AuthorizerFault::Broken(fact.clone())),
+            _ => return Err(AuthorizerFault::TakesNoSpans),
+        };
+        let service = self.provider_service(&provider.service, client, cluster)?;
+        Ok(Tracer { provider, service })
+    }
+
+    /// The service that a provider is, where such clients of a cluster choose among its endpoints.
+    fn provider_service(
+        &self,
+        provider: &ProviderService,
+        client: RuleClient<'_>,
+        cluster: &ClusterId,
+    ) -> Result<&Arc<MergedService>, AuthorizerFault> {
+        let namespace = client.namespace;
         let host = || provider.host.clone();
         let service = self.service(&provider.host, namespace);
         let service = service.ok_or_else(|| AuthorizerFault::NoService(host()))?;
@@ -185,7 +232,17 @@ impl PushContext {
         if let Some(rule) = rules.rule(client, found) {
             check_rule(rule, provider)?;
         }
-        Ok(Authorizer { provider, service })
+        Ok(service)
+    }
+
+    /// What the mesh config has of that name.
+    fn extension_provider(&self, name: &str) -> Result<&ExtensionProvider, AuthorizerFault> {
+        let mut named = self.mesh.extension_providers.iter().filter(|one| &*one.name == name);
+        let first = named.next().ok_or(AuthorizerFault::Unknown)?;
+        match named.next() {
+            Some(_) => Err(AuthorizerFault::Ambiguous),
+            None => Ok(first),
+        }
     }
 
     /// The provider of that name, whoever asks it.
@@ -193,28 +250,27 @@ impl PushContext {
         &self,
         name: &str,
     ) -> Result<&AuthorizationProvider, AuthorizerFault> {
-        let mut named = self.mesh.extension_providers.iter().filter(|one| &*one.name == name);
-        let first = named.next().ok_or(AuthorizerFault::Unknown)?;
-        if named.next().is_some() {
-            return Err(AuthorizerFault::Ambiguous);
-        }
-        match &first.kind {
+        match &self.extension_provider(name)?.kind {
             ProviderKind::Authorization(provider) => Ok(provider),
             ProviderKind::Broken(fact) => Err(AuthorizerFault::Broken(fact.clone())),
-            ProviderKind::Log(_) | ProviderKind::Other => Err(AuthorizerFault::Other),
+            ProviderKind::Log(_) | ProviderKind::Tracing(_) | ProviderKind::Other => {
+                Err(AuthorizerFault::Other)
+            }
         }
     }
 
     /// Of these services those that any provider is, with the providers' names.
-    pub fn authorizers_among<'a>(
+    pub fn providers_among<'a>(
         &'a self,
         hosts: impl Fn(&str) -> bool + 'a,
     ) -> impl Iterator<Item = (&'a Arc<str>, Hostname)> {
-        self.mesh.extension_providers.iter().filter_map(move |one| match &one.kind {
-            ProviderKind::Authorization(provider) if hosts(&provider.host) => {
-                Some((&one.name, Hostname::from(provider.host.as_str())))
-            }
-            _ => None,
+        self.mesh.extension_providers.iter().filter_map(move |one| {
+            let service = match &one.kind {
+                ProviderKind::Authorization(provider) => &provider.service,
+                ProviderKind::Tracing(provider) => &provider.service,
+                _ => return None,
+            };
+            hosts(&service.host).then(|| (&one.name, Hostname::from(service.host.as_str())))
         })
     }
 
@@ -231,10 +287,7 @@ impl PushContext {
 }
 
 /// Whether proxies that follow a rule have an upstream cluster for a provider that chooses among its endpoints.
-fn check_rule(
-    rule: &DestinationRule,
-    provider: &AuthorizationProvider,
-) -> Result<(), AuthorizerFault> {
+fn check_rule(rule: &DestinationRule, provider: &ProviderService) -> Result<(), AuthorizerFault> {
     let policy = rule.resolved("", provider.port);
     let by = || (provider.host.clone(), rule.namespace().clone(), Arc::clone(&rule.meta().name));
     if policy.passes_through() {

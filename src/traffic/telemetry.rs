@@ -1,7 +1,9 @@
-//! Telemetry: which logs proxies write of requests and connections. (Istio, "Telemetry", `accessLogging`;
+//! Telemetry: which logs proxies write of requests and connections, and which traces. (Istio, "Telemetry";
 //! docs/reference/traffic.md, "Telemetry".)
 
 mod cel;
+mod entry;
+mod spans;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,6 +11,10 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use self::entry::CallEnd;
+use self::entry::{RawMatch, RawProvider};
+use self::spans::{RawTracing, TracingRule};
+pub use self::spans::{SpanTag, SpanTagValue, TracingChoice};
 use super::changes::TrafficChanges;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
@@ -26,6 +32,8 @@ pub struct Telemetry {
     pub selector: Option<RuleSelector>,
     /// What it says of logs, in the order of the object.
     logging: Vec<LoggingRule>,
+    /// What it says of traces, in the same order.
+    tracing: Vec<TracingRule>,
 }
 
 /// What is said of logs by some names.
@@ -38,15 +46,6 @@ struct LoggingRule {
     disabled: bool,
     /// Which requests are written: an expression of CEL. Those before it count where there is none.
     filter: Option<Arc<str>>,
-}
-
-/// The end of a call that a listener is at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallEnd {
-    /// It is a workload's way out.
-    Client,
-    /// It is a workload's way in, or a router.
-    Server,
 }
 
 /// A log that is written.
@@ -65,40 +64,17 @@ struct RawTelemetry {
     target_ref: Option<Value>,
     target_refs: Vec<Value>,
     access_logging: Vec<RawLogging>,
-    tracing: Vec<Value>,
+    tracing: Vec<RawTracing>,
     metrics: Vec<Value>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct RawLogging {
-    r#match: RawLogMatch,
+    r#match: RawMatch,
     providers: Vec<RawProvider>,
     disabled: bool,
     filter: Option<RawLogFilter>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawLogMatch {
-    mode: RawMode,
-}
-
-#[derive(Deserialize, Default, Clone, Copy)]
-enum RawMode {
-    #[default]
-    #[serde(rename = "CLIENT_AND_SERVER")]
-    Both,
-    #[serde(rename = "CLIENT")]
-    Client,
-    #[serde(rename = "SERVER")]
-    Server,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawProvider {
-    name: Arc<str>,
 }
 
 #[derive(Deserialize, Default)]
@@ -115,13 +91,9 @@ impl Telemetry {
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
         let raw: RawTelemetry = object::body(object)?;
         let mut reasons = Vec::new();
-        for (is_there, path, text) in [
-            (!raw.tracing.is_empty(), "spec.tracing", "proxies are told nothing of traces"),
-            (!raw.metrics.is_empty(), "spec.metrics", "proxies keep the metrics that they have"),
-        ] {
-            if is_there {
-                reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-            }
+        if !raw.metrics.is_empty() {
+            let text = "proxies keep the metrics that they have";
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics", text));
         }
         if raw.target_ref.is_some() || !raw.target_refs.is_empty() {
             // For all would be for others than its owner meant.
@@ -140,18 +112,18 @@ impl Telemetry {
                 continue;
             }
             logging.push(LoggingRule {
-                end: match raw.r#match.mode {
-                    RawMode::Both => None,
-                    RawMode::Client => Some(CallEnd::Client),
-                    RawMode::Server => Some(CallEnd::Server),
-                },
+                end: raw.r#match.mode.end(),
                 providers: raw.providers.into_iter().map(|one| one.name).collect(),
                 disabled: raw.disabled,
                 filter: expression.map(Into::into),
             });
         }
+        let tracing = raw.tracing.into_iter().enumerate();
+        let tracing = tracing
+            .map(|(at, raw)| raw.read(&format!("spec.tracing[{at}]"), &mut reasons))
+            .collect();
         let selector = raw.selector.and_then(|raw| selection::selector(&raw.match_labels));
-        Ok((Self { meta, selector, logging }, reasons))
+        Ok((Self { meta, selector, logging, tracing }, reasons))
     }
 
     /// The logs that it names, with the path of each.
@@ -160,6 +132,14 @@ impl Telemetry {
         self.logging.iter().enumerate().flat_map(move |(at, rule)| {
             let names = rule.providers.iter().enumerate();
             names.map(move |(place, name)| (path(at, place), name))
+        })
+    }
+
+    /// The providers of traces that it names, with the path of each.
+    pub fn tracing_providers(&self) -> impl Iterator<Item = (String, &Arc<str>)> {
+        let named = self.tracing.iter().enumerate();
+        named.filter_map(|(at, rule)| {
+            Some((format!("spec.tracing[{at}].providers[0].name"), rule.provider.as_ref()?))
         })
     }
 }
@@ -249,6 +229,18 @@ impl Telemetries {
             Some(WrittenLog { log: Arc::clone(mesh.log_named(name)?), filter: filter.cloned() })
         });
         written.collect()
+    }
+
+    /// What a proxy does of traces at an end of calls; `None` for nothing.
+    pub fn tracing(
+        &self,
+        mesh: &MeshConfig,
+        (namespace, selection): (&Namespace, &Selection),
+        end: CallEnd,
+    ) -> Option<TracingChoice> {
+        let levels = self.of_proxy(namespace, selection);
+        let rules = levels.iter().flat_map(|level| &level.tracing);
+        spans::choice(rules, mesh.default_tracing.as_ref(), end)
     }
 
     pub(super) fn insert(&mut self, telemetry: &Arc<Telemetry>, into: ScopedInForce<'_>) {

@@ -5,7 +5,9 @@ use crate::access::PeerMode;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
 use crate::model::{Labels, Namespace, Proxy};
+use crate::push::authorizers::AuthorizerFault;
 use crate::traffic::Reason;
+use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::envoy_filter::EnvoyFilter;
 use crate::traffic::sidecar::{Sidecar, SidecarIngress};
 use crate::traffic::telemetry::Telemetry;
@@ -84,8 +86,33 @@ impl ConfigView<'_> {
             let levels = telemetries.of_proxy(proxy.namespace(), &selection);
             levels.iter().any(|level| level.meta == *meta)
         };
-        let proxies = self.clients.proxies().iter().filter(holds).count();
-        Finding { reasons: reasons.collect(), proxies, standing: None }
+        let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
+        let mut reasons: Vec<_> = reasons.collect();
+        reasons.extend(self.untraced(telemetry, &held));
+        Finding { reasons, proxies: held.len(), standing: None }
+    }
+
+    /// Why a provider that a Telemetry names is sent no spans by some proxy; where there is none, by anybody.
+    fn untraced(&self, telemetry: &Telemetry, proxies: &[&Proxy]) -> Vec<Reason> {
+        let fault = |name: &str| {
+            let of = |proxy: &&Proxy| {
+                let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
+                let client = RuleClient { namespace, selection };
+                self.context.tracer(name, client, &proxy.cluster).err()
+            };
+            let mut faults = proxies.iter().filter_map(of);
+            let unknown = || self.context.mesh.tracing_named(name).is_none();
+            match proxies {
+                [] => unknown().then_some(AuthorizerFault::TakesNoSpans),
+                _ => faults.next(),
+            }
+        };
+        let named = telemetry.tracing_providers();
+        let reasons = named.filter_map(|(path, name)| {
+            let text = format!("{name:?} is sent no spans: {}", fault(name)?);
+            Some(Reason::lost(&codes::TELEMETRY_PROVIDER, path, text))
+        });
+        reasons.collect()
     }
 
     /// An EnvoyFilter is in force for those whose filters it is among.

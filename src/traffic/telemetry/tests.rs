@@ -10,9 +10,8 @@ fn read(namespace: &str, name: &str, spec: Value) -> (Telemetry, Vec<Reason>) {
     Telemetry::read(meta, &json!({"spec": spec})).expect("it fits the schema")
 }
 
-/// What a pod of `shop` with that label writes.
-fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Vec<String> {
-    let mesh = MeshConfig::parse(mesh, &Defaults::default()).expect("a mesh config");
+/// These in force, and what of them selects a pod of `shop` with that label.
+fn in_force(objects: &[(&str, Value)], app: &str) -> (Telemetries, Selection) {
     let (mut all, mut selectors) = (Telemetries::default(), Selectors::default());
     let (mut changes, root) = (TrafficChanges::default(), "root".into());
     for (at, (namespace, spec)) in objects.iter().enumerate() {
@@ -26,8 +25,13 @@ fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Ve
         all.insert(&Arc::new(object), into);
     }
     let labels: Labels = [("app".into(), app.into())].into_iter().collect();
-    let namespace = "shop".into();
-    let selection = selectors.selection(&namespace, &labels);
+    (all, selectors.selection(&"shop".into(), &labels))
+}
+
+/// What a pod of `shop` with that label writes.
+fn written(mesh: &str, objects: &[(&str, Value)], app: &str, end: CallEnd) -> Vec<String> {
+    let mesh = MeshConfig::parse(mesh, &Defaults::default()).expect("a mesh config");
+    let ((all, selection), namespace) = (in_force(objects, app), "shop".into());
     let logs = all.logs(&mesh, (&namespace, &selection), end);
     let shown = |one: WrittenLog| match one.filter {
         Some(filter) => format!("{} where {filter}", one.log.path),
@@ -78,16 +82,95 @@ fn the_nearest_level_says_what_is_written() {
 #[test]
 fn what_is_not_followed_is_told_and_a_bad_filter_costs_its_entry_alone() {
     let spec = json!({
-        "tracing": [{}],
+        "metrics": [{}],
         "accessLogging": [{"filter": {"expression": "a &&"}}, {"disabled": true}],
     });
     let (object, reasons) = read("shop", "t", spec);
     let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
     let bad = "spec.accessLogging[0].filter.expression";
-    assert_eq!(told, [(&codes::TRAFFIC_UNSUPPORTED, "spec.tracing"), (&codes::TRAFFIC_VALUE, bad)]);
+    assert_eq!(told, [(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics"), (&codes::TRAFFIC_VALUE, bad)]);
     assert_eq!(object.logging.len(), 1);
     let meta = ObjectMeta { created: 0, name: "t".into(), namespace: "shop".into() };
     let targeted = json!({"spec": {"targetRefs": [{"kind": "Service", "name": "web"}]}});
     let refused = Telemetry::read(meta, &targeted).expect_err("it is for others than all");
     assert_eq!(refused.path, "spec.targetRefs");
+}
+
+#[test]
+fn the_nearest_level_says_what_is_traced_field_by_field() {
+    let mesh = |text: &str| MeshConfig::parse(text, &Defaults::default()).expect("a mesh config");
+    let traced = |text: &str, objects: &[(&str, Value)], end| {
+        let (all, selection) = in_force(objects, "web");
+        let choice = all.tracing(&mesh(text), (&"shop".into(), &selection), end)?;
+        let tags: Vec<String> = choice.tags.iter().map(|tag| tag.name.to_string()).collect();
+        Some((choice.provider.to_string(), choice.sampled_per_million, tags))
+    };
+    let said = |provider: &str, share, tags: &[&str]| {
+        Some((provider.to_owned(), share, tags.iter().map(|tag| (*tag).to_owned()).collect()))
+    };
+    let by_default = "defaultProviders: {tracing: [z, other]}";
+    assert_eq!(traced("", &[], CallEnd::Client), None, "nobody says to whom");
+    assert_eq!(
+        traced(by_default, &[], CallEnd::Client),
+        said("z", 10_000, &[]),
+        "one in a hundred"
+    );
+    let tag = |name: &str| json!({ name: { "literal": { "value": "x" } } });
+    let root = json!({ "tracing": [{ "randomSamplingPercentage": 0.25, "customTags": tag("a") }] });
+    let own = json!({ "tracing": [
+        { "providers": [{ "name": "own" }], "customTags": tag("b") },
+        { "match": { "mode": "CLIENT" }, "randomSamplingPercentage": 100 },
+    ] });
+    let selecting = json!({
+        "selector": { "matchLabels": { "app": "web" } },
+        "tracing": [{ "match": { "mode": "SERVER" }, "disableSpanReporting": true }],
+    });
+    let both = [("root", root.clone()), ("shop", own.clone())];
+    assert_eq!(traced(by_default, &[("root", root)], CallEnd::Client), said("z", 2_500, &["a"]));
+    assert_eq!(traced(by_default, &both, CallEnd::Client), said("own", 1_000_000, &["b"]));
+    assert_eq!(traced(by_default, &both, CallEnd::Server), said("own", 2_500, &["b"]));
+    let all = [both[0].clone(), ("shop", own), ("shop", selecting)];
+    assert_eq!(traced("", &all, CallEnd::Server), None);
+    assert_eq!(traced("", &all, CallEnd::Client), said("own", 1_000_000, &["b"]));
+}
+
+#[test]
+fn what_of_traces_envoys_would_refuse_is_left_out_and_told() {
+    let spec = json!({ "tracing": [{
+        "providers": [{ "name": "z" }, { "name": "other" }],
+        "randomSamplingPercentage": 101,
+        "useRequestIdForTraceSampling": false,
+        "enableIstioTags": true,
+        "customTags": {
+            "": { "literal": { "value": "x" } },
+            "both": { "literal": { "value": "x" }, "header": { "name": "x" } },
+            "empty": { "literal": {} },
+            "from": { "header": { "name": "X-From", "defaultValue": "nowhere" } },
+            "header": { "header": { "name": "a b" } },
+            "kind": { "formatter": { "value": "%PROTOCOL%" } },
+            "node": { "environment": { "name": "NODE" } },
+            "variable": { "environment": {} },
+        },
+    }] });
+    let (object, reasons) = read("shop", "t", spec);
+    let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
+    let expected = [
+        (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].useRequestIdForTraceSampling"),
+        (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].enableIstioTags"),
+        (&codes::TRAFFIC_REPLACED, "spec.tracing[0].providers[1]"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].randomSamplingPercentage"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[]"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[both]"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[empty]"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[header]"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[kind]"),
+        (&codes::TRAFFIC_VALUE, "spec.tracing[0].customTags[variable]"),
+    ];
+    assert_eq!(told, expected);
+    let choice = spans::choice(object.tracing.iter(), None, CallEnd::Client).expect("it names one");
+    assert_eq!((&*choice.provider, choice.sampled_per_million), ("z", 1_000_000));
+    let value = |at: usize| choice.tags.get(at).map(|tag| (&*tag.name, tag.value.clone()));
+    let header = SpanTagValue::Header("x-from".into(), "nowhere".into());
+    let variable = SpanTagValue::Environment("NODE".into(), "".into());
+    assert_eq!((value(0), value(1)), (Some(("from", header)), Some(("node", variable))));
 }

@@ -15,6 +15,7 @@ use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 use super::{any, duration};
 use crate::mesh::{
     AuthorizationProtocol, AuthorizationProvider, AuthorizationRequest, HeaderNames,
+    ProviderService,
 };
 use crate::push::authorizers::Authorizer;
 use crate::xds::names::OutboundName;
@@ -39,7 +40,7 @@ pub(super) fn tried_prefix(provider: &str) -> String {
 /// The name of the upstream cluster by which a provider is reached.
 pub(super) fn cluster(authorizer: &Authorizer<'_>) -> String {
     let Authorizer { provider, service } = authorizer;
-    OutboundName::sidecar(service.hostname().clone(), provider.port).to_string()
+    OutboundName::sidecar(service.hostname().clone(), provider.service.port).to_string()
 }
 
 /// The filter that asks about requests.
@@ -116,7 +117,8 @@ fn was_matched(filter: &str, provider: &str) -> matcher::MetadataMatcher {
 }
 
 fn grpc(authorizer: &Authorizer<'_>) -> core::GrpcService {
-    let AuthorizationProvider { host, timeout, .. } = authorizer.provider;
+    let AuthorizationProvider { service: ProviderService { host, .. }, timeout, .. } =
+        authorizer.provider;
     let envoy = core::grpc_service::EnvoyGrpc {
         cluster_name: cluster(authorizer),
         authority: host.clone(),
@@ -130,7 +132,8 @@ fn grpc(authorizer: &Authorizer<'_>) -> core::GrpcService {
 }
 
 fn over_http(authorizer: &Authorizer<'_>, request: &AuthorizationRequest) -> http::HttpService {
-    let AuthorizationProvider { host, port, timeout, .. } = authorizer.provider;
+    let AuthorizationProvider { service: ProviderService { host, port, .. }, timeout, .. } =
+        authorizer.provider;
     let uri = core::HttpUri {
         uri: format!("http://{host}:{port}"),
         timeout: Some(duration(*timeout)),

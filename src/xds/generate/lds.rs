@@ -51,6 +51,7 @@ pub(super) fn pods(
     let of = (&view.namespace, &view.selection);
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Client)
+        .tracing(context, of, &view.cluster, CallEnd::Client)
         .filtering(context, of, PatchPlace::Outbound);
     outbound::pods(context, &settings, view, addresses, shared, keep)
 }
@@ -107,6 +108,7 @@ fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
     };
     TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Server)
+        .tracing(context, of, &proxy.cluster, CallEnd::Server)
         .filtering(context, of, place)
 }
 

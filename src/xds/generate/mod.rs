@@ -24,6 +24,7 @@ pub mod oracle;
 mod rbac;
 mod rds;
 mod sight;
+mod spans;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -41,6 +42,7 @@ pub(in crate::xds::generate) use self::encoding::{
 };
 use self::ingress::IngressOutline;
 use self::library::LibraryConfig;
+use self::spans::SpanReport;
 pub use self::walk::{
     LostRule, ProbedRequest, RequestDestination, RequestDirection, RequestWalk, RuleName,
 };
@@ -132,21 +134,25 @@ impl<'a> ProxyConfig<'a> {
             );
         }
         if self.east_west_port.is_none() {
-            own.extend(self.authorizers());
+            own.extend(self.providers());
         }
         all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
     }
 
-    /// The upstream clusters of the providers that its policies have asked, whatever Sidecars and Gateways give it.
-    fn authorizers(&self) -> Vec<Arc<Resource>> {
+    /// The upstream clusters of the providers that its policies have asked and that it sends spans, whatever Sidecars and
+    /// Gateways give it.
+    fn providers(&self) -> Vec<Arc<Resource>> {
         let access = self.context.access_of(self.proxy);
         let authorizers = Authorizers::of(self.context, self.proxy, &access);
         let asked: Vec<_> = authorizers.reachable().map(|(_, one)| one).collect();
-        if asked.is_empty() {
+        let told = SpanReport::of_proxy(self.context, self.proxy, &self.view.selection);
+        if asked.is_empty() && told.is_empty() {
             return Vec::new();
         }
-        let names: BTreeSet<_> = asked.iter().map(|one| ext_authz::cluster(one)).collect();
+        let names = asked.iter().map(|one| ext_authz::cluster(one));
+        let names: BTreeSet<_> = names.chain(told.iter().map(|one| one.cluster())).collect();
         let hosts = asked.iter().map(|one| one.service.hostname());
+        let hosts = hosts.chain(told.iter().map(|one| &one.host));
         let form = ClusterFormat::of(self.proxy);
         let clusters = self.common().outbound_to(&self.view, &form, hosts);
         let named = clusters.resources().iter().filter(|one| names.contains(&*one.name));

@@ -162,8 +162,7 @@ impl<'a> Lens<'a> {
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
             providers: {
-                let among =
-                    whole[1].authorizers_among(|host| hosts.contains(&Hostname::from(host)));
+                let among = whole[1].providers_among(|host| hosts.contains(&Hostname::from(host)));
                 among.map(|(name, host)| (Arc::clone(name), host)).collect()
             },
             answers: RefCell::default(),
@@ -235,6 +234,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&class.namespace)
             || self.is_logged_otherwise(&class.namespace, selections, &[CallEnd::Client])
             || self.is_filtered_otherwise(&class.namespace, selections, &[PatchPlace::Outbound])
+            || self.is_traced_by(&class.namespace, &class.selection)
         {
             return false;
         }
@@ -580,7 +580,8 @@ impl<'a> Groups<'a> {
         if seen.everything {
             return seen;
         }
-        let asked = self.lens.asked_by(&stand.proxy);
+        let mut asked = self.lens.asked_by(&stand.proxy);
+        asked.extend(self.lens.traced(&stand.proxy));
         let others =
             self.lens.logs_otherwise(&stand.proxy) || self.lens.filters_otherwise(&stand.proxy);
         if asked.is_empty() && !others {
@@ -588,6 +589,9 @@ impl<'a> Groups<'a> {
         }
         let mut seen = (*seen).clone();
         seen.lists.add(Wildcard::Listeners);
+        if self.lens.reports_otherwise(&stand.proxy) {
+            seen.lists.add(Wildcard::Clusters);
+        }
         if !asked.is_empty() {
             seen.lists.add(Wildcard::Clusters);
             let defined = self.lens.defined.iter().filter(|host| asked.contains(*host));

@@ -166,8 +166,8 @@ pub(super) fn pods(
         let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved("", port.number)));
         let limits = limits.unwrap_or_default();
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
-        let filters = Arc::clone(&settings.filters);
-        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, filters);
+        let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
+        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, spans, filters);
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits);

@@ -23,6 +23,7 @@ use strait_proto::envoy::google::protobuf::{Any, BoolValue, UInt32Value};
 use super::{ConnectionLimits, TrafficSettings};
 use crate::mesh::{AccessLog, AccessLogFormat, PathNormalization};
 use crate::traffic::telemetry::WrittenLog;
+use crate::xds::generate::spans::SpanReport;
 use crate::xds::generate::{any, duration, nested, seconds, struct_of};
 
 /// How TLS and plain text are told apart in a match.
@@ -195,6 +196,7 @@ impl Http {
             route_specifier: Some(self.routes),
             http_filters: filters,
             access_log: access_log(settings),
+            tracing: settings.spans.as_deref().map(SpanReport::tracing),
             use_remote_address: bool_value(false),
             normalize_path: bool_value(true),
             // A stream may be silent for as long as both ends like.

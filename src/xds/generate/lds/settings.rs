@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
-use crate::model::{Hostname, Namespace, Protocol};
+use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::Selection;
 use crate::traffic::envoy_filter::{FiltersAt, PatchPlace};
@@ -13,6 +13,7 @@ use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy}
 use crate::traffic::telemetry::{CallEnd, WrittenLog};
 use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::generate::class::Class;
+use crate::xds::generate::spans::SpanReport;
 use crate::xds::names::OutboundName;
 
 /// The application protocols (ALPN) by which a TLS client says that it speaks the mesh's mTLS: plain
@@ -28,6 +29,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
     pub(in crate::xds::generate) egress_proxy: Option<String>,
     /// What is written of requests and connections.
     pub(super) logs: Arc<[WrittenLog]>,
+    /// Where spans of requests go, if anywhere.
+    pub(super) spans: Option<Arc<SpanReport>>,
     /// The filters that requests pass besides.
     pub(super) filters: FiltersAt,
     /// Where a sidecar's redirected outbound connections arrive.
@@ -44,11 +47,10 @@ impl TrafficSettings {
     /// For the way out of proxies of a class, as far as their Sidecar says otherwise.
     pub(in crate::xds::generate) fn of_class(context: &PushContext, class: &Class) -> Self {
         let of = (&class.namespace, &class.selection);
-        let settings = Self::of(&context.mesh).logging(context, of, CallEnd::Client).filtering(
-            context,
-            of,
-            PatchPlace::Outbound,
-        );
+        let settings = Self::of(&context.mesh)
+            .logging(context, of, CallEnd::Client)
+            .tracing(context, of, &class.cluster, CallEnd::Client)
+            .filtering(context, of, PatchPlace::Outbound);
         let scope = context.traffic.scope(&class.namespace, &class.selection);
         let Some(sidecar) = scope.sidecar() else { return settings };
         let Some(policy) = sidecar.outbound else { return settings };
@@ -76,6 +78,17 @@ impl TrafficSettings {
         Self { logs, ..self }
     }
 
+    /// With the spans that a proxy of that cluster, namespace and selection sends at this end of calls.
+    pub(in crate::xds::generate) fn tracing(
+        self,
+        context: &PushContext,
+        of: (&Namespace, &Selection),
+        cluster: &ClusterId,
+        end: CallEnd,
+    ) -> Self {
+        Self { spans: SpanReport::of(context, of, cluster, end), ..self }
+    }
+
     /// With the filters that a proxy of that namespace and selection has besides at this place.
     pub(in crate::xds::generate) fn filtering(
         self,
@@ -86,12 +99,13 @@ impl TrafficSettings {
         Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
     }
 
-    /// What holds for all, which says nothing of logs and of filters.
+    /// What holds for all, which says nothing of logs, of spans and of filters.
     pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
         Self {
             outbound_any: mesh.outbound_traffic_policy == OutboundTrafficPolicy::AllowAny,
             egress_proxy: None,
             logs: Arc::default(),
+            spans: None,
             filters: Arc::default(),
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
@@ -102,9 +116,18 @@ impl TrafficSettings {
 }
 
 /// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
-/// connections are held to, what is written of them, and what filters requests pass besides.
-pub(in crate::xds::generate) type PodListenerKey =
-    (IpAddr, u16, Hostname, u16, Protocol, ConnectionLimits, Arc<[WrittenLog]>, FiltersAt);
+/// connections are held to, what is written of them, where spans go, and what filters requests pass besides.
+pub(in crate::xds::generate) type PodListenerKey = (
+    IpAddr,
+    u16,
+    Hostname,
+    u16,
+    Protocol,
+    ConnectionLimits,
+    Arc<[WrittenLog]>,
+    Option<Arc<SpanReport>>,
+    FiltersAt,
+);
 
 /// What a rule holds connections to whose bytes nobody reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -1,15 +1,19 @@
-//! What proxies do besides passing requests on, as rules of their namespace say: which logs they write, and which filters of
-//! users they have.
+//! What proxies do besides passing requests on, as rules of their namespace say: which logs they write, where they send spans,
+//! and which filters of users they have.
+
+use std::collections::BTreeSet;
 
 use super::Lens;
-use crate::model::{Namespace, Proxy, ProxyType};
+use crate::model::{Hostname, Namespace, Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::traffic::Selection;
 use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::telemetry::CallEnd;
+use crate::xds::generate::spans::{self, SpanReport};
 
 impl Lens<'_> {
-    /// Whether proxies of a namespace, selected so before and now, write other logs at one of these ends of calls.
+    /// Whether proxies of a namespace, selected so before and now, write other logs at one of these ends of calls, or send
+    /// other spans.
     pub(super) fn is_logged_otherwise(
         &self,
         namespace: &Namespace,
@@ -18,7 +22,9 @@ impl Lens<'_> {
     ) -> bool {
         let [before, now] = self.whole;
         let logs = |context: &PushContext, selection, end| {
-            context.traffic.telemetries.logs(&context.mesh, (namespace, selection), end)
+            let (telemetries, of) = (&context.traffic.telemetries, (namespace, selection));
+            let logs = telemetries.logs(&context.mesh, of, end);
+            (logs, telemetries.tracing(&context.mesh, of, end))
         };
         let [then, since] = selections;
         !self.same_telemetries(namespace)
@@ -57,12 +63,54 @@ impl Lens<'_> {
             return false;
         }
         let selections = self.whole.map(|context| context.selection(proxy));
-        let ends: &[CallEnd] = match (proxy.grpc, proxy.kind) {
-            (Some(_), _) => &[],
-            (None, ProxyType::Sidecar) => &[CallEnd::Client, CallEnd::Server],
-            (None, ProxyType::Router) => &[CallEnd::Server],
+        self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), spans::ends(proxy))
+    }
+
+    /// Of the services those that a proxy sends spans to at one of these ends of calls.
+    fn traced_by(
+        &self,
+        (namespace, selection): (&Namespace, &Selection),
+        ends: &[CallEnd],
+    ) -> BTreeSet<Hostname> {
+        if self.providers.is_empty() || self.is_behind_ports {
+            return BTreeSet::new();
+        }
+        let now = self.whole[1];
+        let choices = ends.iter().filter_map(|end| {
+            now.traffic.telemetries.tracing(&now.mesh, (namespace, selection), *end)
+        });
+        choices.filter_map(|choice| self.providers.get(&choice.provider).cloned()).collect()
+    }
+
+    /// Whether one of the services is sent the spans of calls that proxies of a class make.
+    pub(super) fn is_traced_by(&self, namespace: &Namespace, selection: &Selection) -> bool {
+        !self.traced_by((namespace, selection), &[CallEnd::Client]).is_empty()
+    }
+
+    /// Of the services those that a proxy sends spans to. Libraries send none.
+    pub(super) fn traced(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
+        if self.providers.is_empty() {
+            return BTreeSet::new();
+        }
+        let selection = self.whole[1].selection(proxy);
+        self.traced_by((proxy.namespace(), &selection), spans::ends(proxy))
+    }
+
+    /// Whether a proxy may be given another upstream cluster to send spans to: one that has all that it may see has it anyway.
+    pub(super) fn reports_otherwise(&self, proxy: &Proxy) -> bool {
+        if self.same_telemetries(proxy.namespace()) {
+            return false;
+        }
+        let clusters = |context: &PushContext| {
+            let selection = context.selection(proxy);
+            let reports = SpanReport::of_proxy(context, proxy, &selection);
+            let clusters: BTreeSet<String> = reports.iter().map(|one| one.cluster()).collect();
+            let scope = context.traffic.scope(proxy.namespace(), &selection);
+            let has_all = proxy.kind == ProxyType::Sidecar && scope.sidecar().is_none();
+            (clusters, has_all)
         };
-        self.is_logged_otherwise(proxy.namespace(), selections.each_ref(), ends)
+        let [(before, had_all), (now, has_all)] = self.whole.map(|context| clusters(context));
+        before != now && !(had_all && has_all)
     }
 
     fn same_telemetries(&self, namespace: &Namespace) -> bool {

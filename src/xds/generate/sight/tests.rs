@@ -389,6 +389,14 @@ fn some_telemetry(random: &mut StdRng) -> serde_json::Value {
         "disabled": random.random_ratio(1, 4),
     });
     let mut spec = serde_json::json!({ "accessLogging": [entry] });
+    if random.random_ratio(1, 2) {
+        let share = pick(random, &[1, 50]);
+        spec["tracing"] = serde_json::json!([{
+            "match": { "mode": mode },
+            "providers": [{ "name": pick(random, &["traces", "nobody"]) }],
+            "randomSamplingPercentage": share,
+        }]);
+    }
     if random.random_ratio(1, 3) {
         let app = pick(random, &["a", "gw", "db"]);
         spec["selector"] = serde_json::json!({"matchLabels": {"app": app}});
@@ -584,9 +592,13 @@ fn guarded(random: &mut StdRng, rules: &mut Rules) -> MeshEvent {
 
 /// Mesh config with somebody to ask.
 fn asking_config() -> MeshConfig {
-    let text = serde_json::json!({ "extensionProviders": [{
-        "name": "opa", "envoyExtAuthzGrpc": { "service": "a.shop.svc.cluster.local", "port": 80 },
-    }] });
+    let text = serde_json::json!({ "extensionProviders": [
+        {
+            "name": "opa",
+            "envoyExtAuthzGrpc": { "service": "a.shop.svc.cluster.local", "port": 80 },
+        },
+        { "name": "traces", "zipkin": { "service": "b.shop.svc.cluster.local", "port": 80 } },
+    ] });
     MeshConfig::parse(&text.to_string(), &Default::default()).expect("valid")
 }
 

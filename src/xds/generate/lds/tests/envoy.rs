@@ -4,6 +4,7 @@ mod filters;
 mod policies;
 mod rules;
 mod sidecars;
+mod spans;
 
 use std::io::Write;
 use std::net::TcpListener;

@@ -1,0 +1,204 @@
+//! Services to which proxies send spans. (Istio's `MeshConfig.ExtensionProvider`, `zipkin` and `opentelemetry`.)
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::parse_duration;
+use super::provider_service::ProviderService;
+
+/// Where a Zipkin takes spans, unless something else is said.
+const ZIPKIN_PATH: &str = "/api/v2/spans";
+/// How long a collector may take to answer. (Istio's default.)
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A service that takes spans.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TracingProvider {
+    /// Which.
+    pub service: ProviderService,
+    /// How many bytes of a path a span holds at most; Envoy's 256 where nothing is said.
+    pub path_bytes_max: Option<u32>,
+    /// What it takes.
+    pub protocol: SpanProtocol,
+}
+
+/// How spans are sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum SpanProtocol {
+    /// Zipkin's second version, as JSON.
+    Zipkin {
+        /// The path that takes them; begins with `/`.
+        path: String,
+        /// Whether ids of traces have 64 bits, and not 128.
+        has_short_ids: bool,
+    },
+    /// OTLP over gRPC.
+    OtlpGrpc {
+        /// How long an answer may take; above zero.
+        timeout: Duration,
+    },
+    /// OTLP over HTTP.
+    OtlpHttp {
+        /// The path that takes them; begins with `/`.
+        path: String,
+        /// How long an answer may take; above zero.
+        timeout: Duration,
+    },
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+struct RawTracingProvider {
+    service: String,
+    port: u32,
+    max_tag_length: u32,
+    path: String,
+    #[serde(rename = "enable64bitTraceId")]
+    enable_64bit_trace_id: bool,
+    http: Option<RawOtlpHttp>,
+    resource_detectors: RawDetectors,
+    grpc: Option<RawOtlpGrpc>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct RawOtlpHttp {
+    path: String,
+    timeout: Option<String>,
+}
+
+/// What tells which workload sends: `environment` does always (`OTEL_RESOURCE_ATTRIBUTES`).
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct RawDetectors {
+    #[serde(rename = "environment")]
+    _environment: Value,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct RawOtlpGrpc {
+    timeout: Option<String>,
+}
+
+impl TracingProvider {
+    /// Reads one of either kind; else what of it makes no sense.
+    pub(super) fn read(is_zipkin: bool, raw: &Value) -> Result<Self, String> {
+        let raw = RawTracingProvider::deserialize(raw).map_err(|error| error.to_string())?;
+        let service = ProviderService::read(&raw.service, raw.port)?;
+        let path_bytes_max = Some(raw.max_tag_length).filter(|length| *length > 0);
+        let is_otlp = raw.http.is_some() || raw.grpc.is_some();
+        let is_of_zipkin = !raw.path.is_empty() || raw.enable_64bit_trace_id;
+        if (is_zipkin && is_otlp) || (!is_zipkin && is_of_zipkin) {
+            let other =
+                if is_zipkin { "http and grpc are" } else { "path and enable64bitTraceId are" };
+            return Err(format!("{other} for another kind of provider"));
+        }
+        let protocol = match (raw.http, raw.grpc) {
+            (None, None) if is_zipkin => {
+                let path = path_or(raw.path, ZIPKIN_PATH)?;
+                SpanProtocol::Zipkin { path, has_short_ids: raw.enable_64bit_trace_id }
+            }
+            (Some(_), Some(_)) => return Err("it is both http and grpc".to_owned()),
+            (Some(http), None) => {
+                let timeout = timeout(http.timeout.as_deref())?;
+                SpanProtocol::OtlpHttp { path: path_or(http.path, "/")?, timeout }
+            }
+            (None, grpc) => {
+                let timeout = timeout(grpc.and_then(|grpc| grpc.timeout).as_deref())?;
+                SpanProtocol::OtlpGrpc { timeout }
+            }
+        };
+        Ok(Self { service, path_bytes_max, protocol })
+    }
+}
+
+/// A path that requests can have.
+fn path_or(said: String, usual: &str) -> Result<String, String> {
+    let is_path = said.starts_with('/') && said.bytes().all(|byte| byte.is_ascii_graphic());
+    match &*said {
+        "" => Ok(usual.to_owned()),
+        _ if is_path => Ok(said),
+        _ => Err(format!("path {said:?} is none that begins with /")),
+    }
+}
+
+fn timeout(said: Option<&str>) -> Result<Duration, String> {
+    match said.map(parse_duration) {
+        None => Ok(TIMEOUT),
+        Some(Ok(Duration::ZERO)) => Err("timeout: expected more than 0".to_owned()),
+        Some(Ok(timeout)) => Ok(timeout),
+        Some(Err(fact)) => Err(format!("timeout: {fact}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_said_is_as_in_istio() {
+        let service = ProviderService {
+            namespace: None,
+            host: "traces.ops.svc.cluster.local".to_owned(),
+            port: 9411,
+        };
+        let given = |more: Value| {
+            let mut given = json!({ "service": "traces.ops.svc.cluster.local", "port": 9411 });
+            given
+                .as_object_mut()
+                .expect("an object")
+                .extend(more.as_object().expect("one").clone());
+            given
+        };
+        let usual = SpanProtocol::Zipkin { path: ZIPKIN_PATH.to_owned(), has_short_ids: false };
+        let zipkin = TracingProvider::read(true, &given(json!({}))).expect("it can be sent spans");
+        assert_eq!(zipkin, TracingProvider { service, path_bytes_max: None, protocol: usual });
+        let of = |is_zipkin, more| {
+            let read =
+                TracingProvider::read(is_zipkin, &given(more)).expect("it can be sent spans");
+            (read.path_bytes_max, read.protocol)
+        };
+        let own = json!({ "path": "/own", "enable64bitTraceId": true, "maxTagLength": 64 });
+        let protocol = SpanProtocol::Zipkin { path: "/own".to_owned(), has_short_ids: true };
+        assert_eq!(of(true, own), (Some(64), protocol));
+        assert_eq!(of(false, json!({})).1, SpanProtocol::OtlpGrpc { timeout: TIMEOUT });
+        let grpc = json!({ "grpc": { "timeout": "1s" } });
+        assert_eq!(of(false, grpc).1, SpanProtocol::OtlpGrpc { timeout: Duration::from_secs(1) });
+        let http = json!({ "http": { "path": "/v1/traces", "timeout": "2s" } });
+        let timeout = Duration::from_secs(2);
+        let path = "/v1/traces".to_owned();
+        assert_eq!(of(false, http).1, SpanProtocol::OtlpHttp { path, timeout });
+    }
+
+    #[test]
+    fn one_that_makes_no_sense_says_why() {
+        let sound = json!({ "service": "a.b", "port": 80 });
+        let with = |name: &str, value: Value| {
+            let mut given = sound.clone();
+            given[name] = value;
+            given
+        };
+        for (is_zipkin, given, part) in [
+            (true, json!({}), "names no host"),
+            (true, json!({ "service": "a.b" }), "1 to 65535"),
+            (true, with("path", json!("x")), "begins with /"),
+            (true, with("path", json!("/a b")), "begins with /"),
+            (true, with("http", json!({})), "another kind"),
+            (false, with("path", json!("/x")), "another kind"),
+            (false, with("http", json!({ "timeout": "0s" })), "more than 0"),
+            (false, with("http", json!({ "headers": [] })), "headers"),
+            (false, with("resourceDetectors", json!({ "dynatrace": {} })), "dynatrace"),
+        ] {
+            let fact = TracingProvider::read(is_zipkin, &given).expect_err("it makes no sense");
+            assert!(fact.contains(part), "{given}: {fact}");
+        }
+        let mut both = with("http", json!({}));
+        both["grpc"] = json!({});
+        assert!(TracingProvider::read(false, &both).is_err());
+    }
+}
