@@ -9,8 +9,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::apiserver::Apiserver;
+use crate::host::Host;
 use crate::kube::{self, Request};
 use crate::netns::Netns;
+use crate::outside::{self, Outside};
 use crate::scenarios::PROPAGATION;
 use crate::steering::{clients, label_versions, version};
 use crate::wait;
@@ -54,6 +56,17 @@ struct Asked {
     location: Option<String>,
     /// The upstream cluster that gets a copy of each.
     copies_to: Option<String>,
+    /// The server that is asked, in place of the echo service.
+    url: Option<String>,
+    /// Whoever asks a server outside the mesh for them: all of these and no others.
+    asked_by: Option<Askers>,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Askers {
+    /// The egress gateways.
+    Gateways,
 }
 
 fn root() -> String {
@@ -81,8 +94,9 @@ struct Answer {
     body: Value,
 }
 
-pub(crate) fn run(world: &mut World) {
+pub(crate) fn run(world: &mut World, host: &Host) {
     label_versions(world);
+    let outside = Outside::start(world, host);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/examples");
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .expect("the examples are there")
@@ -93,6 +107,7 @@ pub(crate) fn run(world: &mut World) {
     let config = &world.apiservers["a"];
     for file in files {
         let text = std::fs::read_to_string(&file).expect("readable");
+        let text = text.replace("ROOTS", &outside.roots.display().to_string());
         let place = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let example: Example =
             serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{place}: {error}"));
@@ -100,7 +115,7 @@ pub(crate) fn run(world: &mut World) {
         for client in clients(world) {
             for asked in &example.requests {
                 wait::until(PROPAGATION, &format!("{place}: {client}: {asked:?}"), || {
-                    world.hold(client, asked)
+                    world.hold(client, asked, &outside)
                 });
             }
         }
@@ -110,11 +125,13 @@ pub(crate) fn run(world: &mut World) {
             Asked { versions, times: 60, ..serde_json::from_str("{}").expect("all optional") };
         for client in clients(world) {
             wait::until(PROPAGATION, &format!("{place}: {client} is without rules"), || {
-                world.hold(client, &plain)
+                world.hold(client, &plain, &outside)
             });
         }
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
+    assert_eq!(outside.complaints(), Vec::<String>::new());
+    outside.end(world);
 }
 
 /// Objects that go again, whatever becomes of the example: others come after it.
@@ -139,14 +156,14 @@ impl Drop for AppliedObjects<'_> {
 
 impl World {
     /// Makes the requests of a client, and holds what came of them to what is expected.
-    fn hold(&self, client: &str, asked: &Asked) -> Result<(), String> {
+    fn hold(&self, client: &str, asked: &Asked, outside: &Outside) -> Result<(), String> {
         let copies = || {
             let Some(cluster) = &asked.copies_to else { return 0 };
             let name = format!("cluster.{cluster}.upstream_rq_total");
             self.envoy(client).stats("upstream_rq_total$").get(&name).copied().unwrap_or_default()
         };
         let before = copies();
-        let answers = curl(self.pod(client), asked);
+        let answers = curl(self.pod(client), asked, &outside.roots);
         if asked.copies_to.is_some() && copies() < before + asked.times as u64 {
             return Err(format!("{} copies after {before}", copies()));
         }
@@ -171,6 +188,14 @@ impl World {
                 return Err(format!("{share} % to v2"));
             }
         }
+        let askers =
+            answers.iter().filter_map(|answer| answer.body["headers"]["x-asked-by"].as_str());
+        let askers: BTreeSet<&str> = askers.collect();
+        if let Some(Askers::Gateways) = asked.asked_by
+            && askers != outside.gateways.iter().copied().collect()
+        {
+            return Err(format!("asked by {askers:?}: {:?}", answers.first()));
+        }
         answers.iter().try_for_each(|answer| asked.is_met(answer))
     }
 }
@@ -189,11 +214,24 @@ impl Asked {
 }
 
 /// Makes the requests in the client's namespace, where they are redirected as an application's are.
-fn curl(netns: &Netns, asked: &Asked) -> Vec<Answer> {
+fn curl(netns: &Netns, asked: &Asked, roots: &Path) -> Vec<Answer> {
     let mut command = netns.command("curl");
     let counted = if asked.path.contains('?') { "&n=" } else { "?n=" };
-    let url = format!("http://{ECHO_VIP}{}{counted}[1-{}]", asked.path, asked.times);
-    command.args(["-s", "--max-time", "10", "-H", "Host: echo"]);
+    let server = match &asked.url {
+        Some(url) => url.clone(),
+        None => format!("http://{ECHO_VIP}"),
+    };
+    let url = format!("{server}{}{counted}[1-{}]", asked.path, asked.times);
+    command.args(["-s", "--max-time", "10"]);
+    if asked.url.is_none() {
+        command.args(["-H", "Host: echo"]);
+    } else {
+        // Each by a connection of its own, so that all gateways have some.
+        command.args(["-H", "Connection: close", "--cacert"]).arg(roots);
+        for port in [80, 443] {
+            command.args(["--resolve", &format!("{}:{port}:{}", outside::NAME, outside::VIP)]);
+        }
+    }
     command.args(["-w", "\n%{http_code} %{time_total} %{redirect_url}\n"]);
     if asked.at_once > 1 {
         let many = asked.at_once.to_string();

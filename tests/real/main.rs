@@ -28,6 +28,7 @@ mod injection;
 mod kube;
 mod netns;
 mod outages;
+mod outside;
 mod process;
 mod renewal;
 mod rig_check;
@@ -100,7 +101,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("server_with_the_wrong_identity_costs_its_client_a_503", Mesh(scenarios::wrong_server)),
     ("workload_that_takes_mtls_or_no_more_is_spoken_to_so_at_once", Both(tls_modes::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
-    ("examples_of_the_fields_guides_hold_in_both_networks", Mesh(examples::run)),
+    ("examples_of_the_fields_guides_hold_in_both_networks", Both(examples::run)),
     ("configuration_that_is_held_outlasts_bad_changes_and_restarts", Mesh(holding::run)),
     ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),

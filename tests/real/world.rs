@@ -306,6 +306,8 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
             objects.push(istio_kind("networking.istio.io", "WorkloadEntry", "workloadentries"));
             objects.push(istio_kind("networking.istio.io", "DestinationRule", "destinationrules"));
             objects.push(istio_kind("networking.istio.io", "VirtualService", "virtualservices"));
+            objects.push(istio_kind("networking.istio.io", "ServiceEntry", "serviceentries"));
+            objects.push(istio_kind("networking.istio.io", "Gateway", "gateways"));
             objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {
