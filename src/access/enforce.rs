@@ -9,16 +9,16 @@ use super::policies::WorkloadAccess;
 use super::trust::TrustBundle;
 
 /// What a workload enforces in one form, in the order in which it does.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct EnforcedRules {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EnforcedRules<R = RuleMatcher> {
     /// Rules by whose matches a provider is asked, by its name. They come before all others.
-    pub custom: BTreeMap<Arc<str>, ActionRules>,
+    pub custom: BTreeMap<Arc<str>, ActionRules<R>>,
     /// Rules whose matches are marked.
-    pub audit: ActionRules,
+    pub audit: ActionRules<R>,
     /// Rules whose matches are denied.
-    pub deny: ActionRules,
+    pub deny: ActionRules<R>,
     /// Rules one of which must match.
-    pub allow: ActionRules,
+    pub allow: ActionRules<R>,
 }
 
 /// About what a provider can be asked.
@@ -34,51 +34,62 @@ pub enum ProviderReach {
 pub type ReachableProviders = BTreeMap<Arc<str>, ProviderReach>;
 
 /// The rules of one action.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ActionRules {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ActionRules<R = RuleMatcher> {
     /// Those in force, in the order of their policies; `None` where no policy has the action, which is another matter than
     /// policies without rules.
-    pub enforced: Option<Vec<RuleMatcher>>,
+    pub enforced: Option<Vec<R>>,
     /// Those that are only tried.
-    pub tried: Option<Vec<RuleMatcher>>,
+    pub tried: Option<Vec<R>>,
 }
 
-impl ActionRules {
+/// A policy among those of an action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EnforcedPolicy<'a> {
+    /// Which.
+    pub policy: &'a Arc<AuthorizationPolicy>,
+    /// How the keys of its rules end besides.
+    pub key_end: &'static str,
+}
+
+impl<R> Default for EnforcedRules<R> {
+    fn default() -> Self {
+        let (audit, deny, allow) = Default::default();
+        Self { custom: BTreeMap::new(), audit, deny, allow }
+    }
+}
+
+impl<R> Default for ActionRules<R> {
+    fn default() -> Self {
+        Self { enforced: None, tried: None }
+    }
+}
+
+impl<R> ActionRules<R> {
     /// Whether there is nothing to enforce or to try.
     pub fn is_empty(&self) -> bool {
         self.enforced.is_none() && self.tried.is_none()
     }
 
     /// All rules.
-    pub fn rules(&self) -> impl Iterator<Item = &RuleMatcher> {
+    pub fn rules(&self) -> impl Iterator<Item = &R> {
         self.enforced.iter().chain(&self.tried).flatten()
     }
 
-    fn add(&mut self, policy: &AuthorizationPolicy, form: WireForm, scope: &MatchScope<'_>) {
-        self.add_named(policy, form, scope, "");
-    }
-
-    /// Adds the rules of a policy, with an end to their keys.
-    fn add_named(
-        &mut self,
-        policy: &AuthorizationPolicy,
-        form: WireForm,
-        scope: &MatchScope<'_>,
-        end: &str,
-    ) {
-        let side = if policy.dry_run { &mut self.tried } else { &mut self.enforced };
-        let rules = side.get_or_insert_default();
-        let of_rules =
-            policy.rules.iter().filter_map(|rule| RuleMatcher::of(policy, rule, form, scope));
-        let before = rules.len();
-        rules.extend(of_rules.map(|rule| RuleMatcher { key: rule.key + end, ..rule }));
-        if rules.len() == before && policy.action == AuthorizationAction::Allow {
-            rules.push(RuleMatcher::never(policy));
-        }
+    fn map<S>(self, make: &mut impl FnMut(R) -> Vec<S>) -> ActionRules<S> {
+        let mut all = |rules: Vec<R>| rules.into_iter().flat_map(&mut *make).collect();
+        ActionRules { enforced: self.enforced.map(&mut all), tried: self.tried.map(&mut all) }
     }
 }
 
-impl EnforcedRules {
+impl<'a> ActionRules<EnforcedPolicy<'a>> {
+    fn add(&mut self, policy: &'a Arc<AuthorizationPolicy>, key_end: &'static str) {
+        let side = if policy.dry_run { &mut self.tried } else { &mut self.enforced };
+        side.get_or_insert_default().push(EnforcedPolicy { policy, key_end });
+    }
+}
+
+impl<R> EnforcedRules<R> {
     /// Whether there is nothing to enforce or to try.
     pub fn is_empty(&self) -> bool {
         self.custom.is_empty()
@@ -88,46 +99,72 @@ impl EnforcedRules {
     }
 
     /// All rules, in the order in which they decide.
-    pub fn rules(&self) -> impl Iterator<Item = &RuleMatcher> {
+    pub fn rules(&self) -> impl Iterator<Item = &R> {
         let others = [&self.audit, &self.deny, &self.allow];
         self.custom.values().chain(others).flat_map(ActionRules::rules)
     }
 
+    /// The same with what `make` makes of each in its place.
+    #[must_use]
+    pub fn map<S>(self, mut make: impl FnMut(R) -> Vec<S>) -> EnforcedRules<S> {
+        let Self { custom, audit, deny, allow } = self;
+        let custom = custom.into_iter().map(|(name, rules)| (name, rules.map(&mut make)));
+        EnforcedRules {
+            custom: custom.collect(),
+            audit: audit.map(&mut make),
+            deny: deny.map(&mut make),
+            allow: allow.map(&mut make),
+        }
+    }
+}
+
+impl EnforcedRules {
     /// Whether any rule looks at paths.
     pub fn looks_at_paths(&self) -> bool {
         self.rules().any(RuleMatcher::looks_at_paths)
     }
 }
 
-/// What a workload enforces. What a policy would have a provider asked about that can't be asked is denied; about
-/// connections, one that speaks HTTP is not asked at all. (Istio's rules for TCP.)
+/// Which policies a workload enforces, by their actions. What one would have a provider asked about that can't be asked is
+/// denied; about connections, one that speaks HTTP is not asked at all. (Istio's rules for TCP.)
+pub fn enforced_policies<'a>(
+    access: &WorkloadAccess<'a>,
+    form: WireForm,
+    providers: &ReachableProviders,
+) -> EnforcedRules<EnforcedPolicy<'a>> {
+    let mut rules = EnforcedRules::default();
+    for policy in access.policies.iter().copied() {
+        match &policy.action {
+            AuthorizationAction::Allow => rules.allow.add(policy, ""),
+            AuthorizationAction::Audit => rules.audit.add(policy, ""),
+            AuthorizationAction::Deny => rules.deny.add(policy, ""),
+            AuthorizationAction::Custom(provider) => match (providers.get(provider), form) {
+                (Some(ProviderReach::Requests), WireForm::Tcp) => {}
+                // A library asks nobody.
+                (None, _) | (_, WireForm::Grpc) => rules.deny.add(policy, NOBODY_TO_ASK),
+                (Some(_), WireForm::Http | WireForm::Tcp) => {
+                    let asked: &mut ActionRules<_> =
+                        rules.custom.entry(Arc::clone(provider)).or_default();
+                    asked.add(policy, "");
+                }
+            },
+        }
+    }
+    rules
+}
+
+/// What a workload enforces.
 pub fn enforced(
     access: &WorkloadAccess<'_>,
     form: WireForm,
     trust: &TrustBundle,
     providers: &ReachableProviders,
 ) -> EnforcedRules {
-    let mut rules = EnforcedRules::default();
     let scope = MatchScope::new(trust, access.token_rules().len());
-    for policy in &access.policies {
-        match &policy.action {
-            AuthorizationAction::Allow => rules.allow.add(policy, form, &scope),
-            AuthorizationAction::Audit => rules.audit.add(policy, form, &scope),
-            AuthorizationAction::Deny => rules.deny.add(policy, form, &scope),
-            AuthorizationAction::Custom(provider) => match (providers.get(provider), form) {
-                (Some(ProviderReach::Requests), WireForm::Tcp) => {}
-                // A library asks nobody.
-                (None, _) | (_, WireForm::Grpc) => {
-                    rules.deny.add_named(policy, form, &scope, NOBODY_TO_ASK);
-                }
-                (Some(_), WireForm::Http | WireForm::Tcp) => {
-                    let asked = rules.custom.entry(Arc::clone(provider)).or_default();
-                    asked.add(policy, form, &scope);
-                }
-            },
-        }
-    }
-    rules
+    enforced_policies(access, form, providers).map(|EnforcedPolicy { policy, key_end }| {
+        let rules = RuleMatcher::of_policy(policy, form, &scope).into_iter();
+        rules.map(|rule| RuleMatcher { key: rule.key + key_end, ..rule }).collect()
+    })
 }
 
 /// How keys of rules end that deny since nobody can be asked. (Istio's name for it.)

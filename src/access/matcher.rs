@@ -74,9 +74,9 @@ pub fn token_key(place: usize, rules: usize) -> String {
 
 /// What names in rules stand for, for one workload.
 pub(super) struct MatchScope<'a> {
-    pub(super) trust: &'a TrustBundle,
+    trust: &'a TrustBundle,
     /// The keys under which claims may stand.
-    pub(super) token_keys: Vec<String>,
+    token_keys: Vec<String>,
 }
 
 impl<'a> MatchScope<'a> {
@@ -90,6 +90,18 @@ impl<'a> MatchScope<'a> {
         self.token_keys.iter().map(|key| atoms(key)).collect()
     }
 }
+
+/// What the rules of a policy match where so many rules say which tokens are believed: that and the trust domains are all
+/// that it depends on besides.
+pub fn rule_matchers(
+    policy: &AuthorizationPolicy,
+    form: WireForm,
+    trust: &TrustBundle,
+    token_rules: usize,
+) -> Vec<RuleMatcher> {
+    RuleMatcher::of_policy(policy, form, &MatchScope::new(trust, token_rules))
+}
+
 /// How SPIFFE IDs begin.
 const SPIFFE: &str = "spiffe://";
 
@@ -156,12 +168,26 @@ enum Leaning {
 }
 
 impl RuleMatcher {
+    /// What the rules of a policy match; at least one of a policy that allows, which matches never where no other does.
+    pub(super) fn of_policy(
+        policy: &AuthorizationPolicy,
+        form: WireForm,
+        scope: &MatchScope<'_>,
+    ) -> Vec<Self> {
+        let rules = policy.rules.iter().filter_map(|rule| Self::of(policy, rule, form, scope));
+        let mut rules: Vec<_> = rules.collect();
+        if rules.is_empty() && policy.action == AuthorizationAction::Allow {
+            rules.push(Self::never(policy));
+        }
+        rules
+    }
+
     /// What a rule matches; `None` where it matches nothing in this form.
     ///
     /// A connection without HTTP has none of the things that fields of HTTP look at: a rule that allows by them allows
     /// no connection, and one that denies by them denies without looking. (Istio's rules for TCP.) The same goes for what
     /// gRPC's own library doesn't look at.
-    pub(super) fn of(
+    fn of(
         policy: &AuthorizationPolicy,
         rule: &AuthorizationRule,
         form: WireForm,
@@ -196,7 +222,7 @@ impl RuleMatcher {
     }
 
     /// What matches nothing, as a policy without rules.
-    pub(super) fn never(policy: &AuthorizationPolicy) -> Self {
+    fn never(policy: &AuthorizationPolicy) -> Self {
         Self { key: key(policy, 0), sources: Vec::new(), operations: Vec::new(), never: true }
     }
 

@@ -36,12 +36,17 @@ pub use self::authorization::{
     AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
 };
 pub use self::concerned::{ConcernedWorkloads, WorkloadSelection};
-pub use self::enforce::{ActionRules, EnforcedRules, ProviderReach, ReachableProviders, enforced};
+pub use self::enforce::{
+    ActionRules, EnforcedPolicy, EnforcedRules, ProviderReach, ReachableProviders, enforced,
+    enforced_policies,
+};
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
 pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
 pub use self::keys::{cut, verifying_keys};
-pub use self::matcher::{Atom, MatchedClause, RuleMatcher, TOKEN_FILTER, WireForm, token_key};
+pub use self::matcher::{
+    Atom, MatchedClause, RuleMatcher, TOKEN_FILTER, WireForm, rule_matchers, token_key,
+};
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};
 pub use self::policies::{AccessPolicies, PolicyReport, WorkloadAccess};

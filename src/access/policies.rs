@@ -240,6 +240,11 @@ impl AccessPolicies {
         self.reports.get(name)
     }
 
+    /// All AuthorizationPolicies.
+    pub fn authorizations(&self) -> impl Iterator<Item = &Arc<AuthorizationPolicy>> {
+        self.namespaces.values().flat_map(|held| &held.authorizations)
+    }
+
     /// The AuthorizationPolicy of this name.
     pub fn authorization(&self, name: &WorkloadKey) -> Option<&Arc<AuthorizationPolicy>> {
         let held = self.namespaces.get(&name.namespace)?;

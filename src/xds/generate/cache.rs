@@ -14,6 +14,7 @@ use super::cds::ClusterFormat;
 use super::chunks::Chunks;
 use super::class::Class;
 use super::lds::PodListenerKey;
+use super::rbac_rules::EncodedPolicies;
 use super::rds::{RouteBase, RouteLists};
 use crate::aggregate::MergedService;
 use crate::mesh::MeshConfig;
@@ -52,6 +53,7 @@ pub(super) type LibraryKey = (ResourceType, Arc<str>, OutboundName, Option<GrpcL
 pub struct Cache {
     pub(super) assignments: CacheTable<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
     pub(super) library: CacheTable<LibraryKey, ServiceInputs, Arc<Resource>>,
+    pub(super) policies: EncodedPolicies,
     pub(super) clusters: Arc<CacheTable<ClustersKey, ServiceInputs, Resources>>,
     pub(super) pod_listeners: Arc<CacheTable<PodListenerKey, SameMesh, Arc<Resource>>>,
     pub(super) outbound: CacheTable<(ViewKey, ClusterFormat), Span, Arc<SharedList>, LISTS_MANY>,
@@ -87,6 +89,7 @@ impl Cache {
         let by_definitions = |span: &Span| span.reaches(context.definitions);
         self.assignments.sweep(by_service);
         self.library.sweep(by_service);
+        self.policies.sweep(&context.access);
         // Before what is in them.
         self.outbound.sweep(by_definitions);
         self.clusters.sweep(by_service);

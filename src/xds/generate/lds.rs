@@ -29,6 +29,7 @@ use super::class::Class;
 use super::ingress::IngressOutline;
 use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
+use super::rbac_rules::EncodedPolicies;
 use super::tls::{Secrets, trust_domains_of_clients};
 use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
@@ -62,6 +63,7 @@ pub(super) fn inbound(
     context: &PushContext,
     proxy: &Proxy,
     targets: &[InboundTarget<'_>],
+    kept: &EncodedPolicies,
 ) -> Vec<Resource> {
     let settings = serving(context, proxy);
     let families = (proxy.has_ipv4(), proxy.has_ipv6());
@@ -69,7 +71,7 @@ pub(super) fn inbound(
     let access = context.access_of(proxy);
     let authorizers = Authorizers::of(context, proxy, &access);
     let trust = context.trust_bundle();
-    let filters = AccessFilters::of(&access, &trust, &authorizers, Enforcer::Sidecar);
+    let filters = AccessFilters::of(&access, &trust, &authorizers, Enforcer::Sidecar, kept);
     let workload = inbound::InboundWorkload {
         secrets: &Secrets::of(proxy),
         trust_domains: &clients,
@@ -82,7 +84,12 @@ pub(super) fn inbound(
 }
 
 /// The listeners of a router that is no east-west gateway.
-pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class) -> Vec<Resource> {
+pub(super) fn ingress(
+    ingress: &IngressOutline<'_>,
+    proxy: &Proxy,
+    class: &Class,
+    kept: &EncodedPolicies,
+) -> Vec<Resource> {
     let context = ingress.context;
     let access = context.access_of(proxy);
     let authorizers = Authorizers::of(context, proxy, &access);
@@ -94,7 +101,7 @@ pub(super) fn ingress(ingress: &IngressOutline<'_>, proxy: &Proxy, class: &Class
         trust_domains: &trust_domains_of_clients(context),
         settings: &serving(context, proxy),
         families: (proxy.has_ipv4(), proxy.has_ipv6()),
-        filters: &AccessFilters::of(&access, &trust, &authorizers, Enforcer::Router),
+        filters: &AccessFilters::of(&access, &trust, &authorizers, Enforcer::Router, kept),
     };
     ingress.ports.iter().filter_map(|port| listeners.listener(port)).collect()
 }

@@ -27,6 +27,7 @@ use super::cache::{Cache, ServiceInputs};
 use super::cds::{peers, socket_address};
 use super::encoding::{any, encode};
 use super::rbac;
+use super::rbac_rules::EncodedPolicies;
 use super::rds::completed;
 use super::tls::{library as tls, trust_domains_of_clients};
 use crate::access::PeerMode;
@@ -71,7 +72,7 @@ impl LibraryConfig<'_> {
             });
         }
         let (host, port) = listening(name)?;
-        let served = ServedAs::of(self.context, proxy, port);
+        let served = ServedAs::of(self.context, proxy, port, &self.cache.policies);
         Some(Arc::new(encode(name, &server_listener(name, host, port, served))))
     }
 
@@ -415,7 +416,7 @@ impl ServedAs {
     ///
     /// A server that is to take mTLS alone and has no certificate lets in nobody: a listener with mTLS it would refuse, and
     /// go on in plain text.
-    fn of(context: &PushContext, proxy: &Proxy, port: u16) -> Self {
+    fn of(context: &PushContext, proxy: &Proxy, port: u16, kept: &EncodedPolicies) -> Self {
         let access = context.access_of(proxy);
         let has_certificate = proxy.grpc.is_some_and(|library| library.mtls);
         let label = || context.labels_of(proxy).get(TLS_MODE_LABEL).map(|text| &**text);
@@ -433,7 +434,7 @@ impl ServedAs {
         };
         let known = || rbac::only_of_trust_domains(&trust_domains_of_clients(context));
         let mut guards: Vec<_> = mtls.then(known).into_iter().collect();
-        guards.extend(rbac::of_library(&access, &context.trust_bundle()));
+        guards.extend(rbac::of_library(&access, &context.trust_bundle(), kept));
         Self { mtls, guards }
     }
 }

@@ -22,6 +22,7 @@ mod nds;
 #[cfg(any(test, fuzzing))]
 pub mod oracle;
 mod rbac;
+mod rbac_rules;
 mod rds;
 mod sight;
 mod spans;
@@ -246,7 +247,8 @@ impl<'a> ProxyConfig<'a> {
                 let (shared, mut own) = self.common().listeners_of(proxy, &self.view);
                 let served = self.cache.served(context, &proxy.cluster, proxy.namespace());
                 let targets = inbound_targets(context, proxy, &served);
-                own.extend(lds::inbound(context, proxy, &targets).into_iter().map(Arc::new));
+                let inbound = lds::inbound(context, proxy, &targets, &self.cache.policies);
+                own.extend(inbound.into_iter().map(Arc::new));
                 (shared, own)
             }
             (ProxyType::Router, Some(port)) => {
@@ -255,7 +257,9 @@ impl<'a> ProxyConfig<'a> {
             }
             (ProxyType::Router, None) => {
                 let class = self.common().class(&self.view);
-                let own = self.ingress().map(|ingress| lds::ingress(&ingress, proxy, &class));
+                let kept = &self.cache.policies;
+                let own = self.ingress();
+                let own = own.map(|ingress| lds::ingress(&ingress, proxy, &class, kept));
                 (nothing(), own.into_iter().flatten().map(Arc::new).collect())
             }
         };

@@ -679,7 +679,8 @@ impl<'a> Groups<'a> {
         if inbound_clusters(before, proxy, &old) != inbound_clusters(now, proxy, &new) {
             lists.add(Wildcard::Clusters);
         }
-        if lds::inbound(before, proxy, &old) != lds::inbound(now, proxy, &new) {
+        let kept = &lens.cache.policies;
+        if lds::inbound(before, proxy, &old, kept) != lds::inbound(now, proxy, &new, kept) {
             lists.add(Wildcard::Listeners);
         }
         if lists == seen.lists { seen } else { Arc::new(SeenChanges { lists, ..(*seen).clone() }) }
