@@ -1,18 +1,19 @@
 //! The text of a policy file: strict, so that a rule that is misspelt is not a rule that is missing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::time::Duration;
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::Policy;
+use super::invalid::{InvalidPolicy, duration, invalid};
 use super::names::ServiceNames;
 use super::preference::{Preference, Tier};
+use super::rollout::{self, RolloutText};
 use super::rules::{MassWithdrawal, OwnedNames, ReadBudget, Rules, WhenDark};
-use crate::mesh::{parse_duration, plain};
+use crate::mesh::plain;
 use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// The largest file that is read: far more than people write.
@@ -20,28 +21,6 @@ const BYTES_MAX: usize = 1 << 20;
 /// The only version there is.
 const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "Policy";
-
-/// Why a policy can't be used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct InvalidPolicy {
-    /// The field, such as `clusters.east.addresses[0]`; empty where the text is no policy at all.
-    pub field: String,
-    /// What is wrong with it.
-    pub fact: String,
-}
-
-impl fmt::Display for InvalidPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.field.is_empty() {
-            write!(f, "{}: ", self.field)?;
-        }
-        f.write_str(&self.fact)
-    }
-}
-
-fn invalid<T>(field: impl Into<String>, fact: impl Into<String>) -> Result<T, InvalidPolicy> {
-    Err(InvalidPolicy { field: field.into(), fact: fact.into() })
-}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -56,6 +35,7 @@ struct PolicyFile {
     owners: Vec<OwnerText>,
     #[serde(default)]
     preferences: Vec<PreferenceText>,
+    rollout: Option<RolloutText>,
 }
 
 #[derive(Deserialize, Default)]
@@ -156,6 +136,8 @@ impl Policy {
         for (at, text) in file.preferences.into_iter().enumerate() {
             policy.preferences.push(preference(&format!("preferences[{at}]"), text)?);
         }
+        policy.rollout =
+            file.rollout.map(|text| rollout::plan("rollout", &text)).transpose()?.map(Arc::new);
         Ok(policy)
     }
 }
@@ -204,10 +186,6 @@ fn when_dark(field: &str, text: &str) -> Result<WhenDark, InvalidPolicy> {
         Some(after) => duration(field, after).map(WhenDark::WithdrawAfter),
         None => invalid(field, format!("{text:?} is neither 'keep' nor 'withdraw after 15m'")),
     }
-}
-
-fn duration(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
-    parse_duration(text.trim()).or_else(|fact| invalid(field, fact))
 }
 
 fn guard(field: &str, text: &GuardText) -> Result<MassWithdrawal, InvalidPolicy> {

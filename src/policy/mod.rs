@@ -5,8 +5,10 @@
 //! brings the facts.
 
 mod file;
+mod invalid;
 mod names;
 mod preference;
+mod rollout;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -14,10 +16,12 @@ mod watch;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
-pub use self::file::InvalidPolicy;
+pub use self::invalid::InvalidPolicy;
 pub use self::names::ServiceNames;
 pub use self::preference::{Preference, Rank, Tier};
+pub use self::rollout::{RolloutLimits, RolloutPlan};
 pub use self::rules::{MassWithdrawal, ReadBudget, WhenDark};
 use self::rules::{OwnedNames, Rules};
 pub use self::watch::{PolicyError, PolicyWatcher, WatchedPolicy};
@@ -35,6 +39,8 @@ pub struct Policy {
     owners: Vec<OwnedNames>,
     /// In the order of the file: the first that is about a service and a proxy counts.
     preferences: Vec<Preference>,
+    /// How changes of configuration are let out; `None` for to all at once.
+    rollout: Option<Arc<RolloutPlan>>,
 }
 
 /// Why something is not taken: the rule, by its place in the file, and the fact.
@@ -217,6 +223,11 @@ impl Policy {
     /// Whether any preference may be about a service, whoever asks.
     pub fn prefers(&self, host: &str, namespace: &str) -> bool {
         self.preferences.iter().any(|one| one.services.hold(host, namespace))
+    }
+
+    /// How changes of configuration are let out; `None` where all proxies are given them at once.
+    pub fn rollout(&self) -> Option<&Arc<RolloutPlan>> {
+        self.rollout.as_ref()
     }
 
     /// Every cluster that the file names, with the place that names it.

@@ -211,3 +211,39 @@ fn what_is_misspelt_is_told_with_its_place() {
     assert_eq!(Policy::parse("kind: Policy\napiVersion: v1").expect_err("v1").field, "apiVersion");
     assert!(Policy::parse("").is_err(), "a file that is empty by mistake allows nothing silently");
 }
+
+#[test]
+fn changes_are_let_out_in_shares_where_the_policy_says_so() {
+    assert_eq!(policy("").rollout(), None, "off when absent");
+    let usual = policy("rollout: {}").rollout().cloned().expect("a plan");
+    assert_eq!(*usual, RolloutPlan::default());
+    assert_eq!((&usual.steps[..], usual.every), (&[5, 25, 100][..], Duration::from_secs(600)));
+    let own = policy(
+        "rollout: {steps: [1%, 10%, 50%, 100%], every: 90s, stopAt: {refused: 3, lostEndpoints: 100%}}",
+    );
+    let own = own.rollout().expect("a plan");
+    assert_eq!((&own.steps[..], own.every), (&[1, 10, 50, 100][..], Duration::from_secs(90)));
+    assert_eq!(own.stop_at, RolloutLimits { refused: 3, lost_endpoints: 100 });
+    for (text, field, fact) in [
+        ("steps: [5%, 25%]", "steps", "add 100%"),
+        ("steps: [100%]", "steps", "leave rollout out"),
+        ("steps: []", "steps", "leave rollout out"),
+        ("steps: [25%, 5%, 100%]", "steps[1]", "5% is not more than 25%"),
+        ("steps: [5%, 5%, 100%]", "steps[1]", "5% is not more than 5%"),
+        ("steps: [0%, 100%]", "steps[0]", "from 1% to 100%"),
+        ("steps: ['5', 100%]", "steps[0]", "from 1% to 100%"),
+        ("steps: [5%, 101%]", "steps[1]", "from 1% to 100%"),
+        ("every: soon", "every", ""),
+        ("every: 10ms", "every", "between 1s and 7 days"),
+        ("every: 200h", "every", "between 1s and 7 days"),
+        ("stopAt: {refused: 0}", "stopAt.refused", "from 1 to 1000"),
+        ("stopAt: {refused: 1001}", "stopAt.refused", "from 1 to 1000"),
+        ("stopAt: {lostEndpoints: 20}", "", ""),
+        ("stopAt: {lostEndpoints: 120%}", "stopAt.lostEndpoints", "from 0% to 100%"),
+        ("share: 5%", "", "share"),
+    ] {
+        let found = Policy::parse(&format!("{HEAD}rollout: {{{text}}}")).expect_err(text);
+        let field = if field.is_empty() { String::new() } else { format!("rollout.{field}") };
+        assert!(found.field.contains(&field) && found.fact.contains(fact), "{text}: {found}");
+    }
+}

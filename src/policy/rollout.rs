@@ -1,0 +1,127 @@
+//! How a change of configuration is let out: to which shares of proxies, how fast, and what stops it.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::invalid::{InvalidPolicy, duration, invalid};
+
+/// The longest that a step may last.
+const EVERY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+/// The most proxies that may be awaited to refuse a change: each of them is remembered by name.
+const REFUSED_MAX: usize = 1000;
+
+/// To whom a change of configuration is given, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RolloutPlan {
+    /// How many of a hundred proxies, step by step: from 1, each more than the one before, the last one 100.
+    pub steps: Vec<u8>,
+    /// How long each step lasts, but the last, at which the change is out.
+    pub every: Duration,
+    /// What stops it.
+    pub stop_at: RolloutLimits,
+}
+
+/// What stops a roll-out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RolloutLimits {
+    /// So many proxies that refuse what they are sent; at least 1.
+    pub refused: usize,
+    /// More than so many of a hundred endpoints of a service that proxies of the share lose by it; 100 for never.
+    pub lost_endpoints: u8,
+}
+
+impl Default for RolloutPlan {
+    fn default() -> Self {
+        Self {
+            steps: vec![5, 25, 100],
+            every: Duration::from_secs(600),
+            stop_at: RolloutLimits { refused: 1, lost_endpoints: 20 },
+        }
+    }
+}
+
+/// As it is written.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct RolloutText {
+    steps: Option<Vec<String>>,
+    every: Option<String>,
+    stop_at: LimitsText,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct LimitsText {
+    refused: Option<usize>,
+    lost_endpoints: Option<String>,
+}
+
+/// Reads what a policy file says of roll-outs.
+pub(super) fn plan(field: &str, text: &RolloutText) -> Result<RolloutPlan, InvalidPolicy> {
+    let usual = RolloutPlan::default();
+    let steps = text.steps.as_ref().map(|steps| shares(&format!("{field}.steps"), steps));
+    let every = text.every.as_ref().map(|text| interval(&format!("{field}.every"), text));
+    let limits = &text.stop_at;
+    let refused = limits.refused.unwrap_or(usual.stop_at.refused);
+    if !(1..=REFUSED_MAX).contains(&refused) {
+        let fact = format!("{refused} is not a number of proxies from 1 to {REFUSED_MAX}");
+        return invalid(format!("{field}.stopAt.refused"), fact);
+    }
+    let lost_endpoints = match &limits.lost_endpoints {
+        None => usual.stop_at.lost_endpoints,
+        Some(text) => match percent(text) {
+            Some(percent) => percent,
+            None => {
+                let fact = format!("{text:?} is not a share from 0% to 100%");
+                return invalid(format!("{field}.stopAt.lostEndpoints"), fact);
+            }
+        },
+    };
+    Ok(RolloutPlan {
+        steps: steps.transpose()?.unwrap_or(usual.steps),
+        every: every.transpose()?.unwrap_or(usual.every),
+        stop_at: RolloutLimits { refused, lost_endpoints },
+    })
+}
+
+fn shares(field: &str, list: &[String]) -> Result<Vec<u8>, InvalidPolicy> {
+    let mut steps = Vec::new();
+    for (at, text) in list.iter().enumerate() {
+        let field = || format!("{field}[{at}]");
+        let Some(share) = percent(text).filter(|share| *share > 0) else {
+            return invalid(field(), format!("{text:?} is not a share from 1% to 100%"));
+        };
+        if let Some(before) = steps.last().filter(|before| **before >= share) {
+            return invalid(field(), format!("{share}% is not more than {before}% before it"));
+        }
+        steps.push(share);
+    }
+    match steps.as_slice() {
+        [.., last] if *last != 100 => {
+            let fact = format!(
+                "ends with {last}%, so that the others would never be given a change; add 100%"
+            );
+            invalid(field, fact)
+        }
+        [] | [_] => {
+            let fact = "has no share before 100%: leave rollout out to give changes to all at once";
+            invalid(field, fact)
+        }
+        _ => Ok(steps),
+    }
+}
+
+fn interval(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
+    let every = duration(field, text)?;
+    if every < Duration::from_secs(1) || every > EVERY_MAX {
+        return invalid(field, format!("{text:?} is not between 1s and 7 days"));
+    }
+    Ok(every)
+}
+
+/// `5%`, from 0 to 100.
+fn percent(text: &str) -> Option<u8> {
+    let number = text.trim().strip_suffix('%')?.trim().parse::<u8>().ok()?;
+    (number <= 100).then_some(number)
+}
