@@ -19,7 +19,7 @@ use crate::registry::{Provider, ShardKey};
 const STEP: usize = 16;
 
 /// The claims of all pods.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct AddressClaims {
     /// By network and block.
     blocks: BTreeMap<NetworkId, BTreeMap<u128, Vec<PodAddressClaim>>>,

@@ -14,14 +14,14 @@ use crate::registry::{
 };
 
 /// All shards.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Aggregate {
     shards: BTreeMap<ShardKey, ShardContents>,
     config_cluster: Option<ClusterId>,
     known: Arc<KnownClusters>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct ShardContents {
     epoch: Epoch,
     /// Where its cluster stands among others.

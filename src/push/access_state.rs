@@ -17,7 +17,7 @@ use crate::model::{
 use crate::registry::ShardKey;
 
 /// The policies of the next version, and those of the last one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct AccessState {
     policies: Arc<AccessPolicies>,
     published: Arc<AccessPolicies>,

@@ -4,23 +4,25 @@
 //! synchronous; [`run`] only receives, applies and publishes. Nothing is published before the mesh
 //! is known to be complete, so that no proxy is ever given half a picture.
 
+mod heads;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use imbl::OrdMap;
-use tokio::sync::{mpsc, watch};
-use tracing::{debug, info, warn};
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{info, warn};
 
+pub(crate) use self::heads::MeshHeads;
+pub use self::heads::{HeadOutputs, NextHead};
 use super::access_state::AccessState;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
 use super::debounce::Debounce;
-use super::effect::effect;
 use super::interest::{Changes, Dep, Interest};
 use super::joins::Joins;
 pub use super::loop_counters::LoopCounters;
 use super::scope::Sight;
-use super::view_class::unaffected_views;
 use crate::access::AccessPolicies;
 use crate::aggregate::{AddressClaims, Aggregate, AggregateChanges, MergedService};
 use crate::hold::KeptConfigurations;
@@ -35,7 +37,7 @@ use crate::policy::Policy;
 use crate::registry::service_entry::Selections;
 use crate::registry::{RegistryUpdate, ShardChange};
 use crate::task::Watchdog;
-use crate::timeline::{Delivery, Timeline};
+use crate::timeline::Timeline;
 use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// Everything that can change the mesh.
@@ -57,6 +59,10 @@ pub enum MeshEvent {
     Policy(Arc<Policy>),
     /// What the configuration is of which the others are parts.
     Configuration(Arc<ConfigurationSnapshot>),
+    /// Another configuration beside it, for some proxies, in the place of the one that was so before.
+    BeginNext(Box<NextHead>),
+    /// There is none any more; says so once what came before this has been published.
+    EndNext(oneshot::Sender<()>),
     /// Several at once: no version has some of them alone.
     Together(Vec<MeshEvent>),
     /// Who may call whom, and the objects behind what changed of it.
@@ -91,6 +97,7 @@ pub struct LoopOutputs {
 }
 
 /// The mesh: its inputs, the current version's parts, and what has changed since that version.
+#[derive(Clone)]
 pub struct MeshState {
     settings: Arc<FixedSettings>,
     aggregate: Aggregate,
@@ -222,6 +229,8 @@ impl MeshState {
                 self.dead_gateways = dead;
                 self.networks_stale = true;
             }
+            // Not of one head.
+            MeshEvent::BeginNext(_) | MeshEvent::EndNext(_) => {}
             MeshEvent::Complete => self.heard = true,
             MeshEvent::CompleteWithoutNames => {
                 self.heard = true;
@@ -620,17 +629,18 @@ impl MeshState {
 ///
 /// `events` is bounded: a full one makes the sources wait, each delaying only itself.
 pub async fn run(
-    mut mesh: MeshState,
+    mesh: MeshState,
     mut events: mpsc::Receiver<MeshEvent>,
     outputs: LoopOutputs,
     mut watchdog: Watchdog,
 ) {
+    let mut heads = MeshHeads::new(mesh, &outputs);
     let mut clock = Debounce::default();
     let mut waiting_since: Option<Instant> = None;
     let mut figures = LoopCounters::none();
     loop {
         watchdog.beat();
-        let due = waiting_since.map(|since| clock.due(since, mesh.definitions_wait()));
+        let due = waiting_since.map(|since| clock.due(since, heads.definitions_wait()));
         let wait = async {
             match due {
                 // The timer counts in milliseconds: even what is due already would wait for the next.
@@ -642,16 +652,8 @@ pub async fn run(
         tokio::select! {
             biased;
             () = wait => {
-                let since = waiting_since.take();
                 let begun = Instant::now();
-                let next = mesh.next_version();
-                let causes = mesh.take_causes();
-                if let Some((context, changes)) = next {
-                    let changes = Changes { since, ..changes };
-                    figures.version = context.version;
-                    figures.published = Some(std::time::SystemTime::now());
-                    figures.woken = publish(&outputs, context, changes, causes, begun);
-                    figures.woken_total += figures.woken as u64;
+                if heads.publish(&outputs, waiting_since.take(), begun, &mut figures) {
                     figures.cost = begun.elapsed();
                     clock.finished(Instant::now(), figures.cost);
                 }
@@ -659,25 +661,24 @@ pub async fn run(
             }
             event = events.recv() => {
                 let Some(event) = event else { return };
-                let was_complete = mesh.complete;
+                let was_complete = heads.is_complete();
                 figures.events += 1;
                 figures.queued = events.len();
-                mesh.apply(event);
+                heads.apply(event);
                 // Whatever else has arrived joins the same version; what arrives from here on need not.
                 for _ in 0..figures.queued {
                     let Ok(event) = events.try_recv() else { break };
                     figures.events += 1;
-                    mesh.apply(event);
+                    heads.apply(event);
                 }
-                if mesh.complete && !was_complete {
+                if heads.is_complete() && !was_complete {
                     info!("every source has been heard; versions are published from here on");
                 }
-                if !mesh.complete {
+                if !heads.is_complete() {
                     // Names are resolved before the first version, so that a restart withholds
                     // nothing that was reachable before it.
-                    mesh.refresh_networks();
-                    publish_names(&outputs, &mesh.networks);
-                } else if mesh.is_dirty() {
+                    heads.resolve(&outputs);
+                } else if heads.is_dirty() {
                     waiting_since.get_or_insert_with(Instant::now);
                 }
             }
@@ -706,42 +707,4 @@ fn causes_of(update: &mut RegistryUpdate) -> Causes {
             Cause::named(ClusterId::default(), "Cluster", cluster).into()
         }
     }
-}
-
-fn publish(
-    outputs: &LoopOutputs,
-    context: Arc<PushContext>,
-    mut changes: Changes,
-    causes: Causes,
-    begun: Instant,
-) -> usize {
-    publish_names(outputs, &context.networks);
-    let before = outputs.context.borrow().clone();
-    let words = effect(before.as_deref(), &context, &changes);
-    if let Some(before) = &before {
-        // Before it is published: streams that are notified find cached whatever has not changed.
-        changes.look([before, &context], &outputs.interest, &*outputs.sight);
-    }
-    // The context first: a stream that is woken must find what it was woken for.
-    outputs.context.send_replace(Some(Arc::clone(&context)));
-    if let Some(before) = before {
-        changes.unaffected_views = unaffected_views(&before, &context, &changes, &outputs.interest);
-    }
-    debug!(version = context.version, deps = ?changes.deps, "new version");
-    let delivery = Arc::new(Delivery::new(changes.since.unwrap_or_else(Instant::now)));
-    let woken = outputs.interest.mark_followed(&changes, Some(&delivery));
-    outputs.kept.note(context.version, &context.configuration);
-    outputs.timeline.enter(context.version, causes, words, delivery, begun);
-    woken
-}
-
-fn publish_names(outputs: &LoopOutputs, networks: &Networks) {
-    outputs.names.send_if_modified(|names| {
-        let wanted = networks.names_to_resolve();
-        let differs = names != wanted;
-        if differs {
-            names.clone_from(wanted);
-        }
-        differs
-    });
 }

@@ -4,6 +4,8 @@
 //! event loop says what changed, and only the streams that care are woken. What a stream has yet to look at is a set, never a
 //! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
 
+mod movers;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -415,10 +417,7 @@ impl Interest {
                 unread.since = unread.since.or(changes.since);
                 unread.streams = streams;
                 if let Some(delivery) = delivery {
-                    if unread.receipts.len() == RECEIPTS_MAX {
-                        unread.receipts.remove(0);
-                    }
-                    unread.receipts.push(delivery.receipt());
+                    unread.owe(delivery.receipt());
                 }
                 drop(unread);
                 pending.wake.wake();
@@ -595,6 +594,13 @@ impl Drop for Subscription {
 }
 
 impl Unread {
+    fn owe(&mut self, receipt: Receipt) {
+        if self.receipts.len() == RECEIPTS_MAX {
+            self.receipts.remove(0);
+        }
+        self.receipts.push(receipt);
+    }
+
     fn is_empty(&self) -> bool {
         !self.everything && self.lists.is_empty() && self.routes.is_empty() && self.names.is_empty()
     }

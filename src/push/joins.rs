@@ -19,7 +19,7 @@ use crate::registry::{
 };
 
 /// What is selected, and whether what came of it still holds.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Joins {
     selections: Arc<Selections>,
     /// The machines of clusters, with the objects that they were read from.

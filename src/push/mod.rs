@@ -16,6 +16,7 @@ mod joins;
 mod locality_priority;
 mod locality_rule;
 mod loop_counters;
+pub mod lost_endpoints;
 mod numbers;
 pub mod proxy;
 mod reason;

@@ -1,0 +1,249 @@
+//! The heads of the mesh, and how their versions are published.
+//!
+//! There is one head: the mesh with the configuration that is in force. While a change of configuration is let out to a share
+//! of proxies there is a second one, the same mesh with the next configuration. It begins as a copy of the first, whose
+//! parts it shares; whatever clusters say both hear, what operators' objects say each for itself. Each has streams, a
+//! cache and versions of its own, so that what is found out of one says nothing of the other. Who reads which is
+//! not decided here. (docs/decisions/0049-shares-of-proxies.md)
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use tokio::sync::{oneshot, watch};
+use tracing::debug;
+
+use super::{LoopCounters, LoopOutputs, MeshEvent, MeshState};
+use crate::push::context::PushContext;
+use crate::push::effect::effect;
+use crate::push::interest::{Changes, Interest};
+use crate::push::scope::Sight;
+use crate::push::view_class::unaffected_views;
+use crate::timeline::Delivery;
+
+/// Where versions of one head go, and whom they concern.
+#[derive(Clone)]
+pub struct HeadOutputs {
+    /// The current version; `None` until there is one.
+    pub context: watch::Sender<Option<Arc<PushContext>>>,
+    /// Who is notified.
+    pub interest: Arc<Interest>,
+    /// What they see of a change.
+    pub sight: Arc<dyn Sight>,
+}
+
+/// A head that begins.
+pub struct NextHead {
+    /// What its configuration is, each thing in full.
+    pub configuration: Vec<MeshEvent>,
+    /// Where its versions go.
+    pub outputs: HeadOutputs,
+}
+
+impl std::fmt::Debug for NextHead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NextHead").field("configuration", &self.configuration).finish()
+    }
+}
+
+/// The mesh with the configuration in force, and with the next one where there is one.
+pub(crate) struct MeshHeads {
+    settled: MeshState,
+    outputs: HeadOutputs,
+    next: Option<(MeshState, HeadOutputs)>,
+    /// Who waits until the next one has gone, behind everything that came before.
+    ending: Vec<oneshot::Sender<()>>,
+}
+
+impl MeshHeads {
+    /// One head.
+    pub(crate) fn new(settled: MeshState, outputs: &LoopOutputs) -> Self {
+        let outputs = HeadOutputs {
+            context: outputs.context.clone(),
+            interest: Arc::clone(&outputs.interest),
+            sight: Arc::clone(&outputs.sight),
+        };
+        Self { settled, outputs, next: None, ending: Vec::new() }
+    }
+
+    /// Takes one event, for all heads that it is for.
+    pub(crate) fn apply(&mut self, event: MeshEvent) {
+        match event {
+            MeshEvent::BeginNext(head) => self.begin(*head),
+            MeshEvent::EndNext(ended) => {
+                self.next = None;
+                self.ending.push(ended);
+                self.tell_ended();
+            }
+            event => {
+                if let Some((next, _)) = &mut self.next
+                    && let Some(event) = for_all(&event)
+                {
+                    next.apply(event);
+                }
+                self.settled.apply(event);
+                self.tell_ended();
+            }
+        }
+    }
+
+    fn begin(&mut self, NextHead { configuration, outputs }: NextHead) {
+        let mut next = self.settled.clone();
+        configuration.into_iter().for_each(|event| next.apply(event));
+        // Its first version is one even where nothing comes of the configuration.
+        next.everything = true;
+        self.next = Some((next, outputs));
+    }
+
+    /// What came before the end has been published, if nothing waits.
+    fn tell_ended(&mut self) {
+        if !self.ending.is_empty() && !self.settled.is_dirty() {
+            // Whoever waited may be gone.
+            self.ending.drain(..).for_each(|ended| _ = ended.send(()));
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.settled.complete
+    }
+
+    /// Whether anything waits for the next version of a head.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.all().any(MeshState::is_dirty)
+    }
+
+    /// Whether more than endpoints wait.
+    pub(super) fn definitions_wait(&self) -> bool {
+        self.all().any(MeshState::definitions_wait)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &MeshState> {
+        std::iter::once(&self.settled).chain(self.next.iter().map(|(next, _)| next))
+    }
+
+    /// Asks for the names of gateways before the first version.
+    pub(super) fn resolve(&mut self, outputs: &LoopOutputs) {
+        self.settled.refresh_networks();
+        self.publish_names(outputs);
+    }
+
+    /// Publishes what has changed `since` then, in each head, as of `begun`. Whether anything came of it.
+    pub(crate) fn publish(
+        &mut self,
+        outputs: &LoopOutputs,
+        since: Option<Instant>,
+        begun: Instant,
+        figures: &mut LoopCounters,
+    ) -> bool {
+        let settled = self.settled.next_version();
+        let causes = self.settled.take_causes();
+        let next = self.next.as_mut().and_then(|(mesh, head)| {
+            let (version, causes) = (mesh.next_version(), mesh.take_causes());
+            version.map(|(context, changes)| (context, changes, causes, head.clone()))
+        });
+        self.publish_names(outputs);
+        if settled.is_none() && next.is_none() {
+            self.tell_ended();
+            return false;
+        }
+        let delivery = Arc::new(Delivery::new(since.unwrap_or_else(Instant::now)));
+        let (mut woken, mut entered) = (0, None);
+        if let Some((context, changes)) = settled {
+            let version = context.version;
+            outputs.kept.note(version, &context.configuration);
+            let changes = Changes { since, ..changes };
+            let (words, told) = tell(&self.outputs, context, changes, &delivery);
+            woken += told;
+            entered = Some((version, words, causes));
+            figures.version = version;
+        }
+        if let Some((context, changes, causes, head)) = next {
+            let version = context.version;
+            let changes = Changes { since, ..changes };
+            let (words, told) = tell(&head, context, changes, &delivery);
+            woken += told;
+            // Mostly it is what the other head says, too.
+            entered = entered.or_else(|| {
+                Some((version, format!("where the next configuration is: {words}"), causes))
+            });
+        }
+        self.tell_ended();
+        let Some((version, words, causes)) = entered else { return false };
+        figures.published = Some(SystemTime::now());
+        figures.woken = woken;
+        figures.woken_total += woken as u64;
+        outputs.timeline.enter(version, causes, words, delivery, begun);
+        true
+    }
+
+    fn publish_names(&self, outputs: &LoopOutputs) {
+        let of_next = self.next.as_ref().map(|(next, _)| next.networks.names_to_resolve());
+        let of_both: BTreeSet<Arc<str>>;
+        let wanted = match (self.settled.networks.names_to_resolve(), of_next) {
+            (settled, None) => settled,
+            (settled, Some(next)) => {
+                of_both = settled.union(next).cloned().collect();
+                &of_both
+            }
+        };
+        outputs.names.send_if_modified(|names| {
+            let differs = names != wanted;
+            if differs {
+                names.clone_from(wanted);
+            }
+            differs
+        });
+    }
+}
+
+/// An event as another head is to hear it: all but what operators' objects say of traffic and of the mesh.
+fn for_all(event: &MeshEvent) -> Option<MeshEvent> {
+    Some(match event {
+        MeshEvent::Traffic(_)
+        | MeshEvent::MeshConfig(_)
+        | MeshEvent::MeshNetworks(_)
+        | MeshEvent::Configuration(_)
+        | MeshEvent::BeginNext(_)
+        | MeshEvent::EndNext(_) => return None,
+        MeshEvent::Together(events) => {
+            MeshEvent::Together(events.iter().filter_map(for_all).collect())
+        }
+        MeshEvent::Registry(update) => MeshEvent::Registry(update.clone()),
+        MeshEvent::Entries(update, selections) => {
+            MeshEvent::Entries(update.clone(), Arc::clone(selections))
+        }
+        MeshEvent::Clusters(clusters) => MeshEvent::Clusters(Arc::clone(clusters)),
+        MeshEvent::Policy(policy) => MeshEvent::Policy(Arc::clone(policy)),
+        MeshEvent::Access(policies, causes) => {
+            MeshEvent::Access(Arc::clone(policies), causes.clone())
+        }
+        MeshEvent::GatewayNames(names) => MeshEvent::GatewayNames(Arc::clone(names)),
+        MeshEvent::DeadGateways(dead) => MeshEvent::DeadGateways(Arc::clone(dead)),
+        MeshEvent::Complete => MeshEvent::Complete,
+        MeshEvent::CompleteWithoutNames => MeshEvent::CompleteWithoutNames,
+    })
+}
+
+/// Publishes a version of one head and notifies those for whom something differs: what it changed in words, and how many these
+/// are.
+fn tell(
+    head: &HeadOutputs,
+    context: Arc<PushContext>,
+    mut changes: Changes,
+    delivery: &Arc<Delivery>,
+) -> (String, usize) {
+    let before = head.context.borrow().clone();
+    let words = effect(before.as_deref(), &context, &changes);
+    if let Some(before) = &before {
+        // Before it is published: streams that are notified find cached whatever has not changed.
+        changes.look([before, &context], &head.interest, &*head.sight);
+    }
+    // The context first: a stream that is woken must find what it was woken for.
+    head.context.send_replace(Some(Arc::clone(&context)));
+    if let Some(before) = before {
+        changes.unaffected_views = unaffected_views(&before, &context, &changes, &head.interest);
+    }
+    debug!(version = context.version, deps = ?changes.deps, "new version");
+    let woken = head.interest.mark_followed(&changes, Some(delivery));
+    (words, woken)
+}

@@ -1,0 +1,150 @@
+//! What clients would lose by going from one version of the mesh to another that differs by configuration: endpoints of services
+//! that are there as before, and that a subset, a Sidecar or a network no longer leads to.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::context::{PushContext, Whereabouts};
+use super::imports::Imports;
+use super::scope::Stand;
+use super::subset::{SubsetFilter, subset_names};
+use super::view::{Role, ViewKey, assignment_of};
+use crate::aggregate::MergedService;
+use crate::model::{Hostname, ProxyType};
+
+/// A port of a service, or of a subset of it, of which a client is given fewer endpoints than before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostEndpoints {
+    /// The service.
+    pub host: Hostname,
+    /// Its port.
+    pub port: u16,
+    /// The subset; empty for the whole service.
+    pub subset: String,
+    /// A client that loses them: its node id.
+    pub client: Arc<str>,
+    /// How many it has, by their weights.
+    pub before: u64,
+    /// How many it would have.
+    pub now: u64,
+}
+
+impl LostEndpoints {
+    /// How many of a hundred are lost, rounded down.
+    pub fn percent(&self) -> u64 {
+        self.before.saturating_sub(self.now) * 100 / self.before.max(1)
+    }
+
+    /// Whether these are more than so many of a hundred.
+    pub fn is_more_than(&self, percent: u8) -> bool {
+        self.before.saturating_sub(self.now) * 100 > u64::from(percent) * self.before
+    }
+}
+
+impl fmt::Display for LostEndpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port, subset, client, before, now } = self;
+        let of = if subset.is_empty() { String::new() } else { format!(", subset {subset}") };
+        write!(f, "{host}:{port}{of} has {now} of {before} endpoints for {client}")
+    }
+}
+
+/// The first port found of which some client loses more than so many of a hundred endpoints; looked for until `deadline`. Routers
+/// are no clients here. What is there in the earlier version alone counts as lost, but for subsets: these come and go with
+/// the rules that lead to them.
+pub fn lost_endpoints(
+    versions: [&PushContext; 2],
+    stands: &[Arc<Stand>],
+    percent: u8,
+    deadline: Instant,
+) -> Option<LostEndpoints> {
+    // Clients that see alike are looked at once.
+    let (mut looked_from, mut looked_at) = (HashSet::new(), HashSet::new());
+    for stand in stands.iter().filter(|stand| stand.proxy.kind != ProxyType::Router) {
+        // On which node a client is no configuration changes, and there are as many as clients.
+        let whereabouts = Whereabouts { node: None, ..stand.whereabouts.clone() };
+        let views = versions.map(|context| {
+            ViewKey::of(&stand.proxy, stand.network.clone(), Role::Client)
+                .at(whereabouts.clone())
+                .selected(context.selection(&stand.proxy))
+        });
+        if !looked_from.insert(views.clone()) {
+            continue;
+        }
+        let imports = [0, 1].map(|at| Imports::of(versions[at], &views[at]));
+        for old in versions[0].services_of(&views[0].namespace) {
+            if Instant::now() > deadline {
+                return None;
+            }
+            if !old.primary.export_to.visible_to(&views[0].namespace) || !imports[0].has(old) {
+                continue;
+            }
+            let new = versions[1].service(old.hostname().as_str(), &views[1].namespace);
+            let new = new.filter(|new| imports[1].has(new));
+            let projected = [
+                Some(views[0].projected(versions[0], old)),
+                new.map(|new| views[1].projected(versions[1], new)),
+            ];
+            if looked_at.insert((old.hostname().clone(), projected))
+                && let Some(lost) = lost_of(versions, &views, old, new)
+                && lost.is_more_than(percent)
+            {
+                return Some(LostEndpoints { client: Arc::clone(&stand.proxy.id), ..lost });
+            }
+        }
+    }
+    None
+}
+
+/// The port of a service, or of a subset, that loses the largest part of its endpoints.
+fn lost_of(
+    versions: [&PushContext; 2],
+    views: &[ViewKey; 2],
+    old: &MergedService,
+    new: Option<&Arc<MergedService>>,
+) -> Option<LostEndpoints> {
+    let then = &versions[0].rules_for(old);
+    let since = new.map(|new| versions[1].rules_for(new));
+    let rules = [
+        views[0].rule(then, old),
+        new.zip(since.as_ref()).and_then(|(new, since)| views[1].rule(since, new)),
+    ];
+    let mut most: Option<LostEndpoints> = None;
+    for name in subset_names([rules[0]]) {
+        let Some(was) = SubsetFilter::new(then, rules[0], old, name) else { continue };
+        let is = new.zip(since.as_ref());
+        let is = is.map(|(new, since)| SubsetFilter::new(since, rules[1], new, name));
+        if !name.is_empty() && !matches!(is, Some(Some(_))) {
+            continue;
+        }
+        for port in old.ports() {
+            let count = |at: usize, service: &MergedService, filter| {
+                let given = assignment_of(versions[at], &views[at], service, port.number, filter);
+                let members = given.localities.iter().flat_map(|group| &group.members);
+                members.map(|member| u64::from(member.weight)).sum::<u64>()
+            };
+            let before = count(0, old, was);
+            let now = match (new, is.flatten()) {
+                (Some(new), Some(filter)) => count(1, new, filter),
+                _ => 0,
+            };
+            let found = LostEndpoints {
+                host: old.hostname().clone(),
+                port: port.number,
+                subset: name.to_owned(),
+                client: Arc::default(),
+                before,
+                now,
+            };
+            if before > now && most.as_ref().is_none_or(|most| found.percent() > most.percent()) {
+                most = Some(found);
+            }
+        }
+    }
+    most
+}
+
+#[cfg(test)]
+mod tests;

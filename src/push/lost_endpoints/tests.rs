@@ -1,0 +1,89 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::fixtures::{
+    endpoint, host, kind_settings, labels, member, service, settings, shard, sidecar,
+};
+use crate::model::{Endpoint, KnownClusters, Proxy};
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::traffic::TrafficIndex;
+
+/// `web.shop` with four endpoints, three of them of version v1, with one object of the traffic configuration or none.
+fn mesh_with(kind: &str, spec: Option<serde_json::Value>) -> Arc<PushContext> {
+    let mut mesh = MeshState::new(settings());
+    let clusters = [("east".into(), member(None))].into();
+    mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    let endpoints =
+        [("10.0.0.1", "v1"), ("10.0.0.2", "v1"), ("10.0.0.3", "v1"), ("10.0.0.4", "v2")];
+    let endpoints = endpoints.map(|(at, version)| Endpoint {
+        labels: Some(Arc::new(labels(&[("version", version)]))),
+        ..endpoint(at)
+    });
+    let update = shard("east", 1).with(service("web.shop"), endpoints.into());
+    mesh.apply(MeshEvent::Registry(update.said()));
+    let object = spec.map(|spec| {
+        Arc::new(json!({
+            "apiVersion": "networking.istio.io/v1", "kind": kind, "spec": spec,
+            "metadata": { "namespace": "shop", "name": "one" },
+        }))
+    });
+    let mut index = TrafficIndex::new(kind_settings());
+    let update = index.apply(&object.into_iter().collect());
+    mesh.apply(MeshEvent::Traffic(update.expect("the first")));
+    mesh.apply(MeshEvent::Complete);
+    mesh.next_version().expect("a version").0
+}
+
+fn subsets(of: &[(&str, &str)]) -> Option<serde_json::Value> {
+    let all =
+        of.iter().map(|(name, version)| json!({ "name": name, "labels": { "version": version } }));
+    Some(json!({ "host": "web", "subsets": all.collect::<Vec<_>>() }))
+}
+
+fn lost(versions: [&Arc<PushContext>; 2], percent: u8, proxy: Proxy) -> Option<LostEndpoints> {
+    let proxy = Arc::new(proxy);
+    let whereabouts = versions[0].whereabouts(&proxy);
+    let network = versions[0].network_of_cluster(&proxy.cluster);
+    let stand = Arc::new(Stand { proxy, network, whereabouts });
+    let deadline = Instant::now() + Duration::from_secs(60);
+    lost_endpoints(versions.map(|one| &**one), &[stand], percent, deadline)
+}
+
+#[test]
+fn a_subset_that_leads_to_fewer_endpoints_loses_them() {
+    let before = mesh_with("DestinationRule", subsets(&[("one", "v1")]));
+    let now = mesh_with("DestinationRule", subsets(&[("one", "v2")]));
+    let found = lost([&before, &now], 20, sidecar("client.shop", "east")).expect("some");
+    assert_eq!((&found.host, &*found.subset), (&host("web.shop"), "one"));
+    assert_eq!((found.before, found.now, found.percent()), (3, 1, 66));
+    assert!(found.to_string().contains("subset one has 1 of 3 endpoints for "), "{found}");
+    for (percent, is_lost) in [(66, true), (67, false), (100, false)] {
+        let found = lost([&before, &now], percent, sidecar("client.shop", "east"));
+        assert_eq!(found.is_some(), is_lost, "{percent}");
+    }
+    // The other way round it is a gain.
+    assert_eq!(lost([&now, &before], 0, sidecar("client.shop", "east")), None);
+}
+
+#[test]
+fn a_subset_that_comes_or_goes_with_its_rule_loses_nothing() {
+    let before = mesh_with("DestinationRule", subsets(&[("one", "v1"), ("two", "v2")]));
+    let now = mesh_with("DestinationRule", subsets(&[("two", "v2"), ("three", "v3")]));
+    let nothing = mesh_with("DestinationRule", None);
+    for pair in [[&before, &now], [&before, &nothing], [&nothing, &before]] {
+        assert_eq!(lost(pair, 0, sidecar("client.shop", "east")), None);
+    }
+}
+
+#[test]
+fn a_service_that_a_sidecar_leaves_out_is_lost_to_its_namespace() {
+    let before = mesh_with("Sidecar", None);
+    let now = mesh_with("Sidecar", Some(json!({ "egress": [{ "hosts": ["other/*"] }] })));
+    let found = lost([&before, &now], 99, sidecar("client.shop", "east")).expect("all");
+    assert_eq!((found.before, found.now), (4, 0));
+    assert_eq!(lost([&before, &now], 0, sidecar("client.pay", "east")), None);
+    let router = Proxy { kind: ProxyType::Router, ..sidecar("client.shop", "east") };
+    assert_eq!(lost([&before, &now], 0, router), None);
+}
