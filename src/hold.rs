@@ -55,6 +55,15 @@ pub enum HoldChange {
     Hold(Arc<ConfigurationHold>),
     /// That what objects say counts again.
     Release,
+    /// That all proxies are given at once what is being let out to a share of them.
+    Promote,
+    /// That nobody is given it, and what counts for the others is held.
+    Abort {
+        /// Who asks.
+        by: String,
+        /// Why.
+        reason: String,
+    },
 }
 
 /// A change that is asked for, and where the answer goes.
@@ -80,6 +89,9 @@ pub enum HoldRefusal {
     /// The mesh config or the mesh networks of it can't be read by this version.
     #[error("the mesh config or the mesh networks of that configuration can't be read: {0}")]
     Unreadable(String),
+    /// No change is being let out.
+    #[error("no change is being let out")]
+    NothingLetOut,
 }
 
 /// What is held at the moment, and what waits meanwhile.

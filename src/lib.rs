@@ -50,6 +50,7 @@ pub mod policy;
 pub mod process;
 pub mod push;
 pub mod registry;
+pub mod rollout;
 pub mod server;
 pub mod sources;
 pub mod store;

@@ -18,10 +18,12 @@ use crate::model::ClusterId;
 use crate::process::{self, ProcessUsage};
 use crate::push::PushContext;
 use crate::push::event_loop::LoopCounters;
+use crate::rollout::RolloutState;
 use crate::sources::SourceStatusTable;
 use crate::task::Supervisor;
 use crate::validation::ValidationCounts;
 use crate::xds::connections::Connections;
+use crate::xds::heads::Heads;
 use crate::xds::{Histogram, Stats};
 
 /// Where counts come from.
@@ -48,6 +50,10 @@ pub struct Metrics {
     pub validations: Option<Arc<ValidationCounts>>,
     /// Which configuration is held.
     pub hold: tokio::sync::watch::Receiver<Arc<HoldState>>,
+    /// What is let out to a share of proxies.
+    pub rollout: tokio::sync::watch::Receiver<Arc<RolloutState>>,
+    /// Who is served that.
+    pub heads: Arc<Heads>,
 }
 
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
@@ -160,6 +166,7 @@ impl Metrics {
             }
         }
         self.hold(out)?;
+        self.rollout(out)?;
         self.state(out)?;
         self.process(out)?;
         Ok(text)
@@ -224,6 +231,26 @@ impl Metrics {
         let help = "1 while what was held before the start can't be told.";
         Family::gauge(out, "strait_configuration_hold_lost", help)?
             .sample(&[], u8::from(state.lost.is_some()))?;
+        Ok(())
+    }
+
+    /// What a share of proxies is given.
+    fn rollout(&self, out: &mut String) -> fmt::Result {
+        let state = Arc::clone(&self.rollout.borrow());
+        let help = "1 while a change of configuration is let out to a share of proxies first.";
+        Family::gauge(out, "strait_rollout_running", help)?
+            .sample(&[], u8::from(state.running.is_some()))?;
+        let help = "The share that is given it, from 0 to 1.";
+        let percent = state.running.as_ref().map_or(0, |running| running.percent());
+        Family::gauge(out, "strait_rollout_share_ratio", help)?
+            .sample(&[], f64::from(percent) / 100.0)?;
+        let help = "Proxies of the share that refused what it makes of their configuration.";
+        let refused = self.heads.next().map_or(0, |head| head.refusals().borrow().len());
+        Family::gauge(out, "strait_rollout_refused_proxies", help)?.sample(&[], refused)?;
+        let help = "Changes that were let out in shares, by what became of them.";
+        let mut family = Family::counter(out, "strait_rollouts_total", help)?;
+        family.sample(&[("result", "completed")], state.completed)?;
+        family.sample(&[("result", "stopped")], state.stopped)?;
         Ok(())
     }
 

@@ -16,6 +16,7 @@ mod inputs;
 mod judged_routes;
 mod outputs;
 mod pressure;
+mod rollout;
 mod source;
 mod state_dir;
 

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
-use super::sources::{SourcesState, connected, current};
+use super::sources::{SourcesState, connected, current, served_to};
 use crate::access::PolicyName;
 use crate::explain::{
     AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for,
@@ -36,8 +36,9 @@ pub(super) async fn explained(
     let Query(query) = query.map_err(|_| {
         bad("an explanation is asked for by ?proxy=PROXY[&from=NS/SA][&path=P][&method=M][&host=H][&port=N]")
     })?;
-    let context = current(&sources)?;
+    current(&sources)?;
     let connection = connected(&sources, &query.proxy)?;
+    let (context, _) = served_to(&sources, connection.proxy())?;
     let PolicyQuery { from, path, method, host, port, .. } = query;
     let asked = AskedRequest { from, path, method, host, port };
     let explanation = explain_policy(&context, connection.proxy(), &asked)

@@ -21,6 +21,7 @@ use crate::hold::{
 use crate::mesh::Defaults;
 use crate::model::{ConfigurationSnapshot, ObjectKey};
 use crate::push::PushContext;
+use crate::rollout::STOPPED_BY;
 use crate::xds::connections::rfc3339;
 use crate::xds::preview::preview;
 
@@ -97,6 +98,7 @@ fn of_hold(hold: &ConfigurationHold, state: &HoldState) -> Value {
         "by": hold.by,
         "reason": hold.reason,
         "withAccess": hold.scope.is_with_access(),
+        "byRollout": hold.by == STOPPED_BY,
         "durable": state.is_durable,
         "waiting": state.waiting.len(),
     })
@@ -110,13 +112,19 @@ fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFa
         false => serde_json::from_slice(&body)
             .map_err(|error| bad(&format!("expected {form}: {error}")))?,
     };
-    for (name, text) in [("by", &asked.by), ("reason", &asked.reason)] {
+    check_texts(&asked.by, &asked.reason)?;
+    Ok(asked)
+}
+
+/// Whether who asks and why can be shown to others.
+pub(super) fn check_texts(by: &str, reason: &str) -> Result<(), AdminFailure> {
+    for (name, text) in [("by", by), ("reason", reason)] {
         if text.chars().count() > TEXT_MAX || text.chars().any(char::is_control) {
             let fact = "has control characters, or more than";
             return Err(bad(&format!("{name} {fact} {TEXT_MAX} characters")));
         }
     }
-    Ok(asked)
+    Ok(())
 }
 
 /// The configuration that is asked for, and the version of the mesh that it is known by.
@@ -238,6 +246,12 @@ pub(super) async fn release(State(sources): SourcesState) -> AdminResult {
 }
 
 async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
+    ask(sources, change).await?;
+    Ok(pretty(StatusCode::OK, &answer(sources, &sources.hold.borrow())))
+}
+
+/// Asks for a change, and waits for what becomes of it.
+pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), AdminFailure> {
     let (answer_to, answered) = oneshot::channel();
     let ends = || {
         let text = "the process is about to end; ask the next one";
@@ -246,11 +260,14 @@ async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
     let request = HoldRequest { change, answer: answer_to };
     sources.holds.send(request).await.map_err(|_| ends())?;
     match answered.await.map_err(|_| ends())? {
-        Ok(()) => Ok(pretty(StatusCode::OK, &answer(sources, &sources.hold.borrow()))),
+        Ok(()) => Ok(()),
         Err(refusal @ HoldRefusal::Unwritable(_)) => {
             Err(AdminFailure(StatusCode::INSUFFICIENT_STORAGE, refusal.to_string()))
         }
         Err(refusal @ HoldRefusal::Unreadable(_)) => Err(unreadable(&refusal.to_string())),
+        Err(refusal @ HoldRefusal::NothingLetOut) => {
+            Err(AdminFailure(StatusCode::CONFLICT, refusal.to_string()))
+        }
     }
 }
 

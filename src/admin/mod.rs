@@ -12,6 +12,7 @@ mod json_fields;
 mod page;
 mod port;
 mod preview;
+mod rollout;
 mod session;
 mod sources;
 mod stored;
@@ -43,7 +44,7 @@ pub use self::page::BrowserAccess;
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
 pub use self::sources::{Lately, Readiness, Sources};
-use self::sources::{SourcesState, connected, current};
+use self::sources::{SourcesState, connected, current, served_to};
 pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
@@ -105,6 +106,7 @@ fn router(sources: Arc<Sources>) -> Router {
             get(hold::state)
                 .merge(post(hold::foreseen).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX))),
         )
+        .route("/debug/rollout", get(rollout::state))
         .route("/debug/", any(unknown))
         .route("/debug/{*rest}", any(unknown))
         .route("/api/", any(unknown))
@@ -119,6 +121,10 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/api/login-code", get(login_code))
         .route("/api/hold", post(hold::hold).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)))
         .route("/api/release", post(hold::release))
+        .route(
+            "/api/rollout",
+            post(rollout::change).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)),
+        )
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), holds_token));
     // By threads of their own, so that whoever asks for metrics without end keeps no operator waiting.
     let metrics = Router::new()
@@ -171,7 +177,7 @@ async fn versions(State(sources): SourcesState) -> AdminResult {
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,config_dump,explain,access,config,events,history,hold,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 
@@ -376,8 +382,9 @@ async fn explained(
     let Query(query) = query.map_err(|_| {
         bad("an explanation is asked for by ?proxy=PROXY&hostname=HOST[&port=N][&address=A]")
     })?;
-    let context = current(&sources)?;
+    current(&sources)?;
     let connection = connected(&sources, &query.proxy)?;
+    let (context, _) = served_to(&sources, connection.proxy())?;
     let view = view_of(&context, &connection);
     let id = connection.proxy().id.to_string();
     let address = query.address.as_deref();

@@ -18,14 +18,17 @@ use crate::history::History;
 use crate::hold::{HoldRequests, HoldState, KeptConfigurations};
 use crate::mesh::watch::SourceProblem;
 use crate::metrics::{Metrics, WithheldCounts};
+use crate::model::Proxy;
 use crate::policy::WatchedPolicy;
 use crate::push::PushContext;
 use crate::push::event_loop::LoopCounters;
+use crate::rollout::RolloutState;
 use crate::sources::SourceStatusTable;
 use crate::task::Supervisor;
 use crate::timeline::Timeline;
 use crate::xds::connections::{Connections, OpenStream};
 use crate::xds::generate::Cache;
+use crate::xds::heads::Heads;
 
 /// For how long a count of endpoints that are withheld will do for `/metrics`.
 const WITHHELD_LASTS: Duration = Duration::from_secs(60);
@@ -69,6 +72,10 @@ pub struct Sources {
     pub kept: Arc<KeptConfigurations>,
     /// What is held.
     pub hold: watch::Receiver<Arc<HoldState>>,
+    /// What is let out to a share of proxies.
+    pub rollout: watch::Receiver<Arc<RolloutState>>,
+    /// Who is served that.
+    pub heads: Arc<Heads>,
     /// Where it is asked that something be held.
     pub holds: HoldRequests,
     /// How the event loop fares.
@@ -120,6 +127,19 @@ pub(super) fn current(sources: &Sources) -> Result<Arc<PushContext>, AdminFailur
         let text = format!("the mesh is not complete yet; waiting for {missing}");
         AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text)
     })
+}
+
+/// The version of the mesh that a proxy is served, and what is encoded of it: of the next configuration where it is in the share
+/// that is given that.
+pub(super) fn served_to(
+    sources: &Sources,
+    proxy: &Proxy,
+) -> Result<(Arc<PushContext>, Arc<Cache>), AdminFailure> {
+    let next = sources.heads.of(proxy).and_then(|head| {
+        let context = head.versions().borrow().clone()?;
+        Some((context, Arc::clone(head.cache())))
+    });
+    next.map_or_else(|| Ok((current(sources)?, Arc::clone(&sources.cache))), Ok)
 }
 
 /// The stream of a proxy; a failure where none of that name is connected.

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
-use super::sources::{SourcesState, connected, current};
+use super::sources::{SourcesState, connected, current, served_to};
 use crate::explain::{AskedRequest, PolicyExplanation, explain_policy};
 use crate::model::{Proxy, ProxyType};
 use crate::push::PushContext;
@@ -56,9 +56,10 @@ pub(super) async fn walked(
     let (Some(name), Some(method), Some(url)) = (&query.proxy, &query.method, &query.url) else {
         return Err(bad(USAGE));
     };
-    let context = current(&sources)?;
+    current(&sources)?;
     let stream = connected(&sources, name)?;
     let proxy = stream.proxy();
+    let (context, cache) = served_to(&sources, proxy)?;
     let invalid = |text: String| AdminFailure(StatusCode::BAD_REQUEST, text);
     let request = ProbedRequest::parse(method, url, &query.headers, query.sni.as_deref());
     let request = request.map_err(invalid)?;
@@ -72,7 +73,7 @@ pub(super) async fn walked(
         Some(_) => RequestDirection::InByMtls,
     };
     let (network, whereabouts) = stream.place();
-    let config = ProxyConfig::new(&context, proxy, network, &sources.cache).at(whereabouts);
+    let config = ProxyConfig::new(&context, proxy, network, &cache).at(whereabouts);
     let mut walk = config.walk(&request, direction);
     if let Some(access) = access {
         guard(&mut walk, &access);

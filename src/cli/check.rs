@@ -23,6 +23,7 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, Show, TableLayout, items, speakers, text,
 };
 use super::proxy;
+use super::rollout;
 use crate::apiserver::Loopback;
 use crate::clusters::kubeconfig;
 use crate::codes::{self, Code};
@@ -96,6 +97,8 @@ pub(super) struct CheckInputs {
     pub(super) push: Value,
     /// What is held; nothing where the control plane is too old to say.
     pub(super) hold: Value,
+    /// What is let out to a share of proxies; likewise.
+    pub(super) rollout: Value,
     /// What it waits for, where it has not read everything yet: networks, services and the mesh's settings
     /// are not known then.
     pub(super) waits: Option<String>,
@@ -112,6 +115,7 @@ impl CheckInputs {
             proxies: get("/debug/proxies").await?,
             push: get("/debug/push").await?,
             hold: get("/debug/hold").await.unwrap_or_default(),
+            rollout: get("/debug/rollout").await.unwrap_or_default(),
             ..Self::default()
         };
         let mut waits = None;
@@ -308,7 +312,21 @@ fn held(hold: &Value) -> Option<Value> {
         return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
     }
     let fact = hold::line(hold, &OutputStyle::of_stdout())?;
+    if hold["held"]["byRollout"] == true {
+        let fact = fact.trim_end().to_owned();
+        return Some(problem("mesh", &codes::ROLLOUT_STOPPED, "configuration".into(), fact));
+    }
     Some(note("mesh", &codes::HELD, "configuration".into(), fact.trim_end()))
+}
+
+/// What there is to say of a change that is let out to a share of proxies.
+fn let_out(state: &Value) -> Option<Value> {
+    if let Some(fact) = state["lost"].as_str() {
+        let fact = format!("all proxies are given what objects say: {fact}");
+        return Some(problem("mesh", &codes::ROLLOUT_LOST, "configuration".into(), fact));
+    }
+    let fact = rollout::line(state, &OutputStyle::of_stdout())?;
+    Some(note("mesh", &codes::ROLLOUT_RUNS, "configuration".into(), fact.trim_end()))
 }
 
 /// Whether a finding needs somebody; notes are only worth knowing.
@@ -416,6 +434,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
     found.extend(held(&answers.hold));
+    found.extend(let_out(&answers.rollout));
     if let Some(fact) = answers.policy["problem"].as_str() {
         found.push(problem("policy", &codes::POLICY, "policy".into(), fact));
     }
@@ -623,6 +642,7 @@ mod tests {
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
             push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
             hold: json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } }),
+            rollout: json!({ "running": { "configuration": "0123456789abcdef" } }),
             waits: None,
         };
         let found: Vec<_> = problems(&answers)
@@ -666,6 +686,7 @@ mod tests {
                 "STR0410 meshConfig",
                 "~STR0111 meshConfig/h2UpgradePolicy",
                 "~STR1070 configuration",
+                "~STR1090 configuration",
                 "STR0601 policy",
                 "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",

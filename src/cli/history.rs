@@ -12,6 +12,7 @@ use super::list::QueryArgs;
 use super::output::{
     self, Cell, Column, Format, OutputStyle, TableLayout, age, clean, items, text,
 };
+use super::rollout;
 
 /// What the mesh was before.
 #[derive(Debug, Subcommand)]
@@ -26,6 +27,8 @@ pub(crate) enum HistoryCommand {
     Rollback(hold::RollbackArgs),
     /// Let what objects say count again
     Release(hold::ReleaseArgs),
+    /// Show the change that is being let out to a share of proxies, give it to all, or to nobody
+    Rollout(rollout::RolloutArgs),
 }
 
 #[derive(Debug, Args)]
@@ -81,6 +84,7 @@ pub(crate) async fn run(command: &HistoryCommand) -> CommandResult {
         HistoryCommand::Pin(args) => Box::pin(hold::pin(args)).await,
         HistoryCommand::Rollback(args) => Box::pin(hold::rollback(args)).await,
         HistoryCommand::Release(args) => Box::pin(hold::release(args)).await,
+        HistoryCommand::Rollout(args) => Box::pin(rollout::run(args)).await,
     }
 }
 

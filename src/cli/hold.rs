@@ -207,7 +207,7 @@ fn changes(foreseen: &Value, look: &OutputStyle) -> String {
 }
 
 /// `alice@bastion`, as far as the system says.
-fn user_and_host() -> String {
+pub(super) fn user_and_host() -> String {
     let user = ["USER", "LOGNAME"].iter().find_map(|name| std::env::var(name).ok());
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let both = [user.unwrap_or_default(), host.trim().to_owned()];

@@ -30,6 +30,7 @@ mod offline_mesh;
 mod output;
 mod policy;
 mod proxy;
+mod rollout;
 mod scope;
 mod serve;
 mod service;

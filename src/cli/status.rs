@@ -11,6 +11,7 @@ use super::hold;
 use super::list::{Follow, LastShown, watch_pause};
 use super::network::NETWORKS;
 use super::output::{self, Cell, Format, OutputStyle, Render, Show, items, text};
+use super::rollout;
 
 /// How many services are named that clusters disagree on; a mesh may have thousands.
 const CONFLICTS_SHOWN: usize = 8;
@@ -61,9 +62,10 @@ pub(super) fn whole(answers: CheckInputs, found: &[Value]) -> Value {
     let conflicts: Vec<String> =
         notes().filter(|row| row["category"] == "services").map(line).collect();
     let notes = notes().count();
-    let CheckInputs { clusters, networks, proxies, hold, .. } = answers;
+    let CheckInputs { clusters, networks, proxies, hold, rollout, .. } = answers;
     json!({
         "held": hold["held"],
+        "rollout": rollout["running"],
         "clusters": clusters, "networks": networks, "proxies": proxies,
         "problems": problems, "conflicts": conflicts, "notes": notes,
     })
@@ -116,6 +118,8 @@ pub(super) fn render(whole: &Value, show: &Show, look: &OutputStyle) -> String {
     }
     out += &output::table(&[], rows, look);
     out += &hold::line(whole, look).unwrap_or_default();
+    let running = json!({ "running": whole["rollout"] });
+    out += &rollout::line(&running, look).unwrap_or_default();
     let lines = |of: &[Value]| -> String {
         of.iter().map(|one| format!("  {}\n", one.as_str().unwrap_or_default())).collect()
     };

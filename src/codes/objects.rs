@@ -130,4 +130,28 @@ waits for its effect in vain.";
 The file `hold.json` of the state directory has what is held outlast a restart. It is there and can't be read
 whole, so that nobody knows what it was: what objects say now is in force instead, as if it had been released.
 The file stays where it is until something is held again or released.";
+
+    /// A change that is let out to a share of proxies.
+    ROLLOUT_RUNS = "STR1090", "a change is given to a share of proxies first",
+        "See how far it is: strait history rollout. Give it to all at once: strait history rollout --promote", "\
+The policy file has `rollout`: a change of traffic rules, mesh config or mesh networks is given to a share of
+proxies, then step by step to more, and to all in the end. Until then all others go on with what was in force
+before. A further change begins anew, from the same configuration for all.";
+
+    /// A roll-out that was stopped.
+    ROLLOUT_STOPPED = "STR1091", "a roll-out was stopped, and what was in force before is held",
+        "Mend what is wrong, then let it out again: strait history release", "\
+A change that was given to a share of proxies was refused by some of them, or took endpoints away, more than
+`rollout.stopAt` of the policy file allows. The share was given back what was in force before, which is held
+for all since, as by `strait history pin`: what objects say waits. The reason says which proxy refused what,
+or which service lost endpoints. `strait history release` lets out what objects say then, from the first
+share on.";
+
+    /// What counted for all before a restart, which a roll-out is compared with.
+    ROLLOUT_LOST = "STR1092", "what counted for all proxies before the start can't be told",
+        "Look at the configuration in force; the next change is let out in shares again.", "\
+With `rollout` in the policy file, `settled.json` of the state directory has what counts for all proxies
+outlast a restart. It is there and can't be read whole: all are given what objects say. What was being let out
+to a share before the start, if anything was, has come to all by that. It is said until the next change is let
+out.";
 }

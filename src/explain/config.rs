@@ -56,6 +56,8 @@ pub struct WaitingConfiguration {
     pub access: Option<Arc<AccessPolicies>>,
     /// The mesh config.
     pub mesh: Arc<MeshConfig>,
+    /// Whether it is being let out to a share of proxies; else it waits until somebody releases what is held.
+    pub is_let_out: bool,
     /// What of all that is otherwise than what is held.
     pub what: Arc<Waiting>,
 }
@@ -164,7 +166,7 @@ impl<'a> ConfigView<'a> {
         let proxies = self.clients.proxies();
         states.extend(policy_states(self.context, proxies, self.services_known, is_asked));
         if let Some(waiting) = &self.reports.waiting {
-            states.iter_mut().for_each(|state| note_waiting(state, &waiting.what));
+            states.iter_mut().for_each(|state| note_waiting(state, waiting));
         }
         states.sort_by(|a, b| {
             (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name))
@@ -248,20 +250,27 @@ impl<'a> ConfigView<'a> {
 }
 
 /// Says of an object that waits that it does. What else is told of it is what would become of it.
-fn note_waiting(state: &mut ConfigState, waiting: &Waiting) {
+fn note_waiting(state: &mut ConfigState, waiting: &WaitingConfiguration) {
     let is_it = |key: &ObjectKey| {
         (&*key.kind, &*key.namespace, &*key.name) == (&*state.kind, &*state.namespace, &*state.name)
     };
-    if !waiting.objects.iter().any(is_it) {
+    if !waiting.what.objects.iter().any(is_it) {
         return;
     }
     if state.state != ObjectStanding::Refused {
         state.state = ObjectStanding::Waiting;
     }
     state.proxies = 0;
-    let text =
-        "the configuration is held, and what the object says now counts when that is released";
-    state.reasons.insert(0, ConfigReason::new(&codes::HELD, "", text));
+    let (code, text) = match waiting.is_let_out {
+        true => {
+            (&codes::ROLLOUT_RUNS, "what the object says now is given to a share of proxies first")
+        }
+        false => (
+            &codes::HELD,
+            "the configuration is held, and what the object says now counts when that is released",
+        ),
+    };
+    state.reasons.insert(0, ConfigReason::new(code, "", text));
 }
 
 fn state_of(key: &ObjectKey, state: ObjectStanding, found: Finding) -> ConfigState {

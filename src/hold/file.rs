@@ -17,7 +17,7 @@ const FORM: &str = "strait hold 1";
 /// The most bytes of it: 100,000 objects of 2 kB.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The file `hold.json` of the state directory.
+/// The file `hold.json` of the state directory, or one of its form.
 #[derive(Debug, Clone)]
 pub struct HoldFile(PathBuf);
 
@@ -53,6 +53,11 @@ impl HoldFile {
     /// That of a state directory.
     pub fn of(state_dir: &Path) -> Self {
         Self(state_dir.join("hold.json"))
+    }
+
+    /// The same form in a file beside it: what counts for all while changes are let out in shares.
+    pub fn of_settled(state_dir: &Path) -> Self {
+        Self(state_dir.join("settled.json"))
     }
 
     /// Where it is.

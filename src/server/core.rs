@@ -23,6 +23,7 @@ use crate::push::{self, PushContext};
 use crate::task::Supervisor;
 use crate::timeline::Timeline;
 use crate::xds::generate::Cache;
+use crate::xds::heads::Heads;
 use crate::xds::names::OutboundName;
 
 /// Events that may wait for the event loop. A full queue makes registries wait, each of which merges what it has to
@@ -37,6 +38,8 @@ pub(super) struct Core {
     pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
     pub(super) interest: Arc<Interest>,
     pub(super) cache: Arc<Cache>,
+    /// Who is served the next configuration, while one is let out to a share.
+    pub(super) heads: Arc<Heads>,
     pub(super) timeline: Arc<Timeline>,
     /// The configurations that can be gone back to.
     pub(super) kept: Arc<KeptConfigurations>,
@@ -87,6 +90,7 @@ impl Core {
             events,
             interest,
             cache,
+            heads: Arc::default(),
             timeline,
             kept,
             counters,

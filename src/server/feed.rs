@@ -1,6 +1,9 @@
 //! Puts everything that can change the mesh into the event loop's one queue, and says when the picture
 //! is complete and the process ready.
 
+mod let_out;
+mod rolling;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,6 +13,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
+use self::let_out::FeedRollout;
+pub(super) use self::let_out::RolloutOutputs;
 use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::source::{MeshSource, ObjectStores};
 use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, WantedKeys};
@@ -21,7 +26,7 @@ use crate::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState, Res
 use crate::identity::NamedRoots;
 use crate::lkg::StandIns;
 use crate::mesh;
-use crate::model::{Cause, ClusterId, KnownClusters, NamespaceFilter};
+use crate::model::{Cause, ClusterId, ConfigurationSnapshot, KnownClusters, NamespaceFilter};
 use crate::network::ResolvedNames;
 use crate::network::probes::ProbeAddress;
 use crate::policy::Policy;
@@ -29,6 +34,7 @@ use crate::push::PushContext;
 use crate::push::event_loop::MeshEvent;
 use crate::registry::service_entry;
 use crate::registry::{Epoch, RegistryUpdate, ShardKey};
+use crate::rollout::RolloutFiles;
 use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
 use crate::store::Objects;
 use crate::task::{Supervisor, Watchdog};
@@ -59,6 +65,8 @@ pub(super) struct Configuration {
     pub(super) rules: ReadingRules,
     /// Where what is held outlasts a restart, where there is a state directory.
     pub(super) hold_file: Option<HoldFile>,
+    /// The same for what counts for all while something is let out to a share.
+    pub(super) rollout_files: Option<RolloutFiles>,
     /// What keeps it from being read.
     pub(super) unread: watch::Receiver<Option<String>>,
 }
@@ -108,6 +116,7 @@ pub(super) async fn run(
     configuration: Configuration,
     from: FeedInputs,
     to: FeedOutputs,
+    rollout: RolloutOutputs,
     tasks: Supervisor,
 ) {
     let settings = tokio::select! {
@@ -116,7 +125,12 @@ pub(super) async fn run(
     };
     let (live, remembered) = (settings.borrow().clone(), configuration.stores.remembered());
     let mut in_force = ConfigurationInForce::new(configuration.rules, live, &remembered);
-    let (outbox, lost) = restore(&configuration.hold_file, &mut in_force).await;
+    let (mut outbox, lost) = restore(&configuration.hold_file, &mut in_force).await;
+    let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
+    if in_force.hold().is_none() && lost.is_none() {
+        let plan = from.policy.borrow().rollout().cloned();
+        outbox.extend(rollout.restore(plan.as_ref(), &mut in_force).await);
+    }
     let config = Arc::clone(&in_force.settings().config);
     to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
@@ -129,6 +143,7 @@ pub(super) async fn run(
         entries: service_entry::EntryIndex::new(&config.trust_domain),
         in_force,
         hold_file: configuration.hold_file,
+        rollout,
         lost,
         outbox,
         access_settles: None,
@@ -179,6 +194,7 @@ struct Feed {
     entries: service_entry::EntryIndex,
     in_force: ConfigurationInForce,
     hold_file: Option<HoldFile>,
+    rollout: FeedRollout,
     /// Why what was held before the start isn't.
     lost: Option<Arc<str>>,
     /// What the event loop is yet to hear of one change.
@@ -237,7 +253,9 @@ impl Feed {
         }
         info!("ready");
         self.to.readiness.send_replace(Readiness { ready: true, waiting_for: Vec::new() });
-        Ok(())
+        // What was about to be let out before the start.
+        let live = self.in_force.live();
+        self.follow_rollout(&live).await
     }
 
     /// Waits for one thing to happen, or for the deadline, and passes it on.
@@ -256,6 +274,9 @@ impl Feed {
             Ok(()) = self.from.policy.changed() => self.policy().await,
             Ok(()) = self.objects.changed() => self.objects().await,
             Some(request) = self.from.holds.recv(), if ready => self.hold(request).await,
+            Some((number, verdict)) = self.rollout.verdicts.recv() => {
+                self.take_verdict(number, verdict).await
+            }
             () = until(self.access_settles) => self.access_settled().await,
             Ok(()) = self.from.fetched.changed() => self.keys().await,
             Ok(()) = self.from.resolved.changed() => self.gateway_names().await,
@@ -308,6 +329,7 @@ impl Feed {
 
     async fn mesh(&mut self) -> Fed {
         let live = self.settings.borrow_and_update().clone();
+        self.settle();
         let events = self.in_force.take_settings(live);
         self.outbox.extend(events);
         self.follow_settings();
@@ -360,14 +382,32 @@ impl Feed {
 
     async fn changed_hold(&mut self, change: &HoldChange) -> Result<(), HoldRefusal> {
         self.in_force.check(change)?;
+        match change {
+            HoldChange::Promote => {
+                self.promote();
+                return Ok(());
+            }
+            HoldChange::Abort { by, reason } => {
+                self.stop_rollout(by, reason).await;
+                return Ok(());
+            }
+            HoldChange::Release if self.let_out().await? => {
+                info!("what objects say is let out in the place of what was held");
+                return Ok(());
+            }
+            HoldChange::Hold(_) | HoldChange::Release => {}
+        }
         if let Some(file) = self.hold_file.clone() {
             let change = change.clone();
             let writing = tokio::task::spawn_blocking(move || match change {
                 HoldChange::Hold(hold) => file.write(&hold),
-                HoldChange::Release => file.remove(),
+                _ => file.remove(),
             });
             let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             written.map_err(HoldRefusal::Unwritable)?;
+        }
+        if let HoldChange::Hold(hold) = change {
+            self.rollout_ends(&hold.reason).await;
         }
         let events = self.in_force.change(change)?;
         self.outbox.extend(events);
@@ -380,7 +420,7 @@ impl Feed {
                 let id = hold.configuration.id();
                 info!(%id, by = hold.by, reason = hold.reason, "the configuration is held");
             }
-            HoldChange::Release => info!("the configuration is released"),
+            _ => info!("the configuration is released"),
         }
         Ok(())
     }
@@ -399,25 +439,35 @@ impl Feed {
 
     async fn policy(&mut self) -> Fed {
         let policy = Arc::clone(&self.from.policy.borrow_and_update());
-        self.to.events.send(MeshEvent::Policy(policy)).await
+        self.to.events.send(MeshEvent::Policy(policy)).await?;
+        let live = self.in_force.live();
+        self.follow_rollout(&live).await
     }
 
     /// What the objects of the stores say now.
     async fn objects(&mut self) -> Fed {
         let read = self.objects.borrow_and_update().clone();
         let Some(objects) = read else { return self.send_outbox().await };
+        self.settle_before(&objects.others);
         self.access(&objects);
         self.entries(&objects);
         self.send_outbox().await?;
+        let live = self.tell_stored();
+        self.follow_rollout(&live).await
+    }
+
+    /// Says what objects say now, and what of it waits.
+    fn tell_stored(&mut self) -> Arc<ConfigurationSnapshot> {
         let live = self.in_force.live();
         let waiting = self.in_force.waiting(&live).map(Arc::new);
         self.to.hold.send_replace(Arc::new(HoldState {
             held: self.in_force.hold().cloned(),
             is_durable: self.hold_file.is_some(),
             lost: self.lost.clone(),
-            live: Some(live),
+            live: Some(Arc::clone(&live)),
             waiting: waiting.as_ref().map(|waiting| Arc::clone(&waiting.what)).unwrap_or_default(),
         }));
+        let Some(objects) = self.objects.borrow().clone() else { return live };
         self.to.reports.send_replace(Arc::new(ConfigReports {
             objects: objects.others.clone(),
             traffic: self.in_force.stored_traffic().reports().clone(),
@@ -425,7 +475,7 @@ impl Feed {
             keys: Arc::clone(&self.from.fetched.borrow().0),
             waiting,
         }));
-        Ok(())
+        live
     }
 
     /// What the access policies say now.
@@ -658,6 +708,12 @@ mod tests {
         let (_context, context) = watch::channel(None);
         let (readiness, _) = watch::channel(Readiness { ready: true, waiting_for: Vec::new() });
         let source_statuses = SourceStatusTable::new(Duration::ZERO);
+        let rollout = RolloutOutputs {
+            heads: Arc::default(),
+            interest: Arc::default(),
+            timeline: Arc::default(),
+            state: watch::channel(Arc::default()).0,
+        };
         let mut feed = Feed {
             from: FeedInputs {
                 restored: Vec::new(),
@@ -703,6 +759,7 @@ mod tests {
                 &Collection::default(),
             ),
             hold_file: None,
+            rollout: FeedRollout::new(None, rollout, &Supervisor::new()),
             lost: None,
             outbox: Vec::new(),
             access_settles: None,

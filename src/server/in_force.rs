@@ -7,15 +7,17 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use crate::access::{
     AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors, WantedKeys,
 };
 use crate::explain::WaitingConfiguration;
-use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, Waiting};
+use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, Waiting};
 use crate::mesh::{Defaults, MeshSettings, MeshTexts};
 use crate::model::{Cause, ClusterId, Collection, ConfigurationSnapshot};
 use crate::push::event_loop::MeshEvent;
+use crate::rollout::STOPPED_BY;
 use crate::traffic::{KindSettings, TrafficIndex, TrafficUpdate};
 
 /// How many digits of a configuration's name are shown where there is little room.
@@ -49,11 +51,21 @@ pub(super) struct ConfigurationInForce {
 /// What is held, and what objects say meanwhile.
 struct HeldConfiguration {
     hold: Arc<ConfigurationHold>,
+    reason: HoldReason,
     settings: MeshSettings,
     /// The objects as they are stored.
     traffic: TrafficIndex,
     /// The access policies as they are stored, where these are held as well.
     access: Option<AccessIndex>,
+}
+
+/// Why another configuration is in force than what objects say.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HoldReason {
+    /// An operator holds it, or it is held since a roll-out was stopped.
+    Asked,
+    /// What objects say is being let out to a share of proxies.
+    Rollout,
 }
 
 impl ConfigurationInForce {
@@ -121,7 +133,71 @@ impl ConfigurationInForce {
 
     /// What is held.
     pub(super) fn hold(&self) -> Option<&Arc<ConfigurationHold>> {
-        self.held.as_ref().map(|held| &held.hold)
+        let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Asked);
+        held.map(|held| &held.hold)
+    }
+
+    /// Whether what objects say is being let out, or about to be.
+    pub(super) fn is_rolling_out(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.reason == HoldReason::Rollout)
+    }
+
+    /// Has what is in force count for all from now on, whatever objects say next, so that this can be let out to a share: what
+    /// others have to hear, though it makes no difference to anybody. Not where something is held.
+    pub(super) fn settle(&mut self) -> Vec<MeshEvent> {
+        if self.held.is_some() {
+            return Vec::new();
+        }
+        let hold = settled_hold(self.configuration());
+        self.begin_with(&hold, HoldReason::Rollout, self.settings.clone())
+    }
+
+    /// Has a configuration of before the start count for all: what others have to hear.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub(super) fn restore_settled(
+        &mut self,
+        hold: &ConfigurationHold,
+    ) -> Result<Vec<MeshEvent>, HoldRefusal> {
+        let settings = self.settings_of(hold)?;
+        let hold = settled_hold(Arc::clone(&hold.configuration));
+        Ok(self.begin_with(&hold, HoldReason::Rollout, settings))
+    }
+
+    /// Lets out what waits for the release of a hold, in the place of releasing it: what others have to hear.
+    pub(super) fn let_out(&mut self) -> Vec<MeshEvent> {
+        let Some(held) = self.held.take() else { return Vec::new() };
+        let hold = settled_hold(Arc::clone(&held.hold.configuration));
+        let stored = held.access;
+        let reason = HoldReason::Rollout;
+        self.held = Some(HeldConfiguration { hold, reason, access: None, ..held });
+        let mut events = self.settle_settings();
+        let change = stored.as_ref().and_then(|stored| self.follow_stored(stored));
+        events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
+        events
+    }
+
+    /// What is let out, as another head is to be told: the configuration in full, beside the one in force. `None` where nothing is.
+    pub(super) fn next_head(&self) -> Option<(Arc<ConfigurationSnapshot>, Vec<MeshEvent>)> {
+        let held = self.held.as_ref().filter(|held| held.reason == HoldReason::Rollout)?;
+        let (live, MeshSettings { config, networks, .. }) = (self.live(), self.live.clone());
+        let kinds = KindSettings::of(&self.rules.domain, &config);
+        let mut events = vec![
+            MeshEvent::Configuration(Arc::clone(&live)),
+            MeshEvent::MeshConfig(config),
+            MeshEvent::MeshNetworks(networks),
+        ];
+        // From what is in force, so that it is known what differs, and which objects those are.
+        let mut index = self.traffic.twin();
+        events.extend(index.set(kinds).map(MeshEvent::Traffic));
+        events.extend(index.restore(held.traffic.counting()).map(MeshEvent::Traffic));
+        Some((live, events))
+    }
+
+    /// Has what was let out count for all: what others have to hear.
+    pub(super) fn promote(&mut self) -> Vec<MeshEvent> {
+        if self.is_rolling_out() { self.release() } else { Vec::new() }
     }
 
     /// Takes the mesh settings as they are written now.
@@ -190,6 +266,8 @@ impl ConfigurationInForce {
         match change {
             HoldChange::Hold(hold) => self.settings_of(hold).map(drop),
             HoldChange::Release => Ok(()),
+            HoldChange::Promote | HoldChange::Abort { .. } if self.is_rolling_out() => Ok(()),
+            HoldChange::Promote | HoldChange::Abort { .. } => Err(HoldRefusal::NothingLetOut),
         }
     }
 
@@ -210,13 +288,16 @@ impl ConfigurationInForce {
         let mut events = match change {
             HoldChange::Hold(hold) => self.begin(hold)?,
             HoldChange::Release => self.release(),
+            HoldChange::Promote => return Ok(self.promote()),
+            // What is in force stays: the caller says how it is held.
+            HoldChange::Abort { .. } => return Err(HoldRefusal::NothingLetOut),
         };
         let cause = match change {
             HoldChange::Hold(hold) => {
                 let id = hold.configuration.id();
                 Cause::named(ClusterId::default(), "Hold", id.get(..DIGITS_SHOWN).unwrap_or(&id))
             }
-            HoldChange::Release => Cause::named(ClusterId::default(), "Hold", "released"),
+            _ => Cause::named(ClusterId::default(), "Hold", "released"),
         };
         for event in &mut events {
             // Which objects differ can be seen beforehand; who did it, only here.
@@ -231,6 +312,15 @@ impl ConfigurationInForce {
 
     fn begin(&mut self, hold: &Arc<ConfigurationHold>) -> Result<Vec<MeshEvent>, HoldRefusal> {
         let settings = self.settings_of(hold)?;
+        Ok(self.begin_with(hold, HoldReason::Asked, settings))
+    }
+
+    fn begin_with(
+        &mut self,
+        hold: &Arc<ConfigurationHold>,
+        reason: HoldReason,
+        settings: MeshSettings,
+    ) -> Vec<MeshEvent> {
         let is_access_held = hold.scope.is_with_access();
         let (traffic, access) = match self.held.take() {
             // What was in force until now is what objects say.
@@ -245,7 +335,7 @@ impl ConfigurationInForce {
             }
         };
         let (stored_access, access) = if is_access_held { (None, access) } else { (access, None) };
-        let held = HeldConfiguration { hold: Arc::clone(hold), settings, traffic, access };
+        let held = HeldConfiguration { hold: Arc::clone(hold), reason, settings, traffic, access };
         let settings = self.access_settings(&held.settings);
         self.held = Some(held);
         let mut events = self.settle_settings();
@@ -259,7 +349,7 @@ impl ConfigurationInForce {
             None => None,
         };
         events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
-        Ok(events)
+        events
     }
 
     fn release(&mut self) -> Vec<MeshEvent> {
@@ -283,18 +373,26 @@ impl ConfigurationInForce {
 
     /// What the configuration in force is, where that is another than was told last.
     pub(super) fn take_snapshot(&mut self) -> Option<Arc<ConfigurationSnapshot>> {
-        if !std::mem::take(&mut self.is_snapshot_stale) {
+        if !self.is_snapshot_stale {
             return None;
         }
+        self.snapshot = self.configuration();
+        self.is_snapshot_stale = false;
+        Some(Arc::clone(&self.snapshot))
+    }
+
+    /// What the configuration in force is now.
+    pub(super) fn configuration(&self) -> Arc<ConfigurationSnapshot> {
+        if !self.is_snapshot_stale {
+            return Arc::clone(&self.snapshot);
+        }
         let texts = &self.settings.texts;
-        let snapshot = ConfigurationSnapshot::new(
+        Arc::new(ConfigurationSnapshot::new(
             self.traffic.counting().clone(),
             self.access.counting().clone(),
             texts.config.clone(),
             texts.networks.clone(),
-        );
-        self.snapshot = Arc::new(snapshot);
-        Some(Arc::clone(&self.snapshot))
+        ))
     }
 
     /// What would be in force if nothing were held.
@@ -318,9 +416,21 @@ impl ConfigurationInForce {
             traffic: Arc::new(held.traffic.traffic().clone()),
             access: held.access.as_ref().map(AccessIndex::policies),
             mesh: Arc::clone(&self.live.config),
+            is_let_out: held.reason == HoldReason::Rollout,
             what: Arc::new(Waiting::between(&held.hold, live)),
         })
     }
+}
+
+/// What counts for all while something else is let out to a share. Access policies go on.
+fn settled_hold(configuration: Arc<ConfigurationSnapshot>) -> Arc<ConfigurationHold> {
+    Arc::new(ConfigurationHold {
+        configuration,
+        since: SystemTime::now(),
+        by: STOPPED_BY.to_owned(),
+        reason: String::new(),
+        scope: HoldScope::WithoutAccess,
+    })
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::callers::KnownPods;
 use super::core::{Core, EVENTS};
-use super::feed::{self, Configuration, FeedInputs, FeedOutputs};
+use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
 use super::judged_routes::JudgedRoutes;
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
@@ -35,6 +35,7 @@ use crate::model::{RootBundle, WriterRole};
 use crate::policy::Policy;
 use crate::registry::kube::MemberWrites;
 use crate::registry::{self, consul};
+use crate::rollout::{RolloutFiles, RolloutState};
 use crate::sources::SourceStatusTable;
 use crate::store::Objects;
 use crate::task::Supervisor;
@@ -58,6 +59,8 @@ pub(super) struct ServerInputs {
     pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
     /// What is held.
     pub(super) hold: watch::Receiver<Arc<HoldState>>,
+    /// What is let out to a share of proxies.
+    pub(super) rollout: watch::Receiver<Arc<RolloutState>>,
     /// Where it is asked that something be held.
     pub(super) holds: HoldRequests,
     pub(super) readiness: watch::Receiver<Readiness>,
@@ -89,6 +92,7 @@ impl ServerInputs {
         tasks: &Supervisor,
     ) -> Self {
         let hold_file = state_dir.as_deref().map(HoldFile::of);
+        let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
         let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
         let config_cluster = source.objects(args, &restored, tasks);
@@ -161,6 +165,7 @@ impl ServerInputs {
         let (reports, reports_seen) = watch::channel(Arc::default());
         let (holds, holds_asked) = mpsc::channel(HOLDS);
         let (hold, hold_seen) = watch::channel(Arc::default());
+        let (rollout, rollout_seen) = watch::channel(Arc::default());
         let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
         let judged = JudgedRoutes {
             context: core.context.clone(),
@@ -177,6 +182,7 @@ impl ServerInputs {
             faulty: faulty_seen,
             reports: reports_seen,
             hold: hold_seen,
+            rollout: rollout_seen,
             holds,
             readiness: readiness_seen,
             state,
@@ -201,6 +207,7 @@ impl ServerInputs {
             mesh,
             stores,
             hold_file,
+            rollout_files,
             unread: config_cluster.unread,
         };
         let from = FeedInputs {
@@ -227,7 +234,13 @@ impl ServerInputs {
             source_statuses,
             readiness,
         };
-        tasks.spawn("feed", feed::run(configuration, from, to, tasks.clone()));
+        let rollout = RolloutOutputs {
+            heads: Arc::clone(&core.heads),
+            interest: Arc::clone(&core.interest),
+            timeline: Arc::clone(&core.timeline),
+            state: rollout,
+        };
+        tasks.spawn("feed", feed::run(configuration, from, to, rollout, tasks.clone()));
         inputs
     }
 }

@@ -123,6 +123,7 @@ impl ServerOutputs {
             connections: Arc::clone(&streams),
             stats: Arc::clone(&stats),
             cache: core.cache,
+            heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
             descriptors: Arc::clone(&descriptors),
             drain: drain.clone(),
@@ -167,6 +168,8 @@ impl ServerOutputs {
             injections,
             validations,
             hold: inputs.hold.clone(),
+            rollout: inputs.rollout.clone(),
+            heads: Arc::clone(&core.heads),
         };
         let sources = Arc::new(admin::Sources {
             context: core.context,
@@ -183,6 +186,8 @@ impl ServerOutputs {
             history,
             kept: core.kept,
             hold: inputs.hold,
+            rollout: inputs.rollout,
+            heads: core.heads,
             holds: inputs.holds,
             figures: core.counters,
             readiness: inputs.readiness,

@@ -155,11 +155,18 @@ pub struct Options {
     pub held: ClientContents,
     /// A type of which it rejects everything.
     pub rejects: Option<ResourceType>,
+    /// A text: responses with a resource that has it are rejected, as an Envoy rejects what it doesn't know.
+    pub rejects_text: Option<Arc<str>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { form: ProtocolForm::Delta, held: ClientContents::default(), rejects: None }
+        Self {
+            form: ProtocolForm::Delta,
+            held: ClientContents::default(),
+            rejects: None,
+            rejects_text: None,
+        }
     }
 }
 
@@ -196,7 +203,7 @@ impl XdsClient {
         options: Options,
         tasks: &Supervisor,
     ) -> Result<Self, XdsConnectError> {
-        let Options { form, held, rejects } = options;
+        let Options { form, held, rejects, rejects_text } = options;
         let awaited = BTreeSet::new();
         let held = ClientContents {
             awaited,
@@ -208,7 +215,7 @@ impl XdsClient {
         };
         let name = format!("xds client {}", node.id);
         let (requests, taken) = mpsc::channel(REQUESTS);
-        let recorder = Recorder::new(&held, rejects);
+        let recorder = Recorder { rejects, rejects_text, ..Recorder::new(&held) };
         for request in recorder.first(node, &held) {
             // There are five at most, and that many fit.
             let _ = requests.try_send(request);
@@ -427,14 +434,20 @@ struct Recorder {
     subscribed: BTreeMap<ResourceType, BTreeSet<String>>,
     nonces: BTreeMap<ResourceType, String>,
     rejects: Option<ResourceType>,
+    rejects_text: Option<Arc<str>>,
 }
 
 impl Recorder {
     /// Goes on from what is held.
-    fn new(held: &ClientContents, rejects: Option<ResourceType>) -> Self {
+    fn new(held: &ClientContents) -> Self {
         let named = held.bodies.iter().filter(|(kind, _)| !kind.is_wildcard());
         let subscribed = named.map(|(kind, bodies)| (*kind, bodies.keys().cloned().collect()));
-        Self { subscribed: subscribed.collect(), nonces: BTreeMap::new(), rejects }
+        Self {
+            subscribed: subscribed.collect(),
+            nonces: BTreeMap::new(),
+            rejects: None,
+            rejects_text: None,
+        }
     }
 
     /// The requests that open a stream: everything of the two types that name the others, and what
@@ -487,9 +500,15 @@ impl Recorder {
             let wanted = self.subscribed.entry(kind).or_default();
             response.resources.retain(|(name, _, _)| wanted.contains(name));
         }
-        let problems = match self.rejects {
-            Some(rejected) if rejected == kind => vec!["rejected on request".to_owned()],
-            _ => take(kind, held, response.resources, &response.removed, response.is_whole),
+        let has_text = |text: &Arc<str>| {
+            let has = |body: &[u8]| body.windows(text.len()).any(|part| part == text.as_bytes());
+            response.resources.iter().any(|(_, body, _)| has(body))
+        };
+        let is_rejected =
+            self.rejects == Some(kind) || self.rejects_text.as_ref().is_some_and(has_text);
+        let problems = match is_rejected {
+            true => vec!["rejected on request".to_owned()],
+            false => take(kind, held, response.resources, &response.removed, response.is_whole),
         };
         let error = (!problems.is_empty()).then(|| rejection(problems.join("; ")));
         match error {
@@ -753,7 +772,7 @@ mod tests {
         recorder.apply(&mut held, response(ResourceType::Cluster, "a", eds_cluster("a")));
         let empty = ClusterLoadAssignment::default().encode_to_vec();
         recorder.apply(&mut held, response(ResourceType::Endpoint, "a", empty));
-        let again = Recorder::new(&held, None).first(Node::default(), &held);
+        let again = Recorder::new(&held).first(Node::default(), &held);
         let lists = |kind: ResourceType| {
             let request = again.iter().find(|request| request.type_url == kind.url());
             request.map(|request| (request.subscribe.len(), request.listed.len()))

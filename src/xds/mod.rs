@@ -39,6 +39,7 @@ mod connection;
 pub mod connections;
 mod grpc;
 mod handshakes;
+pub mod heads;
 mod health;
 pub mod node;
 mod pace;

@@ -366,6 +366,16 @@ impl Session {
         self.watches.get(&ResourceType::Endpoint).into_iter().flat_map(|watch| watch.names())
     }
 
+    /// The names of the route configurations that the client watches, sorted.
+    pub fn routes(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.watches.get(&ResourceType::Route).into_iter().flat_map(|watch| watch.names())
+    }
+
+    /// The number of the last response; 0 before the first.
+    pub fn last_nonce(&self) -> u64 {
+        self.last_nonce
+    }
+
     /// How far the client has followed, by type.
     pub fn progress(&self) -> BTreeMap<ResourceType, Progress> {
         self.watches.iter().map(|(kind, watch)| (*kind, watch.progress().clone())).collect()

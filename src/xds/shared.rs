@@ -16,6 +16,7 @@ use super::connections::Connections;
 use super::debug_types::Members;
 use super::generate::Cache;
 use super::handshakes::{Failures, Handshakes};
+use super::heads::Heads;
 use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use crate::descriptors::Descriptors;
@@ -58,6 +59,8 @@ pub struct XdsConfig {
     pub stats: Arc<Stats>,
     /// What is encoded.
     pub cache: Arc<Cache>,
+    /// Who is served the next configuration, while one is let out to a share.
+    pub heads: Arc<Heads>,
     /// The most connections at once.
     pub max_connections: usize,
     /// How the process fares with its file descriptors.
@@ -78,6 +81,7 @@ pub(super) struct ServerShared {
     pub(super) connections: Arc<Connections>,
     pub(super) stats: Arc<Stats>,
     pub(super) cache: Arc<Cache>,
+    pub(super) heads: Arc<Heads>,
     pub(super) sync_limiter: SyncLimiter,
     /// How many threads serve streams.
     pub(super) threads: usize,
@@ -131,6 +135,7 @@ impl ServerShared {
             connections: config.connections,
             stats: config.stats,
             cache: config.cache,
+            heads: config.heads,
             sync_limiter: SyncLimiter::default(),
             threads: Handle::current().metrics().num_workers(),
             failures: Failures::default(),
@@ -146,9 +151,14 @@ impl ServerShared {
 
     /// Lets go of what is encoded and of no more use. That may take some milliseconds.
     pub(super) async fn sweep(self: Arc<Self>) {
-        if let Some(context) = self.context() {
+        let next = self.heads.next().and_then(|head| {
+            let context = head.versions().borrow().clone()?;
+            Some((Arc::clone(head.cache()), context))
+        });
+        let settled = self.context().map(|context| (Arc::clone(&self.cache), context));
+        for (cache, context) in settled.into_iter().chain(next) {
             // A panic in it is its own affair.
-            let _ = tokio::task::spawn_blocking(move || self.cache.sweep(&context)).await;
+            let _ = tokio::task::spawn_blocking(move || cache.sweep(&context)).await;
         }
     }
 

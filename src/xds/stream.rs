@@ -3,8 +3,11 @@
 //! Responses are made only when the transport asks for one, so a slow client holds one pending set and
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
+mod moves;
 mod of_service;
+mod request_budget;
 mod secrets;
+mod side;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::future::pending;
@@ -21,6 +24,8 @@ use tonic::Status;
 use tracing::{debug, error, info, warn};
 
 use self::of_service::is_of_service;
+use self::request_budget::RequestBudget;
+use self::side::{Side, cache_of, context_of};
 use super::admission::{self, AdmissionRefusal, Admitted, admit};
 use super::budgets::{Charge, OverBudget, Refused, StreamAccount};
 use super::connections::{ConnectionEntry, lock};
@@ -56,12 +61,8 @@ const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const WRITE_BYTES: usize = 64 << 10;
 /// What [`Stream::responses`] may come to, mostly: less than a write, and one response more.
 const MUCH_BYTES: usize = WRITE_BYTES + RESPONSE_BYTES;
-/// Requests that answer nothing: at most this many a second, and in a burst.
-const REQUESTS_PER_SECOND: f64 = 50.0;
 /// Questions of istioctl's that one stream may ask: each may be about all proxies.
 const DEBUG_ANSWERS_MAX: u64 = 8;
-/// See [`REQUESTS_PER_SECOND`].
-const REQUESTS_BURST: f64 = 500.0;
 /// Of so many changes that its client has not answered a stream keeps track.
 const RECEIPTS_MAX: usize = 64;
 /// Of more names than this it is asked whether they can be charged before they are taken.
@@ -128,6 +129,8 @@ struct AdmittedStream {
     account: StreamAccount,
     /// The names that it watches and that stand for no service.
     made_up: HashSet<(ResourceType, Arc<str>), SecretHasher>,
+    /// Which configuration it is served, where that isn't the one for all.
+    side: Option<Side>,
 }
 
 impl AdmittedStream {
@@ -370,10 +373,11 @@ impl Stream {
         if !session.is_due() {
             return None;
         }
-        let context = self.shared.context()?;
+        let context = context_of(&self.shared, admitted.side.as_ref())?;
         let withdrawn = admitted.is_withdrawn(&context);
         let proxy = &admitted.proxy;
-        let mut picture = admitted.picture(&context, &self.shared.cache);
+        let cache = cache_of(&self.shared, admitted.side.as_ref());
+        let mut picture = admitted.picture(&context, cache);
         let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {
@@ -430,6 +434,7 @@ impl Stream {
             }
             self.admitted = Some(admitted);
         }
+        let nonce = u64::from_str_radix(request.nonce, 16).ok();
         if request.type_url == SECRET && self.admitted.is_some() {
             return self.take_secrets_request(&request);
         }
@@ -437,14 +442,15 @@ impl Stream {
         if let Some(admitted) = &self.admitted
             && request.names.len() > NAMES_MANY
         {
-            admitted.bears(self.shared.context().as_deref(), kind, &request.names)?;
+            admitted.bears(self.own_context().as_deref(), kind, &request.names)?;
         }
         // Only what the client lists is compared with what is there: most requests are mere answers.
         let lists = !request.listed.is_empty();
-        let context = if lists { self.shared.context() } else { None };
+        let context = if lists { self.own_context() } else { None };
         let admitted = self.admitted.as_ref().zip(context.as_ref());
-        let mut picture =
-            admitted.map(|(admitted, context)| admitted.picture(context, &self.shared.cache));
+        let mut picture = admitted.map(|(admitted, context)| {
+            admitted.picture(context, cache_of(&self.shared, admitted.side.as_ref()))
+        });
         let source = picture.as_mut().map(|picture| picture as &mut dyn ResourceSource);
         let handled = lock(&self.session)
             .on_request(request, source, SystemTime::now())
@@ -461,7 +467,8 @@ impl Stream {
             let mut session = lock(&self.session);
             (session.subscription_delta(), session.lists())
         };
-        let charged = admitted.charge(self.shared.context().as_deref(), &subscription_delta);
+        let context_now = context_of(&self.shared, admitted.side.as_ref());
+        let charged = admitted.charge(context_now.as_deref(), &subscription_delta);
         charged.map_err(|why| uncharged(&why))?;
         let SubscriptionDelta { assignments, routes, .. } = subscription_delta;
         admitted.subscription.forget(&assignments.dropped);
@@ -473,7 +480,8 @@ impl Stream {
         }
         // What changed since a list was compared has marked nobody.
         let is_old = |then: Arc<PushContext>| {
-            !self.shared.context.borrow().as_ref().is_some_and(|now| Arc::ptr_eq(&then, now))
+            let now = context_of(&self.shared, admitted.side.as_ref());
+            !now.is_some_and(|now| Arc::ptr_eq(&then, &now))
         };
         if context.is_some_and(is_old) {
             lock(&self.session).on_change(&Dirty { everything: true, ..Dirty::default() });
@@ -484,6 +492,9 @@ impl Stream {
                 let proxy = proxy.unwrap_or_default();
                 self.receipts.drain(..).for_each(|receipt| receipt.refuse(&proxy));
                 self.tell_refusal(kind);
+                if let Some(kind) = kind {
+                    self.note_refusal(kind, nonce);
+                }
             }
             Handled::Answer => self.settle(),
             Handled::Request => {}
@@ -621,7 +632,7 @@ impl Stream {
             verified,
             "connected"
         );
-        let stream = AdmittedStream {
+        let mut stream = AdmittedStream {
             proxy,
             entry,
             subscription,
@@ -629,8 +640,11 @@ impl Stream {
             cluster_seen: false,
             account,
             made_up: HashSet::default(),
+            side: None,
         };
-        stream.stand(&context, &self.shared.cache);
+        stream.change_sides(&self.shared, &lock(&self.session));
+        let context = context_of(&self.shared, stream.side.as_ref()).unwrap_or(context);
+        stream.stand(&context, cache_of(&self.shared, stream.side.as_ref()));
         Ok(stream)
     }
 
@@ -643,8 +657,11 @@ impl Stream {
         let surplus = (self.receipts.len() + receipts.len()).saturating_sub(RECEIPTS_MAX);
         self.receipts.drain(..surplus.min(self.receipts.len()));
         self.receipts.extend(receipts);
+        if dirty.everything {
+            admitted.change_sides(&self.shared, &lock(&self.session));
+        }
         // After that, so that it is at least the version that marked this stream.
-        let context = self.shared.context().ok_or_else(not_ready)?;
+        let context = context_of(&self.shared, admitted.side.as_ref()).ok_or_else(not_ready)?;
         if dirty.everything {
             // Its pod or WorkloadEntry may have come, or the network of its cluster changed.
             let now = readmitted(&context, admitted, &self.caller).map_err(|refusal| {
@@ -661,7 +678,7 @@ impl Stream {
             admitted.account.set(charge).map_err(|why| uncharged(&why))?;
             admitted.entry.readmit(now);
             // Until now it heard of what is seen from where it stood.
-            admitted.stand(&context, &self.shared.cache);
+            admitted.stand(&context, cache_of(&self.shared, admitted.side.as_ref()));
             self.follow_secrets();
         }
         let mut session = lock(&self.session);
@@ -674,6 +691,12 @@ impl Stream {
         self.settle();
         self.telling = Some((begun.elapsed(), dirty.streams));
         Ok(())
+    }
+
+    /// The version that it is served.
+    fn own_context(&self) -> Option<Arc<PushContext>> {
+        let side = self.admitted.as_ref().and_then(|admitted| admitted.side.as_ref());
+        context_of(&self.shared, side)
     }
 
     fn context(&self) -> Result<Arc<PushContext>, StreamEnd> {
@@ -765,29 +788,6 @@ async fn changed(admitted: Option<&AdmittedStream>, pace: Pace) {
             }
         }
         None => pending().await,
-    }
-}
-
-/// A token bucket for requests that answer nothing.
-struct RequestBudget {
-    tokens: f64,
-    at: Instant,
-}
-
-impl RequestBudget {
-    fn full(now: Instant) -> Self {
-        Self { tokens: REQUESTS_BURST, at: now }
-    }
-
-    fn take(&mut self, now: Instant) -> bool {
-        let refill = now.duration_since(self.at).as_secs_f64() * REQUESTS_PER_SECOND;
-        self.at = now;
-        self.tokens = (self.tokens + refill).min(REQUESTS_BURST);
-        let enough = self.tokens >= 1.0;
-        if enough {
-            self.tokens -= 1.0;
-        }
-        enough
     }
 }
 

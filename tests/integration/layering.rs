@@ -23,6 +23,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("history", &["model", "aggregate", "push", "codes", "durable"]),
     // What is held is a value; who reads objects holds it.
     ("hold", &["model", "durable"]),
+    // What a plan is the policy says; what counts for all is kept as what is held.
+    ("rollout", &["model", "durable", "hold", "policy"]),
     ("apiserver", &["address", "codes", "descriptors", "mass_deletion", "task"]),
     ("mesh", &["model", "address", "folder", "codes", "task"]),
     ("policy", &["model", "mesh", "address", "codes"]),
@@ -98,6 +100,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "identity",
             "descriptors",
             "hash",
+            // Who is in the share that is served the next configuration.
+            "rollout",
             "memory",
             "task",
             "timeline",
@@ -164,6 +168,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "task",
             "history",
             "hold",
+            "rollout",
             "timeline",
         ],
     ),
@@ -173,6 +178,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "model",
             "push",
             "hold",
+            "rollout",
             "xds",
             "clusters",
             "identity",

@@ -295,3 +295,99 @@ fn what_is_held_at_the_start_is_in_force_before_any_object_is_read() {
     tried.release();
     assert_eq!(tried.in_force(), ("2s".to_owned(), vec!["two".to_owned()]));
 }
+
+impl Tried {
+    fn settle(&mut self) {
+        let events = self.in_force.settle();
+        self.tell(events);
+    }
+
+    /// The mesh of another head, which begins now.
+    fn next_head(&self) -> Arc<PushContext> {
+        let (live, events) = self.in_force.next_head().expect("something is let out");
+        let mut mesh = self.mesh.clone();
+        mesh.apply(MeshEvent::Together(events));
+        let (context, _) = mesh.next_version().expect("it differs");
+        assert_eq!(context.configuration.id(), live.id());
+        context
+    }
+}
+
+#[test]
+fn what_is_let_out_is_told_to_another_head_alone_until_it_is_promoted() {
+    let mut tried = Tried::new();
+    tried.objects_are(&[route("1s")]);
+    tried.settle();
+    assert_eq!(tried.versions, 0, "to begin tells nobody anything");
+    assert!(tried.in_force.is_rolling_out() && tried.in_force.hold().is_none());
+    tried.objects_are(&[route("2s"), deny("/x")]);
+    assert_eq!(tried.in_force(), ("1s".to_owned(), vec!["x".to_owned()]), "policies never wait");
+    assert_eq!(tried.waits(), ["web"]);
+    let next = tried.next_head();
+    assert_eq!(
+        next.configuration.traffic.values().next().expect("it")["spec"],
+        route("2s")["spec"]
+    );
+    assert!(next.traffic != tried.context.traffic);
+    assert!(Arc::ptr_eq(&next.access, &tried.context.access));
+    // To begin again where it is begun is nothing.
+    tried.settle();
+    assert_eq!(tried.versions, 0);
+    let events = tried.in_force.promote();
+    tried.tell(events);
+    assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
+    assert!(*next.traffic == *tried.context.traffic, "what a share was given, all are");
+    assert!(!tried.in_force.is_rolling_out() && tried.in_force.next_head().is_none());
+    // Nothing is in the way of what comes next.
+    tried.objects_are(&[route("3s"), deny("/x")]);
+    assert_eq!(tried.in_force().0, "3s");
+}
+
+#[test]
+fn of_a_mesh_config_that_is_let_out_who_is_trusted_counts_at_once() {
+    let mut tried = Tried::new();
+    tried.objects_are(&[route("1s")]);
+    tried.settle();
+    tried.settings_are("{ trustDomainAliases: [old.example], connectTimeout: 3s }");
+    let (settled, next) = (&tried.context.mesh, tried.next_head());
+    assert_eq!(settled.trust_domain_aliases, next.mesh.trust_domain_aliases);
+    assert_ne!(settled.connect_timeout, next.mesh.connect_timeout);
+}
+
+#[test]
+fn what_waits_behind_a_hold_can_be_let_out_in_the_place_of_a_release() {
+    let mut tried = Tried::new();
+    tried.objects_are(&[route("1s"), deny("/x")]);
+    let held = tried.now();
+    tried.hold(&held, HoldScope::WithAccess);
+    tried.objects_are(&[route("2s")]);
+    assert_eq!(tried.in_force().1, ["x"]);
+    let events = tried.in_force.let_out();
+    tried.tell(events);
+    assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies count at once");
+    assert!(tried.in_force.is_rolling_out());
+    let next = tried.next_head();
+    assert_eq!(
+        next.configuration.traffic.values().next().expect("it")["spec"],
+        route("2s")["spec"]
+    );
+    // A hold in its place holds what all are given.
+    tried.hold(&held, HoldScope::WithoutAccess);
+    assert!(tried.in_force.hold().is_some() && tried.in_force.next_head().is_none());
+    assert_eq!(tried.in_force().0, "1s");
+}
+
+#[test]
+fn what_counted_for_all_before_a_restart_counts_again_and_the_rest_is_let_out() {
+    let mut tried = Tried::new();
+    tried.objects_are(&[route("1s")]);
+    let settled = settled_hold(tried.now());
+    let mut again = Tried::new();
+    let events = again.in_force.restore_settled(&settled).expect("sound");
+    again.tell(events);
+    again.objects_are(&[route("2s")]);
+    assert_eq!(again.in_force().0, "1s");
+    assert_eq!(again.waits(), ["web"]);
+    again.objects_are(&[route("1s")]);
+    assert_eq!(again.waits(), Vec::<String>::new(), "nothing has changed meanwhile");
+}

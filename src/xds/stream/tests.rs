@@ -91,6 +91,7 @@ fn stream_with(
         connections,
         stats: Arc::default(),
         cache: Arc::default(),
+        heads: Arc::default(),
         max_connections: 1,
         descriptors: Arc::default(),
         drain: tokio_util::sync::CancellationToken::new(),

@@ -3,6 +3,7 @@
 //! was told of each type that differs, and whether it was told of nothing when nothing differs.
 
 mod gateways;
+mod heads;
 mod ingresses;
 mod policies;
 mod rules;

@@ -1,0 +1,125 @@
+//! `/debug/rollout` and `/api/rollout`: what change is being let out to a share of proxies, how far it is, and its end at once: for all
+//! or for nobody. Writing needs the token itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::hold;
+use super::sources::{Sources, SourcesState};
+use crate::hold::HoldChange;
+use crate::policy::RolloutPlan;
+use crate::rollout::{RolloutState, RunningRollout, STOPPED_BY};
+use crate::xds::connections::rfc3339;
+
+/// How many proxies are named that are in the share, and that refused it.
+const PROXIES_SHOWN: usize = 100;
+
+/// What is asked for.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct RolloutQuestion {
+    action: RolloutAction,
+    /// Who asks, as they call themselves.
+    #[serde(default)]
+    by: String,
+    /// Why.
+    #[serde(default)]
+    reason: String,
+}
+
+#[derive(Deserialize, Clone, Copy)]
+#[serde(rename_all = "camelCase")]
+enum RolloutAction {
+    /// All are given it now.
+    Promote,
+    /// Nobody is, and what counts for the others is held.
+    Abort,
+}
+
+/// What is let out, how, and how far it is.
+pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
+    Ok(pretty(StatusCode::OK, &answer(&sources)))
+}
+
+/// Ends what is let out.
+pub(super) async fn change(
+    State(sources): SourcesState,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
+    let asked: RolloutQuestion = serde_json::from_slice(&body).map_err(|error| {
+        bad(&format!("expected {{\"action\": promote or abort,\"by\",\"reason\"}}: {error}"))
+    })?;
+    hold::check_texts(&asked.by, &asked.reason)?;
+    let change = match asked.action {
+        RolloutAction::Promote => HoldChange::Promote,
+        RolloutAction::Abort => HoldChange::Abort { by: asked.by, reason: asked.reason },
+    };
+    hold::ask(&sources, change).await?;
+    Ok(pretty(StatusCode::OK, &answer(&sources)))
+}
+
+fn answer(sources: &Sources) -> Value {
+    let state = Arc::clone(&sources.rollout.borrow());
+    let RolloutState { plan, running, stopped, completed, lost } = &*state;
+    let held = sources.hold.borrow().held.clone();
+    let by_rollout = held.filter(|held| held.by == STOPPED_BY);
+    json!({
+        "plan": plan.as_ref().map(|plan| of_plan(plan)),
+        "running": running.as_ref().map(|running| of_running(sources, running)),
+        "stopped": by_rollout.map(|hold| json!({
+            "at": rfc3339(hold.since), "configuration": hold.configuration.id(), "reason": hold.reason,
+        })),
+        "stoppedTotal": stopped,
+        "completedTotal": completed,
+        "lost": lost,
+    })
+}
+
+fn of_plan(plan: &RolloutPlan) -> Value {
+    json!({
+        "steps": plan.steps,
+        "everySeconds": plan.every.as_secs(),
+        "stopAt": { "refused": plan.stop_at.refused, "lostEndpoints": plan.stop_at.lost_endpoints },
+    })
+}
+
+fn of_running(sources: &Sources, running: &RunningRollout) -> Value {
+    let cohort = running.cohort();
+    let streams = sources.connections.list();
+    let proxies: BTreeMap<_, _> =
+        streams.iter().map(|one| (one.proxy().id.to_string(), one.proxy())).collect();
+    let share: Vec<_> =
+        proxies.iter().filter(|(_, proxy)| cohort.contains(proxy)).map(|(id, _)| id).collect();
+    let head = sources.heads.next().filter(|head| head.number == running.number);
+    let refusals = head.map(|head| head.refusals().borrow().clone()).unwrap_or_default();
+    let refused = refusals.iter().take(PROXIES_SHOWN);
+    let next = running.next_step_at();
+    let left = next.and_then(|next| next.duration_since(SystemTime::now()).ok());
+    json!({
+        "configuration": running.next.id(),
+        "settled": running.settled.id(),
+        "begun": rfc3339(running.begun),
+        "plan": of_plan(&running.plan),
+        "step": running.step.map(|step| step.at + 1),
+        "percent": running.percent(),
+        "stepSince": running.step.map(|step| rfc3339(step.since)),
+        "nextStepAt": next.map(rfc3339),
+        "nextStepInSeconds": left.map(|left: Duration| left.as_secs()),
+        "proxies": share.len(),
+        "connected": proxies.len(),
+        "share": share.iter().take(PROXIES_SHOWN).collect::<Vec<_>>(),
+        "refused": refusals.len(),
+        "refusals": refused.map(|(proxy, error)| json!({ "proxy": proxy, "error": error })).collect::<Vec<_>>(),
+        "durable": running.is_durable,
+    })
+}

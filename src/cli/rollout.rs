@@ -1,0 +1,185 @@
+//! `strait history rollout`: what change is being let out to a share of proxies, how far it is, and its end at once.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::client::{AdminClient, Connect};
+use super::consent::Consent;
+use super::failure::{CommandResult, Exit};
+use super::hold::{digits, user_and_host};
+use super::output::{self, Format, OutputStyle, Show, age, clean, items, text};
+
+#[derive(Debug, Args)]
+pub(crate) struct RolloutArgs {
+    /// Give it to all proxies now
+    #[arg(long, conflicts_with = "abort")]
+    promote: bool,
+    /// Give it to nobody, and hold what counts for the others
+    #[arg(long)]
+    abort: bool,
+    /// Why, for those who wonder why their change has no effect
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "abort")]
+    reason: String,
+    /// Who ends it [default: the user and the host of this command]
+    #[arg(long, value_name = "NAME", requires = "abort")]
+    by: Option<String>,
+    #[command(flatten)]
+    consent: Consent,
+    #[command(flatten)]
+    connect: Connect,
+    #[command(flatten)]
+    show: Show,
+}
+
+/// Runs `strait history rollout`.
+pub(super) async fn run(args: &RolloutArgs) -> CommandResult {
+    let client = AdminClient::new(&args.connect)?;
+    let state = client.get("/debug/rollout", &[]).await?.value;
+    let look = OutputStyle::of_stdout();
+    if !args.promote && !args.abort {
+        return shown(&state, &args.show, &look);
+    }
+    let running = &state["running"];
+    let id = digits(&running["configuration"]);
+    let (left, all) = (others(running), text(&running["connected"]));
+    let (action, plan) = match args.promote {
+        true => (
+            "promote",
+            format!(
+                "Configuration {id} would be given to the other {left} of {all} proxies at once.\n"
+            ),
+        ),
+        false => (
+            "abort",
+            format!(
+                "Configuration {id} would be taken back from {} of {all} proxies, and {} held for all.\n",
+                text(&running["proxies"]),
+                digits(&running["settled"]),
+            ),
+        ),
+    };
+    if !running.is_null() && !args.consent.given(&plan).await? {
+        return Ok(Exit::Fine);
+    }
+    let by = args.by.clone().unwrap_or_else(user_and_host);
+    let question = json!({ "action": action, "by": by, "reason": args.reason });
+    let answer = client.post("/api/rollout", &[], &question).await;
+    let answer = answer.map_err(|failure| failure.or_next("strait history rollout"))?.value;
+    shown(&answer, &args.show, &look)
+}
+
+fn others(running: &Value) -> u64 {
+    let of = |name: &str| running[name].as_u64().unwrap_or_default();
+    of("connected").saturating_sub(of("proxies"))
+}
+
+fn shown(state: &Value, show: &Show, look: &OutputStyle) -> CommandResult {
+    output::print(&match show.output {
+        Format::Json => format!("{state:#}\n"),
+        Format::Yaml => output::yaml(state),
+        _ => lines(state, look),
+    })?;
+    Ok(Exit::Fine)
+}
+
+/// What is let out, in some lines.
+fn lines(state: &Value, look: &OutputStyle) -> String {
+    let mut out = line(state, look).unwrap_or_else(|| "Nothing is being let out.\n".to_owned());
+    for row in items(&state["running"]["refusals"]) {
+        out += &format!("  {} refused it: {}\n", text(&row["proxy"]), clean(&text(&row["error"])));
+    }
+    let stopped = &state["stopped"];
+    if !stopped.is_null() {
+        out += &format!(
+            "Stopped {} ago, and held since: {}\nNext: mend what is wrong, then strait history release\n",
+            age(&stopped["at"], look),
+            text(&stopped["reason"])
+        );
+    }
+    out += &match plan(&state["plan"]) {
+        None => "The policy has no rollout: changes are given to all proxies at once.\n".to_owned(),
+        Some(plan) => format!("Changes are let out {plan}.\n"),
+    };
+    out
+}
+
+/// What is being let out, in a line; `None` where nothing is.
+pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
+    let running = &state["running"];
+    if running.is_null() {
+        return None;
+    }
+    let id = digits(&running["configuration"]);
+    if running["step"].is_null() {
+        return Some(format!(
+            "Configuration {id} is about to be let out: nobody is given it yet.\n"
+        ));
+    }
+    let restart = match running["durable"] == true {
+        true => "",
+        false => " A restart gives it to all: what counts for the others can't be kept.",
+    };
+    let [percent, proxies, connected, refused] =
+        ["percent", "proxies", "connected", "refused"].map(|name| text(&running[name]));
+    let steps = items(&running["plan"]["steps"]).len();
+    Some(format!(
+        "Configuration {id} has been given to {percent}% for {} (step {} of {steps}: {proxies} of {connected} proxies; {refused} refused it); the next step is in {}s.{restart}\n",
+        age(&running["stepSince"], look),
+        text(&running["step"]),
+        text(&running["nextStepInSeconds"]),
+    ))
+}
+
+/// How changes are let out; `None` for to all at once.
+fn plan(plan: &Value) -> Option<String> {
+    let steps = items(&plan["steps"]).iter().map(|step| format!("{}%", text(step)));
+    let steps: Vec<_> = steps.collect();
+    (!plan.is_null()).then(|| {
+        format!(
+            "to {} of proxies, a step each {}s; stopped by {} that refuse, or more than {}% of a service's endpoints lost",
+            steps.join(", "),
+            text(&plan["everySeconds"]),
+            text(&plan["stopAt"]["refused"]),
+            text(&plan["stopAt"]["lostEndpoints"]),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::output::tests::LOOK;
+    use super::*;
+
+    #[test]
+    fn what_is_let_out_is_told_in_a_line() {
+        let mut state = json!({ "running": null, "plan": null, "stopped": null });
+        assert_eq!(line(&state, &LOOK), None);
+        let nothing = "Nothing is being let out.\nThe policy has no rollout: changes are given to all proxies at once.\n";
+        assert_eq!(lines(&state, &LOOK), nothing);
+        let plan = json!({
+            "steps": [5, 25, 100], "everySeconds": 600,
+            "stopAt": { "refused": 1, "lostEndpoints": 20 },
+        });
+        state["running"] = json!({
+            "configuration": "0123456789abcdef0123456789abcdef", "plan": plan, "step": null,
+            "percent": 5, "proxies": 2, "connected": 40, "refused": 1, "durable": true,
+            "stepSince": null, "nextStepInSeconds": 90,
+            "refusals": [{ "proxy": "sidecar~1", "error": "no such filter" }],
+        });
+        state["plan"] = plan;
+        let told = line(&state, &LOOK).expect("a line");
+        assert!(told.contains("0123456789ab is about to be let out"), "{told}");
+        state["running"]["step"] = json!(1);
+        let told = lines(&state, &LOOK);
+        for part in [
+            "Configuration 0123456789ab has been given to 5% for ",
+            "(step 1 of 3: 2 of 40 proxies; 1 refused it); the next step is in 90s.\n",
+            "  sidecar~1 refused it: no such filter\n",
+            "Changes are let out to 5%, 25%, 100% of proxies, a step each 600s; stopped by 1 that refuse",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        state["running"]["durable"] = json!(false);
+        assert!(line(&state, &LOOK).expect("a line").contains("A restart gives it to all"));
+    }
+}

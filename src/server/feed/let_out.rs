@@ -1,0 +1,208 @@
+//! What the feed knows of the change that it lets out, what of that is on disk, and what others are told.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::{mpsc, watch};
+use tracing::{error, warn};
+
+use crate::access::PolicyKind;
+use crate::codes;
+use crate::hold::{ConfigurationHold, HoldScope, RestoredHold};
+use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
+use crate::policy::RolloutPlan;
+use crate::push::event_loop::MeshEvent;
+use crate::push::interest::Interest;
+use crate::rollout::{RolloutFiles, RolloutState, RolloutVerdict, RunningRollout, STOPPED_BY};
+use crate::server::in_force::ConfigurationInForce;
+use crate::server::rollout::Verdicts;
+use crate::task::Supervisor;
+use crate::timeline::{Delivery, Timeline};
+use crate::xds::heads::{Heads, ServedHead};
+
+/// What roll-outs act on.
+pub(in crate::server) struct RolloutOutputs {
+    /// Who is served what.
+    pub(in crate::server) heads: Arc<Heads>,
+    /// The streams that are served what counts for all.
+    pub(in crate::server) interest: Arc<Interest>,
+    pub(in crate::server) timeline: Arc<Timeline>,
+    /// What others see.
+    pub(in crate::server) state: watch::Sender<Arc<RolloutState>>,
+}
+
+/// What is let out.
+pub(super) struct FeedRollout {
+    pub(super) files: Option<RolloutFiles>,
+    pub(super) to: RolloutOutputs,
+    pub(super) tasks: Supervisor,
+    pub(super) verdicts_to: Verdicts,
+    pub(super) verdicts: mpsc::Receiver<(u64, RolloutVerdict)>,
+    pub(super) number: u64,
+    pub(super) running: Option<StartedRollout>,
+    /// What has come to all, until they are served it.
+    pub(super) promoted: Option<Arc<ServedHead>>,
+    /// The objects as they were last looked at.
+    seen: Collection,
+    /// What counts for all, as it was last written.
+    pub(super) written: Option<Arc<ConfigurationSnapshot>>,
+}
+
+/// A roll-out, and what goes through its steps.
+pub(super) struct StartedRollout {
+    pub(super) rollout: RunningRollout,
+    pub(super) head: Arc<ServedHead>,
+    pub(super) tasks: Supervisor,
+}
+
+impl FeedRollout {
+    pub(super) fn new(files: Option<RolloutFiles>, to: RolloutOutputs, tasks: &Supervisor) -> Self {
+        // One speaks at a time, and ends.
+        let (verdicts_to, verdicts) = mpsc::channel(1);
+        Self {
+            files,
+            to,
+            tasks: tasks.child(),
+            verdicts_to,
+            verdicts,
+            number: 0,
+            running: None,
+            promoted: None,
+            seen: Collection::default(),
+            written: None,
+        }
+    }
+
+    /// Has what counted for all before the start do so again, so that what objects say meanwhile is let out in shares: what
+    /// others have to hear. Where nothing is known of that, all are given what objects say.
+    pub(super) async fn restore(
+        &mut self,
+        plan: Option<&Arc<RolloutPlan>>,
+        in_force: &mut ConfigurationInForce,
+    ) -> Vec<MeshEvent> {
+        let (Some(files), Some(_)) = (self.files.clone(), plan) else { return Vec::new() };
+        let path = files.settled.path().display().to_string();
+        let read = tokio::task::spawn_blocking(move || files.settled.read()).await;
+        let fact = match read {
+            Ok(RestoredHold::Nothing) => return Vec::new(),
+            Ok(RestoredHold::Held(hold)) => match in_force.restore_settled(&hold) {
+                Ok(events) => {
+                    self.written = Some(Arc::clone(&hold.configuration));
+                    return events;
+                }
+                Err(refusal) => refusal.to_string(),
+            },
+            Ok(RestoredHold::Lost(fact)) => fact,
+            Err(error) => error.to_string(),
+        };
+        let code = &codes::ROLLOUT_LOST;
+        error!(path, fact, %code, next = code.next, "what counted for all proxies before the start can't be told: all are given what objects say");
+        let lost: Option<Arc<str>> = Some(format!("{path}: {fact}").into());
+        self.tell(|state| state.lost = lost);
+        Vec::new()
+    }
+
+    /// Takes note of the objects. Whether some differ that a roll-out may be of.
+    pub(super) fn note(&mut self, objects: &Collection) -> bool {
+        let differ = objects.differences(&self.seen).any(|one| is_let_out(one.key));
+        self.seen = objects.clone();
+        differ
+    }
+
+    pub(super) fn tell(&self, change: impl FnOnce(&mut RolloutState)) {
+        self.to.state.send_modify(|state| change(Arc::make_mut(state)));
+    }
+
+    /// Ends what is being let out: its share goes back to what counts for all.
+    pub(super) fn end(&mut self) -> Option<RunningRollout> {
+        let StartedRollout { mut rollout, head, tasks } = self.running.take()?;
+        tasks.stop();
+        let told = self.to.state.borrow().running.clone();
+        rollout.step = told.filter(|told| told.number == rollout.number).and_then(|one| one.step);
+        give_back(&self.to.heads, &head);
+        self.tell(|state| state.running = None);
+        Some(rollout)
+    }
+
+    pub(super) async fn forget(&self) {
+        if let Some(files) = self.files.clone() {
+            // Nobody waits for more than that it is over.
+            let _ = tokio::task::spawn_blocking(move || files.forget()).await;
+        }
+    }
+
+    /// Writes what counts for all, where that is another than was written.
+    pub(super) async fn write_settled(&mut self, configuration: &Arc<ConfigurationSnapshot>) {
+        let Some(files) = self.files.clone() else { return };
+        if self.written.as_ref().is_some_and(|written| is_same(written, configuration)) {
+            return;
+        }
+        let hold = ConfigurationHold {
+            configuration: Arc::clone(configuration),
+            since: now_to_the_millisecond(),
+            by: STOPPED_BY.to_owned(),
+            reason: String::new(),
+            scope: HoldScope::WithoutAccess,
+        };
+        let writing = tokio::task::spawn_blocking(move || files.settled.write(&hold)).await;
+        match writing.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Ok(()) => self.written = Some(Arc::clone(configuration)),
+            Err(error) => {
+                self.written = None;
+                warn!(%error, "what counts for all proxies can't be written: a restart gives all of them what objects say then");
+            }
+        }
+    }
+
+    /// Forgets what counts for all: changes are given to all at once from now on.
+    pub(super) async fn remove_settled(&mut self) {
+        if let Some(files) = self.files.clone() {
+            self.written = None;
+            let removed = tokio::task::spawn_blocking(move || {
+                files.forget();
+                files.settled.remove()
+            });
+            if let Ok(Err(error)) = removed.await {
+                warn!(%error, "what counted for all proxies can't be taken out of the state directory");
+            }
+        }
+    }
+
+    pub(super) fn tell_plan(&self, plan: &Option<Arc<RolloutPlan>>) {
+        self.to.state.send_if_modified(|state| {
+            let differs = state.plan != *plan;
+            if differs {
+                Arc::make_mut(state).plan.clone_from(plan);
+            }
+            differs
+        });
+    }
+}
+
+/// Has whoever is served a head be served what all others are.
+pub(super) fn give_back(heads: &Heads, head: &ServedHead) {
+    heads.end(head);
+    let delivery = Arc::new(Delivery::new(Instant::now()));
+    head.interest().mark_proxies(|_| true, &delivery);
+}
+
+/// Whether objects of that kind are let out in shares: those of the traffic configuration. A kind that isn't known here may be
+/// one.
+fn is_let_out(key: &ObjectKey) -> bool {
+    let is_entry =
+        *key.group == *ISTIO_NETWORKING && matches!(&*key.kind, "ServiceEntry" | "WorkloadEntry");
+    !is_entry && PolicyKind::of(key).is_none()
+}
+
+/// Whether two say the same of all that is let out in shares.
+fn is_same(one: &ConfigurationSnapshot, other: &ConfigurationSnapshot) -> bool {
+    one.mesh == other.mesh
+        && one.networks == other.networks
+        && one.traffic.differences(&other.traffic).next().is_none()
+}
+
+/// Times are told to the millisecond, and kept as they are told.
+pub(super) fn now_to_the_millisecond() -> SystemTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    UNIX_EPOCH + Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
+}

@@ -1,0 +1,257 @@
+//! Lets changes of configuration out to a share of proxies first, where the policy asks for that.
+//!
+//! Whatever differs from the configuration that counts for all begins a roll-out, which `server::rollout` goes through step by step;
+//! what differs from what is being let out begins it anew. It ends when all are given it, when it is stopped (what counts
+//! for all is held then), or when objects say again what counts for all.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::oneshot;
+use tracing::{error, info};
+
+use super::let_out::{StartedRollout, give_back, now_to_the_millisecond};
+use super::{Fed, Feed};
+use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope};
+use crate::model::{Collection, ConfigurationSnapshot};
+use crate::policy::RolloutPlan;
+use crate::push::event_loop::{MeshEvent, NextHead};
+use crate::rollout::{RolloutVerdict, RunningRollout, STOPPED_BY, name_of};
+use crate::server::rollout::{LOOK, RolloutRun, digits, tell_stopped};
+use crate::xds::heads::ServedHead;
+
+impl Feed {
+    fn rollout_plan(&self) -> Option<Arc<RolloutPlan>> {
+        self.from.policy.borrow().rollout().cloned()
+    }
+
+    /// Before changes of objects count: what counts for all stays so, where these are to be let out in shares.
+    pub(super) fn settle_before(&mut self, objects: &Collection) {
+        if self.rollout.note(objects) {
+            self.settle();
+        }
+    }
+
+    /// The same before any change.
+    pub(super) fn settle(&mut self) {
+        if self.to.readiness.borrow().ready && self.rollout_plan().is_some() {
+            self.outbox.extend(self.in_force.settle());
+        }
+    }
+
+    /// Begins to let out what objects say, or ends it, as they say something else or the same as what counts for all.
+    pub(super) async fn follow_rollout(&mut self, live: &Arc<ConfigurationSnapshot>) -> Fed {
+        if let Some(head) = self.rollout.promoted.take() {
+            self.end_promoted(head).await?;
+        }
+        if !self.to.readiness.borrow().ready {
+            return Ok(());
+        }
+        let plan = self.rollout_plan();
+        self.rollout.tell_plan(&plan);
+        if self.in_force.is_rolling_out() {
+            let running = self.rollout.running.as_ref();
+            let plan = plan.clone().or_else(|| Some(Arc::clone(&running?.rollout.plan)));
+            let waits = self.in_force.waiting(live).is_some_and(|one| !one.what.is_empty());
+            match plan.filter(|_| waits) {
+                None => return self.promote_all().await,
+                Some(plan) => {
+                    let name = name_of(live);
+                    if running.is_none_or(|running| running.rollout.name != name) {
+                        self.begin_rollout(name, plan).await?;
+                    }
+                }
+            }
+        }
+        match plan {
+            Some(_) => {
+                let settled = self.in_force.configuration();
+                self.rollout.write_settled(&settled).await;
+            }
+            None if self.rollout.running.is_none() => self.rollout.remove_settled().await,
+            None => {}
+        }
+        Ok(())
+    }
+
+    async fn begin_rollout(&mut self, name: Arc<str>, plan: Arc<RolloutPlan>) -> Fed {
+        let Some((next, configuration)) = self.in_force.next_head() else { return Ok(()) };
+        let settled = self.in_force.configuration();
+        // A restart has to find what it is compared with before anybody is given it.
+        self.rollout.write_settled(&settled).await;
+        if let Some(before) = self.rollout.end() {
+            info!(
+                configuration = digits(&before),
+                "another change came before it was out: the roll-out begins anew"
+            );
+        }
+        let reached = match self.rollout.files.clone() {
+            Some(files) => {
+                let name = Arc::clone(&name);
+                let read = tokio::task::spawn_blocking(move || files.reached(&name)).await;
+                read.unwrap_or_default()
+            }
+            None => 0,
+        };
+        self.rollout.number += 1;
+        let number = self.rollout.number;
+        let (head, outputs) = ServedHead::new(number);
+        let begun = NextHead { configuration, outputs };
+        self.to.events.send(MeshEvent::BeginNext(Box::new(begun))).await?;
+        let is_durable = self.rollout.written.is_some();
+        let rollout = RunningRollout {
+            number,
+            next,
+            name,
+            settled,
+            plan,
+            begun: SystemTime::now(),
+            step: None,
+            is_durable,
+        };
+        info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "a change is let out to a share of proxies first");
+        self.rollout.tell(|state| {
+            state.running = Some(rollout.clone());
+            state.lost = None;
+        });
+        let run = RolloutRun {
+            rollout: rollout.clone(),
+            reached,
+            heads: Arc::clone(&self.rollout.to.heads),
+            head: Arc::clone(&head),
+            settled: self.from.context.clone(),
+            interest: Arc::clone(&self.rollout.to.interest),
+            timeline: Arc::clone(&self.rollout.to.timeline),
+            state: self.rollout.to.state.clone(),
+            files: self.rollout.files.clone(),
+            verdicts: self.rollout.verdicts_to.clone(),
+            look: LOOK,
+        };
+        let tasks = self.rollout.tasks.child();
+        tasks.spawn("roll-out", run.run());
+        self.rollout.running = Some(StartedRollout { rollout, head, tasks });
+        Ok(())
+    }
+
+    /// What becomes of the roll-out with that number.
+    pub(super) async fn take_verdict(&mut self, number: u64, verdict: RolloutVerdict) -> Fed {
+        let running = self.rollout.running.as_ref();
+        let Some(running) = running.filter(|one| one.rollout.number == number) else {
+            // It has ended otherwise meanwhile.
+            return Ok(());
+        };
+        match verdict {
+            RolloutVerdict::Promote => {
+                info!(configuration = digits(&running.rollout), "a change has come to all proxies");
+                self.promote();
+            }
+            RolloutVerdict::Stop(reason) => {
+                let told = self.rollout.to.state.borrow().running.clone();
+                let percent = told.map_or(0, |told| told.percent());
+                let id = digits(&running.rollout);
+                let reason = format!("roll-out of {id} stopped at {percent}%: {reason}");
+                self.stop_rollout(STOPPED_BY, &reason).await;
+            }
+        }
+        self.follow_settings();
+        self.objects().await
+    }
+
+    /// Has all be given what is let out, once the events that wait have been sent.
+    pub(super) fn promote(&mut self) {
+        let events = self.in_force.promote();
+        self.outbox.extend(events);
+        if let Some(StartedRollout { head, tasks, .. }) = self.rollout.running.take() {
+            tasks.stop();
+            self.rollout.promoted = Some(head);
+            self.rollout.tell(|state| {
+                state.running = None;
+                state.completed += 1;
+            });
+        }
+    }
+
+    /// The same at once, where there is no share, or nothing differs for it any more.
+    async fn promote_all(&mut self) -> Fed {
+        // What is left of a share goes back to what all are given.
+        let was_running = self.rollout.end();
+        if let Some(rollout) = &was_running {
+            info!(
+                configuration = digits(rollout),
+                "objects say again what counts for all: the roll-out ends"
+            );
+        }
+        self.promote();
+        self.rollout.forget().await;
+        self.send_outbox().await?;
+        if was_running.is_some() {
+            let (ended, _) = oneshot::channel();
+            self.to.events.send(MeshEvent::EndNext(ended)).await?;
+        }
+        self.tell_stored();
+        Ok(())
+    }
+
+    /// Takes the share of what has come to all back to it, once it is what all are given.
+    async fn end_promoted(&mut self, head: Arc<ServedHead>) -> Fed {
+        self.rollout.forget().await;
+        let (ended, has_ended) = oneshot::channel();
+        self.to.events.send(MeshEvent::EndNext(ended)).await?;
+        let heads = Arc::clone(&self.rollout.to.heads);
+        self.rollout.tasks.spawn("roll-out's end", async move {
+            // An error says that the event loop has ended, and with it everything.
+            if has_ended.await.is_ok() {
+                give_back(&heads, &head);
+            }
+        });
+        Ok(())
+    }
+
+    /// Has nobody be given what is let out, and holds what counts for all.
+    pub(super) async fn stop_rollout(&mut self, by: &str, reason: &str) {
+        let hold = ConfigurationHold {
+            configuration: self.in_force.configuration(),
+            since: now_to_the_millisecond(),
+            by: by.to_owned(),
+            reason: reason.to_owned(),
+            scope: HoldScope::WithoutAccess,
+        };
+        let change = HoldChange::Hold(Arc::new(hold));
+        // In a box: it is what this is called by.
+        if let Err(refusal) = Box::pin(self.changed_hold(&change)).await {
+            error!(%refusal, "what counts for all is held, and a restart lets it go");
+            self.rollout_ends(reason).await;
+            match self.in_force.change(&change) {
+                Ok(events) => self.outbox.extend(events),
+                Err(refusal) => error!(%refusal, "what counts for all can't be held"),
+            }
+        }
+    }
+
+    /// Takes the share back, if something is being let out: something is held now.
+    pub(super) async fn rollout_ends(&mut self, reason: &str) {
+        let Some(rollout) = self.rollout.end() else { return };
+        tell_stopped(&rollout, reason);
+        self.rollout.tell(|state| state.stopped += 1);
+        self.rollout.forget().await;
+        let (ended, _) = oneshot::channel();
+        // An error says that the process ends.
+        let _ = self.to.events.send(MeshEvent::EndNext(ended)).await;
+    }
+
+    /// Lets out what waits for the release of what is held, where the policy asks for that. Whether it does.
+    pub(super) async fn let_out(&mut self) -> Result<bool, HoldRefusal> {
+        let held = self.in_force.hold().map(|hold| Arc::clone(&hold.configuration));
+        let (Some(held), Some(_)) = (held, self.rollout_plan()) else { return Ok(false) };
+        // Before nobody knows any more that it was held.
+        self.rollout.write_settled(&held).await;
+        if let Some(file) = self.hold_file.clone() {
+            let removed = tokio::task::spawn_blocking(move || file.remove()).await;
+            let removed = removed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            removed.map_err(HoldRefusal::Unwritable)?;
+        }
+        let events = self.in_force.let_out();
+        self.outbox.extend(events);
+        Ok(true)
+    }
+}

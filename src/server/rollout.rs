@@ -1,0 +1,214 @@
+//! Goes with one change of configuration from share to share: waits between the steps, looks whether proxies refuse it or lose
+//! endpoints by it, and says in the end what is to become of it.
+//!
+//! Before a share is given it, what its proxies would lose is looked at, so that such a change reaches nobody. Gives nothing to
+//! all and takes nothing back itself: that is its caller's (`super::feed`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant as Moment, SystemTime};
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::codes;
+use crate::model::{Cause, ClusterId};
+use crate::push::PushContext;
+use crate::push::interest::Interest;
+use crate::push::lost_endpoints::{LostEndpoints, lost_endpoints};
+use crate::push::scope::Stand;
+use crate::rollout::{
+    Cohort, RolloutFiles, RolloutState, RolloutStep, RolloutVerdict, RunningRollout, StopReason,
+};
+use crate::timeline::{Delivery, Timeline};
+use crate::xds::heads::{Heads, ServedHead};
+
+/// How often it is looked whether proxies lose endpoints, while nobody says that they refuse it.
+pub(super) const LOOK: Duration = Duration::from_secs(5);
+/// For how long is looked at most.
+const LOOK_MAX: Duration = Duration::from_secs(10);
+
+/// How many digits of a configuration's name are shown where there is little room.
+pub(super) const DIGITS_SHOWN: usize = 12;
+
+/// What was looked at: the versions of the mesh with the configuration for all and with the next, and how many proxies.
+struct LookedAt {
+    versions: [Arc<PushContext>; 2],
+    proxies: usize,
+}
+
+/// What becomes of the roll-out with that number.
+pub(super) type Verdicts = mpsc::Sender<(u64, RolloutVerdict)>;
+
+/// One change that is let out.
+pub(super) struct RolloutRun {
+    /// What it is.
+    pub(super) rollout: RunningRollout,
+    /// How far it was before the start: a share of a hundred.
+    pub(super) reached: u8,
+    /// Who is served what.
+    pub(super) heads: Arc<Heads>,
+    /// What the share is served.
+    pub(super) head: Arc<ServedHead>,
+    /// What all others are served.
+    pub(super) settled: watch::Receiver<Option<Arc<PushContext>>>,
+    /// Their streams.
+    pub(super) interest: Arc<Interest>,
+    pub(super) timeline: Arc<Timeline>,
+    /// What others see of it.
+    pub(super) state: watch::Sender<Arc<RolloutState>>,
+    /// Where it is noted how far it is.
+    pub(super) files: Option<RolloutFiles>,
+    pub(super) verdicts: Verdicts,
+    /// See [`LOOK`].
+    pub(super) look: Duration,
+}
+
+impl RolloutRun {
+    /// Goes from step to step until it is clear what becomes of it, and says so.
+    pub(super) async fn run(mut self) {
+        if let Some(verdict) = self.verdict().await {
+            // Whoever asked may be gone, and with it the roll-out.
+            let _ = self.verdicts.send((self.rollout.number, verdict)).await;
+        }
+    }
+
+    /// What becomes of it; `None` where nobody waits for it any more.
+    async fn verdict(&mut self) -> Option<RolloutVerdict> {
+        self.head.versions().clone().wait_for(Option::is_some).await.ok()?;
+        let plan = Arc::clone(&self.rollout.plan);
+        let first = plan.steps.iter().rposition(|share| *share <= self.reached).unwrap_or(0);
+        let mut looked_at = None;
+        for (at, percent) in plan.steps.iter().enumerate().skip(first) {
+            let cohort = Cohort { name: Arc::clone(&self.rollout.name), percent: *percent };
+            let lost = self.look(&cohort, &mut None).await;
+            if let Some(stop) = lost.or_else(|| self.refused()) {
+                return Some(RolloutVerdict::Stop(stop));
+            }
+            if *percent >= 100 {
+                break;
+            }
+            self.give(at, &cohort).await?;
+            if let Some(stop) = self.watch(&cohort, &mut looked_at).await {
+                return Some(RolloutVerdict::Stop(stop));
+            }
+        }
+        Some(RolloutVerdict::Promote)
+    }
+
+    /// Has a share be served it.
+    async fn give(&mut self, at: usize, cohort: &Cohort) -> Option<()> {
+        let begun = Moment::now();
+        if let Some(files) = self.files.clone() {
+            let (name, percent) = (Arc::clone(&cohort.name), cohort.percent);
+            let noted = tokio::task::spawn_blocking(move || files.note(&name, percent)).await;
+            let noted = noted.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            if let Err(error) = noted {
+                warn!(%error, "how far a roll-out is can't be noted: a restart begins it anew");
+            }
+        }
+        if !self.heads.give(cohort.clone(), &self.head) {
+            return None;
+        }
+        let delivery = Arc::new(Delivery::new(begun));
+        let count = self.interest.mark_proxies(|proxy| cohort.contains(proxy), &delivery);
+        let step = RolloutStep { at, since: SystemTime::now() };
+        self.rollout.step = Some(step);
+        self.state.send_if_modified(|state| {
+            let is_it = |one: &RunningRollout| one.number == self.rollout.number;
+            let is_known = state.running.as_ref().is_some_and(is_it);
+            if is_known {
+                let running = Some(self.rollout.clone());
+                *state = Arc::new(RolloutState { running, ..RolloutState::clone(state) });
+            }
+            is_known
+        });
+        let (id, percent) = (digits(&self.rollout), cohort.percent);
+        info!(
+            configuration = id,
+            percent,
+            streams = count,
+            "a change is given to a share of proxies"
+        );
+        let version = self.settled.borrow().as_ref().map_or(0, |context| context.version);
+        let cause = Cause::named(ClusterId::default(), "Rollout", id);
+        let words = format!("{percent}% of proxies are given the next configuration");
+        self.timeline.enter(version, cause.into(), words, delivery, begun);
+        Some(())
+    }
+
+    /// Waits for the next step. Why it doesn't come to that, if it doesn't.
+    async fn watch(&self, cohort: &Cohort, looked_at: &mut Option<LookedAt>) -> Option<StopReason> {
+        let ends = Instant::now() + self.rollout.plan.every;
+        let limit = self.rollout.plan.stop_at.refused;
+        let mut refusals = self.head.refusals();
+        loop {
+            let look = (Instant::now() + self.look).min(ends);
+            let enough = async { refusals.wait_for(|all| all.len() >= limit).await.map(drop) };
+            tokio::select! {
+                biased;
+                // It can't fail: what tells is held here.
+                Ok(()) = enough => return self.refused(),
+                () = tokio::time::sleep_until(look) => {
+                    let lost = self.look(cohort, looked_at).await;
+                    if lost.is_some() || Instant::now() >= ends {
+                        return lost;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Why it is to be stopped by proxies that refuse it, if it is.
+    fn refused(&self) -> Option<StopReason> {
+        let refusals = self.head.refusals();
+        let all = refusals.borrow();
+        let (proxy, error) = all.first_key_value()?;
+        let (proxy, error) = (Arc::clone(proxy), Arc::clone(error));
+        let is_enough = all.len() >= self.rollout.plan.stop_at.refused;
+        is_enough.then(|| StopReason::Refused { count: all.len(), proxy, error })
+    }
+
+    /// Why it is to be stopped by what proxies of a share lose, if it is. What was looked at last isn't again.
+    async fn look(&self, cohort: &Cohort, looked_at: &mut Option<LookedAt>) -> Option<StopReason> {
+        let percent = self.rollout.plan.stop_at.lost_endpoints;
+        if percent >= 100 {
+            return None;
+        }
+        let versions = [self.settled.borrow().clone()?, self.head.versions().borrow().clone()?];
+        let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands());
+        let stands = stands.into_iter().flatten().map(|(_, stand)| stand);
+        let stands: Vec<Arc<Stand>> =
+            stands.filter(|stand| cohort.contains(&stand.proxy)).collect();
+        let is_known = looked_at.as_ref().is_some_and(|last| {
+            let pairs = last.versions.iter().zip(&versions);
+            last.proxies == stands.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))
+        });
+        if is_known {
+            return None;
+        }
+        *looked_at = Some(LookedAt { versions: versions.clone(), proxies: stands.len() });
+        let found: Result<Option<LostEndpoints>, _> = tokio::task::spawn_blocking(move || {
+            let deadline = Moment::now() + LOOK_MAX;
+            lost_endpoints(versions.each_ref().map(|one| &**one), &stands, percent, deadline)
+        })
+        .await;
+        let lost = found.ok().flatten()?;
+        Some(StopReason::LostEndpoints(lost.to_string()))
+    }
+}
+
+/// The first digits of what names its configuration.
+pub(super) fn digits(rollout: &RunningRollout) -> String {
+    rollout.next.id().chars().take(DIGITS_SHOWN).collect()
+}
+
+/// Says that one was stopped.
+pub(super) fn tell_stopped(rollout: &RunningRollout, reason: &str) {
+    let code = &codes::ROLLOUT_STOPPED;
+    let (id, percent) = (digits(rollout), rollout.percent());
+    warn!(configuration = id, percent, reason, %code, next = code.next, "a roll-out is stopped, and its share taken back");
+}
+
+#[cfg(test)]
+mod tests;

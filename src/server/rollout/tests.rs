@@ -1,0 +1,217 @@
+use serde_json::json;
+
+use super::*;
+use crate::fixtures::{endpoint, kind_settings, member, service, settings, shard, sidecar};
+use crate::model::{ConfigurationSnapshot, KnownClusters};
+use crate::policy::{RolloutLimits, RolloutPlan};
+use crate::push::event_loop::{MeshEvent, MeshState};
+use crate::push::view::{Role, ViewKey};
+use crate::task::Supervisor;
+use crate::traffic::TrafficIndex;
+
+/// How long a step lasts here.
+const EVERY: Duration = Duration::from_millis(300);
+/// How long nothing may take that is not waited for.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A mesh with one service, which proxies of its namespace are given, or not.
+fn mesh(is_given: bool) -> Arc<PushContext> {
+    let mut mesh = MeshState::new(settings());
+    let clusters = [("east".into(), member(None))].into();
+    mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    let update = shard("east", 1).with(service("web.shop"), vec![endpoint("10.0.0.1")]);
+    mesh.apply(MeshEvent::Registry(update.said()));
+    let sidecar = json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
+        "metadata": { "namespace": "shop", "name": "one" },
+        "spec": { "egress": [{ "hosts": ["other/*"] }] },
+    });
+    let objects = (!is_given).then(|| Arc::new(sidecar));
+    let update = TrafficIndex::new(kind_settings()).apply(&objects.into_iter().collect());
+    mesh.apply(MeshEvent::Traffic(update.expect("the first")));
+    mesh.apply(MeshEvent::Complete);
+    mesh.next_version().expect("a version").0
+}
+
+/// A roll-out, and what is seen of it from outside.
+struct Seen {
+    head: Arc<ServedHead>,
+    versions: watch::Sender<Option<Arc<PushContext>>>,
+    heads: Arc<Heads>,
+    state: watch::Receiver<Arc<RolloutState>>,
+    verdicts: mpsc::Receiver<(u64, RolloutVerdict)>,
+    begun: Instant,
+    every: Duration,
+    _settled: watch::Sender<Option<Arc<PushContext>>>,
+    _tasks: Supervisor,
+}
+
+/// Begins one of `reached`, of which the settled mesh gives a proxy of the service's namespace that service.
+fn begin(refused: usize, reached: u8, every: Duration) -> Seen {
+    begin_with(refused, reached, every, vec![5, 25, 100])
+}
+
+fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> Seen {
+    let plan = Arc::new(RolloutPlan {
+        steps,
+        every,
+        stop_at: RolloutLimits { refused, lost_endpoints: 20 },
+    });
+    let settled = mesh(true);
+    let (head, outputs) = ServedHead::new(1);
+    let rollout = RunningRollout {
+        number: 1,
+        next: Arc::new(ConfigurationSnapshot::default()),
+        name: "a".into(),
+        settled: Arc::default(),
+        plan,
+        begun: SystemTime::now(),
+        step: None,
+        is_durable: false,
+    };
+    let (told, state) = watch::channel(Arc::new(RolloutState {
+        running: Some(rollout.clone()),
+        ..RolloutState::default()
+    }));
+    let (verdicts_to, verdicts) = mpsc::channel(1);
+    let interest = Arc::<Interest>::default();
+    let proxy = Arc::new(sidecar("client.shop", "east"));
+    let whereabouts = settled.whereabouts(&proxy);
+    let network = settled.network_of_cluster(&proxy.cluster);
+    let view = ViewKey::of(&proxy, network.clone(), Role::Client);
+    let stream = interest.subscribe(None);
+    stream.stand(Stand { proxy, network, whereabouts }, view);
+    let (settled_to, settled) = watch::channel(Some(settled));
+    let heads = Arc::<Heads>::default();
+    let run = RolloutRun {
+        rollout,
+        reached,
+        heads: Arc::clone(&heads),
+        head: Arc::clone(&head),
+        settled,
+        interest,
+        timeline: Arc::default(),
+        state: told,
+        files: None,
+        verdicts: verdicts_to,
+        look: EVERY / 10,
+    };
+    let tasks = Supervisor::new();
+    tasks.spawn("roll-out", async move {
+        // As long as it runs its stream is there.
+        let _stream = stream;
+        run.run().await;
+    });
+    let begun = Instant::now();
+    let versions = outputs.context;
+    Seen {
+        head,
+        versions,
+        heads,
+        state,
+        verdicts,
+        begun,
+        every,
+        _settled: settled_to,
+        _tasks: tasks,
+    }
+}
+
+impl Seen {
+    /// The share from the next change of it on; not before so many steps are over.
+    async fn next(&mut self, steps: u32) -> u8 {
+        let changed = tokio::time::timeout(LIMIT, self.state.changed()).await;
+        changed.expect("in time").expect("it goes on");
+        assert!(self.begun.elapsed() >= self.every * steps);
+        self.percent()
+    }
+
+    fn percent(&self) -> u8 {
+        self.state.borrow().running.as_ref().map_or(0, RunningRollout::percent)
+    }
+
+    /// What becomes of it; likewise.
+    async fn verdict(&mut self, steps: u32) -> RolloutVerdict {
+        let verdict = tokio::time::timeout(LIMIT, self.verdicts.recv()).await;
+        let (number, verdict) = verdict.expect("in time").expect("a verdict");
+        assert_eq!(number, 1);
+        assert!(self.begun.elapsed() >= self.every * steps);
+        verdict
+    }
+}
+
+#[tokio::test]
+async fn it_goes_from_share_to_share_by_time_and_comes_to_all() {
+    let mut seen = begin(1, 0, EVERY);
+    assert!(seen.heads.next().is_none(), "not before there is a version of it");
+    seen.versions.send_replace(Some(mesh(true)));
+    assert_eq!(seen.next(0).await, 5);
+    assert!(seen.heads.next().is_some());
+    assert_eq!(seen.next(1).await, 25);
+    assert_eq!(seen.verdict(2).await, RolloutVerdict::Promote);
+}
+
+#[tokio::test]
+async fn after_a_restart_it_goes_on_where_it_was() {
+    for (reached, expected) in [(25, 25), (30, 25), (4, 5)] {
+        let mut seen = begin(1, reached, LIMIT);
+        seen.versions.send_replace(Some(mesh(true)));
+        assert_eq!(seen.next(0).await, expected);
+    }
+}
+
+#[tokio::test]
+async fn so_many_proxies_that_refuse_it_stop_it() {
+    let mut seen = begin(2, 0, EVERY);
+    seen.versions.send_replace(Some(mesh(true)));
+    assert_eq!(seen.next(0).await, 5);
+    // One, however often, is one.
+    seen.head.refused(&"a".into(), "no such filter");
+    seen.head.refused(&"a".into(), "still no such filter");
+    assert_eq!(seen.next(1).await, 25);
+    seen.head.refused(&"b".into(), "neither here");
+    let reason =
+        StopReason::Refused { count: 2, proxy: "a".into(), error: "no such filter".into() };
+    assert_eq!(seen.verdict(1).await, RolloutVerdict::Stop(reason));
+}
+
+#[tokio::test]
+async fn what_takes_endpoints_away_is_given_to_nobody_that_loses_them() {
+    let mut seen = begin(1, 0, EVERY);
+    seen.versions.send_replace(Some(mesh(false)));
+    // The first share of which the proxy is one.
+    let steps = [5, 25, 100];
+    let cohort = |percent| Cohort { name: "a".into(), percent };
+    let is_in = |percent: &u8| cohort(*percent).contains(&sidecar("client.shop", "east"));
+    let at = steps.iter().position(is_in).expect("in the last one");
+    let verdict = seen.verdict(u32::try_from(at).expect("small")).await;
+    let RolloutVerdict::Stop(StopReason::LostEndpoints(words)) = verdict else {
+        panic!("{verdict:?}")
+    };
+    assert!(words.contains("web.shop.svc.cluster.local:80 has 0 of 1 endpoints for "), "{words}");
+    assert_eq!(seen.percent(), at.checked_sub(1).map_or(0, |at| steps[at]));
+}
+
+#[tokio::test]
+async fn what_is_lost_while_it_is_out_stops_it_before_the_next_step() {
+    // Of this name the proxy is in the share that it has reached.
+    let cohort = Cohort { name: "a".into(), percent: 99 };
+    assert!(cohort.contains(&sidecar("client.shop", "east")));
+    let mut seen = begin_with(1, 99, LIMIT, vec![99, 100]);
+    seen.versions.send_replace(Some(mesh(true)));
+    assert_eq!(seen.next(0).await, 99);
+    seen.versions.send_replace(Some(mesh(false)));
+    let verdict = seen.verdict(0).await;
+    assert!(matches!(verdict, RolloutVerdict::Stop(StopReason::LostEndpoints(_))), "{verdict:?}");
+    assert!(seen.begun.elapsed() < LIMIT);
+}
+
+#[tokio::test]
+async fn one_that_was_ended_meanwhile_says_nothing() {
+    let mut seen = begin(1, 0, EVERY);
+    seen.heads.end(&seen.head);
+    seen.versions.send_replace(Some(mesh(true)));
+    let verdict = tokio::time::timeout(LIMIT, seen.verdicts.recv()).await;
+    assert_eq!(verdict.expect("in time"), None);
+    assert!(seen.heads.next().is_none());
+}

@@ -1,0 +1,294 @@
+//! Two configurations at once: streams of many kinds hold what they are given by one or the other, go from one to the other and
+//! back, while clusters change. After each step each stream holds exactly what a fresh one would be given by its head.
+
+use std::time::Instant;
+
+use tokio::sync::{oneshot, watch};
+
+use super::*;
+use crate::push::event_loop::{HeadOutputs, LoopCounters, LoopOutputs, MeshHeads, NextHead};
+use crate::push::interest::{Dirty, Interest, Subscription};
+use crate::push::scope::Wildcards;
+use crate::rollout::Cohort;
+use crate::timeline::{Delivery, Timeline};
+use crate::xds::heads::{Heads, ServedHead};
+
+/// A stream that looks at what it is told to look at, and at nothing else.
+struct Watcher {
+    proxy: Arc<Proxy>,
+    stand: Arc<Stand>,
+    subscription: Subscription,
+    head: Option<Arc<ServedHead>>,
+    held: Shape,
+}
+
+/// What all streams share.
+struct Mesh {
+    heads: MeshHeads,
+    outputs: LoopOutputs,
+    settled: watch::Receiver<Option<Arc<PushContext>>>,
+    cache: Arc<Cache>,
+    shares: Heads,
+    figures: LoopCounters,
+}
+
+/// How often what was tried.
+#[derive(Debug, Default)]
+struct Tried {
+    looked: usize,
+    begun: usize,
+    moved: usize,
+    promoted: usize,
+    ended: usize,
+    /// Streams of a share that were told of a part alone.
+    in_part: usize,
+    /// Streams that were given something else than those of the other head.
+    otherwise: usize,
+}
+
+impl Mesh {
+    fn new(state: MeshState) -> Self {
+        let (context, settled) = watch::channel(None);
+        let cache = Arc::<Cache>::default();
+        let outputs = LoopOutputs {
+            context,
+            interest: Arc::default(),
+            sight: Arc::<Cache>::clone(&cache),
+            names: watch::channel(BTreeSet::new()).0,
+            timeline: Arc::new(Timeline::default()),
+            kept: Arc::default(),
+            figures: watch::channel(LoopCounters::none()).0,
+        };
+        let heads = MeshHeads::new(state, &outputs);
+        let figures = LoopCounters::none();
+        Self { heads, outputs, settled, cache, shares: Heads::default(), figures }
+    }
+
+    fn publish(&mut self) {
+        self.heads.publish(&self.outputs, None, Instant::now(), &mut self.figures);
+    }
+
+    fn context(&self, head: Option<&ServedHead>) -> Arc<PushContext> {
+        let versions = head.map_or(&self.settled, ServedHead::versions);
+        versions.borrow().clone().expect("a version")
+    }
+
+    fn cache<'a>(&'a self, head: Option<&'a Arc<ServedHead>>) -> &'a Cache {
+        head.map_or(&self.cache, |head| head.cache())
+    }
+
+    fn give(&self, cohort: Cohort, head: &Arc<ServedHead>) -> usize {
+        assert!(self.shares.give(cohort.clone(), head));
+        let delivery = Arc::new(Delivery::new(Instant::now()));
+        self.outputs.interest.mark_proxies(|proxy| cohort.contains(proxy), &delivery)
+    }
+
+    fn end(&self, head: &ServedHead) {
+        self.shares.end(head);
+        let delivery = Arc::new(Delivery::new(Instant::now()));
+        head.interest().mark_proxies(|_| true, &delivery);
+    }
+}
+
+fn subscribe(interest: &Arc<Interest>, proxy: &Proxy) -> Subscription {
+    interest.subscribe(Some((proxy.cluster.clone(), proxy.workload.clone())))
+}
+
+impl Watcher {
+    fn new(mesh: &Mesh, proxy: Proxy) -> Self {
+        let context = mesh.context(None);
+        let proxy = Arc::new(proxy);
+        let mut new = Self {
+            stand: stand_of(&context, &proxy),
+            subscription: subscribe(&mesh.outputs.interest, &proxy),
+            proxy,
+            head: None,
+            held: Shape::new(),
+        };
+        new.take_all(mesh);
+        new
+    }
+
+    /// Looks at everything, where it is served now.
+    fn take_all(&mut self, mesh: &Mesh) -> bool {
+        let head = mesh.shares.of(&self.proxy);
+        let number = |head: &Option<Arc<ServedHead>>| head.as_ref().map(|head| head.number);
+        let moved = number(&head) != number(&self.head);
+        if moved {
+            let interest = head.as_ref().map_or(&mesh.outputs.interest, |head| head.interest());
+            self.subscription = subscribe(interest, &self.proxy);
+            self.head = head;
+        }
+        let context = mesh.context(self.head.as_deref());
+        let cache = mesh.cache(self.head.as_ref());
+        self.stand = stand_of(&context, &self.proxy);
+        self.held = shape(&context, &self.stand, cache);
+        let of = |wanted: ResourceType| {
+            let all = self.held.keys().filter(move |(kind, _)| *kind == wanted);
+            all.map(|(_, name)| Arc::from(name.as_str())).collect::<Vec<Arc<str>>>()
+        };
+        let (routes, endpoints) = (of(ResourceType::Route), of(ResourceType::Endpoint));
+        self.subscription.watch_lists(Wildcards::ALL);
+        self.subscription.watch_routes(&routes, &[]);
+        let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
+        self.subscription.watch(&endpoints, hostname);
+        let network = self.stand.network.clone();
+        let picture = ProxyConfig::new(&context, &self.proxy, network, cache);
+        let view = picture.at(self.stand.whereabouts.clone()).view_class();
+        self.subscription.stand((*self.stand).clone(), view);
+        moved
+    }
+
+    /// Looks at what it was told to look at.
+    fn look(&mut self, mesh: &Mesh, tried: &mut Tried) {
+        let dirty = self.subscription.take();
+        if dirty.is_empty() {
+            return;
+        }
+        if dirty.everything {
+            tried.moved += usize::from(self.take_all(mesh));
+            return;
+        }
+        tried.in_part += usize::from(self.head.is_some());
+        let context = mesh.context(self.head.as_deref());
+        let now = shape(&context, &self.stand, mesh.cache(self.head.as_ref()));
+        let is_told = |(kind, name): &(ResourceType, String)| is_dirty(&dirty, *kind, name);
+        self.held.retain(|key, _| !is_told(key));
+        self.held.extend(now.into_iter().filter(|(key, _)| is_told(key)));
+    }
+}
+
+fn is_dirty(dirty: &Dirty, kind: ResourceType, name: &str) -> bool {
+    match kind {
+        ResourceType::Route => dirty.routes.contains(name),
+        ResourceType::Endpoint => dirty.endpoints.iter().any(|one| **one == *name),
+        kind => dirty.lists.contains(kind.wildcard().expect("the others are")),
+    }
+}
+
+fn stand_of(context: &PushContext, proxy: &Arc<Proxy>) -> Arc<Stand> {
+    let network = context.network_of_cluster(&proxy.cluster);
+    let whereabouts = context.whereabouts(proxy);
+    Arc::new(Stand { proxy: Arc::clone(proxy), network, whereabouts })
+}
+
+/// Several kinds of proxies, each a few times, so that some are in a share and some not.
+fn watchers(mesh: &Mesh) -> Vec<Watcher> {
+    let kinds = proxies().into_iter().filter(|proxy| !proxy.is_proxyless());
+    let all = kinds.flat_map(|proxy| {
+        let id = Arc::clone(&proxy.id);
+        (0..2).map(move |at| Proxy { id: format!("{id}-{at}").into(), ..proxy.clone() })
+    });
+    all.map(|proxy| Watcher::new(mesh, proxy)).collect()
+}
+
+/// The rules as they would be after some changes, and what a head is told of these.
+fn next_rules(random: &mut StdRng, rules: &Rules) -> (Rules, Vec<MeshEvent>) {
+    let mut next = Rules {
+        objects: rules.objects.clone(),
+        index: rules.index.twin(),
+        policies: rules.policies.clone(),
+        access: rules.access.clone(),
+        past: Vec::new(),
+    };
+    let mut events = Vec::new();
+    for _ in 0..random.random_range(1..6) {
+        events.push(ruled(random, &mut next));
+    }
+    if random.random_ratio(1, 4) {
+        let mut config = asking_config();
+        config.enable_auto_mtls = false;
+        events.push(MeshEvent::MeshConfig(Arc::new(config)));
+    }
+    (next, events)
+}
+
+fn history_of_heads(seed: u64, tried: &mut Tried) {
+    let random = &mut StdRng::seed_from_u64(seed);
+    let mut state = MeshState::new(settings());
+    let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
+    state.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+    for cluster in CLUSTERS {
+        state.apply(MeshEvent::Registry(all_of(random, cluster, 1)));
+    }
+    state.apply(MeshEvent::MeshConfig(Arc::new(asking_config())));
+    state.apply(asking_policy());
+    state.apply(MeshEvent::Complete);
+    let mut mesh = Mesh::new(state);
+    mesh.publish();
+    let (mut epochs, mut rules) = (BTreeMap::new(), rules());
+    let mut watchers = watchers(&mesh);
+    let mut next: Option<(Rules, Arc<ServedHead>, u8)> = None;
+    for step in 0..STEPS {
+        match &mut next {
+            None if random.random_ratio(1, 4) => {
+                let (of_next, configuration) = next_rules(random, &rules);
+                tried.begun += 1;
+                let (head, outputs): (_, HeadOutputs) = ServedHead::new(tried.begun as u64);
+                let begun = NextHead { configuration, outputs };
+                mesh.heads.apply(MeshEvent::BeginNext(Box::new(begun)));
+                next = Some((of_next, head, 0));
+            }
+            // As the first version of it is there, and later: to more proxies.
+            Some((_, head, percent)) if random.random_ratio(1, 4) => {
+                *percent = (*percent + 30).min(90);
+                let cohort = Cohort { name: format!("{seed}").into(), percent: *percent };
+                if head.versions().borrow().is_some() {
+                    mesh.give(cohort, head);
+                }
+            }
+            Some((_, head, _)) if random.random_ratio(1, 12) => {
+                // Stopped, in one go with whatever comes.
+                let (ended, _) = oneshot::channel();
+                mesh.heads.apply(MeshEvent::EndNext(ended));
+                mesh.end(head);
+                tried.ended += 1;
+                next = None;
+            }
+            Some((of_next, head, _)) if random.random_ratio(1, 12) => {
+                let update = rules.index.restore(of_next.index.counting());
+                rules.objects = of_next.objects.clone();
+                update.into_iter().for_each(|one| mesh.heads.apply(MeshEvent::Traffic(one)));
+                let (ended, mut has_ended) = oneshot::channel();
+                mesh.heads.apply(MeshEvent::EndNext(ended));
+                mesh.publish();
+                has_ended.try_recv().expect("all that came before is published");
+                mesh.end(head);
+                tried.promoted += 1;
+                next = None;
+            }
+            _ => {}
+        }
+        for _ in 0..random.random_range(1..3) {
+            let event = event(random, &mut epochs, &mut rules);
+            mesh.heads.apply(event);
+        }
+        mesh.publish();
+        for watcher in &mut watchers {
+            watcher.look(&mesh, tried);
+            let context = mesh.context(watcher.head.as_deref());
+            let fresh = shape(&context, &stand_of(&context, &watcher.proxy), &Cache::default());
+            let place = format!("seed {seed}, step {step}, {}", watcher.proxy.id);
+            let missed = differing(&watcher.held, &fresh);
+            assert!(missed.is_empty(), "{place}: {missed:?}, next: {}", watcher.head.is_some());
+            let of_others = mesh.context(None);
+            if watcher.head.is_some() {
+                let stand = stand_of(&of_others, &watcher.proxy);
+                let others = shape(&of_others, &stand, &Cache::default());
+                tried.otherwise += usize::from(!differing(&others, &fresh).is_empty());
+            }
+            tried.looked += 1;
+        }
+    }
+}
+
+#[test]
+fn each_stream_holds_what_its_own_head_gives() {
+    let mut tried = Tried::default();
+    for seed in 1..3 {
+        history_of_heads(seed, &mut tried);
+    }
+    let Tried { looked, begun, moved, promoted, ended, in_part, otherwise } = tried;
+    assert!(looked > 1000 && begun > 5 && promoted > 0 && ended > 0, "{tried:?}");
+    assert!(moved > 50 && in_part > 20 && otherwise > 20, "{tried:?}");
+}

@@ -1,0 +1,131 @@
+//! Which of two configurations a proxy is given, while one is let out to a share of proxies.
+//!
+//! A stream asks when it begins, and again whenever it has to look at everything: whoever changes the share has the streams that it
+//! concerns do so. While nothing is let out this is one look at an empty place for each stream. Who is in, and when, is decided
+//! elsewhere (`crate::rollout`).
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::watch;
+
+use super::generate::Cache;
+use crate::model::Proxy;
+use crate::push::PushContext;
+use crate::push::event_loop::HeadOutputs;
+use crate::push::interest::Interest;
+use crate::rollout::Cohort;
+
+/// Of so many proxies that refuse it is noted what they say.
+const REFUSERS_MAX: usize = 1000;
+/// How many characters of that.
+const ERROR_CHARS_MAX: usize = 400;
+
+/// The next configuration, as streams are served it.
+#[derive(Debug)]
+pub struct ServedHead {
+    /// How many there have been, this one included: what is told of an earlier one comes too late.
+    pub number: u64,
+    context: watch::Receiver<Option<Arc<PushContext>>>,
+    interest: Arc<Interest>,
+    cache: Arc<Cache>,
+    refusals: watch::Sender<BTreeMap<Arc<str>, Arc<str>>>,
+}
+
+impl ServedHead {
+    /// One that has no version yet, and where its versions are to go.
+    pub fn new(number: u64) -> (Arc<Self>, HeadOutputs) {
+        let (versions, context) = watch::channel(None);
+        let (interest, cache) = (Arc::<Interest>::default(), Arc::<Cache>::default());
+        let outputs = HeadOutputs {
+            context: versions,
+            interest: Arc::clone(&interest),
+            sight: Arc::<Cache>::clone(&cache),
+        };
+        let refusals = watch::Sender::default();
+        (Arc::new(Self { number, context, interest, cache, refusals }), outputs)
+    }
+
+    /// Its versions; `None` until the first is there.
+    pub fn versions(&self) -> &watch::Receiver<Option<Arc<PushContext>>> {
+        &self.context
+    }
+
+    /// The streams that are served it.
+    pub fn interest(&self) -> &Arc<Interest> {
+        &self.interest
+    }
+
+    /// What is encoded of it.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// Notes that a proxy refused something of it.
+    pub(crate) fn refused(&self, proxy: &Arc<str>, error: &str) {
+        self.refusals.send_if_modified(|all| {
+            let is_new = !all.contains_key(proxy) && all.len() < REFUSERS_MAX;
+            if is_new {
+                let error: String = error.chars().take(ERROR_CHARS_MAX).collect();
+                all.insert(Arc::clone(proxy), error.into());
+            }
+            is_new
+        });
+    }
+
+    /// The proxies that refused something of it, by node id, each with what it said first.
+    pub fn refusals(&self) -> watch::Receiver<BTreeMap<Arc<str>, Arc<str>>> {
+        self.refusals.subscribe()
+    }
+}
+
+/// Who is served what.
+#[derive(Debug, Default)]
+pub struct Heads(RwLock<HeadShare>);
+
+#[derive(Debug, Default)]
+struct HeadShare {
+    next: Option<(Cohort, Arc<ServedHead>)>,
+    /// The number of the last that has ended.
+    ended: u64,
+}
+
+impl Heads {
+    /// What a proxy is served in the place of what all others are; mostly nothing.
+    pub fn of(&self, proxy: &Proxy) -> Option<Arc<ServedHead>> {
+        let share = self.read();
+        let (_, head) = share.next.as_ref().filter(|(cohort, _)| cohort.contains(proxy))?;
+        Some(Arc::clone(head))
+    }
+
+    /// What is served to some.
+    pub fn next(&self) -> Option<Arc<ServedHead>> {
+        self.read().next.as_ref().map(|(_, head)| Arc::clone(head))
+    }
+
+    /// Has a share be served a head from now on, unless that one has ended; who is to look then has to be told. Whether it is.
+    pub fn give(&self, cohort: Cohort, head: &Arc<ServedHead>) -> bool {
+        let mut share = self.write();
+        let is_on = share.ended < head.number;
+        if is_on {
+            share.next = Some((cohort, Arc::clone(head)));
+        }
+        is_on
+    }
+
+    /// Has nobody be served a head any more; who was has to be told.
+    pub fn end(&self, head: &ServedHead) {
+        let mut share = self.write();
+        share.ended = share.ended.max(head.number);
+        share.next.take_if(|(_, next)| next.number <= head.number);
+    }
+
+    /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
+    fn read(&self) -> RwLockReadGuard<'_, HeadShare> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, HeadShare> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
