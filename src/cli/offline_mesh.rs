@@ -64,10 +64,8 @@ fn read_within(
         let length = source.take(left + 1).read_to_end(&mut bytes);
         let length = length.map_err(|error| wrong(path, error))? as u64;
         left = left.checked_sub(length).ok_or_else(|| {
-            let text = format!(
-                "{}: all files together are longer than {bytes_max} bytes",
-                path.display()
-            );
+            let text =
+                format!("{}: all files together are longer than {bytes_max} bytes", path.display());
             CommandFailure::usage(text).next("name fewer files at a time")
         })?;
         Ok::<_, CommandFailure>(bytes)

@@ -36,6 +36,7 @@ mod relay;
 mod replicas;
 mod restart;
 mod restored;
+mod rollout;
 mod roots;
 mod routes;
 mod secrets;

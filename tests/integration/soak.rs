@@ -208,7 +208,7 @@ impl Connected {
     /// With what it holds, as a proxy does.
     async fn connect_again(&mut self, setup: &Setup, replica: &Replica) {
         let held = self.client.held();
-        let options = Options { form: self.form, held, rejects: None };
+        let options = Options { form: self.form, held, ..Options::default() };
         self.client = replica.connect(setup, &self.proxy, options).await;
     }
 }

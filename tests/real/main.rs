@@ -32,6 +32,7 @@ mod outside;
 mod process;
 mod renewal;
 mod rig_check;
+mod rollout;
 mod scenarios;
 mod shared;
 mod steering;
@@ -103,6 +104,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
     ("examples_of_the_fields_guides_hold_in_both_networks", Both(examples::run)),
     ("configuration_that_is_held_outlasts_bad_changes_and_restarts", Mesh(holding::run)),
+    ("change_is_let_out_to_a_share_and_stops_by_itself", Both(rollout::run)),
     ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),

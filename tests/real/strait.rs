@@ -28,6 +28,8 @@ pub(crate) struct Strait {
     hub: Rc<Netns>,
     logs: PathBuf,
     state: PathBuf,
+    /// The policy file of whoever has one.
+    policy: PathBuf,
     starts: usize,
 }
 
@@ -44,17 +46,20 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 impl Strait {
     /// `strait serve` with `arguments`, a state folder of this run, and an admin port of its choice.
     pub(crate) fn start(host: &Host, hub: &Rc<Netns>, arguments: Vec<String>) -> Self {
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        // What one keeps of a cluster is not another's.
+        let state = host.subfolder(&format!("strait-state-{number}"));
         let mut strait = Self {
             process: None,
             addresses: Addresses::default(),
             arguments,
             hub: Rc::clone(hub),
             logs: host.subfolder("strait"),
-            // What one keeps of a cluster is not another's.
-            state: host
-                .subfolder(&format!("strait-state-{}", MADE.fetch_add(1, Ordering::Relaxed))),
+            policy: host.subfolder("policy").join(format!("policy-{number}.yaml")),
+            state,
             starts: 0,
         };
+        strait.set_policy("");
         strait.launch();
         strait
     }
@@ -63,6 +68,7 @@ impl Strait {
     pub(crate) fn launch(&mut self) {
         let mut command = self.hub.command(program());
         command.arg("serve").args(&self.arguments).arg("--state-dir").arg(&self.state);
+        command.arg("--policy").arg(&self.policy);
         self.starts += 1;
         let mut process = Process::spawn(command, &self.logs, &format!("strait-{}", self.starts));
         self.addresses =
@@ -75,6 +81,15 @@ impl Strait {
                     .map_err(|error| format!("{error} in {stdout:?}"))
             });
         self.process = Some(process);
+    }
+
+    /// What its policy says from now on.
+    pub(crate) fn set_policy(&self, rules: &str) {
+        let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{rules}\n");
+        let beside = self.policy.with_extension("new");
+        std::fs::write(&beside, text).expect("written");
+        // At once as a whole.
+        std::fs::rename(&beside, &self.policy).expect("renamed");
     }
 
     /// SIGKILL, as the worst of all restarts begins.

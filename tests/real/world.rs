@@ -305,6 +305,7 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         if cluster == "a" {
             objects.push(istio_kind("networking.istio.io", "WorkloadEntry", "workloadentries"));
             objects.push(istio_kind("networking.istio.io", "DestinationRule", "destinationrules"));
+            objects.push(istio_kind("networking.istio.io", "Sidecar", "sidecars"));
             objects.push(istio_kind("networking.istio.io", "VirtualService", "virtualservices"));
             objects.push(istio_kind("networking.istio.io", "ServiceEntry", "serviceentries"));
             objects.push(istio_kind("networking.istio.io", "Gateway", "gateways"));

@@ -325,7 +325,7 @@ fn what_is_let_out_is_told_to_another_head_alone_until_it_is_promoted() {
     assert_eq!(tried.waits(), ["web"]);
     let next = tried.next_head();
     assert_eq!(
-        next.configuration.traffic.values().next().expect("it")["spec"],
+        next.configuration.traffic.values().next().expect("it").to_value()["spec"],
         route("2s")["spec"]
     );
     assert!(next.traffic != tried.context.traffic);
@@ -368,7 +368,7 @@ fn what_waits_behind_a_hold_can_be_let_out_in_the_place_of_a_release() {
     assert!(tried.in_force.is_rolling_out());
     let next = tried.next_head();
     assert_eq!(
-        next.configuration.traffic.values().next().expect("it")["spec"],
+        next.configuration.traffic.values().next().expect("it").to_value()["spec"],
         route("2s")["spec"]
     );
     // A hold in its place holds what all are given.

@@ -80,7 +80,7 @@ fn begin_with(refused: usize, reached: u8, every: Duration, steps: Vec<u8>) -> S
     let network = settled.network_of_cluster(&proxy.cluster);
     let view = ViewKey::of(&proxy, network.clone(), Role::Client);
     let stream = interest.subscribe(None);
-    stream.stand(Stand { proxy, network, whereabouts }, view);
+    stream.stand(Stand { proxy, network, whereabouts }, view, None);
     let (settled_to, settled) = watch::channel(Some(settled));
     let heads = Arc::<Heads>::default();
     let run = RolloutRun {

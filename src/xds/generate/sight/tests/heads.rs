@@ -135,7 +135,8 @@ impl Watcher {
         let network = self.stand.network.clone();
         let picture = ProxyConfig::new(&context, &self.proxy, network, cache);
         let view = picture.at(self.stand.whereabouts.clone()).view_class();
-        self.subscription.stand((*self.stand).clone(), view);
+        let labels = context.known_labels(&self.proxy);
+        self.subscription.stand((*self.stand).clone(), view, labels);
         moved
     }
 

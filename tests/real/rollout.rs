@@ -1,0 +1,228 @@
+//! A change that breaks requests, and one that Envoys refuse, let out to a share of real proxies under load: the others lose no
+//! request, and what is refused stops by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::helper::HTTP_PORT;
+use crate::host::Host;
+use crate::kube::{self, Request};
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish, http};
+use crate::wait;
+use crate::world::World;
+
+/// Two minor versions of Envoy, and both forms of the protocol.
+const CLIENTS: [&str; 3] = ["a/client", "a/client-sotw", "a/client-old"];
+/// Further ones, which are there for this alone: what they refuse is held against nobody else.
+const TRIED: [(&str, &str, &str); 3] = [
+    ("tried-1", "10.10.0.41", "delta"),
+    ("tried-2", "10.10.0.42", "sotw"),
+    ("tried-3", "10.10.0.43", "delta"),
+];
+/// How many changes are tried until some of the clients are in the share and some are not.
+const CHANGES_MAX: usize = 12;
+
+const PLAN: &str = "rollout: {steps: [50%, 100%], every: 1h, stopAt: {refused: 1}}";
+
+/// Leads requests to a service that is there, or to one that isn't; each number is another change.
+fn route(host: &str, number: usize) -> Value {
+    let to = json!([{ "destination": { "host": host } }]);
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "name": "let-out", "namespace": "shop" },
+        "spec": { "hosts": ["echo"], "http": [{ "timeout": format!("{}s", 20 + number), "route": to }] },
+    })
+}
+
+/// Has some Envoys listen where the application beside them listens already, which no control plane can know.
+fn taken_port(number: usize) -> Value {
+    let port = json!({ "number": HTTP_PORT, "protocol": "HTTP", "name": format!("http-{number}") });
+    let own = format!("127.0.0.1:{}", 9100 + number);
+    let ingress = json!({ "port": port, "captureMode": "NONE", "defaultEndpoint": own });
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
+        "metadata": { "name": "let-out", "namespace": "shop" },
+        "spec": {
+            "workloadSelector": { "labels": { "app": "tried" } },
+            "ingress": [ingress], "egress": [{ "hosts": ["*/*"] }],
+        },
+    })
+}
+
+pub(crate) fn run(world: &mut World, host: &Host) {
+    for (name, ip, protocol) in TRIED {
+        world.start_sidecar(host, "a", name, "tried", ip, protocol);
+        world.start_echo(host, "a", name);
+    }
+    let mut clients: Vec<String> = TRIED.iter().map(|(name, ..)| format!("a/{name}")).collect();
+    for client in &clients {
+        let envoy = world.envoys.get_mut(client).expect("just started");
+        envoy.wait_until_live(PROPAGATION);
+    }
+    let known = CLIENTS.into_iter().filter(|key| world.envoys.contains_key(*key));
+    clients.extend(known.map(str::to_owned));
+    world.apiservers["a"].apply(&[route("echo", 0)]);
+    world.strait.set_policy(PLAN);
+    wait::until(PROPAGATION, "the plan is read", || {
+        let state = world.strait.try_json("/debug/rollout")?;
+        if state["plan"].is_object() { Ok(()) } else { Err(state.to_string()) }
+    });
+    for client in &clients {
+        world.wait_for_answers(client, |failing, _| failing == 0);
+    }
+    routes_to_nothing(world, &clients);
+    refused(world, &clients);
+
+    world.strait.run(&["history", "release", "--yes"]);
+    world.strait.set_policy("");
+    let gone =
+        [route("echo", 0), taken_port(0)].map(|object| Request::delete(&kube::path(&object)));
+    world.apiservers["a"].requests(&gone);
+    wait::until(PROPAGATION, "nothing is let out any more", || {
+        let state = world.strait.try_json("/debug/rollout")?;
+        match state["plan"].is_null() && state["running"].is_null() {
+            true => Ok(()),
+            false => Err(state.to_string()),
+        }
+    });
+    for (name, ..) in TRIED {
+        world.envoys.remove(&format!("a/{name}"));
+    }
+    assert_eq!(world.complaints(), Vec::<String>::new(), "nobody else has refused anything");
+}
+
+/// Requests of the share fail, and nobody else's, until somebody takes it back.
+fn routes_to_nothing(world: &World, clients: &[String]) {
+    let loads = world.loads_of(clients);
+    let (share, ever) = world.let_out(clients, clients, |number| route("absent", number));
+    for client in clients.iter().filter(|client| share.contains(*client)) {
+        world.wait_for_answers(client, |failing, all| failing == all);
+    }
+    for (load, client) in loads.into_iter().zip(clients) {
+        let answers = finish(load);
+        match ever.contains(client) {
+            true => assert!(!share.contains(client) || !answers.failures.is_empty(), "{client}"),
+            false => assert_eq!(answers.failures, BTreeMap::new(), "{client} is in no share"),
+        }
+    }
+    world.strait.run(&["history", "rollout", "--abort", "--yes", "--reason", "it fails"]);
+    for client in clients {
+        world.wait_for_answers(client, |failing, _| failing == 0);
+    }
+    // What objects say is what is held again: nothing differs for anybody.
+    world.apiservers["a"].apply(&[route("echo", 0)]);
+    wait::until(PROPAGATION, "nothing waits", || {
+        let state = world.strait.try_json("/debug/hold")?;
+        if state["waiting"]["count"] == 0 { Ok(()) } else { Err(state.to_string()) }
+    });
+    world.strait.run(&["history", "release", "--yes"]);
+}
+
+/// Envoys of the share refuse their listeners and go on with those they had: no request is lost, and it stops.
+fn refused(world: &World, clients: &[String]) {
+    let loads = world.loads_of(clients);
+    let tried: Vec<String> = TRIED.iter().map(|(name, ..)| format!("a/{name}")).collect();
+    let (mut stopped, mut ever) = (Value::Null, BTreeSet::new());
+    for number in 1..=CHANGES_MAX {
+        world.apiservers["a"].apply(&[taken_port(number)]);
+        let port = format!("http-{number}");
+        stopped = wait::until(PROPAGATION, "it is given to a share, and maybe refused", || {
+            let rows = world.strait.try_json("/debug/hold")?;
+            let state = world.strait.try_json("/debug/rollout")?;
+            let is_out = state["running"]["step"] == 1 || !state["stopped"].is_null();
+            if is_out { Ok(state) } else { Err(format!("{port}: {rows} {state}")) }
+        });
+        if stopped["stopped"].is_null() {
+            let share = share_of(&stopped, clients);
+            let is_due = share.iter().any(|client| tried.contains(client));
+            ever.extend(share);
+            if !is_due {
+                continue;
+            }
+            stopped = wait::until(PROPAGATION, "it stops", || {
+                let state = world.strait.try_json("/debug/rollout")?;
+                if state["stopped"].is_null() { Err(state.to_string()) } else { Ok(state) }
+            });
+        }
+        break;
+    }
+    let reason = stopped["stopped"]["reason"].as_str().unwrap_or_default();
+    assert!(
+        reason.contains("stopped at 50%") && reason.to_lowercase().contains("in use"),
+        "{stopped}"
+    );
+    for (load, client) in loads.into_iter().zip(clients) {
+        assert_eq!(finish(load).failures, BTreeMap::new(), "{client}");
+    }
+    let refusing = tried.iter().filter(|client| !world.envoy(client).complaints().is_empty());
+    assert!(refusing.clone().count() >= 1, "somebody said so: {stopped}");
+    let checked = world.strait.json("/debug/hold");
+    assert_eq!(checked["held"]["byRollout"], true, "{checked}");
+}
+
+/// Those of the clients that are in the share, by `cluster/name`.
+fn share_of(state: &Value, clients: &[String]) -> BTreeSet<String> {
+    let ids: Vec<&str> = state["running"]["share"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    let is_in = |client: &&String| {
+        let name = client.trim_start_matches("a/");
+        ids.iter().any(|id| id.contains(&format!("~{name}.shop~")))
+    };
+    clients.iter().filter(is_in).cloned().collect()
+}
+
+impl World {
+    fn loads_of(&self, clients: &[String]) -> Vec<Process> {
+        clients.iter().map(|client| self.load_of(client, &http(1))).collect()
+    }
+
+    /// Has a change let out of which some of these clients are in the share and some are not: those, and all that were in the
+    /// share of a change before it.
+    fn let_out(
+        &self,
+        clients: &[String],
+        of: &[String],
+        change: impl Fn(usize) -> Value,
+    ) -> (BTreeSet<String>, BTreeSet<String>) {
+        let (mut ever, mut before) = (BTreeSet::new(), Value::Null);
+        for number in 1..=CHANGES_MAX {
+            self.apiservers["a"].apply(&[change(number)]);
+            let state = wait::until(PROPAGATION, "it is given to a share", || {
+                let state = self.strait.try_json("/debug/rollout")?;
+                let is_new = state["running"]["configuration"] != before;
+                let is_out = is_new && state["running"]["step"] == 1;
+                if is_out { Ok(state) } else { Err(state.to_string()) }
+            });
+            before = state["running"]["configuration"].clone();
+            let share = share_of(&state, clients);
+            ever.extend(share.iter().cloned());
+            let count = of.iter().filter(|client| share.contains(*client)).count();
+            if count > 0 && count < of.len() {
+                return (share, ever);
+            }
+        }
+        panic!("{CHANGES_MAX} changes, and each was for all of {of:?} or for none");
+    }
+
+    /// Until so many of a client's requests fail.
+    fn wait_for_answers(&self, client: &str, is_right: impl Fn(usize, usize) -> bool) {
+        const REQUESTS: usize = 40;
+        let limit = PROPAGATION + Duration::from_secs(20);
+        wait::until(limit, &format!("{client}: requests are as they should be"), || {
+            let answers = ask(self.pod(client), &http(REQUESTS));
+            let answered: usize = answers.by.values().sum();
+            match is_right(REQUESTS - answered.min(REQUESTS), REQUESTS) {
+                true => Ok(()),
+                false => Err(format!("{answers:?}")),
+            }
+        });
+    }
+}
