@@ -76,7 +76,8 @@ mod tests {
         assert_eq!(stored.to_value(), object);
         let other = ObjectJson::from(stored.to_value());
         assert!(stored == other && stored.place() != other.place());
-        assert_eq!(stored.place(), stored.clone().place());
+        let shared = stored.clone();
+        assert_eq!((stored.place(), &stored), (shared.place(), &shared));
         assert_ne!(stored, ObjectJson::from(json!({})));
         assert_eq!(stored.as_str(), object.to_string());
     }
