@@ -6,6 +6,7 @@
 mod config;
 mod finding;
 mod injection;
+mod member_policies;
 mod roots;
 mod schedule;
 mod traffic;
@@ -31,12 +32,12 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust, injection; or
+    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust, injection, access; or
     /// 'config' alone: what becomes of each object of the mesh's configuration
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
     /// Look into the config cluster's Secrets: those that look like members' and are none, whether members trust the
-    /// same roots, and what their API servers do while the webhook doesn't answer
+    /// same roots, which hold access policies of their own, and what their API servers do while the webhook doesn't answer
     #[arg(long)]
     secrets: bool,
     #[command(flatten)]
@@ -63,11 +64,12 @@ const CATEGORIES: &[&str] = &[
     "secrets",
     "trust",
     "injection",
+    "access",
 ];
 /// What happened so many seconds ago is still worth a mention.
 const RECENTLY: u64 = 600;
 /// Those for which the config cluster is asked.
-const OF_SECRETS: &[&str] = &["secrets", "trust", "injection"];
+const OF_SECRETS: &[&str] = &["secrets", "trust", "injection", "access"];
 
 const PROBLEMS: TableLayout = TableLayout {
     kind: "problem",
@@ -174,6 +176,7 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
             let all = hub.get(&path).await?.unwrap_or_default();
             found.extend(strays(&all));
             found.extend(roots::differences(&roots::gather(&hub, &args.hub.namespace).await?));
+            found.extend(member_policies::gather(&hub, &args.hub.namespace).await?);
             let (told, published) = injection::gather(&hub, &args.hub.namespace).await?;
             found.extend(injection::findings(&told, published.as_deref()));
         }

@@ -148,4 +148,13 @@ A proxy is sent the keys of each rule of its workload, for each of its ports. Of
 one namespace it is sent 256 KiB of keys, of the root namespace's as much again, the oldest policies first.
 A rule beyond that is sent without keys: its tokens are refused with 401. Requests without a token pass as
 before, and are judged by AuthorizationPolicies.";
+
+    /// Policies where nobody reads them.
+    ACCESS_IN_MEMBER = "STR0840", "access policies lie in a member cluster, where they count for nothing",
+        "Put what shall hold into the config cluster; what there is: kubectl get authorizationpolicies -A", "\
+Access policies are read from the config cluster (or --config-dir), and hold for the workloads of all
+clusters by namespace and labels. Those that lie in a member's own API server are not read: what they deny
+is not denied, and what they ask for is not asked for. They are there where a member had a control plane of
+its own, and are in force there for as long as that serves its proxies. strait check --secrets counts them
+with the member's credential, where that may list them; the roles that Strait makes do not allow it.";
 }

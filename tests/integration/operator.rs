@@ -153,6 +153,15 @@ async fn check_names_all_that_is_not_as_it_should_be() {
     publish_roots(&served.hub, &ours);
     publish_roots(&served.remote, &theirs);
 
+    served.remote.enable(Family::Istio);
+    for name in ["deny-all", "allow-web"] {
+        let metadata = json!({ "namespace": "shop", "name": name });
+        let policy = json!({
+            "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+            "metadata": metadata, "spec": {},
+        });
+        served.remote.store().apply(policy).expect("applied");
+    }
     let (code, text) = served.strait(&["check", "--secrets"]).await;
     assert_eq!(code, 2, "{text}");
     for said in [
@@ -164,6 +173,8 @@ async fn check_names_all_that_is_not_as_it_should_be() {
         "mTLS between them fails",
         "secret/strait-system/stray",
         "help: strait help STR0709",
+        "STR0840",
+        "2 of its own AuthorizationPolicies lie in it and count for nothing",
     ] {
         assert!(text.contains(said), "{said}: {text}");
     }
