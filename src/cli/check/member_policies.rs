@@ -37,7 +37,9 @@ pub(super) async fn gather(
             let Ok(access) = kubeconfig::parse(&bytes, None, Loopback::Allowed) else { continue };
             let Ok(member) = hub.with_access(&access) else { continue };
             // Those of the config cluster count, whatever it is called here.
-            if access.server == *hub.server() || member.uid().await.ok() == hub_uid {
+            let is_hub = access.server == *hub.server()
+                || is_same(hub_uid.as_deref(), member.uid().await.ok().as_deref());
+            if is_hub {
                 continue;
             }
             for (plural, kind) in KINDS {
@@ -47,6 +49,11 @@ pub(super) async fn gather(
         }
     }
     Ok(rows)
+}
+
+/// Whether two clusters are one, as far as both may be asked for their identity.
+fn is_same(one: Option<&str>, other: Option<&str>) -> bool {
+    one.is_some() && one == other
 }
 
 fn line(id: &str, count: u64, kind: &str) -> Value {
@@ -79,6 +86,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn clusters_of_which_nobody_knows_who_they_are_are_two() {
+        assert!(is_same(Some("a"), Some("a")));
+        for (one, other) in
+            [(Some("a"), Some("b")), (Some("a"), None), (None, Some("a")), (None, None)]
+        {
+            assert!(!is_same(one, other), "{one:?} {other:?}");
+        }
+    }
 
     #[test]
     fn objects_are_counted_by_the_beginning_of_their_list() {
