@@ -12,7 +12,7 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output;
 use crate::codes;
 use crate::inject::workload::{InjectedWorkload, inject_manifest};
-use crate::inject::{InjectSettings, Injection, Redirection, default_image};
+use crate::inject::{InjectSettings, Injection, PodDefaults, Redirection, default_image};
 use crate::model::ClusterId;
 
 /// The longest text that is read, in bytes.
@@ -113,6 +113,7 @@ impl InjectArgs {
             native_sidecars: !self.ordinary_sidecars,
             istio_labels: self.istio_labels,
             system_namespace: "strait-system".to_owned(),
+            defaults: PodDefaults::default(),
         }
     }
 }

@@ -41,6 +41,13 @@ Proxies write the logs that the mesh config describes, and send spans to the ser
 A name that it doesn't have is left out, and what the object says of others holds. Spans go nowhere where a
 proxy can't reach the service: it must be known, exported to the proxy's namespace, and have that port.";
 
+    /// ProxyConfig: two objects, the same pods.
+    PROXY_CONFIG_SHADOWED = "STR1069", "another ProxyConfig counts in place of this one",
+        "Merge the two, or give one a selector of its own.", "\
+Of the ProxyConfigs for all pods of a namespace the oldest counts, and of those that select a pod by labels
+the oldest. What they say holds over what the namespace says, and that over what the root namespace says,
+in sidecars of pods that are made from then on.";
+
     /// Sidecar: spec.ingress.
     SIDECAR_INGRESS = "STR1072", "an ingress listener of a Sidecar that is not there",
         "Mend the field that is named: a port, a defaultEndpoint of the pod, files for TLS.", "\

@@ -6,7 +6,7 @@ use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use crate::inject::server::WebhookSettings;
-use crate::inject::{InjectSettings, Redirection, default_image};
+use crate::inject::{InjectSettings, PodDefaults, Redirection, default_image};
 use crate::model::ClusterId;
 
 /// What injected sidecars are.
@@ -70,6 +70,7 @@ impl InjectFlags {
             native_sidecars: !self.ordinary_sidecars,
             istio_labels: self.istio_labels,
             system_namespace: namespace.to_owned(),
+            defaults: PodDefaults::default(),
         };
         WebhookSettings { inject, discovery: of_clusters }
     }

@@ -229,6 +229,7 @@ impl<'a> ConfigView<'a> {
             TrafficObject::Sidecar(sidecar) => self.sidecar(sidecar),
             TrafficObject::Telemetry(telemetry) => self.telemetry(telemetry),
             TrafficObject::EnvoyFilter(filter) => self.envoy_filter(filter),
+            TrafficObject::SidecarDefaults(defaults) => self.sidecar_defaults(defaults),
             TrafficObject::GatewayRoute(route) => self.gateway_route(route),
             TrafficObject::ReferenceGrant(_, grant) => self.reference_grant(grant),
             TrafficObject::Ingress(ingress) => self.ingress(ingress),

@@ -88,7 +88,10 @@ impl SidecarWishes {
             rewrites_probes: flag("rewriteAppHTTPProbers", true)?,
             redirect_flags: redirect_flags(annotations)?,
             resources: resources(annotations)?,
-            envoy_arguments: envoy_arguments(annotations, config.concurrency)?,
+            envoy_arguments: envoy_arguments(
+                annotations,
+                config.concurrency.or(settings.defaults.concurrency),
+            )?,
             drain: config.termination_drain_duration,
         })
     }

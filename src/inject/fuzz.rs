@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::refusal::{Injection, SkipReason};
-use super::{InjectSettings, PodPlace, Redirection, inject, review};
+use super::{InjectSettings, PodDefaults, PodPlace, Redirection, inject, review};
 
 /// An AdmissionReview: what is answered is an answer to it, and a pod that has its sidecar is given no other.
 pub(crate) fn admission(bytes: &[u8]) -> bool {
@@ -19,8 +19,11 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
         native_sidecars: !bytes.len().is_multiple_of(3),
         istio_labels: true,
         system_namespace: "strait-system".into(),
+        defaults: PodDefaults::default(),
     };
-    let Ok((answer, _)) = review::answer(bytes, &settings) else { return false };
+    let Ok((answer, _)) = review::answer(bytes, &settings, |_, _| PodDefaults::default()) else {
+        return false;
+    };
     // What nobody reads of it may be less than JSON.
     let Ok(asked) = serde_json::from_slice::<Value>(bytes) else { return true };
     assert_eq!(answer["response"]["uid"], asked["request"]["uid"]);

@@ -27,7 +27,9 @@ pub use self::counts::{InjectionCounts, InjectionResult};
 pub use self::pod::inject;
 pub use self::refusal::{InjectRefusal, Injection, SkipReason};
 pub use self::selection::{INJECT_LABEL, NEVER_INJECTED};
-pub use self::settings::{InjectSettings, PodPlace, Redirection, default_image};
+pub use self::settings::{
+    FindPodDefaults, InjectSettings, PodDefaults, PodPlace, Redirection, default_image,
+};
 
 #[cfg(test)]
 mod tests;

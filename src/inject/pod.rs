@@ -178,6 +178,8 @@ fn sidecar(
         field("NODE_NAME", "spec.nodeName"),
     ]);
     environment.extend(told.iter().map(|(name, told)| value(name, told.to_string())));
+    let more = settings.defaults.environment.iter();
+    environment.extend(more.map(|(name, said)| value(name, said.clone())));
     let mut arguments = vec!["run".to_owned()];
     if let Some(drain) = &wishes.drain {
         arguments.push(format!("--drain={drain}"));

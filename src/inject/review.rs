@@ -10,8 +10,9 @@ use super::counts::InjectionResult;
 use super::patch::difference;
 use super::pod::inject;
 use super::refusal::Injection;
-use super::settings::{InjectSettings, PodPlace};
+use super::settings::{InjectSettings, PodDefaults, PodPlace};
 use crate::admission;
+use crate::model::Labels;
 
 /// What an API server asks.
 #[derive(Debug, Deserialize)]
@@ -37,6 +38,7 @@ struct AdmittedKind {
 pub(super) fn answer(
     body: &[u8],
     settings: &InjectSettings,
+    find: impl Fn(&str, &Labels) -> PodDefaults,
 ) -> Result<(Value, InjectionResult), String> {
     let request: AdmissionRequest = admission::request(body)?;
     let response = |fields: Value| admission::response(&request.uid, fields);
@@ -45,6 +47,10 @@ pub(super) fn answer(
         return Ok((response(json!({})), InjectionResult::Skipped));
     }
     let place = PodPlace { namespace: &request.namespace, workload: None };
+    // Labels that are none are refused with the pod.
+    let labels = Labels::deserialize(&request.object["metadata"]["labels"]).unwrap_or_default();
+    let defaults = find(&request.namespace, &labels);
+    let settings = &InjectSettings { defaults, ..settings.clone() };
     Ok(match inject(&request.object, place, settings) {
         Injection::Injected { pod, warnings } => {
             let patch = Value::Array(difference(&request.object, &pod)).to_string();

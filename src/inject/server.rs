@@ -25,7 +25,7 @@ use tracing::debug;
 
 use super::counts::{InjectionCounts, InjectionResult};
 use super::review;
-use super::settings::InjectSettings;
+use super::settings::{FindPodDefaults, InjectSettings};
 use crate::descriptors::{Descriptors, ListeningPort, Seat};
 use crate::identity::ServerIdentity;
 use crate::model::ClusterId;
@@ -69,6 +69,7 @@ pub type AnswerReview = Arc<dyn Fn(&[u8]) -> Result<String, String> + Send + Syn
 
 struct Webhook {
     settings: WebhookSettings,
+    defaults: FindPodDefaults,
     validate: AnswerReview,
     identity: watch::Receiver<Arc<ServerIdentity>>,
     counts: Arc<InjectionCounts>,
@@ -83,7 +84,7 @@ type NoAnswer = (StatusCode, String);
 /// Serves until the tasks are stopped.
 pub async fn serve(
     listener: TcpListener,
-    settings: WebhookSettings,
+    (settings, defaults): (WebhookSettings, FindPodDefaults),
     validate: AnswerReview,
     identity: watch::Receiver<Arc<ServerIdentity>>,
     counts: Arc<InjectionCounts>,
@@ -93,6 +94,7 @@ pub async fn serve(
     let mut port = ListeningPort::new("webhook", listener, RESERVE, descriptors);
     let webhook = Arc::new(Webhook {
         settings,
+        defaults,
         validate,
         identity,
         counts,
@@ -187,8 +189,8 @@ impl Webhook {
             return Err((StatusCode::NOT_FOUND, text.into()));
         };
         let (body, _turn) = self.question(request).await?;
-        let (answer, result) =
-            review::answer(&body, &settings).map_err(|reason| (StatusCode::BAD_REQUEST, reason))?;
+        let (answer, result) = review::answer(&body, &settings, &*self.defaults)
+            .map_err(|reason| (StatusCode::BAD_REQUEST, reason))?;
         self.counts.count(result);
         Ok(answer.to_string())
     }

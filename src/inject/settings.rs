@@ -1,5 +1,10 @@
 //! What the operator says of injection, and where a pod is.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::model::Labels;
+
 /// What holds for all pods of one cluster.
 #[derive(Debug, Clone)]
 pub struct InjectSettings {
@@ -25,7 +30,21 @@ pub struct InjectSettings {
     pub istio_labels: bool,
     /// The control plane's own namespace: only pods that ask for it are injected there.
     pub system_namespace: String,
+    /// What holds for a pod that says nothing else.
+    pub defaults: PodDefaults,
 }
+
+/// What holds for the sidecar of a pod where the pod says nothing else.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodDefaults {
+    /// How many threads its proxy has; 0 for one for each CPU.
+    pub concurrency: Option<u16>,
+    /// Variables of its environment, beside those that say where it is.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// What holds for a pod of that namespace with these labels.
+pub type FindPodDefaults = Arc<dyn Fn(&str, &Labels) -> PodDefaults + Send + Sync>;
 
 /// The image of the agent of this version: what `deploy/images` makes, with Envoy put into it.
 pub fn default_image() -> String {

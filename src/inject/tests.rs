@@ -10,8 +10,12 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::model::Labels;
+
 use super::workload::{InjectedWorkload, inject_manifest};
-use super::{InjectSettings, Injection, PodPlace, Redirection, SkipReason, inject};
+use super::{
+    InjectSettings, Injection, PodDefaults, PodPlace, Redirection, SkipReason, inject, review,
+};
 
 fn settings() -> InjectSettings {
     InjectSettings {
@@ -26,6 +30,7 @@ fn settings() -> InjectSettings {
         native_sidecars: true,
         istio_labels: false,
         system_namespace: "strait-system".into(),
+        defaults: PodDefaults::default(),
     }
 }
 
@@ -169,6 +174,39 @@ fn whatever_has_not_the_form_of_a_pod_is_refused_and_never_a_panic() {
         let injection = inject(&pod, place, &settings());
         assert!(matches!(injection, Injection::Refused(_)), "{pod}: {injection:?}");
     }
+}
+
+#[test]
+fn what_a_pod_says_itself_comes_before_what_its_namespace_does() {
+    let sidecar = |annotations: Value| {
+        let pod = json!({
+            "metadata": { "name": "web-0", "labels": { "app": "web" }, "annotations": annotations },
+            "spec": { "containers": [{ "name": "app", "image": "app" }] },
+        });
+        let request = json!({
+            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+            "request": {
+                "uid": "1", "kind": { "group": "", "version": "v1", "kind": "Pod" },
+                "namespace": "shop", "operation": "CREATE", "object": pod,
+            },
+        });
+        let find = |namespace: &str, labels: &Labels| {
+            assert_eq!((namespace, labels.get("app").map(|app| &**app)), ("shop", Some("web")));
+            let environment = [("OTEL_RESOURCE_ATTRIBUTES".into(), "service.name=web".into())];
+            PodDefaults { concurrency: Some(7), environment: environment.into() }
+        };
+        let (answer, _) = review::answer(request.to_string().as_bytes(), &settings(), find)
+            .expect("it is a review");
+        let patch = answer["response"]["patch"].as_str().expect("it is injected");
+        let patch = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, patch);
+        String::from_utf8(patch.expect("Base64")).expect("JSON")
+    };
+    let plain = sidecar(json!({}));
+    assert!(plain.contains(r#""--concurrency","7""#), "{plain}");
+    let variable = r#"{"name":"OTEL_RESOURCE_ATTRIBUTES","value":"service.name=web"}"#;
+    assert!(plain.contains(variable), "{plain}");
+    let own = sidecar(json!({ "proxy.istio.io/config": "concurrency: 4" }));
+    assert!(own.contains(r#""--concurrency","4""#) && own.contains(variable), "{own}");
 }
 
 #[test]

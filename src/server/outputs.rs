@@ -18,16 +18,19 @@ use crate::admin::{self, Token};
 use crate::clusters::heap;
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
-use crate::explain::ConfigTrials;
+use crate::explain::{ConfigReports, ConfigTrials};
 use crate::history::History;
 use crate::identity::ServerIdentity;
-use crate::inject::InjectionCounts;
 use crate::inject::server::{self as inject, AnswerReview, WebhookSettings};
+use crate::inject::{FindPodDefaults, InjectionCounts, PodDefaults};
 use crate::lkg;
 use crate::memory::MemoryLimit;
 use crate::metrics::Metrics;
+use crate::model::Namespace;
 use crate::policy::WatchedPolicy;
+use crate::push::PushContext;
 use crate::task::Supervisor;
+use crate::traffic::proxy_configs;
 use crate::validation::{ValidationCounts, Validator};
 use crate::xds::budgets::Budgets;
 use crate::xds::connections::Connections;
@@ -144,7 +147,7 @@ impl ServerOutputs {
             let validate: AnswerReview = Arc::new(move |body| validator.answer(body));
             let serving = inject::serve(
                 listener,
-                settings,
+                (settings, pod_defaults(core.context.clone(), inputs.reports.clone())),
                 validate,
                 identity,
                 counted,
@@ -248,4 +251,25 @@ async fn count_members(
             return;
         }
     }
+}
+
+/// Finds what ProxyConfigs say of the sidecar of a pod, as they count when it is made.
+fn pod_defaults(
+    context: watch::Receiver<Option<Arc<PushContext>>>,
+    reports: watch::Receiver<Arc<ConfigReports>>,
+) -> FindPodDefaults {
+    Arc::new(move |namespace, labels| {
+        let Some(context) = context.borrow().clone() else { return PodDefaults::default() };
+        let reports = Arc::clone(&reports.borrow());
+        let root = Namespace::from(&*context.mesh.root_namespace);
+        let levels = proxy_configs::of_pod(&reports.traffic, &root, &namespace.into(), labels);
+        let mut defaults = PodDefaults::default();
+        for level in levels {
+            defaults.concurrency = defaults.concurrency.or(level.concurrency);
+            for (name, value) in &level.environment {
+                defaults.environment.entry(name.to_string()).or_insert_with(|| value.to_string());
+            }
+        }
+        defaults
+    })
 }

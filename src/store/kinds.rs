@@ -70,6 +70,15 @@ pub(super) const ALL: &[StoreKind] = &[
     },
     StoreKind {
         group: ISTIO_NETWORKING,
+        // The only one that there is of it.
+        versions: &["v1beta1"],
+        plural: "proxyconfigs",
+        kind: "ProxyConfig",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: ISTIO_NETWORKING,
         versions: ISTIO_NETWORKING_VERSIONS,
         plural: "gateways",
         kind: "Gateway",

@@ -17,6 +17,7 @@ use super::ingress::{Ingress, IngressClass};
 use super::ingresses::IngressObjects;
 use super::kind::KindSettings;
 use super::object::{ObjectMeta, ObjectState, Reason};
+use super::proxy_config::SidecarDefaults;
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
 use super::route::RouteOrigin;
 use super::scoped::ScopedInForce;
@@ -49,6 +50,7 @@ enum TrafficKind {
     Sidecar,
     Telemetry,
     EnvoyFilter,
+    ProxyConfig,
     HttpRoute,
     GrpcRoute,
     ReferenceGrant,
@@ -65,6 +67,7 @@ impl TrafficKind {
             (ISTIO_NETWORKING, "Sidecar") => Some(Self::Sidecar),
             (ISTIO_TELEMETRY, "Telemetry") => Some(Self::Telemetry),
             (ISTIO_NETWORKING, "EnvoyFilter") => Some(Self::EnvoyFilter),
+            (ISTIO_NETWORKING, "ProxyConfig") => Some(Self::ProxyConfig),
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
             (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
             (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
@@ -82,6 +85,7 @@ impl TrafficKind {
             Self::Sidecar => "Sidecar",
             Self::Telemetry => "Telemetry",
             Self::EnvoyFilter => "EnvoyFilter",
+            Self::ProxyConfig => "ProxyConfig",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
             Self::ReferenceGrant => "ReferenceGrant",
@@ -120,6 +124,10 @@ impl TrafficKind {
             Self::EnvoyFilter => {
                 let (filter, reasons) = EnvoyFilter::read(meta, object)?;
                 (TrafficObject::EnvoyFilter(Arc::new(filter)), reasons)
+            }
+            Self::ProxyConfig => {
+                let (defaults, reasons) = SidecarDefaults::read(meta, object)?;
+                (TrafficObject::SidecarDefaults(Arc::new(defaults)), reasons)
             }
             Self::HttpRoute | Self::GrpcRoute => {
                 let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
@@ -478,6 +486,8 @@ impl TrafficIndex {
                 let into = ScopedInForce { selectors, changes, root_namespace };
                 envoy_filters.insert(&filter, into);
             }
+            // Proxies are sent nothing of it.
+            TrafficObject::SidecarDefaults(_) => {}
             TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
             TrafficObject::ReferenceGrant(meta, grant) => {
                 self.gateway_routes.insert_grant(meta, &grant);
@@ -523,6 +533,7 @@ impl TrafficIndex {
                 let from = ScopedInForce { selectors, changes, root_namespace };
                 envoy_filters.remove(filter, from);
             }
+            TrafficObject::SidecarDefaults(_) => {}
             TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
             TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),
             TrafficObject::Ingress(ingress) => self.ingresses.remove(ingress),

@@ -21,6 +21,8 @@ pub mod ingresses;
 pub mod kind;
 pub mod object;
 pub mod policy;
+pub mod proxy_config;
+pub mod proxy_configs;
 pub mod re2;
 pub mod report;
 pub mod route;

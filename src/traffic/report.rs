@@ -10,6 +10,7 @@ use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::ingress::{Ingress, IngressClass};
 use super::object::{ObjectMeta, ObjectState};
+use super::proxy_config::SidecarDefaults;
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
@@ -30,6 +31,8 @@ pub enum TrafficObject {
     Telemetry(Arc<Telemetry>),
     /// An EnvoyFilter.
     EnvoyFilter(Arc<EnvoyFilter>),
+    /// A ProxyConfig.
+    SidecarDefaults(Arc<SidecarDefaults>),
     /// An HTTPRoute or a GRPCRoute.
     GatewayRoute(Arc<GatewayRoute>),
     /// An Ingress.

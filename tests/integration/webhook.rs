@@ -99,8 +99,13 @@ fn apply(pod: &mut Value, patch: &Value) {
 async fn pods_are_patched_over_both_forms_of_http_and_refused_with_the_reason() {
     let trust = Trust::new();
     let flags = ["--inject-address=127.0.0.1:0", "--inject-discovery=east=10.0.0.9:15012"];
-    let setup = Setup { flags: flags.map(str::to_owned).into(), ..Setup::default() };
-    let estate = Estate::start(&setup, &trust).await;
+    let config = json!({
+        "apiVersion": "networking.istio.io/v1beta1", "kind": "ProxyConfig",
+        "metadata": { "namespace": "shop", "name": "traces" },
+        "spec": { "environmentVariables": { "OTEL_RESOURCE_ATTRIBUTES": "service.name=web" } },
+    });
+    let (flags, config) = (flags.map(str::to_owned).into(), config.to_string());
+    let estate = Estate::start(&Setup { flags, config, ..Setup::default() }, &trust).await;
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": { "generateName": "web-" },
         "spec": { "containers": [{ "name": "app", "image": "app" }] },
@@ -121,6 +126,7 @@ async fn pods_are_patched_over_both_forms_of_http_and_refused_with_the_reason() 
             ("STRAIT_CLUSTER_ID", "east"),
             ("STRAIT_NETWORK", "n1"),
             ("STRAIT_DISCOVERY", "10.0.0.9:15012"),
+            ("OTEL_RESOURCE_ATTRIBUTES", "service.name=web"),
         ] {
             let pair = json!({ "name": name, "value": value });
             assert!(environment.as_array().expect("a list").contains(&pair), "{environment}");

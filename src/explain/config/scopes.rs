@@ -1,14 +1,16 @@
-//! What becomes of Sidecars, Telemetries and EnvoyFilters.
+//! What becomes of Sidecars, Telemetries, EnvoyFilters and ProxyConfigs.
 
 use super::{ConfigView, Finding};
 use crate::access::PeerMode;
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
-use crate::model::{Labels, Namespace, Proxy};
+use crate::model::{Labels, Namespace, Proxy, ProxyType};
 use crate::push::authorizers::AuthorizerFault;
 use crate::traffic::Reason;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::envoy_filter::EnvoyFilter;
+use crate::traffic::proxy_config::SidecarDefaults;
+use crate::traffic::proxy_configs;
 use crate::traffic::sidecar::{Sidecar, SidecarIngress};
 use crate::traffic::telemetry::Telemetry;
 
@@ -134,6 +136,27 @@ impl ConfigView<'_> {
             let selection = self.context.selection(proxy);
             let all = filters.of_proxy(proxy.namespace(), &selection);
             all.iter().any(|one| one.meta == *meta)
+        };
+        let proxies = self.clients.proxies().iter().filter(holds).count();
+        Finding { proxies, ..Finding::default() }
+    }
+
+    /// A ProxyConfig is in force for those that it would be in the sidecars of, were their pods made now.
+    pub(super) fn sidecar_defaults(&self, defaults: &SidecarDefaults) -> Finding {
+        let (reports, meta) = (&self.reports.traffic, &defaults.meta);
+        if let Some(first) = proxy_configs::before(reports, defaults) {
+            let text = format!(
+                "ProxyConfig {} is older and holds for the same pods: this one for none",
+                first.meta
+            );
+            let reasons = vec![Reason::lost(&codes::PROXY_CONFIG_SHADOWED, "spec", text)];
+            return Finding { reasons, standing: Some(ObjectStanding::Shadowed), proxies: 0 };
+        }
+        let root = Namespace::from(&*self.context.mesh.root_namespace);
+        let holds = |proxy: &&&Proxy| {
+            let labels = self.context.labels_of(proxy);
+            let levels = proxy_configs::of_pod(reports, &root, proxy.namespace(), labels);
+            proxy.kind == ProxyType::Sidecar && levels.iter().any(|one| one.meta == *meta)
         };
         let proxies = self.clients.proxies().iter().filter(holds).count();
         Finding { proxies, ..Finding::default() }
