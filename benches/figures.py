@@ -94,6 +94,8 @@ BARS = [
     ("one edit, router of 2,000 hosts, p50: ms", r"router of \d+ hosts.*: heard to told p50.*", 50, 10, CHANGES),
     ("Sidecars of 5 %, memory of a proxy, to none", r"Sidecars of 5 %: memory.*", 0.1, None, W1),
     ("Sidecars of 5 %, sent to a proxy, to none", r"Sidecars of 5 %: sent.*", 0.1, None, W1),
+    ("one policy of 5,000, for 10 of 1,000 proxies: streams woken", r"\d+ policies, one edit: streams woken.*", 10, None, CHANGES | W1),
+    ("5,000 policies: MB beyond none", r"\d+ policies: Private_Dirty.*", 20, None, W1),
     # A page now and then is what can't be told from nothing.
     ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),
     ("growth by a rotation or removal: B", r"rotations: growth.*", 100, 0, ROTATIONS),

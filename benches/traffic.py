@@ -21,21 +21,22 @@ IMPORTED = 0.05
 PERIOD = 0.5
 # The first namespace is called as `xdsload --namespaces` calls it.
 NAMES = ["default", *(f"default-{number}" for number in range(2, NAMESPACES + 1))]
-API = "/apis/networking.istio.io/v1/namespaces"
+TRAFFIC = "networking.istio.io/v1"
 
 
 class Objects:
-    """Objects of one kind in the config cluster."""
+    """Objects of one kind in a cluster, mostly the config cluster."""
 
-    def __init__(self, it, plural):
-        self.api, self.plural, self.stored = it.api("config"), plural, []
+    def __init__(self, it, plural, group=TRAFFIC, cluster="config"):
+        self.api, self.plural, self.stored = it.api(cluster), plural, []
+        self.root = "/api/v1" if group == "v1" else f"/apis/{group}"
         there = {one["metadata"]["name"] for one in self.api.ask("GET", "/api/v1/namespaces")["items"]}
         for name in sorted(set(NAMES) - there):
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             self.api.ask("POST", "/api/v1/namespaces", body)
 
     def path(self, body, name=""):
-        return f"{API}/{body['metadata']['namespace']}/{self.plural}{name}"
+        return f"{self.root}/namespaces/{body['metadata']['namespace']}/{self.plural}{name}"
 
     def add(self, body):
         self.stored.append(self.api.ask("POST", self.path(body), body))

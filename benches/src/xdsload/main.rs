@@ -334,7 +334,9 @@ fn node(options: &Options, number: u32) -> Node {
     let ip = std::net::Ipv4Addr::new(198, 18 + (high & 1), middle, low);
     let pod = format!("xdsload-{number}");
     let cluster = turn(&options.clusters).unwrap_or_default();
-    let labels = Struct { fields: [("app".to_owned(), text("xdsload"))].into() };
+    let labels = [("app", "xdsload"), ("round", &options.round_of(number).to_string())]
+        .map(|(key, value)| (key.to_owned(), text(value)));
+    let labels = Struct { fields: labels.into() };
     let mut fields = vec![
         ("CLUSTER_ID", text(&cluster)),
         ("INSTANCE_IPS", text(&ip.to_string())),

@@ -109,6 +109,12 @@ impl Options {
         self.namespace_at(proxy / clusters % self.namespaces)
     }
 
+    /// How many pairs of a cluster and a namespace have been full before it: of each round there is one proxy in each.
+    pub(crate) fn round_of(&self, proxy: u32) -> u32 {
+        let clusters = u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1);
+        proxy / clusters / self.namespaces
+    }
+
     /// All namespaces, each once.
     pub(crate) fn namespaces(&self) -> impl Iterator<Item = String> {
         (0..self.namespaces).map(|place| self.namespace_at(place))
@@ -269,6 +275,7 @@ mod tests {
         let first = "default";
         let expected = [first, first, "default-2", "default-2", "default-3", "default-3", first];
         assert_eq!(namespaces, expected);
+        assert_eq!([0, 5, 6, 11, 12].map(|proxy| options.round_of(proxy)), [0, 0, 1, 1, 2]);
         assert!(options.namespaces().eq([first, "default-2", "default-3"]));
     }
 
