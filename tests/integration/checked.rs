@@ -147,11 +147,27 @@ async fn a_request_is_explained_by_the_rule_that_decides() {
     assert_eq!((code, &answer["answer"]), (Some(2), &json!(410)), "{told}");
     assert_eq!(answer["rule"]["index"], 0, "{told}");
     assert_eq!(answer["proxy"], proxy.id(), "{told}");
-    let (code, told) = explained(&["GET", "ftp://web/"]).await;
-    assert!(code == Some(1) || code == Some(64), "{code:?}: {told}");
-    assert!(told.contains("ftp is none of http, https, grpc"), "{told}");
-    let (code, told) = explained(&["GET", "http://web/", "--header", "nothing"]).await;
-    assert_eq!(code, Some(64), "{told}");
+    for (question, fact) in [
+        (&["GET", "ftp://web/"][..], "ftp is none of http, https, grpc"),
+        (&["GET", "http://web:0/"], "is no port from 1 to 65535"),
+        (&["G T", "http://web/"], "the method is none"),
+        (&["GET", "http://web/", "--header", "nothing"], "is no header"),
+    ] {
+        let (code, told) = explained(question).await;
+        assert!(code == Some(64) && told.contains(fact), "{question:?}: {code:?}: {told}");
+    }
+    for (question, fact) in
+        [(["--method", "G T"], "is no method"), (["--port", "0"], "is no port from 1 to 65535")]
+    {
+        let output = server.strait(&[&["explain", "policy", &name][..], &question].concat()).await;
+        let told = text(&output);
+        assert!(output.status.code() == Some(64) && told.contains(fact), "{question:?}: {told}");
+    }
+    for path in ["history?version=zzz", "events?since=zzz", "diff?at=1&at=2"] {
+        let (status, told) = server.admin.text(&format!("/debug/{path}")).await;
+        let answer: Value = serde_json::from_str(&told).expect("JSON");
+        assert!(status.as_u16() == 400 && answer["error"].is_string(), "{path}: {status} {told}");
+    }
 }
 
 /// Each finding of access policies: the objects, the code and the field that is named, or none where all is well.
