@@ -94,12 +94,27 @@ pub struct ProxyNode<'a> {
     pub domain: &'a str,
 }
 
+/// Labels that name the service which a workload is a part of, the first first. (Istio, "Telemetry labels".)
+const CANONICAL_NAMES: [&str; 3] =
+    ["service.istio.io/canonical-name", "app.kubernetes.io/name", "app"];
+
 impl ProxyNode<'_> {
     /// The node id.
     pub fn id(&self) -> String {
         let Self { kind, name, namespace, domain, .. } = self;
         let address = self.addresses.first().map(IpAddr::to_string).unwrap_or_default();
         format!("{kind}~{address}~{name}.{namespace}~{namespace}.svc.{domain}")
+    }
+
+    /// The service that it is a part of, as those know it who are told of nothing but the node: what spans are sent of
+    /// (Zipkin), for example. That is what Istio calls the canonical service, with its namespace.
+    pub fn service(&self) -> String {
+        let label = |wanted: &&str| {
+            let mut labels = self.labels.iter();
+            labels.find(|(key, value)| key == wanted && !value.is_empty()).map(|(_, value)| value)
+        };
+        let named = CANONICAL_NAMES.iter().find_map(label).map_or(self.name, String::as_str);
+        format!("{named}.{}", self.namespace)
     }
 
     /// Its metadata, without where its secrets are.
@@ -223,7 +238,7 @@ impl LibraryBootstrap<'_> {
             "xds_servers": servers.collect::<Vec<_>>(),
             "node": {
                 "id": self.node.id(),
-                "cluster": format!("{}.{}", self.node.name, self.node.namespace),
+                "cluster": self.node.service(),
                 "metadata": metadata,
             },
             "certificate_providers": {
@@ -267,7 +282,7 @@ impl Bootstrap<'_> {
         json!({
             "node": {
                 "id": self.node.id(),
-                "cluster": format!("{}.{}", self.node.name, self.node.namespace),
+                "cluster": self.node.service(),
                 "metadata": metadata,
             },
             "admin": { "address": socket_address(&self.admin.ip().to_string(), self.admin.port()) },
