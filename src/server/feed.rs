@@ -395,6 +395,12 @@ impl Feed {
                 info!("what objects say is let out in the place of what was held");
                 return Ok(());
             }
+            HoldChange::Release if self.in_force.is_rolling_out() => {
+                // Nothing is held; that a hold was lost is what is to be forgotten.
+                self.remove_hold().await?;
+                self.lost = None;
+                return Ok(());
+            }
             HoldChange::Hold(_) | HoldChange::Release => {}
         }
         if let Some(file) = self.hold_file.clone() {

@@ -383,6 +383,36 @@ async fn a_change_that_proxies_refuse_stops_by_itself_and_is_held_back() {
 }
 
 #[tokio::test]
+async fn what_proxies_refused_before_is_not_held_against_a_change() {
+    let fixture = Fixture::new("rollout: {steps: [40%, 100%], every: 1h}").await;
+    let setup = &fixture.setup;
+    let server = setup.start_ready().await;
+    let options = Options { rejects: Some(ResourceType::Route), ..Options::default() };
+    let mut clients = BTreeMap::new();
+    for at in 1..=PROXIES {
+        let opened = server.open(setup, &proxy(at), options.clone()).await;
+        clients.insert(proxy(at).id(), opened.expect("it is let in"));
+    }
+    let refusals = async || server.admin.metric("strait_xds_nacks_total{type=\"rds\"}").await;
+    let before = wait_until(SOON, async || {
+        let count = refusals().await;
+        holds(count >= f64::from(PROXIES), count).map(|()| count)
+    })
+    .await;
+    setup.put("route", &route("9s"));
+    let (_, share) = at_step(&server, 1).await;
+    wait_until(SOON, async || {
+        let count = refusals().await;
+        holds(count >= before + share.len() as f64, (count, before))
+    })
+    .await;
+    let state = server.admin.json("/debug/rollout").await;
+    assert_eq!((&state["running"]["refused"], &state["stopped"]), (&json!(0), &Value::Null));
+    drop(clients);
+    server.shut_down().await;
+}
+
+#[tokio::test]
 async fn a_change_that_takes_endpoints_away_reaches_nobody() {
     let fixture = Fixture::new("rollout: {steps: [99%, 100%], every: 1h}").await;
     let setup = &fixture.setup;

@@ -158,14 +158,16 @@ impl MeshHeads {
             figures.version = version;
         }
         if let Some((context, changes, causes, head)) = next {
-            let version = context.version;
+            let (version, is_first) = (context.version, head.context.borrow().is_none());
             let changes = Changes { since, ..changes };
             let (words, told) = tell(&head, context, changes, &delivery);
             woken += told;
+            let words = match is_first {
+                true => "the next configuration: nobody is given it yet".to_owned(),
+                false => format!("with the next configuration: {words}"),
+            };
             // Mostly it is what the other head says, too.
-            entered = entered.or_else(|| {
-                Some((version, format!("where the next configuration is: {words}"), causes))
-            });
+            entered = entered.or(Some((version, words, causes)));
         }
         self.tell_ended();
         let Some((version, words, causes)) = entered else { return false };

@@ -46,6 +46,8 @@ pub(super) struct FeedRollout {
     seen: Collection,
     /// What counts for all, as it was last written.
     pub(super) written: Option<Arc<ConfigurationSnapshot>>,
+    /// Whether there may be files of it.
+    may_be_written: bool,
 }
 
 /// A roll-out, and what goes through its steps.
@@ -70,6 +72,7 @@ impl FeedRollout {
             promoted: None,
             seen: Collection::default(),
             written: None,
+            may_be_written: true,
         }
     }
 
@@ -137,6 +140,7 @@ impl FeedRollout {
         if self.written.as_ref().is_some_and(|written| is_same(written, configuration)) {
             return;
         }
+        self.may_be_written = true;
         let hold = ConfigurationHold {
             configuration: Arc::clone(configuration),
             since: now_to_the_millisecond(),
@@ -156,6 +160,9 @@ impl FeedRollout {
 
     /// Forgets what counts for all: changes are given to all at once from now on.
     pub(super) async fn remove_settled(&mut self) {
+        if !std::mem::take(&mut self.may_be_written) {
+            return;
+        }
         if let Some(files) = self.files.clone() {
             self.written = None;
             let removed = tokio::task::spawn_blocking(move || {

@@ -27,7 +27,7 @@ impl Feed {
 
     /// Before changes of objects count: what counts for all stays so, where these are to be let out in shares.
     pub(super) fn settle_before(&mut self, objects: &Collection) {
-        if self.rollout.note(objects) {
+        if self.rollout_plan().is_some() && self.rollout.note(objects) {
             self.settle();
         }
     }
@@ -245,13 +245,17 @@ impl Feed {
         let (Some(held), Some(_)) = (held, self.rollout_plan()) else { return Ok(false) };
         // Before nobody knows any more that it was held.
         self.rollout.write_settled(&held).await;
-        if let Some(file) = self.hold_file.clone() {
-            let removed = tokio::task::spawn_blocking(move || file.remove()).await;
-            let removed = removed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-            removed.map_err(HoldRefusal::Unwritable)?;
-        }
+        self.remove_hold().await?;
         let events = self.in_force.let_out();
         self.outbox.extend(events);
         Ok(true)
+    }
+
+    /// Takes away the file of what is held.
+    pub(super) async fn remove_hold(&self) -> Result<(), HoldRefusal> {
+        let Some(file) = self.hold_file.clone() else { return Ok(()) };
+        let removed = tokio::task::spawn_blocking(move || file.remove()).await;
+        let removed = removed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        removed.map_err(HoldRefusal::Unwritable)
     }
 }
