@@ -126,29 +126,24 @@ fn routes_to_nothing(world: &World, clients: &[String]) {
 fn refused(world: &World, clients: &[String]) {
     let loads = world.loads_of(clients);
     let tried: Vec<String> = TRIED.iter().map(|(name, ..)| format!("a/{name}")).collect();
-    let (mut stopped, mut ever) = (Value::Null, BTreeSet::new());
+    let (mut stopped, mut before) = (Value::Null, Value::Null);
     for number in 1..=CHANGES_MAX {
         world.apiservers["a"].apply(&[taken_port(number)]);
-        let port = format!("http-{number}");
-        stopped = wait::until(PROPAGATION, "it is given to a share, and maybe refused", || {
-            let rows = world.strait.try_json("/debug/hold")?;
+        let state = wait::until(PROPAGATION, "it is given to a share, and maybe refused", || {
             let state = world.strait.try_json("/debug/rollout")?;
-            let is_out = state["running"]["step"] == 1 || !state["stopped"].is_null();
-            if is_out { Ok(state) } else { Err(format!("{port}: {rows} {state}")) }
+            let running = &state["running"];
+            let is_out = running["step"] == 1 && running["configuration"] != before;
+            if is_out || !state["stopped"].is_null() { Ok(state) } else { Err(state.to_string()) }
         });
-        if stopped["stopped"].is_null() {
-            let share = share_of(&stopped, clients);
-            let is_due = share.iter().any(|client| tried.contains(client));
-            ever.extend(share);
-            if !is_due {
-                continue;
-            }
+        before = state["running"]["configuration"].clone();
+        let is_due = share_of(&state, clients).iter().any(|client| tried.contains(client));
+        if is_due || !state["stopped"].is_null() {
             stopped = wait::until(PROPAGATION, "it stops", || {
                 let state = world.strait.try_json("/debug/rollout")?;
                 if state["stopped"].is_null() { Err(state.to_string()) } else { Ok(state) }
             });
+            break;
         }
-        break;
     }
     let reason = stopped["stopped"]["reason"].as_str().unwrap_or_default();
     assert!(
