@@ -159,6 +159,10 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     }
     args.config.refuse()?;
     let client = AdminClient::new(&args.ask.connect)?;
+    if let Some(every) = args.traffic.every {
+        let ask = || traffic::requests(&args.traffic, &client);
+        return schedule::run(every.0, args.traffic.metrics_address, ask).await;
+    }
     if args.traffic.traffic {
         return traffic::run(&args.traffic, &client, &args.ask.show).await;
     }

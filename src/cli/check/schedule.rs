@@ -1,26 +1,40 @@
 //! `strait check --traffic --every`: the same requests again and again, told of where they come to something else, and counted.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use axum::Router;
-use axum::http::header::CONTENT_TYPE;
-use axum::routing::get;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::sync::Semaphore;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::traffic::failed;
+use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
+use crate::task::Supervisor;
 use crate::xds::connections::rfc3339;
 
 /// The format that Prometheus reads, of which the metrics are.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The shortest time from one round of requests to the next.
+const EVERY_MIN: Duration = Duration::from_secs(1);
+/// How many may ask for them at once, and how long one may take.
+const CONNECTIONS_MAX: usize = 16;
+const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 /// What tells requests apart, as labels.
 const LABELS: [&str; 5] = ["from", "to", "network", "gateway", "service"];
 
@@ -29,6 +43,10 @@ pub(super) async fn run<F>(every: Duration, address: Option<SocketAddr>, ask: F)
 where
     F: AsyncFn() -> Result<Vec<Value>, CommandFailure>,
 {
+    if every < EVERY_MIN {
+        let text = format!("--every {}: at least 1s", HumanDuration(every));
+        return Err(CommandFailure::usage(text));
+    }
     let rounds = Arc::new(Mutex::new(Rounds::default()));
     let serving = async {
         match address {
@@ -62,12 +80,36 @@ async fn serve(address: SocketAddr, rounds: Arc<Mutex<Rounds>>) -> CommandResult
         CommandFailure::failed(text).next("choose an address of this machine and a free port")
     };
     let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let metrics = move || {
-        let text = lock(&rounds).metrics();
-        async move { ([(CONTENT_TYPE, METRICS_TYPE)], text) }
-    };
-    axum::serve(listener, Router::new().route("/metrics", get(metrics))).await.map_err(failed)?;
-    Ok(Exit::Fine)
+    let (tasks, places) = (Supervisor::new(), Arc::new(Semaphore::new(CONNECTIONS_MAX)));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await.expect("nobody closes it");
+        let (stream, _) = listener.accept().await.map_err(failed)?;
+        let rounds = Arc::clone(&rounds);
+        tasks.spawn("metrics of traffic", async move {
+            let answered = service_fn(|request| {
+                let answer = answer(&request, &rounds);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let mut server = http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(CONNECTION_LIMIT).keep_alive(false);
+            // Who hangs up or waits too long has no answer.
+            let served = server.serve_connection(TokioIo::new(stream), answered);
+            let _ = timeout(CONNECTION_LIMIT, served).await;
+            drop(place);
+        });
+    }
+}
+
+fn answer(request: &Request<Incoming>, rounds: &Mutex<Rounds>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::default());
+    if request.uri().path() == "/metrics" {
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
+        *response.body_mut() = Full::from(lock(rounds).metrics());
+    } else {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+        *response.body_mut() = Full::from("only /metrics is here\n");
+    }
+    response
 }
 
 fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
@@ -78,7 +120,7 @@ fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
 #[derive(Debug, Default)]
 struct Rounds {
     /// By [`LABELS`]. Those that the last round had are kept.
-    requests: BTreeMap<[String; 5], RequestCounts>,
+    requests: BTreeMap<[String; 5], ProbeCounts>,
     asked: u64,
     failed: u64,
     /// Why the last round could not be asked, if it could not.
@@ -88,7 +130,7 @@ struct Rounds {
 
 /// What came of one request, in all rounds.
 #[derive(Debug, Default)]
-struct RequestCounts {
+struct ProbeCounts {
     /// By `ok` or the step that failed.
     by_result: BTreeMap<String, u64>,
     /// The step that failed last, and in which words.

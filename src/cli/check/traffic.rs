@@ -18,7 +18,6 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::schedule;
 use crate::cli::client::AdminClient;
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
@@ -32,8 +31,6 @@ use crate::xds::names::OutboundName;
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// Of how many services of a cluster is asked whether they can be called.
 const SERVICES_ASKED: usize = 50;
-/// The shortest time from one round of requests to the next.
-const EVERY_MIN: Duration = Duration::from_secs(1);
 /// The most bytes of an answer that are read.
 const HEAD_MAX: usize = 4096;
 
@@ -56,10 +53,10 @@ pub(crate) struct TrafficArgs {
     junit: Option<PathBuf>,
     /// Ask again so often, at least 1s, until it is ended, and tell what has changed
     #[arg(long, value_name = "DURATION", requires = "traffic")]
-    every: Option<HumanDuration>,
+    pub(super) every: Option<HumanDuration>,
     /// Where what came of it is served as metrics, at /metrics; needs --every
     #[arg(long, value_name = "HOST:PORT", requires = "every")]
-    metrics_address: Option<SocketAddr>,
+    pub(super) metrics_address: Option<SocketAddr>,
 }
 
 const RESULTS: TableLayout = TableLayout {
@@ -102,14 +99,6 @@ pub(super) fn failed(row: &Value) -> Option<&Value> {
 
 /// Runs `strait check --traffic`. Exit code 2: some request failed.
 pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -> CommandResult {
-    if let Some(HumanDuration(every)) = args.every {
-        if every < EVERY_MIN {
-            let text = format!("--every {}: at least 1s", HumanDuration(every));
-            return Err(CommandFailure::usage(text));
-        }
-        let ask = || requests(args, client);
-        return schedule::run(every, args.metrics_address, ask).await;
-    }
     let answer = Value::Array(requests(args, client).await?);
     let raw = format!("{answer:#}\n");
     let look = OutputStyle::of_stdout();
@@ -129,7 +118,10 @@ pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -
 }
 
 /// Sends a request through each gateway of each other network; what came of each.
-async fn requests(args: &TrafficArgs, client: &AdminClient) -> Result<Vec<Value>, CommandFailure> {
+pub(super) async fn requests(
+    args: &TrafficArgs,
+    client: &AdminClient,
+) -> Result<Vec<Value>, CommandFailure> {
     let directory = args.identity.as_deref().unwrap_or(Path::new("."));
     // Read each time: certificates are rotated.
     let identity = mesh_client(directory, SystemTime::now())
