@@ -113,7 +113,7 @@ pub(in crate::xds::generate) fn of_servers(
     let digests = chunks.iter().flat_map(|chunk| chunk.digests());
     let digests = std::iter::once(digest(&head)).chain(digests);
     let runs = chunks.iter().map(|chunk| chunk.bytes().clone());
-    let runs: Arc<[Bytes]> = std::iter::once(head.clone()).chain(runs).collect();
+    let runs: Arc<[Bytes]> = std::iter::once(head).chain(runs).collect();
     Resource::of_parts(name, digests, ResourceBody::edited(runs, Vec::new(), Vec::new()))
 }
 
