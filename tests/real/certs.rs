@@ -53,8 +53,19 @@ impl Authority {
     /// A workload's certificate, in a folder under the CA's: made once, and not written again, since an Envoy may be
     /// reading it.
     pub(crate) fn workload(&self, namespace: &str, service_account: &str) -> Files {
-        let names = vec![identity(namespace, service_account)];
+        let names = vec![identity(TRUST_DOMAIN, namespace, service_account)];
         self.issue(&format!("{namespace}.{service_account}"), names)
+    }
+
+    /// That of a workload in any trust domain.
+    pub(crate) fn workload_of(
+        &self,
+        domain: &str,
+        namespace: &str,
+        service_account: &str,
+    ) -> Files {
+        let names = vec![identity(domain, namespace, service_account)];
+        self.issue(&format!("{domain}.{namespace}.{service_account}"), names)
     }
 
     /// A server's certificate for addresses and DNS names.
@@ -83,7 +94,7 @@ impl Authority {
     pub(crate) fn renew(&self, namespace: &str, service_account: &str) {
         let files = self.workload(namespace, service_account);
         let label = format!("{namespace}.{service_account}");
-        self.sign(&files, &label, vec![identity(namespace, service_account)]);
+        self.sign(&files, &label, vec![identity(TRUST_DOMAIN, namespace, service_account)]);
     }
 
     fn sign(&self, files: &Files, label: &str, names: Vec<SanType>) {
@@ -102,8 +113,8 @@ impl Authority {
     }
 }
 
-fn identity(namespace: &str, service_account: &str) -> SanType {
-    let name = format!("spiffe://{TRUST_DOMAIN}/ns/{namespace}/sa/{service_account}");
+fn identity(domain: &str, namespace: &str, service_account: &str) -> SanType {
+    let name = format!("spiffe://{domain}/ns/{namespace}/sa/{service_account}");
     SanType::URI(name.as_str().try_into().unwrap())
 }
 

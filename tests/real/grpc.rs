@@ -19,29 +19,48 @@ use crate::wait;
 
 /// How long anything may take that is waited for.
 const LIMIT: Duration = Duration::from_secs(60);
-const CLUSTER: &str = "grpc";
+pub(crate) const CLUSTER: &str = "grpc";
 /// The port of every server.
 const PORT: u16 = 7000;
 /// Where the control plane listens: a library compares the text of an address with its certificate.
-const DISCOVERY: &str = "127.0.0.1:15012";
+pub(crate) const DISCOVERY: &str = "127.0.0.1:15012";
 
 /// Which library, by its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Library {
+pub(crate) enum Library {
     Go,
     CCore,
 }
 
 /// What the scenario runs in.
-struct Rig {
-    hub: Rc<Netns>,
-    folder: PathBuf,
-    go: PathBuf,
+pub(crate) struct Rig {
+    pub(crate) hub: Rc<Netns>,
+    pub(crate) folder: PathBuf,
+    pub(crate) go: PathBuf,
     python: PathBuf,
-    authority: Authority,
+    pub(crate) authority: Authority,
 }
 
 impl Rig {
+    /// In a namespace of its own; `None` where a library lacks, which is said for that scenario.
+    pub(crate) fn create(host: &Host, label: &str, scenario: &str) -> Option<Self> {
+        let (Some(go), Some(python)) = (&host.grpc_go, &host.grpc_python) else {
+            let lacking = format!(
+                "SKIPPED {scenario}: no grpc-go or no grpcio: run tests/components/install"
+            );
+            assert!(!host::required(), "{lacking}");
+            host::note_skip(&lacking);
+            return None;
+        };
+        Some(Self {
+            hub: Rc::new(Netns::create(label)),
+            folder: host.subfolder(label),
+            go: go.clone(),
+            python: python.clone(),
+            authority: Authority::create(&host.subfolder(&format!("{label}-ca")), label),
+        })
+    }
+
     fn program(&self, library: Library) -> Command {
         match library {
             Library::Go => self.hub.command(&self.go),
@@ -101,9 +120,17 @@ impl Rig {
         file
     }
 
-    fn serve(&self, library: Library, name: &str, address: &str, mtls: bool) -> Process {
+    /// A server at these ports of an address.
+    pub(crate) fn serve(
+        &self,
+        library: Library,
+        name: &str,
+        (address, ports): (&str, &[u16]),
+        mtls: bool,
+    ) -> Process {
         let mut command = self.program(library);
-        command.args(["serve", &format!("{address}:{PORT}"), name]);
+        let sockets = ports.iter().map(|port| format!("{address}:{port}"));
+        command.args(["serve", &sockets.collect::<Vec<_>>().join(","), name]);
         command.env("GRPC_XDS_BOOTSTRAP", self.bootstrap(&format!("{name}-0"), address, mtls));
         Process::spawn(command, &self.folder, &format!("server-{name}"))
     }
@@ -145,7 +172,7 @@ fn account(pod: &str) -> &str {
     pod.rsplit_once('-').map_or(pod, |(name, _)| name)
 }
 
-fn pod(pod: &str, address: &str, mtls: bool) -> Value {
+pub(crate) fn pod(pod: &str, address: &str, mtls: bool) -> Value {
     let name = account(pod);
     let mode = if mtls { "istio" } else { "disabled" };
     let labels = json!({ "app": name, "security.istio.io/tlsMode": mode });
@@ -159,12 +186,8 @@ fn id(name: &str) -> String {
 /// Clients of both libraries call servers of both, by mTLS and in plain text; then a server comes, and one goes, and
 /// policies say who may call.
 pub(crate) fn run(host: &Host) {
-    let (Some(go), Some(python)) = (&host.grpc_go, &host.grpc_python) else {
-        let lacking = "SKIPPED real::grpc: no grpc-go or no grpcio: run tests/components/install";
-        assert!(!host::required(), "{lacking}");
-        return host::note_skip(lacking);
-    };
-    let hub = Rc::new(Netns::create("grpc"));
+    let Some(rig) = Rig::create(host, "grpc", "real::grpc") else { return };
+    let hub = Rc::clone(&rig.hub);
     let servers = [
         ("go", "10.80.0.1", Library::Go, true),
         ("core", "10.80.0.2", Library::CCore, true),
@@ -181,14 +204,6 @@ pub(crate) fn run(host: &Host) {
     for address in addresses {
         hub.ip(&format!("address add {address}/32 dev lo"));
     }
-    let authority = Authority::create(&host.subfolder("grpc-ca"), "grpc");
-    let rig = Rig {
-        hub: Rc::clone(&hub),
-        folder: host.subfolder("grpc"),
-        go: go.clone(),
-        python: python.clone(),
-        authority,
-    };
     let settings = Settings {
         cluster: CLUSTER,
         address: "127.0.0.1",
@@ -240,7 +255,7 @@ pub(crate) fn run(host: &Host) {
 
     let _serving: Vec<Process> = servers
         .iter()
-        .map(|(name, address, library, mtls)| rig.serve(*library, name, address, *mtls))
+        .map(|(name, address, library, mtls)| rig.serve(*library, name, (address, &[PORT]), *mtls))
         .collect();
     let files = clients.map(|(name, address, mtls)| rig.bootstrap(name, address, mtls));
     let [first, second, stranger] = &files;

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """A client and a server of gRPC's C++ library (C core), by its Python package, configured by xDS without a proxy.
 
-    grpc_xds.py serve HOST:PORT NAME    serves the health service, under the listener that its control plane gives it
-    grpc_xds.py call TARGET             calls it four times a second, and prints one JSON object a line for each call
+    grpc_xds.py serve HOST:PORT[,HOST:PORT…] NAME    answers whatever is called as the health service does, under the
+                                                     listeners that its control plane gives it
+    grpc_xds.py call TARGET                          calls that service four times a second, and prints one JSON object a
+                                                     line for each call
 
 GRPC_XDS_BOOTSTRAP names the bootstrap. A line of `call` holds either server and client (who answered, and whom that took the
 caller for), or an error.
@@ -26,15 +28,26 @@ def identity(context):
     return found[0].decode()
 
 
-def serve(address, name):
-    def check(_, context):
-        context.send_initial_metadata((("server", name), ("client", identity(context))))
+class Whatever(grpc.GenericRpcHandler):
+    """Answers all methods alike."""
+
+    def __init__(self, name):
+        self.handler = grpc.unary_unary_rpc_method_handler(self.answer)
+        self.name = name
+
+    def answer(self, _, context):
+        context.send_initial_metadata((("server", self.name), ("client", identity(context))))
         return SERVING
 
-    handler = grpc.unary_unary_rpc_method_handler(check)
+    def service(self, _):
+        return self.handler
+
+
+def serve(addresses, name):
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4), xds=True)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-    server.add_secure_port(address, grpc.xds_server_credentials(grpc.insecure_server_credentials()))
+    server.add_generic_rpc_handlers((Whatever(name),))
+    for address in addresses.split(","):
+        server.add_secure_port(address, grpc.xds_server_credentials(grpc.insecure_server_credentials()))
     server.start()
     server.wait_for_termination()
 

@@ -20,6 +20,7 @@ mod demo;
 mod envoy;
 mod examples;
 mod grpc;
+mod grpc_access;
 mod helper;
 mod holding;
 mod host;
@@ -88,6 +89,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("services_of_consul_come_and_go_and_outlive_its_outage", Machine(consul::run)),
     ("pods_are_injected_refused_or_left_alone_by_a_real_api_server", Machine(injection::run)),
     ("libraries_of_grpc_call_each_other_by_mtls_and_in_plain_text", Machine(grpc::run)),
+    ("libraries_of_grpc_enforce_policies_as_the_evaluator_says", Machine(grpc_access::run)),
     ("gateway_takes_in_requests_as_gateways_and_secrets_say", Machine(ingress::run)),
     ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),
