@@ -240,16 +240,44 @@ impl VirtualServices {
 
     /// The hosts for which there are other rules than in `before`.
     pub fn differing_hosts(&self, before: &Self) -> BTreeSet<HostPattern> {
-        let is_same = |old: &Arc<_>, new: &Arc<_>| Arc::ptr_eq(old, new);
-        let differing = before.by_host.diff(&self.by_host).filter_map(|one| match one {
-            DiffItem::Add(host, _) | DiffItem::Remove(host, _) => Some(host.clone()),
-            DiffItem::Update { old: (host, old), new: (_, new) } => {
-                (!is_same(old, new)).then(|| host.clone())
+        self.differing(before).map(|(host, _)| host.clone()).collect()
+    }
+
+    /// The namespaces whose proxies may see that these are others than before; `None` for all.
+    pub fn differing_namespaces(&self, before: &Self) -> Option<BTreeSet<Namespace>> {
+        let mut namespaces = BTreeSet::new();
+        for (_, versions) in self.differing(before) {
+            let [old, new] = versions.map(|one| one.map_or(&[][..], |all| all));
+            let is_in = |all: &[Arc<RoutedService>], one: &Arc<RoutedService>| {
+                all.iter().any(|other| Arc::ptr_eq(other, one))
+            };
+            let gone = old.iter().filter(|one| !is_in(new, one));
+            let come = new.iter().filter(|one| !is_in(old, one));
+            for routed in gone.chain(come) {
+                match &routed.service.export_to {
+                    ExportTo::Public => return None,
+                    ExportTo::Namespaces(all) => namespaces.extend(all.iter().cloned()),
+                }
             }
-        });
-        differing.collect()
+        }
+        Some(namespaces)
+    }
+
+    /// Of each host with other rules the objects before and now.
+    fn differing<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = DifferingHost<'a>> {
+        let is_same = |old: &Arc<_>, new: &Arc<_>| Arc::ptr_eq(old, new);
+        before.by_host.diff(&self.by_host).filter_map(move |one| match one {
+            DiffItem::Add(host, new) => Some((host, [None, Some(new)])),
+            DiffItem::Remove(host, old) => Some((host, [Some(old), None])),
+            DiffItem::Update { old: (host, old), new: (_, new) } => {
+                (!is_same(old, new)).then_some((host, [Some(old), Some(new)]))
+            }
+        })
     }
 }
+
+/// A host, and the objects that name it in two versions.
+type DifferingHost<'a> = (&'a HostPattern, [Option<&'a Arc<[Arc<RoutedService>]>>; 2]);
 
 /// Those of some objects that are visible in a namespace: see [`VirtualServices::of_host`].
 fn visible<'a, 'n, I: Iterator<Item = &'a Arc<RoutedService>>, F: Fn() -> I>(

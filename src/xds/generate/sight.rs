@@ -72,6 +72,8 @@ struct Lens<'a> {
     by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
     /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
     is_behind_ports: bool,
+    /// Where no more than rules for routes differs, the namespaces that may see that; `None` for all.
+    ruled_otherwise: Option<BTreeSet<Namespace>>,
     /// The services that providers are, by the names of these.
     providers: HashMap<Arc<str>, Hostname>,
     answers: RefCell<KnownAnswers>,
@@ -152,13 +154,14 @@ impl<'a> Lens<'a> {
         }
         let versions = whole.map(|context| &**context);
         let is_behind_ports = hosts.iter().all(|host| same_before_ports(versions, host));
-        Self {
+        let mut lens = Self {
             cache,
             whole,
             hosts,
             defined,
             by_namespace,
             is_behind_ports,
+            ruled_otherwise: None,
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
             providers: {
@@ -166,7 +169,14 @@ impl<'a> Lens<'a> {
                 among.map(|(name, host)| (Arc::clone(name), host)).collect()
             },
             answers: RefCell::default(),
-        }
+        };
+        lens.ruled_otherwise = lens.ruled_otherwise();
+        lens
+    }
+
+    /// Whether proxies of a namespace see no difference, since all there is are rules that none of them sees.
+    fn is_blind(&self, namespace: &Namespace) -> bool {
+        self.ruled_otherwise.as_ref().is_some_and(|seeing| !seeing.contains(namespace))
     }
 
     /// The versions of definitions before and after.
@@ -221,7 +231,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_behind_ports {
+        if self.is_behind_ports || self.is_blind(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.outbound(view, form));
@@ -238,7 +248,7 @@ impl<'a> Lens<'a> {
         {
             return false;
         }
-        if self.is_behind_ports {
+        if self.is_behind_ports || self.is_blind(&class.namespace) {
             return true;
         }
         let class = &self.class(class);
@@ -342,7 +352,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&class.namespace) {
             return false;
         }
-        if self.is_behind_ports || !self.routes.contains(name) {
+        if self.is_behind_ports || self.is_blind(&class.namespace) || !self.routes.contains(name) {
             return true;
         }
         let class = &self.class(class);
@@ -362,6 +372,7 @@ impl<'a> Lens<'a> {
             return false;
         }
         self.is_behind_ports
+            || self.is_blind(&class.namespace)
             || !self.routes.contains(&*port.to_string())
             || self.same_route_base(&self.class(class), port, completes)
     }
@@ -407,7 +418,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_behind_ports {
+        if self.is_behind_ports || self.is_blind(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.names(view, given));
@@ -692,6 +703,10 @@ impl<'a> Groups<'a> {
             return *like;
         }
         let lens = self.lens;
+        if lens.is_blind(namespace) {
+            self.like.insert(namespace, None);
+            return None;
+        }
         let contexts = lens.excerpts.each_ref().map(|(context, _)| context);
         let domain = format!(".{namespace}.svc.{}", lens.whole[1].settings.domain);
         let is_private = contexts.iter().any(|context| !context.private.is_empty());

@@ -1,9 +1,10 @@
 //! What is kept of one version for the next.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Lens;
-use crate::model::Hostname;
+use crate::model::{Hostname, Namespace};
 use crate::push::scope::definitions;
 use crate::xds::generate::cache::{Cache, Span};
 use crate::xds::generate::class::class_of;
@@ -42,8 +43,21 @@ impl Cache {
 }
 
 impl Lens<'_> {
+    /// Where nothing but rules for routes differs, the namespaces that may see it; `None` for all.
+    pub(super) fn ruled_otherwise(&self) -> Option<BTreeSet<Namespace>> {
+        let [before, now] = self.whole.map(|context| &context.traffic);
+        let is_of_routes_alone = self.has_same_services()
+            && self.has_same_destinations()
+            && before.telemetries == now.telemetries
+            && before.envoy_filters == now.envoy_filters;
+        if !is_of_routes_alone {
+            return None;
+        }
+        now.virtual_services.differing_namespaces(&before.virtual_services)
+    }
+
     /// Whether the services are the very same, and all that says who is reached at which address: rules differ.
-    fn has_same_services(&self) -> bool {
+    pub(super) fn has_same_services(&self) -> bool {
         let [before, now] = self.whole;
         let same = |host: &Hostname| {
             definitions(before, host).map(Arc::as_ptr).eq(definitions(now, host).map(Arc::as_ptr))
@@ -54,7 +68,7 @@ impl Lens<'_> {
     }
 
     /// Whether, where [services are the same](Self::has_same_services), no route can be another but by rules for its host.
-    fn has_same_destinations(&self) -> bool {
+    pub(super) fn has_same_destinations(&self) -> bool {
         let [before, now] = self.whole.map(|context| &context.traffic);
         before.destination_rules == now.destination_rules
             && before.sidecars == now.sidecars
