@@ -3,11 +3,14 @@
 //! Made from what others own at the moment of asking: gauges from the statuses and the context,
 //! counters from the servers' own counts. Owns no count itself.
 
+mod family;
+
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use self::family::Family;
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
 use crate::hold::HoldState;
@@ -58,40 +61,6 @@ pub struct Metrics {
 
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
 pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
-
-/// One family of samples.
-struct Family<'a> {
-    text: &'a mut String,
-    name: &'static str,
-}
-
-impl<'a> Family<'a> {
-    fn gauge(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
-        writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge")?;
-        Ok(Self { text, name })
-    }
-
-    fn counter(text: &'a mut String, name: &'static str, help: &str) -> Result<Self, fmt::Error> {
-        writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter")?;
-        Ok(Self { text, name })
-    }
-
-    fn sample(
-        &mut self,
-        labels: &[(&str, &str)],
-        value: impl fmt::Display,
-    ) -> Result<&mut Self, fmt::Error> {
-        self.text.push_str(self.name);
-        for (index, (key, label)) in labels.iter().enumerate() {
-            let open = if index == 0 { '{' } else { ',' };
-            let label = label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            write!(self.text, "{open}{key}=\"{label}\"")?;
-        }
-        let close = if labels.is_empty() { "" } else { "}" };
-        writeln!(self.text, "{close} {value}")?;
-        Ok(self)
-    }
-}
 
 impl Metrics {
     /// The text of `/metrics`.

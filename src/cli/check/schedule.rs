@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -25,6 +25,7 @@ use super::traffic::failed;
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
+use crate::metrics::Family;
 use crate::task::Supervisor;
 use crate::xds::connections::rfc3339;
 
@@ -104,7 +105,7 @@ fn answer(request: &Request<Incoming>, rounds: &Mutex<Rounds>) -> Response<Full<
     let mut response = Response::new(Full::default());
     if request.uri().path() == "/metrics" {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
-        *response.body_mut() = Full::from(lock(rounds).metrics());
+        *response.body_mut() = Full::from(lock(rounds).metrics().unwrap_or_default());
     } else {
         *response.status_mut() = StatusCode::NOT_FOUND;
         *response.body_mut() = Full::from("only /metrics is here\n");
@@ -195,64 +196,45 @@ impl Rounds {
         news
     }
 
-    /// In Prometheus' text format.
-    fn metrics(&self) -> String {
-        let mut out = String::new();
-        let mut family = |name: &str, kind: &str, help: &str, samples: Vec<(String, String)>| {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-            for (labels, value) in samples {
-                let _ = writeln!(out, "{name}{labels} {value}");
+    /// The text of `/metrics`.
+    fn metrics(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        let out = &mut text;
+        let help = "Requests through gateways of other networks, by ok or the step that failed.";
+        let mut family = Family::counter(out, "strait_traffic_requests_total", help)?;
+        for (key, counts) in &self.requests {
+            for (result, count) in &counts.by_result {
+                family.sample(&[&labels(key)[..], &[("result", result)]].concat(), count)?;
             }
-        };
-        let all = || self.requests.iter();
-        let requests = all().flat_map(|(key, counts)| {
-            let by_result = counts.by_result.iter();
-            by_result.map(|(result, count)| (labels(key, Some(result)), count.to_string()))
-        });
-        family(
-            "strait_traffic_requests_total",
-            "counter",
-            "Requests through gateways of other networks, by ok or the step that failed",
-            requests.collect(),
-        );
-        let failing = all().map(|(key, counts)| {
-            (labels(key, None), u8::from(counts.failing.is_some()).to_string())
-        });
-        family("strait_traffic_failing", "gauge", "Whether the last one failed", failing.collect());
-        let seconds = all()
-            .filter_map(|(key, counts)| Some((labels(key, None), counts.seconds?.to_string())));
-        family(
-            "strait_traffic_request_seconds",
-            "gauge",
-            "How long the last one took",
-            seconds.collect(),
-        );
-        let rounds = [("asked", self.asked), ("failed", self.failed)];
-        let rounds =
-            rounds.map(|(result, count)| (format!("{{result=\"{result}\"}}"), count.to_string()));
-        let help = "Rounds of requests, and those that could not be asked";
-        family("strait_traffic_rounds_total", "counter", help, rounds.into());
-        let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let last = self.last.map(|at| (String::new(), since(at).as_secs_f64().to_string()));
-        let help = "When requests were sent last";
-        family(
-            "strait_traffic_last_round_timestamp_seconds",
-            "gauge",
-            help,
-            last.into_iter().collect(),
-        );
-        out
+        }
+        let help = "Whether the last one failed.";
+        let mut family = Family::gauge(out, "strait_traffic_failing", help)?;
+        for (key, counts) in &self.requests {
+            family.sample(&labels(key), u8::from(counts.failing.is_some()))?;
+        }
+        let help = "How long the last one took.";
+        let mut family = Family::gauge(out, "strait_traffic_request_seconds", help)?;
+        for (key, counts) in &self.requests {
+            if let Some(seconds) = counts.seconds {
+                family.sample(&labels(key), seconds)?;
+            }
+        }
+        let help = "Rounds of requests, and those that could not be asked.";
+        Family::counter(out, "strait_traffic_rounds_total", help)?
+            .sample(&[("result", "asked")], self.asked)?
+            .sample(&[("result", "failed")], self.failed)?;
+        let help = "When requests were sent last.";
+        let mut family = Family::gauge(out, "strait_traffic_last_round_timestamp_seconds", help)?;
+        if let Some(last) = self.last {
+            let since = last.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            family.sample(&[], since.as_secs_f64())?;
+        }
+        Ok(text)
     }
 }
 
-/// Labels in braces. (Prometheus' text format: backslash, quote and line feed are escaped.)
-fn labels(values: &[String; 5], result: Option<&String>) -> String {
-    let named = LABELS.into_iter().zip(values).chain(result.map(|result| ("result", result)));
-    let one = |(name, value): (&str, &String)| {
-        let value = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        format!("{name}=\"{value}\"")
-    };
-    format!("{{{}}}", named.map(one).collect::<Vec<_>>().join(","))
+fn labels(values: &[String; 5]) -> [(&'static str, &str); 5] {
+    std::array::from_fn(|place| (LABELS[place], &*values[place]))
 }
 
 #[cfg(test)]
@@ -276,7 +258,7 @@ mod tests {
         let mut take = |round| {
             let told = rounds.take(round, SystemTime::UNIX_EPOCH);
             let told = told.lines().map(|line| line.split_once(' ').expect("a time").1.to_owned());
-            (told.collect::<Vec<_>>(), rounds.metrics())
+            (told.collect::<Vec<_>>(), rounds.metrics().expect("a string takes it"))
         };
         let one = "east to we\"st (n2) by 10.0.0.1:15443 for web.shop:80";
         let (told, _) = take(Ok(vec![row("10.0.0.1:15443", None)]));
