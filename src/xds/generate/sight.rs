@@ -12,12 +12,14 @@
 
 mod besides;
 mod carry_over;
+mod rule_difference;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use self::rule_difference::RuleDifference;
 use super::cache::{Cache, Scopes, projected_namespace};
 use super::cds::{ClusterFormat, inbound_clusters};
 use super::class::{Class, class_of};
@@ -72,8 +74,8 @@ struct Lens<'a> {
     by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
     /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
     is_behind_ports: bool,
-    /// Where no more than rules for routes differs, the namespaces that may see that; `None` for all.
-    ruled_otherwise: Option<BTreeSet<Namespace>>,
+    /// What of the difference is one of rules.
+    rules: RuleDifference,
     /// The services that providers are, by the names of these.
     providers: HashMap<Arc<str>, Hostname>,
     answers: RefCell<KnownAnswers>,
@@ -154,14 +156,14 @@ impl<'a> Lens<'a> {
         }
         let versions = whole.map(|context| &**context);
         let is_behind_ports = hosts.iter().all(|host| same_before_ports(versions, host));
-        let mut lens = Self {
+        Self {
             cache,
             whole,
             hosts,
             defined,
             by_namespace,
             is_behind_ports,
-            ruled_otherwise: None,
+            rules: RuleDifference::of(versions, hosts),
             excerpts: [(before, cache.beside()), (now, cache.ahead())],
             routes,
             providers: {
@@ -169,14 +171,7 @@ impl<'a> Lens<'a> {
                 among.map(|(name, host)| (Arc::clone(name), host)).collect()
             },
             answers: RefCell::default(),
-        };
-        lens.ruled_otherwise = lens.ruled_otherwise();
-        lens
-    }
-
-    /// Whether proxies of a namespace see no difference, since all there is are rules that none of them sees.
-    fn is_blind(&self, namespace: &Namespace) -> bool {
-        self.ruled_otherwise.as_ref().is_some_and(|seeing| !seeing.contains(namespace))
+        }
     }
 
     /// The versions of definitions before and after.
@@ -231,7 +226,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_behind_ports || self.is_blind(&view.namespace) {
+        if self.is_behind_ports || self.rules.is_unseen_in(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.outbound(view, form));
@@ -248,7 +243,7 @@ impl<'a> Lens<'a> {
         {
             return false;
         }
-        if self.is_behind_ports || self.is_blind(&class.namespace) {
+        if self.is_behind_ports || self.rules.is_unseen_in(&class.namespace) {
             return true;
         }
         let class = &self.class(class);
@@ -352,7 +347,10 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&class.namespace) {
             return false;
         }
-        if self.is_behind_ports || self.is_blind(&class.namespace) || !self.routes.contains(name) {
+        if self.is_behind_ports
+            || self.rules.is_unseen_in(&class.namespace)
+            || !self.routes.contains(name)
+        {
             return true;
         }
         let class = &self.class(class);
@@ -372,7 +370,7 @@ impl<'a> Lens<'a> {
             return false;
         }
         self.is_behind_ports
-            || self.is_blind(&class.namespace)
+            || self.rules.is_unseen_in(&class.namespace)
             || !self.routes.contains(&*port.to_string())
             || self.same_route_base(&self.class(class), port, completes)
     }
@@ -418,7 +416,7 @@ impl<'a> Lens<'a> {
         if self.is_rescoped(&view.namespace) {
             return false;
         }
-        if self.is_behind_ports || self.is_blind(&view.namespace) {
+        if self.is_behind_ports || self.rules.is_unseen_in(&view.namespace) {
             return true;
         }
         let [before, now] = self.both().map(|common| common.names(view, given));
@@ -703,7 +701,7 @@ impl<'a> Groups<'a> {
             return *like;
         }
         let lens = self.lens;
-        if lens.is_blind(namespace) {
+        if lens.rules.is_unseen_in(namespace) {
             self.like.insert(namespace, None);
             return None;
         }
