@@ -1,5 +1,6 @@
 //! The routes that a host has of its own, encoded once for all who share them.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -228,7 +229,7 @@ pub(super) fn beyond<'a>(
         let wildcards: Vec<_> = routed.iter().filter(|host| host.exact().is_none()).collect();
         let is_here =
             |host: &&HostPattern| port == 80 || wildcards.iter().any(|under| under.contains(host));
-        if port == 80 || !wildcards.is_empty() {
+        if has_hosts_of_rules(port, routed.iter()) {
             for host in services.hosts().filter(|host| !routed.contains(*host)).filter(is_here) {
                 let Class { namespace, selection, .. } = class;
                 let objects = context.traffic.routed_of_pattern(host, namespace, selection);
@@ -240,6 +241,14 @@ pub(super) fn beyond<'a>(
         }
     }
     found
+}
+
+/// Whether hosts that no service is may be in the route of a port, which these services have: see [`beyond`].
+pub(super) fn has_hosts_of_rules(
+    port: u16,
+    mut services: impl Iterator<Item: Borrow<HostPattern>>,
+) -> bool {
+    port == 80 || services.any(|host| host.borrow().exact().is_none())
 }
 
 /// Where requests of a sidecar's workload come in that means `port`.

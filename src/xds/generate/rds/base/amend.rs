@@ -73,11 +73,14 @@ impl RouteBase {
         self.places.iter().position(is)
     }
 
-    /// Whether hosts may be in it that no service is: see [`lists::beyond`].
+    /// Whether hosts may be in it that no service is.
     fn shows_hosts_of_rules(&self) -> bool {
-        let mut services =
+        let services =
             self.places.iter().map(|(place, _)| &self.addresses.services[*place as usize].0);
-        self.number == 80 || services.any(|service| service.hostname().as_str().starts_with('*'))
+        lists::has_hosts_of_rules(
+            self.number,
+            services.map(|service| HostPattern::of_service(service.hostname())),
+        )
     }
 
     /// How many of its chunks are none of another's.
