@@ -1,13 +1,14 @@
 //! A configuration that is held: proxies go on with it whatever objects say, pods come and go, and a restart doesn't let it go.
 
-use std::collections::BTreeMap;
 use std::process::Output;
 
 use serde_json::{Value, json};
 use strait::xds::client::XdsClient;
 use strait::xds::resource::ResourceType;
 
-use super::mesh::{Member, Proxy, SOON, Server, Setup, endpoints_until, holds, text, wait_until};
+use super::mesh::{
+    Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, text, wait_until,
+};
 
 fn object(kind: &str, name: &str, spec: Value) -> Value {
     let group = if kind == "AuthorizationPolicy" { "security" } else { "networking" };
@@ -21,18 +22,6 @@ fn route(timeout: &str) -> Value {
     let to = json!([{ "destination": { "host": "web" } }]);
     let spec = json!({ "hosts": ["web"], "http": [{ "timeout": timeout, "route": to }] });
     object("VirtualService", "web", spec)
-}
-
-/// All that a proxy holds but its assignments.
-fn held(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
-    let contents = client.held();
-    let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::Endpoint);
-    let of = |kind: ResourceType| {
-        let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
-        let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
-        names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
-    };
-    kinds.flat_map(of).collect()
 }
 
 async fn timeout_until(client: &XdsClient, expected: &str) {

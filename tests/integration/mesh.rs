@@ -4,6 +4,7 @@
 //! What a test needs is started by one line each and ends with it. Nothing here waits for time to pass:
 //! [`wait_until`] asks again until the answer is right, and says at the limit what it was instead.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -520,7 +521,7 @@ pub(crate) fn outbound(name: &str) -> String {
 pub(crate) async fn endpoints_until(client: &XdsClient, name: &str, expected: &[(&str, u32)]) {
     let expected =
         expected.iter().map(|(address, weight)| (address.parse().expect("valid"), *weight));
-    let expected: std::collections::BTreeMap<SocketAddr, u32> = expected.collect();
+    let expected: BTreeMap<SocketAddr, u32> = expected.collect();
     wait_until(SOON, async || {
         let held = client.held();
         let found = held.endpoints(&outbound(name));
@@ -534,4 +535,16 @@ pub(crate) async fn endpoints_until(client: &XdsClient, name: &str, expected: &[
 pub(crate) fn renamed(mut secret: Value, name: &str) -> Value {
     secret["metadata"]["name"] = json!(name);
     secret
+}
+
+/// All that a client holds but its assignments.
+pub(crate) fn held(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
+    let contents = client.held();
+    let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::Endpoint);
+    let of = |kind: ResourceType| {
+        let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
+        let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
+        names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
+    };
+    kinds.flat_map(of).collect()
 }

@@ -9,7 +9,7 @@ use strait::xds::client::{Options, XdsClient};
 use strait::xds::resource::ResourceType;
 
 use super::mesh::{
-    Member, Proxy, SOON, Server, Setup, endpoints_until, holds, replace, text, wait_until,
+    Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, replace, text, wait_until,
 };
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
@@ -120,18 +120,6 @@ async fn timeouts_until(
         holds(wrong.is_empty(), wrong)
     })
     .await;
-}
-
-/// All that a client holds but its assignments, and how many responses it has had.
-fn held(client: &XdsClient) -> BTreeMap<(ResourceType, String), Vec<u8>> {
-    let contents = client.held();
-    let kinds = ResourceType::ALL.into_iter().filter(|kind| *kind != ResourceType::Endpoint);
-    let of = |kind: ResourceType| {
-        let names: Vec<String> = contents.names(kind).map(str::to_owned).collect();
-        let body = |name: &String| contents.body(kind, name).expect("it is held").to_vec();
-        names.into_iter().map(|name| ((kind, name.clone()), body(&name))).collect::<Vec<_>>()
-    };
-    kinds.flat_map(of).collect()
 }
 
 /// The roll-out, once it is at that step, and who is in its share.
