@@ -105,14 +105,17 @@ pub(crate) struct Options {
 impl Options {
     /// The namespace of proxy number `proxy`.
     pub(crate) fn namespace_of(&self, proxy: u32) -> String {
-        let clusters = u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1);
-        self.namespace_at(proxy / clusters % self.namespaces)
+        self.namespace_at(self.before_in_its_cluster(proxy) % self.namespaces)
     }
 
     /// How many pairs of a cluster and a namespace have been full before it: of each round there is one proxy in each.
     pub(crate) fn round_of(&self, proxy: u32) -> u32 {
-        let clusters = u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1);
-        proxy / clusters / self.namespaces
+        self.before_in_its_cluster(proxy) / self.namespaces
+    }
+
+    /// How many proxies are in its cluster before it.
+    fn before_in_its_cluster(&self, proxy: u32) -> u32 {
+        proxy / u32::try_from(self.clusters.len()).unwrap_or(u32::MAX).max(1)
     }
 
     /// All namespaces, each once.
