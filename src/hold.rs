@@ -1,20 +1,22 @@
 //! A configuration that is held: proxies go on with it, whatever operators' objects say meanwhile, until it is released.
 //!
-//! Owns the form of a hold, the file that has it outlast a restart ([`HoldFile`]), and the configurations that can be gone back to
-//! ([`KeptConfigurations`]). What is held is configuration alone: what clusters report goes on. Who reads objects
+//! Owns the form of a hold, the file that has it outlast a restart ([`HoldFile`]), the form in which all replicas learn of it
+//! ([`SharedHold`]), and the configurations that can be gone back to ([`KeptConfigurations`]). What is held is configuration alone: what clusters report goes on. Who reads objects
 //! (`server::feed`) does the holding; nothing here changes what proxies are given. (docs/decisions/0048-held-configuration.md)
 
 mod file;
 mod kept;
+mod shared;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
 
 pub use self::file::{HoldFile, RestoredHold};
 pub use self::kept::{KeptConfiguration, KeptConfigurations, UnknownConfiguration};
+pub use self::shared::{HoldMark, HoldSharing, PARTS_MAX, SharedHold, pack, unpack};
 use crate::model::{ConfigurationSnapshot, Counted, ObjectJson, ObjectKey};
 
 /// A configuration that is held, and why.
@@ -30,6 +32,19 @@ pub struct ConfigurationHold {
     pub reason: String,
     /// How much of it is held.
     pub scope: HoldScope,
+}
+
+impl ConfigurationHold {
+    /// Since when, in milliseconds since the Unix epoch.
+    pub fn since_ms(&self) -> u64 {
+        milliseconds(self.since)
+    }
+}
+
+/// Milliseconds since the Unix epoch; 0 for what was before it.
+pub fn milliseconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    u64::try_from(since).unwrap_or(u64::MAX)
 }
 
 /// How much of a configuration is held.

@@ -13,7 +13,7 @@ use std::time::SystemTime;
 pub use self::family::Family;
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
-use crate::hold::HoldState;
+use crate::hold::{HoldSharing, HoldState};
 use crate::identity::ServerIdentity;
 use crate::inject::InjectionCounts;
 use crate::lkg::Writes;
@@ -53,6 +53,8 @@ pub struct Metrics {
     pub validations: Option<Arc<ValidationCounts>>,
     /// Which configuration is held.
     pub hold: tokio::sync::watch::Receiver<Arc<HoldState>>,
+    /// Whether the other replicas hold the same.
+    pub hold_sharing: tokio::sync::watch::Receiver<HoldSharing>,
     /// What is let out to a share of proxies.
     pub rollout: tokio::sync::watch::Receiver<Arc<RolloutState>>,
     /// Who is served that.
@@ -200,6 +202,10 @@ impl Metrics {
         let help = "1 while what was held before the start can't be told.";
         Family::gauge(out, "strait_configuration_hold_lost", help)?
             .sample(&[], u8::from(state.lost.is_some()))?;
+        let help = "1 while the other replicas can't be told what is held, or to hold nothing.";
+        let fails = matches!(*self.hold_sharing.borrow(), HoldSharing::Failing(..));
+        Family::gauge(out, "strait_configuration_hold_not_shared", help)?
+            .sample(&[], u8::from(fails))?;
         Ok(())
     }
 

@@ -17,6 +17,7 @@ mod judged_routes;
 mod outputs;
 mod pressure;
 mod rollout;
+mod shared_hold;
 mod source;
 mod state_dir;
 

@@ -11,12 +11,14 @@ use axum::http::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::preview::{newest_streams, of_proxies};
 use super::sources::{Sources, SourcesState, current};
 use crate::hold::{
-    ConfigurationHold, HoldChange, HoldRefusal, HoldRequest, HoldScope, HoldState, Waiting,
+    ConfigurationHold, HoldChange, HoldMark, HoldRefusal, HoldRequest, HoldScope, HoldSharing,
+    HoldState, Waiting,
 };
 use crate::mesh::Defaults;
 use crate::model::{ConfigurationSnapshot, ObjectKey};
@@ -31,6 +33,8 @@ pub(super) const QUESTION_BYTES_MAX: usize = 64 << 10;
 const TEXT_MAX: usize = 1024;
 /// For how long proxies are looked at; the others are counted.
 const LOOK: Duration = Duration::from_secs(20);
+/// How long an answer waits for what becomes of a change in other replicas.
+const SHARING_WAIT: Duration = Duration::from_secs(3);
 /// How many objects that wait are named.
 const OBJECTS_SHOWN: usize = 1000;
 
@@ -69,7 +73,8 @@ fn answer(sources: &Sources, state: &HoldState) -> Value {
     let Waiting { objects, mesh_config, mesh_networks } = &*state.waiting;
     let named = objects.iter().take(OBJECTS_SHOWN).map(row);
     json!({
-        "held": state.held.as_ref().map(|hold| of_hold(hold, state)),
+        "held": in_short(sources, state),
+        "replicas": replicas(sources),
         "lost": state.lost,
         "live": state.live.as_ref().map(|live| live.id()),
         "waiting": {
@@ -87,11 +92,8 @@ fn row(key: &ObjectKey) -> Value {
 }
 
 /// A hold in short, as other answers have it too; null where nothing is held.
-pub(super) fn in_short(state: &HoldState) -> Value {
-    state.held.as_ref().map_or(Value::Null, |hold| of_hold(hold, state))
-}
-
-fn of_hold(hold: &ConfigurationHold, state: &HoldState) -> Value {
+pub(super) fn in_short(sources: &Sources, state: &HoldState) -> Value {
+    let Some(hold) = &state.held else { return Value::Null };
     json!({
         "configuration": hold.configuration.id(),
         "since": rfc3339(hold.since),
@@ -101,7 +103,17 @@ fn of_hold(hold: &ConfigurationHold, state: &HoldState) -> Value {
         "byRollout": hold.by == STOPPED_BY,
         "durable": state.is_durable,
         "waiting": state.waiting.len(),
+        "replicas": replicas(sources),
     })
+}
+
+/// Whether the other replicas hold what this one does, or hold nothing as this one.
+fn replicas(sources: &Sources) -> Value {
+    match &*sources.hold_sharing.borrow() {
+        HoldSharing::Alone => json!({ "state": "alone" }),
+        HoldSharing::Shared(_) => json!({ "state": "all" }),
+        HoldSharing::Failing(_, fact) => json!({ "state": "thisOne", "fact": fact }),
+    }
 }
 
 fn question(body: Result<Bytes, BytesRejection>) -> Result<HoldQuestion, AdminFailure> {
@@ -247,6 +259,7 @@ pub(super) async fn release(State(sources): SourcesState) -> AdminResult {
 
 async fn change(sources: &Sources, change: HoldChange) -> AdminResult {
     ask(sources, change).await?;
+    others_told(sources).await;
     Ok(pretty(StatusCode::OK, &answer(sources, &sources.hold.borrow())))
 }
 
@@ -269,6 +282,15 @@ pub(super) async fn ask(sources: &Sources, change: HoldChange) -> Result<(), Adm
             Err(AdminFailure(StatusCode::CONFLICT, refusal.to_string()))
         }
     }
+}
+
+/// Waits, for a while, until it is known whether the other replicas are told as well.
+async fn others_told(sources: &Sources) {
+    let mark = sources.hold.borrow().held.as_deref().map(HoldMark::of);
+    let mut sharing = sources.hold_sharing.clone();
+    let known = sharing.wait_for(|sharing| sharing.is_about(mark.as_ref()));
+    // Where it isn't known by then the answer says what was known before.
+    let _ = timeout(SHARING_WAIT, known).await;
 }
 
 fn scope_of(asked: &HoldQuestion) -> HoldScope {

@@ -418,7 +418,7 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
     let mut answer = context.mesh.to_json();
     let hold = Arc::clone(&sources.hold.borrow());
-    answer["held"] = hold::in_short(&hold);
+    answer["held"] = hold::in_short(&sources, &hold);
     answer["holdLost"] = json!(hold.lost);
     answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
     let problems = sources.mesh_problems.borrow().clone();
@@ -504,7 +504,7 @@ async fn push(State(sources): SourcesState) -> AdminResult {
         StatusCode::OK,
         &json!({
             "version": figures.version,
-            "held": hold::in_short(&sources.hold.borrow()),
+            "held": hold::in_short(&sources, &sources.hold.borrow()),
             "published": figures.published.map(rfc3339),
             "ageSeconds": age.map(|age| age.as_secs_f64()),
             "events": figures.events,

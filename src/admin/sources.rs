@@ -15,7 +15,7 @@ use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
 use crate::explain::{ConfigReports, ConfigTrials};
 use crate::history::History;
-use crate::hold::{HoldRequests, HoldState, KeptConfigurations};
+use crate::hold::{HoldRequests, HoldSharing, HoldState, KeptConfigurations};
 use crate::mesh::watch::SourceProblem;
 use crate::metrics::{Metrics, WithheldCounts};
 use crate::model::Proxy;
@@ -72,6 +72,8 @@ pub struct Sources {
     pub kept: Arc<KeptConfigurations>,
     /// What is held.
     pub hold: watch::Receiver<Arc<HoldState>>,
+    /// Whether the other replicas hold the same.
+    pub hold_sharing: watch::Receiver<HoldSharing>,
     /// What is let out to a share of proxies.
     pub rollout: watch::Receiver<Arc<RolloutState>>,
     /// Who is served that.

@@ -318,6 +318,13 @@ fn held(hold: &Value) -> Option<Value> {
         let fact = format!("what objects say is in force: {fact}");
         return Some(problem("mesh", &codes::HOLD_LOST, "configuration".into(), fact));
     }
+    if let Some(fact) = hold::not_shared(hold) {
+        let (code, object) = (&codes::HOLD_NOT_SHARED, "configuration".to_owned());
+        return Some(match hold["held"].is_null() {
+            true => note("mesh", code, object, &fact),
+            false => problem("mesh", code, object, fact),
+        });
+    }
     let fact = hold::line(hold, &OutputStyle::of_stdout())?;
     if hold["held"]["byRollout"] == true {
         let fact = fact.trim_end().to_owned();

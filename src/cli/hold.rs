@@ -114,8 +114,13 @@ fn done(state: &Value, show: &Show) -> CommandResult {
     output::print(&match show.output {
         Format::Json => format!("{state:#}\n"),
         Format::Yaml => output::yaml(state),
-        _ => line(state, &OutputStyle::of_stdout())
-            .unwrap_or_else(|| "Nothing is held: what objects say counts.\n".to_owned()),
+        _ => line(state, &OutputStyle::of_stdout()).unwrap_or_else(|| {
+            let others = match not_shared(state) {
+                Some(fact) => format!(" Other replicas may hold it still: {fact}"),
+                None => String::new(),
+            };
+            format!("Nothing is held: what objects say counts.{others}\n")
+        }),
     })?;
     Ok(Exit::Fine)
 }
@@ -142,6 +147,11 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
         true => "",
         false => " A restart forgets it: there is no state directory.",
     };
+    let others = match (not_shared(held), held["replicas"]["state"] == "all") {
+        (Some(fact), _) => format!(" Other replicas may not hold it: {fact}"),
+        (None, true) => " All replicas hold it.".to_owned(),
+        (None, false) => String::new(),
+    };
     let id = digits(&held["configuration"]);
     let since = age(&held["since"], look);
     let waiting = match held["waiting"].as_u64().unwrap_or_default() {
@@ -150,8 +160,14 @@ pub(super) fn line(state: &Value, look: &OutputStyle) -> Option<String> {
         more => format!("{more} changes wait"),
     };
     Some(format!(
-        "Configuration {id} has been held for {since}{by}{reason}; {waiting}. {access}{restart}\n"
+        "Configuration {id} has been held for {since}{by}{reason}; {waiting}. {access}{restart}{others}\n"
     ))
+}
+
+/// Why other replicas may hold something else.
+pub(super) fn not_shared(of: &Value) -> Option<String> {
+    let is = of["replicas"]["state"] == "thisOne";
+    is.then(|| text(&of["replicas"]["fact"]))
 }
 
 /// The first digits of a configuration's name.
@@ -235,6 +251,15 @@ mod tests {
         assert!(told.ends_with(end), "{told}");
         state["held"]["durable"] = json!(false);
         assert!(line(&state, &LOOK).expect("a line").contains("A restart forgets it"));
+        for (replicas, told) in [
+            (json!({ "state": "all" }), "All replicas hold it.\n"),
+            (json!({ "state": "thisOne", "fact": "403" }), "Other replicas may not hold it: 403\n"),
+            (json!({ "state": "alone" }), "there is no state directory.\n"),
+        ] {
+            state["held"]["replicas"] = replicas;
+            let line = line(&state, &LOOK).expect("a line");
+            assert!(line.ends_with(told), "{line}");
+        }
     }
 
     #[test]

@@ -154,4 +154,13 @@ With `rollout` in the policy file, `settled.json` of the state directory has wha
 outlast a restart. It is there and can't be read whole: all are given what objects say. What was being let out
 to a share before the start, if anything was, has come to all by that. It is said until the next change is let
 out.";
+
+    /// Replicas hold different configurations.
+    HOLD_NOT_SHARED = "STR1093", "the other replicas can't be told what is held",
+        "Let the control plane get, create, update and patch that Secret; until then tell each replica the same.", "\
+Replicas tell each other what is held through the Secrets `strait-hold` and `strait-hold-0` to
+`strait-hold-15` in the system namespace of the config cluster. They can't be read or written, or say what
+this replica can't hold: until that is mended, proxies are given what the replica holds that they are
+connected to.
+The chart's role has the rights; it is tried again every five seconds.";
 }

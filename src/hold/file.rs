@@ -15,7 +15,7 @@ use crate::model::{Collection, ConfigurationSnapshot, Counted};
 /// What the file calls its form.
 const FORM: &str = "strait hold 1";
 /// The most bytes of it: 100,000 objects of 2 kB.
-const BYTES_MAX: u64 = 256 << 20;
+pub(super) const BYTES_MAX: u64 = 256 << 20;
 
 /// The file `hold.json` of the state directory, or one of its form.
 #[derive(Debug, Clone)]
@@ -70,33 +70,8 @@ impl HoldFile {
     /// # Errors
     /// What the system says; what was there is still there.
     pub fn write(&self, hold: &ConfigurationHold) -> std::io::Result<()> {
-        let configuration = &hold.configuration;
-        let counted = |objects: &Collection| -> Vec<Arc<Value>> {
-            objects
-                .values()
-                .map(|object| Arc::new(Counted(&object.to_value()).to_value()))
-                .collect()
-        };
-        let since = hold.since.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let written = WrittenHold {
-            form: FORM.to_owned(),
-            id: configuration.id().to_string(),
-            since: u64::try_from(since).unwrap_or(u64::MAX),
-            by: hold.by.clone(),
-            reason: hold.reason.clone(),
-            with_access: hold.scope.is_with_access(),
-            mesh: configuration.mesh.clone(),
-            networks: configuration.networks.clone(),
-            traffic: counted(&configuration.traffic),
-            access: counted(&configuration.access),
-        };
-        let text = serde_json::to_vec(&written)?;
-        if text.len() as u64 > BYTES_MAX {
-            let fact = format!("it has {} bytes, more than {BYTES_MAX}", text.len());
-            return Err(std::io::Error::new(ErrorKind::FileTooLarge, fact));
-        }
         // What operators wrote is nobody else's.
-        durable::replace(&self.0, &text, durable::SECRET)
+        durable::replace(&self.0, &encode(hold)?, durable::SECRET)
     }
 
     /// Takes it away: nothing is held any more.
@@ -124,7 +99,40 @@ impl HoldFile {
     }
 }
 
-fn parse(bytes: &[u8]) -> Result<ConfigurationHold, String> {
+/// The whole of a hold, as [`parse`] reads it.
+///
+/// # Errors
+/// It is larger than [`BYTES_MAX`].
+pub(super) fn encode(hold: &ConfigurationHold) -> std::io::Result<Vec<u8>> {
+    let configuration = &hold.configuration;
+    let counted = |objects: &Collection| -> Vec<Arc<Value>> {
+        objects.values().map(|object| Arc::new(Counted(&object.to_value()).to_value())).collect()
+    };
+    let written = WrittenHold {
+        form: FORM.to_owned(),
+        id: configuration.id().to_string(),
+        since: hold.since_ms(),
+        by: hold.by.clone(),
+        reason: hold.reason.clone(),
+        with_access: hold.scope.is_with_access(),
+        mesh: configuration.mesh.clone(),
+        networks: configuration.networks.clone(),
+        traffic: counted(&configuration.traffic),
+        access: counted(&configuration.access),
+    };
+    let text = serde_json::to_vec(&written)?;
+    if text.len() as u64 > BYTES_MAX {
+        let fact = format!("it has {} bytes, more than {BYTES_MAX}", text.len());
+        return Err(std::io::Error::new(ErrorKind::FileTooLarge, fact));
+    }
+    Ok(text)
+}
+
+/// The hold that was [encoded](encode), whole or not at all: its content proves its name.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn parse(bytes: &[u8]) -> Result<ConfigurationHold, String> {
     let written: WrittenHold = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     if written.form != FORM {
         return Err(format!("its form is {:?}, and {FORM:?} is known", written.form));

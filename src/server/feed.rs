@@ -2,6 +2,7 @@
 //! is complete and the process ready.
 
 mod let_out;
+mod restored;
 mod rolling;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,18 +12,19 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use self::let_out::FeedRollout;
 pub(super) use self::let_out::RolloutOutputs;
 use super::in_force::{ConfigurationInForce, ReadingRules};
+use super::shared_hold::SharedHoldStore;
 use super::source::{MeshSource, ObjectStores};
 use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, WantedKeys};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
 use crate::explain::ConfigReports;
-use crate::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState, RestoredHold};
+use crate::hold::{HoldChange, HoldFile, HoldRefusal, HoldRequest, HoldState};
 use crate::identity::NamedRoots;
 use crate::lkg::StandIns;
 use crate::mesh;
@@ -65,6 +67,8 @@ pub(super) struct Configuration {
     pub(super) rules: ReadingRules,
     /// Where what is held outlasts a restart, where there is a state directory.
     pub(super) hold_file: Option<HoldFile>,
+    /// Where other replicas say what is held, where there may be some.
+    pub(super) shared_hold: Option<SharedHoldStore>,
     /// The same for what counts for all while something is let out to a share.
     pub(super) rollout_files: Option<RolloutFiles>,
     /// What keeps it from being read.
@@ -125,7 +129,12 @@ pub(super) async fn run(
     };
     let (live, remembered) = (settings.borrow().clone(), configuration.stores.remembered());
     let mut in_force = ConfigurationInForce::new(configuration.rules, live, &remembered);
-    let (mut outbox, lost) = restore(&configuration.hold_file, &mut in_force).await;
+    let shared = match &configuration.shared_hold {
+        Some(store) => store.at_start().await,
+        None => None,
+    };
+    let (mut outbox, lost) =
+        restored::restore(&configuration.hold_file, shared, &mut in_force).await;
     let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
     if in_force.hold().is_none() && lost.is_none() {
         let plan = from.policy.borrow().rollout().cloned();
@@ -152,35 +161,6 @@ pub(super) async fn run(
         watchdog: tasks.watchdog("feed"),
     };
     feed.run().await;
-}
-
-/// Holds what was held before the start: what others have to hear of that, and why it can't be held where it can't.
-async fn restore(
-    file: &Option<HoldFile>,
-    in_force: &mut ConfigurationInForce,
-) -> (Vec<MeshEvent>, Option<Arc<str>>) {
-    let Some(file) = file.clone() else { return (Vec::new(), None) };
-    let path = file.path().display().to_string();
-    let read = tokio::task::spawn_blocking(move || file.read()).await;
-    let fact = match read {
-        Ok(RestoredHold::Nothing) => return (Vec::new(), None),
-        Ok(RestoredHold::Held(hold)) => {
-            let (id, by, reason) = (hold.configuration.id(), &hold.by, &hold.reason);
-            match in_force.change(&HoldChange::Hold(Arc::clone(&hold))) {
-                Ok(events) => {
-                    let code = &codes::HELD;
-                    warn!(%id, by, reason, %code, next = code.next, "the configuration is held as before the start");
-                    return (events, None);
-                }
-                Err(refusal) => refusal.to_string(),
-            }
-        }
-        Ok(RestoredHold::Lost(fact)) => fact,
-        Err(error) => error.to_string(),
-    };
-    let code = &codes::HOLD_LOST;
-    error!(path, fact, %code, next = code.next, "what was held before the start can't be told: what objects say is in force");
-    (Vec::new(), Some(format!("{path}: {fact}").into()))
 }
 
 /// A feed whose configuration has been read.

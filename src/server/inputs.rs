@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -15,6 +15,7 @@ use super::core::{Core, EVENTS};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
 use super::judged_routes::JudgedRoutes;
+use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
 use crate::admin::Readiness;
@@ -26,7 +27,7 @@ use crate::clusters::writer::WriterLease;
 use crate::clusters::{events, reconciler, renewal, route_statuses};
 use crate::config::ServeArgs;
 use crate::explain::ConfigReports;
-use crate::hold::{HoldFile, HoldRequests, HoldState};
+use crate::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
 use crate::identity::{NamedRoots, ServerIdentity};
 use crate::jwks;
 use crate::lkg;
@@ -59,6 +60,8 @@ pub(super) struct ServerInputs {
     pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
     /// What is held.
     pub(super) hold: watch::Receiver<Arc<HoldState>>,
+    /// Whether the other replicas hold the same.
+    pub(super) hold_sharing: watch::Receiver<HoldSharing>,
     /// What is let out to a share of proxies.
     pub(super) rollout: watch::Receiver<Arc<RolloutState>>,
     /// Where it is asked that something be held.
@@ -173,6 +176,11 @@ impl ServerInputs {
             readiness: readiness_seen.clone(),
         };
         write_route_statuses(source, role, judged, tasks);
+        let shared_hold = source.config_cluster().map(|config_cluster| SharedHoldStore {
+            access: config_cluster.access,
+            namespace: args.namespace.clone(),
+        });
+        let hold_sharing = share_holds(shared_hold.clone(), &hold_seen, &holds, tasks);
         let inputs = Self {
             statuses: clusters.statuses.clone(),
             mesh_problems: mesh.problems(),
@@ -182,6 +190,7 @@ impl ServerInputs {
             faulty: faulty_seen,
             reports: reports_seen,
             hold: hold_seen,
+            hold_sharing,
             rollout: rollout_seen,
             holds,
             readiness: readiness_seen,
@@ -207,6 +216,7 @@ impl ServerInputs {
             mesh,
             stores,
             hold_file,
+            shared_hold,
             rollout_files,
             unread: config_cluster.unread,
         };
@@ -243,6 +253,23 @@ impl ServerInputs {
         tasks.spawn("feed", feed::run(configuration, from, to, rollout, tasks.clone()));
         inputs
     }
+}
+
+/// Has replicas hold the same, where there may be others: whether they do.
+fn share_holds(
+    store: Option<SharedHoldStore>,
+    hold: &watch::Receiver<Arc<HoldState>>,
+    holds: &HoldRequests,
+    tasks: &Supervisor,
+) -> watch::Receiver<HoldSharing> {
+    let Some(store) = store else { return watch::channel(HoldSharing::Alone).1 };
+    let (told, seen) = watch::channel(HoldSharing::Shared(None));
+    let (hold, holds) = (hold.clone(), holds.clone());
+    tasks.spawn_restarting("holds of replicas", Duration::from_secs(1), move || {
+        let (store, hold, holds) = (store.clone(), hold.clone(), holds.clone());
+        HoldFollower { store, hold, holds, told: told.clone(), now: SystemTime::now }.run()
+    });
+    seen
 }
 
 /// The keys of tokens that policies name, fetched.

@@ -171,6 +171,7 @@ impl ServerOutputs {
             injections,
             validations,
             hold: inputs.hold.clone(),
+            hold_sharing: inputs.hold_sharing.clone(),
             rollout: inputs.rollout.clone(),
             heads: Arc::clone(&core.heads),
         };
@@ -189,6 +190,7 @@ impl ServerOutputs {
             history,
             kept: core.kept,
             hold: inputs.hold,
+            hold_sharing: inputs.hold_sharing,
             rollout: inputs.rollout,
             heads: core.heads,
             holds: inputs.holds,

@@ -5,15 +5,16 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use strait::xds::client::{ClientContents, Options as ClientOptions, XdsClient};
 use strait::xds::resource::ResourceType;
 use strait::xds::session::ProtocolForm;
 use strait_sim::objects::namespace;
+use strait_sim::{Family, Fault};
 
 use super::cli::envoy;
 use super::mesh::{
-    Admin, Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, from_nothing, holds,
+    Admin, Member, Proxy, SOON, SYSTEM, Server, Setup, endpoints_until, from_nothing, holds, text,
     wait_until,
 };
 
@@ -28,13 +29,18 @@ struct Replicas {
 
 impl Replicas {
     async fn start() -> Self {
+        Self::start_with(Setup::new()).await
+    }
+
+    async fn start_with(setup: Setup) -> Self {
         let hub = Member::start("hub", "n1", "198.18.0.1").await;
+        hub.api.enable(Family::Istio);
         let west = Member::start("west", "n2", "198.18.0.2").await;
         hub.serve("web", &["10.0.0.1", "10.0.0.2"]);
         west.serve("web", &["10.0.0.1"]);
         west.serve("cart", &["10.0.0.3"]);
         hub.apply(west.secret());
-        let setup = Setup::new().with(&["--cluster-id", "hub"]);
+        let setup = setup.with(&["--cluster-id", "hub"]);
         let start = async |state: &str| {
             let mut arguments = setup.arguments_with(&hub.api);
             let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
@@ -148,6 +154,153 @@ async fn one_writes_each_object_once_and_hands_over_when_it_ends() {
         assert!(writes.iter().all(|one| one.verb == "create"), "{paths:?}");
     }
     second.shut_down().await;
+}
+
+/// A VirtualService of the config cluster.
+fn route(timeout: &str) -> Value {
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "namespace": "shop", "name": "web" },
+        "spec": { "hosts": ["web"], "http": [{ "timeout": timeout, "route": [{ "destination": { "host": "web" } }] }] },
+    })
+}
+
+/// What a control plane holds, once that is so.
+async fn held_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
+    wait_until(SOON, async || {
+        let state = server.admin.json("/debug/hold").await;
+        holds(test(&state), &state).map(|()| state)
+    })
+    .await
+}
+
+async fn history(server: &Server, words: &[&str]) -> String {
+    let output = server.strait(&[&["history"][..], words, &["--yes"]].concat()).await;
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {}", text(&output));
+    text(&output)
+}
+
+#[tokio::test]
+async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
+    let Replicas { setup, hub, west, first, second } = Replicas::start().await;
+    hub.apply(namespace("shop"));
+    hub.apply(route("1s"));
+    let is_in_force = |one: &Value| one["inForce"] == true && one["objects"] == 1;
+    for server in [&first, &second] {
+        let known = |state: &Value| {
+            let kept = state["configurations"].as_array();
+            kept.is_some_and(|kept| kept.iter().any(is_in_force))
+        };
+        held_until(server, known).await;
+    }
+    // One is told to hold, a bad change comes, and waits in both.
+    let told = history(&first, &["pin", "--by", "alice", "--reason", "5xx since noon"]).await;
+    assert!(told.contains("All replicas hold it."), "{told}");
+    hub.apply(route("9s"));
+    let mut seen = Vec::new();
+    for server in [&first, &second] {
+        let state = held_until(server, |state| state["waiting"]["count"] == 1).await;
+        let [id, since, by] =
+            ["configuration", "since", "by"].map(|key| state["held"][key].clone());
+        seen.push((id, since, by));
+    }
+    assert_eq!(seen[0], seen[1], "the same, and not one of its own");
+    // One without a disk, and one that was away, hold it from the first answer on.
+    second.shut_down().await;
+    let start = async |state: &str| {
+        let mut arguments = setup.arguments_with(&hub.api);
+        let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+        arguments[at + 1] = setup.path(state).display().to_string();
+        let server = setup.start_as(arguments).await;
+        server.ready().await;
+        server
+    };
+    let [second, third] = [start("state-2").await, start("state-3").await];
+    for server in [&second, &third] {
+        let state = server.admin.json("/debug/hold").await;
+        assert_eq!(state["held"]["configuration"], seen[0].0, "{state}");
+    }
+    // Any of them may release it; who is away meanwhile hears of it when it comes back.
+    second.shut_down().await;
+    let told = history(&third, &["release"]).await;
+    assert!(told.contains("What objects say now would count again"), "{told}");
+    held_until(&first, |state| state["held"].is_null()).await;
+    let second = start("state-2").await;
+    held_until(&second, |state| state["held"].is_null()).await;
+
+    // A Secret that somebody deletes, or breaks, releases nothing; what can't be told is said.
+    history(&first, &["pin", "--by", "bob"]).await;
+    held_until(&third, |state| state["held"]["by"] == "bob").await;
+    hub.api.store().delete("Secret", SYSTEM, "strait-hold").expect("it is there");
+    wait_until(SOON, async || {
+        let there = hub.api.store().get("Secret", SYSTEM, "strait-hold");
+        holds(there.is_some(), "it is not written again")
+    })
+    .await;
+    for server in [&first, &second, &third] {
+        held_until(server, |state| state["held"]["by"] == "bob").await;
+    }
+    for server in [first, second, third] {
+        server.shut_down().await;
+    }
+    drop(west);
+}
+
+#[tokio::test]
+async fn a_roll_out_that_one_stops_all_stop() {
+    let setup = Setup::new();
+    let policy = setup.path("policy.yaml");
+    let rollout =
+        "apiVersion: strait.dev/v1\nkind: Policy\nrollout: { steps: [5%, 100%], every: 1h }\n";
+    std::fs::write(&policy, rollout).expect("written");
+    let setup = setup.with(&["--policy", &policy.display().to_string()]);
+    let Replicas { setup: _setup, hub, west: _west, first, second } =
+        Replicas::start_with(setup).await;
+    hub.apply(namespace("shop"));
+    hub.apply(route("1s"));
+    let runs = async |server: &Server, is: bool| {
+        wait_until(SOON, async || {
+            let state = server.admin.json("/debug/rollout").await;
+            holds(state["running"].is_object() == is, &state)
+        })
+        .await;
+    };
+    for server in [&first, &second] {
+        runs(server, true).await;
+    }
+    history(&first, &["rollout", "--abort", "--reason", "too slow"]).await;
+    for server in [&first, &second] {
+        runs(server, false).await;
+        let state = held_until(server, |state| state["waiting"]["count"] == 1).await;
+        assert!(
+            state["held"]["reason"].as_str().is_some_and(|why| why.contains("too slow")),
+            "{state}"
+        );
+    }
+    for server in [first, second] {
+        server.shut_down().await;
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_tell_the_others_holds_alone_and_says_so() {
+    let Replicas { setup: _setup, hub, west: _west, first, second } = Replicas::start().await;
+    hub.api.fault(Fault::ReadOnly);
+    let told = history(&first, &["pin"]).await;
+    assert!(
+        told.contains("Other replicas may not hold it: Secret strait-system/strait-hold"),
+        "{told}"
+    );
+    let checked = first.strait(&["check", "mesh"]).await;
+    assert_eq!(checked.status.code(), Some(2), "{}", text(&checked));
+    assert!(text(&checked).contains("STR1093"), "{}", text(&checked));
+    assert!(second.admin.json("/debug/hold").await["held"].is_null());
+    hub.api.heal();
+    held_until(&second, |state| !state["held"].is_null()).await;
+    held_until(&first, |state| state["replicas"]["state"] == "all").await;
+    for server in [first, second] {
+        server.shut_down().await;
+    }
 }
 
 /// An Envoy that ends with the test.

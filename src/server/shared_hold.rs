@@ -1,0 +1,436 @@
+//! Has all replicas hold what one of them is told to: Secrets of the config cluster say what.
+//!
+//! Whoever is told to hold something, or to release it, writes that; the others read it and do the same. Of two that were told
+//! otherwise the later counts. Who may not write, or hears nothing of the config cluster, holds by itself and says so. (docs/decisions/0048-held-configuration.md)
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::json;
+use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::apiserver::{Access, ApiClient, ApiError, Patch, null_as_default};
+use crate::codes;
+use crate::hold::{
+    ConfigurationHold, HoldChange, HoldMark, HoldRequest, HoldRequests, HoldSharing, HoldState,
+    PARTS_MAX, SharedHold, milliseconds, pack, unpack,
+};
+
+/// The Secret that says what is held; its parts are in `strait-hold-0` and so on.
+const NAME: &str = "strait-hold";
+/// The one key of each.
+const KEY: &str = "hold";
+/// Who writes them.
+const MANAGER: &str = "strait";
+/// How often it is looked at.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// How long nobody is asked again who could not be told, or read.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long a start waits for what the config cluster says.
+const START_WAIT: Duration = Duration::from_secs(3);
+
+/// The Secrets.
+#[derive(Debug, Clone)]
+pub(super) struct SharedHoldStore {
+    pub(super) access: watch::Receiver<Access>,
+    /// The system namespace.
+    pub(super) namespace: String,
+}
+
+/// What the Secret says, and which version of it.
+#[derive(Debug)]
+struct StoredHold {
+    /// Or what is wrong with it.
+    shared: Result<SharedHold, String>,
+    version: String,
+}
+
+/// What all replicas are to hold, with its content.
+#[derive(Debug, Clone)]
+pub(super) struct FoundHold {
+    /// See [`SharedHold::changed`].
+    pub(super) changed: u64,
+    pub(super) held: Option<Arc<ConfigurationHold>>,
+}
+
+#[derive(Deserialize)]
+struct HoldSecret {
+    #[serde(default, deserialize_with = "null_as_default")]
+    data: BTreeMap<String, String>,
+    metadata: HoldSecretMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct HoldSecretMetadata {
+    resource_version: String,
+}
+
+impl HoldSecret {
+    fn content(&self) -> Result<Vec<u8>, String> {
+        let text = self.data.get(KEY).ok_or_else(|| format!("it has no key {KEY}"))?;
+        BASE64.decode(text).map_err(|error| error.to_string())
+    }
+}
+
+impl SharedHoldStore {
+    fn client(&self) -> Result<ApiClient, String> {
+        ApiClient::new(&self.access.borrow()).map_err(|error| error.to_string())
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("/api/v1/namespaces/{}/secrets/{name}", self.namespace)
+    }
+
+    fn object(&self, name: &str, content: &[u8]) -> serde_json::Value {
+        json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": name, "namespace": self.namespace, "labels": { "app.kubernetes.io/managed-by": MANAGER } },
+            "data": { KEY: BASE64.encode(content) },
+        })
+    }
+
+    async fn secret(&self, name: &str) -> Result<Option<HoldSecret>, String> {
+        match self.client()?.get::<HoldSecret>(&self.path(name)).await {
+            Ok(secret) => Ok(Some(secret)),
+            Err(ApiError::NotFound(_)) => Ok(None),
+            Err(error) => Err(self.fault(name, &error)),
+        }
+    }
+
+    fn fault(&self, name: &str, fact: &impl std::fmt::Display) -> String {
+        format!("Secret {}/{name} of the config cluster: {fact}", self.namespace)
+    }
+
+    async fn stored(&self) -> Result<Option<StoredHold>, String> {
+        let secret = self.secret(NAME).await?;
+        Ok(secret.map(|secret| StoredHold {
+            shared: secret.content().and_then(|text| SharedHold::of_text(&text)),
+            version: secret.metadata.resource_version,
+        }))
+    }
+
+    /// The hold that is said to be held.
+    async fn content(&self, mark: &HoldMark, parts: usize) -> Result<ConfigurationHold, String> {
+        let mut contents = Vec::new();
+        for part in 0..parts.min(PARTS_MAX) {
+            let name = format!("{NAME}-{part}");
+            let secret = self.secret(&name).await?;
+            let secret = secret.ok_or_else(|| self.fault(&name, &"there is none"))?;
+            contents.push(secret.content().map_err(|fact| self.fault(&name, &fact))?);
+        }
+        let unpacked = {
+            let mark = mark.clone();
+            tokio::task::spawn_blocking(move || unpack(&mark, &contents)).await
+        };
+        let unpacked = unpacked.map_err(|error| error.to_string())?;
+        unpacked.map_err(|fact| self.fault(&format!("{NAME}-0"), &fact))
+    }
+
+    /// Says it to all, in the place of what was read.
+    async fn write(
+        &self,
+        changed: u64,
+        hold: Option<&Arc<ConfigurationHold>>,
+        read: Option<&StoredHold>,
+    ) -> Result<SharedHold, String> {
+        let Some(hold) = hold else {
+            let shared = SharedHold { changed, held: None };
+            self.write_head(&shared, read).await?;
+            return Ok(shared);
+        };
+        let packing = Arc::clone(hold);
+        let packed = tokio::task::spawn_blocking(move || (HoldMark::of(&packing), pack(&packing)));
+        let (mark, parts) = packed.await.map_err(|error| error.to_string())?;
+        let parts = parts.map_err(|error| error.to_string())?;
+        self.write_parts(&parts).await?;
+        let shared = SharedHold { changed, held: Some((mark.clone(), parts.len())) };
+        self.write_head(&shared, read).await?;
+        // Another replica may have written its parts at the same time, and lost.
+        if self.content(&mark, parts.len()).await.is_err() {
+            self.write_parts(&parts).await?;
+        }
+        Ok(shared)
+    }
+
+    async fn write_parts(&self, parts: &[Vec<u8>]) -> Result<(), String> {
+        let client = self.client()?;
+        for (number, part) in parts.iter().enumerate() {
+            let name = format!("{NAME}-{number}");
+            let (path, object) = (self.path(&name), self.object(&name, part));
+            let written = client.patch::<IgnoredAny>(&path, Patch::Apply(MANAGER), &object).await;
+            written.map_err(|error| self.fault(&name, &error))?;
+        }
+        Ok(())
+    }
+
+    async fn write_head(
+        &self,
+        shared: &SharedHold,
+        read: Option<&StoredHold>,
+    ) -> Result<(), String> {
+        let mut object = self.object(NAME, shared.to_text().as_bytes());
+        let client = self.client()?;
+        let written = match read {
+            None => {
+                let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
+                client.create::<IgnoredAny>(&path, &object).await
+            }
+            Some(read) => {
+                object["metadata"]["resourceVersion"] = json!(read.version);
+                client.replace::<IgnoredAny>(&self.path(NAME), &object).await
+            }
+        };
+        written.map(drop).map_err(|error| self.fault(NAME, &error))
+    }
+
+    /// What all are to hold, as far as that can be known at once; none where nobody ever held anything.
+    pub(super) async fn at_start(&self) -> Option<FoundHold> {
+        let read = async {
+            let Some(stored) = self.stored().await? else { return Ok(None) };
+            let shared = stored.shared?;
+            let held = match &shared.held {
+                None => None,
+                Some((mark, parts)) => Some(Arc::new(self.content(mark, *parts).await?)),
+            };
+            Ok::<_, String>(Some(FoundHold { changed: shared.changed, held }))
+        };
+        let read = timeout(START_WAIT, read).await;
+        match read.unwrap_or_else(|_| Err(format!("no answer within {START_WAIT:?}"))) {
+            Ok(found) => found,
+            Err(fact) => {
+                warn!(fact, "what other replicas hold can't be known yet");
+                None
+            }
+        }
+    }
+}
+
+/// What is to be done about two that may differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// Nothing: they agree.
+    Agree,
+    /// The others are told.
+    Tell,
+    /// What the others hold is held, or released.
+    Follow,
+}
+
+/// What this replica and the config cluster said when they last said the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Agreement {
+    mark: Option<HoldMark>,
+    changed: Option<u64>,
+}
+
+/// `own` is what this replica holds since the time of `own_at`, `stored` what the config cluster says.
+fn step(
+    (own, own_at): (Option<&HoldMark>, u64),
+    stored: Option<&SharedHold>,
+    agreed: Option<&Agreement>,
+) -> Step {
+    let Some(stored) = stored else {
+        // Somebody has deleted what was there, or nobody ever held anything. Only a release releases.
+        return if own.is_some() { Step::Tell } else { Step::Agree };
+    };
+    if stored.mark() == own {
+        return Step::Agree;
+    }
+    let is_own_new = agreed.is_none_or(|agreed| agreed.mark.as_ref() != own);
+    let is_stored_new = agreed.is_none_or(|agreed| agreed.changed != Some(stored.changed));
+    match (is_own_new, is_stored_new) {
+        (true, false) => Step::Tell,
+        (false, true) => Step::Follow,
+        _ if own_at > stored.changed => Step::Tell,
+        _ => Step::Follow,
+    }
+}
+
+/// What keeps this replica and the others together.
+pub(super) struct HoldFollower {
+    pub(super) store: SharedHoldStore,
+    /// What this one holds.
+    pub(super) hold: watch::Receiver<Arc<HoldState>>,
+    /// Where it is asked to hold something.
+    pub(super) holds: HoldRequests,
+    /// Whether the others hold the same.
+    pub(super) told: watch::Sender<HoldSharing>,
+    pub(super) now: fn() -> SystemTime,
+}
+
+/// What this replica holds, and since when.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+struct OwnHold {
+    hold: Option<Arc<ConfigurationHold>>,
+    mark: Option<HoldMark>,
+    /// For a release, when it was noticed.
+    at: u64,
+}
+
+impl HoldFollower {
+    /// Until the process ends.
+    pub(super) async fn run(mut self) {
+        let (mut own, mut agreed) = (OwnHold::default(), None);
+        // An error says that the process ends, here and below.
+        if self.hold.wait_for(|state| state.live.is_some()).await.is_err() {
+            return;
+        }
+        loop {
+            self.take_note(&mut own);
+            let wait = match self.turn(&mut own, &mut agreed).await {
+                Ok(()) => {
+                    self.tell(HoldSharing::Shared(own.mark.clone()));
+                    INTERVAL
+                }
+                Err(fact) => {
+                    self.tell(HoldSharing::Failing(own.mark.clone(), fact.into()));
+                    RETRY
+                }
+            };
+            let last = own.hold.clone();
+            tokio::select! {
+                changed = self.hold.wait_for(|state| state.held != last) => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Sees what this replica holds now.
+    fn take_note(&mut self, own: &mut OwnHold) {
+        let hold = self.hold.borrow_and_update().held.clone();
+        if hold == own.hold {
+            return;
+        }
+        let mark = hold.as_deref().map(HoldMark::of);
+        let at = mark.as_ref().map_or_else(|| milliseconds((self.now)()), |mark| mark.since);
+        *own = OwnHold { hold, mark, at };
+    }
+
+    async fn turn(
+        &mut self,
+        own: &mut OwnHold,
+        agreed: &mut Option<Agreement>,
+    ) -> Result<(), String> {
+        let read = self.store.stored().await?;
+        let stored = match &read {
+            None => None,
+            // Whoever holds something else says it again; nobody guesses what it was.
+            Some(StoredHold { shared: Err(fact), .. }) => {
+                let is_own_new = agreed.as_ref().is_some_and(|agreed| agreed.mark != own.mark);
+                if !is_own_new {
+                    return Err(self.store.fault(NAME, fact));
+                }
+                None
+            }
+            Some(StoredHold { shared: Ok(shared), .. }) => Some(shared.clone()),
+        };
+        let next = step((own.mark.as_ref(), own.at), stored.as_ref(), agreed.as_ref());
+        let shared = match (next, stored) {
+            (Step::Agree, stored) => stored,
+            (Step::Follow, Some(stored)) => {
+                self.follow(&stored).await?;
+                self.take_note(own);
+                Some(stored)
+            }
+            (Step::Tell | Step::Follow, stored) => {
+                let before = stored.map_or(0, |stored| stored.changed.saturating_add(1));
+                let changed = milliseconds((self.now)()).max(own.at).max(before);
+                let told = self.store.write(changed, own.hold.as_ref(), read.as_ref()).await?;
+                info!(held = own.mark.is_some(), "the other replicas are told what is held");
+                Some(told)
+            }
+        };
+        let changed = shared.map(|shared| shared.changed);
+        *agreed = Some(Agreement { mark: own.mark.clone(), changed });
+        Ok(())
+    }
+
+    /// Holds what others hold, or releases it.
+    async fn follow(&self, shared: &SharedHold) -> Result<(), String> {
+        let change = match &shared.held {
+            None => HoldChange::Release,
+            Some((mark, parts)) => {
+                HoldChange::Hold(Arc::new(self.store.content(mark, *parts).await?))
+            }
+        };
+        info!(held = shared.held.is_some(), "another replica was told what to hold");
+        let (answer, answered) = oneshot::channel();
+        let ends = "the process is about to end";
+        self.holds.send(HoldRequest { change, answer }).await.map_err(|_| ends.to_owned())?;
+        let done = answered.await.map_err(|_| ends.to_owned())?;
+        done.map_err(|refusal| refusal.to_string())
+    }
+
+    fn tell(&self, new: HoldSharing) {
+        self.told.send_if_modified(|held| {
+            let differs = *held != new;
+            if differs {
+                if let HoldSharing::Failing(_, fact) = &new {
+                    let code = &codes::HOLD_NOT_SHARED;
+                    warn!(%fact, %code, next = code.next, "replicas may hold different configurations");
+                }
+                *held = new;
+            }
+            differs
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(since: u64) -> HoldMark {
+        HoldMark { configuration: "abc".into(), since, with_access: false }
+    }
+
+    fn stored(changed: u64, since: Option<u64>) -> SharedHold {
+        SharedHold { changed, held: since.map(|since| (mark(since), 1)) }
+    }
+
+    #[test]
+    fn the_later_of_two_counts() {
+        use Step::{Agree, Follow, Tell};
+        let agreed = |since: Option<u64>, changed| Agreement { mark: since.map(mark), changed };
+        let (none, five, seven) = (None, Some(mark(5)), Some(mark(7)));
+        for (own, own_at, there, before, expected) in [
+            // Nobody has held anything.
+            (&none, 0, None, None, Agree),
+            // At a start: what both say, what only one says, what was released while this one was away.
+            (&five, 5, Some(stored(6, Some(5))), None, Agree),
+            (&five, 5, None, None, Tell),
+            (&none, 0, Some(stored(6, Some(5))), None, Follow),
+            (&five, 5, Some(stored(6, None)), None, Follow),
+            // Told here while the config cluster was away, before the process started again.
+            (&seven, 7, Some(stored(6, None)), None, Tell),
+            // Told here; told elsewhere.
+            (&five, 5, Some(stored(3, None)), Some(agreed(None, Some(3))), Tell),
+            (&none, 8, Some(stored(6, Some(5))), Some(agreed(Some(5), Some(6))), Tell),
+            (&five, 5, Some(stored(8, None)), Some(agreed(Some(5), Some(6))), Follow),
+            (&none, 0, Some(stored(8, Some(7))), Some(agreed(None, Some(6))), Follow),
+            // A clock that is behind is no reason not to be heard.
+            (&five, 5, Some(stored(900, None)), Some(agreed(None, Some(900))), Tell),
+            // Told both here and elsewhere: the later.
+            (&seven, 7, Some(stored(6, Some(5))), Some(agreed(None, Some(3))), Tell),
+            (&five, 5, Some(stored(8, Some(7))), Some(agreed(None, Some(3))), Follow),
+            // A Secret that somebody deleted releases nothing.
+            (&five, 5, None, Some(agreed(Some(5), Some(6))), Tell),
+            (&none, 8, None, Some(agreed(None, Some(8))), Agree),
+        ] {
+            let found = step((own.as_ref(), own_at), there.as_ref(), before.as_ref());
+            assert_eq!(found, expected, "{own:?} {there:?} {before:?}");
+        }
+    }
+}
