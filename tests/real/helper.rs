@@ -1,10 +1,11 @@
 //! The small programs that the rig runs inside namespaces, as `real helper NAME ...`: the echo server behind each
-//! sidecar, the client that counts who answers, a GET for Envoy's admin page, requests to an API server, and an ADS
-//! server that breaks its stream.
+//! sidecar, the client that counts who answers, a GET for Envoy's admin page, requests to an API server, an ADS
+//! server that breaks its stream, and a provider that sidecars ask about requests.
 //!
 //! Each prints one JSON value on stdout and fails with a reason on stderr.
 
 mod ads;
+mod authorizer;
 mod echo;
 mod kube;
 mod load;
@@ -23,6 +24,7 @@ pub(crate) const COMMAND: &str = "helper";
 pub(crate) use ads::{
     ADDRESS as ADS_ADDRESS, BROKEN as ADS_BROKEN, LISTED as ADS_LISTED, NAME as ADS_NAME,
 };
+pub(crate) use authorizer::{ANSWERED_BY, ASKED_BY, GRPC_PORT};
 pub(crate) use echo::{HTTP_PORT, TCP_PORT};
 pub(crate) use load::{Answers, Load};
 pub(crate) use tls::Caller;
@@ -37,6 +39,7 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         ["kube", kubeconfig] => kube::requests(kubeconfig),
         ["tls"] => tls::call(),
         ["ads"] => ads::serve(),
+        ["authorizer", name] => authorizer::serve(name),
         _ => Err(format!("no such helper: {arguments:?}")),
     };
     match outcome {

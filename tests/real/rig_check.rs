@@ -56,8 +56,12 @@ pub(crate) fn ask(netns: &Netns, load: &Load) -> Answers {
 /// The echo server in a namespace.
 pub(crate) fn echo(host: &Host, netns: &Netns, name: &str, cluster: &str) -> Process {
     let command = netns.helper_command(&["echo", name, cluster]);
-    let process = Process::spawn(command, &host.subfolder("echo"), &format!("{cluster}-{name}"));
-    crate::wait::until(LIVE, "the echo server listens", || {
+    listening(Process::spawn(command, &host.subfolder("echo"), &format!("{cluster}-{name}")))
+}
+
+/// A server of the rig's, once it listens.
+pub(crate) fn listening(process: Process) -> Process {
+    crate::wait::until(LIVE, "the server listens", || {
         process.stdout().contains("listening").then_some(()).ok_or_else(|| process.last_words())
     });
     process

@@ -353,7 +353,7 @@ pub(crate) fn echo_pods() -> Vec<String> {
     pods.collect()
 }
 
-fn spiffe(service_account: &str) -> String {
+pub(crate) fn spiffe(service_account: &str) -> String {
     format!("spiffe://{TRUST_DOMAIN}/ns/shop/sa/{service_account}")
 }
 

@@ -77,6 +77,22 @@ pub(crate) struct Proxy<'a> {
     pub(crate) protocol: &'a str,
 }
 
+impl<'a> Proxy<'a> {
+    /// The sidecar of a pod of an application, which has the application's account.
+    fn sidecar(cluster: &'a str, name: &'a str, app: &'a str, ip: &'a str) -> Self {
+        Self {
+            cluster,
+            kind: "sidecar",
+            namespace: "shop",
+            name,
+            service_account: app,
+            app,
+            ip,
+            protocol: "delta",
+        }
+    }
+}
+
 impl World {
     /// Brings all of it up, and returns when every Envoy is live.
     pub(crate) fn create(host: &Host) -> Self {
@@ -137,7 +153,7 @@ impl World {
                 ip: GATEWAY_POD_ADDRESS,
                 protocol: "delta",
             };
-            self.start_proxy(host, &proxy, gateway);
+            self.start_proxy(host, &host.envoy, &proxy, gateway);
             for (name, ip) in pods {
                 self.start_sidecar(host, cluster, name, "echo", ip, "delta");
                 self.start_echo(host, cluster, name);
@@ -150,29 +166,9 @@ impl World {
         self.start_sidecar(host, "a", "client", "client", "10.10.0.10", "delta");
         self.start_sidecar(host, "a", "client-sotw", "client", "10.10.0.11", "sotw");
         if let Some(program) = host.envoy_old.clone() {
-            self.start_old_client(host, &program);
+            let (name, ip) = OLD_CLIENT;
+            self.start_sidecar_of(host, &program, "a", name, "client", ip);
         }
-    }
-
-    /// A client of an older minor version.
-    fn start_old_client(&mut self, host: &Host, program: &Path) {
-        let (name, ip) = OLD_CLIENT;
-        let netns = self.topology.pod("a", name, ip);
-        let proxy = Proxy {
-            cluster: "a",
-            kind: "sidecar",
-            namespace: "shop",
-            name,
-            service_account: "client",
-            app: "client",
-            ip,
-            protocol: "delta",
-        };
-        let files = self.ca.workload("shop", "client");
-        let bootstrap = bootstrap(host, &proxy, &files, self.strait.xds());
-        let envoy = Envoy::start_program(host, program, &netns, "a-client-old", &bootstrap);
-        self.envoys.insert(format!("a/{name}"), envoy);
-        self.pods.insert(format!("a/{name}"), netns);
     }
 
     /// A pod that answers in the name of one service account with the certificate of another.
@@ -195,24 +191,31 @@ impl World {
         protocol: &str,
     ) {
         let netns = self.topology.pod(cluster, name, ip);
-        let proxy = Proxy {
-            cluster,
-            kind: "sidecar",
-            namespace: "shop",
-            name,
-            service_account: app,
-            app,
-            ip,
-            protocol,
-        };
-        self.start_proxy(host, &proxy, netns);
+        let proxy = Proxy { protocol, ..Proxy::sidecar(cluster, name, app, ip) };
+        self.start_proxy(host, &host.envoy, &proxy, netns);
     }
 
-    fn start_proxy(&mut self, host: &Host, proxy: &Proxy<'_>, netns: Rc<Netns>) {
+    /// [`Self::start_sidecar`] with an Envoy of that version.
+    pub(crate) fn start_sidecar_of(
+        &mut self,
+        host: &Host,
+        program: &Path,
+        cluster: &str,
+        name: &str,
+        app: &str,
+        ip: &str,
+    ) {
+        let netns = self.topology.pod(cluster, name, ip);
+        let proxy = Proxy::sidecar(cluster, name, app, ip);
+        self.start_proxy(host, program, &proxy, netns);
+    }
+
+    fn start_proxy(&mut self, host: &Host, program: &Path, proxy: &Proxy<'_>, netns: Rc<Netns>) {
         let files = self.ca.workload(proxy.namespace, proxy.service_account);
         let key = format!("{}/{}", proxy.cluster, proxy.name);
         let bootstrap = bootstrap(host, proxy, &files, self.strait.xds());
-        let envoy = Envoy::start(host, &netns, &key.replace('/', "-"), &bootstrap);
+        let name = key.replace('/', "-");
+        let envoy = Envoy::start_program(host, program, &netns, &name, &bootstrap);
         self.envoys.insert(key.clone(), envoy);
         self.pods.insert(key, netns);
     }
@@ -309,6 +312,8 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
             objects.push(istio_kind("networking.istio.io", "VirtualService", "virtualservices"));
             objects.push(istio_kind("networking.istio.io", "ServiceEntry", "serviceentries"));
             objects.push(istio_kind("networking.istio.io", "Gateway", "gateways"));
+            let policies = "authorizationpolicies";
+            objects.push(istio_kind("security.istio.io", "AuthorizationPolicy", policies));
             objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {
