@@ -196,6 +196,14 @@ pub struct ServeArgs {
     )]
     pub allow_direct_cross_network: bool,
 
+    /// Have a Gateway hold for routers of its own namespace alone, as PILOT_SCOPE_GATEWAY_TO_NAMESPACE does
+    #[arg(
+        long,
+        env = "STRAIT_SCOPE_GATEWAY_TO_NAMESPACE",
+        value_parser = FalseyValueParser::new()
+    )]
+    pub scope_gateway_to_namespace: bool,
+
     /// The most proxies connected at once
     #[arg(long, env = "STRAIT_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = parse_connections)]
     pub max_connections: usize,

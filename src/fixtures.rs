@@ -239,6 +239,7 @@ pub(crate) fn kind_settings() -> KindSettings {
     KindSettings {
         domain: "cluster.local".to_owned(),
         root_namespace: "istio-system".into(),
+        gateway_scope: Default::default(),
         destination_rules_export_to: Vec::new(),
         virtual_services_export_to: Vec::new(),
         ingress: Default::default(),

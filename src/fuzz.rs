@@ -55,13 +55,8 @@ pub fn mesh_config(bytes: &[u8]) -> bool {
     use crate::mesh::{Defaults, MeshConfig};
 
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
-    let defaults = Defaults {
-        domain: "cluster.local".into(),
-        trust_domain: "cluster.local".into(),
-        namespace: "strait-system".into(),
-    };
     let _ = crate::mesh::own_trust_domain(text);
-    let Ok(config) = MeshConfig::parse(text, &defaults) else { return false };
+    let Ok(config) = MeshConfig::parse(text, &Defaults::default()) else { return false };
     config.to_json().is_object()
 }
 

@@ -104,6 +104,7 @@ impl OfflineMesh {
             domain: DOMAIN.to_owned(),
             trust_domain: DOMAIN.to_owned(),
             namespace: system_namespace.to_owned(),
+            ..Defaults::default()
         };
         let named = |name: &str| {
             objects

@@ -76,6 +76,8 @@ pub struct MeshConfig {
     pub default_virtual_service_export_to: Vec<String>,
     /// `rootNamespace`: whose traffic and access objects hold for the mesh.
     pub root_namespace: String,
+    /// Which routers a Gateway may select; a flag says that.
+    pub gateway_scope: GatewayScope,
     /// `ingressControllerMode`, `ingressClass`, `ingressSelector`, `ingressService`: which Ingresses are followed, by whom.
     pub ingress: IngressSettings,
     /// `extensionProviders`: what policies can have asked, in the order of the text.
@@ -106,6 +108,18 @@ pub struct Defaults {
     pub trust_domain: String,
     /// `--namespace`.
     pub namespace: String,
+    /// `--scope-gateway-to-namespace`.
+    pub gateway_scope: GatewayScope,
+}
+
+/// Which routers a Gateway may select.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum GatewayScope {
+    /// Those of all namespaces.
+    #[default]
+    AnyNamespace,
+    /// Those of its own.
+    OwnNamespace,
 }
 
 /// What becomes of traffic to hosts that no registry knows.
@@ -191,6 +205,7 @@ impl Default for Defaults {
             domain: "cluster.local".to_owned(),
             trust_domain: "cluster.local".to_owned(),
             namespace: "strait-system".to_owned(),
+            gateway_scope: GatewayScope::default(),
         }
     }
 }
@@ -208,6 +223,7 @@ impl MeshConfig {
         Self {
             trust_domain: defaults.trust_domain.clone(),
             root_namespace: namespace.clone(),
+            gateway_scope: defaults.gateway_scope,
             trust_domain_aliases: Vec::new(),
             ca_certificates: Vec::new(),
             connect_timeout: Duration::from_secs(10),
@@ -261,6 +277,7 @@ impl MeshConfig {
                 .take_with("trustDomain", read_trust_domain)?
                 .flatten()
                 .unwrap_or(base.trust_domain),
+            gateway_scope: base.gateway_scope,
             root_namespace: fields
                 .take("rootNamespace")?
                 .filter(|namespace: &String| !namespace.is_empty())
@@ -436,6 +453,7 @@ impl MeshConfig {
             "extensionProviders":
                 self.extension_providers.iter().map(ExtensionProvider::to_json).collect::<Vec<_>>(),
             "rootNamespace": self.root_namespace,
+            "scopeGatewayToNamespace": self.gateway_scope == GatewayScope::OwnNamespace,
             "ingressClass": self.ingress.class,
             "ingressControllerMode": self.ingress.mode.as_str(),
             "ingressSelector": self.ingress.selector,

@@ -21,8 +21,8 @@ mod yaml;
 
 pub use access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
 pub use config::{
-    Defaults, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive, WrittenUpgrade,
-    own_trust_domain,
+    Defaults, GatewayScope, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive,
+    WrittenUpgrade, own_trust_domain,
 };
 pub use duration::{WrittenDuration, format_duration, parse_duration};
 pub use ingress::{IngressMode, IngressSettings};

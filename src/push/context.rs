@@ -20,6 +20,7 @@ use crate::network::{Networks, PlacedBy, network_of};
 use crate::policy::Policy;
 use crate::registry::service_entry::{Selections, VmWorkload, VmWorkloads};
 use crate::registry::{Provider, ShardKey};
+use crate::traffic::gateway::Gateway;
 use crate::traffic::{Selection, Traffic};
 
 /// What an operator fixed when the process started.
@@ -263,6 +264,11 @@ impl PushContext {
             return Selection::default();
         }
         self.traffic.selection(proxy.namespace(), self.labels_of(proxy))
+    }
+
+    /// The Gateways that select a router, the oldest first.
+    pub fn gateways_of<'a>(&'a self, proxy: &'a Proxy) -> impl Iterator<Item = &'a Arc<Gateway>> {
+        self.traffic.gateways.selecting(proxy.namespace(), self.labels_of(proxy))
     }
 
     /// What holds of access for the workload beside a proxy. Labels of what nobody knows are claims.

@@ -18,7 +18,7 @@ use crate::identity::authority::load_or_create;
 use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, DirectoryStore};
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
-use crate::mesh::{self, Defaults, StoreAddress, StoreSource as Listed};
+use crate::mesh::{self, Defaults, GatewayScope, StoreAddress, StoreSource as Listed};
 use crate::model::{ClusterId, Collection, NamespaceFilter, ObjectJson};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
 use crate::store::combined::{self, Store};
@@ -282,6 +282,10 @@ impl MeshSource {
                 domain: args.domain.clone(),
                 trust_domain: args.trust_domain.clone(),
                 namespace: args.namespace.clone(),
+                gateway_scope: match args.scope_gateway_to_namespace {
+                    true => GatewayScope::OwnNamespace,
+                    false => GatewayScope::AnyNamespace,
+                },
             },
             namespace: args.namespace.clone(),
             objects,

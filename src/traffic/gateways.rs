@@ -13,12 +13,14 @@ use super::hosts::HostPattern;
 use super::object::{ObjectMeta, Reason};
 use super::virtual_service::VirtualService;
 use crate::codes;
+use crate::mesh::GatewayScope;
 use crate::model::{Labels, Namespace};
 
 /// All Gateways, the oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gateways {
     all: OrdMap<ObjectMeta, Arc<Gateway>>,
+    scope: GatewayScope,
 }
 
 /// Servers that share a port of a router.
@@ -57,14 +59,34 @@ struct ServerLoss<'a> {
 }
 
 impl Gateways {
+    /// None yet.
+    pub(super) fn of(scope: GatewayScope) -> Self {
+        Self { all: OrdMap::default(), scope }
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// Those that select routers with these labels, the oldest first.
-    pub fn selecting<'a>(&'a self, labels: &'a Labels) -> impl Iterator<Item = &'a Arc<Gateway>> {
-        self.all.values().filter(move |one| one.selects(labels))
+    /// Those that select a router of that namespace with these labels, the oldest first.
+    pub fn selecting<'a>(
+        &'a self,
+        namespace: &'a Namespace,
+        labels: &'a Labels,
+    ) -> impl Iterator<Item = &'a Arc<Gateway>> {
+        self.all.values().filter(move |one| self.selects(one, namespace, labels))
+    }
+
+    /// Whether one of them selects such a router. What stands for an Ingress selects those of the mesh's own.
+    pub fn selects(&self, gateway: &Gateway, namespace: &Namespace, labels: &Labels) -> bool {
+        let may = match self.scope {
+            GatewayScope::AnyNamespace => true,
+            GatewayScope::OwnNamespace => {
+                gateway.ingress.is_some() || gateway.meta.namespace == *namespace
+            }
+        };
+        may && gateway.selects(labels)
     }
 
     /// The Ingress that one of these stands for.
@@ -85,7 +107,8 @@ impl Gateways {
     /// What of a Gateway others have, that came first.
     pub fn losses(&self, gateway: &Gateway) -> Vec<Reason> {
         let labels = gateway.selector.as_deref().cloned().unwrap_or_default();
-        let (_, losses) = merged_with_losses(self.selecting(&labels), Some);
+        let selecting = self.selecting(&gateway.meta.namespace, &labels);
+        let (_, losses) = merged_with_losses(selecting, Some);
         let own = losses.iter().filter(|loss| loss.of.gateway.meta == gateway.meta);
         own.map(ServerLoss::reason).collect()
     }
@@ -252,13 +275,19 @@ impl GatewayObjects {
             return Vec::new();
         }
         // Who is selected by one selector is selected by those that ask for fewer labels, too.
+        let whose = |one: &Gateway| match gateways.scope {
+            GatewayScope::AnyNamespace => Namespace::default(),
+            GatewayScope::OwnNamespace => one.meta.namespace.clone(),
+        };
         let selectors: BTreeSet<_> =
-            gateways.all.values().map(|one| one.selector.clone()).collect();
+            gateways.all.values().map(|one| (whose(one), one.selector.clone())).collect();
         let mut now = BTreeMap::<ObjectMeta, Vec<Reason>>::new();
-        for selector in selectors {
+        for (namespace, selector) in selectors {
             let labels = selector.as_deref().cloned().unwrap_or_default();
-            let (_, losses) = merged_with_losses(gateways.selecting(&labels), Some);
-            for loss in losses.iter().filter(|loss| loss.of.gateway.selector == selector) {
+            let (_, losses) = merged_with_losses(gateways.selecting(&namespace, &labels), Some);
+            let is_of =
+                |gateway: &Gateway| gateway.selector == selector && whose(gateway) == namespace;
+            for loss in losses.iter().filter(|loss| is_of(loss.of.gateway)) {
                 now.entry(loss.of.gateway.meta.clone()).or_default().push(loss.reason());
             }
         }

@@ -11,7 +11,7 @@ use super::envoy_filter::EnvoyFilter;
 use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::gateway_routes::GatewayRouteObjects;
-use super::gateways::GatewayObjects;
+use super::gateways::{GatewayObjects, Gateways};
 use super::hosts::HostPattern;
 use super::ingress::{Ingress, IngressClass};
 use super::ingresses::IngressObjects;
@@ -180,6 +180,10 @@ impl TrafficIndex {
     /// Nothing yet.
     pub fn new(settings: KindSettings) -> Self {
         Self {
+            traffic: Traffic {
+                gateways: Gateways::of(settings.gateway_scope),
+                ..Traffic::default()
+            },
             settings,
             objects: Collection::default(),
             counting: Collection::default(),
@@ -189,7 +193,6 @@ impl TrafficIndex {
             virtual_services: VirtualServiceObjects::default(),
             gateway_routes: GatewayRouteObjects::default(),
             ingresses: IngressObjects::default(),
-            traffic: Traffic::default(),
             news: Vec::new(),
             heard: false,
         }

@@ -1,6 +1,6 @@
 //! What reading an object depends on besides the object.
 
-use crate::mesh::{IngressSettings, MeshConfig};
+use crate::mesh::{GatewayScope, IngressSettings, MeshConfig};
 use crate::model::Namespace;
 
 /// Settings of the mesh that change what objects mean.
@@ -10,6 +10,8 @@ pub struct KindSettings {
     pub domain: String,
     /// The namespace whose rules hold for the mesh.
     pub root_namespace: Namespace,
+    /// Which routers a Gateway may select.
+    pub gateway_scope: GatewayScope,
     /// `defaultDestinationRuleExportTo`; empty for everybody.
     pub destination_rules_export_to: Vec<String>,
     /// `defaultVirtualServiceExportTo`; empty for everybody.
@@ -24,6 +26,7 @@ impl KindSettings {
         Self {
             domain: domain.to_owned(),
             root_namespace: config.root_namespace.as_str().into(),
+            gateway_scope: config.gateway_scope,
             destination_rules_export_to: config.default_destination_rule_export_to.clone(),
             virtual_services_export_to: config.default_virtual_service_export_to.clone(),
             ingress: config.ingress.clone(),

@@ -2,6 +2,7 @@
 
 use super::{ConfigView, Finding};
 use crate::codes;
+use crate::mesh::GatewayScope;
 use crate::model::{Proxy, ProxyType};
 use crate::push::proxy::east_west_port;
 use crate::traffic::Reason;
@@ -12,20 +13,24 @@ use crate::traffic::virtual_service::VirtualService;
 impl ConfigView<'_> {
     /// A Gateway is in force for the routers that it selects.
     pub(super) fn gateway(&self, gateway: &Gateway) -> Finding {
+        let gateways = &self.context.traffic.gateways;
         let routers = self.clients.proxies().iter().filter(|proxy| {
             proxy.kind == ProxyType::Router
                 && east_west_port(self.context, proxy).is_none()
-                && gateway.selects(self.context.labels_of(proxy))
+                && gateways.selects(gateway, proxy.namespace(), self.context.labels_of(proxy))
         });
-        let found = Finding {
-            reasons: self.context.traffic.gateways.losses(gateway),
-            standing: None,
-            proxies: routers.count(),
-        };
+        let found =
+            Finding { reasons: gateways.losses(gateway), standing: None, proxies: routers.count() };
         let is_asked = self.services_known && gateway.selector.is_some() && found.proxies == 0;
         let mut pods = self.context.workloads.values().flat_map(|all| all.iter());
-        if is_asked && !pods.any(|(_, pod)| gateway.selects(&pod.labels)) {
-            let text = "no workload that is known carries these labels";
+        if is_asked && !pods.any(|(pod, at)| gateways.selects(gateway, pod.namespace, &at.labels)) {
+            let of = match self.context.mesh.gateway_scope {
+                GatewayScope::AnyNamespace => "",
+                GatewayScope::OwnNamespace => {
+                    " in its namespace, and --scope-gateway-to-namespace leaves it no other"
+                }
+            };
+            let text = format!("no workload that is known carries these labels{of}");
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.selector", text);
         }
         found
@@ -40,7 +45,8 @@ impl ConfigView<'_> {
         })?;
         let serves = |proxy: &&Proxy| {
             let labels = self.context.labels_of(proxy);
-            let mut gateways = self.context.traffic.gateways.selecting(labels);
+            let gateways = &self.context.traffic.gateways;
+            let mut gateways = gateways.selecting(proxy.namespace(), labels);
             proxy.kind == ProxyType::Router
                 && east_west_port(self.context, proxy).is_none()
                 && gateways.any(|gateway| service.gateways.contains(&gateway.name))

@@ -28,7 +28,7 @@ impl<'a> IngressOutline<'a> {
     pub(super) fn of(context: &'a PushContext, proxy: &'a Proxy, served: &[Arc<Service>]) -> Self {
         let mut ports = Vec::new();
         if !context.traffic.gateways.is_empty() {
-            let gateways = context.traffic.gateways.selecting(context.labels_of(proxy));
+            let gateways = context.gateways_of(proxy);
             ports = merged(gateways, |number| {
                 Some(target_port(context, proxy, served, number).unwrap_or(number))
             });

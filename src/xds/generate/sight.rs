@@ -475,7 +475,7 @@ impl<'a> Lens<'a> {
     fn may_take_in_otherwise(&self, proxy: &Proxy) -> bool {
         let [before, now] = self.whole;
         let [old, new] = self.whole.map(|context| {
-            let selecting = context.traffic.gateways.selecting(context.labels_of(proxy));
+            let selecting = context.gateways_of(proxy);
             selecting.collect::<Vec<_>>()
         });
         if old.is_empty() && new.is_empty() {
