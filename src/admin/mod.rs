@@ -171,7 +171,13 @@ async fn login_code(State(sources): SourcesState) -> AdminResult {
 
 /// Notices that there is something new to ask for.
 async fn versions(State(sources): SourcesState) -> AdminResult {
-    sources.browsers.changes(sources.context.clone(), sources.clusters.clone())
+    sources.browsers.changes(page::PageTopics {
+        context: sources.context.clone(),
+        clusters: sources.clusters.clone(),
+        hold: sources.hold.clone(),
+        rollout: sources.rollout.clone(),
+        heads: Arc::clone(&sources.heads),
+    })
 }
 
 async fn unknown() -> AdminFailure {

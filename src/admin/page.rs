@@ -26,7 +26,10 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::failure::{AdminFailure, AdminResult, pretty};
 use super::session::{BrowserSessions, CODE_LASTS};
 use crate::clusters::status::ClusterStatus;
+use crate::hold::HoldState;
 use crate::push::PushContext;
+use crate::rollout::RolloutState;
+use crate::xds::heads::{Heads, Refusals};
 
 /// How many pages may wait for changes at once. One more is told to ask now and then instead.
 const SUBSCRIBERS_MAX: usize = 32;
@@ -69,6 +72,8 @@ const FILES: &[PageFile] = page_files! {
     "proxies.js": SCRIPT,
     "explain.js": SCRIPT,
     "timeline.js": SCRIPT,
+    "rollout.js": SCRIPT,
+    "mend.js": SCRIPT,
     "trust.js": SCRIPT,
 };
 
@@ -94,18 +99,14 @@ impl BrowserAccess {
         Ok(pretty(StatusCode::OK, &json!({ "code": code, "expiresSeconds": CODE_LASTS.as_secs() })))
     }
 
-    /// An event for each version of the mesh and each change of a cluster's state, without what changed: whoever
-    /// listens asks for what they show. Nothing is sent, and nobody wakes, while nothing changes.
-    pub(super) fn changes(
-        &self,
-        context: watch::Receiver<Option<Arc<PushContext>>>,
-        clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    ) -> AdminResult {
+    /// An event for each version of the mesh, each change of a cluster's state, and whatever becomes of what is held or let out,
+    /// without what changed: whoever listens asks for what they show. Nothing is sent, and nobody wakes, while nothing changes.
+    pub(super) fn changes(&self, of: PageTopics) -> AdminResult {
         let place = Arc::clone(&self.subscribers).try_acquire_owned().map_err(|_| {
             let text = "enough pages wait for changes already; ask now and then instead";
             AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
         })?;
-        let changes = ChangeStream { context, clusters, begun: false, _place: place };
+        let changes = ChangeStream { of, refusals: None, begun: false, _place: place };
         let body = Body::from_stream(stream::unfold(changes, ChangeStream::next));
         Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
     }
@@ -236,10 +237,20 @@ async fn login(
     answer
 }
 
-/// What a stream of changes looks at.
+/// What pages are told the changes of.
+pub(super) struct PageTopics {
+    pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
+    pub(super) clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    pub(super) hold: watch::Receiver<Arc<HoldState>>,
+    pub(super) rollout: watch::Receiver<Arc<RolloutState>>,
+    pub(super) heads: Arc<Heads>,
+}
+
+/// A stream of changes.
 struct ChangeStream {
-    context: watch::Receiver<Option<Arc<PushContext>>>,
-    clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    of: PageTopics,
+    /// Who refuses what is let out, and the number of that.
+    refusals: Option<(u64, Refusals)>,
     begun: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -250,16 +261,46 @@ impl ChangeStream {
         if self.begun {
             tokio::time::sleep(REST).await;
             tokio::select! {
-                changed = self.context.changed() => changed.ok()?,
-                changed = self.clusters.changed() => changed.ok()?,
+                changed = self.of.context.changed() => changed.ok()?,
+                changed = self.of.clusters.changed() => changed.ok()?,
+                changed = self.of.hold.changed() => changed.ok()?,
+                changed = self.of.rollout.changed() => changed.ok()?,
+                () = refused(&mut self.refusals) => {}
             }
         }
         self.begun = true;
-        self.clusters.mark_unchanged();
-        let version = self.context.borrow_and_update().as_ref().map(|context| context.version);
+        self.of.clusters.mark_unchanged();
+        self.of.hold.mark_unchanged();
+        self.of.rollout.mark_unchanged();
+        self.listen_to_share();
+        let version = self.of.context.borrow_and_update().as_ref().map(|context| context.version);
         let event = format!("event: change\ndata: {}\n\n", json!({ "version": version }));
         Some((Ok(event.into()), self))
     }
+
+    /// Hears from now on who refuses what is let out. It is given to a share before that is told (`server::rollout`), so an
+    /// event comes after the first who could.
+    fn listen_to_share(&mut self) {
+        let known = self.refusals.as_ref().map(|(number, _)| *number);
+        let head = self.of.heads.next().filter(|head| Some(head.number) != known);
+        if let Some(head) = head {
+            self.refusals = Some((head.number, head.refusals()));
+        } else if let Some((_, refusals)) = &mut self.refusals {
+            refusals.mark_unchanged();
+        }
+    }
+}
+
+/// Until one more proxy refuses what is let out; for ever where nothing is.
+async fn refused(of: &mut Option<(u64, Refusals)>) {
+    if let Some((_, refusals)) = of
+        && refusals.changed().await.is_ok()
+    {
+        return;
+    }
+    // It has ended.
+    *of = None;
+    std::future::pending().await
 }
 
 #[cfg(test)]

@@ -21,6 +21,9 @@ const REFUSERS_MAX: usize = 1000;
 /// How many characters of that.
 const ERROR_CHARS_MAX: usize = 400;
 
+/// The proxies that refused something of a configuration, by node id, each with what it said first.
+pub type Refusals = watch::Receiver<BTreeMap<Arc<str>, Arc<str>>>;
+
 /// The next configuration, as streams are served it.
 #[derive(Debug)]
 pub struct ServedHead {
@@ -73,8 +76,8 @@ impl ServedHead {
         });
     }
 
-    /// The proxies that refused something of it, by node id, each with what it said first.
-    pub fn refusals(&self) -> watch::Receiver<BTreeMap<Arc<str>, Arc<str>>> {
+    /// Who refused something of it.
+    pub fn refusals(&self) -> Refusals {
         self.refusals.subscribe()
     }
 }

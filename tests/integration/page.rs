@@ -2,6 +2,7 @@
 //! with a browser (`tests/page`).
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, COOKIE, ETAG, HOST, IF_NONE_MATCH, LOCATION, SET_COOKIE};
@@ -10,11 +11,12 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use tokio::time::timeout;
 
 use super::mesh::{Member, SOON, Server, Setup};
 
 /// Asks as a browser would.
-async fn ask(
+pub(crate) async fn ask(
     server: &Server,
     method: Method,
     path: &str,
@@ -39,7 +41,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
 }
 
 /// A session's cookie, as a browser sends it back.
-async fn sign_in(server: &Server) -> String {
+pub(crate) async fn sign_in(server: &Server) -> String {
     let answer = server.admin.json("/api/login-code").await;
     let code = answer["code"].as_str().expect("a code");
     let entered = ask(server, Method::GET, &format!("/login?code={code}"), &[]).await;
@@ -49,6 +51,35 @@ async fn sign_in(server: &Server) -> String {
     let again = ask(server, Method::GET, &format!("/login?code={code}"), &[]).await;
     assert_eq!(again.headers().get(SET_COOKIE), None, "a code works once");
     cookie.split(';').next().expect("a cookie").to_owned()
+}
+
+/// The stream that tells a page when to look again.
+pub(crate) struct ChangeEvents(Response<Incoming>);
+
+impl ChangeEvents {
+    pub(crate) async fn listen(server: &Server) -> Self {
+        let cookie = sign_in(server).await;
+        let stream = ask(server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
+        assert_eq!(text(stream.headers(), CONTENT_TYPE.as_str()), "text/event-stream");
+        Self(stream)
+    }
+
+    /// The next event, within a time.
+    pub(crate) async fn next(&mut self, within: Duration) -> Option<String> {
+        let frame = timeout(within, self.0.body_mut().frame()).await.ok()?;
+        let data = frame.expect("it goes on").expect("unbroken").into_data().expect("data");
+        Some(String::from_utf8(data.to_vec()).expect("text"))
+    }
+
+    /// Until nothing has been told for two seconds, at most so often.
+    pub(crate) async fn settle(&mut self, events_max: usize) {
+        for _ in 0..events_max {
+            if self.next(Duration::from_secs(2)).await.is_none() {
+                return;
+            }
+        }
+        panic!("more than {events_max} events");
+    }
 }
 
 #[tokio::test]
@@ -65,7 +96,7 @@ async fn a_session_reads_what_the_token_reads_and_makes_no_sessions() {
     let code = status(&server, "/api/login-code", &[(COOKIE, &cookie)]).await;
     assert_eq!(code, StatusCode::UNAUTHORIZED);
     // A session reads: which configuration is held is for holders of the token to say.
-    for path in ["/api/hold", "/api/release"] {
+    for path in ["/api/hold", "/api/release", "/api/rollout"] {
         for headers in [&[][..], &[(COOKIE, &*cookie)]] {
             let answer = ask(&server, Method::POST, path, headers).await;
             assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{path}");
@@ -125,20 +156,19 @@ async fn a_page_is_told_when_the_mesh_or_a_clusters_state_changes_and_not_otherw
     let east = Member::start("east", "n1", "198.18.0.1").await;
     let setup = Setup::new();
     let server = setup.start_ready().await;
-    let cookie = sign_in(&server).await;
-    let mut stream = ask(&server, Method::GET, "/api/changes", &[(COOKIE, &cookie)]).await;
-    assert_eq!(text(stream.headers(), CONTENT_TYPE.as_str()), "text/event-stream");
-    let mut next = async || {
-        let frame = stream.body_mut().frame().await.expect("it goes on").expect("unbroken");
-        String::from_utf8(frame.into_data().expect("data").to_vec()).expect("text")
-    };
-    let first = next().await;
+    let mut events = ChangeEvents::listen(&server).await;
+    let first = events.next(SOON).await.expect("the first at once");
     assert!(first.starts_with("event: change\ndata: {\"version\":"), "{first}");
-    let idle = tokio::time::timeout(std::time::Duration::from_secs(2), next()).await;
-    assert!(idle.is_err(), "nothing changed: {idle:?}");
+    let idle = events.next(Duration::from_secs(2)).await;
+    assert!(idle.is_none(), "nothing changed: {idle:?}");
     setup.join(&[&east]);
-    let told = tokio::time::timeout(SOON, next()).await.expect("told in time");
+    let told = events.next(SOON).await.expect("told in time");
     assert!(told.starts_with("event: change\n"), "{told}");
+    // What is held makes no version of the mesh.
+    events.settle(20).await;
+    let held = server.strait(&["history", "pin", "--yes"]).await;
+    assert_eq!(held.status.code(), Some(0));
+    assert!(events.next(SOON).await.is_some(), "told that something is held");
 }
 
 #[tokio::test]

@@ -11,6 +11,7 @@ use strait::xds::resource::ResourceType;
 use super::mesh::{
     Member, Proxy, SOON, Server, Setup, endpoints_until, held, holds, replace, text, wait_until,
 };
+use super::page::ChangeEvents;
 
 const HEAD: &str = "apiVersion: strait.dev/v1\nkind: Policy\n";
 /// As many proxies as there are; some of them are in a share of 40 % of any change, and some not.
@@ -366,6 +367,38 @@ async fn a_change_that_proxies_refuse_stops_by_itself_and_is_held_back() {
     strait(&server, &["history", "release", "--yes"]).await;
     let (_, share) = at_step(&server, 1).await;
     timeouts_until(&clients, |id| if share.contains(id) { "3s" } else { "1s" }).await;
+    drop(clients);
+    server.shut_down().await;
+}
+
+#[tokio::test]
+async fn a_page_is_told_how_far_a_roll_out_is_and_who_refuses_it() {
+    let rollout = "rollout: {steps: [40%, 80%, 100%], every: 1h, stopAt: {refused: 1000}}";
+    let fixture = Fixture::new(rollout).await;
+    let setup = &fixture.setup;
+    let server = setup.start_ready().await;
+    let mut events = ChangeEvents::listen(&server).await;
+    events.settle(20).await;
+    setup.put("route", &marked("x-refused"));
+    assert!(events.next(SOON).await.is_some(), "told that it is let out");
+    at_step(&server, 1).await;
+    events.settle(20).await;
+    // Nothing but who comes, and refuses it.
+    let options = Options { rejects_text: Some("x-refused".into()), ..Options::default() };
+    let mut clients = Vec::new();
+    for at in 1..=PROXIES {
+        let opened = server.open(setup, &proxy(at), options.clone()).await;
+        clients.push(opened.expect("it is let in"));
+    }
+    assert!(events.next(SOON).await.is_some(), "told that somebody refuses it");
+    wait_until(SOON, async || {
+        let state = server.admin.json("/debug/rollout").await;
+        holds(state["running"]["refused"].as_u64() > Some(0), &state)
+    })
+    .await;
+    events.settle(20).await;
+    strait(&server, &["history", "rollout", "--abort", "--yes"]).await;
+    assert!(events.next(SOON).await.is_some(), "told that it has ended");
     drop(clients);
     server.shut_down().await;
 }

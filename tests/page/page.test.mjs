@@ -1,11 +1,12 @@
 // The page in a real browser: every page in every state, theme and size; and what people do with it.
 
 import assert from "node:assert/strict";
-import { mkdirSync } from "node:fs";
+import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { ControlPlane, axe, browser, folder, open, start, tab, tooWide, turn, until, words } from "./rig.mjs";
-import { HOSTILE, crowd, empty, failure, failures, hostile } from "./worlds.mjs";
+import { ControlPlane, axe, browser, command, every, folder, open, run, start, tab, tooWide, turn, until, words } from "./rig.mjs";
+import { saysTheSame } from "./same.mjs";
+import { HOSTILE, crowd, empty, failure, failures, hostile, stopped } from "./worlds.mjs";
 
 /** As soon as anybody would wait for it. */
 const SOON = 20_000;
@@ -13,11 +14,11 @@ const SOON = 20_000;
 const REVIEWS = "reviews.shop.svc.cluster.local";
 const PAGES = [
   "#/map", "#/map/cluster/prod-ap", "#/map/network/ap-sg", "#/clusters", "#/clusters/prod-ap", "#/services", `#/services/${REVIEWS}`,
-  "#/proxies", "#/proxies/103", `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`, "#/explain", "#/timeline", "#/trust",
+  "#/proxies", "#/proxies/103", `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`, "#/explain", "#/timeline", "#/timeline/rollout", "#/trust",
 ];
 /** Of hostile names those that stand where others stand alone. */
 const HOSTILE_PAGES = [
-  ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
+  ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/timeline/rollout", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
   ...HOSTILE.slice(0, 5).flatMap((name) => [`#/clusters/${encodeURIComponent(name)}`, `#/services/${encodeURIComponent(name)}`, `#/map/cluster/${encodeURIComponent(name)}`]),
 ];
 
@@ -38,23 +39,8 @@ after(async () => {
   await demo?.stop();
 });
 
-/** Every page of a world, in both themes and sizes: nothing said on the console, nothing asked elsewhere, nothing too wide. */
-async function everywhere(world, pages, rules) {
-  for (const [colorScheme, width, height] of [["light", 1280, 720], ["dark", 390, 844], ["dark", 1280, 720], ["light", 390, 844]]) {
-    const { context, page, faults } = await tab(chromium, { server: demo.server, width, height, colorScheme, storageState: session, world: () => world });
-    await open(page, demo.server, pages[0]);
-    for (const hash of pages) {
-      const at = `${hash} ${colorScheme} ${width}x${height}`;
-      await turn(page, hash);
-      assert.deepEqual(await tooWide(page), [], at);
-      // Each theme and each size once.
-      if (rules && (colorScheme === "light") === (width === 1280)) assert.deepEqual(await axe(page), [], at);
-    }
-    assert.deepEqual(faults, []);
-    assert.equal(await page.evaluate(() => window.harmed), undefined);
-    await context.close();
-  }
-}
+/** Every page of a world, in both themes and sizes. */
+const everywhere = (world, pages, rules) => every(chromium, { server: demo.server, storageState: session, world: () => world }, pages, rules);
 
 test("each page of a mesh in trouble is readable for everybody", async () => {
   await everywhere(failure(Date.now()), PAGES, true);
@@ -101,6 +87,44 @@ test("of each failure the map shows what is broken, and one click what mends it"
   await context.close();
 });
 
+test("what is let out to a share stands at the head of the map, on the timeline and on its own page", async () => {
+  let world = failure(Date.now());
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
+  await open(page, demo.server, "#/map");
+  const chip = page.locator(".chip", { hasText: "roll-out at 5%: 5 of 97 proxies, 1 refused it" });
+  await chip.waitFor({ timeout: SOON });
+  await chip.click();
+  await page.locator("h1", { hasText: "Roll-out" }).waitFor({ timeout: SOON });
+  assert.match(page.url(), /#\/timeline\/rollout$/);
+  const text = await words(page.locator("main"));
+  for (const fact of ["Configuration 9f31c0aa52b7", "All others have 41d88c1f07e9", "Step 1 of 3, for 3m", "Given to 5 of 97 proxies", "1; it stops at 3", /to 25% in (6m\d+s|7m)/,
+    "Refusal web-8.shop: Error adding/updating listener(s) 0.0.0.0_80: no such filter", "5%, 25%, 100% of proxies, a step each 600s; stopped by 3 that refuse, or more than 20%"]) {
+    assert.ok(fact instanceof RegExp ? fact.test(text) : text.includes(fact), `${text}: ${fact}`);
+  }
+  // It only reads: what ends a roll-out is told for a terminal.
+  assert.deepEqual(await page.locator(".command code").allInnerTexts(),
+    ["strait history rollout", "strait history rollout --promote", "strait history rollout --abort"]);
+  const copy = page.getByRole("button", { name: "Copy the command strait history rollout --abort" });
+  await copy.click();
+  await until(async () => /Copied|is marked/.test(await page.locator("[role=status]").textContent()), SOON, "the command is copied, or marked");
+  const states = page.locator("table", { hasText: "Proxies of the share" }).locator("tbody tr");
+  assert.deepEqual([await states.count(), /web-8\.shop.*refused it.*no such filter/.test(await words(states.first()))], [5, true]);
+  await turn(page, "#/timeline");
+  assert.match(await words(page.locator(".rollout").first()), /A change is given to 5% of proxies.*Given to 5 of 97 proxies/);
+  // Once it has stopped: why, what is held, and what lets it out again.
+  world = stopped(Date.now());
+  await page.reload();
+  await page.locator(".rollout", { hasText: "A roll-out was stopped" }).waitFor({ timeout: SOON });
+  for (const hash of ["#/timeline", "#/timeline/rollout"]) {
+    await turn(page, hash);
+    const said = await words(page.locator("main"));
+    for (const fact of ["stopped at 5%: 3 proxies refused it, among them sidecar~10.0.0.9~web-8.shop", "Waiting 2 changes", "strait history release"]) assert.ok(said.includes(fact), `${hash}: ${said}: ${fact}`);
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+  await everywhere(world, ["#/map", "#/timeline", "#/timeline/rollout"], true);
+});
+
 test("a bundle is shown as it was, with no control plane at hand", async (t) => {
   const file = join(folder(t), "bundle.tar.gz");
   await demo.strait("support-bundle", "--file", file);
@@ -111,7 +135,7 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
   const { context, page, faults } = await tab(chromium, { server });
   await page.goto(found);
   await page.locator(".fresh", { hasText: /bundle of \d{4}-\d\d-\d\d \d\d:\d\d UTC/ }).waitFor({ timeout: SOON });
-  for (const hash of ["#/map", "#/clusters", "#/services", "#/services/web.shop.svc.cluster.local", "#/proxies", "#/timeline", "#/trust"]) {
+  for (const hash of ["#/map", "#/clusters", "#/services", "#/services/web.shop.svc.cluster.local", "#/proxies", "#/timeline", "#/timeline/rollout", "#/trust"]) {
     await turn(page, hash);
     assert.equal(await page.getByText("That can't be shown").count(), 0, hash);
     seen[hash] = await words(page.locator("main"));
@@ -128,7 +152,7 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
 });
 
 test("each page of an empty mesh says what to do", async () => {
-  await everywhere(empty(), ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/trust"], true);
+  await everywhere(empty(), ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/rollout", "#/trust"], true);
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: empty });
   await open(page, demo.server, "#/map");
   assert.match(await words(page.locator("main")), /No clusters yet.*strait cluster add CONTEXT/);
@@ -241,44 +265,13 @@ test("where enough pages listen already, one more asks now and then", async () =
 
 test("the page says what the commands say", async () => {
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session });
-  const json = async (...command) => JSON.parse(await demo.strait(...command, "-o", "json"));
-  await open(page, demo.server, "#/clusters");
-  const clusters = await json("cluster", "list");
-  assert.equal(clusters.length, 3);
-  for (const one of clusters) {
-    const row = await words(page.locator("tbody tr", { has: page.getByRole("link", { name: one.id, exact: true }) }));
-    for (const fact of [one.network, one.state, one.services, one.endpoints, one.withheld]) assert.ok(row.includes(String(fact)), `${row}: ${fact}`);
-  }
-  const status = await json("status");
+  const said = await saysTheSame(page, demo, "client.shop@east");
+  assert.equal(said.clusters.length, 3);
+  assert.equal(said.status.problems.length, 0, "the demo's mesh is well");
   await turn(page, "#/map");
-  assert.equal(status.problems.length, 0, "the demo's mesh is well");
   assert.match(await words(page.locator(".panel")), /Nothing needs a look/);
-  await turn(page, "#/proxies");
-  for (const proxy of await json("proxy", "list")) {
-    await turn(page, `#/proxies/${proxy.key}`);
-    const text = await words(page.locator("main"));
-    for (const fact of [proxy.id, proxy.identity, proxy.network, proxy.types.cds.sent]) assert.ok(text.includes(fact), `${text}: ${fact}`);
-  }
-  await turn(page, "#/timeline");
-  const rows = await page.locator("tbody tr").allInnerTexts();
-  const changes = await json("events", "--last", "0");
-  assert.ok(changes.length > 0 && rows.length === Math.min(changes.length, 100), `${rows.length} of ${changes.length}`);
-  for (const [at, change] of changes.toReversed().slice(0, 100).entries()) {
-    for (const fact of [change.effect, change.cause?.name ?? "<none>", change.at.slice(11, 23)]) assert.ok(rows[at].includes(fact), `${rows[at]}: ${fact}`);
-  }
-  for (const service of (await json("service", "list")).map((one) => one.hostname)) {
-    const hash = `#/explain?proxy=client.shop%40east&service=${service}`;
-    await turn(page, hash);
-    const command = await page.locator("#command").innerText();
-    assert.equal(command, `strait explain client.shop@east ${service}`);
-    const said = await json(...command.split(" ").slice(1));
-    const text = await words(page.locator("main"));
-    assert.equal(await page.locator(".ladder").count(), said.endpoints.length);
-    for (const endpoint of said.endpoints) {
-      for (const step of endpoint.steps) assert.ok(text.includes(step.detail), `${service}: ${step.detail}`);
-    }
-    for (const row of said.clusters) assert.ok(text.includes(`${row.ready}/${row.total}`) && text.includes((row.reason ?? "").replaceAll(/\s+/g, " ")), `${text}: ${JSON.stringify(row)}`);
-    await turn(page, `#/services/${service}`);
+  for (const service of said.services) {
+    await turn(page, `#/services/${service.hostname}`);
     assert.ok((await page.locator(".flow-picture, .notice").count()) > 0);
   }
   assert.deepEqual(faults, []);
@@ -361,6 +354,64 @@ test("a cluster whose API server goes away shows within 25 s, and a new process 
   const other = await context.newPage();
   await other.goto(await plane.link());
   await state("live", SOON);
+  await context.close();
+});
+
+test("a roll-out shows as it goes, in the words of the commands", async (t) => {
+  const place = folder(t);
+  const [secrets, state, ca] = ["secrets", "state", "ca"].map((name) => join(place, name));
+  mkdirSync(state, { mode: 0o700 });
+  const simulation = await start("strait-sim", ["--clusters", "1", "--services", "4", "--endpoints", "2", "--pods", "--out", place], (line) => (line.startsWith("{") ? true : undefined));
+  t.after(() => simulation.stop());
+  const policy = join(place, "policy.yaml");
+  writeFileSync(policy, "apiVersion: strait.dev/v1\nkind: Policy\nrollout: {steps: [40%, 80%, 100%], every: 1h, stopAt: {refused: 1000}}\n");
+  await command("certs", "init", ca);
+  const plane = await ControlPlane.serve(secrets, state, "127.0.0.1:0", ["--policy", policy, "--ca-dir", ca]);
+  t.after(() => plane.stop());
+  const json = async (...words) => JSON.parse(await plane.strait(...words, "-o", "json"));
+  const load = run("xdsload", ["--server", plane.xds, "--proxies", "20", "--ca-dir", ca, "--duration", "600"]);
+  t.after(() => load.stop());
+  await until(async () => (await json("proxy", "list")).length === 20, SOON, "twenty proxies");
+  const host = (await json("service", "list"))[0].hostname;
+  const rule = (connectTimeout) => writeFileSync(join(secrets, "rule.json"), JSON.stringify({
+    apiVersion: "networking.istio.io/v1", kind: "DestinationRule", metadata: { name: "let-out", namespace: host.split(".")[1] },
+    spec: { host, trafficPolicy: { connectionPool: { tcp: { connectTimeout } } } },
+  }));
+  const { context, page, faults } = await tab(chromium, { server: plane.server });
+  await page.goto(await plane.link());
+  await turn(page, "#/timeline/rollout");
+  assert.match(await words(page.locator("main")), /Nothing is being let out\./);
+  // What changes comes by an event, sooner than a page asks by itself.
+  const TOLD = 5_000;
+  rule("2s");
+  await page.locator("h2", { hasText: "A change is given to 40% of proxies" }).waitFor({ timeout: TOLD });
+  const told = async () => {
+    const { running, plan } = await json("history", "rollout");
+    const text = await words(page.locator("main"));
+    for (const fact of [running.configuration.slice(0, 12), running.settled.slice(0, 12), `Step ${running.step} of ${running.plan.steps.length}`, `Given to ${running.proxies} of ${running.connected} proxies`,
+      `${running.refused}; it stops at ${plan.stopAt.refused}`, `to ${running.plan.steps[running.step]}% in`]) assert.ok(text.includes(fact), `${text}: ${fact}`);
+    const rows = await page.locator("table", { hasText: "Proxies of the share" }).locator("tbody tr").allInnerTexts();
+    assert.equal(rows.length, running.share.length);
+    for (const id of running.share) assert.ok(rows.some((row) => row.includes(id)), id);
+    return running;
+  };
+  const running = await told();
+  assert.ok(running.proxies > 0 && running.proxies < 20, `${running.proxies} of 20`);
+  await turn(page, "#/map");
+  await page.locator(".chip", { hasText: `roll-out at 40%: ${running.proxies} of 20 proxies` }).waitFor({ timeout: TOLD });
+  await plane.strait("history", "rollout", "--abort", "--yes", "--by", "ann", "--reason", "5xx of the checkout");
+  await page.locator(".troubles li", { hasText: "by ann: 5xx of the checkout; 1 change waits" }).waitFor({ timeout: TOLD });
+  assert.equal(await page.locator(".chip", { hasText: "roll-out" }).count(), 0);
+  // What is held is in its place, on the timeline as well.
+  await turn(page, "#/timeline");
+  const { held } = await json("status");
+  const card = await words(page.locator(".rollout"));
+  for (const fact of [held.configuration.slice(0, 12), `By ${held.by}`, `Why ${held.reason}`, `Waiting ${held.waiting} change`]) assert.ok(card.includes(fact), `${card}: ${fact}`);
+  await plane.strait("history", "release", "--yes");
+  await page.locator(".rollout", { hasText: "A change is given to 40% of proxies" }).waitFor({ timeout: TOLD });
+  await plane.strait("history", "rollout", "--promote", "--yes");
+  await until(async () => (await page.locator(".rollout").count()) === 0, TOLD, "all have it");
+  assert.deepEqual(faults, []);
   await context.close();
 });
 

@@ -1,5 +1,6 @@
 // What the tests stand on: programs that are ended with the test, a browser that leaves this machine alone, and waits with a limit.
 
+import assert from "node:assert/strict";
 import { execFile, spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -12,7 +13,8 @@ import { chromium } from "playwright-core";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
-const program = (name) => join(target, "debug", name);
+// A release build of ours, say, where tests/cluster names one.
+const program = (name) => (name === "strait" && process.env.STRAIT ? process.env.STRAIT : join(target, "debug", name));
 const axePath = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
 /** Waits until `what` gives something, for at most so many milliseconds. */
@@ -26,15 +28,27 @@ export async function until(what, limit, said) {
   }
 }
 
+/** A command of ours that is over when it has done what it should. */
+export const command = (...words) => promisify(execFile)(program("strait"), words);
+
+/** A program that goes on; what it does is seen elsewhere. */
+export function run(name, parameters) {
+  const child = spawn(program(name), parameters, { stdio: "ignore", env: { PATH: process.env.PATH } });
+  const ended = new Promise((resolve) => child.once("exit", resolve));
+  return { stop: () => stop(child, ended) };
+}
+
+async function stop(child, ended) {
+  child.kill("SIGTERM");
+  await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, 10_000))]);
+  child.kill("SIGKILL");
+}
+
 /** A program, until it has said a line that `wanted` finds something in. */
 export async function start(name, parameters, wanted) {
   const child = spawn(program(name), parameters, { stdio: ["ignore", "pipe", "ignore"], env: { PATH: process.env.PATH } });
   const ended = new Promise((resolve) => child.once("exit", resolve));
-  const stop = async () => {
-    child.kill("SIGTERM");
-    await Promise.race([ended, new Promise((resolve) => setTimeout(resolve, 10_000))]);
-    child.kill("SIGKILL");
-  };
+  const end = () => stop(child, ended);
   const lines = createInterface({ input: child.stdout });
   const found = await new Promise((resolve, reject) => {
     const late = setTimeout(() => reject(new Error(`${name} has not said what was waited for`)), 60_000);
@@ -46,10 +60,10 @@ export async function start(name, parameters, wanted) {
       resolve(value);
     });
   }).catch(async (error) => {
-    await stop();
+    await end();
     throw error;
   });
-  return { found, stop };
+  return { found, stop: end };
 }
 
 /** A control plane: where it is, and a command line for it. */
@@ -70,10 +84,10 @@ export class ControlPlane {
   }
 
   /** One that reads a directory of Secrets. */
-  static async serve(secrets, state, address = "127.0.0.1:0") {
-    const flags = ["serve", "--config-dir", secrets, "--state-dir", state, "--xds-address", "127.0.0.1:0", "--admin-address", address];
-    const { found, stop } = await start("strait", flags, (line) => (line.startsWith("{") ? JSON.parse(line).admin : undefined));
-    return new ControlPlane(`http://${found}`, join(state, "admin-token"), stop);
+  static async serve(secrets, state, address = "127.0.0.1:0", more = []) {
+    const flags = ["serve", "--config-dir", secrets, "--state-dir", state, "--xds-address", "127.0.0.1:0", "--admin-address", address, ...more];
+    const { found, stop } = await start("strait", flags, (line) => (line.startsWith("{") ? JSON.parse(line) : undefined));
+    return Object.assign(new ControlPlane(`http://${found.admin}`, join(state, "admin-token"), stop), { xds: found.xds });
   }
 
   /** What a command prints, whatever its exit code. */
@@ -167,6 +181,24 @@ export function tooWide(page) {
     const wide = [...document.querySelectorAll("main *")].filter((one) => one.getBoundingClientRect().right > innerWidth + 1 || one.scrollWidth > innerWidth);
     return [`${document.documentElement.scrollWidth} of ${innerWidth}`, ...wide.slice(-3).map((one) => one.outerHTML.slice(0, 120))];
   });
+}
+
+/** Every page, in both themes and sizes: nothing said on the console, nothing asked elsewhere, nothing too wide, and readable for everybody where `rules`. */
+export async function every(of, shown, pages, rules) {
+  for (const [colorScheme, width, height] of [["light", 1280, 720], ["dark", 390, 844], ["dark", 1280, 720], ["light", 390, 844]]) {
+    const { context, page, faults } = await tab(of, { ...shown, width, height, colorScheme });
+    await open(page, shown.server, pages[0]);
+    for (const hash of pages) {
+      const at = `${hash} ${colorScheme} ${width}x${height}`;
+      await turn(page, hash);
+      assert.deepEqual(await tooWide(page), [], at);
+      // Each theme and each size once.
+      if (rules && (colorScheme === "light") === (width === 1280)) assert.deepEqual(await axe(page), [], at);
+    }
+    assert.deepEqual(faults, []);
+    assert.equal(await page.evaluate(() => window.harmed), undefined);
+    await context.close();
+  }
 }
 
 /** What a person reads, without the spaces that group digits. */

@@ -53,6 +53,39 @@ function endpoint(address, of, network, verdict, failing, detail) {
 
 const REVIEWS = "reviews.shop.svc.cluster.local";
 
+const CONFIGURATION = { next: "9f31c0aa52b7447d8e6b2f10c4d5a687", settled: "41d88c1f07e94b6a9a3c5e2d7b8f6012" };
+const PLAN = { steps: [5, 25, 100], everySeconds: 600, stopAt: { refused: 3, lostEndpoints: 20 } };
+const node = (i) => `sidecar~10.0.0.${i}~web-${i - 1}.shop~shop.svc.cluster.local`;
+
+/** A change that is given to a share of proxies, of which one has refused it. */
+function letOut(now) {
+  return {
+    plan: PLAN, stopped: null, stoppedTotal: 1, completedTotal: 4, lost: null,
+    running: {
+      configuration: CONFIGURATION.next, settled: CONFIGURATION.settled, begun: at(now, -4 * MINUTE), plan: PLAN, step: 1, percent: 5,
+      stepSince: at(now, -3 * MINUTE), nextStepAt: at(now, 7 * MINUTE), nextStepInSeconds: 420, proxies: 5, connected: 97,
+      share: [node(2), node(9), node(17), node(23), node(30)], refused: 1,
+      refusals: [{ proxy: node(9), error: "Error adding/updating listener(s) 0.0.0.0_80: no such filter" }], durable: true,
+    },
+  };
+}
+
+/** The same, once as many have refused it as stop it. */
+const REFUSED = "roll-out of 9f31c0aa52b7 stopped at 5%: 3 proxies refused it, among them " + `${node(9)}: no such filter`;
+const stoppedAt = (now) => ({
+  held: { configuration: CONFIGURATION.settled, since: at(now, -2 * MINUTE), by: "strait roll-out", reason: REFUSED, withAccess: false, byRollout: true, durable: true, waiting: 2 },
+  rollout: {
+    plan: PLAN, running: null, stoppedTotal: 2, completedTotal: 4, lost: null,
+    stopped: { at: at(now, -2 * MINUTE), configuration: CONFIGURATION.settled, reason: REFUSED },
+  },
+});
+
+/** Nothing is wrong but what somebody, or a roll-out, holds. */
+export function stopped(now) {
+  const { held, rollout } = stoppedAt(now);
+  return { ...calm(now), "/debug/mesh": { problems: [], held, holdLost: null }, "/debug/rollout": rollout };
+}
+
 /** Several things at once are not as they should be. */
 export function failure(now) {
   const stale = "STR0301: connect 198.51.100.9:6443: connection refused, 61 tries in 14m";
@@ -78,6 +111,7 @@ export function failure(now) {
       `${REVIEWS}: ${i % 5} -> ${(i + 1) % 5} endpoints`, i === 37 ? { acknowledged: 87, refused: 1 } : i === 39 ? { acknowledged: 60, waiting: 28, otherCauses: [{ cluster: "hub", kind: "Pod", namespace: "shop", name: "reviews-2" }] } : {})),
     "/debug/mesh": { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] },
     "/debug/policy": { problem: "line 3: unknown field \"exprt\"", unknownClusters: [], preferences: [] },
+    "/debug/rollout": letOut(now),
     "/debug/sources": [{ name: "consul-dc1", kind: "consul", state: "stale", reason: "no answer for 2m", code: null, warnings: [] }],
     "/debug/certificates": {
       serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
@@ -116,6 +150,7 @@ function calm(now) {
     ],
     "/debug/proxies": Array.from({ length: 4 }, (_, i) => proxy(now, i + 1, `web-${i}.shop`, "hub", "us-east")),
     "/debug/mesh": { problems: [] }, "/debug/policy": { problem: null, unknownClusters: [], preferences: [] }, "/debug/sources": [],
+    "/debug/rollout": { plan: null, running: null, stopped: null, stoppedTotal: 0, completedTotal: 0, lost: null },
     "/debug/events": [], "/debug/services": [],
   };
 }
@@ -155,6 +190,10 @@ export function failures(now) {
       change: (world) => world["/debug/proxies"].splice(2, 1, proxy(now, 3, "web-2.shop", "hub", "us-east", "malformed IP address")) },
     { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: null, code: "STR0110", mend: "Correct the field named",
       change: (world) => Object.assign(world["/debug/mesh"], { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] }) },
+    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies refused it.*2 changes wait/, mark: null, code: "STR1091", mend: "strait history release",
+      change: (world) => Object.assign(world, { "/debug/mesh": { problems: [], held: stoppedAt(now).held }, "/debug/rollout": stoppedAt(now).rollout }) },
+    { name: "a configuration that is held", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: null, code: "STR1070", mend: "strait history list",
+      change: (world) => Object.assign(world["/debug/mesh"], { held: { ...stoppedAt(now).held, since: ago, by: "ann@ops", reason: "5xx", byRollout: false, waiting: 1 } }) },
     { name: "a policy that can't be used", fact: /^Policy STR0601/, mark: null, code: "STR0601", mend: "strait policy check FILE",
       change: (world) => Object.assign(world["/debug/policy"], { problem: "line 3: unknown field \"exprt\"" }) },
   ].map(({ change, ...one }) => {
@@ -197,6 +236,8 @@ export function hostile(now) {
     "/debug/proxies": HOSTILE.map((name, i) => ({ ...proxy(now, i + 1, name.replaceAll("~", ""), name, name, name), identity: name, version: name })),
     "/debug/services": HOSTILE.map((name) => service(name, [name], { namespace: name, conflicts: [{ field: name, winner: name, losers: [name] }] })),
     "/debug/events": HOSTILE.map((name, i) => change(now, i, { cluster: name, kind: name, namespace: name, name }, name)),
+    "/debug/mesh": { problems: [], held: { ...stoppedAt(now).held, by: HOSTILE[0], reason: HOSTILE.join(" ") } },
+    "/debug/rollout": { ...letOut(now), running: { ...letOut(now).running, share: HOSTILE, refusals: HOSTILE.map((name) => ({ proxy: name, error: name })) } },
     "/debug/explain": {
       proxy: HOSTILE[0], hostname: HOSTILE[0], port: 80, notes: [HOSTILE[1]],
       clusters: HOSTILE.map((name) => ({ cluster: name, network: name, ready: 1, total: 1, sent: 0, via: null, reason: name, code: "STR0402" })),

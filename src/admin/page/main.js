@@ -14,7 +14,7 @@ import { trustPage } from "./trust.js";
 /**
  * Where somebody is: `#/page/part/part?name=value`.
  * @typedef {{ page: string, parts: string[], query: URLSearchParams }} Place
- * @typedef {{ place: Place, redraw: () => void, go: (hash: string) => void }} Context
+ * @typedef {{ place: Place, redraw: () => void, go: (hash: string) => void, command: (words: string[]) => HTMLElement }} Context
  * A view asks for all that it shows when it is made; its body is made once what it needs is there.
  * @typedef {{ title: string, command: string[], needs: string[], body: () => (Node | string | false | null)[], lead?: Node | string | null }} View
  */
@@ -86,7 +86,7 @@ function draw() {
   const here = place();
   const page = PAGES.find((one) => one.page === here.page) ?? PAGES[0];
   api.begin();
-  const context = { place: here, redraw, go };
+  const context = { place: here, redraw, go, command };
   const view = page.draw(context);
   const answers = view.needs.map((path) => ({ path, answer: api.get(path) }));
   api.end();
@@ -98,7 +98,7 @@ function draw() {
   if (fresh.signedOut) content = [entry()];
   else if (failed?.answer?.error) content = [heading(page.title, null), failure(failed.answer.error, failed.answer.status)];
   else if (missing) content = [heading(page.title, null), loading()];
-  else content = [heading(view.title, view.lead ?? null, command(view.command)), ...view.body()];
+  else content = [heading(view.title, view.lead ?? null, command(view.command, "command")), ...view.body()];
 
   const root = h("div", { id: "root" },
     h("a", { class: "skip", href: "#main", onclick: skip }, "Skip to the content"),
@@ -180,24 +180,29 @@ function freshness(fresh) {
 const heading = (title, lead, line) =>
   h("div", { class: "heading" }, h("h1", { id: "title", tabindex: "-1" }, title), lead && h("div", { class: "lead" }, lead), line);
 
-/** What shows the same in a terminal. @param {string[]} words */
-function command(words) {
+/**
+ * A line for a terminal, to be copied: what shows the same there, or what is to be done.
+ * @param {string[]} words
+ * @param {string} [id] of the line that shows what the page does
+ */
+function command(words, id) {
   const line = words.map(quoted).join(" ");
-  return h("div", { class: "command" },
+  const isCopied = copied === `Copied: ${line}`;
+  return h("span", { class: "command" },
     h("span", { class: "prompt", "aria-hidden": "true" }, "$"),
-    h("code", { id: "command" }, line),
-    h("button", { type: "button", class: "quiet", "aria-label": `Copy the command ${line}`, onclick: () => void copy(line) },
-      icon(copied === `Copied: ${line}` ? "ok" : "copy"), h("span", {}, copied === `Copied: ${line}` ? "Copied" : "Copy")));
+    h("code", { id: id ?? null }, line),
+    h("button", { type: "button", class: "quiet", "aria-label": `Copy the command ${line}`, onclick: (/** @type {any} */ event) => void copy(line, event.currentTarget) },
+      icon(isCopied ? "ok" : "copy"), h("span", {}, isCopied ? "Copied" : "Copy")));
 }
 
-/** @param {string} line */
-async function copy(line) {
+/** @param {string} line @param {Element} button */
+async function copy(line, button) {
   try {
     await navigator.clipboard.writeText(line);
     copied = `Copied: ${line}`;
   } catch {
     // Not to be had without https but on this machine: it is marked instead.
-    const shown = document.getElementById("command");
+    const shown = button.parentElement?.querySelector("code");
     if (shown) getSelection()?.selectAllChildren(shown);
     copied = "The command is marked: copy it";
   }

@@ -4,6 +4,8 @@ import * as api from "./api.js";
 import { h, icon, svg } from "./dom.js";
 import { age, codeOf, number, plural, socket, text } from "./format.js";
 import { note } from "./history.js";
+import { help, mend } from "./mend.js";
+import { heldTrouble, rolloutChip, rolloutTroubles } from "./rollout.js";
 import { PROXIES, clusterLook, entryLook, isTrouble, isWell, keptBack, needsLook, proxyState } from "./states.js";
 import { badge, table } from "./table.js";
 
@@ -125,7 +127,8 @@ function summary({ clusters, proxies }) {
     byRank.map(([state, all]) => h("a", { class: "chip", href: `#/clusters?state=${state}` }, badge(clusterLook(all[0]), `${all.length} ${state}`))),
     clusters.length > 0 && h("a", { class: "chip", href: "#/proxies" },
       badge(rejecting ? PROXIES.NACK : waiting ? PROXIES.waits : PROXIES.ok,
-        [plural(proxies.length, "proxy", "proxies"), rejecting && `${rejecting} rejecting`, waiting && `${waiting} waiting`].filter(Boolean).join(", "))));
+        [plural(proxies.length, "proxy", "proxies"), rejecting && `${rejecting} rejecting`, waiting && `${waiting} waiting`].filter(Boolean).join(", "))),
+    rolloutChip());
 }
 
 function empty() {
@@ -271,36 +274,13 @@ function settings() {
   return [
     ...mesh.map((/** @type {any} */ one) => ({ rank: 6, look: bad, title: "Mesh config", href: null, text: `${one.code}: ${one.text}` })),
     ...(lost ? [{ rank: 6, look: bad, title: "Configuration", href: null, text: `STR1071: ${lost}` }] : []),
-    ...(held ? [{
-      rank: 5, look: { tone: "doubtful", icon: "lock", rank: 5 }, title: "Configuration", href: null,
-      text: `STR1070: held for ${age(held.since)}${held.by ? ` by ${held.by}` : ""}${held.reason ? `: ${held.reason}` : ""}; ${plural(held.waiting, "change waits", "changes wait")}`,
-    }] : []),
+    ...(held ? [heldTrouble(held)] : []),
+    ...rolloutTroubles(),
     ...(policy ? [{ rank: 6, look: bad, title: "Policy", href: null, text: `STR0601: ${policy}` }] : []),
     ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (one.state === "restored" && one.code)).map((one) => ({
       rank: 5, look: { tone: "doubtful", icon: "clock", rank: 5 }, title: `Source ${one.name}`, href: null, text: `${one.state}: ${one.reason ?? "it has not been read"}`,
     })),
   ];
-}
-
-/** @param {string} of */
-export function help(of) {
-  const code = codeOf(of);
-  return code && h("p", { class: "fine" }, "help: ", h("code", {}, `strait help ${code}`));
-}
-
-/**
- * What mends it, in the words of `strait check`.
- * @param {string | null | undefined} code
- * @param {string} [id] of the cluster that it is about
- */
-export function mend(code, id) {
-  /** @type {string | undefined} */
-  let next = code ? api.get("/debug/codes")?.value?.[code]?.next : undefined;
-  if (!code || !next) return null;
-  // Only where a command takes it: elsewhere it is an ordinary word.
-  if (id) for (const word of ["cluster get ", "cluster rotate ", "--name ", "--from-file="]) next = next.replaceAll(`${word}ID`, `${word}${id}`);
-  return h("p", { class: "mend", "data-code": code }, h("strong", {}, "To mend it: "), next.split("\n").map((line) => [line, h("br", {})]).flat().slice(0, -1),
-    " ", h("code", {}, `strait help ${code}`));
 }
 
 /** Why a network can't be entered, as a code. @param {any} network @param {import("./states.js").Look & { word: string }} entry */

@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { h, icon } from "./dom.js";
 import { age, plural, proxyName, proxyPlace, text } from "./format.js";
-import { help, mend } from "./map.js";
+import { help, mend } from "./mend.js";
 import { PROXIES, proxyState, typeState } from "./states.js";
 import { badge, table } from "./table.js";
 

@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import { h, svg } from "./dom.js";
 import { now, number, plural, text } from "./format.js";
+import { rolloutCards, rolloutPage } from "./rollout.js";
 import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
@@ -42,7 +43,10 @@ function followed(row) {
 }
 
 /** @param {Context} context @returns {View} */
-export function timelinePage({ place, redraw, go }) {
+export function timelinePage(context) {
+  if (context.place.parts[0] === "rollout") return rolloutPage(context);
+  const { place, redraw, go } = context;
+  const cards = rolloutCards(context);
   const needs = ["/debug/events"];
   /** @type {any[]} */
   const all = [...(api.get("/debug/events")?.value ?? [])].reverse();
@@ -58,6 +62,7 @@ export function timelinePage({ place, redraw, go }) {
       ? badge({ tone: "bad", icon: "bad", rank: 1 }, `${plural(refused, "change")} refused by somebody`)
       : `${plural(all.length, "change")}, newest first`,
     body: () => [
+      ...cards,
       h("form", { class: "filters", role: "search", onsubmit: (/** @type {Event} */ event) => event.preventDefault() },
         h("label", {}, h("span", {}, "Find"), h("input", { type: "search", name: "filter", value: filter, placeholder: "object, cluster or service", autocomplete: "off",
           oninput: (/** @type {any} */ event) => go(`#/timeline${event.target.value ? `?${new URLSearchParams({ filter: event.target.value })}` : ""}`) }))),

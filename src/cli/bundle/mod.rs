@@ -27,7 +27,7 @@ use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, t
 use super::proxy;
 
 /// What is asked as it is; what a version of ours doesn't have is left out.
-const PATHS: [&str; 17] = [
+const PATHS: [&str; 18] = [
     "/livez",
     "/readyz",
     "/metrics",
@@ -44,6 +44,7 @@ const PATHS: [&str; 17] = [
     "/debug/events",
     "/debug/history",
     "/debug/hold",
+    "/debug/rollout",
     "/debug/push",
 ];
 /// Of how many services the endpoints are taken.

@@ -1,0 +1,76 @@
+// What the page says, beside what the commands say of the same: both ask the same API, and a mesh that lives changes between the two.
+
+import assert from "node:assert/strict";
+import { turn, words } from "./rig.mjs";
+
+/** How long the two may differ: until the page has heard of what has changed meanwhile. */
+const AGREES = 15_000;
+
+/** Until a comparison holds. */
+async function agree(compare) {
+  const end = Date.now() + AGREES;
+  for (;;) {
+    try {
+      return await compare();
+    } catch (fault) {
+      if (!(fault instanceof assert.AssertionError) || Date.now() > end) throw fault;
+      await new Promise((resolve) => setTimeout(resolve, 250));
+    }
+  }
+}
+
+/** Each page with what is in it, beside the command's `-o json`; `asker` is a proxy that may be asked about. Gives back what they said. */
+export async function saysTheSame(page, plane, asker) {
+  const json = async (...command) => JSON.parse(await plane.strait(...command, "-o", "json"));
+  await turn(page, "#/clusters");
+  const clusters = await agree(async () => {
+    const all = await json("cluster", "list");
+    for (const one of all) {
+      const row = await words(page.locator("tbody tr", { has: page.getByRole("link", { name: one.id, exact: true }) }));
+      for (const fact of [one.network, one.state, one.services, one.endpoints, one.withheld]) assert.ok(row.includes(String(fact)), `${row}: ${fact}`);
+    }
+    return all;
+  });
+  await turn(page, "#/map");
+  const status = await agree(async () => {
+    const all = await json("status");
+    const text = await words(page.locator("main"));
+    assert.ok(text.includes(`${all.proxies.length} prox`), `${text}: ${all.proxies.length} proxies`);
+    for (const one of all.clusters) assert.ok(text.includes(one.id), `${text}: ${one.id}`);
+    return all;
+  });
+  for (const proxy of await json("proxy", "list")) {
+    await turn(page, `#/proxies/${proxy.key}`);
+    await agree(async () => {
+      const text = await words(page.locator("main"));
+      // By the time that somebody looks it may have been sent more.
+      const now = (await json("proxy", "list")).find((one) => one.key === proxy.key);
+      for (const fact of [now.id, now.identity, now.network, now.types.cds.sent]) assert.ok(text.includes(fact), `${text}: ${fact}`);
+    });
+  }
+  await turn(page, "#/timeline");
+  await agree(async () => {
+    const rows = await page.locator("tbody tr").allInnerTexts();
+    const changes = await json("events", "--last", "0");
+    assert.ok(changes.length > 0 && rows.length === Math.min(changes.length, 100), `${rows.length} of ${changes.length}`);
+    for (const [at, change] of changes.toReversed().slice(0, 100).entries()) {
+      for (const fact of [change.effect, change.cause?.name ?? "<none>", change.at.slice(11, 23)]) assert.ok(rows[at].includes(fact), `${rows[at]}: ${fact}`);
+    }
+  });
+  const services = await json("service", "list");
+  for (const { hostname } of services) {
+    await turn(page, `#/explain?proxy=${encodeURIComponent(asker)}&service=${hostname}`);
+    const command = await page.locator("#command").innerText();
+    assert.equal(command, `strait explain ${asker} ${hostname}`);
+    await agree(async () => {
+      const said = await json(...command.split(" ").slice(1));
+      const text = await words(page.locator("main"));
+      assert.equal(await page.locator(".ladder").count(), said.endpoints.length);
+      for (const endpoint of said.endpoints) {
+        for (const step of endpoint.steps) assert.ok(text.includes(step.detail), `${hostname}: ${step.detail}`);
+      }
+      for (const row of said.clusters) assert.ok(text.includes(`${row.ready}/${row.total}`) && text.includes((row.reason ?? "").replaceAll(/\s+/g, " ")), `${text}: ${JSON.stringify(row)}`);
+    });
+  }
+  return { clusters, status, services };
+}
