@@ -31,6 +31,7 @@ mod networks;
 mod operator;
 mod order;
 mod page;
+mod plots;
 mod previewed;
 mod relay;
 mod replicas;
