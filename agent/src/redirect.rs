@@ -1,17 +1,19 @@
 //! `strait-agent redirect`: has the kernel redirect a pod's connections to its Envoy, or says what of that lacks.
 //!
-//! Reads what stands and writes what lacks, by iptables-save and iptables-restore: a second run changes nothing.
+//! Reads what stands and writes what lacks, by iptables-save and iptables-restore, or by nft where these are not there: a
+//! second run changes nothing.
 
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
 use crate::files::read_text;
 use crate::problem::Problem;
 use crate::rules::{Family, Redirection, Selected};
+use crate::{loopback, nft};
 
 /// `strait-agent redirect`.
 #[derive(Debug, Args)]
@@ -43,6 +45,9 @@ pub(crate) struct RedirectArgs {
     /// Questions for names go to the agent, which is then to run with --dns
     #[arg(long)]
     dns: bool,
+    /// By which program [default: iptables; nft where that is not there]
+    #[arg(long, value_name = "PROGRAM", value_enum)]
+    tool: Option<RuleProgram>,
 }
 
 /// Does it, or checks it: the exit code.
@@ -51,32 +56,29 @@ pub(crate) struct RedirectArgs {
 /// A value that is none, a tool that is not there, what the kernel refuses.
 pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
     let redirection = redirection(args)?;
+    let program = args.tool.unwrap_or_else(RuleProgram::found);
     let mut lacks = Vec::new();
     for family in families() {
-        let [save, restore] = match family {
-            Family::V4 => ["iptables-save", "iptables-restore"],
-            Family::V6 => ["ip6tables-save", "ip6tables-restore"],
-        };
-        let saved = tool(save, &[], "")?;
-        let missing = redirection.missing(family, &saved);
         if family == Family::V6 && !args.check {
             inbound_source();
         }
+        let says = program.says(family);
+        let missing = program.missing(&redirection, family)?;
         if args.check {
-            lacks.extend(missing.into_iter().map(|rule| format!("{save}: {rule}")));
+            lacks.extend(missing.into_iter().map(|rule| format!("{says}: {rule}")));
         } else if !missing.is_empty() {
-            tool(restore, &["--noflush"], &redirection.restore(family, &saved))?;
-            let left = redirection.missing(family, &tool(save, &[], "")?);
+            program.set(&redirection, family)?;
+            let left = program.missing(&redirection, family)?;
             if let Some(first) = left.first() {
                 let fact = format!(
-                    "{restore} has set rules, and {} do not stand, the first: {first}",
+                    "{says} was given rules, and {} do not stand, the first: {first}",
                     left.len()
                 );
                 return Err(Problem::new("STR0960", fact, "see who else writes rules in this pod"));
             }
-            println!("{restore}: {} rules are set", missing.len());
+            println!("{says}: {} rules are set", missing.len());
         } else {
-            println!("{restore}: nothing to do, the rules stand");
+            println!("{says}: nothing to do, the rules stand");
         }
     }
     if lacks.is_empty() {
@@ -92,13 +94,66 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
     Ok(2)
 }
 
-/// Has the pod the address from which Envoy reaches the workload by IPv6: all of 127.0.0.0/8 is there, of IPv6 one is.
+/// By which rules are read and written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RuleProgram {
+    Iptables,
+    Nft,
+}
+
+impl RuleProgram {
+    /// nft where there is no iptables.
+    fn found() -> Self {
+        let there = |program| !matches!(Command::new(program).arg("--version").output(), Err(error) if error.kind() == ErrorKind::NotFound);
+        if !there("iptables-save") && there("nft") { Self::Nft } else { Self::Iptables }
+    }
+
+    /// What is called, as people are told of it.
+    fn says(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Iptables, Family::V4) => "iptables-save",
+            (Self::Iptables, Family::V6) => "ip6tables-save",
+            (Self::Nft, Family::V4) => "nft ip",
+            (Self::Nft, Family::V6) => "nft ip6",
+        }
+    }
+
+    /// What of the rules does not stand.
+    fn missing(self, rules: &Redirection, family: Family) -> Result<Vec<String>, Problem> {
+        match self {
+            Self::Iptables => Ok(rules.missing(family, &saved(family)?)),
+            Self::Nft => {
+                // Priorities as numbers: versions differ in their names.
+                let listed = ["-y", "list", "ruleset", nft::family_name(family)];
+                Ok(nft::missing(rules, family, &tool("nft", &listed, "")?))
+            }
+        }
+    }
+
+    fn set(self, rules: &Redirection, family: Family) -> Result<(), Problem> {
+        let (program, arguments, input): (_, &[&str], _) = match (self, family) {
+            (Self::Iptables, Family::V4) => {
+                ("iptables-restore", &["--noflush"], rules.restore(family, &saved(family)?))
+            }
+            (Self::Iptables, Family::V6) => {
+                ("ip6tables-restore", &["--noflush"], rules.restore(family, &saved(family)?))
+            }
+            (Self::Nft, _) => ("nft", &["-f", "-"], nft::script(rules, family)),
+        };
+        tool(program, arguments, &input).map(drop)
+    }
+}
+
+fn saved(family: Family) -> Result<String, Problem> {
+    tool(RuleProgram::Iptables.says(family), &[], "")
+}
+
+/// Has the pod the address from which Envoy reaches the workload by IPv6.
 fn inbound_source() {
-    if let Err(problem) = tool("ip", &["-6", "address", "replace", "::6/128", "dev", "lo"], "") {
+    if let Err(error) = loopback::add_inbound_source() {
         eprintln!(
-            "warning: {}; so Envoy reaches no workload by IPv6\n\
-             next: run it in an image with ip (iproute2), or give the pod no IPv6",
-            problem.fact
+            "warning: the loopback can't be given the address ::6: {error}; so Envoy reaches no workload by IPv6\n\
+             next: run it with NET_ADMIN, or give the pod no IPv6"
         );
     }
 }
@@ -204,7 +259,7 @@ fn families() -> impl Iterator<Item = Family> {
 
 fn tool(program: &'static str, arguments: &[&str], input: &str) -> Result<String, Problem> {
     let problem = |fact| {
-        let next = "run it as root with NET_ADMIN and NET_RAW, in an image with iptables";
+        let next = "run it as root with NET_ADMIN and NET_RAW, in an image with iptables or nft";
         Problem::new("STR0960", format!("{program} {fact}"), next)
     };
     let failed = |error: std::io::Error| problem(format!("can't be run: {error}"));

@@ -1,5 +1,5 @@
-//! Which of a pod's connections are redirected to its Envoy, as rules of iptables; and what of that is missing from, or
-//! stands in the way in, what the kernel has.
+//! Which of a pod's connections are redirected to its Envoy, as rules of iptables (`nft.rs` says them otherwise); and
+//! what of that is missing from, or stands in the way in, what the kernel has.
 //!
 //! Pure: settings and texts in, texts out. `deploy/examples/sidecar.yaml` shows the rules without any setting.
 
@@ -62,10 +62,10 @@ impl Family {
 }
 
 /// Rules by table and chain, in order; of chains that the kernel brings along only our jumps.
-type Tables = BTreeMap<&'static str, BTreeMap<String, Vec<String>>>;
+pub(crate) type Tables = BTreeMap<&'static str, BTreeMap<String, Vec<String>>>;
 
 impl Redirection {
-    fn tables(&self, family: Family) -> Tables {
+    pub(crate) fn tables(&self, family: Family) -> Tables {
         let mut tables = Tables::new();
         let nat = tables.entry("nat").or_default();
         let mut add =

@@ -65,7 +65,7 @@ pod that uses one of them can't be in the mesh as it is.";
 
     /// iptables.
     REDIRECT_FAILED = "STR0960", "the pod's connections can't be redirected",
-        "Run strait-agent redirect as root with NET_ADMIN and NET_RAW, in an image with iptables.", "\
+        "Run strait-agent redirect as root with NET_ADMIN and NET_RAW, in an image with iptables or nft.", "\
 A tool is not there, or the kernel refused what it was given. Each family's rules are set all at once: those
 of IPv4 may stand while those of IPv6 do not.";
 

@@ -9,7 +9,7 @@ const SERVER: &str = "
 import selectors, socket, sys
 waiting = selectors.DefaultSelector()
 for port in sys.argv[1:]:
-    listener = socket.create_server(('0.0.0.0', int(port)))
+    listener = socket.create_server(('::', int(port)), family=socket.AF_INET6, dualstack_ipv6=True)
     waiting.register(listener, selectors.EVENT_READ, port)
 print('listening', flush=True)
 while True:
@@ -55,10 +55,13 @@ impl PodNetwork {
             ),
             format!("-n {} addr add 10.0.0.5/24 dev eth0", network.pod),
             format!("-n {} addr add 10.0.0.6/24 dev eth0", network.other),
+            format!("-n {} addr add fd00::5/64 dev eth0 nodad", network.pod),
+            format!("-n {} addr add fd00::6/64 dev eth0 nodad", network.other),
             format!("-n {} link set eth0 up", network.pod),
             format!("-n {} link set eth0 up", network.other),
             format!("-n {} link set lo up", network.pod),
             format!("-n {} route add default via 10.0.0.6", network.pod),
+            format!("-n {} route add default via fd00::6", network.pod),
         ];
         for line in lines {
             let output = run("ip", &line.split(' ').collect::<Vec<_>>());
@@ -94,8 +97,11 @@ impl PodNetwork {
 
     /// Which port answers another host.
     fn reached(&self, port: &str) -> String {
-        let output =
-            Self::inside(&self.other, &["python3", "-c", CLIENT, "0", "", "10.0.0.5", port]);
+        self.reached_at("10.0.0.5", port)
+    }
+
+    fn reached_at(&self, address: &str, port: &str) -> String {
+        let output = Self::inside(&self.other, &["python3", "-c", CLIENT, "0", "", address, port]);
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
@@ -131,57 +137,124 @@ fn run(program: &str, words: &[&str]) -> Output {
     Command::new(program).args(words).output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
+/// By which rules can be set.
+const TOOLS: [&str; 2] = ["iptables", "nft"];
+
 #[test]
 fn what_goes_out_and_comes_in_is_redirected_and_envoys_own_is_not() {
-    let Some(mut network) = PodNetwork::create("all") else { return };
-    network.serve(&["8080", "15001", "15006", "15020", "15021"]);
-    let (code, said) = network.redirect(&[]);
-    assert_eq!(code, Some(0), "{said}");
-    let (app, envoy, own, other) = ("1000", "1337", "10.0.0.5", "10.9.9.9");
-    until("the interface is up", || match &*network.reached("15021") {
-        "15021" => Ok(()),
-        answer => Err(answer.to_owned()),
-    });
-    assert_eq!(network.reaches(app, "", other, "80"), "15001", "what the application sends");
-    assert_eq!(
-        network.reaches(envoy, "", other, "80"),
-        "nobody",
-        "what Envoy sends leaves the pod"
-    );
-    assert_eq!(network.reached("8080"), "15006", "what comes in");
-    assert_eq!(network.reached("15020"), "15020", "the agent's own port");
-    assert_eq!(
-        network.reaches(envoy, "", own, "8080"),
-        "15006",
-        "a service that the pod itself serves"
-    );
-    assert_eq!(network.reaches(app, "", own, "8080"), "8080", "the application asks itself");
-    assert_eq!(
-        network.reaches(envoy, "127.0.0.6", own, "8080"),
-        "8080",
-        "Envoy reaches the application"
-    );
-    assert_eq!(network.reaches(app, "", "127.0.0.1", "8080"), "8080");
+    for tool in TOOLS {
+        let Some(mut network) = PodNetwork::create(&format!("all-{tool}")) else { return };
+        network.serve(&["8080", "15001", "15006", "15020", "15021"]);
+        let (code, said) = network.redirect(&["--tool", tool]);
+        assert_eq!(code, Some(0), "{said}");
+        assert!(!said.contains("warning"), "{said}");
+        until("the interface is up", || match &*network.reached("15021") {
+            "15021" => Ok(()),
+            answer => Err(answer.to_owned()),
+        });
+        let (app, envoy) = ("1000", "1337");
+        // Of each family: the pod, another host, whence Envoy reaches the application, the loopback.
+        for [own, other, inbound, loopback] in [
+            ["10.0.0.5", "10.9.9.9", "127.0.0.6", "127.0.0.1"],
+            ["fd00::5", "fd99::9", "::6", "::1"],
+        ] {
+            let sent = network.reaches(app, "", other, "80");
+            assert_eq!(sent, "15001", "what the application sends, by {tool}");
+            let sent = network.reaches(envoy, "", other, "80");
+            assert_eq!(sent, "nobody", "what Envoy sends leaves the pod, by {tool}");
+            assert_eq!(network.reached_at(own, "8080"), "15006", "what comes in, by {tool}");
+            assert_eq!(network.reached_at(own, "15020"), "15020", "the agent's own port");
+            let itself = network.reaches(envoy, "", own, "8080");
+            assert_eq!(itself, "15006", "a service that the pod itself serves, by {tool}");
+            assert_eq!(
+                network.reaches(app, "", own, "8080"),
+                "8080",
+                "the application asks itself"
+            );
+            let application = network.reaches(envoy, inbound, own, "8080");
+            assert_eq!(application, "8080", "Envoy reaches the application at {own}, by {tool}");
+            assert_eq!(network.reaches(app, "", loopback, "8080"), "8080", "by {tool}");
+        }
+    }
 }
 
 #[test]
 fn settings_leave_ports_and_ranges_alone() {
-    let Some(mut network) = PodNetwork::create("some") else { return };
-    network.serve(&["8080", "9000", "15001", "15006", "15021"]);
-    let flags = ["--exclude-inbound-ports", "9000", "--exclude-outbound-ranges", "10.9.0.0/16"];
-    let more = ["--include-outbound-ranges", "10.8.0.0/16", "--include-outbound-ports", "443"];
-    let (code, said) = network.redirect(&[flags, more].concat());
+    for tool in TOOLS {
+        let Some(mut network) = PodNetwork::create(&format!("some-{tool}")) else { return };
+        network.serve(&["8080", "9000", "15001", "15006", "15021"]);
+        let flags = ["--exclude-inbound-ports", "9000", "--exclude-outbound-ranges", "10.9.0.0/16"];
+        let more = ["--include-outbound-ranges", "10.8.0.0/16", "--include-outbound-ports", "443"];
+        let (code, said) = network.redirect(&[&flags[..], &more, &["--tool", tool]].concat());
+        assert_eq!(code, Some(0), "{said}");
+        until("the interface is up", || match &*network.reached("15021") {
+            "15021" => Ok(()),
+            answer => Err(answer.to_owned()),
+        });
+        assert_eq!(network.reached("9000"), "9000");
+        assert_eq!(network.reached("8080"), "15006");
+        assert_eq!(network.reaches("1000", "", "10.8.1.1", "80"), "15001");
+        assert_eq!(network.reaches("1000", "", "10.7.1.1", "443"), "15001");
+        assert_eq!(network.reaches("1000", "", "10.7.1.1", "80"), "nobody");
+        assert_eq!(network.reaches("1000", "", "10.9.1.1", "443"), "nobody");
+    }
+}
+
+#[test]
+fn by_nft_as_well_a_second_run_changes_nothing_and_what_lacks_is_found_and_set_again() {
+    let Some(network) = PodNetwork::create("nft") else { return };
+    let nft = |words: &[&str]| {
+        let output = PodNetwork::inside(&network.pod, &[&["nft"], words].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    nft(&["add", "table", "ip", "others"]);
+    let others = nft(&["list", "ruleset"]);
+    // With everything that rules can say.
+    let flags = [
+        ["--tool", "nft"],
+        ["--exclude-inbound-ports", "9000"],
+        ["--include-outbound-ranges", "10.8.0.0/16,10.7.7.7,fd08::/16"],
+        ["--exclude-outbound-ranges", "10.8.9.0/24,fd08:9::/32"],
+        ["--include-outbound-ports", "443"],
+        ["--exclude-outbound-ports", "5432"],
+        ["--exclude-interfaces", "eth7,tun+"],
+    ]
+    .concat();
+    let all = [&flags[..], &["--dns"]].concat();
+    let check = [&all[..], &["--check"]].concat();
+    let (code, said) = network.redirect(&check);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("missing: nft ip: MESH_OUT: ip daddr 127.0.0.1 return")
+            && said.contains("missing: nft ip6: nat_output: type nat hook output priority -100"),
+        "{said}"
+    );
+    assert_eq!(nft(&["list", "ruleset"]), others, "a check changes nothing");
+
+    let (code, said) = network.redirect(&all);
     assert_eq!(code, Some(0), "{said}");
-    until("the interface is up", || match &*network.reached("15021") {
-        "15021" => Ok(()),
-        answer => Err(answer.to_owned()),
-    });
-    assert_eq!(network.reached("9000"), "9000");
-    assert_eq!(network.reached("8080"), "15006");
-    assert_eq!(network.reaches("1000", "", "10.8.1.1", "80"), "15001");
-    assert_eq!(network.reaches("1000", "", "10.7.1.1", "443"), "15001");
-    assert_eq!(network.reaches("1000", "", "10.7.1.1", "80"), "nobody");
-    assert_eq!(network.reaches("1000", "", "10.9.1.1", "443"), "nobody");
+    let rules = nft(&["list", "ruleset"]);
+    assert!(rules.contains(&others), "what is others' stays: {rules}");
+    let (code, said) = network.redirect(&all);
+    assert_eq!((code, nft(&["list", "ruleset"])), (Some(0), rules.clone()));
+    assert!(said.contains("nothing to do"), "{said}");
+    assert_eq!(network.redirect(&check).0, Some(0));
+
+    nft(&["flush", "chain", "ip", "strait", "nat_output"]);
+    let (code, said) = network.redirect(&check);
+    assert!(
+        code == Some(2) && said.contains("nat_output: meta l4proto tcp jump MESH_OUT"),
+        "{said}"
+    );
+    nft(&["delete", "table", "ip6", "strait"]);
+    assert_eq!(network.redirect(&all).0, Some(0));
+    assert_eq!(nft(&["list", "ruleset"]).len(), rules.len());
+    assert_eq!(network.redirect(&check).0, Some(0));
+
+    // Other settings replace the first ones.
+    assert_eq!(network.redirect(&flags).0, Some(0));
+    assert_eq!(network.redirect(&check).0, Some(2));
 }
 
 #[test]
