@@ -52,7 +52,7 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Runs Envoy until the end is wished for, or Envoy can't be kept running: its exit code.
+    /// Runs Envoy, if one is to be run, until the end is wished for, or Envoy can't be kept running: its exit code.
     ///
     /// # Errors
     /// An Envoy that can't be started.
@@ -63,6 +63,10 @@ impl Lifecycle {
         tokio::select! {
             _ = certificate.wait_for(|status| status.ends.is_some()) => {}
             () = wished(&mut self.wishes, Wish::End) => return Ok(0),
+        }
+        if self.args.no_envoy {
+            wished(&mut self.wishes, Wish::End).await;
+            return Ok(0);
         }
         let mut pause = Pause::default();
         let text = bootstrap::render(&self.args, &self.folder);

@@ -53,6 +53,8 @@ pub(crate) struct Pages {
     pub(crate) envoy: watch::Receiver<EnvoyStatus>,
     pub(crate) certificate: watch::Receiver<CertificateStatus>,
     pub(crate) wishes: watch::Sender<Wish>,
+    /// Whether an Envoy is to be run at all.
+    pub(crate) has_envoy: bool,
     pub(crate) probes: AppProbes,
     pub(crate) app_metrics: Option<AppMetrics>,
     /// The start of Envoy that has had its configuration; 0 for none.
@@ -132,6 +134,9 @@ impl Pages {
         }
         if self.certificate.borrow().ends.is_none() {
             return Err("there is no certificate yet".to_owned());
+        }
+        if !self.has_envoy {
+            return Ok(());
         }
         let EnvoyStatus { starts, runs } = *self.envoy.borrow();
         if !runs {

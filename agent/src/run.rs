@@ -61,6 +61,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
         envoy: envoy.subscribe(),
         certificate: renewal.status(),
         wishes: wishes.clone(),
+        has_envoy: !args.no_envoy,
         probes,
         app_metrics,
         configured: AtomicU64::new(0),

@@ -88,8 +88,11 @@ pub(crate) struct RunArgs {
     /// Where questions for names come [default: port 15053 of the loopback]
     #[arg(long, value_name = "A", value_delimiter = ',')]
     dns_address: Vec<SocketAddr>,
+    /// Runs no Envoy, and keeps the certificate in --dir for another program of the pod
+    #[arg(long, conflicts_with = "envoy")]
+    pub(crate) no_envoy: bool,
     /// Envoy and its arguments; --config-path is the agent's
-    #[arg(last = true, value_name = "ENVOY", required = true)]
+    #[arg(last = true, value_name = "ENVOY", required_unless_present = "no_envoy")]
     pub(crate) envoy: Vec<OsString>,
 }
 

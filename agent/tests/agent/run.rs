@@ -6,10 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use rcgen::KeyPair;
+use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::authority::{Authority, root};
-use crate::harness::{Pod, until};
+use crate::harness::{Pod, http, until};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -56,6 +57,26 @@ fn a_pod_that_starts_with_a_token_gets_a_certificate_and_an_envoy() {
     assert_eq!(node["id"], format!("sidecar~{}~web-0.shop~shop.svc.cluster.local", pod.ip));
     assert_eq!(node["metadata"]["STRAIT_SDS"]["cert"], format!("{folder}/sds-cert.yaml"));
     assert_eq!(node["metadata"]["SERVICE_ACCOUNT"], "web");
+}
+
+#[test]
+fn without_an_envoy_the_certificate_is_kept_alone() {
+    let authority = Authority::start(Duration::from_secs(5));
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    pod.arguments.push("--no-envoy".to_owned());
+    let mut agent = pod.start(&[]);
+    until("it is ready", || match http(pod.port(15021), "GET /healthz/ready")? {
+        (200, _) => Ok(()),
+        answer => Err(format!("{answer:?}")),
+    });
+    let first = pod.secret("cert-chain.pem").expect("there");
+    until("it is renewed", || match pod.secret("cert-chain.pem") {
+        Ok(now) if now != first => Ok(()),
+        now => Err(format!("{now:?}")),
+    });
+    assert!(pod.starts().is_empty(), "no Envoy was started");
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.ended().code(), Some(0));
 }
 
 #[test]
