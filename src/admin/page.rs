@@ -300,7 +300,7 @@ async fn refused(of: &mut Option<(u64, Refusals)>) {
     }
     // It has ended.
     *of = None;
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

@@ -453,7 +453,6 @@ impl MeshConfig {
             "extensionProviders":
                 self.extension_providers.iter().map(ExtensionProvider::to_json).collect::<Vec<_>>(),
             "rootNamespace": self.root_namespace,
-            "scopeGatewayToNamespace": self.gateway_scope == GatewayScope::OwnNamespace,
             "ingressClass": self.ingress.class,
             "ingressControllerMode": self.ingress.mode.as_str(),
             "ingressSelector": self.ingress.selector,

@@ -24,8 +24,13 @@ fn https(port: u16, hosts: &[&str]) -> Value {
 
 /// What each port serves, and what is said of whom.
 fn merged_text(gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
+    merged_in(GatewayScope::AnyNamespace, gateways)
+}
+
+/// The same for a router of the namespace `edge`.
+fn merged_in(scope: GatewayScope, gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
     let mut objects = GatewayObjects::default();
-    let mut all = Gateways::default();
+    let mut all = Gateways::of(scope);
     for gateway in gateways {
         objects.insert(Arc::clone(gateway), &mut all, &mut TrafficChanges::default());
     }
@@ -47,7 +52,7 @@ fn merged_text(gateways: &[Arc<Gateway>]) -> (Vec<String>, Vec<String>) {
             of("tls", &port.tls)
         )
     };
-    let ports = merged(all.selecting(&labels), Some).iter().map(text).collect();
+    let ports = merged(all.selecting(&"edge".into(), &labels), Some).iter().map(text).collect();
     let news = objects.take_news(&all);
     let news = news.iter().map(|(meta, one)| format!("{} {} {}", meta.name, one.code, one.path));
     (ports, news.collect())
@@ -79,4 +84,16 @@ fn a_later_server_in_tls_loses_the_hosts_that_another_has_and_no_other() {
     let (ports, news) = merged_text(&[older, later]);
     assert_eq!(ports, ["443: tls a=a.com,a.com tls b=b.com"]);
     assert_eq!(news, ["b STR1011 spec.servers[0].hosts", "b STR1011 spec.servers[1].hosts"]);
+}
+
+#[test]
+fn gateways_that_are_scoped_take_nothing_of_routers_of_other_namespaces() {
+    let own = gateway(2, "own", &json!([https(443, &["a.com"])]));
+    let mut strange = Gateway::clone(&gateway(1, "strange", &json!([https(443, &["a.com"])])));
+    strange.meta.namespace = "other".into();
+    let both = [Arc::new(strange), own];
+    let (ports, news) = merged_in(GatewayScope::AnyNamespace, &both);
+    assert_eq!((&*ports[0], news.len()), ("443: tls strange=a.com", 1));
+    let (ports, news) = merged_in(GatewayScope::OwnNamespace, &both);
+    assert_eq!((&*ports[0], news.len()), ("443: tls own=a.com", 0));
 }
