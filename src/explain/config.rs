@@ -231,7 +231,7 @@ impl<'a> ConfigView<'a> {
             TrafficObject::EnvoyFilter(filter) => self.envoy_filter(filter),
             TrafficObject::SidecarDefaults(defaults) => self.sidecar_defaults(defaults),
             TrafficObject::GatewayRoute(route) => self.gateway_route(route),
-            TrafficObject::ReferenceGrant(_, grant) => self.reference_grant(grant),
+            TrafficObject::ReferenceGrant(grant) => self.reference_grant(grant),
             TrafficObject::Ingress(ingress) => self.ingress(ingress),
             TrafficObject::IngressClass(class) => self.ingress_class(class),
         };

@@ -34,6 +34,19 @@ impl ObjectKey {
             name: text("/metadata/name")?.into(),
         })
     }
+
+    /// The same, with the texts of another key where they are equal.
+    fn sharing(self, other: &Self) -> Self {
+        let share = |own: Arc<str>, others: &Arc<str>| {
+            if own == *others { Arc::clone(others) } else { own }
+        };
+        Self {
+            kind: share(self.kind, &other.kind),
+            group: share(self.group, &other.group),
+            namespace: share(self.namespace, &other.namespace),
+            name: self.name,
+        }
+    }
 }
 
 impl fmt::Display for ObjectKey {
@@ -45,8 +58,11 @@ impl fmt::Display for ObjectKey {
 
 /// Objects, of each key one. A clone shares everything, and what differs between two of which one came of the other is
 /// found without looking at the rest.
+///
+/// A key shares its texts with its neighbour's, and is one allocation: each collection that holds an object has 8 bytes
+/// for its key, in place of 64, in nodes that are half empty.
 #[derive(Clone, Default)]
-pub struct Collection(OrdMap<ObjectKey, ObjectJson>);
+pub struct Collection(OrdMap<Arc<ObjectKey>, ObjectJson>);
 
 /// One object that differs between two collections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,9 +89,14 @@ impl Collection {
         self.0.get(key)
     }
 
+    /// The key of an object, to be kept elsewhere as well.
+    pub fn shared_key(&self, key: &ObjectKey) -> Option<&Arc<ObjectKey>> {
+        self.0.get_key_value(key).map(|(key, _)| key)
+    }
+
     /// All, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &ObjectJson)> {
-        self.0.iter()
+        self.0.iter().map(|(key, object)| (&**key, object))
     }
 
     /// All objects, in the order of their keys.
@@ -87,8 +108,23 @@ impl Collection {
     pub fn insert(&mut self, key: ObjectKey, object: impl Into<ObjectJson>) {
         let object = object.into();
         if self.0.get(&key) != Some(&object) {
-            self.0.insert(key, object);
+            self.put(key, object);
         }
+    }
+
+    /// Likewise, with a key that another collection has.
+    pub fn insert_shared(&mut self, key: &Arc<ObjectKey>, object: ObjectJson) {
+        if self.0.get(&**key) != Some(&object) {
+            self.0.insert(Arc::clone(key), object);
+        }
+    }
+
+    fn put(&mut self, key: ObjectKey, object: ObjectJson) {
+        let key = match self.0.get_prev(&key) {
+            Some((neighbour, _)) => key.sharing(neighbour),
+            None => key,
+        };
+        self.0.insert(Arc::new(key), object);
     }
 
     /// Takes an object out.
@@ -126,7 +162,7 @@ impl FromIterator<Arc<Value>> for Collection {
         let mut all = Self::default();
         for object in objects {
             if let Some(key) = ObjectKey::of(&object).filter(|key| !all.0.contains_key(key)) {
-                all.0.insert(key, object.into());
+                all.put(key, object.into());
             }
         }
         all
@@ -140,7 +176,7 @@ impl FromIterator<ObjectJson> for Collection {
         for object in objects {
             let key = ObjectKey::of(&object.to_value());
             if let Some(key) = key.filter(|key| !all.0.contains_key(key)) {
-                all.0.insert(key, object);
+                all.put(key, object);
             }
         }
         all
@@ -149,7 +185,9 @@ impl FromIterator<ObjectJson> for Collection {
 
 impl<O: Into<ObjectJson>> FromIterator<(ObjectKey, O)> for Collection {
     fn from_iter<T: IntoIterator<Item = (ObjectKey, O)>>(objects: T) -> Self {
-        Self(objects.into_iter().map(|(key, object)| (key, object.into())).collect())
+        let mut all = Self::default();
+        objects.into_iter().for_each(|(key, object)| all.put(key, object.into()));
+        all
     }
 }
 
@@ -187,5 +225,17 @@ mod tests {
             of_two.values().map(|one| one.to_value()["spec"].clone()).collect::<Vec<_>>(),
             [json!(1)]
         );
+    }
+
+    #[test]
+    fn keys_share_their_neighbours_texts_and_are_shared_by_collections() {
+        let all: Collection = [object("a", 1), object("b", 1)].into_iter().collect();
+        let keys: Vec<_> = all.iter().map(|(key, _)| key).collect();
+        let [a, b] = keys[..] else { panic!("{keys:?}") };
+        assert!(Arc::ptr_eq(&a.kind, &b.kind) && Arc::ptr_eq(&a.namespace, &b.namespace));
+        let key = all.shared_key(b).expect("it is there");
+        let mut other = Collection::default();
+        other.insert_shared(key, all.get(b).expect("it is there").clone());
+        assert!(other.shared_key(b).is_some_and(|its| Arc::ptr_eq(its, key)));
     }
 }

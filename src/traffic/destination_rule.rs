@@ -2,6 +2,7 @@
 //! docs/reference/traffic.md, "DestinationRule".)
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -18,7 +19,7 @@ use super::policy::{
 };
 use super::selection::{self, RuleSelector, Selection, Selectors};
 use crate::codes;
-use crate::model::{ExportTo, Labels, Namespace};
+use crate::model::{ExportTo, Labels, Namespace, SortedMap};
 
 /// A rule, as one object or several of one meaning have it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub struct DestinationRule {
     /// How a service is spoken to.
     pub policy: Option<Arc<TrafficPolicy>>,
     /// Parts of a service, by name.
-    pub subsets: BTreeMap<Arc<str>, Subset>,
+    pub subsets: SortedMap<Arc<str>, Subset>,
 }
 
 /// A part of a service.
@@ -91,7 +92,7 @@ impl DestinationRule {
         let policy = raw.traffic_policy.map(|raw| {
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
         });
-        let mut subsets = BTreeMap::new();
+        let (mut subsets, mut texts) = (BTreeMap::new(), BTreeSet::new());
         for (at, raw) in raw.subsets.into_iter().enumerate() {
             let path = format!("spec.subsets[{at}]");
             if let Err(fact) = is_subset_name(&raw.name) {
@@ -125,9 +126,13 @@ impl DestinationRule {
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
-            let labels = selection::labels(&raw.labels);
-            subsets.insert(raw.name.into(), Subset { labels, policy: of_subset });
+            let labels = raw.labels.iter();
+            let labels =
+                labels.map(|(key, value)| (text(&mut texts, key), text(&mut texts, value)));
+            let subset = Subset { labels: labels.collect(), policy: of_subset };
+            subsets.insert(text(&mut texts, &raw.name), subset);
         }
+        let subsets = subsets.into_iter().collect();
         let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
     }
@@ -155,7 +160,7 @@ impl DestinationRule {
         let selector = spec.pointer("/workloadSelector/matchLabels");
         let selector = selector.and_then(|raw| BTreeMap::deserialize(raw).ok());
         let (selector, export_to) = for_whom(selector, &said, &meta, settings);
-        let subsets = BTreeMap::new();
+        let subsets = SortedMap::new();
         Some(Self { objects: vec![meta], host, export_to, selector, policy, subsets })
     }
 
@@ -205,10 +210,23 @@ impl DestinationRule {
         if self.policy.is_none() {
             self.policy.clone_from(&younger.policy);
         }
-        for (name, subset) in &younger.subsets {
-            self.subsets.entry(Arc::clone(name)).or_insert_with(|| subset.clone());
+        for (name, subset) in younger.subsets.iter() {
+            if !self.subsets.contains_key(name) {
+                self.subsets.insert(Arc::clone(name), subset.clone());
+            }
         }
     }
+}
+
+/// The text as an object had it before, where it did: subsets have the same few labels, and are often called what one of
+/// these is.
+fn text(known: &mut BTreeSet<Arc<str>>, text: &str) -> Arc<str> {
+    if let Some(known) = known.get(text) {
+        return Arc::clone(known);
+    }
+    let text = Arc::<str>::from(text);
+    known.insert(Arc::clone(&text));
+    text
 }
 
 /// What of the way to choose an endpoint a rule says and a subset of it takes away by saying something else of that.
@@ -277,14 +295,20 @@ pub struct RuleClient<'a> {
     pub selection: &'a Selection,
 }
 
-/// The rules of one host, by namespace: with selectors first, then by age.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct HostRules(BTreeMap<Namespace, Vec<Arc<DestinationRule>>>);
+/// The rules of one host: by namespace, in each those with selectors first, then by age. Most hosts have one.
+type HostRules = Arc<[Arc<DestinationRule>]>;
+
+/// Those of some rules of one host that are of a namespace.
+fn range_of(rules: &[Arc<DestinationRule>], namespace: &Namespace) -> Range<usize> {
+    let start = rules.partition_point(|rule| rule.namespace() < namespace);
+    let end = rules.partition_point(|rule| rule.namespace() <= namespace);
+    start..end
+}
 
 /// All rules in force, by host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DestinationRules {
-    by_host: OrdMap<HostPattern, Arc<HostRules>>,
+    by_host: OrdMap<HostPattern, HostRules>,
     /// Those that not all see alike: how many there are of each host, and for each namespace that they are for.
     special_hosts: OrdMap<HostPattern, usize>,
     special_namespaces: OrdMap<Namespace, usize>,
@@ -345,13 +369,13 @@ fn patterns(host: &str) -> impl Iterator<Item = HostPattern> {
 #[derive(Debug, Clone, Default)]
 pub struct RulesForHost {
     /// Of the most specific host first.
-    rules: Vec<Arc<HostRules>>,
+    rules: Vec<HostRules>,
     root_namespace: Namespace,
 }
 
 impl PartialEq for RulesForHost {
     fn eq(&self, other: &Self) -> bool {
-        let same = |(a, b): (&Arc<HostRules>, &Arc<HostRules>)| Arc::ptr_eq(a, b) || a == b;
+        let same = |(a, b): (&HostRules, &HostRules)| Arc::ptr_eq(a, b) || a == b;
         self.rules.len() == other.rules.len()
             && self.root_namespace == other.root_namespace
             && self.rules.iter().zip(&other.rules).all(same)
@@ -368,7 +392,7 @@ impl RulesForHost {
 
     /// Whether some of them have connections go where the client was going.
     pub fn pass_through(&self) -> bool {
-        let all = self.rules.iter().flat_map(|rules| rules.0.values().flatten());
+        let all = self.rules.iter().flat_map(|rules| rules.iter());
         let passes =
             |policy: Option<&TrafficPolicy>| policy.is_some_and(TrafficPolicy::passes_through);
         all.into_iter().any(|rule| {
@@ -377,9 +401,9 @@ impl RulesForHost {
         })
     }
 
-    /// The namespaces that have any.
+    /// The namespaces that have any, some more than once.
     pub fn namespaces(&self) -> impl Iterator<Item = &Namespace> {
-        self.rules.iter().flat_map(|rules| rules.0.keys())
+        self.rules.iter().flat_map(|rules| rules.iter().map(|rule| rule.namespace()))
     }
 
     /// Whether these are still the rules of the host.
@@ -417,7 +441,7 @@ impl RulesForHost {
         namespace: &Namespace,
         holds: impl Fn(&DestinationRule) -> bool,
     ) -> Option<&Arc<DestinationRule>> {
-        let of_namespace = self.rules.iter().filter_map(|rules| rules.0.get(namespace));
+        let of_namespace = self.rules.iter().map(|rules| &rules[range_of(rules, namespace)]);
         of_namespace.flatten().find(|rule| holds(rule))
     }
 }
@@ -431,37 +455,13 @@ fn sees(rule: &DestinationRule, client: RuleClient<'_>) -> bool {
 /// The objects that rules come of, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct DestinationRuleObjects {
-    by_host: BTreeMap<(HostPattern, Namespace), BTreeSet<Ranked>>,
+    /// In the order of what is in force of them, and shared with it where no two are joined.
+    by_host: BTreeMap<HostPattern, HostRules>,
 }
 
-/// An object among those of one host and namespace.
-#[derive(Debug, Clone)]
-struct Ranked(Arc<DestinationRule>);
-
-impl Ranked {
-    fn key(&self) -> (bool, &ObjectMeta) {
-        (self.0.selector.is_none(), self.0.meta())
-    }
-}
-
-impl PartialEq for Ranked {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for Ranked {}
-
-impl PartialOrd for Ranked {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Ranked {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
-    }
+/// The place of an object among those of one host.
+fn rank(rule: &DestinationRule) -> (&Namespace, bool, &ObjectMeta) {
+    (rule.namespace(), rule.selector.is_none(), rule.meta())
 }
 
 /// What is in force, as objects change it.
@@ -478,38 +478,45 @@ impl DestinationRuleObjects {
             into.changes.selectors |=
                 into.selectors.add(Some(rule.namespace()), Arc::clone(selector));
         }
-        let key = (rule.host.clone(), rule.namespace().clone());
-        self.by_host.entry(key.clone()).or_default().insert(Ranked(rule));
-        self.put(&key, into);
+        self.replace(&rule, Some(&rule));
+        self.put(&rule, into);
     }
 
     pub(super) fn remove(&mut self, rule: &Arc<DestinationRule>, from: RulesInForce<'_>) {
         if let Some(selector) = &rule.selector {
             from.changes.selectors |= from.selectors.remove(Some(rule.namespace()), selector);
         }
-        let key = (rule.host.clone(), rule.namespace().clone());
-        if let Some(objects) = self.by_host.get_mut(&key) {
-            objects.remove(&Ranked(Arc::clone(rule)));
-            if objects.is_empty() {
-                self.by_host.remove(&key);
-            }
-        }
-        self.put(&key, from);
+        self.replace(rule, None);
+        self.put(rule, from);
     }
 
-    /// Joins the objects of a host and a namespace again, and puts what comes of them in force.
-    fn put(&self, key: &(HostPattern, Namespace), into: RulesInForce<'_>) {
+    /// Puts an object in the place of the one that has its rank, or takes that out.
+    fn replace(&mut self, rule: &DestinationRule, now: Option<&Arc<DestinationRule>>) {
+        let all = self.by_host.remove(&rule.host).unwrap_or_default();
+        let start = all.partition_point(|one| rank(one) < rank(rule));
+        let end = all.partition_point(|one| rank(one) <= rank(rule));
+        let all: HostRules = all[..start].iter().chain(now).chain(&all[end..]).cloned().collect();
+        if !all.is_empty() {
+            self.by_host.insert(rule.host.clone(), all);
+        }
+    }
+
+    /// Joins the objects of a rule's host and namespace again, and puts what comes of them in force.
+    fn put(&self, rule: &DestinationRule, into: RulesInForce<'_>) {
         let RulesInForce { rules, settings, changes, .. } = into;
-        let joined = joined(self.by_host.get(key));
-        let (host, namespace) = key;
+        let (host, namespace) = (&rule.host, rule.namespace());
+        let objects = self.by_host.get(host).cloned().unwrap_or_default();
+        let joined = joined(&objects[range_of(&objects, namespace)]);
         rules.root_namespace = settings.root_namespace.clone();
-        let mut all = rules.by_host.get(host).map(|all| HostRules::clone(all)).unwrap_or_default();
-        let before = all.0.remove(namespace).unwrap_or_default();
-        if before == joined {
+        let all = rules.by_host.get(host).cloned().unwrap_or_default();
+        let range = range_of(&all, namespace);
+        let (ahead, behind) = (&all[..range.start], &all[range.end..]);
+        let before = &all[range];
+        if *before == *joined {
             return;
         }
         let placed = |rules: &[Arc<DestinationRule>]| rules.iter().any(|rule| rule.places());
-        for (rules_then, up) in [(&before, false), (&joined, true)] {
+        for (rules_then, up) in [(before, false), (&*joined, true)] {
             if placed(rules_then) {
                 count(&mut rules.placed_hosts, host, up);
             }
@@ -526,22 +533,22 @@ impl DestinationRuleObjects {
                 count(&mut rules.special_namespaces, &namespace, true);
             }
         }
-        if !joined.is_empty() {
-            all.0.insert(namespace.clone(), joined);
-        }
-        if all.0.is_empty() {
+        let now: HostRules = ahead.iter().chain(&joined).chain(behind).cloned().collect();
+        if now.is_empty() {
             rules.by_host.remove(host);
         } else {
-            rules.by_host.insert(host.clone(), Arc::new(all));
+            let is_own = |(one, object)| Arc::ptr_eq(one, object);
+            let are_own = now.len() == objects.len() && now.iter().zip(&*objects).all(is_own);
+            rules.by_host.insert(host.clone(), if are_own { objects } else { now });
         }
         changes.hosts.insert(host.clone());
     }
 }
 
 /// What comes of the objects of one host and namespace.
-fn joined(objects: Option<&BTreeSet<Ranked>>) -> Vec<Arc<DestinationRule>> {
+fn joined(objects: &[Arc<DestinationRule>]) -> Vec<Arc<DestinationRule>> {
     let mut joined: Vec<Arc<DestinationRule>> = Vec::new();
-    for Ranked(rule) in objects.into_iter().flatten() {
+    for rule in objects {
         match joined.iter_mut().find(|older| older.merges_with(rule)) {
             Some(older) => Arc::make_mut(older).merge(rule),
             None => joined.push(Arc::clone(rule)),

@@ -93,8 +93,8 @@ impl ServiceKind {
 /// Whose routes may lead into a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceGrant {
-    /// The namespace of the Services.
-    pub namespace: Namespace,
+    /// Which; its namespace is that of the Services.
+    pub meta: ObjectMeta,
     /// Kinds of routes, each with its namespace.
     from: Box<[(String, Namespace)]>,
     /// What they may lead to, each with its name; `None` for all.
@@ -106,7 +106,7 @@ impl ReferenceGrant {
     ///
     /// # Errors
     /// Why it is refused whole.
-    pub fn read(meta: &ObjectMeta, object: &Value) -> Result<Self, Reason> {
+    pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
         let raw: RawGrant = object::body(object)?;
         let from = raw.from.into_iter().filter(|from| from.group == GATEWAY_API);
         let to = raw.to.into_iter().filter_map(|to| {
@@ -114,7 +114,7 @@ impl ReferenceGrant {
             Some((kind, to.name.filter(|name| !name.is_empty())))
         });
         Ok(Self {
-            namespace: meta.namespace.clone(),
+            meta,
             from: from.map(|from| (from.kind, from.namespace.as_str().into())).collect(),
             to: to.collect(),
         })
@@ -144,7 +144,7 @@ impl GatewayRoute {
         namespace == self.meta.namespace.as_str()
             || namespace == parent.namespace.as_str()
             || grants.any(|grant| {
-                grant.namespace.as_str() == namespace
+                grant.meta.namespace.as_str() == namespace
                     && grant.lets(self.kind, &self.meta.namespace, (to, name))
             })
     }
@@ -244,7 +244,7 @@ impl RuleReader<'_> {
             let retry = raw.retry;
             let statuses: Box<[u16]> =
                 retry.iter().flat_map(|retry| retry.codes.iter().copied()).collect();
-            rule.retries = Some(RetryRule {
+            rule.retries = Some(Box::new(RetryRule {
                 attempts: retry.as_ref().and_then(|retry| retry.attempts).unwrap_or(2),
                 per_try_timeout: per_try,
                 on: if statuses.is_empty() { "".into() } else { RETRY_ON.into() },
@@ -254,7 +254,7 @@ impl RuleReader<'_> {
                     .map(|pause| pause.0)
                     .filter(|pause| !pause.is_zero()),
                 ..RetryRule::default()
-            });
+            }));
         }
         rule
     }
@@ -384,6 +384,7 @@ impl RuleReader<'_> {
                 }
             }
         }
+        let headers = headers.boxed();
         Destination { weight, headers, ..backend.unwrap_or_else(Destination::invalid) }
     }
 
@@ -411,7 +412,7 @@ impl RuleReader<'_> {
                 headers.response = self.edits(raw, path, &mut rule.refused, None);
             }
             RawFilter { request_redirect: Some(raw), .. } => {
-                rule.redirect = Some(self.redirect(raw, path, &mut rule.refused));
+                rule.redirect = Some(Box::new(self.redirect(raw, path, &mut rule.refused)));
             }
             RawFilter { rewrite: Some(raw), .. } => {
                 let path_rewrite = raw.path.and_then(|path| match path {
@@ -423,7 +424,8 @@ impl RuleReader<'_> {
                     }
                     RawPathModifier { .. } => None,
                 });
-                rule.rewrite = Some(Rewrite { path: path_rewrite, authority: raw.hostname });
+                let rewrite = Rewrite { path: path_rewrite, authority: raw.hostname };
+                rule.rewrite = Some(Box::new(rewrite));
             }
             RawFilter { request_mirror: Some(raw), .. } => {
                 let of_hundred = raw.percent.map(|percent| u64::from(percent) * 10_000);
@@ -441,7 +443,7 @@ impl RuleReader<'_> {
                 rule.mirrors = Some(all.into());
             }
             RawFilter { cors: Some(raw), .. } => {
-                rule.cors = Some(self.cors(raw, path, &mut rule.refused));
+                rule.cors = Some(Box::new(self.cors(raw, path, &mut rule.refused)));
             }
             // What can't be followed must not be passed over.
             RawFilter { r#type, .. } => {

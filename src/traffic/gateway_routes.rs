@@ -16,8 +16,8 @@ use super::object::ObjectMeta;
 use super::route::{
     Destination, FixedResponse, HttpRule, MESH, PathMatch, RequestMatch, RouteOrigin, RulePlace,
 };
-use super::virtual_service::{VirtualService, VirtualServiceRule};
-use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace};
+use super::virtual_service::VirtualService;
+use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace, SortedMap};
 
 /// The objects, which change one by one, and what came of them.
 #[derive(Debug, Default)]
@@ -59,13 +59,13 @@ impl GatewayRouteObjects {
         }
     }
 
-    pub(super) fn insert_grant(&mut self, meta: ObjectMeta, grant: &Arc<ReferenceGrant>) {
-        self.grants.insert(meta, Arc::clone(grant));
+    pub(super) fn insert_grant(&mut self, grant: &Arc<ReferenceGrant>) {
+        self.grants.insert(grant.meta.clone(), Arc::clone(grant));
         self.touched.extend(self.by_parent.keys().cloned());
     }
 
-    pub(super) fn remove_grant(&mut self, meta: &ObjectMeta) {
-        self.grants.remove(meta);
+    pub(super) fn remove_grant(&mut self, grant: &ReferenceGrant) {
+        self.grants.remove(&grant.meta);
         self.touched.extend(self.by_parent.keys().cloned());
     }
 
@@ -127,13 +127,13 @@ impl GatewayRouteObjects {
                             let kept = mirrors.filter(|mirror| allowed(&mirror.destination));
                             rule.mirrors = Some(kept.collect());
                         }
-                        rules.push(VirtualServiceRule { rule, delegate: None });
+                        rules.push(rule);
                     }
                 }
             }
         }
         // Stable: of equals the older route's, then the first of a route.
-        rules.sort_by_key(|one| (!is_of_grpc(one), one.rule.matches.first().map(specificity)));
+        rules.sort_by_key(|one| (!is_of_grpc(one), one.matches.first().map(specificity)));
         let own_ports = only_of_grpc(&rules);
         let others = rules.iter().position(|one| !is_of_grpc(one)).unwrap_or(rules.len());
         rules.splice(others..others, own_ports);
@@ -149,39 +149,39 @@ impl GatewayRouteObjects {
         let origin = origin_of(oldest);
         VirtualService {
             meta,
-            origin,
+            origin: Arc::new(origin),
             hosts: [HostPattern::of_service(host)].into(),
             gateways: [MESH.into()].into(),
             export_to,
             http: rules.into(),
+            delegates: SortedMap::new(),
             tls: [].into(),
             tcp: [].into(),
         }
     }
 }
 
-fn is_of_grpc(one: &VirtualServiceRule) -> bool {
-    one.rule.place.of.as_ref().is_some_and(|origin| origin.kind == GRPC)
+fn is_of_grpc(one: &HttpRule) -> bool {
+    one.place.of.as_ref().is_some_and(|origin| origin.kind == GRPC)
 }
 
 /// For each port that GRPCRoutes have for themselves, what keeps other routes away from it.
-fn only_of_grpc(rules: &[VirtualServiceRule]) -> Vec<VirtualServiceRule> {
-    let port = |one: &VirtualServiceRule| one.rule.matches.first().and_then(|one| one.port);
+fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
+    let port = |one: &HttpRule| one.matches.first().and_then(|one| one.port);
     let mut ports = BTreeMap::new();
     for one in rules.iter().filter(|one| is_of_grpc(one)) {
         if let Some(port) = port(one) {
-            ports.entry(port).or_insert(one.rule.place.of.clone());
+            ports.entry(port).or_insert(one.place.of.clone());
         }
     }
     let closed = ports.into_iter().map(|(port, of)| {
         let every = RequestMatch { port: Some(port), ..RequestMatch::default() };
-        let rule = HttpRule {
+        HttpRule {
             place: RulePlace { of, ..RulePlace::default() },
             matches: [every].into(),
-            response: Some(FixedResponse { status: 404, body: None }),
+            response: Some(Box::new(FixedResponse { status: 404, body: None })),
             ..HttpRule::default()
-        };
-        VirtualServiceRule { rule, delegate: None }
+        }
     });
     let are_others = rules.iter().any(|one| !is_of_grpc(one));
     closed.filter(|_| are_others).collect()

@@ -142,8 +142,8 @@ impl TrafficKind {
                 (TrafficObject::IngressClass(class), Vec::new())
             }
             Self::ReferenceGrant => {
-                let grant = Arc::new(ReferenceGrant::read(&meta, object)?);
-                (TrafficObject::ReferenceGrant(meta, grant), Vec::new())
+                let grant = Arc::new(ReferenceGrant::read(meta, object)?);
+                (TrafficObject::ReferenceGrant(grant), Vec::new())
             }
         })
     }
@@ -248,10 +248,11 @@ impl TrafficIndex {
                 continue;
             }
             self.remove(key, &mut changes);
-            if let (Some(report), Some(object)) = (reports.get(key), difference.now) {
-                self.reports.insert(key.clone(), Arc::clone(report));
+            let read = reports.get_key_value(key);
+            if let (Some((key, report)), Some(object)) = (read, difference.now) {
+                self.reports.insert(Arc::clone(key), Arc::clone(report));
                 let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
-                self.counting.insert(key.clone(), counts.clone());
+                self.counting.insert_shared(key, counts.clone());
                 if let Some(object) = report.in_force().cloned() {
                     self.put_in(object, &mut changes);
                 }
@@ -346,10 +347,9 @@ impl TrafficIndex {
         let heard = self.heard;
         let mut anew = Self::new(settings);
         // The last good form first, so that it stands in again.
-        let good = self
-            .reports
-            .iter()
-            .filter_map(|(key, report)| Some((key.clone(), report.good.as_ref()?.0.clone())));
+        let good = self.reports.iter().filter_map(|(key, report)| {
+            Some((ObjectKey::clone(key), report.good.as_ref()?.0.clone()))
+        });
         anew.apply(&good.collect());
         let mut update = anew.apply(&objects);
         if let Some(update) = &mut update {
@@ -387,7 +387,7 @@ impl TrafficIndex {
 
     /// The objects that make no sense as they are, each with its last form that did.
     pub fn stand_ins(&self) -> Vec<(ObjectJson, ObjectJson)> {
-        let of = |(key, report): (&ObjectKey, &Arc<TrafficReport>)| {
+        let of = |(key, report): (&Arc<ObjectKey>, &Arc<TrafficReport>)| {
             let (good, _) = report.good.as_ref().filter(|_| report.state.refused)?;
             // Which object of a store is meant is known by its place in memory.
             Some((self.objects.get(key)?.clone(), good.clone()))
@@ -403,6 +403,8 @@ impl TrafficIndex {
         (object, earlier): (&ObjectJson, EarlierForm),
         changes: &mut TrafficChanges,
     ) -> bool {
+        let shared = self.objects.shared_key(key);
+        let shared = shared.map_or_else(|| Arc::new(key.clone()), Arc::clone);
         let before = self.reports.remove(key);
         let said = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
         let was = match earlier {
@@ -431,8 +433,8 @@ impl TrafficIndex {
         let report = TrafficReport { good, guard, state };
         let new = report.in_force().cloned();
         let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);
-        self.counting.insert(key.clone(), counts.clone());
-        self.reports.insert(key.clone(), Arc::new(report));
+        self.counting.insert_shared(&shared, counts.clone());
+        self.reports.insert(shared, Arc::new(report));
         if old == new {
             return false;
         }
@@ -492,9 +494,7 @@ impl TrafficIndex {
             // Proxies are sent nothing of it.
             TrafficObject::SidecarDefaults(_) => {}
             TrafficObject::GatewayRoute(route) => self.gateway_routes.insert(&route),
-            TrafficObject::ReferenceGrant(meta, grant) => {
-                self.gateway_routes.insert_grant(meta, &grant);
-            }
+            TrafficObject::ReferenceGrant(grant) => self.gateway_routes.insert_grant(&grant),
             TrafficObject::Ingress(ingress) => self.ingresses.insert(&ingress),
             TrafficObject::IngressClass(class) => self.ingresses.insert_class(&class),
         }
@@ -538,7 +538,7 @@ impl TrafficIndex {
             }
             TrafficObject::SidecarDefaults(_) => {}
             TrafficObject::GatewayRoute(route) => self.gateway_routes.remove(route),
-            TrafficObject::ReferenceGrant(meta, _) => self.gateway_routes.remove_grant(meta),
+            TrafficObject::ReferenceGrant(grant) => self.gateway_routes.remove_grant(grant),
             TrafficObject::Ingress(ingress) => self.ingresses.remove(ingress),
             TrafficObject::IngressClass(class) => self.ingresses.remove_class(class),
         }

@@ -17,10 +17,10 @@ use super::kind::KindSettings;
 use super::object::{ObjectMeta, Reason};
 use super::route::{HttpRule, PathMatch, RouteOrigin, RulePlace};
 use super::selection::{self, RuleSelector};
-use super::virtual_service::{VirtualService, VirtualServiceRule};
+use super::virtual_service::VirtualService;
 use super::virtual_services::wider;
 use crate::codes;
-use crate::model::ExportTo;
+use crate::model::{ExportTo, SortedMap};
 
 /// The port of requests in plain text, and that of TLS.
 const PORTS: [u16; 2] = [80, 443];
@@ -157,12 +157,11 @@ impl IngressObjects {
             let origin = Arc::new(RouteOrigin::of_ingress(&ingress.meta));
             for IngressRule { rule, .. } in ingress.rules.iter().filter(|one| one.host == *host) {
                 let place = RulePlace { of: Some(Arc::clone(&origin)), ..rule.place.clone() };
-                let rule = HttpRule { place, ..rule.clone() };
-                rules.push(VirtualServiceRule { rule, delegate: None });
+                rules.push(HttpRule { place, ..rule.clone() });
             }
         }
         // Stable: of equals the older object's, then the first of an object.
-        rules.sort_by_key(|one| precedence(&one.rule));
+        rules.sort_by_key(precedence);
         let patterns = [host.clone(), HostPattern::all()].into_iter().chain(wider(host));
         let serving = patterns.filter_map(|pattern| self.by_tls.get(&pattern)).flatten();
         let bound: BTreeSet<&ObjectMeta> = naming.iter().chain(serving).collect();
@@ -172,20 +171,19 @@ impl IngressObjects {
                 name: format!("{}~ingress~{host}", oldest.name).into(),
                 ..oldest.clone()
             },
-            origin: RouteOrigin::of_ingress(oldest),
+            origin: Arc::new(RouteOrigin::of_ingress(oldest)),
             hosts: [host.clone()].into(),
             gateways: gateways.map(|gateway| Arc::clone(&gateway.name)).collect(),
             export_to: ExportTo::Public,
             http: rules.into(),
+            delegates: SortedMap::new(),
             tls: [].into(),
             tcp: [].into(),
         })
     }
 
     fn note_losses(&mut self, host: &HostPattern, now: Option<&VirtualService>) {
-        let losses = now.map_or_else(Vec::new, |service| {
-            taken_paths(host, service.http.iter().map(|one| &one.rule))
-        });
+        let losses = now.map_or_else(Vec::new, |service| taken_paths(host, service.http.iter()));
         let before = self.said.remove(host).unwrap_or_default();
         self.news.extend(losses.iter().filter(|one| !before.contains(one)).cloned());
         if !losses.is_empty() {

@@ -30,7 +30,7 @@ impl ObjectMeta {
         Self {
             created: created.map_or(0, jiff::Timestamp::as_second),
             name: Arc::clone(&key.name),
-            namespace: Namespace::from(&*key.namespace),
+            namespace: Namespace::new(Arc::clone(&key.namespace)),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::envoy_filter::EnvoyFilter;
 use super::gateway::Gateway;
 use super::gateway_route::{GatewayRoute, ReferenceGrant};
 use super::ingress::{Ingress, IngressClass};
-use super::object::{ObjectMeta, ObjectState};
+use super::object::ObjectState;
 use super::proxy_config::SidecarDefaults;
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
@@ -40,7 +40,7 @@ pub enum TrafficObject {
     /// An IngressClass.
     IngressClass(Arc<IngressClass>),
     /// A ReferenceGrant.
-    ReferenceGrant(ObjectMeta, Arc<ReferenceGrant>),
+    ReferenceGrant(Arc<ReferenceGrant>),
 }
 
 /// An object, and what is said of it.
@@ -62,4 +62,4 @@ impl TrafficReport {
 }
 
 /// All objects that are read, each as it was last read. A clone shares everything.
-pub type TrafficReports = OrdMap<ObjectKey, Arc<TrafficReport>>;
+pub type TrafficReports = OrdMap<Arc<ObjectKey>, Arc<TrafficReport>>;

@@ -23,9 +23,9 @@ pub const MESH: &str = "mesh";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpRoutes {
     /// The object.
-    pub origin: RouteOrigin,
-    /// Its rules; the first that fits a request decides.
-    pub rules: Box<[HttpRule]>,
+    pub origin: Arc<RouteOrigin>,
+    /// Its rules; the first that fits a request decides. They are the object's own where it delegates nothing.
+    pub rules: Arc<[HttpRule]>,
 }
 
 /// The object that rules come from, as proxies show it.
@@ -93,7 +93,7 @@ pub struct RulePlace {
     pub path: Option<u32>,
 }
 
-/// What becomes of requests that fit any of some matches.
+/// What becomes of requests that fit any of some matches. What few rules have is boxed: there may be tens of thousands.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HttpRule {
     /// Where it is written.
@@ -103,26 +103,26 @@ pub struct HttpRule {
     /// Any of these has to fit; none stands for every request.
     pub matches: Box<[RequestMatch]>,
     /// A redirect, which comes before all else.
-    pub redirect: Option<RedirectRule>,
+    pub redirect: Option<Box<RedirectRule>>,
     /// An answer by the proxy itself, which comes before destinations.
-    pub response: Option<FixedResponse>,
+    pub response: Option<Box<FixedResponse>>,
     /// Where requests go, by weight. Those of weight 0 are left out, but where there is one alone, whose weight
     /// says nothing. Where there are none, requests get a 500.
     pub destinations: Box<[Destination]>,
     /// What of a request is another at its destination.
-    pub rewrite: Option<Rewrite>,
+    pub rewrite: Option<Box<Rewrite>>,
     /// How long the whole of a request may take; `None` for ever.
     pub timeout: Option<Duration>,
     /// When it is tried again; `None` leaves that to the mesh.
-    pub retries: Option<RetryRule>,
+    pub retries: Option<Box<RetryRule>>,
     /// Failures on purpose.
-    pub fault: Option<InjectedFault>,
+    pub fault: Option<Box<InjectedFault>>,
     /// Where copies go.
     pub mirrors: Option<Box<[Mirror]>>,
     /// Which other origins may ask.
-    pub cors: Option<CrossOrigin>,
+    pub cors: Option<Box<CrossOrigin>>,
     /// Headers that are added, set or taken away.
-    pub headers: Option<HeaderChanges>,
+    pub headers: Option<Box<HeaderChanges>>,
     /// Whether it holds what Envoy refuses: requests get a 500.
     pub refused: bool,
     /// Whether requests get a 500, instead of a 503, where a destination isn't known.
@@ -220,7 +220,7 @@ pub struct Destination {
     /// Its share of the sum.
     pub weight: u32,
     /// Headers of requests that go here.
-    pub headers: HeaderChanges,
+    pub headers: Option<Box<HeaderChanges>>,
     /// Whether it can't be used, such as one in a foreign namespace that grants nothing: its share gets a 500.
     pub invalid: bool,
 }
@@ -425,7 +425,7 @@ impl Destination {
             port_name: Arc::default(),
             subset: Arc::default(),
             weight: 1,
-            headers: HeaderChanges::default(),
+            headers: None,
             invalid: false,
         }
     }
@@ -491,6 +491,11 @@ impl ConnectionMatch {
 }
 
 impl HeaderChanges {
+    /// As a destination keeps them; `None` where nothing is changed.
+    pub(super) fn boxed(self) -> Option<Box<Self>> {
+        (!self.is_empty()).then(|| Box::new(self))
+    }
+
     /// Whether nothing is changed.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

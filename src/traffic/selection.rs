@@ -20,7 +20,7 @@ pub(super) fn selector(raw: &BTreeMap<String, String>) -> Option<RuleSelector> {
 }
 
 /// Labels as an object writes them.
-pub(super) fn labels(raw: &BTreeMap<String, String>) -> Labels {
+fn labels(raw: &BTreeMap<String, String>) -> Labels {
     raw.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
 }
 

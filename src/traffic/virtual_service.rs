@@ -28,7 +28,7 @@ use super::route::{
     ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, SourceMatch, TcpRule, place,
 };
 use crate::codes;
-use crate::model::{ExportTo, Namespace};
+use crate::model::{ExportTo, Namespace, SortedMap};
 
 /// A VirtualService, or the part of one that others delegate to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct VirtualService {
     /// Which, and how old.
     pub meta: ObjectMeta,
     /// What proxies show of its routes.
-    pub origin: RouteOrigin,
+    pub origin: Arc<RouteOrigin>,
     /// The hosts that it is about, each once; none for one that others delegate to.
     pub hosts: Box<[HostPattern]>,
     /// The gateways that it is for, as `NAMESPACE/NAME`, or [`MESH`] for sidecars.
@@ -44,20 +44,13 @@ pub struct VirtualService {
     /// The namespaces whose proxies it is for.
     pub export_to: ExportTo,
     /// What becomes of requests.
-    pub http: Box<[VirtualServiceRule]>,
+    pub http: Arc<[HttpRule]>,
+    /// Of rules in whose place those of another object stand, that object, by their place among [`Self::http`].
+    pub delegates: SortedMap<usize, Delegate>,
     /// What becomes of connections that begin TLS.
     pub tls: Box<[TcpRule]>,
     /// What becomes of other connections.
     pub tcp: Box<[TcpRule]>,
-}
-
-/// A rule for requests.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VirtualServiceRule {
-    /// The rule.
-    pub rule: HttpRule,
-    /// The object whose rules stand in its place.
-    pub delegate: Option<Delegate>,
 }
 
 #[derive(Deserialize, Default)]
@@ -121,8 +114,10 @@ impl VirtualService {
             let path = format!("spec.hosts[{at}]");
             reasons.push(Reason::lost(&codes::ROUTE_HOST_INVALID, path, text));
         }
-        let mut reader = Reader { namespace: &namespace, settings, reasons: &mut reasons };
+        let known = hosts.iter().filter_map(HostPattern::exact).cloned().collect();
+        let mut reader = Reader { namespace: &namespace, settings, reasons: &mut reasons, known };
         let mut http = Vec::with_capacity(raw.http.len());
+        let mut delegates = Vec::new();
         for (at, raw) in raw.http.into_iter().enumerate() {
             let path = format!("spec.http[{at}]");
             let (mut rule, delegate) = reader.rule(raw, &path);
@@ -130,22 +125,24 @@ impl VirtualService {
             if is_for_mesh && !hosts.is_empty() {
                 reader.claims_at_sidecars(&rule, &path);
             }
-            http.push(VirtualServiceRule { rule, delegate });
+            http.push(rule);
+            delegates.extend(delegate.map(|delegate| (at, delegate)));
         }
         let tls = reader.connections(raw.tls, "spec.tls", Some(&hosts));
         let tcp = reader.connections(raw.tcp, "spec.tcp", None);
-        unreachable(&http, &mut reasons);
+        let delegates = delegates.into_iter().collect();
+        unreachable(&http, &delegates, &mut reasons);
         let export_to =
             object::export_to(&raw.export_to, &settings.virtual_services_export_to, &namespace);
         object::note_export(&raw.export_to, &mut reasons);
-        let origin = RouteOrigin {
+        let origin = Arc::new(RouteOrigin {
             api: "networking.istio.io/v1",
             kind: "virtual-service",
             namespace: meta.namespace.clone(),
             name: Arc::clone(&meta.name),
-        };
+        });
         let http = http.into();
-        let service = Self { meta, origin, hosts, gateways, export_to, http, tls, tcp };
+        let service = Self { meta, origin, hosts, gateways, export_to, http, delegates, tls, tcp };
         Ok((service, reasons))
     }
 
@@ -164,11 +161,6 @@ impl VirtualService {
     /// The gateways that it is for, sidecars aside.
     pub fn own_gateways(&self) -> impl Iterator<Item = &Arc<str>> {
         self.gateways.iter().filter(|gateway| ***gateway != *MESH)
-    }
-
-    /// The objects that its rules name.
-    pub fn delegates(&self) -> impl Iterator<Item = &Delegate> {
-        self.http.iter().filter_map(|rule| rule.delegate.as_ref())
     }
 }
 
@@ -315,14 +307,18 @@ fn hosts(
 }
 
 /// Notes rules that stand behind one that takes every request of all proxies.
-fn unreachable(rules: &[VirtualServiceRule], reasons: &mut Vec<Reason>) {
-    let takes_all = |one: &VirtualServiceRule| {
+fn unreachable(
+    rules: &[HttpRule],
+    delegates: &SortedMap<usize, Delegate>,
+    reasons: &mut Vec<Reason>,
+) {
+    let takes_all = |(at, rule): (usize, &HttpRule)| {
         let all = |one: &super::route::RequestMatch| {
             one.is_catch_all() && one.port.is_none() && one.source == SourceMatch::default()
         };
-        one.delegate.is_none() && (one.rule.matches.is_empty() || one.rule.matches.iter().any(all))
+        !delegates.contains_key(&at) && (rule.matches.is_empty() || rule.matches.iter().any(all))
     };
-    if let Some(at) = rules.iter().position(takes_all) {
+    if let Some(at) = rules.iter().enumerate().position(takes_all) {
         for behind in at + 1..rules.len() {
             let text = format!("spec.http[{at}] takes every request: this rule is never asked");
             let path = format!("spec.http[{behind}]");

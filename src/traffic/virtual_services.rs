@@ -97,10 +97,17 @@ pub struct VirtualServices {
     by_gateway: OrdMap<Arc<str>, OrdMap<ObjectMeta, Arc<RoutedService>>>,
     /// The namespaces for which something holds that doesn't for all, with the number of objects that say so.
     special_namespaces: OrdMap<Namespace, usize>,
-    /// Of services that are named without a port, the hosts whose rules do so, with the number of objects.
-    portless: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
-    /// The same of all services that rules lead to.
-    destinations: OrdMap<Hostname, OrdMap<HostPattern, usize>>,
+    /// Each service that rules lead to, with a host whose rules do so. One flat map: most services have one such host, for
+    /// which a map of its own would be mostly empty.
+    destinations: OrdMap<(Hostname, HostPattern), LeadingObjects>,
+}
+
+/// How many objects have a host's requests or connections lead to a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct LeadingObjects {
+    all: u32,
+    /// Those that name it without the number of a port.
+    portless: u32,
 }
 
 impl VirtualServices {
@@ -125,12 +132,22 @@ impl VirtualServices {
 
     /// The hosts of which requests or connections lead to a service.
     pub fn leading_to<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
-        self.destinations.get(service).into_iter().flat_map(OrdMap::keys)
+        self.destinations_of(service).map(|(host, _)| host)
     }
 
     /// The hosts whose routes depend on which ports a service has.
     pub fn depending_on<'a>(&'a self, service: &Hostname) -> impl Iterator<Item = &'a HostPattern> {
-        self.portless.get(service).into_iter().flat_map(OrdMap::keys)
+        self.destinations_of(service).filter(|(_, by)| by.portless > 0).map(|(host, _)| host)
+    }
+
+    fn destinations_of<'a>(
+        &'a self,
+        service: &Hostname,
+    ) -> impl Iterator<Item = (&'a HostPattern, &'a LeadingObjects)> {
+        let from = (service.clone(), HostPattern::Exact(Hostname::default()));
+        let service = service.clone();
+        let all = self.destinations.range(from..);
+        all.take_while(move |((to, _), _)| *to == service).map(|((_, host), by)| (host, by))
     }
 
     /// All hosts that are named, the most specific first.
@@ -276,6 +293,18 @@ impl VirtualServices {
     }
 }
 
+impl LeadingObjects {
+    /// With one more or less, which names the service without the number of a port or with it.
+    fn counting(self, is_more: bool, is_portless: bool) -> Self {
+        let step = |count: u32, counts: bool| match (counts, is_more) {
+            (false, _) => count,
+            (true, true) => count.saturating_add(1),
+            (true, false) => count.saturating_sub(1),
+        };
+        Self { all: step(self.all, true), portless: step(self.portless, is_portless) }
+    }
+}
+
 /// A host, and the objects that name it in two versions.
 type DifferingHost<'a> = (&'a HostPattern, [Option<&'a Arc<[Arc<RoutedService>]>>; 2]);
 
@@ -345,7 +374,7 @@ pub(super) struct ServicesInForce<'a> {
 impl VirtualServiceObjects {
     pub(super) fn insert(&mut self, service: Arc<VirtualService>, mut into: ServicesInForce<'_>) {
         let key = key_of(&service.meta);
-        for delegate in service.delegates() {
+        for delegate in service.delegates.values() {
             self.roots.entry(delegate.clone()).or_default().insert(key.clone());
         }
         self.all.insert(key.clone(), service);
@@ -354,7 +383,7 @@ impl VirtualServiceObjects {
 
     pub(super) fn remove(&mut self, service: &Arc<VirtualService>, mut from: ServicesInForce<'_>) {
         let key = key_of(&service.meta);
-        for delegate in service.delegates() {
+        for delegate in service.delegates.values() {
             if let Some(roots) = self.roots.get_mut(delegate) {
                 roots.remove(&key);
                 if roots.is_empty() {
@@ -377,7 +406,7 @@ impl VirtualServiceObjects {
         &mut self,
         services: &VirtualServices,
         gateways: &Gateways,
-    ) -> Vec<(RouteOrigin, Reason)> {
+    ) -> Vec<(Arc<RouteOrigin>, Reason)> {
         let mut news = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             let Some(routed) = self.routed.get(&key) else {
@@ -466,24 +495,25 @@ fn replace(
     for (routed, is_more) in
         before.map(|one| (one, false)).into_iter().chain(now.map(|one| (&**one, true)))
     {
-        let count_hosts = |counts: &mut OrdMap<Hostname, OrdMap<HostPattern, usize>>,
-                           to: &Hostname| {
-            let mut all = counts.get(to).cloned().unwrap_or_default();
-            routed.service.mesh_hosts().for_each(|host| count(&mut all, host, is_more));
-            if all.is_empty() {
-                counts.remove(to);
-            } else {
-                counts.insert(to.clone(), all);
-            }
-        };
-        let portless: BTreeSet<&Hostname> = routed.portless.iter().map(|(host, _)| host).collect();
-        portless.into_iter().for_each(|to| count_hosts(&mut services.portless, to));
         let destinations: BTreeSet<&Hostname> = routed.destinations().map(|to| &to.host).collect();
         if *is_scoped {
             // They may come into scopes, or be in none any more.
             changes.hosts.extend(destinations.iter().map(|host| HostPattern::of_service(host)));
         }
-        destinations.into_iter().for_each(|to| count_hosts(&mut services.destinations, to));
+        let is_portless = |to: &Hostname| routed.portless.iter().any(|(host, _)| host == to);
+        for to in destinations {
+            let is_portless = is_portless(to);
+            for host in routed.service.mesh_hosts() {
+                let key = (to.clone(), host.clone());
+                let by = services.destinations.get(&key).copied().unwrap_or_default();
+                let now = by.counting(is_more, is_portless);
+                if now == LeadingObjects::default() {
+                    services.destinations.remove(&key);
+                } else {
+                    services.destinations.insert(key, now);
+                }
+            }
+        }
     }
     if let Some(before) = before {
         for gateway in before.service.own_gateways() {

@@ -40,7 +40,7 @@ impl ConfigView<'_> {
     pub(super) fn claims_that_nobody_knows(&self, service: &VirtualService) -> Option<Reason> {
         let mut rules = service.http.iter().enumerate();
         let (rule, one) = rules.find_map(|(at, rule)| {
-            let place = rule.rule.matches.iter().position(RequestMatch::looks_at_claims)?;
+            let place = rule.matches.iter().position(RequestMatch::looks_at_claims)?;
             Some((at, place))
         })?;
         let serves = |proxy: &&Proxy| {

@@ -86,8 +86,7 @@ impl ConfigView<'_> {
             return found;
         }
         let ports = protocols.requests;
-        for (at, one) in service.http.iter().enumerate() {
-            let rule = &one.rule;
+        for (at, rule) in service.http.iter().enumerate() {
             let path = format!("spec.http[{at}]");
             found.reasons.extend(self.destinations(rule, &path, &ports, &clients, object));
         }
@@ -424,7 +423,7 @@ impl ConfigView<'_> {
         let is_root = |root: &&Arc<VirtualService>| {
             let visible = root.meta.namespace == service.meta.namespace
                 || service.export_to.visible_to(&root.meta.namespace);
-            visible && root.delegates().any(|one| *one == key)
+            visible && root.delegates.values().any(|one| *one == key)
         };
         let all = self.reports.traffic.values().filter_map(|report| match &report.good {
             Some((_, TrafficObject::VirtualService(service))) => Some(service),
@@ -448,7 +447,7 @@ impl ConfigView<'_> {
         let mut found = Finding::default();
         for (at, its) in service.http.iter().enumerate() {
             let path = format!("spec.http[{at}]");
-            found.reasons.extend(self.destinations(&its.rule, &path, &ports, &clients, object));
+            found.reasons.extend(self.destinations(its, &path, &ports, &clients, object));
         }
         found.proxies = self.clients.count(|namespace, selection| {
             routed.iter().any(|root| {
@@ -568,7 +567,7 @@ impl ConfigView<'_> {
 
     fn grants(&self) -> impl Iterator<Item = &ReferenceGrant> {
         self.reports.traffic.values().filter_map(|report| match &report.good {
-            Some((_, TrafficObject::ReferenceGrant(_, grant))) => Some(&**grant),
+            Some((_, TrafficObject::ReferenceGrant(grant))) => Some(&**grant),
             _ => None,
         })
     }

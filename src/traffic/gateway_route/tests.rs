@@ -123,7 +123,7 @@ fn a_grant_names_kinds_namespaces_and_services() {
         "from": [{ "group": GATEWAY_API, "kind": "HTTPRoute", "namespace": "web" }],
         "to": [{ "group": "", "kind": "Service", "name": "api" }, { "group": "", "kind": "Secret" }],
     }});
-    let grant = ReferenceGrant::read(&meta("ops", "g"), &spec).expect("it fits its schema");
+    let grant = ReferenceGrant::read(meta("ops", "g"), &spec).expect("it fits its schema");
     assert!(grant.lets("HTTPRoute", &"web".into(), (ServiceKind::Service, "api")));
     assert!(!grant.lets("HTTPRoute", &"web".into(), (ServiceKind::Service, "other")));
     assert!(!grant.lets("HTTPRoute", &"web".into(), (ServiceKind::ServiceImport, "api")));

@@ -23,8 +23,8 @@ fn route(
 
 /// The first host that each rule leads to, `!` where it may not.
 fn leads(service: &VirtualService) -> Vec<String> {
-    let first = |one: &VirtualServiceRule| {
-        let to = one.rule.destinations.first()?;
+    let first = |one: &HttpRule| {
+        let to = one.destinations.first()?;
         let name = to.host.as_str().split('.').next()?;
         Some(format!("{}{name}", if to.invalid { "!" } else { "" }))
     };
@@ -96,10 +96,10 @@ fn another_namespaces_backend_needs_a_grant() {
         "from": [{ "group": GATEWAY_API, "kind": "HTTPRoute", "namespace": "shop" }],
         "to": [{ "group": "", "kind": "Service" }],
     }});
-    let grant = Arc::new(ReferenceGrant::read(&meta, &spec).expect("it fits its schema"));
-    objects.insert_grant(meta.clone(), &grant);
+    let grant = Arc::new(ReferenceGrant::read(meta, &spec).expect("it fits its schema"));
+    objects.insert_grant(&grant);
     assert_eq!(now(&mut objects), [["api"]]);
-    objects.remove_grant(&meta);
+    objects.remove_grant(&grant);
     assert_eq!(now(&mut objects), [["!api"]]);
 }
 

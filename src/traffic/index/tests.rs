@@ -125,7 +125,7 @@ fn rules_of_one_host_for_the_same_clients_are_one() {
     let rules = index.traffic.destination_rules.of(HOST);
     let rule = rules.owners(&"shop".into()).expect("it is there");
     assert_eq!(rule.subsets.keys().map(|name| &**name).collect::<Vec<_>>(), ["v1", "v2"]);
-    assert_eq!(rule.subsets["v1"].labels.len(), 1, "the oldest counts");
+    assert_eq!(rule.subsets.get("v1").expect("it is there").labels.len(), 1, "the oldest counts");
     assert!(rule.policy.is_some());
 }
 

@@ -23,7 +23,7 @@ fn rule(host: &str, paths: &[(&str, &str, &str)]) -> String {
 
 /// The first label of the Service that each rule leads to.
 fn leads(service: &VirtualService) -> Vec<&str> {
-    let all = service.http.iter().filter_map(|one| one.rule.destinations.first());
+    let all = service.http.iter().filter_map(|one| one.destinations.first());
     all.filter_map(|to| to.host.as_str().split('.').next()).collect()
 }
 

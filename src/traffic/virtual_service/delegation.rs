@@ -18,11 +18,15 @@ impl VirtualService {
         &self,
         find: impl Fn(&Delegate) -> Option<&'a Self>,
     ) -> (HttpRoutes, Vec<Reason>) {
+        let origin = Arc::clone(&self.origin);
+        if self.delegates.is_empty() {
+            return (HttpRoutes { origin, rules: Arc::clone(&self.http) }, Vec::new());
+        }
         let (mut rules, mut reasons) = (Vec::new(), Vec::new());
-        for (at, one) in self.http.iter().enumerate() {
+        for (at, rule) in self.http.iter().enumerate() {
             let path = format!("spec.http[{at}].delegate");
-            let Some(name) = &one.delegate else {
-                rules.push(one.rule.clone());
+            let Some(name) = self.delegates.get(&at) else {
+                rules.push(rule.clone());
                 continue;
             };
             let visible = |found: &&Self| {
@@ -38,9 +42,8 @@ impl VirtualService {
                 reasons.push(Reason::lost(&codes::DELEGATE_MISSING, path, text));
                 continue;
             };
-            let origin = Arc::new(delegate.origin.clone());
             for (of, its) in delegate.http.iter().enumerate() {
-                if its.delegate.is_some() {
+                if delegate.delegates.contains_key(&of) {
                     let text = format!(
                         "spec.http[{of}] of {} delegates itself: it is left out",
                         delegate.meta
@@ -48,13 +51,13 @@ impl VirtualService {
                     reasons.push(Reason::lost(&codes::DELEGATE_CONFLICT, &path, text));
                     continue;
                 }
-                match merged(&one.rule, &its.rule) {
-                    Some(mut rule) => {
-                        let via = Some(one.rule.place.index);
-                        let index = its.rule.place.index;
-                        rule.place =
-                            RulePlace { index, of: Some(Arc::clone(&origin)), via, path: None };
-                        rules.push(rule);
+                match merged(rule, its) {
+                    Some(mut merged) => {
+                        let via = Some(rule.place.index);
+                        let index = its.place.index;
+                        let of = Some(Arc::clone(&delegate.origin));
+                        merged.place = RulePlace { index, of, via, path: None };
+                        rules.push(merged);
                     }
                     None => {
                         let text = format!(
@@ -66,7 +69,7 @@ impl VirtualService {
                 }
             }
         }
-        (HttpRoutes { origin: self.origin.clone(), rules: rules.into() }, reasons)
+        (HttpRoutes { origin, rules: rules.into() }, reasons)
     }
 }
 

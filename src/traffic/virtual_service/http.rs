@@ -1,7 +1,7 @@
 //! The rules of a VirtualService for requests, as they are written, and what they come to.
 //! (Istio, "Virtual Service", `HTTPRoute`; docs/reference/traffic.md, "VirtualService".)
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base64::Engine;
@@ -34,6 +34,8 @@ pub(super) struct Reader<'a> {
     pub(super) namespace: &'a Namespace,
     pub(super) settings: &'a KindSettings,
     pub(super) reasons: &'a mut Vec<Reason>,
+    /// Hosts that the object named so far: most of its destinations are one of these, and share its text.
+    pub(super) known: BTreeSet<Hostname>,
 }
 
 impl Reader<'_> {
@@ -72,15 +74,16 @@ impl Reader<'_> {
         }
         self.destinations(raw.route, path, &mut rule);
         self.actions(raw.redirect, raw.direct_response, raw.rewrite, path, &mut rule);
-        rule.retries =
-            raw.retries.map(|raw| self.retries(raw, &format!("{path}.retries"), &mut rule.refused));
-        rule.fault =
-            raw.fault.map(|raw| self.fault(raw, &format!("{path}.fault"), &mut rule.refused));
-        rule.cors = raw
-            .cors_policy
-            .map(|raw| self.cors(raw, &format!("{path}.corsPolicy"), &mut rule.refused));
-        rule.headers =
-            raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), &mut rule.refused));
+        let refused = &mut rule.refused;
+        let retries = raw.retries.map(|raw| self.retries(raw, &format!("{path}.retries"), refused));
+        rule.retries = retries.map(Box::new);
+        let fault = raw.fault.map(|raw| self.fault(raw, &format!("{path}.fault"), refused));
+        rule.fault = fault.map(Box::new);
+        let cors =
+            raw.cors_policy.map(|raw| self.cors(raw, &format!("{path}.corsPolicy"), refused));
+        rule.cors = cors.map(Box::new);
+        let headers = raw.headers.map(|raw| self.headers(raw, &format!("{path}.headers"), refused));
+        rule.headers = headers.map(Box::new);
         // A share of all hundred where none is given; the newer field counts.
         let share = match (raw.mirror_percentage, raw.mirror_percent) {
             (Some(share), _) => {
@@ -352,7 +355,17 @@ impl Reader<'_> {
         }
         let path = path.strip_suffix(".host").unwrap_or(path);
         let port = self.port(raw.port.map(|port| port.number), &format!("{path}.port.number"));
+        let host = self.known(host);
         Some(Destination { port, subset: raw.subset, ..Destination::to(host) })
+    }
+
+    /// The same host, as it was named before.
+    fn known(&mut self, host: Hostname) -> Hostname {
+        if let Some(known) = self.known.get(&host) {
+            return known.clone();
+        }
+        self.known.insert(host.clone());
+        host
     }
 
     fn destinations(&mut self, raw: Vec<RawHttpDestination>, path: &str, rule: &mut HttpRule) {
@@ -374,7 +387,7 @@ impl Reader<'_> {
                 .map(|raw| self.headers(raw, &format!("{path}.headers"), &mut rule.refused));
             match self.destination(raw.destination, &format!("{path}.destination")) {
                 Some(to) => {
-                    let headers = headers.unwrap_or_default();
+                    let headers = headers.and_then(HeaderChanges::boxed);
                     all.push(Destination { index: place(at), weight, headers, ..to });
                 }
                 // What it would have taken is answered, and doesn't go to the others.
@@ -411,9 +424,9 @@ impl Reader<'_> {
         rule: &mut HttpRule,
     ) {
         let refused = &mut rule.refused;
-        rule.redirect =
-            redirect.map(|raw| self.redirect(raw, &format!("{path}.redirect"), refused));
-        rule.response = response.map(|raw| {
+        let redirect = redirect.map(|raw| self.redirect(raw, &format!("{path}.redirect"), refused));
+        rule.redirect = redirect.map(Box::new);
+        let response = response.map(|raw| {
             let path = format!("{path}.directResponse");
             let status =
                 u16::try_from(raw.status).ok().filter(|status| (200..600).contains(status));
@@ -444,7 +457,8 @@ impl Reader<'_> {
             });
             FixedResponse { status: status.unwrap_or(500), body: body.map(Into::into) }
         });
-        rule.rewrite = rewrite.map(|raw| {
+        rule.response = response.map(Box::new);
+        let rewrite = rewrite.map(|raw| {
             let path = format!("{path}.rewrite");
             if !is_text(&raw.uri) || !is_text(&raw.authority) {
                 self.refuse(refused, &path, "holds control characters");
@@ -477,6 +491,7 @@ impl Reader<'_> {
             let authority = Some(raw.authority).filter(|authority| !authority.is_empty());
             Rewrite { path: uri.or(regex), authority }
         });
+        rule.rewrite = rewrite.map(Box::new);
     }
 
     fn redirect(&mut self, raw: RawRedirect, path: &str, refused: &mut bool) -> RedirectRule {

@@ -34,7 +34,7 @@ fn said(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
 fn rule(more: &str) -> (HttpRule, Vec<Reason>) {
     let spec = format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}");
     let (service, reasons) = read(&spec);
-    (service.http[0].rule.clone(), reasons)
+    (service.http[0].clone(), reasons)
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn short_names_are_services_of_the_objects_namespace_and_gateways_too() {
     let hosts: Vec<_> = service.hosts.iter().map(ToString::to_string).collect();
     assert_eq!(hosts, ["reviews.shop.svc.cluster.local", "reviews.sales", "*.example.com"]);
     assert_eq!(*service.gateways, ["edge/gw", "mesh", "shop/gw", "shop/other"].map(Arc::from));
-    let to = &service.http[0].rule.destinations[0];
+    let to = &service.http[0].destinations[0];
     assert_eq!(
         (to.host.as_str(), to.port, &*to.subset),
         ("ratings.shop.svc.cluster.local", Some(8080), "v1")
@@ -111,7 +111,7 @@ fn what_envoy_refuses_is_answered_500_and_falls_through_to_nobody() {
         };
         let (service, reasons) = read(&spec);
         assert_eq!(said(&reasons), [(&codes::ROUTE_REFUSED, path)], "{more}");
-        assert!(service.http[0].rule.refused, "{more}");
+        assert!(service.http[0].refused, "{more}");
     }
 }
 
@@ -137,7 +137,7 @@ fn weights_of_zero_take_nothing_and_a_sum_of_zero_leads_nowhere() {
         let (service, reasons) = read(&format!(
             "{{hosts: [a], http: [{{route: [{{destination: {{host: a}}, weight: {a}}}, {{destination: {{host: b}}, weight: {b}}}]}}]}}"
         ));
-        let rule = &service.http[0].rule;
+        let rule = &service.http[0];
         let told: Vec<_> = reasons.into_iter().map(|one| (one.code, one.path)).collect();
         (told, rule.destinations.iter().map(|one| one.weight).collect::<Vec<_>>())
     };
@@ -190,7 +190,7 @@ fn what_says_nothing_is_told() {
         let (service, reasons) = read(&spec);
         let path = format!("spec.http[0].{path}");
         assert_eq!(said(&reasons), [(code, path.as_str())], "{more}");
-        assert!(!service.http[0].rule.refused, "{more}: it goes where it leads all the same");
+        assert!(!service.http[0].refused, "{more}: it goes where it leads all the same");
     }
 }
 
@@ -247,7 +247,7 @@ fn a_destination_that_is_none_keeps_its_share() {
         [(&codes::DESTINATION_INVALID, "spec.http[0].route[0].destination")]
     );
     let shares: Vec<_> =
-        service.http[0].rule.destinations.iter().map(|one| (one.invalid, one.weight)).collect();
+        service.http[0].destinations.iter().map(|one| (one.invalid, one.weight)).collect();
     assert_eq!(shares, [(true, 30), (false, 70)]);
 }
 

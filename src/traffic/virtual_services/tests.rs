@@ -175,3 +175,42 @@ fn labels_of_senders_are_selectors_in_use_those_of_delegates_joined() {
     world.take(&root);
     assert_eq!(world.selectors, Selectors::default());
 }
+
+#[test]
+fn hosts_that_lead_to_a_service_are_known_for_as_long_as_any_object_has_them() {
+    let mut world = World::default();
+    let leading = |hosts: &str, port: &str| {
+        format!("{{hosts: [{hosts}], http: [{{route: [{{destination: {{host: a.com{port}}}}}]}}]}}")
+    };
+    let numbered = service(1, "web", "numbered", &leading("x.com", ", port: {number: 80}"));
+    let portless = service(2, "web", "portless", &leading("x.com, y.com", ""));
+    let beside = service(3, "web", "beside", &leading("z.com", ".au"));
+    let of_service = |world: &World| {
+        let to = Hostname::from("a.com");
+        let leading: Vec<_> = world.services.leading_to(&to).map(ToString::to_string).collect();
+        let depending = world.services.depending_on(&to).map(ToString::to_string);
+        (leading.join(" "), depending.collect::<Vec<_>>().join(" "))
+    };
+    let found = |leading: &str, depending: &str| (leading.to_owned(), depending.to_owned());
+    world.put(&beside);
+    world.put(&numbered);
+    assert_eq!(of_service(&world), found("x.com", ""));
+    world.put(&portless);
+    assert_eq!(of_service(&world), found("x.com y.com", "x.com y.com"));
+    world.take(&numbered);
+    assert_eq!(of_service(&world), found("x.com y.com", "x.com y.com"));
+    world.put(&numbered);
+    world.take(&portless);
+    assert_eq!(of_service(&world), found("x.com", ""));
+    world.take(&numbered);
+    assert_eq!(of_service(&world), found("", ""));
+}
+
+#[test]
+fn rules_of_an_object_that_delegates_nothing_are_kept_once() {
+    let mut world = World::default();
+    let own = service(1, "web", "own", &format!("{{hosts: [a.com], {RULE}}}"));
+    world.put(&own);
+    let routed = world.services.routed(&own).expect("it is in force");
+    assert!(Arc::ptr_eq(&routed.http.rules, &own.http));
+}

@@ -164,14 +164,14 @@ fn route_of(
         made.route.action = Some(answer(500));
         return made;
     }
-    if let Some(fault) = rule.fault.as_ref().and_then(fault_of) {
+    if let Some(fault) = rule.fault.as_deref().and_then(fault_of) {
         made.filters.insert("envoy.filters.http.fault", any(&fault));
     }
     if let Some(cors) = &rule.cors {
         made.filters.insert("envoy.filters.http.cors", any(&cors_of(cors)));
     }
     let none = HeaderChanges::default();
-    let headers = rule.headers.as_ref().unwrap_or(&none);
+    let headers = rule.headers.as_deref().unwrap_or(&none);
     change_headers(&mut made.route, headers);
     made.route.action = Some(if let Some(redirect) = &rule.redirect {
         redirect_of(redirect, inputs.port)
@@ -355,8 +355,10 @@ fn forward(
         [] => return answer(500),
         [only] if only.invalid => return answer(500),
         [only] => {
-            change_headers(made, &only.headers);
-            host = host.or_else(|| only.headers.host.clone());
+            if let Some(headers) = &only.headers {
+                change_headers(made, headers);
+                host = host.or_else(|| headers.host.clone());
+            }
             ClusterSpecifier::Cluster(upstream(only, inputs))
         }
         several => {
@@ -378,7 +380,7 @@ fn forward(
             .is_none()
             .then(|| MaxStreamDuration { grpc_timeout_header_max: timeout, ..Default::default() }),
         retry_policy: retry_policy(
-            rule.retries.as_ref().or(inputs.retries),
+            rule.retries.as_deref().or(inputs.retries),
             hash_policy.is_empty(),
         ),
         hash_policy,
@@ -405,7 +407,9 @@ fn weighted(
     inputs: RuleInputs<'_>,
 ) -> route::weighted_cluster::ClusterWeight {
     use route::weighted_cluster::cluster_weight::HostRewriteSpecifier;
-    let HeaderChanges { request, response, host } = &destination.headers;
+    let none = HeaderChanges::default();
+    let headers = destination.headers.as_deref().unwrap_or(&none);
+    let HeaderChanges { request, response, host } = headers;
     route::weighted_cluster::ClusterWeight {
         name: upstream(destination, inputs),
         weight: Some(UInt32Value { value: destination.weight }),
