@@ -115,25 +115,25 @@ struct Publisher<'a> {
 impl Publisher<'_> {
     async fn run(self, limits: ReadLimits) {
         let limits = ReadLimits { object_bytes: OBJECT_BYTES_MAX, ..limits };
+        // A channel has room for 32 messages from its beginning, whatever its bound: here that is pointers.
         let (usual, usual_taken) = mpsc::channel(EVENTS_MAX);
         let (beside, beside_taken) = mpsc::channel(EVENTS_MAX);
         let (need, needed) = watch::channel(false);
-        let read = |map: RootsMap, sink: mpsc::Sender<MapEvent>| {
-            let kind = MapKind { map, bundle: Arc::clone(&self.bundle) };
-            let client = self.client;
+        let (client, bundle) = (self.client, Arc::clone(&self.bundle));
+        let read = |map: RootsMap, sink: mpsc::Sender<Box<MapEvent>>| {
+            let kind = MapKind { map, bundle: Arc::clone(&bundle) };
             async move { client.read(kind, kind_selection(map), limits, &sink).await }
         };
-        let (read_usual, read_beside) =
-            (read(RootsMap::Usual, usual), read(RootsMap::Beside, beside));
-        let client = self.client;
+        let read_usual = read(RootsMap::Usual, usual);
         let readers = async {
             tokio::join!(read_usual, async {
                 // Few clusters have any of the second name: a watch for each would be one for nothing.
-                if !any_beside(client).await {
+                if !Box::pin(any_beside(client)).await {
                     let mut needed = needed;
                     let _ = needed.wait_for(|needed| *needed).await;
                 }
-                read_beside.await;
+                // Boxed only now: where nobody needs it, it would take some KB of each cluster for nothing.
+                Box::pin(read(RootsMap::Beside, beside)).await;
             });
         };
         tokio::select! {
@@ -144,8 +144,8 @@ impl Publisher<'_> {
 
     async fn write(
         mut self,
-        mut usual: mpsc::Receiver<MapEvent>,
-        mut beside: mpsc::Receiver<MapEvent>,
+        mut usual: mpsc::Receiver<Box<MapEvent>>,
+        mut beside: mpsc::Receiver<Box<MapEvent>>,
         need: watch::Sender<bool>,
     ) -> std::convert::Infallible {
         let mut next = tokio::time::Instant::now();
@@ -164,14 +164,16 @@ impl Publisher<'_> {
                 WriterRole::Creates | WriterRole::Writes => self.state.due(now),
             };
             tokio::select! {
-                Some(event) = usual.recv() => self.take(RootsMap::Usual, event, &mut usual),
-                Some(event) = beside.recv() => self.take(RootsMap::Beside, event, &mut beside),
+                Some(event) = usual.recv() => self.take(RootsMap::Usual, *event, &mut usual),
+                Some(event) = beside.recv() => self.take(RootsMap::Beside, *event, &mut beside),
                 Ok(()) = self.namespaces.changed() => {
                     self.state.namespaces(self.namespaces.borrow_and_update().clone());
                 }
                 Ok(()) = self.role.changed() => {}
                 () = tokio::time::sleep_until(next), if !due.is_empty() => {
-                    next = tokio::time::Instant::now() + self.wave(due).await;
+                    // Boxed, so that its room goes when all is written.
+                    let pause = Box::pin(self.wave(due)).await;
+                    next = tokio::time::Instant::now() + pause;
                 }
                 // What was undone too often may be tried again.
                 () = sleep(REST) => {}
@@ -179,11 +181,11 @@ impl Publisher<'_> {
         }
     }
 
-    fn take(&mut self, map: RootsMap, event: MapEvent, more: &mut mpsc::Receiver<MapEvent>) {
+    fn take(&mut self, map: RootsMap, event: MapEvent, more: &mut mpsc::Receiver<Box<MapEvent>>) {
         let now = Instant::now();
         self.state.take(map, event, now);
         while let Ok(event) = more.try_recv() {
-            self.state.take(map, event, now);
+            self.state.take(map, *event, now);
         }
     }
 

@@ -226,9 +226,10 @@ async fn read_shared(
                         client.read(ReadAs::<Import>::with(scope), imports, limits, sink),
                     )
                 };
+                // Boxed here, so that clusters without these kinds have no room for it.
                 tokio::select! {
-                    _ = read => return,
-                    () = replaced(client, served) => {}
+                    _ = Box::pin(read) => return,
+                    () = Box::pin(replaced(client, served)) => {}
                 }
                 continue;
             }
