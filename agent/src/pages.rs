@@ -25,7 +25,7 @@ use tracing::{info, warn};
 
 use crate::envoy::EnvoyAdmin;
 use crate::lifecycle::{EnvoyStatus, Wish};
-use crate::probes::AppProbes;
+use crate::probes::{self, AppProbes};
 use crate::problem::Problem;
 use crate::renewal::CertificateStatus;
 use crate::scrape::{AppMetrics, Scrape};
@@ -106,7 +106,7 @@ impl Pages {
         match (request.method(), path, port) {
             (&Method::GET, "/healthz/ready", _) => self.ready().await,
             (&Method::GET, "/stats/prometheus", Port::Agent) => self.metrics(request.headers()),
-            (&Method::GET, _, Port::Agent) if path.starts_with("/app-health/") => {
+            (&Method::GET, _, Port::Agent) if probes::is_path(path) => {
                 match self.probes.ask(path, request.headers()).await {
                     Some(Ok(status)) => text(status, String::new()),
                     Some(Err(fact)) => text(StatusCode::SERVICE_UNAVAILABLE, fact),

@@ -1,11 +1,11 @@
-//! The application's probes, which the kubelet sends to the agent instead: an application behind mTLS can't answer the
-//! kubelet itself.
+//! The application's probes and the handlers of its life, which the kubelet sends to the agent instead: an application
+//! behind mTLS can't answer the kubelet itself.
 //!
 //! Each is asked as the kubelet would have asked it, on the pod's own address, past Envoy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,6 +23,7 @@ use strait_proto::health::health_client::HealthClient;
 use tokio::net::lookup_host;
 use tokio_rustls::TlsConnector;
 use tonic::transport::Endpoint;
+use tracing::{info, warn};
 
 use crate::http_client::{connect_beside_envoy, exchange};
 use crate::problem::{Problem, chain};
@@ -30,12 +31,19 @@ use crate::problem::{Problem, chain};
 /// Where injection writes the probes that it replaced.
 pub(crate) const VARIABLE: &str = "STRAIT_APP_PROBES";
 
+/// Whether a path may stand for a probe, or for a handler of a container's life.
+pub(crate) fn is_path(path: &str) -> bool {
+    ["/app-health/", "/app-lifecycle/"].iter().any(|prefix| path.starts_with(prefix))
+}
+
 /// The probes by the path that stands for each, such as `/app-health/web/readyz`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct AppProbes {
     by_path: BTreeMap<String, AppProbe>,
     /// The pod's own address, which the kubelet would have asked.
     pod: Option<IpAddr>,
+    /// Paths whose probe failed when it was asked last.
+    failing: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -102,7 +110,7 @@ impl AppProbes {
             let fact = format!("{VARIABLE} can't be read: {error}");
             Problem::new("STR0964", fact, "inject the pod anew, or correct the variable")
         })?;
-        Ok(Self { by_path, pod })
+        Ok(Self { by_path, pod, failing: Mutex::default() })
     }
 
     /// Asks the application in the kubelet's place: its status, or why there is none. `None` where no probe has that path.
@@ -121,11 +129,32 @@ impl AppProbes {
             }
         };
         let answer = tokio::time::timeout(limit, asked).await;
-        Some(
-            answer.unwrap_or_else(|_| {
-                Err(format!("the application gave no answer within {limit:?}"))
-            }),
-        )
+        let answer = answer
+            .unwrap_or_else(|_| Err(format!("the application gave no answer within {limit:?}")));
+        self.tell(path, &answer);
+        Some(answer)
+    }
+
+    /// Says when a probe begins to fail, and why, and when it no longer does: the kubelet tells of a status only.
+    fn tell(&self, path: &str, answer: &Result<StatusCode, String>) {
+        let fails = match answer {
+            Ok(status) if status.as_u16() < 400 => None,
+            Ok(status) => Some(format!("it answers {status}")),
+            Err(fact) => Some(fact.clone()),
+        };
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        match fails {
+            Some(fact) if failing.insert(path.to_owned()) => {
+                warn!(
+                    probe = path,
+                    "the application fails its probe: {fact}; next: see its own log"
+                );
+            }
+            None if failing.remove(path) => {
+                info!(probe = path, "the application passes its probe again")
+            }
+            _ => {}
+        }
     }
 
     async fn http(&self, probe: &HttpProbe, told: &HeaderMap) -> Result<StatusCode, String> {

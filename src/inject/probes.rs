@@ -1,4 +1,5 @@
-//! Probes that come by the network are answered by the agent, which asks the application itself.
+//! Probes that come by the network are answered by the agent, which asks the application itself; so are the handlers of
+//! a container's life.
 //!
 //! The kubelet has no certificate of the mesh: a sidecar that takes mTLS alone would turn it away. What runs in the
 //! container (`exec`) stays as it is, and so does what asks another host.
@@ -13,8 +14,14 @@ const AGENT_PORT: u16 = 15020;
 const KINDS: [(&str, &str); 3] =
     [("livenessProbe", "livez"), ("readinessProbe", "readyz"), ("startupProbe", "startupz")];
 
-/// Has the agent answer a container's probes. Tells the agent by path what to ask: an HTTP, TCP or gRPC probe with
-/// numbers for ports, and its time limit in seconds.
+/// Handlers of a container's life; by the network the kubelet knows them over HTTP only.
+const HANDLERS: [(&str, &str); 2] = [("postStart", "poststartz"), ("preStop", "prestopz")];
+/// For how long the agent waits for a handler's answer, in seconds. The kubelet gives up before: a handler has what a
+/// pod is given to end.
+const HANDLER_LIMIT: u64 = 3600;
+
+/// Has the agent answer a container's probes and handlers. Tells the agent by path what to ask: an HTTP, TCP or gRPC probe
+/// with numbers for ports, and its time limit in seconds.
 pub(super) fn redirect(container: &mut Value, told: &mut Fields) {
     let name = text(container, "name").unwrap_or_default().to_owned();
     for (field, word) in KINDS {
@@ -25,6 +32,15 @@ pub(super) fn redirect(container: &mut Value, told: &mut Fields) {
             probe.remove(kind);
         }
         probe.insert("httpGet".into(), json!({ "path": path, "port": AGENT_PORT }));
+        told.insert(path, asked);
+    }
+    for (field, word) in HANDLERS {
+        let handler = &container["lifecycle"][field];
+        let given = handler["httpGet"].is_object().then(|| asked(container, handler)).flatten();
+        let Some(mut asked) = given else { continue };
+        asked["timeoutSeconds"] = json!(HANDLER_LIMIT);
+        let path = format!("/app-lifecycle/{name}/{word}");
+        container["lifecycle"][field]["httpGet"] = json!({ "path": path, "port": AGENT_PORT });
         told.insert(path, asked);
     }
 }

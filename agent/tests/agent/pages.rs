@@ -106,6 +106,7 @@ fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
         "/app-health/web/readyz": {"httpGet": {"path": "/ready?x=1", "port": 8080,
             "httpHeaders": [{"name": "Host", "value": "web"}, {"name": "X-Probe", "value": "1"}]}, "timeoutSeconds": 2},
         "/app-health/web/livez": {"tcpSocket": {"port": 8080}},
+        "/app-lifecycle/web/prestopz": {"httpGet": {"path": "/bye", "port": 8080}, "timeoutSeconds": 3600},
         "/app-health/web/startupz": {"tcpSocket": {"port": 8081}}
     }"#;
     pod.environment.push(("STRAIT_APP_PROBES", probes.to_owned()));
@@ -118,7 +119,7 @@ fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
             "HTTP/1.1 500 Oh\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned()
         }
     });
-    let _agent = start(&pod);
+    let process = start(&pod);
     let agent = pod.port(15020);
     becomes(agent, "/app-health/web/readyz", 200);
     let asked = app.last();
@@ -127,11 +128,24 @@ fn probes_are_asked_on_the_pods_address_as_the_kubelet_would_have() {
         "{asked}"
     );
     assert!(asked.contains("host: web\r\n"), "{asked}");
+    becomes(agent, "/app-lifecycle/web/prestopz", 200);
+    assert!(app.last().starts_with("GET /bye HTTP/1.1"), "{}", app.last());
     healthy.store(false, Ordering::SeqCst);
+    becomes(agent, "/app-health/web/readyz", 500);
     becomes(agent, "/app-health/web/readyz", 500);
     becomes(agent, "/app-health/web/livez", 200);
     becomes(agent, "/app-health/web/startupz", 503);
     becomes(agent, "/app-health/other/readyz", 404);
+    healthy.store(true, Ordering::SeqCst);
+    becomes(agent, "/app-health/web/readyz", 200);
+    // Of what begins and what ends there is a line each, whatever is asked in between.
+    let log = process.log();
+    let lines = |words: &str| {
+        let of_probe = log.lines().filter(|line| line.contains("/app-health/web/readyz"));
+        of_probe.filter(|line| line.contains(words)).count()
+    };
+    assert_eq!(lines("fails its probe: it answers 500"), 1, "{log}");
+    assert_eq!(lines("passes its probe again"), 1, "{log}");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 // Command grpc-go is a client and a server of gRPC's own library for Go, configured by xDS without a proxy.
 //
 //	grpc-go serve HOST:PORT[,HOST:PORT…] NAME    serves the health service, and whatever else is called, with an empty answer
+//	grpc-go health HOST:PORT                     serves the health service alone, in plain text and without xDS
 //	grpc-go call TARGET                          calls it four times a second, and prints one JSON object a line for each call
 //	grpc-go ask                                  makes the calls that standard input describes, and prints a line for each
 //
-// GRPC_XDS_BOOTSTRAP names the bootstrap of the first two; a server stands under the listeners that its control plane gives it.
+// GRPC_XDS_BOOTSTRAP names the bootstrap of serve and call; a server stands under the listeners that its control plane gives it.
 // A line of `call` holds either server, client and peer (who answered, whom that took the caller for, and the certificate it
 // showed), or an error. `ask` goes without xDS: it reads one JSON object a line (see question), one after the other.
 package main
@@ -45,12 +46,14 @@ func run(arguments []string) error {
 	switch {
 	case len(arguments) == 3 && arguments[0] == "serve":
 		return serve(arguments[1], arguments[2])
+	case len(arguments) == 2 && arguments[0] == "health":
+		return answerHealth(arguments[1])
 	case len(arguments) == 2 && arguments[0] == "call":
 		return call(arguments[1])
 	case len(arguments) == 1 && arguments[0] == "ask":
 		return ask(os.Stdin, os.Stdout)
 	}
-	return fmt.Errorf("usage: grpc-go serve HOST:PORT[,HOST:PORT…] NAME | call TARGET | ask")
+	return fmt.Errorf("usage: grpc-go serve HOST:PORT[,HOST:PORT…] NAME | health HOST:PORT | call TARGET | ask")
 }
 
 // identity is the SPIFFE ID that the other end has shown; empty in plain text.
@@ -97,6 +100,16 @@ func serve(addresses, name string) error {
 		go func() { ended <- server.Serve(listener) }()
 	}
 	return <-ended
+}
+
+func answerHealth(address string) error {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(server, health.NewServer())
+	return server.Serve(listener)
 }
 
 func call(target string) error {
