@@ -96,6 +96,10 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_ADMIN_TOKEN_FILE", value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
 
+    /// File that holds a second token, whose holders read below /debug and change nothing [default: there is none]
+    #[arg(long, env = "STRAIT_ADMIN_READER_TOKEN_FILE", value_name = "FILE")]
+    pub admin_reader_token_file: Option<PathBuf>,
+
     /// Serving certificate chain, PEM [default: issued by the CA]
     #[arg(long, env = "STRAIT_TLS_CERT", value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,

@@ -179,6 +179,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let state_path = state_dir.as_ref().map(|held| held.path().to_owned());
     let AdminToken { token, file: token_file, temporary } =
         admin_token(args, state_path.as_deref())?;
+    let reader_token = args.admin_reader_token_file.as_deref().map(Token::read).transpose()?;
     let source = ConfigOrigin::of(args, &tasks).await?;
     let policy = policy(args, &tasks)?;
     if let Some(path) = &args.jwks_roots {
@@ -214,6 +215,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         admin_hosts: args.admin_host.clone(),
         identity,
         token,
+        reader_token,
         max_connections: args.max_connections,
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,

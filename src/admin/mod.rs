@@ -116,7 +116,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/api/changes", get(versions))
         // Asked first: strangers keep nobody busy.
         .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), authorize));
-    // Whoever is let in by a session can't make further ones, and changes nothing.
+    // Whoever is let in by a session, or by the token of readers, can't make sessions, and changes nothing.
     let entry = Router::new()
         .route("/api/login-code", get(login_code))
         .route("/api/hold", post(hold::hold).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)))
@@ -144,7 +144,9 @@ fn router(sources: Arc<Sources>) -> Router {
 
 /// From localhost too: whoever can reach the port is not thereby an operator.
 async fn authorize(State(sources): SourcesState, request: Request, next: Next) -> Response {
-    if sources.browsers.allows(request.headers()) {
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let reads = sources.reader_token.as_ref().is_some_and(|token| token.allows(given));
+    if reads || sources.browsers.allows(request.headers()) {
         return next.run(request).await;
     }
     holds_token(State(sources), request, next).await

@@ -94,6 +94,8 @@ pub struct Sources {
     pub descriptors: Arc<Descriptors>,
     /// What `/debug/*` asks for.
     pub token: Token,
+    /// What will do as well for what changes nothing.
+    pub reader_token: Option<Token>,
     /// Who has been let in by it and reads from a browser.
     pub browsers: Arc<BrowserAccess>,
 }

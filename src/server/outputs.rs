@@ -43,6 +43,8 @@ pub(super) struct Ports {
     pub(super) admin: TcpListener,
     pub(super) identity: watch::Receiver<Arc<ServerIdentity>>,
     pub(super) token: Token,
+    /// The token of those who only read, if there is one.
+    pub(super) reader_token: Option<Token>,
     /// Names by which browsers may call the admin port.
     pub(super) admin_hosts: Vec<String>,
     pub(super) max_connections: usize,
@@ -201,6 +203,7 @@ impl ServerOutputs {
             admin_connections: Arc::default(),
             descriptors,
             token: ports.token,
+            reader_token: ports.reader_token,
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts)),
         });
         tasks.spawn("admin", admin::serve(ports.admin, sources));

@@ -96,6 +96,11 @@ fn a_server_that_can_not_start_tells_kinds_of_trouble_apart() {
         (64, [&files[..], &["--ca-dir", "/nowhere/ca"]].concat(), "STR0705"),
         (64, [&files[..], &["--client-ca", "/nowhere/ca.pem"]].concat(), "STR0701"),
         (64, [&files[..], &["--admin-token-file", "/nowhere/token"]].concat(), "/nowhere/token"),
+        (
+            64,
+            [&files[..], &["--admin-reader-token-file", "/nowhere/reader"]].concat(),
+            "/nowhere/reader",
+        ),
         (64, [&files[..], &["--jwks-roots", "/nowhere/roots.pem"]].concat(), "/nowhere/roots.pem"),
         (1, [&files[..], &["--jwks-roots", &junk]].concat(), "holds no certificate in PEM"),
         (1, [&files[..], &["--jwks-roots", here]].concat(), "--jwks-roots"),

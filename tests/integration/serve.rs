@@ -313,6 +313,27 @@ async fn the_admin_api_asks_for_the_token_everywhere_but_for_health_and_metrics(
     assert!(metrics.contains("strait_xds_streams 0"), "{metrics}");
 }
 
+#[tokio::test]
+async fn the_token_of_readers_opens_what_changes_nothing() {
+    let setup = Setup::new();
+    let file = setup.path("reader");
+    std::fs::write(&file, "token-of-those-who-read\n").expect("written");
+    let setup = setup.with(&["--admin-reader-token-file", &file.display().to_string()]);
+    let server = setup.start_ready().await;
+    let reader = Some("Bearer token-of-those-who-read");
+    for path in ["/debug/clusters", "/debug/networks", "/debug/services", "/debug/hold"] {
+        assert_eq!(server.admin.get(path, reader).await.0, StatusCode::OK, "{path}");
+        assert_eq!(server.admin.text(path).await.0, StatusCode::OK, "{path} with the admin token");
+    }
+    // A code would open a session; and what takes a POST asks for the token before all else.
+    for path in ["/api/login-code", "/api/hold", "/api/release", "/api/rollout"] {
+        assert_eq!(server.admin.get(path, reader).await.0, StatusCode::UNAUTHORIZED, "{path}");
+        assert_ne!(server.admin.text(path).await.0, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    let other = Some("Bearer token-of-those-who-write");
+    assert_eq!(server.admin.get("/debug/clusters", other).await.0, StatusCode::UNAUTHORIZED);
+}
+
 /// The keys of a JSON object.
 fn keys(value: &Value) -> BTreeSet<&str> {
     value
