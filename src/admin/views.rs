@@ -19,7 +19,7 @@ use crate::model::{
 use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{ViewKey, decide, is_by_node};
-use crate::registry::Provider;
+use crate::registry::{Provider, ShardKey};
 use crate::traffic::Selection;
 use crate::xds::connections::rfc3339;
 
@@ -136,6 +136,7 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
         Health::Healthy if is_drained(cluster) => Health::Draining,
         health => health,
     };
+    let numbers = service_ports(service);
     service
         .endpoints()
         .map(|(shard, endpoint, network)| {
@@ -143,6 +144,7 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
                 "address": endpoint.address,
                 "port": endpoint.port,
                 "portName": endpoint.port_name,
+                "servicePorts": numbers.get(&(shard, &**endpoint.port_name)),
                 "cluster": shard.cluster,
                 "network": network,
                 "locality": endpoint.locality.to_string(),
@@ -157,9 +159,21 @@ fn sent(context: &PushContext, service: &MergedService) -> Vec<Value> {
         .collect()
 }
 
+/// The numbers of the service that lead to a shard's endpoints of a port's name: clusters may name a port otherwise.
+fn service_ports(service: &MergedService) -> BTreeMap<(&ShardKey, &str), BTreeSet<u16>> {
+    let mut numbers: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
+    for port in service.ports() {
+        for (shard, own) in service.shards_of_port(port.number) {
+            numbers.entry((&shard.key, &*own.name)).or_default().insert(port.number);
+        }
+    }
+    numbers
+}
+
 /// Those that proxies find by names, for each port. Only ready ones are known.
 fn by_name(service: &MergedService) -> Vec<Value> {
     let mut rows = Vec::new();
+    let numbers = service_ports(service);
     for shard in &service.shards {
         let Resolution::ByName(by_name) = &shard.service.resolution else { continue };
         for endpoint in &by_name.endpoints {
@@ -168,6 +182,7 @@ fn by_name(service: &MergedService) -> Vec<Value> {
                     "address": endpoint.address,
                     "port": port,
                     "portName": port_name,
+                    "servicePorts": numbers.get(&(&shard.key, &**port_name)),
                     "cluster": shard.key.cluster,
                     "network": endpoint.network.clone().unwrap_or_default(),
                     "locality": endpoint.locality.to_string(),

@@ -379,7 +379,7 @@ async fn answers_have_the_fields_of_the_contract() {
     assert_eq!(
         endpoints[3],
         json!({
-            "address": "10.0.0.3", "port": 8080, "portName": "http", "cluster": "west",
+            "address": "10.0.0.3", "port": 8080, "portName": "http", "servicePorts": [80], "cluster": "west",
             "network": "n2", "locality": "region/zone-n2", "health": "healthy", "weight": 1,
             "serviceAccount": "spiffe://cluster.local/ns/shop/sa/web", "tlsMode": "istio",
             "workload": endpoints[3]["workload"], "provider": "Kubernetes",

@@ -214,7 +214,7 @@ fn callable(
                 && one["network"] == network["network"]
                 && one["health"] == "healthy"
                 && one["tlsMode"] == "istio"
-                && one["portName"] == port["name"]
+                && items(&one["servicePorts"]).contains(&port["port"])
         })
     };
     // Those that can be asked something first.
@@ -452,8 +452,12 @@ mod tests {
         })
     }
 
-    fn endpoint(port: &str, health: &str, tls: &str) -> Value {
-        json!({ "cluster": "west", "network": "n2", "health": health, "tlsMode": tls, "portName": port })
+    /// Of the port of that number; its own cluster has another name for it than the service.
+    fn endpoint(port: u16, health: &str, tls: &str) -> Value {
+        json!({
+            "cluster": "west", "network": "n2", "health": health, "tlsMode": tls, "portName": "web-port",
+            "servicePorts": [port],
+        })
     }
 
     #[test]
@@ -463,13 +467,13 @@ mod tests {
             callable(&service(protocol), endpoints, &network, cluster)
                 .map(|target| (target.port, target.speaks_http))
         };
-        let both = [endpoint("tls", "healthy", "istio"), endpoint("http", "healthy", "istio")];
+        let both = [endpoint(443, "healthy", "istio"), endpoint(80, "healthy", "istio")];
         assert_eq!(found("HTTP", &both, "west"), Some((80, true)));
         assert_eq!(found("UDP", &both, "west"), Some((443, false)));
         assert_eq!(found("HTTP", &both[..1], "west"), Some((443, false)));
         assert_eq!(found("HTTP", &both, "east"), None);
-        assert_eq!(found("HTTP", &[endpoint("http", "draining", "istio")], "west"), None);
-        assert_eq!(found("HTTP", &[endpoint("http", "healthy", "disabled")], "west"), None);
+        assert_eq!(found("HTTP", &[endpoint(80, "draining", "istio")], "west"), None);
+        assert_eq!(found("HTTP", &[endpoint(80, "healthy", "disabled")], "west"), None);
     }
 
     /// A CA, a client's identity of it, and a gateway behind which a workload of `account` answers with `answer`.
@@ -559,7 +563,7 @@ mod tests {
         let (client, _) = rig("web", "").await;
         let network = json!({ "network": "n2", "clusters": ["west"], "gateways": [] });
         let target =
-            callable(&service("HTTP"), &[endpoint("http", "healthy", "istio")], &network, "west");
+            callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
         let mut rows = ask(&client, Some("east"), &network, "west", target).await;
         rows.extend(ask(&client, None, &network, "we<st\"", None).await);
         rows.push(json!({ "from": "here", "to": "a", "network": "n3", "gateway": "g", "service": "s", "answer": "200", "ms": 12.5, "steps": [] }));
