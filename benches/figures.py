@@ -63,6 +63,8 @@ BARS = [
     ("the same, CPU of a definition that nobody sees: ms", r"scopes of \d+ pairs: server CPU .*", 5, 1, CHANGES),
     ("CPU of a change, one proxy, with state: ms", r"fixed, one proxy, \d+/s, with state: .*", 0.2, 0.05, FIXED),
     ("change to one proxy, 50 changes/s, p50: ms", r"one proxy that watches everything, 50/s: latency p50.*", 8, None, FIXED),
+    ("100 pages, nothing changes: % of a core", r"\d+ pages: server CPU.*", 2, None, {}),
+    ("100 pages, 100 changes/s: % of a core more", r"\d+ pages, \d+ changes/s: server CPU.*", 5, None, {}),
     ("2,000 clusters, ready: s", r"\d+ clusters: ready.*", 15, 8, FIXED),
     ("2,000 clusters: MB", r"\d+ clusters: Rss MB", 400, 200, FIXED),
     ("2,000 clusters: descriptors", r"\d+ clusters: descriptors", 6000, None, FIXED),

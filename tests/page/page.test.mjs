@@ -191,6 +191,44 @@ test("a hundred clusters are readable, and two thousand usable", async () => {
   await context.close();
 });
 
+/** The best of some, for this machine does other things as well. */
+async function best(times, measure) {
+  let least = Infinity;
+  for (let i = 0; i < times; i += 1) least = Math.min(least, await measure());
+  return least;
+}
+
+test("the page is there within 300 ms, and ten thousand proxies within a second", async () => {
+  const now = Date.now();
+  const many = { ...crowd(now, 20, 4), "/debug/proxies": crowd(now, 500, 4)["/debug/proxies"] };
+  assert.equal(many["/debug/proxies"].length, 10_000);
+  let world;
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
+  const painted = await best(5, async () => {
+    await page.goto("about:blank");
+    await open(page, demo.server, "#/map");
+    return page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
+  });
+  assert.ok(painted <= 300, `${painted} ms to the first paint`);
+  world = many;
+  await page.reload();
+  await page.waitForFunction(() => document.body.innerText.replaceAll("\u202f", "").includes("10000 proxies"), undefined, { timeout: SOON });
+  const drawn = await best(5, async () => {
+    await turn(page, "#/map");
+    // From the click to the second frame behind it, in which all is painted.
+    const took = await page.evaluate(() => new Promise((resolve) => {
+      const begun = performance.now();
+      location.hash = "#/proxies";
+      addEventListener("hashchange", () => requestAnimationFrame(() => requestAnimationFrame(() => resolve(performance.now() - begun))), { once: true });
+    }));
+    assert.equal(await page.locator(".square").count() > 0 && (await page.locator("main").getAttribute("data-page")), "proxies");
+    return took;
+  });
+  assert.ok(drawn <= 1000, `${drawn} ms for ten thousand proxies`);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("without a session the page says how to get in, and shows nothing", async () => {
   const refused = (fault) => fault.includes("401");
   for (const [colorScheme, width, height] of [["light", 1280, 720], ["dark", 390, 844]]) {

@@ -1,7 +1,7 @@
 // What the page says, beside what the commands say of the same: both ask the same API, and a mesh that lives changes between the two.
 
 import assert from "node:assert/strict";
-import { turn, words } from "./rig.mjs";
+import { open, turn, words } from "./rig.mjs";
 
 /** How long the two may differ: until the page has heard of what has changed meanwhile. */
 const AGREES = 15_000;
@@ -22,7 +22,7 @@ async function agree(compare) {
 /** Each page with what is in it, beside the command's `-o json`; `asker` is a proxy that may be asked about. Gives back what they said. */
 export async function saysTheSame(page, plane, asker) {
   const json = async (...command) => JSON.parse(await plane.strait(...command, "-o", "json"));
-  await turn(page, "#/clusters");
+  await open(page, plane.server, "#/clusters");
   const clusters = await agree(async () => {
     const all = await json("cluster", "list");
     for (const one of all) {

@@ -12,6 +12,8 @@ import { setServerTime, setStoredTime } from "./format.js";
 const PAUSE = 10_000;
 /** After a change proxies acknowledge; that makes no event either. */
 const SETTLES = 1_500;
+/** However much changes, all that is shown is asked for no more often than this: a hundred pages are to cost the server little. */
+const LEAST = 2_000;
 const ANSWER_LIMIT = 30_000;
 const REFUSED_FOR = 30_000;
 
@@ -31,6 +33,10 @@ let stored = null;
 let followAfter = 0;
 /** @type {number | undefined} */
 let timer;
+/** For when a change has settled. @type {number | undefined} */
+let settling;
+/** When all was asked for last. */
+let asked = 0;
 
 /** @param {() => void} listener called after each answer */
 export function start(listener) {
@@ -73,6 +79,7 @@ export function freshness() {
 /** Asks for all that is shown. */
 export function refresh() {
   clearTimeout(timer);
+  asked = Date.now();
   if (document.visibilityState === "hidden") return;
   // What is stored stays as it is.
   for (const path of wanted) if (stored === null || !answers.has(path) || answers.get(path)?.error) void ask(path);
@@ -133,8 +140,10 @@ function follow() {
     events = source;
     source.addEventListener("change", () => {
       eventsOpen = true;
-      refresh();
-      setTimeout(refresh, SETTLES);
+      clearTimeout(timer);
+      timer = setTimeout(refresh, Math.max(0, asked + LEAST - Date.now()));
+      clearTimeout(settling);
+      settling = setTimeout(refresh, SETTLES);
     });
     source.addEventListener("error", () => {
       eventsOpen = false;
