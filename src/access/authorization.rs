@@ -3,6 +3,7 @@
 //! A rule is read field by field. What can't be read makes a rule of ALLOW vanish, and a rule of DENY go without that
 //! condition: so it never lets in more than it says.
 
+use std::fmt;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -58,75 +59,129 @@ pub struct AuthorizationPolicy {
     /// The workloads it is for.
     pub selector: PolicySelector,
     /// Any of these.
-    pub rules: Vec<AuthorizationRule>,
+    pub rules: Box<[AuthorizationRule]>,
 }
 
 /// One rule: one of `from`, one of `to`, and all of `when`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuthorizationRule {
     /// Its place in the object, from 0.
-    pub index: usize,
+    pub index: u32,
     /// Any of these sources; none for any source.
-    pub from: Vec<Vec<Clause>>,
+    pub from: Box<[Box<[Clause]>]>,
     /// Any of these operations; none for any operation.
-    pub to: Vec<Vec<Clause>>,
+    pub to: Box<[Box<[Clause]>]>,
     /// All of these.
-    pub when: Vec<Clause>,
+    pub when: Box<[Clause]>,
 }
 
-/// One field: any of its tests, or none of them.
+/// One field: any of its tests, or none of them. There are a dozen in each of thousands of policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Clause {
-    /// Where it stands in the rule, such as `from[0].source.principals`.
-    pub path: String,
+    /// Where it stands.
+    pub place: ClausePlace,
     /// Whether none may hold.
     pub negated: bool,
     /// Its tests; never empty.
-    pub any: Vec<RequestTest>,
+    pub any: Box<[RequestTest]>,
+}
+
+/// Where a field stands in its policy. Written out it is a path from `spec`, such as `rules[0].from[0].source.principals`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClausePlace {
+    rule: u32,
+    /// In the list of its part, from 0.
+    at: u32,
+    part: RulePart,
+    /// The row in the table of its part, twice, and one where it is the negation.
+    field: u8,
+}
+
+/// The fields of a condition that hold values.
+const VALUES: [&str; 2] = ["values", "notValues"];
+
+impl ClausePlace {
+    fn new(rule: u32, part: RulePart, at: u32, (row, negated): (u8, bool)) -> Self {
+        Self { rule, at, part, field: 2 * row + u8::from(negated) }
+    }
+
+    fn field(self) -> &'static str {
+        let row = usize::from(self.field / 2);
+        let names = match self.part {
+            RulePart::From => SOURCE.get(row).map(|(name, not, _)| [*name, *not]),
+            RulePart::To => OPERATION.get(row).map(|(name, not, _)| [*name, *not]),
+            RulePart::When => Some(VALUES),
+        };
+        names.map_or("", |[name, not]| if self.field.is_multiple_of(2) { name } else { not })
+    }
+}
+
+/// The lists of a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RulePart {
+    From,
+    To,
+    When,
+}
+
+impl RulePart {
+    /// The list's name, and what each of its elements holds its fields in.
+    fn names(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::From => ("from", Some("source")),
+            Self::To => ("to", Some("operation")),
+            Self::When => ("when", None),
+        }
+    }
+}
+
+impl fmt::Display for ClausePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { rule, part, at, .. } = self;
+        let (list, inner) = part.names();
+        write!(f, "rules[{rule}].{list}[{at}].")?;
+        inner.map_or(Ok(()), |inner| write!(f, "{inner}."))?;
+        f.write_str(self.field())
+    }
 }
 
 /// One value of a field. Texts are as policies write them, with `*` in front, at the end, or alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RequestTest {
     /// The client's SPIFFE ID without its scheme.
-    Principal(String),
+    Principal(Box<str>),
     /// The client's namespace; `*` anywhere.
-    Namespace(String),
-    /// The client's service account.
-    ServiceAccount {
-        /// Its namespace.
-        namespace: String,
-        /// Its name.
-        name: String,
-    },
+    Namespace(Box<str>),
+    /// The client's service account: its namespace, and its name.
+    ServiceAccount(Box<[Box<str>; 2]>),
     /// The client's trust domain.
-    TrustDomain(String),
+    TrustDomain(Box<str>),
     /// The address of the peer of the connection.
     PeerAddress(IpNet),
     /// The address of the client, as proxies on the way say.
     ClientAddress(IpNet),
     /// Issuer and subject of the token, with a slash between them.
-    RequestPrincipal(String),
+    RequestPrincipal(Box<str>),
     /// A claim of the token, by its path.
-    Claim(Vec<String>, String),
-    /// A header, by its lower-case name.
-    Header(String, String),
+    Claim(Box<(Box<[Box<str>]>, Box<str>)>),
+    /// A header, by its lower-case name, and its value.
+    Header(Box<[Box<str>; 2]>),
     /// The host that the request names.
-    Host(String),
+    Host(Box<str>),
     /// The method.
-    Method(String),
+    Method(Box<str>),
     /// The path, without query.
-    Path(String),
+    Path(Box<str>),
     /// The path, as a template of segments, in Envoy's form.
-    PathTemplate(String),
+    PathTemplate(Box<str>),
     /// The port of the workload.
     Port(u16),
     /// The workload's own address.
     DestinationAddress(IpNet),
     /// The server name that a TLS client asks for.
-    ServerName(String),
+    ServerName(Box<str>),
     /// What a filter of Envoy's has noted of the request: filter, key, value.
-    Noted(String, String, String),
+    Noted(Box<[Box<str>; 3]>),
 }
 
 impl RequestTest {
@@ -134,22 +189,22 @@ impl RequestTest {
     pub fn is_http(&self) -> bool {
         match self {
             Self::RequestPrincipal(_)
-            | Self::Claim(..)
-            | Self::Header(..)
+            | Self::Claim(_)
+            | Self::Header(_)
             | Self::Host(_)
             | Self::Method(_)
             | Self::Path(_)
             | Self::PathTemplate(_) => true,
             Self::Principal(_)
             | Self::Namespace(_)
-            | Self::ServiceAccount { .. }
+            | Self::ServiceAccount(_)
             | Self::TrustDomain(_)
             | Self::PeerAddress(_)
             | Self::ClientAddress(_)
             | Self::Port(_)
             | Self::DestinationAddress(_)
             | Self::ServerName(_)
-            | Self::Noted(..) => false,
+            | Self::Noted(_) => false,
         }
     }
 
@@ -158,13 +213,13 @@ impl RequestTest {
         match self {
             Self::Principal(_)
             | Self::Namespace(_)
-            | Self::ServiceAccount { .. }
+            | Self::ServiceAccount(_)
             | Self::TrustDomain(_)
             | Self::PeerAddress(_)
             | Self::ClientAddress(_)
             | Self::RequestPrincipal(_)
-            | Self::Claim(..)
-            | Self::Header(..) => true,
+            | Self::Claim(_)
+            | Self::Header(_) => true,
             Self::Host(_)
             | Self::Method(_)
             | Self::Path(_)
@@ -172,13 +227,13 @@ impl RequestTest {
             | Self::Port(_)
             | Self::DestinationAddress(_)
             | Self::ServerName(_)
-            | Self::Noted(..) => false,
+            | Self::Noted(_) => false,
         }
     }
 
     /// Whether it is not known yet when a provider is asked: filters that find it out come later. (Istio's validation.)
     fn is_unknown_to_providers(&self) -> bool {
-        self.needs_mtls() || matches!(self, Self::RequestPrincipal(_) | Self::Claim(..))
+        self.needs_mtls() || matches!(self, Self::RequestPrincipal(_) | Self::Claim(_))
     }
 
     /// Whether only mTLS shows it.
@@ -187,7 +242,7 @@ impl RequestTest {
             self,
             Self::Principal(_)
                 | Self::Namespace(_)
-                | Self::ServiceAccount { .. }
+                | Self::ServiceAccount(_)
                 | Self::TrustDomain(_)
         )
     }
@@ -219,7 +274,7 @@ impl AuthorizationPolicy {
             action,
             dry_run: false,
             selector: PolicySelector::All,
-            rules: Vec::new(),
+            rules: Box::default(),
         };
         let empty = Value::Object(Map::new());
         let spec = object.get("spec").filter(|spec| !spec.is_null()).unwrap_or(&empty);
@@ -255,7 +310,7 @@ impl AuthorizationPolicy {
                 faults.push(AccessFault::unreadable("spec.rules", text));
             }
         }
-        policy.rules = rules;
+        policy.rules = rules.into();
         Some(policy)
     }
 
@@ -284,6 +339,11 @@ fn is_dry_run(object: &Value) -> Option<bool> {
 }
 
 impl AuthorizationRule {
+    /// One without conditions.
+    fn of_everything(index: u32) -> Self {
+        Self { index, from: Box::default(), to: Box::default(), when: Box::default() }
+    }
+
     /// All its clauses.
     pub fn clauses(&self) -> impl Iterator<Item = &Clause> {
         self.from.iter().chain(&self.to).flatten().chain(&self.when)
@@ -363,44 +423,47 @@ impl PolicyRuleReader<'_> {
             ));
             return self.unreadable_rule(0).into_iter().collect();
         };
-        let rule = |(index, rule): (usize, &Value)| {
+        let rule = |(index, rule): (u32, &Value)| {
             let path = format!("spec.rules[{index}]");
             self.rule(index, rule, &path, faults)
         };
-        rules.iter().enumerate().filter_map(rule).collect()
+        (0..).zip(rules).filter_map(rule).collect()
     }
 
     /// What counts in place of a rule of which nothing can be read.
-    fn unreadable_rule(&self, index: usize) -> Option<AuthorizationRule> {
-        let everything = AuthorizationRule { index, from: vec![], to: vec![], when: vec![] };
+    fn unreadable_rule(&self, index: u32) -> Option<AuthorizationRule> {
+        let everything = AuthorizationRule::of_everything(index);
         let denies = self.policy.action != AuthorizationAction::Allow;
         (denies && self.errors == PolicyErrors::Strict).then_some(everything)
     }
 
     fn rule(
         &self,
-        index: usize,
+        index: u32,
         rule: &Value,
         path: &str,
         faults: &mut Vec<AccessFault>,
     ) -> Option<AuthorizationRule> {
         let before = faults.len();
-        let mut read = AuthorizationRule { index, from: vec![], to: vec![], when: vec![] };
+        let mut read = AuthorizationRule::of_everything(index);
         let mut readable = read.clone();
         if let Some(rule) = fields(rule, path, &["from", "to", "when"], faults) {
-            let from = self.alternatives(rule, path, ("from", "source"), &SOURCE, faults);
-            let to = self.alternatives(rule, path, ("to", "operation"), &OPERATION, faults);
-            read.from = if from.iter().any(Vec::is_empty) { Vec::new() } else { from.clone() };
-            read.to = if to.iter().any(Vec::is_empty) { Vec::new() } else { to.clone() };
+            let from = self.alternatives(rule, (index, RulePart::From), &SOURCE, faults);
+            let to = self.alternatives(rule, (index, RulePart::To), &OPERATION, faults);
+            let whole = |all: &[Box<[Clause]>]| !all.iter().any(|clauses| clauses.is_empty());
+            read.from = if whole(&from) { from.clone().into() } else { Box::default() };
+            read.to = if whole(&to) { to.clone().into() } else { Box::default() };
             readable.from = from.into_iter().filter(|clauses| !clauses.is_empty()).collect();
             readable.to = to.into_iter().filter(|clauses| !clauses.is_empty()).collect();
             if let Some(when) = present(rule, "when") {
                 let path = format!("{path}.when");
                 match items(when, &path) {
                     Ok(items) => {
-                        for (at, item) in items.iter().enumerate() {
-                            self.condition(item, &format!("{path}[{at}]"), &mut read.when, faults);
+                        let mut all = Vec::new();
+                        for (at, item) in (0..).zip(items) {
+                            self.condition(item, (index, at), &mut all, faults);
                         }
+                        read.when = all.into();
                     }
                     Err(fault) => faults.push(fault),
                 }
@@ -424,13 +487,13 @@ impl PolicyRuleReader<'_> {
     fn alternatives(
         &self,
         rule: &Map<String, Value>,
-        path: &str,
-        (name, inner): (&'static str, &'static str),
+        (index, part): (u32, RulePart),
         table: &[(&'static str, &'static str, ReadTest)],
         faults: &mut Vec<AccessFault>,
-    ) -> Vec<Vec<Clause>> {
+    ) -> Vec<Box<[Clause]>> {
+        let (name, Some(inner)) = part.names() else { return Vec::new() };
         let Some(list) = present(rule, name) else { return Vec::new() };
-        let path = format!("{path}.{name}");
+        let path = format!("spec.rules[{index}].{name}");
         let list = match items(list, &path) {
             Ok(list) => list,
             Err(fault) => {
@@ -440,7 +503,7 @@ impl PolicyRuleReader<'_> {
         };
         let known: Vec<_> = table.iter().flat_map(|(name, not, _)| [*name, *not]).collect();
         let mut all = Vec::with_capacity(list.len());
-        for (at, item) in list.iter().enumerate() {
+        for (at, item) in (0..).zip(list) {
             let path = format!("{path}[{at}]");
             let mut clauses = Vec::new();
             let item = fields(item, &path, &[inner], faults).and_then(|item| present(item, inner));
@@ -450,11 +513,11 @@ impl PolicyRuleReader<'_> {
                     faults.push(AccessFault::unreadable(&path, "says nothing"));
                 }
                 Some(Some(given)) => {
-                    for (name, not, read) in table {
+                    for (row, (name, not, read)) in (0..).zip(table) {
                         for (field, negated) in [(*name, false), (*not, true)] {
                             let Some(values) = present(given, field) else { continue };
-                            let path = format!("{path}.{field}");
-                            clauses.extend(self.clause(values, path, negated, *read, faults));
+                            let place = ClausePlace::new(index, part, at, (row, negated));
+                            clauses.extend(self.clause(values, place, negated, *read, faults));
                         }
                     }
                     self.check_accounts(given, &path, faults);
@@ -462,7 +525,7 @@ impl PolicyRuleReader<'_> {
                 Some(None) => {}
                 None => faults.push(AccessFault::unreadable(&path, "is missing")),
             }
-            all.push(clauses);
+            all.push(clauses.into());
         }
         all
     }
@@ -471,11 +534,12 @@ impl PolicyRuleReader<'_> {
     fn clause(
         &self,
         values: &Value,
-        path: String,
+        place: ClausePlace,
         negated: bool,
         read: ReadTest,
         faults: &mut Vec<AccessFault>,
     ) -> Option<Clause> {
+        let path = format!("spec.{place}");
         let values = match texts(values, &path) {
             Ok(values) => values,
             Err(fault) => {
@@ -491,14 +555,14 @@ impl PolicyRuleReader<'_> {
                 Err(text) => faults.push(AccessFault::unreadable(format!("{path}[{at}]"), text)),
             }
         }
-        self.finish(any, path, negated, before, faults)
+        self.finish(any, place, negated, before, faults)
     }
 
     /// A clause of these tests, unless faults were found since there were `before`.
     fn finish(
         &self,
         any: Vec<RequestTest>,
-        path: String,
+        place: ClausePlace,
         negated: bool,
         before: usize,
         faults: &mut Vec<AccessFault>,
@@ -506,10 +570,9 @@ impl PolicyRuleReader<'_> {
         let asks = matches!(self.policy.action, AuthorizationAction::Custom(_));
         if asks && any.iter().any(RequestTest::is_unknown_to_providers) {
             let text = "is not known yet when a provider is asked (CUSTOM)";
-            faults.push(AccessFault::unreadable(&path, text));
+            faults.push(AccessFault::unreadable(format!("spec.{place}"), text));
         }
-        let short = path.strip_prefix("spec.").unwrap_or(&path).to_owned();
-        (faults.len() == before).then_some(Clause { path: short, negated, any })
+        (faults.len() == before).then(|| Clause { place, negated, any: any.into() })
     }
 
     fn check_accounts(
@@ -535,25 +598,27 @@ impl PolicyRuleReader<'_> {
     fn condition(
         &self,
         condition: &Value,
-        path: &str,
+        (rule, at): (u32, u32),
         clauses: &mut Vec<Clause>,
         faults: &mut Vec<AccessFault>,
     ) {
-        let known = ["key", "values", "notValues"];
+        let path = &format!("spec.rules[{rule}].when[{at}]");
+        let [values, not_values] = VALUES;
+        let known = ["key", values, not_values];
         let Some(condition) = fields(condition, path, &known, faults) else { return };
         let key = present(condition, "key").and_then(Value::as_str).unwrap_or_default();
         let Some(key) = ConditionKey::read(key) else {
             let text = format!("{key:?} is no key of a condition");
             return faults.push(AccessFault::unreadable(format!("{path}.key"), text));
         };
-        let given = [("values", false), ("notValues", true)];
-        let given = given.map(|(name, negated)| (name, negated, present(condition, name)));
-        if given.iter().all(|(_, _, values)| values.is_none()) {
+        let given = VALUES.map(|name| present(condition, name));
+        if given.iter().all(Option::is_none) {
             faults.push(AccessFault::unreadable(path, "has neither values nor notValues"));
         }
-        for (name, negated, values) in given {
+        for (negated, values) in [false, true].into_iter().zip(given) {
             let Some(values) = values else { continue };
-            let path = format!("{path}.{name}");
+            let place = ClausePlace::new(rule, RulePart::When, at, (0, negated));
+            let path = format!("spec.{place}");
             let before = faults.len();
             let mut any = Vec::new();
             match texts(values, &path) {
@@ -569,7 +634,7 @@ impl PolicyRuleReader<'_> {
                 }
                 Err(fault) => faults.push(fault),
             }
-            clauses.extend(self.finish(any, path, negated, before, faults));
+            clauses.extend(self.finish(any, place, negated, before, faults));
         }
     }
 }
@@ -578,11 +643,11 @@ impl PolicyRuleReader<'_> {
 enum ConditionKey {
     /// What a field of a source or an operation says as well.
     Field(ReadTest),
-    Header(String),
-    Claim(Vec<String>),
+    Header(Box<str>),
+    Claim(Box<[Box<str>]>),
     ServerName,
     DestinationAddress,
-    Noted(String, String),
+    Noted(Box<str>, Box<str>),
 }
 
 impl ConditionKey {
@@ -600,22 +665,23 @@ impl ConditionKey {
             "source.trustDomain" => of_field("trustDomains"),
             "request.auth.principal" => of_field("requestPrincipals"),
             "destination.port" => of_field("ports"),
-            "request.auth.audiences" => Some(Self::Claim(vec!["aud".to_owned()])),
-            "request.auth.presenter" => Some(Self::Claim(vec!["azp".to_owned()])),
+            "request.auth.audiences" => Some(Self::Claim(["aud".into()].into())),
+            "request.auth.presenter" => Some(Self::Claim(["azp".into()].into())),
             "destination.ip" => Some(Self::DestinationAddress),
             "connection.sni" => Some(Self::ServerName),
             _ => {
                 if let Some(path) = key.strip_prefix("request.headers") {
                     let [name] = &brackets(path)?[..] else { return None };
-                    return is_header_name(name).then(|| Self::Header(name.to_ascii_lowercase()));
+                    return is_header_name(name)
+                        .then(|| Self::Header(name.to_ascii_lowercase().into()));
                 }
                 if let Some(path) = key.strip_prefix("request.auth.claims") {
-                    return brackets(path).map(Self::Claim);
+                    return brackets(path).map(|names| Self::Claim(names.into()));
                 }
                 let (filter, path) = key.strip_prefix("experimental.")?.split_once('[')?;
                 let [name] = &brackets(&format!("[{path}"))?[..] else { return None };
                 let is_filter = filter.starts_with("envoy.filters.");
-                is_filter.then(|| Self::Noted(filter.to_owned(), name.clone()))
+                is_filter.then(|| Self::Noted(filter.into(), name.clone()))
             }
         }
     }
@@ -623,22 +689,22 @@ impl ConditionKey {
     fn test(&self, value: &str, reader: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
         Ok(match self {
             Self::Field(read) => return read(value, reader),
-            Self::Header(name) => RequestTest::Header(name.clone(), value.to_owned()),
-            Self::Claim(path) => RequestTest::Claim(path.clone(), value.to_owned()),
-            Self::ServerName => RequestTest::ServerName(value.to_owned()),
+            Self::Header(name) => RequestTest::Header([name.clone(), value.into()].into()),
+            Self::Claim(path) => RequestTest::Claim(Box::new((path.clone(), value.into()))),
+            Self::ServerName => RequestTest::ServerName(value.into()),
             Self::DestinationAddress => RequestTest::DestinationAddress(range(value)?),
             Self::Noted(filter, key) => {
-                RequestTest::Noted(filter.clone(), key.clone(), value.to_owned())
+                RequestTest::Noted([filter.clone(), key.clone(), value.into()].into())
             }
         })
     }
 }
 
 /// The names in `[a][b]`: at least one, none empty.
-fn brackets(text: &str) -> Option<Vec<String>> {
+fn brackets(text: &str) -> Option<Vec<Box<str>>> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
-    let names: Vec<_> = inner.split("][").map(str::to_owned).collect();
-    let is_name = |name: &String| !name.is_empty() && !name.contains(['[', ']']);
+    let names: Vec<_> = inner.split("][").map(Box::from).collect();
+    let is_name = |name: &Box<str>| !name.is_empty() && !name.contains(['[', ']']);
     names.iter().all(is_name).then_some(names)
 }
 
@@ -646,7 +712,7 @@ fn principal(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String
     if text.starts_with("spiffe://") {
         return Err(format!("{text:?}: principals are written without spiffe://"));
     }
-    Ok(RequestTest::Principal(text.to_owned()))
+    Ok(RequestTest::Principal(text.into()))
 }
 
 fn account(text: &str, reader: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
@@ -658,7 +724,7 @@ fn account(text: &str, reader: &PolicyRuleReader<'_>) -> Result<RequestTest, Str
     if namespace.is_empty() || name.is_empty() || name.contains('/') {
         return Err(format!("{text:?} is neither ACCOUNT nor NAMESPACE/ACCOUNT"));
     }
-    Ok(RequestTest::ServiceAccount { namespace: namespace.to_owned(), name: name.to_owned() })
+    Ok(RequestTest::ServiceAccount([namespace.into(), name.into()].into()))
 }
 
 fn trust_domain(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
@@ -668,7 +734,7 @@ fn trust_domain(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, Str
     if text.contains('/') || inner.contains('*') {
         return Err(format!("{text:?} is no trust domain; * may be alone, first or last"));
     }
-    Ok(RequestTest::TrustDomain(text.to_owned()))
+    Ok(RequestTest::TrustDomain(text.into()))
 }
 
 fn range(text: &str) -> Result<IpNet, String> {
@@ -687,7 +753,7 @@ fn port(text: &str) -> Result<RequestTest, String> {
 /// A path, or a template: `{*}` for one segment, `{**}` for the rest. (Istio's path templates.)
 fn path(text: &str) -> Result<RequestTest, String> {
     if !text.contains(['{', '}']) {
-        return Ok(RequestTest::Path(text.to_owned()));
+        return Ok(RequestTest::Path(text.into()));
     }
     if !text.starts_with('/') {
         return Err(format!("{text:?} is a template that does not begin with /"));
@@ -710,5 +776,5 @@ fn path(text: &str) -> Result<RequestTest, String> {
         template.push('/');
         template.push_str(written);
     }
-    Ok(RequestTest::PathTemplate(template))
+    Ok(RequestTest::PathTemplate(template.into()))
 }

@@ -14,7 +14,9 @@ use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, disables,
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
 use crate::codes;
-use crate::model::{Cause, Causes, Collection, Difference, Namespace, ObjectJson, WorkloadKey};
+use crate::model::{
+    Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, WorkloadKey,
+};
 
 /// What the meaning of policies depends on beside the objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,12 +192,12 @@ impl AccessIndex {
         for Difference { key, now } in objects.differences(&before) {
             let Some(name) = PolicyKind::of(key) else { continue };
             causes.add(Cause::of_object(name.kind.as_str(), key));
-            self.take(name, now, &mut stale);
+            self.take(name, key, now, &mut stale);
         }
         if reread {
             for (key, object) in objects.iter() {
                 if let Some(name) = PolicyKind::of(key) {
-                    self.take(name, Some(object), &mut stale);
+                    self.take(name, key, Some(object), &mut stale);
                 }
             }
         }
@@ -314,18 +316,19 @@ impl AccessIndex {
     fn take(
         &mut self,
         name: PolicyName,
+        key: &ObjectKey,
         object: Option<&ObjectJson>,
         stale: &mut BTreeSet<Namespace>,
     ) {
         stale.insert(name.object.namespace.clone());
         let before = self.held.remove(&name);
         let Some(object) = object else {
-            self.counting.remove(&name.key());
+            self.counting.remove(key);
             return;
         };
         let held = HeldPolicy::read(&name, object, before, &self.settings);
         let counts = held.good.as_ref().map_or(object, |(stored, _)| stored);
-        self.counting.insert(name.key(), counts.clone());
+        self.counting.insert(key.clone(), counts.clone());
         self.held.insert(name, held);
     }
 

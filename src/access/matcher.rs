@@ -42,19 +42,20 @@ impl WireForm {
             (Self::Http, _) => false,
             (Self::Tcp, test) => test.is_http(),
             // A resource that looks at headers of gRPC's own is refused, and binary ones match never.
-            (Self::Grpc, RequestTest::Header(name, _)) => {
+            (Self::Grpc, RequestTest::Header(header)) => {
+                let [name, _] = &**header;
                 name.starts_with("grpc-")
                     || name.ends_with("-bin")
-                    || UNSEEN_HEADERS.contains(&name.as_str())
+                    || UNSEEN_HEADERS.contains(&&**name)
             }
             // Tokens are not verified there; of matchers that it doesn't know it takes no notice, whatever that lets in.
             (
                 Self::Grpc,
                 RequestTest::RequestPrincipal(_)
-                | RequestTest::Claim(..)
+                | RequestTest::Claim(_)
                 | RequestTest::PathTemplate(_)
                 | RequestTest::ServerName(_)
-                | RequestTest::Noted(..),
+                | RequestTest::Noted(_),
             ) => true,
             (Self::Grpc, _) => false,
         }
@@ -202,13 +203,13 @@ impl RuleMatcher {
             |clause: &Clause| (!lost(clause)).then(|| MatchedClause::of(clause, allows, scope));
         let (of_source, of_target): (Vec<_>, Vec<_>) =
             rule.when.iter().partition(|clause| clause.any.iter().all(RequestTest::is_of_source));
-        let spread = |alternatives: &[Vec<Clause>], conditions: &[&Clause]| {
+        let spread = |alternatives: &[Box<[Clause]>], conditions: &[&Clause]| {
             let conditions: Vec<_> =
                 conditions.iter().filter_map(|clause| matched(clause)).collect();
             if alternatives.is_empty() {
                 return vec![conditions];
             }
-            let with = |clauses: &Vec<Clause>| {
+            let with = |clauses: &Box<[Clause]>| {
                 clauses.iter().filter_map(matched).chain(conditions.iter().cloned()).collect()
             };
             alternatives.iter().map(with).collect()
@@ -234,7 +235,7 @@ impl RuleMatcher {
     }
 }
 
-fn key(policy: &AuthorizationPolicy, rule: usize) -> String {
+fn key(policy: &AuthorizationPolicy, rule: u32) -> String {
     format!("ns[{}]-policy[{}]-rule[{rule}]", policy.name.namespace, policy.name.name)
 }
 
@@ -242,7 +243,7 @@ impl MatchedClause {
     fn of(clause: &Clause, allows: bool, scope: &MatchScope<'_>) -> Self {
         let leaning = if allows == clause.negated { Leaning::Wide } else { Leaning::Narrow };
         let any = clause.any.iter().flat_map(|test| atoms(test, leaning, scope)).collect();
-        Self { path: clause.path.clone(), negated: clause.negated, any }
+        Self { path: clause.place.to_string(), negated: clause.negated, any }
     }
 }
 
@@ -258,33 +259,41 @@ fn atoms(test: &RequestTest, leaning: Leaning, scope: &MatchScope<'_>) -> Vec<Ve
             names.iter().map(|name| vec![Atom::Identity(identity(name))]).collect()
         }
         Test::Namespace(name) => of_trusted(leaning, trust, &[in_namespace(name)]),
-        Test::ServiceAccount { namespace, name } => {
+        Test::ServiceAccount(account) => {
+            let [namespace, name] = &**account;
             of_trusted(leaning, trust, &of_account(leaning, namespace, name))
         }
         Test::TrustDomain(domain) => {
             let same = match TextForm::read(domain) {
                 TextForm::Exact(domain) => trust.same_as(domain),
-                _ => vec![domain.clone()],
+                _ => vec![domain.to_string()],
             };
             same.iter().map(|domain| vec![Atom::Identity(in_trust_domain(domain))]).collect()
         }
         Test::PeerAddress(range) => one(Atom::PeerAddress(*range)),
         Test::ClientAddress(range) => one(Atom::ClientAddress(*range)),
         Test::RequestPrincipal(name) => request_principal(name, leaning, scope),
-        Test::Claim(path, value) => scope.any_token(|key| vec![claim(key, path, form(value))]),
-        Test::Header(name, value) => header(name, value, leaning),
+        Test::Claim(tested) => {
+            let (path, value) = &**tested;
+            scope.any_token(|key| vec![claim(key, path, form(value))])
+        }
+        Test::Header(tested) => {
+            let [name, value] = &**tested;
+            header(name, value, leaning)
+        }
         Test::Host(host) => vec![vec![Atom::Header(":authority".into(), host_pattern(host))]],
         Test::Method(method) => one(Atom::Header(":method".into(), form(method))),
         Test::Path(path) => one(Atom::Path(form(path))),
-        Test::PathTemplate(template) => one(Atom::PathTemplate(template.clone())),
+        Test::PathTemplate(template) => one(Atom::PathTemplate(template.to_string())),
         Test::Port(port) => one(Atom::Port(*port)),
         Test::DestinationAddress(range) => one(Atom::DestinationAddress(*range)),
         Test::ServerName(name) => one(Atom::ServerName(form(name))),
-        Test::Noted(filter, key, value) => {
+        Test::Noted(noted) => {
+            let [filter, key, value] = &**noted;
             // `[v]` is one of a list; a list and a text are both looked at.
             let listed = value.strip_prefix('[').and_then(|value| value.strip_suffix(']'));
             let pattern = form(listed.unwrap_or(value));
-            one(Atom::Metadata(filter.clone(), vec![key.clone()], pattern))
+            one(Atom::Metadata(filter.to_string(), vec![key.to_string()], pattern))
         }
     }
 }
@@ -372,8 +381,9 @@ fn joined(parts: Vec<TextPart>) -> Vec<TextPart> {
     joined
 }
 
-fn claim(key: &str, path: &[String], pattern: TextPattern) -> Atom {
-    let path = std::iter::once(key.to_owned()).chain(path.iter().cloned()).collect();
+fn claim(key: &str, names: &[Box<str>], pattern: TextPattern) -> Atom {
+    let path = std::iter::once(key.to_owned());
+    let path = path.chain(names.iter().map(|name| name.to_string())).collect();
     Atom::Metadata(TOKEN_FILTER.into(), path, pattern)
 }
 
@@ -383,7 +393,7 @@ fn request_principal(name: &str, leaning: Leaning, scope: &MatchScope<'_>) -> Ve
     let both = |issuer: TextPattern, subject: TextPattern| {
         scope.any_token(|key| {
             let of =
-                |name: &str, pattern: &TextPattern| claim(key, &[name.to_owned()], pattern.clone());
+                |name: &str, pattern: &TextPattern| claim(key, &[name.into()], pattern.clone());
             vec![of("iss", &issuer), of("sub", &subject)]
         })
     };

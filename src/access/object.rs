@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::codes::{self, Code};
-use crate::model::{ISTIO_SECURITY, ObjectKey, WorkloadKey};
+use crate::model::{ISTIO_SECURITY, Namespace, ObjectKey, WorkloadKey};
 
 /// The kinds of access policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,7 +37,8 @@ impl PolicyKind {
             (ISTIO_SECURITY, "RequestAuthentication") => Self::Request,
             _ => return None,
         };
-        let object = WorkloadKey::new(key.namespace.to_string(), Arc::clone(&key.name));
+        let namespace = Namespace::new(Arc::clone(&key.namespace));
+        let object = WorkloadKey::new(namespace, Arc::clone(&key.name));
         Some(PolicyName { kind, object })
     }
 }

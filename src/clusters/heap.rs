@@ -14,7 +14,7 @@ use super::status::ClusterStatus;
 pub const QUIET: Duration = Duration::from_secs(2);
 /// After how many times that memory is given back once more: the first answers to proxies, and the state that
 /// is written to disk, follow a reading and leave memory free as well.
-const AFTERMATH: u32 = 4;
+pub const AFTERMATH: u32 = 4;
 
 /// Calls `give_back`, which may take some milliseconds, each time that other clusters than before have
 /// been read, and nothing about that has changed for as long as `quiet`; and again when what follows from

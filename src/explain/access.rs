@@ -352,7 +352,7 @@ fn warnings(
         if let Some(http) = http.filter(|_| denies && !names_ports(rule)) {
             let text = "on ports that are not HTTP the rule goes without it, and denies every connection that the \
                         rest of the rule fits";
-            let path = format!("spec.{}", http.path);
+            let path = format!("spec.{}", http.place);
             found.push((&codes::ACCESS_HTTP_ON_TCP, path, text.to_owned()));
         }
     }
@@ -439,7 +439,7 @@ fn on_libraries(
                 AuthorizationAction::Allow => "a rule with this allows nothing there",
                 _ => "the rule goes without it there, and denies more",
             };
-            told(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.path), what)
+            told(&codes::ACCESS_ON_LIBRARY, &format!("spec.{}", lost.place), what)
         }
         PolicyKind::Request => {
             let what = "tokens are not verified there, and no request is refused for one";

@@ -84,7 +84,7 @@ impl<'a> PolicyFindings<'a> {
         self.workloads.iter().any(takes).then(|| {
             let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
                         text";
-            (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.path), text.to_owned())
+            (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
         })
     }
 
@@ -107,7 +107,7 @@ impl<'a> PolicyFindings<'a> {
                 "nobody has an identity where mTLS is disabled: the rule allows nothing at {count} of {} workloads",
                 self.workloads.len()
             );
-            (&codes::ACCESS_NEVER_ALLOWS, format!("spec.{}", clause.path), text)
+            (&codes::ACCESS_NEVER_ALLOWS, format!("spec.{}", clause.place), text)
         })
     }
 
@@ -117,7 +117,7 @@ impl<'a> PolicyFindings<'a> {
             let mut clauses = one.policies.iter().flat_map(|policy| policy.clauses());
             clauses.any(|clause| {
                 clause.any.iter().any(|test| {
-                    matches!(test, RequestTest::RequestPrincipal(_) | RequestTest::Claim(..))
+                    matches!(test, RequestTest::RequestPrincipal(_) | RequestTest::Claim(_))
                 })
             })
         };
@@ -136,7 +136,7 @@ impl<'a> PolicyFindings<'a> {
         let own = self.context.trust_bundle();
         let members: BTreeSet<&str> = self.context.clusters.trust_domains().into_values().collect();
         let named = |test: &RequestTest| match test {
-            RequestTest::TrustDomain(domain) => Some(domain.clone()),
+            RequestTest::TrustDomain(domain) => Some(domain.to_string()),
             RequestTest::Principal(name) => {
                 let (domain, rest) = name.split_once('/')?;
                 (rest.split('/').count() == 4).then(|| domain.to_owned())
@@ -152,7 +152,7 @@ impl<'a> PolicyFindings<'a> {
             let text = format!(
                 "{domain} is the trust domain of no cluster: nobody who can connect is in it"
             );
-            Some((&codes::ACCESS_TRUST_DOMAIN, format!("spec.{}", clause.path), text))
+            Some((&codes::ACCESS_TRUST_DOMAIN, format!("spec.{}", clause.place), text))
         })
     }
 }
@@ -167,7 +167,7 @@ fn host_at_a_port(action: &AuthorizationAction, rule: &AuthorizationRule) -> Opt
     let names_port = |test: &RequestTest| match test {
         RequestTest::Host(host) => {
             let port = host.rsplit_once(':').map(|(_, port)| port);
-            port.and_then(|port| port.parse::<u16>().ok()).map(|_| host.clone())
+            port.and_then(|port| port.parse::<u16>().ok()).map(|_| host.to_string())
         }
         _ => None,
     };
@@ -176,7 +176,7 @@ fn host_at_a_port(action: &AuthorizationAction, rule: &AuthorizationRule) -> Opt
         let text = format!(
             "{host} is that port alone: who names another in the host of a request, or none, is not kept out"
         );
-        Some((&codes::ACCESS_HOST_PORT, format!("spec.{}", clause.path), text))
+        Some((&codes::ACCESS_HOST_PORT, format!("spec.{}", clause.place), text))
     })
 }
 

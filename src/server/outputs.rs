@@ -14,7 +14,7 @@ use super::core::Core;
 use super::inputs::ServerInputs;
 use super::{churn_monitor, pressure, state_dir};
 use crate::access::PolicyErrors;
-use crate::admin::{self, Token};
+use crate::admin::{self, Readiness, Token};
 use crate::clusters::heap;
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
@@ -110,6 +110,7 @@ impl ServerOutputs {
         let streams = Arc::new(Connections::new(Budgets::of_memory(memory.limit())));
         let stats = Arc::new(xds::Stats::default());
         tasks.spawn("heap", heap::run(inputs.statuses.clone(), heap::QUIET, give_back));
+        tasks.spawn("heap after the start", give_back_after_start(inputs.readiness.clone()));
         let (open, sent) = (Arc::clone(&streams), Arc::clone(&stats));
         let churn = move || open.churn() + sent.large_syncs.load(Ordering::Relaxed);
         tasks.spawn("churn monitor", churn_monitor::run(churn, give_back));
@@ -208,6 +209,18 @@ impl ServerOutputs {
         });
         tasks.spawn("admin", admin::serve(ports.admin, sources));
         Self { streams, saved, drain }
+    }
+}
+
+/// What was read of a folder, and what was remembered, leave memory free as clusters do.
+async fn give_back_after_start(mut readiness: watch::Receiver<Readiness>) {
+    if readiness.wait_for(|now| now.ready).await.is_err() {
+        return;
+    }
+    for pause in [heap::QUIET, heap::QUIET * heap::AFTERMATH] {
+        tokio::time::sleep(pause).await;
+        // A panic in it is its own affair.
+        let _ = tokio::task::spawn_blocking(give_back).await;
     }
 }
 

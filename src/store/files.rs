@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use notify::RecommendedWatcher;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_saphyr::Spanned;
 use tokio::sync::{mpsc, watch};
@@ -25,6 +26,7 @@ use super::{Objects, RememberedStore, Warning};
 use crate::codes;
 use crate::folder;
 use crate::mass_deletion::MassDeletionGuard;
+use crate::model::ObjectJson;
 use crate::task::Supervisor;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
@@ -436,6 +438,16 @@ struct ParsedFile {
     members: Vec<(Value, Warning)>,
 }
 
+/// A document while others of its file are read. As trees all of them take ten times as much, and what is kept of each would
+/// lie between what is left of them.
+struct DocumentText(ObjectJson);
+
+impl<'de> Deserialize<'de> for DocumentText {
+    fn deserialize<D: Deserializer<'de>>(document: D) -> Result<Self, D::Error> {
+        Value::deserialize(document).map(|value| Self(value.into()))
+    }
+}
+
 /// The first thing that is wrong in a file, and what of it is good.
 struct FileFault {
     wrong: Warning,
@@ -489,8 +501,8 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
         emit_comments: false,
         strict_booleans: true,
     };
-    let documents: Vec<Spanned<Value>> = serde_saphyr::from_multiple_with_options(text, options)
-        .map_err(|error| {
+    let documents: Vec<Spanned<DocumentText>> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
             let by_line = documents_by_line(text);
             let at = error.location().map(|at| (document_at(&by_line, at.line()), at.line()));
             // The parser's own message may quote the text, which may be a Secret.
@@ -501,7 +513,7 @@ fn parse_text(name: &str, text: &str, system_namespace: &str) -> Result<ParsedFi
     for document in documents {
         let line = document.referenced.line();
         let at = Some((document_at(&by_line, line), line));
-        for object in object::read(document.value, system_namespace) {
+        for object in object::read(document.value.0.to_value(), system_namespace) {
             match object {
                 Ok(object) => parsed.objects.push(object),
                 Err(UnusableObject::OfMember(object, fact)) => {

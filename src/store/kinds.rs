@@ -2,6 +2,7 @@
 //! kind adds a row; API servers, directories and MCP servers are then read for it, and it is remembered over a restart.
 
 use std::cmp::Ordering;
+use std::sync::{Arc, LazyLock};
 
 use prost::DecodeError;
 use serde_json::Value;
@@ -154,6 +155,16 @@ pub(super) const ALL: &[StoreKind] = &[
     },
 ];
 
+/// The group and the kind of each of [`ALL`], which all keys of such objects share.
+static NAMES: LazyLock<Vec<[Arc<str>; 2]>> =
+    LazyLock::new(|| ALL.iter().map(|one| [one.group.into(), one.kind.into()]).collect());
+
+/// A group and a kind, as keys hold them.
+pub(super) fn names(group: &str, kind: &str) -> [Arc<str>; 2] {
+    let known = NAMES.iter().find(|[one, other]| (&**one, &**other) == (group, kind));
+    known.cloned().unwrap_or_else(|| [group.into(), kind.into()])
+}
+
 /// Those that MCP servers are asked for.
 pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
     ALL.iter().filter(|one| one.spec.is_some())
@@ -190,9 +201,10 @@ impl StoreKind {
 
     /// The key of an object of this kind.
     pub(super) fn key(&self, namespace: &str, name: &str) -> ObjectKey {
+        let [group, kind] = names(self.group, self.kind);
         ObjectKey {
-            kind: self.kind.into(),
-            group: self.group.into(),
+            kind,
+            group,
             namespace: if self.namespaced { namespace.into() } else { "".into() },
             name: name.into(),
         }

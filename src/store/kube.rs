@@ -33,7 +33,7 @@ use crate::apiserver::{
 };
 use crate::codes;
 use crate::mass_deletion::{Doubt, MassDeletionGuard};
-use crate::model::{Collection, ObjectKey};
+use crate::model::{Collection, ObjectJson, ObjectKey};
 use crate::sources::SourceFacts;
 use crate::task::Supervisor;
 
@@ -320,10 +320,15 @@ impl From<NamespaceObject> for ReadObject {
 struct KeptObject {
     #[serde(default)]
     metadata: ObjectMetadata,
-    #[serde(default)]
-    spec: Value,
-    #[serde(default)]
-    status: Value,
+    #[serde(default, deserialize_with = "as_text")]
+    spec: Option<ObjectJson>,
+    #[serde(default, deserialize_with = "as_text")]
+    status: Option<ObjectJson>,
+}
+
+/// A tree takes ten times as much as its text, and a list is held whole before any of it counts.
+fn as_text<'de, D: serde::Deserializer<'de>>(field: D) -> Result<Option<ObjectJson>, D::Error> {
+    Value::deserialize(field).map(|value| Some(value.into()))
 }
 
 impl OwnedObject for KeptObject {
@@ -344,7 +349,9 @@ impl From<KeptObject> for ReadObject {
             "creationTimestamp": metadata.creation_timestamp,
             "generation": metadata.generation,
         });
-        Self::Kept(name, json!({ "metadata": kept, "spec": spec, "status": status }))
+        let [spec, status] = [spec, status].map(|text| text.map(|text| text.to_value()));
+        let object = json!({ "metadata": kept, "spec": spec, "status": status });
+        Self::Kept(name, object.into())
     }
 }
 
@@ -587,8 +594,9 @@ impl StoreIndex {
             ReadObject::Namespace(name, namespace) => {
                 self.namespaces.insert(name, Arc::new(namespace));
             }
-            ReadObject::Kept(name, mut object) => {
+            ReadObject::Kept(name, object) => {
                 if let StoreReader::Kept(kind) = reader {
+                    let mut object = object.to_value();
                     kind.stamp(&mut object);
                     self.kept.insert(kind.key(&name.namespace, &name.name), object);
                 }

@@ -24,21 +24,21 @@ pub(super) enum StoreObject {
 /// What identifies an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ObjectId {
-    pub(super) group: String,
-    pub(super) kind: String,
+    pub(super) group: Arc<str>,
+    pub(super) kind: Arc<str>,
     pub(super) name: ObjectName,
 }
 
 impl ObjectId {
     /// Of a Secret.
     pub(super) fn secret(name: &ObjectName) -> Self {
-        Self { group: String::new(), kind: "Secret".to_owned(), name: name.clone() }
+        Self { group: "".into(), kind: "Secret".into(), name: name.clone() }
     }
 
     /// Of an object that is kept as it is.
     pub(super) fn of(key: &ObjectKey) -> Self {
-        let name = ObjectName::new(&key.namespace, &key.name);
-        Self { group: key.group.to_string(), kind: key.kind.to_string(), name }
+        let ObjectKey { kind, group, namespace, name } = key.clone();
+        Self { group, kind, name: ObjectName { namespace, name } }
     }
 }
 
@@ -132,11 +132,13 @@ fn one(
             {
                 metadata.insert("namespace".to_owned(), name.namespace.as_ref().into());
             }
-            let key = ObjectKey::of(&document).ok_or_else(|| invalid("has no name"))?;
-            StoreObject::Other(key, document.into())
+            let [group, kind] = kinds::names(&group, &kind);
+            let (namespace, name) = (Arc::clone(&name.namespace), Arc::clone(&name.name));
+            let key = ObjectKey { kind, group, namespace, name };
+            return Ok((ObjectId::of(&key), StoreObject::Other(key, document.into())));
         }
     };
-    Ok((ObjectId { group, kind, name }, object))
+    Ok((ObjectId { group: group.into(), kind: kind.into(), name }, object))
 }
 
 fn secret(document: &Value, name: ObjectName) -> Result<WatchedSecret, UnusableObject> {

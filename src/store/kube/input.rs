@@ -1,8 +1,7 @@
 //! What the readers of the config cluster pass on.
 
-use serde_json::Value;
-
 use crate::apiserver::WatchEvent;
+use crate::model::ObjectJson;
 use crate::store::kinds::{self, StoreKind};
 use crate::store::{ObjectName, WatchedConfigMap, WatchedNamespace, WatchedSecret};
 
@@ -79,7 +78,7 @@ pub(super) enum ReadObject {
     Secret(WatchedSecret),
     ConfigMap(WatchedConfigMap),
     Namespace(ObjectName, WatchedNamespace),
-    /// An object that is kept as it is, but for its kind, which a list doesn't say.
-    Kept(ObjectName, Value),
+    /// An object that is kept as it is, but for its kind, which a list doesn't say. Of thousands in a list none is a tree.
+    Kept(ObjectName, ObjectJson),
     Unusable(ObjectName, String),
 }
