@@ -184,6 +184,17 @@ impl MergedService {
         self.takes_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
     }
 
+    /// Whether [`Self::speak_plainly`] with the same answers would leave it as it is. Ends at the first endpoint of which it is not so.
+    pub fn is_spoken_to_so(&self, is_plain: impl Fn(&ShardKey, EndpointRef<'_>) -> bool) -> bool {
+        self.shards.iter().all(|shard| match &shard.reported {
+            None => !shard.endpoints.iter().any(|one| is_plain(&shard.key, one)),
+            Some(reported) => {
+                let mut pairs = reported.iter().zip(shard.endpoints.iter());
+                pairs.all(|(was, is)| is_plain(&shard.key, was) == (was.tls_mode != is.tls_mode))
+            }
+        })
+    }
+
     /// Undoes [`Self::speak_plainly`].
     pub fn speak_as_reported(&mut self) {
         for shard in &mut self.shards {

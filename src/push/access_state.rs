@@ -11,8 +11,7 @@ use super::interest::Dep;
 use crate::access::{AccessPolicies, AccessSubject, PeerMode};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, EndpointRef, Hostname, Labels, Namespace, TlsMode, WorkloadKey, WorkloadRef,
-    Workloads,
+    ClusterId, EndpointRef, Hostname, Labels, Namespace, Near, TlsMode, WorkloadKey, Workloads,
 };
 use crate::registry::ShardKey;
 
@@ -58,27 +57,28 @@ impl AccessState {
         (changed.into_iter().map(Dep::Access).collect(), spaces)
     }
 
-    /// Adds the services that have endpoints in these namespaces.
+    /// Adds the services of which an endpoint in these namespaces is not spoken to as it is to be.
     pub(super) fn stale_hosts(
         &self,
         spaces: &BTreeSet<Namespace>,
-        services: &OrdMap<Hostname, Arc<MergedService>>,
-        private: &Private,
+        (services, private): (&OrdMap<Hostname, Arc<MergedService>>, &Private),
+        workloads: &OrdMap<ClusterId, Workloads>,
         hosts: &mut BTreeSet<Hostname>,
     ) {
         if spaces.is_empty() {
             return;
         }
         let everywhere = spaces.contains(self.policies.root());
-        let has_any = |service: &MergedService| {
+        let is_stale = |service: &MergedService| {
             let kinds = service.shards.iter().flat_map(|shard| shard.endpoints.kinds());
             let mut spaces_of_kinds = kinds.filter_map(|kind| kind.workload_namespace());
             spaces_of_kinds.any(|one| everywhere || spaces.contains(one))
+                && !service.is_spoken_to_so(|shard, one| self.is_plain(shard, one, workloads))
         };
-        let public = services.iter().filter(|(_, service)| has_any(service));
+        let public = services.iter().filter(|(_, service)| is_stale(service));
         hosts.extend(public.map(|(host, _)| host.clone()));
         for (host, own) in private {
-            let own = own.iter().filter(|(_, service)| has_any(service));
+            let own = own.iter().filter(|(_, service)| is_stale(service));
             hosts.extend(own.map(|(namespace, _)| host.private_to(namespace)));
         }
     }
@@ -92,20 +92,26 @@ impl AccessState {
         if !self.policies.disables_anywhere() {
             return;
         }
+        service.speak_plainly(|shard, endpoint| self.is_plain(shard, endpoint, workloads));
+    }
+
+    /// Whether an endpoint, as its source reports it, takes mTLS for all that is known there, and by policy takes none.
+    fn is_plain(
+        &self,
+        shard: &ShardKey,
+        endpoint: EndpointRef<'_>,
+        workloads: &OrdMap<ClusterId, Workloads>,
+    ) -> bool {
+        let Some(workload) = endpoint.workload else { return false };
+        if endpoint.tls_mode != TlsMode::Istio {
+            return false;
+        }
+        let pods = workloads.get(&shard.cluster);
+        let pod = pods.and_then(|pods| pods.find_next(&mut Near::default(), workload));
         let unlabelled = Labels::new();
-        service.speak_plainly(|shard: &ShardKey, endpoint: EndpointRef<'_>| {
-            let Some(WorkloadRef { namespace, stem, tail }) = endpoint.workload else {
-                return false;
-            };
-            if endpoint.tls_mode != TlsMode::Istio {
-                return false;
-            }
-            let pods = workloads.get(&shard.cluster);
-            let pod = pods.and_then(|pods| pods.get(namespace.as_str(), &format!("{stem}{tail}")));
-            let labels = pod.map_or(&unlabelled, |pod| &pod.labels);
-            let subject = AccessSubject { namespace, labels, is_known: true };
-            self.policies.modes(subject).of_port(endpoint.port).mode == PeerMode::Disable
-        });
+        let labels = pod.map_or(&unlabelled, |pod| &*pod.labels);
+        let subject = AccessSubject { namespace: workload.namespace, labels, is_known: true };
+        self.policies.modes(subject).of_port(endpoint.port).mode == PeerMode::Disable
     }
 }
 
@@ -116,7 +122,8 @@ impl PushContext {
         let spaces = policies.changed_modes(&self.access);
         let state = AccessState { published: Arc::clone(&self.access), policies };
         let mut hosts = BTreeSet::new();
-        state.stale_hosts(&spaces, &self.services, &self.private, &mut hosts);
+        let services = (&self.services, &self.private);
+        state.stale_hosts(&spaces, services, &self.workloads, &mut hosts);
         let mut next = Self { access: state.policies(), ..self.clone() };
         let spoken = |service: &MergedService| {
             let mut service = service.clone();
@@ -137,5 +144,102 @@ impl PushContext {
             }
         }
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
+    use crate::fixtures::{endpoint, host, member, service, settings, shard, workload};
+    use crate::model::{Collection, KnownClusters};
+    use crate::push::event_loop::{MeshEvent, MeshState};
+
+    /// One service for each app, with one pod each.
+    const APPS: [&str; 3] = ["a", "b", "c"];
+
+    fn mesh() -> MeshState {
+        let mut mesh = MeshState::new(settings());
+        let clusters = [("east".into(), member(None))].into();
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
+        let mut word = shard("east", 1);
+        for (at, app) in APPS.iter().enumerate() {
+            let address = format!("10.0.0.{}", at + 1);
+            let (_, pod) = workload("pod.ns", &address, &[("app", app)]);
+            // As its endpoint names it.
+            let key = WorkloadKey::new("ns", format!("pod-{address}"));
+            word =
+                word.with(service(&format!("{app}.ns")), vec![endpoint(&address)]).pod((key, pod));
+        }
+        mesh.apply(MeshEvent::Registry(word.said()));
+        mesh.apply(MeshEvent::Complete);
+        mesh
+    }
+
+    /// The apps whose services are merged again when the mesh goes from some PeerAuthentications to others.
+    fn merged_again(before: &[(&str, Value)], now: &[(&str, Value)]) -> Vec<&'static str> {
+        let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+        let mut index = AccessIndex::new(settings.clone());
+        let mut policies = |all: &[(&str, Value)]| {
+            let object = |(name, spec): &(&str, Value)| {
+                let (namespace, name) = name.split_once('/').expect("a namespace and a name");
+                Arc::new(json!({
+                    "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+                    "metadata": { "namespace": namespace, "name": name }, "spec": spec,
+                }))
+            };
+            let objects: Collection = all.iter().map(object).collect();
+            index.apply(&settings, &objects);
+            index.policies()
+        };
+        let context =
+            mesh().next_version().expect("a first version").0.with_access(policies(before));
+        let state = AccessState { policies: policies(now), published: Arc::clone(&context.access) };
+        let spaces = state.policies.changed_modes(&state.published);
+        let (services, mut hosts) = ((&context.services, &context.private), BTreeSet::new());
+        state.stale_hosts(&spaces, services, &context.workloads, &mut hosts);
+        APPS.into_iter().filter(|app| hosts.contains(&host(&format!("{app}.ns")))).collect()
+    }
+
+    #[test]
+    fn services_are_merged_again_whose_endpoints_are_to_be_spoken_to_otherwise_and_no_others() {
+        let mode = |mode: &str| json!({ "mtls": { "mode": mode } });
+        let of = |app: &str, one: &str| json!({ "selector": { "matchLabels": { "app": app } }, "mtls": { "mode": one } });
+        let port = |port: &str| {
+            let ports = json!({ port: { "mode": "DISABLE" } });
+            json!({ "selector": { "matchLabels": { "app": "b" } }, "portLevelMtls": ports })
+        };
+        let all = &APPS[..];
+        for (before, now, wanted) in [
+            (vec![], vec![("ns/one", mode("DISABLE"))], all),
+            (vec![("ns/one", mode("DISABLE"))], vec![], all),
+            (vec![], vec![("root/one", mode("DISABLE"))], all),
+            (vec![], vec![("other/one", mode("DISABLE"))], &[]),
+            (vec![], vec![("ns/one", of("b", "DISABLE"))], &["b"]),
+            (
+                vec![("ns/one", of("b", "DISABLE"))],
+                vec![("ns/one", of("c", "DISABLE"))],
+                &["b", "c"],
+            ),
+            // Whoever takes mTLS at all is spoken to so.
+            (vec![("ns/one", of("b", "DISABLE"))], vec![("ns/one", of("b", "STRICT"))], &["b"]),
+            (
+                vec![("ns/one", of("b", "DISABLE")), ("ns/two", of("a", "PERMISSIVE"))],
+                vec![("ns/one", of("b", "DISABLE")), ("ns/two", of("a", "STRICT"))],
+                &[],
+            ),
+            // What is for one of them ends what holds for the namespace.
+            (
+                vec![("ns/all", mode("DISABLE"))],
+                vec![("ns/all", mode("DISABLE")), ("ns/one", of("c", "STRICT"))],
+                &["c"],
+            ),
+            (vec![], vec![("ns/one", port("8080"))], &["b"]),
+            (vec![], vec![("ns/one", port("9090"))], &[]),
+        ] {
+            assert_eq!(merged_again(&before, &now), wanted, "{before:?} to {now:?}");
+        }
     }
 }

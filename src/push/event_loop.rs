@@ -324,7 +324,8 @@ impl MeshState {
         let mut hosts = self.stale_hosts(touched.hosts, &touched.placements, &mut changes);
         let (deps, spaces) = self.access.changes(&touched.workloads);
         changes.deps.extend(deps);
-        self.access.stale_hosts(&spaces, &self.services, &self.private, &mut hosts);
+        let services = (&self.services, &self.private);
+        self.access.stale_hosts(&spaces, services, &self.workloads, &mut hosts);
         for host in hosts {
             self.merge(&host, &mut changes);
         }
