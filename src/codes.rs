@@ -80,6 +80,14 @@ The mesh config has the form of Istio's, and Strait acts on a part of it: `strai
 field that it doesn't know how to follow, and GET /debug/mesh shows what is in force. Nothing else is
 affected: the other fields of the same text count.";
 
+    /// Names in defaultProviders of the mesh config.
+    MESH_DEFAULT_PROVIDER = "STR0112", "a default provider of the mesh config leads nowhere",
+        "Name one of extensionProviders in defaultProviders, or take the name out.", "\
+Where no Telemetry says otherwise, proxies write logs for the providers in defaultProviders.accessLogging,
+and send spans to the first in defaultProviders.tracing. Beside extensionProviders there is envoy for logs and
+prometheus for metrics. A name that none of them has, or one of another kind, is left out: nothing is
+written or sent for it. All else in the mesh config counts.";
+
     /// Connection refused, no route, silence, 5xx.
     UNREACHABLE = "STR0301", "the API server can't be reached",
         "Check the API server and what lies between: curl -k https://HOST:PORT/livez", "\

@@ -429,6 +429,9 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
     answer["held"] = hold::in_short(&sources, &hold);
     answer["holdLost"] = json!(hold.lost);
     answer["fieldsWithoutEffect"] = json!(context.mesh.ignored);
+    let faults = context.mesh.default_provider_faults.iter();
+    answer["defaultProvidersWithoutEffect"] =
+        faults.map(|one| json!({ "path": one.path, "text": one.text })).collect();
     let problems = sources.mesh_problems.borrow().clone();
     let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
     answer["problem"] = json!((!texts.is_empty()).then(|| texts.join(" ")));

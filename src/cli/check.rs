@@ -447,6 +447,10 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         let fact = "nothing acts on this field";
         found.push(note("mesh", &codes::MESH_FIELD_UNUSED, object, fact));
     }
+    for fault in items(&answers.mesh["defaultProvidersWithoutEffect"]) {
+        let object = format!("meshConfig/{}", text(&fault["path"]));
+        found.push(note("mesh", &codes::MESH_DEFAULT_PROVIDER, object, text(&fault["text"])));
+    }
     found.extend(held(&answers.hold));
     found.extend(let_out(&answers.rollout));
     if let Some(fact) = answers.policy["problem"].as_str() {
@@ -651,7 +655,8 @@ mod tests {
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
             ]),
             mesh: json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
-                          "fieldsWithoutEffect": ["h2UpgradePolicy"] }),
+                          "fieldsWithoutEffect": ["h2UpgradePolicy"],
+                          "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] }),
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
             proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
             push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
@@ -699,6 +704,7 @@ mod tests {
                 "~STR0430 service/web",
                 "STR0410 meshConfig",
                 "~STR0111 meshConfig/h2UpgradePolicy",
+                "~STR0112 meshConfig/defaultProviders.tracing[0]",
                 "~STR1070 configuration",
                 "~STR1090 configuration",
                 "STR0601 policy",

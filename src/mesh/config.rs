@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access_log::{AccessLog, AccessLogFormat, writable_path};
+use super::default_providers::{DefaultProviderFault, DefaultProviderNames};
 use super::discovery::{self, RawSelector};
 use super::ingress::IngressSettings;
 use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
@@ -84,6 +85,8 @@ pub struct MeshConfig {
     pub extension_providers: Vec<ExtensionProvider>,
     /// Top-level fields of the text that have no effect, sorted.
     pub ignored: Vec<String>,
+    /// Names in `defaultProviders` that lead nowhere.
+    pub default_provider_faults: Vec<DefaultProviderFault>,
     /// Host or `*.suffix` to whether it stays in its cluster: `serviceSettings` over the built-in.
     cluster_local: BTreeMap<String, bool>,
 }
@@ -248,6 +251,7 @@ impl MeshConfig {
             ingress: IngressSettings::default(),
             extension_providers: Vec::new(),
             ignored: Vec::new(),
+            default_provider_faults: Vec::new(),
             cluster_local: [
                 (format!("*.kube-system.svc.{domain}"), true),
                 (format!("kubernetes.default.svc.{domain}"), true),
@@ -266,10 +270,11 @@ impl MeshConfig {
     pub fn parse(text: &str, defaults: &Defaults) -> Result<Self, InvalidYaml> {
         let mut fields = YamlFields::parse(text)?;
         let base = Self::new(defaults);
-        let chosen: RawDefaultProviders = fields.take("defaultProviders")?.unwrap_or_default();
+        let chosen: DefaultProviderNames = fields.take("defaultProviders")?.unwrap_or_default();
         let default_tracing = chosen.tracing.first().cloned();
-        let (access_log, default_logs) = read_access_logs(&mut fields, chosen)?;
-        Ok(Self {
+        let (access_log, default_logs) =
+            read_access_logs(&mut fields, chosen.access_logging.clone())?;
+        let mut config = Self {
             access_log,
             default_logs,
             default_tracing,
@@ -338,7 +343,10 @@ impl MeshConfig {
             },
             // Last: what nobody has taken.
             ignored: fields.left(),
-        })
+            default_provider_faults: Vec::new(),
+        };
+        config.default_provider_faults = chosen.faults(&config.extension_providers, OWN_LOG);
+        Ok(config)
     }
 
     /// The access log of that name.
@@ -477,13 +485,6 @@ impl MeshConfig {
     }
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawDefaultProviders {
-    access_logging: Vec<Arc<str>>,
-    tracing: Vec<Arc<str>>,
-}
-
 #[derive(Deserialize)]
 struct RawOutbound {
     mode: Option<OutboundTrafficPolicy>,
@@ -581,7 +582,7 @@ fn read_roots(raw: Vec<CaCertificates>) -> Result<Vec<CaCertificates>, String> {
 /// The mesh's own log, and the names of those that are written where no Telemetry says otherwise.
 fn read_access_logs(
     fields: &mut YamlFields,
-    said: RawDefaultProviders,
+    said: Vec<Arc<str>>,
 ) -> Result<(Arc<AccessLog>, Vec<Arc<str>>), InvalidYaml> {
     let path = |text: String| if text.is_empty() { Ok(text) } else { writable_path(text) };
     let path = fields.take_with("accessLogFile", path)?.unwrap_or_default();
@@ -589,7 +590,7 @@ fn read_access_logs(
     let format = fields
         .take_with("accessLogFormat", |text: String| AccessLogFormat::read(encoding, &text))?
         .unwrap_or_else(|| AccessLogFormat::usual(encoding));
-    let default_logs = match (said.access_logging, path.is_empty()) {
+    let default_logs = match (said, path.is_empty()) {
         (names, _) if !names.is_empty() => names,
         (_, true) => Vec::new(),
         (_, false) => vec![OWN_LOG.into()],

@@ -6,6 +6,7 @@
 mod access_log;
 pub mod command_operators;
 mod config;
+mod default_providers;
 mod discovery;
 mod duration;
 mod ingress;
@@ -24,6 +25,7 @@ pub use config::{
     Defaults, GatewayScope, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive,
     WrittenUpgrade, own_trust_domain,
 };
+pub use default_providers::DefaultProviderFault;
 pub use duration::{WrittenDuration, format_duration, parse_duration};
 pub use ingress::{IngressMode, IngressSettings};
 pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};

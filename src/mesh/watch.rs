@@ -15,7 +15,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tracing::{info, warn};
 
-use super::{Defaults, InvalidYaml, MeshConfig, MeshNetworks};
+use super::{DefaultProviderFault, Defaults, InvalidYaml, MeshConfig, MeshNetworks};
+use crate::codes;
 use crate::folder;
 
 /// The key of mesh config in a ConfigMap.
@@ -216,6 +217,13 @@ impl MeshWatcher {
         let ignored = &next.value.ignored;
         if !ignored.is_empty() && *ignored != self.config.value.ignored {
             warn!(%source, fields = ignored.join(", "), "mesh config has fields without an effect");
+        }
+        let faults = &next.value.default_provider_faults;
+        for DefaultProviderFault { path, text } in faults {
+            if *faults != self.config.value.default_provider_faults {
+                let code = codes::MESH_DEFAULT_PROVIDER.id;
+                warn!(%source, %path, code, "a default provider leads nowhere: {text}");
+            }
         }
         if !Arc::ptr_eq(&next.value, &self.config.value) {
             info!(%source, "mesh config changed");

@@ -1,0 +1,130 @@
+//! `defaultProviders` of the mesh config: who is told of requests where no Telemetry says otherwise, and names there that lead
+//! nowhere.
+
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::providers::{ExtensionProvider, ProviderKind};
+
+/// The provider of metrics that every mesh has: each proxy's own figures. (Istio, `prometheus`.)
+const OWN_METRICS: &str = "prometheus";
+
+/// A name that leads nowhere. What stands beside it counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefaultProviderFault {
+    /// Where it stands, such as `defaultProviders.tracing[0]`.
+    pub path: String,
+    /// What is wrong with it.
+    pub text: String,
+}
+
+/// As it is written.
+#[derive(Debug, Clone, Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct DefaultProviderNames {
+    pub(super) access_logging: Vec<Arc<str>>,
+    pub(super) tracing: Vec<Arc<str>>,
+    metrics: Vec<Arc<str>>,
+}
+
+impl DefaultProviderNames {
+    /// Those that lead nowhere, where these are the providers and the log of that name is the mesh's own.
+    pub(super) fn faults(
+        &self,
+        providers: &[ExtensionProvider],
+        own_log: &str,
+    ) -> Vec<DefaultProviderFault> {
+        let named = |name: &str| -> Vec<&ProviderKind> {
+            let named = providers.iter().filter(|one| *one.name == *name);
+            named.map(|one| &one.kind).collect()
+        };
+        let is_any =
+            |name: &str, fits: fn(&&ProviderKind) -> bool| named(name).iter().any(|one| fits(one));
+        let lists = [
+            ("accessLogging", &self.access_logging, "logs"),
+            ("tracing", &self.tracing, "spans"),
+            ("metrics", &self.metrics, "metrics"),
+        ];
+        let mut faults = Vec::new();
+        for (list, names, what) in lists {
+            for (at, name) in names.iter().enumerate() {
+                let is_known = match list {
+                    "accessLogging" => {
+                        **name == *own_log
+                            || is_any(name, |one| matches!(one, ProviderKind::Log(_)))
+                    }
+                    "tracing" => is_any(name, |one| matches!(one, ProviderKind::Tracing(_))),
+                    _ => **name == *OWN_METRICS || is_any(name, |_| true),
+                };
+                if is_known {
+                    continue;
+                }
+                let why = match named(name).first() {
+                    None => "extensionProviders has none of that name".to_owned(),
+                    Some(ProviderKind::Broken(fact)) => format!("in extensionProviders {fact}"),
+                    Some(_) => format!("what extensionProviders has of that name takes no {what}"),
+                };
+                let path = format!("defaultProviders.{list}[{at}]");
+                faults.push(DefaultProviderFault { path, text: format!("{name:?}: {why}") });
+            }
+        }
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::mesh::{Defaults, MeshConfig};
+
+    #[test]
+    fn names_that_lead_nowhere_are_told_each_by_its_place() {
+        let text = "
+            extensionProviders:
+            - { name: z, zipkin: { service: z.ns, port: 9411 } }
+            - { name: bad, zipkin: { service: z.ns } }
+            - { name: file, envoyFileAccessLog: { path: /dev/stdout } }
+            defaultProviders:
+              accessLogging: [envoy, file, z, gone]
+              tracing: [z, file, bad]
+              metrics: [prometheus, file, stackdriver]
+        ";
+        let config = MeshConfig::parse(text, &Defaults::default()).expect("it is not refused");
+        let told: Vec<_> =
+            config.default_provider_faults.iter().map(|one| (&*one.path, &*one.text)).collect();
+        let [of_z, of_gone, of_file, (bad, why_bad), of_stackdriver] = told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(
+            of_z,
+            (
+                "defaultProviders.accessLogging[2]",
+                "\"z\": what extensionProviders has of that name takes no logs"
+            )
+        );
+        assert_eq!(
+            of_gone,
+            (
+                "defaultProviders.accessLogging[3]",
+                "\"gone\": extensionProviders has none of that name"
+            )
+        );
+        assert_eq!(
+            of_file,
+            (
+                "defaultProviders.tracing[1]",
+                "\"file\": what extensionProviders has of that name takes no spans"
+            )
+        );
+        assert_eq!(bad, "defaultProviders.tracing[2]");
+        assert!(why_bad.contains("port"), "{why_bad}");
+        assert_eq!(
+            of_stackdriver,
+            (
+                "defaultProviders.metrics[2]",
+                "\"stackdriver\": extensionProviders has none of that name"
+            )
+        );
+        assert_eq!(config.default_tracing.as_deref(), Some("z"), "the rest counts");
+    }
+}
