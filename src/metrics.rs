@@ -4,6 +4,7 @@
 //! counters from the servers' own counts. Owns no count itself.
 
 mod family;
+mod open_metrics;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -11,6 +12,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 pub use self::family::Family;
+use self::open_metrics::open_metrics;
+pub use self::open_metrics::{CONTENT_TYPE as OPEN_METRICS, is_asked_for};
 use crate::clusters::status::{ClusterState, ClusterStatus};
 use crate::descriptors::Descriptors;
 use crate::hold::{HoldSharing, HoldState};
@@ -61,10 +64,20 @@ pub struct Metrics {
     pub heads: Arc<Heads>,
 }
 
+/// From the moment a change is heard to the response that tells a proxy of it.
+const PROPAGATION: &str = "strait_propagation_seconds";
+
 /// By cluster, how many of its endpoints are withheld, by the code of the reason.
 pub type WithheldCounts = BTreeMap<ClusterId, BTreeMap<&'static str, usize>>;
 
 impl Metrics {
+    /// The same in the form of OpenMetrics, with a change of each bucket.
+    pub fn in_open_metrics(&self, text: &str) -> String {
+        let all = self.xds.propagation.exemplars().into_iter();
+        let exemplars: Vec<_> = all.map(|(bound, one)| (bucket(PROPAGATION, bound), one)).collect();
+        open_metrics(text, &exemplars)
+    }
+
     /// The text of `/metrics`.
     ///
     /// # Errors
@@ -432,7 +445,7 @@ impl Metrics {
             }
         }
         let help = "From the moment a change is heard to the response that tells a proxy of it.";
-        histogram(out, "strait_propagation_seconds", help, &self.xds.propagation)?;
+        histogram(out, PROPAGATION, help, &self.xds.propagation)?;
         let identity = self.identity.borrow();
         let name = "strait_cert_expiry_timestamp_seconds";
         let mut family = Family::gauge(out, name, "When a certificate in use expires.")?;
@@ -479,11 +492,16 @@ fn histogram(out: &mut String, name: &str, help: &str, of: &Histogram) -> fmt::R
     writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram")?;
     let counts = of.cumulative();
     for (bound, count) in &counts {
-        let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
-        writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {count}")?;
+        writeln!(out, "{}{count}", bucket(name, *bound))?;
     }
     let count = counts.last().map_or(0, |(_, count)| *count);
     writeln!(out, "{name}_sum {}\n{name}_count {count}", of.sum())
+}
+
+/// How the line of a bucket begins.
+fn bucket(name: &str, bound: Option<f64>) -> String {
+    let bound = bound.map_or("+Inf".to_owned(), |bound| bound.to_string());
+    format!("{name}_bucket{{le=\"{bound}\"}} ")
 }
 
 fn mesh(out: &mut String, context: &PushContext) -> fmt::Result {

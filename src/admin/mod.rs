@@ -52,7 +52,7 @@ use crate::codes;
 use crate::descriptors::Descriptors;
 use crate::explain::{explain, find_service};
 use crate::identity::{RootLife, ServerIdentity};
-use crate::metrics::WithheldCounts;
+use crate::metrics::{self, WithheldCounts};
 use crate::model::{ClusterId, NetworkId, ProxyType};
 use crate::push::PushContext;
 use crate::push::proxy::east_west_port;
@@ -237,7 +237,7 @@ async fn readyz(
     (status, text).into_response()
 }
 
-async fn metrics(State(sources): SourcesState) -> AdminResult {
+async fn metrics(State(sources): SourcesState, headers: HeaderMap) -> AdminResult {
     let context = sources.context.borrow().clone();
     let counted = Arc::clone(&sources);
     let withheld = sources.withheld.counted(move || withheld(&counted)).await;
@@ -246,6 +246,11 @@ async fn metrics(State(sources): SourcesState) -> AdminResult {
         .metrics
         .render(context.as_deref(), &clusters, &withheld, *sources.figures.borrow())
         .map_err(|_| AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, "metrics: no text".into()))?;
+    let mut accepted = headers.get_all(header::ACCEPT).iter().filter_map(|it| it.to_str().ok());
+    if accepted.any(metrics::is_asked_for) {
+        let text = sources.metrics.in_open_metrics(&text);
+        return Ok(([(header::CONTENT_TYPE, metrics::OPEN_METRICS)], text).into_response());
+    }
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
 }

@@ -49,4 +49,4 @@ mod stats;
 mod stream;
 mod sync_limiter;
 
-pub use stats::{Counter, Histogram, Stats};
+pub use stats::{Counter, Exemplar, Histogram, Stats};

@@ -44,7 +44,19 @@ struct ByType {
 pub struct Histogram {
     /// By the first of [`Self::BOUNDS`] that it took no longer than; the last took longer than all.
     counts: [AtomicU64; Self::BOUNDS.len() + 1],
+    /// The last of each: the version of the mesh that it was in the upper half, and how many microseconds it took in the lower, so that
+    /// both are of one. 0 where there is none.
+    last: [AtomicU64; Self::BOUNDS.len() + 1],
     micros: AtomicU64,
+}
+
+/// One of those that a bucket counts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Exemplar {
+    /// The version of the mesh that it was.
+    pub version: u32,
+    /// How long it took, in seconds.
+    pub seconds: f64,
 }
 
 impl Histogram {
@@ -54,14 +66,33 @@ impl Histogram {
         2_500_000, 5_000_000, 10_000_000, 30_000_000,
     ];
 
-    /// Counts one.
-    pub(super) fn observe(&self, took: Duration) {
+    /// Counts one, of a version of the mesh.
+    pub(super) fn observe(&self, took: Duration, version: u64) {
         let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        if let Some(count) = self.counts.get(Self::BOUNDS.partition_point(|bound| *bound < micros))
-        {
-            count.fetch_add(1, Ordering::Relaxed);
-            self.micros.fetch_add(micros, Ordering::Relaxed);
+        let bucket = Self::BOUNDS.partition_point(|bound| *bound < micros);
+        let (Some(count), Some(last)) = (self.counts.get(bucket), self.last.get(bucket)) else {
+            return;
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(micros, Ordering::Relaxed);
+        // What took over an hour, or is of a later version than that, is counted and not shown.
+        if let (Ok(version), Ok(micros)) = (u32::try_from(version), u32::try_from(micros)) {
+            last.store((u64::from(version) << 32) | u64::from(micros), Ordering::Relaxed);
         }
+    }
+
+    /// The last of each bucket, by its bound in seconds.
+    pub fn exemplars(&self) -> Vec<(Option<f64>, Exemplar)> {
+        let bounds = Self::BOUNDS.iter().map(|bound| Some(seconds(*bound))).chain([None]);
+        let last = self.last.iter().map(|last| last.load(Ordering::Relaxed));
+        let known = bounds.zip(last).filter(|(_, last)| *last != 0);
+        known
+            .filter_map(|(bound, last)| {
+                let version = u32::try_from(last >> 32).ok()?;
+                let seconds = seconds(last & u64::from(u32::MAX));
+                Some((bound, Exemplar { version, seconds }))
+            })
+            .collect()
     }
 
     /// How many took no longer than each bound, in seconds, and at last how many there are at all.

@@ -102,8 +102,8 @@ pub(super) struct Stream {
     idle: bool,
     /// Much was due when it was last looked at.
     much_due: bool,
-    /// When the first change was heard that nothing has been sent of.
-    pending_since: Option<std::time::Instant>,
+    /// When the first change was heard that nothing has been sent of, and the version that it is served then.
+    pending_since: Option<(std::time::Instant, u64)>,
     budget: RequestBudget,
     /// For changes that were taken and that the client has yet to answer.
     receipts: Vec<Receipt>,
@@ -354,10 +354,10 @@ impl Stream {
         if self.idle {
             self.settle();
         }
-        if let Some(since) = self.pending_since.take()
+        if let Some((since, version)) = self.pending_since.take()
             && !self.idle
         {
-            self.shared.stats.propagation.observe(since.elapsed());
+            self.shared.stats.propagation.observe(since.elapsed(), version);
         }
         if let Some((cost, streams)) = self.telling.take() {
             let now = Instant::now();
@@ -684,7 +684,8 @@ impl Stream {
         let mut session = lock(&self.session);
         session.on_change(&dirty);
         if session.is_due() {
-            self.pending_since = self.pending_since.or(dirty.since);
+            let since = dirty.since.map(|since| (since, context.version));
+            self.pending_since = self.pending_since.or(since);
         }
         drop(session);
         // It may come to nothing.

@@ -1,7 +1,10 @@
 //! The timeline: each change with the object that caused it, and which proxies have followed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use http::{Method, header};
+use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use strait::xds::client::Options;
 use strait::xds::resource::ResourceType;
@@ -11,6 +14,7 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, endpoints_until, holds, wait_until};
+use super::page::ask;
 
 /// The last change that passes, once there is one.
 async fn change_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
@@ -80,6 +84,62 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     assert!(printed.contains("web.shop.svc.cluster.local: 1 -> 2 endpoints"), "{printed}");
     assert!(printed.contains("1 of 2, 1 refused"), "{printed}");
     server.shut_down().await;
+}
+
+#[tokio::test]
+async fn metrics_of_how_long_changes_took_name_changes_of_the_timeline() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let server = setup.start_ready().await;
+    let client = server.connect(&setup, &Proxy::sidecar("east")).await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    endpoints_until(&client, "web", &[("10.0.0.1:8080", 1), ("10.0.0.2:8080", 1)]).await;
+    let effect = "web.shop.svc.cluster.local: 1 -> 2 endpoints";
+    let change = change_until(&server, |change| change["effect"] == effect).await;
+
+    // As Prometheus asks.
+    let accept = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.5";
+    let answer = ask(&server, Method::GET, "/metrics", &[(header::ACCEPT, accept)]).await;
+    let kind = answer.headers().get(header::CONTENT_TYPE).cloned().expect("a type");
+    assert_eq!(kind, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    let body = answer.into_body().collect().await.expect("a body").to_bytes();
+    let text = String::from_utf8(body.to_vec()).expect("text");
+    assert!(text.ends_with("\n# EOF\n"), "{text}");
+    let exemplars = text.lines().filter_map(|line| {
+        let (sample, exemplar) = line.split_once(" # {version=\"")?;
+        let bound =
+            sample.strip_prefix("strait_propagation_seconds_bucket{le=\"")?.split('"').next()?;
+        let (version, took) = exemplar.split_once("\"} ")?;
+        let bound = bound.replace("+Inf", "inf").parse::<f64>().ok()?;
+        Some((bound, version.to_owned(), took.parse::<f64>().ok()?))
+    });
+    let exemplars: Vec<_> = exemplars.collect();
+    assert!(exemplars.iter().all(|(bound, _, took)| *took > 0.0 && took <= bound), "{exemplars:?}");
+    let version = change["version"].to_string();
+    assert!(exemplars.iter().any(|(_, of, _)| *of == version), "{exemplars:?} and {change:#}");
+
+    // What OpenMetrics asks of families: told once each, and counters end in _total, which their families don't.
+    let mut families = BTreeMap::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').expect("a name and a kind");
+        // What is called as istiod calls it keeps its name.
+        let is_ours = !name.starts_with("citadel_");
+        assert!((kind != "unknown" || !is_ours) && !name.ends_with("_total"), "{line}");
+        assert_eq!(families.insert(name, kind), None, "{name} is told twice");
+    }
+    for sample in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = sample.split(['{', ' ']).next().expect("a name");
+        let family = families.get(name.strip_suffix("_total").unwrap_or(name));
+        let of_histogram = ["_bucket", "_sum", "_count"].into_iter();
+        let of_histogram = of_histogram.filter_map(|end| families.get(name.strip_suffix(end)?));
+        let kinds: Vec<_> = family.into_iter().chain(of_histogram).collect();
+        let is_counter = name.ends_with("_total");
+        let fits =
+            |kind: &&&str| if is_counter { **kind == "counter" } else { **kind != "counter" };
+        assert!(kinds.iter().any(fits), "{sample}: {kinds:?}");
+    }
 }
 
 #[tokio::test]
