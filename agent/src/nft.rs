@@ -69,7 +69,7 @@ fn translated(rule: &str, family: Family) -> String {
         let value = words.next().unwrap_or_default();
         match word {
             "-p" if has_port => protocol = value,
-            "-p" => matches.push(format!("meta l4proto {value}")),
+            "-p" => matches.push(format!("meta l4proto {}", protocol_number(value))),
             "-s" => matches.push(format!("{ip} saddr {is}{}", host(value))),
             "-d" => matches.push(format!("{ip} daddr {is}{}", host(value))),
             "-i" => matches.push(format!("iifname {is}{}", interface(value))),
@@ -91,6 +91,15 @@ fn translated(rule: &str, family: Family) -> String {
     matches.join(" ")
 }
 
+/// As nft lists it where numbers are asked for: an image may lack the file that has the names (`/etc/protocols`).
+fn protocol_number(name: &str) -> &str {
+    match name {
+        "tcp" => "6",
+        "udp" => "17",
+        other => other,
+    }
+}
+
 /// What `nft -f -` is given: our table anew, in one step. Nothing of others is touched.
 pub(crate) fn script(redirection: &Redirection, family: Family) -> String {
     let ip = family_name(family);
@@ -104,7 +113,7 @@ pub(crate) fn script(redirection: &Redirection, family: Family) -> String {
     text
 }
 
-/// What of the rules does not stand in what `nft -y list ruleset` says of the family, a line each; empty where all do.
+/// What of the rules does not stand in what `nft -y -p list ruleset` says of the family, a line each; empty where all do.
 pub(crate) fn missing(redirection: &Redirection, family: Family, listed: &str) -> Vec<String> {
     let standing = standing(listed, family);
     let mut missing = Vec::new();
@@ -145,14 +154,14 @@ mod tests {
     #[test]
     fn each_form_of_a_rule_is_said_as_nft_lists_it() {
         for (rule, said) in [
-            ("-p tcp -j MESH_OUT", "meta l4proto tcp jump MESH_OUT"),
+            ("-p tcp -j MESH_OUT", "meta l4proto 6 jump MESH_OUT"),
             ("-i eth+ -j RETURN", "iifname \"eth*\" return"),
             ("-p tcp --dport 15020 -j RETURN", "tcp dport 15020 return"),
-            ("-p tcp -j REDIRECT --to-ports 15006", "meta l4proto tcp redirect to :15006"),
+            ("-p tcp -j REDIRECT --to-ports 15006", "meta l4proto 6 redirect to :15006"),
             ("-o lo -s 127.0.0.6/32 -j RETURN", "oifname \"lo\" ip saddr 127.0.0.6 return"),
             (
                 "! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 1337 -j MESH_IN_REDIRECT",
-                "ip daddr != 127.0.0.1 oifname \"lo\" meta l4proto tcp meta skuid 1337 jump MESH_IN_REDIRECT",
+                "ip daddr != 127.0.0.1 oifname \"lo\" meta l4proto 6 meta skuid 1337 jump MESH_IN_REDIRECT",
             ),
             (
                 "-o lo -m owner ! --uid-owner 1337 -j RETURN",

@@ -151,7 +151,7 @@ impl AppProbes {
                 );
             }
             None if failing.remove(path) => {
-                info!(probe = path, "the application passes its probe again")
+                info!(probe = path, "the application passes its probe again");
             }
             _ => {}
         }

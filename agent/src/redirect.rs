@@ -123,8 +123,8 @@ impl RuleProgram {
         match self {
             Self::Iptables => Ok(rules.missing(family, &saved(family)?)),
             Self::Nft => {
-                // Priorities as numbers: versions differ in their names.
-                let listed = ["-y", "list", "ruleset", nft::family_name(family)];
+                // Priorities and protocols as numbers: versions and images differ in their names.
+                let listed = ["-y", "-p", "list", "ruleset", nft::family_name(family)];
                 Ok(nft::missing(rules, family, &tool("nft", &listed, "")?))
             }
         }

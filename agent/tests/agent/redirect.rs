@@ -243,10 +243,7 @@ fn by_nft_as_well_a_second_run_changes_nothing_and_what_lacks_is_found_and_set_a
 
     nft(&["flush", "chain", "ip", "strait", "nat_output"]);
     let (code, said) = network.redirect(&check);
-    assert!(
-        code == Some(2) && said.contains("nat_output: meta l4proto tcp jump MESH_OUT"),
-        "{said}"
-    );
+    assert!(code == Some(2) && said.contains("nat_output: meta l4proto 6 jump MESH_OUT"), "{said}");
     nft(&["delete", "table", "ip6", "strait"]);
     assert_eq!(network.redirect(&all).0, Some(0));
     assert_eq!(nft(&["list", "ruleset"]).len(), rules.len());
