@@ -507,8 +507,8 @@ pub(super) fn peers<'a>(
     (accounts, domains)
 }
 
-/// The upstream clusters of a sidecar that no service stands for.
-pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
+/// The upstream clusters of a sidecar that no service stands for, in a pod with addresses of IPv4, and of IPv6.
+pub(super) fn fixed(context: &PushContext, families: (bool, bool)) -> Vec<Resource> {
     use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
     let black_hole = cluster::Cluster {
         name: BLACK_HOLE.into(),
@@ -519,7 +519,7 @@ pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
         typed_extension_protocol_options: protocol_options(Protocol::Auto),
         ..original_destination(context, PASSTHROUGH.into())
     };
-    let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), ipv4);
+    let inbound = to_own_workload(context, INBOUND_PASSTHROUGH.into(), families);
     vec![
         encode(BLACK_HOLE, &black_hole),
         encode(PASSTHROUGH, &passthrough),
@@ -528,23 +528,33 @@ pub(super) fn fixed(context: &PushContext, ipv4: bool) -> Vec<Resource> {
 }
 
 /// Leads to where the client was going, in the workload itself.
-fn to_own_workload(context: &PushContext, name: String, ipv4: bool) -> cluster::Cluster {
+fn to_own_workload(
+    context: &PushContext,
+    name: String,
+    families: (bool, bool),
+) -> cluster::Cluster {
     cluster::Cluster {
         typed_extension_protocol_options: protocol_options(Protocol::Auto),
-        upstream_bind_config: Some(from_inbound(ipv4)),
+        upstream_bind_config: Some(from_inbound(families)),
         ..original_destination(context, name)
     }
 }
 
-/// Has connections leave from the address that redirection leaves alone.
-fn from_inbound(ipv4: bool) -> core::BindConfig {
-    let [v4, v6] = INBOUND_SOURCE;
-    let source = core::SocketAddress {
-        address: if ipv4 { v4 } else { v6 }.into(),
+/// Has connections leave from the address that redirection leaves alone: that of the family that they go to, of those
+/// that the pod has.
+fn from_inbound((ipv4, ipv6): (bool, bool)) -> core::BindConfig {
+    let [v4, v6] = INBOUND_SOURCE.map(|address| core::SocketAddress {
+        address: address.into(),
         port_specifier: Some(core::socket_address::PortSpecifier::PortValue(0)),
         ..Default::default()
-    };
-    core::BindConfig { source_address: Some(source), ..Default::default() }
+    });
+    // Envoy takes the first of the family of where it connects to.
+    let further = core::ExtraSourceAddress { address: Some(v6.clone()), ..Default::default() };
+    core::BindConfig {
+        source_address: Some(if ipv4 { v4 } else { v6 }),
+        extra_source_addresses: (ipv4 && ipv6).then_some(further).into_iter().collect(),
+        ..Default::default()
+    }
 }
 
 fn original_destination(context: &PushContext, name: String) -> cluster::Cluster {

@@ -131,7 +131,10 @@ impl<'a> ProxyConfig<'a> {
             let targets = inbound_targets(context, self.proxy, &served);
             let inbound = cds::inbound_clusters(context, self.proxy, &targets);
             own.extend(
-                cds::fixed(context, self.view.ipv4).into_iter().chain(inbound).map(Arc::new),
+                cds::fixed(context, (self.view.ipv4, self.view.ipv6))
+                    .into_iter()
+                    .chain(inbound)
+                    .map(Arc::new),
             );
         }
         if self.east_west_port.is_none() {

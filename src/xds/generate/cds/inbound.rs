@@ -38,7 +38,7 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
     let protocol = spoken_on(target.port.protocol);
     let mut cluster = cluster::Cluster {
         typed_extension_protocol_options: protocol_options(protocol),
-        ..to_own_workload(context, name.clone(), proxy.has_ipv4())
+        ..to_own_workload(context, name.clone(), (proxy.has_ipv4(), proxy.has_ipv6()))
     };
     if let Some(ingress) = target.ingress {
         lead_to(&mut cluster, &ingress.backend, proxy);
@@ -72,7 +72,7 @@ fn lead_to(cluster: &mut cluster::Cluster, backend: &WorkloadBackend, proxy: &Pr
             let is_family = |one: &&IpAddr| one.is_ipv4() == at.is_ipv4();
             // A pod without the family has nothing there, and connections fail.
             let own = proxy.addresses.iter().find(is_family).copied().unwrap_or(at.ip());
-            let source = from_inbound(own.is_ipv4());
+            let source = from_inbound((own.is_ipv4(), own.is_ipv6()));
             (socket_address(own.to_string(), at.port()), Some(source))
         }
         WorkloadBackend::UnixSocket(path) => {
