@@ -13,8 +13,7 @@ import { chromium } from "playwright-core";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const target = process.env.CARGO_TARGET_DIR ?? join(root, "target");
-// A release build of ours, say, where tests/cluster names one.
-const program = (name) => (name === "strait" && process.env.STRAIT ? process.env.STRAIT : join(target, "debug", name));
+const program = (name) => join(target, "debug", name);
 const axePath = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 
 /** Waits until `what` gives something, for at most so many milliseconds. */
