@@ -163,7 +163,7 @@ pub enum RequestTest {
     /// Issuer and subject of the token, with a slash between them.
     RequestPrincipal(Box<str>),
     /// A claim of the token, by its path.
-    Claim(Box<(Box<[Box<str>]>, Box<str>)>),
+    Claim(Box<ClaimTest>),
     /// A header, by its lower-case name, and its value.
     Header(Box<[Box<str>; 2]>),
     /// The host that the request names.
@@ -182,6 +182,15 @@ pub enum RequestTest {
     ServerName(Box<str>),
     /// What a filter of Envoy's has noted of the request: filter, key, value.
     Noted(Box<[Box<str>; 3]>),
+}
+
+/// What a claim of a token has to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClaimTest {
+    /// The names that lead to it.
+    pub path: Box<[Box<str>]>,
+    /// Its value, or that of one of its elements.
+    pub value: Box<str>,
 }
 
 impl RequestTest {
@@ -690,7 +699,9 @@ impl ConditionKey {
         Ok(match self {
             Self::Field(read) => return read(value, reader),
             Self::Header(name) => RequestTest::Header([name.clone(), value.into()].into()),
-            Self::Claim(path) => RequestTest::Claim(Box::new((path.clone(), value.into()))),
+            Self::Claim(path) => {
+                RequestTest::Claim(Box::new(ClaimTest { path: path.clone(), value: value.into() }))
+            }
             Self::ServerName => RequestTest::ServerName(value.into()),
             Self::DestinationAddress => RequestTest::DestinationAddress(range(value)?),
             Self::Noted(filter, key) => {
@@ -704,8 +715,8 @@ impl ConditionKey {
 fn brackets(text: &str) -> Option<Vec<Box<str>>> {
     let inner = text.strip_prefix('[')?.strip_suffix(']')?;
     let names: Vec<_> = inner.split("][").map(Box::from).collect();
-    let is_name = |name: &Box<str>| !name.is_empty() && !name.contains(['[', ']']);
-    names.iter().all(is_name).then_some(names)
+    let is_name = |name: &str| !name.is_empty() && !name.contains(['[', ']']);
+    names.iter().all(|name| is_name(name)).then_some(names)
 }
 
 fn principal(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {

@@ -6,7 +6,7 @@
 use ipnet::IpNet;
 
 use super::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, RequestTest,
 };
 use super::text::{TextForm, TextPart, TextPattern};
 use super::trust::TrustBundle;
@@ -209,10 +209,10 @@ impl RuleMatcher {
             if alternatives.is_empty() {
                 return vec![conditions];
             }
-            let with = |clauses: &Box<[Clause]>| {
+            let with = |clauses: &[Clause]| {
                 clauses.iter().filter_map(matched).chain(conditions.iter().cloned()).collect()
             };
-            alternatives.iter().map(with).collect()
+            alternatives.iter().map(|clauses| with(clauses)).collect()
         };
         Some(Self {
             key: key(policy, rule.index),
@@ -274,7 +274,7 @@ fn atoms(test: &RequestTest, leaning: Leaning, scope: &MatchScope<'_>) -> Vec<Ve
         Test::ClientAddress(range) => one(Atom::ClientAddress(*range)),
         Test::RequestPrincipal(name) => request_principal(name, leaning, scope),
         Test::Claim(tested) => {
-            let (path, value) = &**tested;
+            let ClaimTest { path, value } = &**tested;
             scope.any_token(|key| vec![claim(key, path, form(value))])
         }
         Test::Header(tested) => {

@@ -33,7 +33,7 @@ mod text;
 mod trust;
 
 pub use self::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, RequestTest,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, RequestTest,
 };
 pub use self::concerned::{ConcernedWorkloads, WorkloadSelection};
 pub use self::enforce::{

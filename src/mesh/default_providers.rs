@@ -39,8 +39,7 @@ impl DefaultProviderNames {
             let named = providers.iter().filter(|one| *one.name == *name);
             named.map(|one| &one.kind).collect()
         };
-        let is_any =
-            |name: &str, fits: fn(&&ProviderKind) -> bool| named(name).iter().any(|one| fits(one));
+        let is_any = |name: &str, fits: fn(&&ProviderKind) -> bool| named(name).iter().any(fits);
         let lists = [
             ("accessLogging", &self.access_logging, "logs"),
             ("tracing", &self.tracing, "spans"),
