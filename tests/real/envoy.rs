@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -36,7 +37,17 @@ impl Envoy {
         name: &str,
         file: &Path,
     ) -> Self {
-        let mut command = netns.command_as_envoy(program);
+        Self::start_command(host, netns.command_as_envoy(program), netns, name, file)
+    }
+
+    /// The same by a command of [`Netns`] that runs it as somebody.
+    pub(crate) fn start_command(
+        host: &Host,
+        mut command: Command,
+        netns: &Rc<Netns>,
+        name: &str,
+        file: &Path,
+    ) -> Self {
         command.arg("--config-path").arg(file);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
         let process = Process::spawn(command, &host.subfolder("envoy"), name);

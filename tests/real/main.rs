@@ -20,6 +20,7 @@ mod consul;
 mod demo;
 mod envoy;
 mod examples;
+mod five_percent;
 mod grpc;
 mod grpc_access;
 mod helper;
@@ -109,6 +110,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("examples_of_the_fields_guides_hold_in_both_networks", Both(examples::run)),
     ("configuration_that_is_held_outlasts_bad_changes_and_restarts", Mesh(holding::run)),
     ("change_is_let_out_to_a_share_and_stops_by_itself", Both(rollout::run)),
+    ("bad_change_reaches_one_of_twenty_and_no_more", Both(five_percent::run)),
     ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),

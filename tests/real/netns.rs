@@ -119,8 +119,18 @@ impl Netns {
 
     /// [`Self::command`] as the user whose traffic is not redirected.
     pub(crate) fn command_as_envoy(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        let uid = ENVOY_UID.to_string();
-        self.command_with(&["--reuid", &uid, "--regid", &uid, "--clear-groups"], program)
+        self.command_in_group_of_envoy(program, ENVOY_UID)
+    }
+
+    /// The same as another user of that group, whose traffic isn't redirected either: what the kernel gives a user, such as inotify
+    /// instances, is not enough for very many.
+    pub(crate) fn command_in_group_of_envoy(
+        &self,
+        program: impl AsRef<std::ffi::OsStr>,
+        uid: u32,
+    ) -> Command {
+        let (uid, gid) = (uid.to_string(), ENVOY_UID.to_string());
+        self.command_with(&["--reuid", &uid, "--regid", &gid, "--clear-groups"], program)
     }
 
     fn command_with(&self, setpriv: &[&str], program: impl AsRef<std::ffi::OsStr>) -> Command {

@@ -77,18 +77,11 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     routes_to_nothing(world, &clients);
     refused(world, &clients);
 
-    world.strait.run(&["history", "release", "--yes"]);
-    world.strait.set_policy("");
+    // What was stopped is held, so nothing of this reaches anybody; and once the plan is gone a release is for all at once.
     let gone =
         [route("echo", 0), taken_port(0)].map(|object| Request::delete(&kube::path(&object)));
     world.apiservers["a"].requests(&gone);
-    wait::until(PROPAGATION, "nothing is let out any more", || {
-        let state = world.strait.try_json("/debug/rollout")?;
-        match state["plan"].is_null() && state["running"].is_null() {
-            true => Ok(()),
-            false => Err(state.to_string()),
-        }
-    });
+    world.end_plan();
     for (name, ..) in TRIED {
         world.envoys.remove(&format!("a/{name}"));
     }
@@ -175,6 +168,24 @@ fn share_of(state: &Value, clients: &[String]) -> BTreeSet<String> {
 }
 
 impl World {
+    /// Takes the plan out of the policy, and releases what is held: to all at once.
+    pub(crate) fn end_plan(&self) {
+        self.strait.set_policy("");
+        wait::until(PROPAGATION, "the plan is gone", || {
+            let state = self.strait.try_json("/debug/rollout")?;
+            if state["plan"].is_null() { Ok(()) } else { Err(state.to_string()) }
+        });
+        self.strait.run(&["history", "release", "--yes"]);
+        wait::until(PROPAGATION, "nothing is let out, or held, any more", || {
+            let state = self.strait.try_json("/debug/rollout")?;
+            let hold = self.strait.try_json("/debug/hold")?;
+            match state["running"].is_null() && hold["held"].is_null() {
+                true => Ok(()),
+                false => Err(format!("{state} {hold}")),
+            }
+        });
+    }
+
     fn loads_of(&self, clients: &[String]) -> Vec<Process> {
         clients.iter().map(|client| self.load_of(client, &http(1))).collect()
     }

@@ -1,0 +1,344 @@
+//! Twenty real Envoys of two versions and both forms of the protocol under load, and changes that are let out as the policy does by
+//! default: what is bad reaches one of the twenty or none, stops by itself, and the others lose no request.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::envoy::Envoy;
+use crate::helper::{HTTP_PORT, Load};
+use crate::host::Host;
+use crate::kube::{self, Request};
+use crate::netns::ENVOY_UID;
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish, http};
+use crate::wait;
+use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
+
+/// How many there are, of which a share of 5 % is one.
+const FLEET: usize = 20;
+const APP: &str = "fleet";
+/// A share has each proxy by chance: one in five changes is for one of the fleet and for nobody else.
+const CHANGES_MAX: usize = 80;
+/// The shares are those of the default, and nothing goes on by itself meanwhile.
+const PLAN: &str = "rollout: {every: 1h}";
+const SHARE: u64 = 5;
+/// A label that pods have until they are replaced.
+const OLD_PODS: (&str, &str) = ("generation", "old");
+
+/// What is sent to the fleet's Envoys: how often each took, or refused, its listeners, upstream clusters and routes.
+type Updates = BTreeMap<String, BTreeMap<String, u64>>;
+
+pub(crate) fn run(world: &mut World, host: &Host) {
+    let fleet = world.start_fleet(host);
+    world.apiservers["a"].apply(&[subset(&json!({ "app": "echo" }), 0), route()]);
+    for client in &fleet {
+        world.wait_until_answered(client);
+    }
+    // What is read after the plan is let out by it.
+    wait::until(PROPAGATION, "what was before is gone, and what is to be there in force", || {
+        let objects = world.strait.try_json("/debug/config")?.to_string();
+        let named = |name: &str| objects.matches(&format!("\"{name}\"")).count();
+        let is_read = named("let-out") == 0 && named("five-percent") >= 2;
+        if is_read { Ok(()) } else { Err(objects) }
+    });
+    for client in &fleet {
+        wait::until(PROPAGATION, &format!("{client} has the subset"), || {
+            let clusters = world.envoy(client).get("/clusters");
+            let has_it = clusters.contains("outbound|80|all|echo.shop.svc.cluster.local");
+            if has_it { Ok(()) } else { Err("it has not".to_owned()) }
+        });
+    }
+    world.strait.set_policy(PLAN);
+    wait::until(PROPAGATION, "the plan is read", || {
+        let state = world.strait.try_json("/debug/rollout")?;
+        let is_default = state["plan"]["steps"] == json!([5, 25, 100]);
+        if is_default { Ok(()) } else { Err(state.to_string()) }
+    });
+
+    refused_by_one(world, &fleet);
+    endpoints_that_nobody_has_reach_nobody(world, &fleet);
+    endpoints_that_go_are_lost_by_one(world, &fleet);
+
+    let ours = [subset(&Value::Null, 0), route()];
+    let gone: Vec<Request> =
+        ours.iter().map(|object| Request::delete(&kube::path(object))).collect();
+    world.apiservers["a"].requests(&gone);
+    world.end_plan();
+    for client in &fleet {
+        world.envoys.remove(client);
+    }
+    wait::until(PROPAGATION, "nobody else has refused anything, and nothing is warming", || {
+        let complaints = world.complaints();
+        if complaints.is_empty() { Ok(()) } else { Err(format!("{complaints:?}")) }
+    });
+}
+
+/// The application beside each Envoy listens there already, which no control plane can know.
+fn refused_by_one(world: &World, fleet: &[String]) {
+    let one = world.change_for_one(fleet, taken_port);
+    let before = world.updates(fleet);
+    let loads = world.loads_of_fleet(fleet, 8);
+    world.strait.run(&["history", "release", "--yes"]);
+    let reason = world.stopped();
+    assert!(
+        reason.contains("stopped at 5%") && reason.to_lowercase().contains("in use"),
+        "{reason}"
+    );
+    assert!(reason.contains(&format!("~{}.shop~", name_of(&one))), "{reason} names {one}");
+    for (client, load) in loads {
+        let answers = finish(load);
+        assert_eq!(answers.failures, BTreeMap::new(), "{client}: it keeps what it had");
+        assert!(answers.requests > 20, "{client}: {answers:?}");
+    }
+    let after = world.updates(fleet);
+    let reached: Vec<&String> =
+        fleet.iter().filter(|client| after[*client] != before[*client]).collect();
+    assert_eq!(reached, [&one], "it reached one of {FLEET}");
+    for client in fleet {
+        let has_refused = world.envoy(client).complaints().iter().any(|it| it.contains("lds"));
+        assert_eq!(has_refused, *client == one, "{client}");
+    }
+    world.apiservers["a"].requests(&[Request::delete(&kube::path(&taken_port(0)))]);
+    world.nothing_waits();
+}
+
+/// A subset that no pod fits: looked at before anybody is given it.
+fn endpoints_that_nobody_has_reach_nobody(world: &World, fleet: &[String]) {
+    world.change_for_one(fleet, |number| subset(&json!({ "app": "nobody" }), number));
+    let before = world.updates(fleet);
+    let loads = world.loads_of_fleet(fleet, 6);
+    world.strait.run(&["history", "release", "--yes"]);
+    let reason = world.stopped();
+    assert!(reason.contains("stopped at 0%") && reason.contains("echo.shop"), "{reason}");
+    for (client, load) in loads {
+        assert_eq!(finish(load).failures, BTreeMap::new(), "{client}");
+    }
+    assert_eq!(world.updates(fleet), before, "nobody has heard of it");
+    world.apiservers["a"].apply(&[subset(&json!({ "app": "echo" }), 0)]);
+    world.nothing_waits();
+}
+
+/// A subset that fits all pods when it is let out, and none once they are replaced: whoever has it by then loses requests, until
+/// it is taken back.
+fn endpoints_that_go_are_lost_by_one(world: &World, fleet: &[String]) {
+    world.label_pods(Some(OLD_PODS));
+    let (label, value) = OLD_PODS;
+    let one = world.change_for_one(fleet, |number| subset(&json!({ label: value }), number));
+    let loads = world.loads_of_fleet(fleet, 15);
+    world.strait.run(&["history", "release", "--yes"]);
+    let share = wait::until(PROPAGATION, "it is given to the first share", || {
+        let state = world.strait.try_json("/debug/rollout")?;
+        let is_out = state["running"]["step"] == 1;
+        if is_out { Ok(state["running"]["share"].clone()) } else { Err(state.to_string()) }
+    });
+    let share = share.as_array().expect("node ids").clone();
+    let is_it = |id: &Value| {
+        id.as_str().is_some_and(|id| id.contains(&format!("~{}.shop~", name_of(&one))))
+    };
+    assert!(share.len() == 1 && share.iter().all(is_it), "{share:?}, and not {one} alone");
+    world.label_pods(None);
+    let reason = world.stopped();
+    assert!(reason.contains("stopped at 5%") && reason.contains("echo.shop"), "{reason}");
+    for (client, load) in loads {
+        let answers = finish(load);
+        match client == one {
+            true => assert!(!answers.failures.is_empty(), "{client} had nobody to ask for a while"),
+            false => assert_eq!(answers.failures, BTreeMap::new(), "{client}"),
+        }
+    }
+    world.wait_until_answered(&one);
+    world.apiservers["a"].apply(&[subset(&json!({ "app": "echo" }), 0)]);
+    world.nothing_waits();
+}
+
+/// Requests to the service go to a subset of it; each number is another change.
+fn subset(labels: &Value, number: usize) -> Value {
+    let pool = json!({ "tcp": { "connectTimeout": format!("{}ms", 5000 + number) } });
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "DestinationRule",
+        "metadata": { "name": "five-percent", "namespace": "shop" },
+        "spec": {
+            "host": "echo", "subsets": [{ "name": "all", "labels": labels }],
+            "trafficPolicy": { "connectionPool": pool },
+        },
+    })
+}
+
+fn route() -> Value {
+    let to = json!([{ "destination": { "host": "echo", "subset": "all" } }]);
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "name": "five-percent", "namespace": "shop" },
+        "spec": { "hosts": ["echo"], "http": [{ "route": to }] },
+    })
+}
+
+fn taken_port(number: usize) -> Value {
+    let port = json!({ "number": HTTP_PORT, "protocol": "HTTP", "name": format!("http-{number}") });
+    let own = format!("127.0.0.1:{}", 9100 + number);
+    let ingress = json!({ "port": port, "captureMode": "NONE", "defaultEndpoint": own });
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
+        "metadata": { "name": "five-percent", "namespace": "shop" },
+        "spec": {
+            "workloadSelector": { "labels": { "app": APP } },
+            "ingress": [ingress], "egress": [{ "hosts": ["*/*"] }],
+        },
+    })
+}
+
+fn name_of(client: &str) -> &str {
+    client.trim_start_matches("a/")
+}
+
+/// Which of a hundred a proxy is of a change: worked out here once more, for it is to be the same in all versions and replicas.
+fn place(change: &str, cluster: &str, id: &str) -> u64 {
+    let mut hash = Xxh3::new();
+    for part in [change, cluster, id] {
+        hash.update(part.as_bytes());
+        hash.update(&[0]);
+    }
+    hash.digest() % 100
+}
+
+impl World {
+    /// Every second one of an older version, every third by SotW.
+    fn start_fleet(&mut self, host: &Host) -> Vec<String> {
+        let old = host.envoy_old.clone().unwrap_or_else(|| host.envoy.clone());
+        let mut fleet = Vec::new();
+        for number in 0..FLEET {
+            let program = if number.is_multiple_of(2) { &host.envoy } else { &old };
+            let protocol = if number.is_multiple_of(3) { "sotw" } else { "delta" };
+            fleet.push(self.start_of_fleet(host, program, number, protocol));
+        }
+        for client in &fleet {
+            self.start_echo(host, "a", name_of(client));
+            let envoy = self.envoys.get_mut(client).expect("just started");
+            envoy.wait_until_live(2 * PROPAGATION);
+        }
+        fleet
+    }
+
+    fn start_of_fleet(
+        &mut self,
+        host: &Host,
+        program: &Path,
+        number: usize,
+        protocol: &str,
+    ) -> String {
+        let (name, ip) = (format!("{APP}-{number}"), format!("10.10.0.{}", 100 + number));
+        let netns = self.topology.pod("a", &name, &ip);
+        let proxy = Proxy {
+            cluster: "a",
+            kind: "sidecar",
+            namespace: "shop",
+            name: &name,
+            service_account: APP,
+            app: APP,
+            ip: &ip,
+            protocol,
+        };
+        let files = self.ca.workload("shop", APP);
+        let bootstrap = bootstrap(host, &proxy, &files, self.strait.xds());
+        let key = format!("a/{name}");
+        // Each takes some of the 128 inotify instances that the kernel gives a user.
+        let uid = ENVOY_UID + 1 + u32::from(number.is_multiple_of(2));
+        let command = netns.command_in_group_of_envoy(program, uid);
+        let envoy = Envoy::start_command(host, command, &netns, &format!("a-{name}"), &bootstrap);
+        self.envoys.insert(key.clone(), envoy);
+        self.pods.insert(key.clone(), netns);
+        key
+    }
+
+    /// Holds what is in force, and stores a change whose first share is one of the fleet and nobody else: that one.
+    fn change_for_one(&self, fleet: &[String], change: impl Fn(usize) -> Value) -> String {
+        self.strait.run(&["history", "pin", "--yes", "--reason", "to choose a change"]);
+        let mut before = self.strait.json("/debug/hold")["live"].clone();
+        let proxies = self.strait.json("/debug/proxies");
+        let proxies: Vec<&Value> = proxies
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|one| one["type"] != "router")
+            .collect();
+        for number in 1..=CHANGES_MAX {
+            self.apiservers["a"].apply(&[change(number)]);
+            let live = wait::until(PROPAGATION, "it is read, and waits", || {
+                let live = self.strait.try_json("/debug/hold")?["live"].clone();
+                if live == before { Err(live.to_string()) } else { Ok(live) }
+            });
+            before = live.clone();
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let ids = proxies.iter().filter(|one| {
+                place(&text(&live), &text(&one["cluster"]), &text(&one["id"])) < SHARE
+            });
+            let ids: BTreeSet<String> = ids.map(|one| text(&one["id"])).collect();
+            let is_in = |client: &&String| {
+                ids.iter().any(|id| id.contains(&format!("~{}.shop~", name_of(client))))
+            };
+            let ours: Vec<&String> = fleet.iter().filter(is_in).collect();
+            if let ([one], 1) = (ours.as_slice(), ids.len()) {
+                return (*one).clone();
+            }
+        }
+        panic!("of {CHANGES_MAX} changes none was for one of the fleet alone");
+    }
+
+    /// Why a roll-out has stopped by itself.
+    fn stopped(&self) -> String {
+        wait::until(PROPAGATION, "it stops by itself", || {
+            let state = self.strait.try_json("/debug/rollout")?;
+            let reason = state["stopped"]["reason"].as_str().map(str::to_owned);
+            reason.ok_or_else(|| state.to_string())
+        })
+    }
+
+    /// Until objects say again what is held.
+    fn nothing_waits(&self) {
+        wait::until(PROPAGATION, "nothing waits", || {
+            let state = self.strait.try_json("/debug/hold")?;
+            if state["waiting"]["count"] == 0 { Ok(()) } else { Err(state.to_string()) }
+        });
+    }
+
+    /// Some ten requests a second of each, for so many seconds: until long after a change has stopped.
+    fn loads_of_fleet(&self, fleet: &[String], seconds: u64) -> Vec<(String, Process)> {
+        let start = |client: &String| {
+            let load = Load { concurrency: 1, pause_ms: 100, ..http(1).lasting(seconds) };
+            let specification = serde_json::to_string(&load).expect("plain values");
+            let command = self.pod(client).helper_command(&["load", &specification]);
+            let name = format!("five-percent-{}", name_of(client));
+            (client.clone(), Process::spawn(command, &self.folder, &name))
+        };
+        fleet.iter().map(start).collect()
+    }
+
+    fn updates(&self, fleet: &[String]) -> Updates {
+        let filter = "(cds|lds|rds\\..*)\\.update_(success|rejected)$";
+        fleet.iter().map(|client| (client.clone(), self.envoy(client).stats(filter))).collect()
+    }
+
+    fn wait_until_answered(&self, client: &str) {
+        wait::until(2 * PROPAGATION, &format!("{client}: all requests are answered"), || {
+            let answers = ask(self.pod(client), &http(8));
+            if answers.failures.is_empty() { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
+    }
+
+    /// What the service's pods are labelled with beside what they always are, in both clusters.
+    fn label_pods(&self, label: Option<(&str, &str)>) {
+        let mut labels = pod_labels("echo");
+        if let Some((name, value)) = label {
+            labels[name] = json!(value);
+        }
+        for (cluster, pods) in ECHO_PODS {
+            let object = |(name, ip): &(&str, &str)| kube::pod("shop", name, "echo", ip, &labels);
+            let objects: Vec<Value> = pods.iter().map(object).collect();
+            self.apiservers[cluster].apply(&objects);
+        }
+    }
+}
