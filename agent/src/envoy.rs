@@ -81,6 +81,27 @@ fn active_connections(stats: &str) -> u64 {
     counts.filter(|(name, _)| counted(name)).filter_map(|(_, n)| n.trim().parse::<u64>().ok()).sum()
 }
 
+/// What Envoy is given beside a line that doesn't say it.
+fn usual_arguments(line: &[OsString]) -> Vec<&'static str> {
+    let is_said = |flag: &str| {
+        let is_it = |argument: &str| {
+            let rest = argument.strip_prefix(flag);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        };
+        line.iter().filter_map(|argument| argument.to_str()).any(is_it)
+    };
+    let all: [(&str, &[&str]); 3] = [
+        // One Envoy follows the other here, so that nothing is to be handed over.
+        ("--disable-hot-restart", &["--disable-hot-restart"]),
+        // What comes on connections that are open goes by what held before, access policies too, until Envoy closes them: by
+        // itself more and more of them within ten minutes.
+        ("--drain-time-s", &["--drain-time-s", "45"]),
+        ("--drain-strategy", &["--drain-strategy", "immediate"]),
+    ];
+    let unsaid = all.into_iter().filter(|(flag, _)| !is_said(flag));
+    unsaid.flat_map(|(_, arguments)| arguments).copied().collect()
+}
+
 /// A running Envoy.
 pub(crate) struct EnvoyProcess {
     child: Child,
@@ -94,11 +115,7 @@ impl EnvoyProcess {
     pub(crate) fn start(line: &[OsString], bootstrap: &Path) -> Result<Self, Problem> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("child").arg(getpid().as_raw_nonzero().to_string()).arg("--").args(line);
-        command.arg("--config-path").arg(bootstrap);
-        // One Envoy follows the other here, so that nothing is to be handed over.
-        if !line.iter().any(|argument| argument == "--disable-hot-restart") {
-            command.arg("--disable-hot-restart");
-        }
+        command.arg("--config-path").arg(bootstrap).args(usual_arguments(line));
         // What stops us in a terminal is for us alone: Envoy drains first.
         command.process_group(0).kill_on_drop(true);
         let child = command.spawn().map_err(|error| cannot_start(line, &error))?;
@@ -176,6 +193,25 @@ mod tests {
         assert!(
             missing_updates(&format!("{clusters}listener_manager.lds.update_success: 1"))
                 .is_empty()
+        );
+    }
+
+    #[test]
+    fn what_a_line_says_itself_stands() {
+        let usual = |line: &[&str]| {
+            usual_arguments(&line.iter().map(OsString::from).collect::<Vec<_>>()).join(" ")
+        };
+        assert_eq!(
+            usual(&["envoy", "-l", "info"]),
+            "--disable-hot-restart --drain-time-s 45 --drain-strategy immediate"
+        );
+        assert_eq!(
+            usual(&["envoy", "--drain-time-s=5", "--disable-hot-restart"]),
+            "--drain-strategy immediate"
+        );
+        assert_eq!(
+            usual(&["envoy", "--drain-strategy", "gradual"]),
+            "--disable-hot-restart --drain-time-s 45"
         );
     }
 

@@ -1,6 +1,7 @@
 //! Providers of external authorization whose pods are all in the other network, behind its gateway: workloads of two versions
 //! of Envoy ask them, over HTTP and over gRPC, by mTLS and as who they are. While the gateway or the providers are away nothing passes that
-//! has to be asked about, unless the provider says `failOpen`; and all passes again when they are back.
+//! has to be asked about, unless the provider says `failOpen`; and all passes again when they are back. Beside them a policy denies by
+//! identity, in both networks.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,9 +15,9 @@ use crate::kube::{Request, endpoint_slice, path, pod, service};
 use crate::netns::Netns;
 use crate::process::Process;
 use crate::rig_check::{ask, listening};
-use crate::scenarios::{PROPAGATION, spiffe};
+use crate::scenarios::{PROPAGATION, http, spiffe};
 use crate::wait;
-use crate::world::{PORTS, SYSTEM, World, pod_labels, vip};
+use crate::world::{ECHO_PODS, PORTS, SOLO_POD, SYSTEM, World, pod_labels, vip};
 
 /// The workloads that ask, with the last part of their services' VIPs: each is a service and an account of its own.
 const GUARDED: [(&str, &str, u8); 2] =
@@ -96,6 +97,8 @@ pub(crate) fn run(world: &mut World, host: &Host) {
         world.wait_for_providers(each, Providers::Answer, "ready again");
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
+
+    world.client_is_denied_in_both_networks();
 
     // They are killed, and nobody has told the mesh.
     drop(authorizers);
@@ -231,6 +234,41 @@ impl World {
             let wanted = if providers == Providers::Answer { 4 } else { 0 };
             if passed == wanted { Ok(()) } else { Err(format!("connections: {answers:?}")) }
         });
+    }
+
+    /// A policy denies the client by its identity, whichever network the workload is in, on connections that its sidecar holds
+    /// open as well; and nobody else.
+    fn client_is_denied_in_both_networks(&self) {
+        let reaches_all = |who: &str| {
+            let answers = ask(self.pod(who), &http(60));
+            let pods = ECHO_PODS.iter().map(|(_, pods)| pods.len()).sum::<usize>();
+            let all = answers.by.len() == pods && answers.failures.is_empty();
+            if all { Ok(()) } else { Err(format!("{answers:?}")) }
+        };
+        wait::until(PROPAGATION, "the client reaches all", || reaches_all("a/client"));
+        let principal = spiffe("client").trim_start_matches("spiffe://").to_owned();
+        let deny = json!({
+            "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+            "metadata": { "name": "no-client", "namespace": "shop" },
+            "spec": {
+                "selector": { "matchLabels": { "app": "echo" } },
+                "action": "DENY",
+                "rules": [{ "from": [{ "source": { "principals": [principal] } }] }],
+            },
+        });
+        self.apiservers["a"].apply(std::slice::from_ref(&deny));
+        wait::until(PROPAGATION, "the client is denied everywhere", || {
+            let answers = ask(self.pod("a/client"), &http(60));
+            let denied =
+                |(fact, count): (&String, &usize)| fact.starts_with("403").then_some(*count);
+            let count: usize = answers.failures.iter().filter_map(denied).sum();
+            if count == 60 { Ok(()) } else { Err(format!("{answers:?}")) }
+        });
+        wait::until(PROPAGATION, "another reaches all", || {
+            reaches_all(&format!("a/{}", SOLO_POD.0))
+        });
+        self.apiservers["a"].requests(&[Request::delete(&path(&deny))]);
+        wait::until(PROPAGATION, "the client reaches all again", || reaches_all("a/client"));
     }
 
     /// Both providers are asked, in both ways.

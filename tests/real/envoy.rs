@@ -50,6 +50,8 @@ impl Envoy {
     ) -> Self {
         command.arg("--config-path").arg(file);
         command.args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
+        // As strait-agent starts it.
+        command.args(["--drain-time-s", "45", "--drain-strategy", "immediate"]);
         let process = Process::spawn(command, &host.subfolder("envoy"), name);
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
