@@ -14,6 +14,7 @@ mod port;
 mod preview;
 mod rollout;
 mod session;
+mod shared;
 mod sources;
 mod stored;
 mod token;
@@ -23,12 +24,12 @@ mod walk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
@@ -43,6 +44,8 @@ use self::history::{DiffQuery, HistoryQuery};
 pub use self::page::BrowserAccess;
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
+use self::shared::Generation;
+pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};
 use self::sources::{SourcesState, connected, current, served_to};
 pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
@@ -112,6 +115,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/api/", any(unknown))
         .route("/api/{*rest}", any(unknown))
         .route_layer(middleware::from_fn_with_state(Workers::default(), aside))
+        .route_layer(middleware::from_fn_with_state(Arc::clone(&sources), share))
         // Takes long, and is no work.
         .route("/api/changes", get(versions))
         // Asked first: strangers keep nobody busy.
@@ -140,6 +144,30 @@ fn router(sources: Arc<Sources>) -> Router {
         .fallback(unknown)
         .layer(middleware::from_fn(page::guarded))
         .with_state(sources)
+}
+
+/// Answers pages by what another one was answered, where that still holds.
+async fn share(State(sources): SourcesState, request: Request, next: Next) -> Response {
+    let headers = request.headers();
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let is_stream = accept.is_some_and(|accept| accept.contains("event-stream"));
+    let is_holder = headers.contains_key(header::AUTHORIZATION);
+    if *request.method() != Method::GET || is_holder || is_stream {
+        return next.run(request).await;
+    }
+    let version = sources.context.borrow().as_ref().map(|context| context.version);
+    let generation = Generation::new(
+        version,
+        &sources.clusters.borrow(),
+        &sources.hold.borrow(),
+        &sources.rollout.borrow(),
+    );
+    let (path, now) = (request.uri().to_string(), Instant::now());
+    if let Some(answer) = sources.shared.find(&path, &generation, now) {
+        return answer;
+    }
+    let answer = next.run(request).await;
+    sources.shared.keep(path, &generation, now, answer).await
 }
 
 /// From localhost too: whoever can reach the port is not thereby an operator.

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 use super::failure::AdminFailure;
 use super::page::BrowserAccess;
 use super::port::ConnectionLimiter;
+use super::shared::SharedAnswers;
 use super::token::Token;
 use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
@@ -96,6 +97,8 @@ pub struct Sources {
     pub token: Token,
     /// What will do as well for what changes nothing.
     pub reader_token: Option<Token>,
+    /// What pages have been answered lately.
+    pub shared: SharedAnswers,
     /// Who has been let in by it and reads from a browser.
     pub browsers: Arc<BrowserAccess>,
 }

@@ -205,6 +205,7 @@ impl ServerOutputs {
             descriptors,
             token: ports.token,
             reader_token: ports.reader_token,
+            shared: admin::SharedAnswers::default(),
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts)),
         });
         tasks.spawn("admin", admin::serve(ports.admin, sources));
