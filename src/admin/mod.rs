@@ -44,7 +44,6 @@ use self::history::{DiffQuery, HistoryQuery};
 pub use self::page::BrowserAccess;
 pub use self::port::ConnectionLimiter;
 use self::port::{Workers, aside};
-use self::shared::Generation;
 pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};
 use self::sources::{SourcesState, connected, current, served_to};
@@ -155,19 +154,12 @@ async fn share(State(sources): SourcesState, request: Request, next: Next) -> Re
     if *request.method() != Method::GET || is_holder || is_stream {
         return next.run(request).await;
     }
-    let version = sources.context.borrow().as_ref().map(|context| context.version);
-    let generation = Generation::new(
-        version,
-        &sources.clusters.borrow(),
-        &sources.hold.borrow(),
-        &sources.rollout.borrow(),
-    );
     let (path, now) = (request.uri().to_string(), Instant::now());
-    if let Some(answer) = sources.shared.find(&path, &generation, now) {
+    if let Some(answer) = sources.shared.find(&path, now) {
         return answer;
     }
     let answer = next.run(request).await;
-    sources.shared.keep(path, &generation, now, answer).await
+    sources.shared.keep(path, now, answer).await
 }
 
 /// From localhost too: whoever can reach the port is not thereby an operator.
