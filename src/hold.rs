@@ -10,7 +10,7 @@ mod shared;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -45,6 +45,11 @@ impl ConfigurationHold {
 pub fn milliseconds(time: SystemTime) -> u64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     u64::try_from(since).unwrap_or(u64::MAX)
+}
+
+/// Now, as times are told and kept: to the millisecond.
+pub fn now_to_the_millisecond() -> SystemTime {
+    UNIX_EPOCH + Duration::from_millis(milliseconds(SystemTime::now()))
 }
 
 /// How much of a configuration is held.

@@ -14,6 +14,7 @@ mod feed;
 mod in_force;
 mod inputs;
 mod judged_routes;
+mod kube_secret;
 mod outputs;
 mod pressure;
 mod rollout;

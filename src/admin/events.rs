@@ -41,10 +41,8 @@ pub(super) fn answer(
     query: &EventsQuery,
     headers: &HeaderMap,
 ) -> Response {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let streams = text(header::ACCEPT).is_some_and(|accept| accept.contains("text/event-stream"));
-    if streams {
-        let last = text(header::HeaderName::from_static("last-event-id"));
+    if asks_for_stream(headers) {
+        let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
         let since = last.and_then(|id| id.parse().ok()).or(query.since).unwrap_or(0);
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
         let followed = follow(Arc::clone(timeline), since);
@@ -53,6 +51,12 @@ pub(super) fn answer(
     let entries = timeline.since(query.since.unwrap_or(0));
     let entries: Vec<_> = entries.iter().map(|entry| view(entry)).collect();
     pretty(StatusCode::OK, &entries).into_response()
+}
+
+/// Whether the answer is to be server-sent events.
+pub(super) fn asks_for_stream(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/event-stream"))
 }
 
 /// Somebody who follows.

@@ -2,7 +2,7 @@
 //! one thing that this API writes. Writing needs the token itself: a browser's session only reads.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -18,7 +18,7 @@ use super::preview::{newest_streams, of_proxies};
 use super::sources::{Sources, SourcesState, current};
 use crate::hold::{
     ConfigurationHold, HoldChange, HoldMark, HoldRefusal, HoldRequest, HoldScope, HoldSharing,
-    HoldState, Waiting,
+    HoldState, Waiting, now_to_the_millisecond,
 };
 use crate::mesh::Defaults;
 use crate::model::{ConfigurationSnapshot, ObjectKey};
@@ -304,10 +304,4 @@ fn nothing_held() -> AdminFailure {
 
 fn unreadable(fact: &str) -> AdminFailure {
     AdminFailure(StatusCode::CONFLICT, format!("it can't be held: {fact}"))
-}
-
-/// Times are told to the millisecond, and kept as they are told.
-fn now_to_the_millisecond() -> SystemTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UNIX_EPOCH + Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
 }

@@ -148,10 +148,8 @@ fn router(sources: Arc<Sources>) -> Router {
 /// Answers pages by what another one was answered, where that still holds.
 async fn share(State(sources): SourcesState, request: Request, next: Next) -> Response {
     let headers = request.headers();
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    let is_stream = accept.is_some_and(|accept| accept.contains("event-stream"));
     let is_holder = headers.contains_key(header::AUTHORIZATION);
-    if *request.method() != Method::GET || is_holder || is_stream {
+    if *request.method() != Method::GET || is_holder || events::asks_for_stream(headers) {
         return next.run(request).await;
     }
     let (path, now) = (request.uri().to_string(), Instant::now());
@@ -164,8 +162,8 @@ async fn share(State(sources): SourcesState, request: Request, next: Next) -> Re
 
 /// From localhost too: whoever can reach the port is not thereby an operator.
 async fn authorize(State(sources): SourcesState, request: Request, next: Next) -> Response {
-    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let reads = sources.reader_token.as_ref().is_some_and(|token| token.allows(given));
+    let reader = sources.reader_token.as_ref();
+    let reads = reader.is_some_and(|token| token.allows(authorization(request.headers())));
     if reads || sources.browsers.allows(request.headers()) {
         return next.run(request).await;
     }
@@ -177,14 +175,17 @@ async fn holds_token(State(sources): SourcesState, request: Request, next: Next)
 }
 
 async fn with_token(token: &Token, request: Request, next: Next) -> Response {
-    let header = request.headers().get(header::AUTHORIZATION);
-    if token.allows(header.and_then(|value| value.to_str().ok())) {
+    if token.allows(authorization(request.headers())) {
         return next.run(request).await;
     }
     let text = "this needs 'Authorization: Bearer <token>'; the token is in the state directory's admin-token, or in the file named by --admin-token-file";
     let mut refusal = AdminFailure(StatusCode::UNAUTHORIZED, text.into()).into_response();
     refusal.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     refusal
+}
+
+fn authorization(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()
 }
 
 async fn login_code(State(sources): SourcesState) -> AdminResult {

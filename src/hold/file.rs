@@ -74,6 +74,17 @@ impl HoldFile {
         durable::replace(&self.0, &encode(hold)?, durable::SECRET)
     }
 
+    /// Has it say what is held: this, or nothing.
+    ///
+    /// # Errors
+    /// What the system says; what was there is still there.
+    pub fn put(&self, hold: Option<&ConfigurationHold>) -> std::io::Result<()> {
+        match hold {
+            Some(hold) => self.write(hold),
+            None => self.remove(),
+        }
+    }
+
     /// Takes it away: nothing is held any more.
     ///
     /// # Errors
@@ -163,6 +174,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::fixtures::hold_of;
 
     fn hold() -> ConfigurationHold {
         let object = |kind: &str, group: &str| {
@@ -177,13 +189,7 @@ mod tests {
             Some("{\"connectTimeout\":\"3s\"}".into()),
             None,
         );
-        ConfigurationHold {
-            configuration: Arc::new(configuration),
-            since: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-            by: "alice".to_owned(),
-            reason: "5xx since noon".to_owned(),
-            scope: HoldScope::WithAccess,
-        }
+        hold_of(configuration, 1_700_000_000_123)
     }
 
     #[test]

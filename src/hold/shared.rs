@@ -147,12 +147,10 @@ impl HoldSharing {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
-
     use serde_json::json;
 
     use super::*;
-    use crate::hold::HoldScope;
+    use crate::fixtures::hold_of;
     use crate::model::{Collection, ConfigurationSnapshot};
 
     /// One whose objects are as many bytes as that, which don't compress.
@@ -172,13 +170,7 @@ mod tests {
         let traffic: Collection = [Arc::new(object)].into_iter().collect();
         let configuration =
             ConfigurationSnapshot::new(traffic, Collection::default(), Some("{}".into()), None);
-        ConfigurationHold {
-            configuration: Arc::new(configuration),
-            since: UNIX_EPOCH + Duration::from_millis(1_700_000_000_123),
-            by: "alice".to_owned(),
-            reason: "5xx since noon".to_owned(),
-            scope: HoldScope::WithAccess,
-        }
+        hold_of(configuration, 1_700_000_000_123)
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::kube_secret::{KubeSecret, all_of};
 use crate::apiserver::{Access, ApiClient, ApiError};
 use crate::identity::{AuthorityForm, AuthorityPem, AuthorityStore, IdentityError, StoreTrouble};
 
@@ -17,12 +17,6 @@ const NAME: &str = "strait-ca";
 pub(super) struct SecretStore {
     access: Access,
     namespace: String,
-}
-
-#[derive(Deserialize)]
-struct AuthoritySecret {
-    #[serde(default)]
-    data: BTreeMap<String, String>,
 }
 
 impl SecretStore {
@@ -64,19 +58,15 @@ pub(super) fn failed(
 
 impl AuthorityStore for SecretStore {
     async fn load(&self) -> Result<Option<AuthorityPem>, IdentityError> {
-        let path = format!("/api/v1/namespaces/{}/secrets/{NAME}", self.namespace);
-        let secret: AuthoritySecret = match self.client()?.get(&path).await {
-            Ok(secret) => secret,
-            Err(ApiError::NotFound(_)) => return Ok(None),
-            Err(error) => return Err(self.failed(&error)),
-        };
+        let read = KubeSecret::get(&self.client()?, &self.namespace, NAME).await;
+        let Some(secret) = read.map_err(|error| self.failed(&error))? else { return Ok(None) };
         let text = |key: &str| -> Result<String, IdentityError> {
             let lacks = || IdentityError::Store {
                 reason: format!("Secret {}/{NAME} has no usable key {key}", self.namespace),
                 trouble: StoreTrouble::Unusable,
             };
-            let bytes = BASE64.decode(secret.data.get(key).ok_or_else(lacks)?);
-            bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(lacks)
+            let bytes = secret.part(key).and_then(Result::ok);
+            bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(lacks)
         };
         let [ca_cert, ca_key, cert_chain, root_cert] = AuthorityPem::FILES;
         Ok(Some(AuthorityPem {
@@ -101,8 +91,7 @@ impl AuthorityStore for SecretStore {
             "metadata": { "name": NAME, "namespace": self.namespace },
             "data": data,
         });
-        let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
-        match self.client()?.create::<Value>(&path, &secret).await {
+        match self.client()?.create::<Value>(&all_of(&self.namespace), &secret).await {
             Ok(_) => Ok(true),
             Err(ApiError::Rejected(status)) if status.code == 409 => Ok(false),
             Err(error) => Err(self.failed(&error)),

@@ -3,21 +3,18 @@
 //! `cacerts` is what an operator plugged in, `istio-ca-secret` what an istiod made for itself. Either is the CA where
 //! Strait has no other, so that workloads of the estate and its own believe each other from the first moment on.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
 use super::authority_secret::failed;
-use crate::apiserver::{Access, ApiClient, ApiError, null_as_default};
+use super::kube_secret::KubeSecret;
+use crate::apiserver::{Access, ApiClient, ApiError};
 use crate::identity::{AuthorityPem, FollowedAuthority, IdentityError};
 use crate::task::Supervisor;
 
@@ -25,12 +22,6 @@ use crate::task::Supervisor;
 const SECRETS: [&str; 2] = ["cacerts", "istio-ca-secret"];
 /// How often the one in use is read again.
 const INTERVAL: Duration = Duration::from_secs(10);
-
-#[derive(Deserialize)]
-struct SecretData {
-    #[serde(default, deserialize_with = "null_as_default")]
-    data: BTreeMap<String, String>,
-}
 
 /// The CA of the estate, kept up to date by a task of `tasks`; `None` where there is none, or none may be read.
 ///
@@ -103,14 +94,10 @@ async fn read(
     access: &Access,
     namespace: &str,
     name: &str,
-) -> Result<Option<SecretData>, ApiError> {
+) -> Result<Option<KubeSecret>, ApiError> {
     let client =
         ApiClient::new(access).map_err(|error| ApiError::Misbehaving(error.to_string()))?;
-    match client.get(&format!("/api/v1/namespaces/{namespace}/secrets/{name}")).await {
-        Ok(secret) => Ok(Some(secret)),
-        Err(ApiError::NotFound(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
+    KubeSecret::get(&client, namespace, name).await
 }
 
 /// The CA in a Secret. What an istiod makes for itself has a root that signs, and no files of its own for the chain and
@@ -118,12 +105,12 @@ async fn read(
 fn authority(
     namespace: &str,
     name: &str,
-    secret: &SecretData,
+    secret: &KubeSecret,
 ) -> Result<AuthorityPem, IdentityError> {
     let part = |key: &'static str| -> io::Result<Vec<u8>> {
-        let held = secret.data.get(key).filter(|text| !text.is_empty());
-        let held = held.ok_or(io::ErrorKind::NotFound)?;
-        BASE64.decode(held).map_err(|_| io::ErrorKind::InvalidData.into())
+        let held = secret.part(key).ok_or(io::ErrorKind::NotFound)?;
+        let held = held.map_err(|_| io::ErrorKind::InvalidData)?;
+        if held.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(held) }
     };
     let own = |key: &'static str| match part(key) {
         Err(_) if ["cert-chain.pem", "root-cert.pem"].contains(&key) => part("ca-cert.pem"),
@@ -143,16 +130,11 @@ mod tests {
     use super::*;
     use crate::identity::Authority;
 
-    fn secret(parts: &[(&str, &str)]) -> SecretData {
-        let encoded = parts.iter().map(|(key, text)| ((*key).to_owned(), BASE64.encode(text)));
-        SecretData { data: encoded.collect() }
-    }
-
     #[test]
     fn both_secrets_of_an_istio_estate_make_a_ca() {
         let made = AuthorityPem::generate(SystemTime::now()).expect("a CA");
         let sound = |name: &str, parts: &[(&str, &str)]| {
-            let read = authority("istio-system", name, &secret(parts));
+            let read = authority("istio-system", name, &KubeSecret::of(parts));
             read.and_then(|files| Authority::new(&files, name, SystemTime::now()))
                 .map(|_| ())
                 .map_err(|error| error.to_string())

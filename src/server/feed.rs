@@ -384,13 +384,11 @@ impl Feed {
             HoldChange::Hold(_) | HoldChange::Release => {}
         }
         if let Some(file) = self.hold_file.clone() {
-            let change = change.clone();
-            let writing = tokio::task::spawn_blocking(move || match change {
-                HoldChange::Hold(hold) => file.write(&hold),
-                _ => file.remove(),
-            });
-            let written = writing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-            written.map_err(HoldRefusal::Unwritable)?;
+            let held = match change {
+                HoldChange::Hold(hold) => Some(Arc::clone(hold)),
+                _ => None,
+            };
+            restored::put(file, held).await.map_err(HoldRefusal::Unwritable)?;
         }
         if let HoldChange::Hold(hold) = change {
             self.rollout_ends(&hold.reason).await;

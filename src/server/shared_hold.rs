@@ -3,20 +3,19 @@
 //! Whoever is told to hold something, or to release it, writes that; the others read it and do the same. Of two that were told
 //! otherwise the later counts. Who may not write, or hears nothing of the config cluster, holds by itself and says so. (docs/decisions/0048-held-configuration.md)
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use crate::apiserver::{Access, ApiClient, ApiError, Patch, null_as_default};
+use super::kube_secret::{self, KubeSecret};
+use crate::apiserver::{Access, ApiClient, Patch};
 use crate::codes;
 use crate::hold::{
     ConfigurationHold, HoldChange, HoldMark, HoldRequest, HoldRequests, HoldSharing, HoldState,
@@ -60,24 +59,10 @@ pub(super) struct FoundHold {
     pub(super) held: Option<Arc<ConfigurationHold>>,
 }
 
-#[derive(Deserialize)]
-struct HoldSecret {
-    #[serde(default, deserialize_with = "null_as_default")]
-    data: BTreeMap<String, String>,
-    metadata: HoldSecretMetadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct HoldSecretMetadata {
-    resource_version: String,
-}
-
-impl HoldSecret {
-    fn content(&self) -> Result<Vec<u8>, String> {
-        let text = self.data.get(KEY).ok_or_else(|| format!("it has no key {KEY}"))?;
-        BASE64.decode(text).map_err(|error| error.to_string())
-    }
+/// What a Secret of these says.
+fn content(secret: &KubeSecret) -> Result<Vec<u8>, String> {
+    let decoded = secret.part(KEY).ok_or_else(|| format!("it has no key {KEY}"))?;
+    decoded.map_err(|error| error.to_string())
 }
 
 impl SharedHoldStore {
@@ -86,7 +71,7 @@ impl SharedHoldStore {
     }
 
     fn path(&self, name: &str) -> String {
-        format!("/api/v1/namespaces/{}/secrets/{name}", self.namespace)
+        kube_secret::path(&self.namespace, name)
     }
 
     fn object(&self, name: &str, content: &[u8]) -> serde_json::Value {
@@ -97,12 +82,9 @@ impl SharedHoldStore {
         })
     }
 
-    async fn secret(&self, name: &str) -> Result<Option<HoldSecret>, String> {
-        match self.client()?.get::<HoldSecret>(&self.path(name)).await {
-            Ok(secret) => Ok(Some(secret)),
-            Err(ApiError::NotFound(_)) => Ok(None),
-            Err(error) => Err(self.fault(name, &error)),
-        }
+    async fn secret(&self, name: &str) -> Result<Option<KubeSecret>, String> {
+        let read = KubeSecret::get(&self.client()?, &self.namespace, name).await;
+        read.map_err(|error| self.fault(name, &error))
     }
 
     fn fault(&self, name: &str, fact: &impl std::fmt::Display) -> String {
@@ -112,8 +94,8 @@ impl SharedHoldStore {
     async fn stored(&self) -> Result<Option<StoredHold>, String> {
         let secret = self.secret(NAME).await?;
         Ok(secret.map(|secret| StoredHold {
-            shared: secret.content().and_then(|text| SharedHold::of_text(&text)),
-            version: secret.metadata.resource_version,
+            shared: content(&secret).and_then(|text| SharedHold::of_text(&text)),
+            version: secret.version(),
         }))
     }
 
@@ -124,7 +106,7 @@ impl SharedHoldStore {
             let name = format!("{NAME}-{part}");
             let secret = self.secret(&name).await?;
             let secret = secret.ok_or_else(|| self.fault(&name, &"there is none"))?;
-            contents.push(secret.content().map_err(|fact| self.fault(&name, &fact))?);
+            contents.push(content(&secret).map_err(|fact| self.fault(&name, &fact))?);
         }
         let unpacked = {
             let mark = mark.clone();
@@ -180,8 +162,7 @@ impl SharedHoldStore {
         let client = self.client()?;
         let written = match read {
             None => {
-                let path = format!("/api/v1/namespaces/{}/secrets", self.namespace);
-                client.create::<IgnoredAny>(&path, &object).await
+                client.create::<IgnoredAny>(&kube_secret::all_of(&self.namespace), &object).await
             }
             Some(read) => {
                 object["metadata"]["resourceVersion"] = json!(read.version);
@@ -270,9 +251,14 @@ pub(super) struct HoldFollower {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct OwnHold {
     hold: Option<Arc<ConfigurationHold>>,
-    mark: Option<HoldMark>,
     /// For a release, when it was noticed.
     at: u64,
+}
+
+impl OwnHold {
+    fn mark(&self) -> Option<HoldMark> {
+        self.hold.as_deref().map(HoldMark::of)
+    }
 }
 
 impl HoldFollower {
@@ -287,11 +273,11 @@ impl HoldFollower {
             self.take_note(&mut own);
             let wait = match self.turn(&mut own, &mut agreed).await {
                 Ok(()) => {
-                    self.tell(HoldSharing::Shared(own.mark.clone()));
+                    self.tell(HoldSharing::Shared(own.mark()));
                     INTERVAL
                 }
                 Err(fact) => {
-                    self.tell(HoldSharing::Failing(own.mark.clone(), fact.into()));
+                    self.tell(HoldSharing::Failing(own.mark(), fact.into()));
                     RETRY
                 }
             };
@@ -313,9 +299,8 @@ impl HoldFollower {
         if hold == own.hold {
             return;
         }
-        let mark = hold.as_deref().map(HoldMark::of);
-        let at = mark.as_ref().map_or_else(|| milliseconds((self.now)()), |mark| mark.since);
-        *own = OwnHold { hold, mark, at };
+        let at = hold.as_ref().map_or_else(|| milliseconds((self.now)()), |hold| hold.since_ms());
+        *own = OwnHold { hold, at };
     }
 
     async fn turn(
@@ -328,7 +313,7 @@ impl HoldFollower {
             None => None,
             // Whoever holds something else says it again; nobody guesses what it was.
             Some(StoredHold { shared: Err(fact), .. }) => {
-                let is_own_new = agreed.as_ref().is_some_and(|agreed| agreed.mark != own.mark);
+                let is_own_new = agreed.as_ref().is_some_and(|agreed| agreed.mark != own.mark());
                 if !is_own_new {
                     return Err(self.store.fault(NAME, fact));
                 }
@@ -336,7 +321,7 @@ impl HoldFollower {
             }
             Some(StoredHold { shared: Ok(shared), .. }) => Some(shared.clone()),
         };
-        let next = step((own.mark.as_ref(), own.at), stored.as_ref(), agreed.as_ref());
+        let next = step((own.mark().as_ref(), own.at), stored.as_ref(), agreed.as_ref());
         let shared = match (next, stored) {
             (Step::Agree, stored) => stored,
             (Step::Follow, Some(stored)) => {
@@ -348,12 +333,12 @@ impl HoldFollower {
                 let before = stored.map_or(0, |stored| stored.changed.saturating_add(1));
                 let changed = milliseconds((self.now)()).max(own.at).max(before);
                 let told = self.store.write(changed, own.hold.as_ref(), read.as_ref()).await?;
-                info!(held = own.mark.is_some(), "the other replicas are told what is held");
+                info!(held = own.hold.is_some(), "the other replicas are told what is held");
                 Some(told)
             }
         };
         let changed = shared.map(|shared| shared.changed);
-        *agreed = Some(Agreement { mark: own.mark.clone(), changed });
+        *agreed = Some(Agreement { mark: own.mark(), changed });
         Ok(())
     }
 

@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::envoy::Envoy;
-use crate::helper::{HTTP_PORT, Load};
+use crate::helper::Load;
 use crate::host::Host;
 use crate::kube::{self, Request};
 use crate::netns::ENVOY_UID;
 use crate::process::Process;
 use crate::rig_check::ask;
+use crate::rollout::taken_port_of;
 use crate::scenarios::{PROPAGATION, finish, http};
 use crate::wait;
 use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
@@ -178,17 +179,7 @@ fn route() -> Value {
 }
 
 fn taken_port(number: usize) -> Value {
-    let port = json!({ "number": HTTP_PORT, "protocol": "HTTP", "name": format!("http-{number}") });
-    let own = format!("127.0.0.1:{}", 9100 + number);
-    let ingress = json!({ "port": port, "captureMode": "NONE", "defaultEndpoint": own });
-    json!({
-        "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
-        "metadata": { "name": "five-percent", "namespace": "shop" },
-        "spec": {
-            "workloadSelector": { "labels": { "app": APP } },
-            "ingress": [ingress], "egress": [{ "hosts": ["*/*"] }],
-        },
-    })
+    taken_port_of("five-percent", APP, number)
 }
 
 fn name_of(client: &str) -> &str {

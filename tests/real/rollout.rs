@@ -38,19 +38,23 @@ fn route(host: &str, number: usize) -> Value {
     })
 }
 
-/// Has some Envoys listen where the application beside them listens already, which no control plane can know.
-fn taken_port(number: usize) -> Value {
+/// Has the Envoys of an app listen where the application beside them listens already, which no control plane can know.
+pub(crate) fn taken_port_of(name: &str, app: &str, number: usize) -> Value {
     let port = json!({ "number": HTTP_PORT, "protocol": "HTTP", "name": format!("http-{number}") });
     let own = format!("127.0.0.1:{}", 9100 + number);
     let ingress = json!({ "port": port, "captureMode": "NONE", "defaultEndpoint": own });
     json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
-        "metadata": { "name": "let-out", "namespace": "shop" },
+        "metadata": { "name": name, "namespace": "shop" },
         "spec": {
-            "workloadSelector": { "labels": { "app": "tried" } },
+            "workloadSelector": { "labels": { "app": app } },
             "ingress": [ingress], "egress": [{ "hosts": ["*/*"] }],
         },
     })
+}
+
+fn taken_port(number: usize) -> Value {
+    taken_port_of("let-out", "tried", number)
 }
 
 pub(crate) fn run(world: &mut World, host: &Host) {

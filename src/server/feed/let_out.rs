@@ -1,14 +1,15 @@
 //! What the feed knows of the change that it lets out, what of that is on disk, and what others are told.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 use tracing::{error, warn};
 
+use super::restored::put;
 use crate::access::PolicyKind;
 use crate::codes;
-use crate::hold::{ConfigurationHold, HoldScope, RestoredHold};
+use crate::hold::{ConfigurationHold, HoldScope, RestoredHold, now_to_the_millisecond};
 use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
 use crate::policy::RolloutPlan;
 use crate::push::event_loop::MeshEvent;
@@ -148,8 +149,7 @@ impl FeedRollout {
             reason: String::new(),
             scope: HoldScope::WithoutAccess,
         };
-        let writing = tokio::task::spawn_blocking(move || files.settled.write(&hold)).await;
-        match writing.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+        match put(files.settled, Some(Arc::new(hold))).await {
             Ok(()) => self.written = Some(Arc::clone(configuration)),
             Err(error) => {
                 self.written = None;
@@ -206,10 +206,4 @@ fn is_same(one: &ConfigurationSnapshot, other: &ConfigurationSnapshot) -> bool {
     one.mesh == other.mesh
         && one.networks == other.networks
         && one.traffic.differences(&other.traffic).next().is_none()
-}
-
-/// Times are told to the millisecond, and kept as they are told.
-pub(super) fn now_to_the_millisecond() -> SystemTime {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    UNIX_EPOCH + Duration::from_millis(u64::try_from(since.as_millis()).unwrap_or(0))
 }

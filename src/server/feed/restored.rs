@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::{error, warn};
 
 use crate::codes;
-use crate::hold::{HoldChange, HoldFile, RestoredHold};
+use crate::hold::{ConfigurationHold, HoldChange, HoldFile, RestoredHold};
 use crate::push::event_loop::MeshEvent;
 use crate::server::in_force::ConfigurationInForce;
 use crate::server::shared_hold::FoundHold;
@@ -27,13 +27,11 @@ pub(super) async fn restore(
     };
     let (hold, is_from_others) = newest(read, shared);
     if let (true, Some(file)) = (is_from_others, file.clone()) {
-        let hold = hold.clone();
-        let written = tokio::task::spawn_blocking(move || match hold {
-            RestoredHold::Held(hold) => file.write(&hold),
-            _ => file.remove(),
-        });
-        if let Err(error) = written.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
-        {
+        let held = match &hold {
+            RestoredHold::Held(hold) => Some(Arc::clone(hold)),
+            _ => None,
+        };
+        if let Err(error) = put(file, held).await {
             warn!(%error, path, "what other replicas hold can't be written into the state directory");
         }
     }
@@ -57,6 +55,15 @@ pub(super) async fn restore(
     (Vec::new(), Some(format!("{path}: {fact}").into()))
 }
 
+/// Has the file say what is held, without keeping the feed's thread.
+pub(super) async fn put(
+    file: HoldFile,
+    hold: Option<Arc<ConfigurationHold>>,
+) -> std::io::Result<()> {
+    let written = tokio::task::spawn_blocking(move || file.put(hold.as_deref())).await;
+    written.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
 /// Of what this process held before its start and what the others hold, what was said last, and whether that is the others'. What
 /// can't be told of this one's counts as earlier than what others hold.
 fn newest(own: RestoredHold, shared: Option<FoundHold>) -> (RestoredHold, bool) {
@@ -72,19 +79,12 @@ fn newest(own: RestoredHold, shared: Option<FoundHold>) -> (RestoredHold, bool) 
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, UNIX_EPOCH};
-
     use super::*;
-    use crate::hold::{ConfigurationHold, HoldScope};
+    use crate::fixtures::hold_of;
+    use crate::model::ConfigurationSnapshot;
 
     fn hold(since: u64) -> Arc<ConfigurationHold> {
-        Arc::new(ConfigurationHold {
-            configuration: Arc::default(),
-            since: UNIX_EPOCH + Duration::from_millis(since),
-            by: String::new(),
-            reason: String::new(),
-            scope: HoldScope::WithoutAccess,
-        })
+        Arc::new(hold_of(ConfigurationSnapshot::default(), since))
     }
 
     #[test]

@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use tokio::sync::oneshot;
 use tracing::{error, info};
 
-use super::let_out::{StartedRollout, give_back, now_to_the_millisecond};
-use super::{Fed, Feed};
-use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope};
+use super::let_out::{StartedRollout, give_back};
+use super::{Fed, Feed, restored};
+use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_the_millisecond};
 use crate::model::{Collection, ConfigurationSnapshot};
 use crate::policy::RolloutPlan;
 use crate::push::event_loop::{MeshEvent, NextHead};
@@ -254,8 +254,6 @@ impl Feed {
     /// Takes away the file of what is held.
     pub(super) async fn remove_hold(&self) -> Result<(), HoldRefusal> {
         let Some(file) = self.hold_file.clone() else { return Ok(()) };
-        let removed = tokio::task::spawn_blocking(move || file.remove()).await;
-        let removed = removed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
-        removed.map_err(HoldRefusal::Unwritable)
+        restored::put(file, None).await.map_err(HoldRefusal::Unwritable)
     }
 }
