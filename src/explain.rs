@@ -17,7 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 pub use self::access::{
-    AskedRequest, ModeLine, PolicyExplanation, VerdictLine, explain_policy, is_for,
+    AskedRequest, ModeLine, PolicyExplanation, TransitionLine, VerdictLine, explain_policy, is_for,
+    transition_by,
 };
 pub use self::access_snapshot::{AccessSnapshot, SnapshotWorkload};
 pub use self::config::{ConfigQuery, ConfigReports, ConfigView, WaitingConfiguration};

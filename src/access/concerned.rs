@@ -59,14 +59,10 @@ impl FromIterator<WorkloadSelection> for ConcernedWorkloads {
 impl AccessPolicies {
     /// The workloads for which these may say otherwise than an earlier version.
     pub fn concerned(&self, before: &Self) -> ConcernedWorkloads {
-        let mut pairs = vec![[before, self]];
-        if self.leaving != before.leaving {
-            // What servers take while they go from one to the other differs wherever the two do.
-            let sides = [before, self].into_iter();
-            pairs.extend(sides.filter_map(|side| Some([side.leaving.as_deref()?, side])));
-        }
         let mut concerned = ConcernedWorkloads::default();
-        for [old, new] in pairs {
+        // What servers take while clients learn differs for those whom such a move was about.
+        let moves = self.moves_apart(before).map(|one| one.sides());
+        for [old, new] in moves.chain([[before, self]]) {
             if old.root != new.root {
                 return ConcernedWorkloads::everywhere();
             }
@@ -135,7 +131,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
+    use crate::access::{AccessIndex, AccessSettings, PolicyErrors, TRANSITION, TimePoint};
     use crate::fixtures::labels;
     use crate::model::Collection;
 
@@ -221,10 +217,12 @@ mod tests {
         };
         let peer = |mode: &str| object("PeerAuthentication", "shop/one", &spec(mode));
         let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
-        let mut index = AccessIndex::new(settings);
+        let mut index = AccessIndex::new(settings.clone());
         policies(&mut index, "root", &[peer("STRICT")]);
-        let during = policies(&mut index, "root", &[peer("DISABLE")]);
-        let after = index.settle().expect("servers were leaving");
+        let now = TimePoint::now();
+        index.apply_at(&settings, &[peer("DISABLE")].into_iter().collect(), now);
+        let during = index.policies();
+        let after = index.settle(now.instant + TRANSITION).expect("servers were leaving");
         let web =
             WorkloadSelection { namespace: Some("shop".into()), labels: labels(&[("app", "web")]) };
         assert_eq!(after.concerned(&during), [web].into_iter().collect());

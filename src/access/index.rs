@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -10,9 +11,10 @@ use super::fetched::{FetchedKeys, KeyPlace, KeySource, WantedKeys};
 use super::key_share;
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 use super::peer::PeerAuthentication;
-use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, disables, order};
+use super::policies::{AccessPolicies, NamespacePolicies, PolicyReport, order};
 use super::request::RequestAuthentication;
 use super::selector::PolicySelector;
+use super::time_point::TimePoint;
 use crate::codes;
 use crate::model::{
     Cause, Causes, Collection, Difference, Namespace, ObjectJson, ObjectKey, WorkloadKey,
@@ -178,11 +180,30 @@ impl AccessIndex {
     }
 
     /// Takes all objects there are; those of other kinds are left alone. Returns what is in force from now on, always
-    /// the first time; `None` where that is what was.
+    /// the first time; `None` where that is what was. Nobody has to learn of it: see [`Self::apply_at`].
     pub fn apply(
         &mut self,
         settings: &AccessSettings,
         objects: &Collection,
+    ) -> Option<AccessChange> {
+        self.take_all(settings, objects, None)
+    }
+
+    /// The same where clients have to learn of it: what they still send is taken for a while. Not so the first time.
+    pub fn apply_at(
+        &mut self,
+        settings: &AccessSettings,
+        objects: &Collection,
+        now: TimePoint,
+    ) -> Option<AccessChange> {
+        self.take_all(settings, objects, Some(now))
+    }
+
+    fn take_all(
+        &mut self,
+        settings: &AccessSettings,
+        objects: &Collection,
+        learnt_from: Option<TimePoint>,
     ) -> Option<AccessChange> {
         let mut causes = Causes::default();
         let mut stale = BTreeSet::new();
@@ -202,7 +223,10 @@ impl AccessIndex {
             }
         }
         let first = !std::mem::replace(&mut self.heard, true);
-        let next = self.next(&stale, first);
+        let mut next = self.next(&stale);
+        if let Some(now) = learnt_from.filter(|_| !first) {
+            next.moves = self.policies.moves_on(&next, now);
+        }
         if next == *self.policies && !first {
             return None;
         }
@@ -216,13 +240,14 @@ impl AccessIndex {
         &mut self,
         settings: &AccessSettings,
         counting: &Collection,
+        now: TimePoint,
     ) -> Option<AccessChange> {
         for Difference { key, .. } in counting.differences(&self.objects) {
             if let Some(held) = PolicyKind::of(key).and_then(|name| self.held.get_mut(&name)) {
                 held.good = None;
             }
         }
-        self.apply(settings, counting)
+        self.apply_at(settings, counting, now)
     }
 
     /// What is in force.
@@ -251,7 +276,7 @@ impl AccessIndex {
         if stale.is_empty() || !self.heard {
             return None;
         }
-        let next = self.next(&stale, false);
+        let next = self.next(&stale);
         if next == *self.policies {
             return None;
         }
@@ -284,18 +309,24 @@ impl AccessIndex {
         })
     }
 
-    /// Clients have learnt how to speak to servers, or had the time to: servers no longer take what was sent before.
-    /// `None` where they don't.
-    pub fn settle(&mut self) -> Option<Arc<AccessPolicies>> {
-        self.policies.leaving.as_ref()?;
-        let settled = AccessPolicies { leaving: None, ..(*self.policies).clone() };
-        self.policies = Arc::new(settled);
+    /// Goes on with the moves whose time has come: clients speak otherwise, and later servers no longer take what they sent
+    /// before. `None` where nothing is to be done.
+    pub fn settle(&mut self, now: Instant) -> Option<Arc<AccessPolicies>> {
+        let moves = self.policies.moves_at(now)?;
+        self.policies = Arc::new(AccessPolicies { moves, ..(*self.policies).clone() });
         Some(Arc::clone(&self.policies))
     }
 
-    /// Whether servers take what was sent before, until [`Self::settle`].
-    pub fn is_settling(&self) -> bool {
-        self.policies.is_settling()
+    /// When there is something to [`Self::settle`].
+    pub fn settles(&self) -> Option<Instant> {
+        self.policies.next_step()
+    }
+
+    /// The same for policies that nobody is sent: no client has to learn of them.
+    #[must_use]
+    pub fn unsent(&self) -> Self {
+        let policies = AccessPolicies { moves: Vec::new(), ..(*self.policies).clone() };
+        Self { policies: Arc::new(policies), ..self.clone() }
     }
 
     /// What there is to say of each object of which there is anything, by name.
@@ -333,23 +364,11 @@ impl AccessIndex {
     }
 
     /// What is in force, of which these namespaces are made again.
-    fn next(&self, stale: &BTreeSet<Namespace>, first: bool) -> AccessPolicies {
+    fn next(&self, stale: &BTreeSet<Namespace>) -> AccessPolicies {
         let before = &self.policies;
         let mut next = AccessPolicies { root: self.settings.root.clone(), ..(**before).clone() };
         for namespace in stale {
             self.remake(namespace, &mut next);
-        }
-        let peers = |policies: &AccessPolicies| -> Vec<Arc<PeerAuthentication>> {
-            let all = policies.namespaces.values().flat_map(|held| &held.peers);
-            all.cloned().collect()
-        };
-        if !first && (!stale.is_empty() || next.root != before.root) {
-            let (old, new) = (peers(before), peers(&next));
-            let moves = (old != new || next.root != before.root)
-                && old.iter().chain(&new).any(|policy| disables(policy));
-            if moves && next.leaving.is_none() {
-                next.leaving = Some(Arc::clone(before));
-            }
         }
         next
     }

@@ -30,6 +30,8 @@ mod subject;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
+mod time_point;
+mod transition;
 mod trust;
 
 pub use self::authorization::{
@@ -48,10 +50,12 @@ pub use self::matcher::{
     Atom, MatchedClause, RuleMatcher, TOKEN_FILTER, WireForm, rule_matchers, token_key,
 };
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
-pub use self::peer::{PeerAuthentication, PeerMode, PeerModes, PortMode};
+pub use self::peer::{ModeTransition, PeerAuthentication, PeerMode, PeerModes, PortMode};
 pub use self::policies::{AccessPolicies, PolicyReport, WorkloadAccess};
 pub use self::request::{RequestAuthentication, TokenRule};
 pub use self::selector::PolicySelector;
 pub use self::subject::AccessSubject;
 pub use self::text::{TextPart, TextPattern};
+pub use self::time_point::TimePoint;
+pub use self::transition::{SERVERS_FIRST, TRANSITION};
 pub use self::trust::TrustBundle;

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use super::fields::{fields, present};
 use super::object::{AccessFault, PolicyKind, PolicyName, created};
 use super::selector::PolicySelector;
+use super::time_point::TimePoint;
 use crate::codes;
 use crate::model::{Namespace, WorkloadKey};
 
@@ -30,12 +31,6 @@ impl PeerMode {
             Self::Permissive => "PERMISSIVE",
             Self::Strict => "STRICT",
         }
-    }
-
-    /// What holds while servers and clients go from one to another: connections in plain text and by mTLS are both
-    /// under way wherever one of the two takes no mTLS.
-    pub(super) fn between(old: Self, new: Self) -> Self {
-        if (old == Self::Disable) == (new == Self::Disable) { new } else { Self::Permissive }
     }
 }
 
@@ -146,13 +141,46 @@ fn read_mode(mtls: &Value, path: &str, faults: &mut Vec<AccessFault>) -> Option<
     }
 }
 
+/// What a port that takes both goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModeTransition {
+    /// How it will take connections.
+    pub to: PeerMode,
+    /// From when on.
+    pub ends: TimePoint,
+}
+
 /// How one port takes connections, and which policy says so.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PortMode {
     /// How.
     pub mode: PeerMode,
-    /// The policy; `None` where none says anything.
+    /// The policy that says so, or what the port goes to; `None` where none says anything.
     pub by: Option<WorkloadKey>,
+    /// What it goes to, where it takes both plain text and mTLS until clients have learnt that.
+    pub transition: Option<ModeTransition>,
+}
+
+impl PortMode {
+    fn said_by(mode: PeerMode, policy: &PeerAuthentication) -> Self {
+        Self { mode, by: Some(policy.name.clone()), transition: None }
+    }
+
+    /// What policies say, at once or in the end.
+    fn target(&self) -> PeerMode {
+        self.transition.map_or(self.mode, |transition| transition.to)
+    }
+
+    /// The same of a port that was taken as `old` says, until then: connections in plain text and by mTLS are both under
+    /// way wherever one of the two takes no mTLS.
+    fn coming_from(&self, old: PeerMode, ends: TimePoint) -> Self {
+        let to = self.target();
+        if (old == PeerMode::Disable) == (to == PeerMode::Disable) || to == PeerMode::Permissive {
+            return self.clone();
+        }
+        let transition = Some(ModeTransition { to, ends });
+        Self { mode: PeerMode::Permissive, by: self.by.clone(), transition }
+    }
 }
 
 /// How a workload takes connections.
@@ -172,13 +200,12 @@ impl PeerModes {
 
     /// What a policy for these workloads changes of what wider ones say.
     pub(super) fn with(mut self, policy: &PeerAuthentication) -> Self {
-        let by = || Some(policy.name.clone());
         if let Some(mode) = policy.mode {
-            self.rest = PortMode { mode, by: by() };
+            self.rest = PortMode::said_by(mode, policy);
         }
         for (port, mode) in &policy.ports {
             let mode = match mode {
-                Some(mode) => PortMode { mode: *mode, by: by() },
+                Some(mode) => PortMode::said_by(*mode, policy),
                 None => self.rest.clone(),
             };
             self.ports.insert(*port, mode);
@@ -186,28 +213,25 @@ impl PeerModes {
         self
     }
 
-    /// What holds while servers and clients go from `old` to this.
-    pub(super) fn coming_from(&self, old: &Self) -> Self {
-        let between = |old: &PortMode, new: &PortMode| PortMode {
-            mode: PeerMode::between(old.mode, new.mode),
-            by: new.by.clone(),
-        };
-        let ports = old.ports.keys().chain(self.ports.keys());
-        let ports = ports.map(|port| (*port, between(old.of_port(*port), self.of_port(*port))));
-        Self { ports: ports.collect(), rest: between(&old.rest, &self.rest) }
+    /// What holds while servers and clients go from `old` to this, until then.
+    pub(super) fn coming_from(&self, old: &Self, ends: TimePoint) -> Self {
+        let ports =
+            old.ports.keys().chain(self.ports.keys()).map(|port| {
+                (*port, self.of_port(*port).coming_from(old.of_port(*port).mode, ends))
+            });
+        Self { ports: ports.collect(), rest: self.rest.coming_from(old.rest.mode, ends) }
     }
 
     /// Makes strict whatever `policy` makes strict, whether it selects the workload or not.
     pub(super) fn tightened(mut self, policy: &PeerAuthentication) -> Self {
-        let by = || Some(policy.name.clone());
         if policy.mode == Some(PeerMode::Strict) {
-            let strict = PortMode { mode: PeerMode::Strict, by: by() };
+            let strict = PortMode::said_by(PeerMode::Strict, policy);
             self.ports.values_mut().for_each(|port| port.clone_from(&strict));
             self.rest = strict;
         }
         for (port, mode) in &policy.ports {
             if *mode == Some(PeerMode::Strict) {
-                self.ports.insert(*port, PortMode { mode: PeerMode::Strict, by: by() });
+                self.ports.insert(*port, PortMode::said_by(PeerMode::Strict, policy));
             }
         }
         self

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
@@ -14,6 +15,7 @@ use super::peer::{PeerAuthentication, PeerMode, PeerModes};
 use super::request::{RequestAuthentication, TokenRule};
 use super::selector::PolicySelector;
 use super::subject::AccessSubject;
+use super::time_point::TimePoint;
 use crate::model::{Namespace, WorkloadKey};
 
 /// All access policies in force.
@@ -22,9 +24,21 @@ pub struct AccessPolicies {
     /// The namespace whose policies are for the whole mesh.
     pub(super) root: Namespace,
     pub(super) namespaces: OrdMap<Namespace, Arc<NamespacePolicies>>,
-    /// What servers did before, while clients still learn how to speak to them now.
-    pub(super) leaving: Option<Arc<AccessPolicies>>,
+    /// The changes of which clients still learn how to speak to servers now, the oldest first.
+    pub(super) moves: Vec<Arc<ModeMove>>,
     pub(super) reports: OrdMap<PolicyName, Arc<PolicyReport>>,
+}
+
+/// A change by which workloads may go from plain text alone to mTLS, or back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ModeMove {
+    /// The policies before and after it, without the moves that were under way then.
+    pub(super) before: Arc<AccessPolicies>,
+    pub(super) after: Arc<AccessPolicies>,
+    pub(super) begun: Instant,
+    /// Whether servers have had the time to be ready for what clients are to send.
+    pub(super) is_told: bool,
+    pub(super) ends: TimePoint,
 }
 
 /// The policies of one namespace, the oldest first, then by name.
@@ -125,11 +139,10 @@ impl AccessPolicies {
 
     /// How a workload takes connections, while some clients may still speak to it as before.
     fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
-        let modes = self.modes(subject);
-        match &self.leaving {
-            Some(before) => modes.coming_from(&before.modes(subject)),
-            None => modes,
-        }
+        let begun = self.moves.iter();
+        begun.fold(self.modes(subject), |modes, one| {
+            modes.coming_from(&one.modes_before(subject), one.ends)
+        })
     }
 
     /// What may select workloads of a namespace: policies of the root namespace, and its own.
@@ -171,11 +184,6 @@ impl AccessPolicies {
         &self.root
     }
 
-    /// Whether servers still take what clients sent before.
-    pub fn is_settling(&self) -> bool {
-        self.leaving.is_some()
-    }
-
     /// Whether any policy says that a workload takes no mTLS.
     pub fn disables_anywhere(&self) -> bool {
         self.namespaces.values().flat_map(|held| &held.peers).any(|policy| disables(policy))
@@ -195,13 +203,8 @@ impl AccessPolicies {
         if self.root != before.root {
             changed.extend([self.root.clone(), before.root.clone()]);
         }
-        if self.leaving != before.leaving {
-            // What servers take differs wherever the two differ.
-            for (side, now) in [(before, &before.leaving), (self, &self.leaving)] {
-                let Some(leaving) = now else { continue };
-                changed.extend(differing(&leaving.namespaces, &side.namespaces));
-            }
-        }
+        // What servers take differs wherever such a move was to or from another mode.
+        changed.extend(self.moves_apart(before).flat_map(|one| one.namespaces()));
         changed
     }
 
@@ -212,15 +215,17 @@ impl AccessPolicies {
 
     /// The namespaces in which it may differ whether workloads take mTLS; the root namespace stands for all.
     pub fn changed_modes(&self, before: &Self) -> BTreeSet<Namespace> {
-        if !(self.disables_anywhere() || before.disables_anywhere()) {
+        if !(self.speaks_plainly_anywhere() || before.speaks_plainly_anywhere()) {
             return BTreeSet::new();
         }
-        let peers = |policies: &Self, namespace: &Namespace| {
-            policies.namespaces.get(namespace).map(|held| held.peers.clone()).unwrap_or_default()
-        };
-        let changed = self.changed_namespaces(before).into_iter();
+        let moved: BTreeSet<_> =
+            self.moves_apart(before).flat_map(|one| one.namespaces()).collect();
+        let mut changed = self.changed_namespaces(before);
         let roots_differ = self.root != before.root;
-        changed.filter(|one| roots_differ || peers(self, one) != peers(before, one)).collect()
+        changed.retain(|one| {
+            roots_differ || moved.contains(one) || self.peers_in(one) != before.peers_in(one)
+        });
+        changed
     }
 
     /// The PeerAuthentication for a whole namespace that counts.

@@ -10,6 +10,7 @@ mod modes;
 mod random;
 mod targets;
 mod tokens;
+mod transitions;
 
 use std::sync::Arc;
 
@@ -63,8 +64,19 @@ impl AccessIndex {
     /// Takes these objects and no others.
     fn hold(&mut self, objects: impl IntoIterator<Item = Value>) -> Arc<AccessPolicies> {
         let settings = self.settings.clone();
-        let change = self.apply(&settings, &collection(objects));
-        change.map_or_else(|| Arc::clone(&self.policies), |change| change.policies)
+        self.apply(&settings, &collection(objects));
+        self.policies()
+    }
+
+    /// The same where clients have to learn of it.
+    fn hold_at(
+        &mut self,
+        now: TimePoint,
+        objects: impl IntoIterator<Item = Value>,
+    ) -> Arc<AccessPolicies> {
+        let settings = self.settings.clone();
+        self.apply_at(&settings, &collection(objects), now);
+        self.policies()
     }
 }
 

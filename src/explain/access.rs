@@ -9,8 +9,9 @@ use super::access_findings::PolicyFindings;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{
     AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
-    AuthorizationPolicy, AuthorizationRule, PeerMode, PolicyKind, PolicyName, PolicySelector,
-    PolicyState, PortMode, ProviderReach, RequestTest, WireForm, decide, enforced, rule_steps,
+    AuthorizationPolicy, AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName,
+    PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm, decide,
+    enforced, rule_steps,
 };
 use crate::codes;
 use crate::model::{Proxy, is_header_name, labels_match};
@@ -53,8 +54,37 @@ pub struct PolicyExplanation {
 pub struct ModeLine {
     /// `STRICT`, `PERMISSIVE` or `DISABLE`.
     pub value: &'static str,
-    /// The policy that says so; empty where none does.
+    /// The policy that says so, or the transition; empty where nothing does.
     pub by: String,
+    /// Where it takes both plain text and mTLS, though no policy says so, until clients have learnt what one says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transition: Option<TransitionLine>,
+}
+
+/// What a port goes to.
+#[derive(Debug, Serialize)]
+pub struct TransitionLine {
+    /// `STRICT` or `DISABLE`.
+    pub to: &'static str,
+    /// The policy that says so.
+    pub by: String,
+    /// From when on it holds.
+    pub until: String,
+}
+
+impl ModeLine {
+    fn of(mode: &PortMode) -> Self {
+        let (value, policy) = (mode.mode.as_str(), by(mode));
+        let Some(ModeTransition { to, ends }) = mode.transition else {
+            return Self { value, by: policy, transition: None };
+        };
+        let (to, until) = (to.as_str(), ends.to_string());
+        Self {
+            value,
+            by: format!("in transition to {to} of {policy}, until {until}"),
+            transition: Some(TransitionLine { to, by: policy, until }),
+        }
+    }
 }
 
 /// A verdict with what leads to it.
@@ -164,7 +194,7 @@ pub fn explain_policy(
         line(decide(&rules, &in_form), mode, identity.is_some(), steps.collect())
     };
     Ok(PolicyExplanation {
-        mode: ModeLine { value: mode.mode.as_str(), by: by(mode) },
+        mode: ModeLine::of(mode),
         http: verdict(forms[0]),
         tcp: verdict(forms[1]),
         labels_known: context.known_labels(proxy).is_some(),
@@ -302,6 +332,19 @@ pub fn is_for(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> bool {
             modes.into_iter().any(|mode| mode.by.as_ref() == Some(&name.object))
         }
     }
+}
+
+/// Until when ports of the workload of a proxy take what they took before, which go to what this policy says; `None` where
+/// none does.
+pub fn transition_by(context: &PushContext, name: &PolicyName, proxy: &Proxy) -> Option<TimePoint> {
+    if name.kind != PolicyKind::Peer {
+        return None;
+    }
+    let modes = context.access_of(proxy).modes;
+    let all = std::iter::once(&modes.rest).chain(modes.ports.values());
+    let own = all.filter(|mode| mode.by.as_ref() == Some(&name.object));
+    let ends = own.filter_map(|mode| Some(mode.transition?.ends));
+    ends.max_by_key(|ends| ends.instant)
 }
 
 /// The older policy for a whole namespace that counts in place of this one.

@@ -148,13 +148,12 @@ impl ConfigTrials {
                     AccessSettings { root: context.access.root().clone(), errors: self.errors };
                 let mut index = AccessIndex::new(settings.clone());
                 index.take_keys(Arc::clone(&reports.keys));
-                let mut settled = |objects: &Collection| {
-                    let change = index.apply(&settings, objects);
-                    let settled = index.settle();
-                    settled.or(change.map(|change| change.policies))
+                // As it is once all have learnt of it.
+                let mut policies = |objects: &Collection| {
+                    index.apply(&settings, objects).map(|change| change.policies)
                 };
-                let now = settled(&reports.objects).unwrap_or_else(|| Arc::clone(&context.access));
-                let then = settled(objects).unwrap_or_else(|| Arc::clone(&now));
+                let now = policies(&reports.objects).unwrap_or_else(|| Arc::clone(&context.access));
+                let then = policies(objects).unwrap_or_else(|| Arc::clone(&now));
                 (Arc::new(context.with_access(now)), Arc::new(tried.with_access(then)))
             }
         };

@@ -8,7 +8,7 @@ use imbl::OrdMap;
 
 use super::context::{Private, PushContext};
 use super::interest::Dep;
-use crate::access::{AccessPolicies, AccessSubject, PeerMode};
+use crate::access::{AccessPolicies, AccessSubject};
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, EndpointRef, Hostname, Labels, Namespace, Near, TlsMode, WorkloadKey, Workloads,
@@ -89,13 +89,13 @@ impl AccessState {
         service: &mut MergedService,
         workloads: &OrdMap<ClusterId, Workloads>,
     ) {
-        if !self.policies.disables_anywhere() {
+        if !self.policies.speaks_plainly_anywhere() {
             return;
         }
         service.speak_plainly(|shard, endpoint| self.is_plain(shard, endpoint, workloads));
     }
 
-    /// Whether an endpoint, as its source reports it, takes mTLS for all that is known there, and by policy takes none.
+    /// Whether an endpoint, as its source reports it, takes mTLS for all that is known there, and by policy is sent none.
     fn is_plain(
         &self,
         shard: &ShardKey,
@@ -111,7 +111,7 @@ impl AccessState {
         let unlabelled = Labels::new();
         let labels = pod.map_or(&unlabelled, |pod| &*pod.labels);
         let subject = AccessSubject { namespace: workload.namespace, labels, is_known: true };
-        self.policies.modes(subject).of_port(endpoint.port).mode == PeerMode::Disable
+        self.policies.are_spoken_to_plainly(subject, endpoint.port)
     }
 }
 

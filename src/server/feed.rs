@@ -19,7 +19,7 @@ pub(super) use self::let_out::RolloutOutputs;
 use super::in_force::{ConfigurationInForce, ReadingRules};
 use super::shared_hold::SharedHoldStore;
 use super::source::{MeshSource, ObjectStores};
-use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, WantedKeys};
+use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, TimePoint, WantedKeys};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
 use crate::codes;
@@ -52,10 +52,6 @@ const KEYS_WAIT: Duration = Duration::from_secs(5);
 
 /// How often to look whether sources have used up their time.
 const SOURCES_LOOK: Duration = Duration::from_millis(200);
-
-/// How long servers take what clients sent before, once policies have them take something else: until then clients
-/// have been told, or are as good as gone.
-const ACCESS_SETTLES: Duration = Duration::from_secs(60);
 
 /// Fails when the event loop has ended.
 type Fed = Result<(), mpsc::error::SendError<MeshEvent>>;
@@ -155,7 +151,6 @@ pub(super) async fn run(
         rollout,
         lost,
         outbox,
-        access_settles: None,
         statuses: to.source_statuses.lines(),
         to,
         watchdog: tasks.watchdog("feed"),
@@ -179,8 +174,6 @@ struct Feed {
     lost: Option<Arc<str>>,
     /// What the event loop is yet to hear of one change.
     outbox: Vec<MeshEvent>,
-    /// When servers no longer take what clients sent before.
-    access_settles: Option<Instant>,
     statuses: watch::Receiver<SourceStatusMap>,
     watchdog: Watchdog,
 }
@@ -257,7 +250,9 @@ impl Feed {
             Some((number, verdict)) = self.rollout.verdicts.recv() => {
                 self.take_verdict(number, verdict).await
             }
-            () = until(self.access_settles) => self.access_settled().await,
+            () = until(self.in_force.access().settles().map(Instant::from_std)) => {
+                self.access_settled().await
+            }
             Ok(()) = self.from.fetched.changed() => self.keys().await,
             Ok(()) = self.from.resolved.changed() => self.gateway_names().await,
             Ok(()) = self.from.dead_gateways.changed() => {
@@ -393,12 +388,9 @@ impl Feed {
         if let HoldChange::Hold(hold) = change {
             self.rollout_ends(&hold.reason).await;
         }
-        let events = self.in_force.change(change)?;
+        let events = self.in_force.change(change, TimePoint::now())?;
         self.outbox.extend(events);
         self.lost = None;
-        if self.in_force.access().is_settling() {
-            self.access_settles = Some(Instant::now() + ACCESS_SETTLES);
-        }
         match change {
             HoldChange::Hold(hold) => {
                 let id = hold.configuration.id();
@@ -465,7 +457,7 @@ impl Feed {
     /// What the access policies say now.
     fn access(&mut self, objects: &Objects) {
         let before: BTreeSet<String> = self.access_problems().collect();
-        let change = self.in_force.take_access(&objects.others);
+        let change = self.in_force.take_access(&objects.others, TimePoint::now());
         let problems: BTreeSet<String> = self.access_problems().collect();
         for problem in problems.difference(&before) {
             let code = &codes::ACCESS_UNREADABLE;
@@ -484,9 +476,6 @@ impl Feed {
             differs
         });
         let Some(change) = change else { return };
-        if self.in_force.access().is_settling() {
-            self.access_settles = Some(Instant::now() + ACCESS_SETTLES);
-        }
         self.outbox.push(MeshEvent::Access(change.policies, change.causes));
     }
 
@@ -522,9 +511,10 @@ impl Feed {
         self.keys().await
     }
 
+    /// Servers no longer take what clients sent before a change of policies, which is long ago.
     async fn access_settled(&mut self) -> Fed {
-        self.access_settles = None;
-        let Some(policies) = self.in_force.access_mut().settle() else { return Ok(()) };
+        let now = Instant::now().into_std();
+        let Some(policies) = self.in_force.access_mut().settle(now) else { return Ok(()) };
         let cause = Cause::named(ClusterId::default(), "PeerAuthentication", "");
         self.to.events.send(MeshEvent::Access(policies, cause.into())).await
     }
@@ -746,7 +736,6 @@ mod tests {
             rollout: FeedRollout::new(None, rollout, &Supervisor::new()),
             lost: None,
             outbox: Vec::new(),
-            access_settles: None,
             watchdog: Supervisor::new().watchdog("feed"),
         };
         let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();

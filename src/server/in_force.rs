@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::access::{
-    AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors, WantedKeys,
+    AccessChange, AccessIndex, AccessSettings, KeyPlace, PolicyErrors, TimePoint, WantedKeys,
 };
 use crate::explain::WaitingConfiguration;
 use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, Waiting};
@@ -144,12 +144,12 @@ impl ConfigurationInForce {
 
     /// Has what is in force count for all from now on, whatever objects say next, so that this can be let out to a share: what
     /// others have to hear, though it makes no difference to anybody. Not where something is held.
-    pub(super) fn settle(&mut self) -> Vec<MeshEvent> {
+    pub(super) fn settle(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         if self.held.is_some() {
             return Vec::new();
         }
         let hold = settled_hold(self.configuration());
-        self.begin_with(&hold, HoldReason::Rollout, self.settings.clone())
+        self.begin_with(&hold, HoldReason::Rollout, self.settings.clone(), now)
     }
 
     /// Has a configuration of before the start count for all: what others have to hear.
@@ -159,21 +159,22 @@ impl ConfigurationInForce {
     pub(super) fn restore_settled(
         &mut self,
         hold: &ConfigurationHold,
+        now: TimePoint,
     ) -> Result<Vec<MeshEvent>, HoldRefusal> {
         let settings = self.settings_of(hold)?;
         let hold = settled_hold(Arc::clone(&hold.configuration));
-        Ok(self.begin_with(&hold, HoldReason::Rollout, settings))
+        Ok(self.begin_with(&hold, HoldReason::Rollout, settings, now))
     }
 
     /// Lets out what waits for the release of a hold, in the place of releasing it: what others have to hear.
-    pub(super) fn let_out(&mut self) -> Vec<MeshEvent> {
+    pub(super) fn let_out(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         let Some(held) = self.held.take() else { return Vec::new() };
         let hold = settled_hold(Arc::clone(&held.hold.configuration));
         let stored = held.access;
         let reason = HoldReason::Rollout;
         self.held = Some(HeldConfiguration { hold, reason, access: None, ..held });
         let mut events = self.settle_settings();
-        let change = stored.as_ref().and_then(|stored| self.follow_stored(stored));
+        let change = stored.as_ref().and_then(|stored| self.follow_stored(stored, now));
         events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
         events
     }
@@ -196,8 +197,8 @@ impl ConfigurationInForce {
     }
 
     /// Has what was let out count for all: what others have to hear.
-    pub(super) fn promote(&mut self) -> Vec<MeshEvent> {
-        if self.is_rolling_out() { self.release() } else { Vec::new() }
+    pub(super) fn promote(&mut self, now: TimePoint) -> Vec<MeshEvent> {
+        if self.is_rolling_out() { self.release(now) } else { Vec::new() }
     }
 
     /// Takes the mesh settings as they are written now.
@@ -229,14 +230,18 @@ impl ConfigurationInForce {
     }
 
     /// Takes the access policies as they are stored now. What is in force from now on; `None` where that is what was.
-    pub(super) fn take_access(&mut self, objects: &Collection) -> Option<AccessChange> {
+    pub(super) fn take_access(
+        &mut self,
+        objects: &Collection,
+        now: TimePoint,
+    ) -> Option<AccessChange> {
         let settings = self.access_settings(&self.live);
         let held = self.held.as_mut().and_then(|held| held.access.as_mut());
         if let Some(stored) = held {
             stored.apply(&settings, objects);
             return None;
         }
-        let change = self.access.apply(&settings, objects);
+        let change = self.access.apply_at(&settings, objects, now);
         self.is_snapshot_stale |= change.is_some();
         change
     }
@@ -284,11 +289,15 @@ impl ConfigurationInForce {
     ///
     /// # Errors
     /// As [`Self::check`]; nothing has changed then.
-    pub(super) fn change(&mut self, change: &HoldChange) -> Result<Vec<MeshEvent>, HoldRefusal> {
+    pub(super) fn change(
+        &mut self,
+        change: &HoldChange,
+        now: TimePoint,
+    ) -> Result<Vec<MeshEvent>, HoldRefusal> {
         let mut events = match change {
-            HoldChange::Hold(hold) => self.begin(hold)?,
-            HoldChange::Release => self.release(),
-            HoldChange::Promote => return Ok(self.promote()),
+            HoldChange::Hold(hold) => self.begin(hold, now)?,
+            HoldChange::Release => self.release(now),
+            HoldChange::Promote => return Ok(self.promote(now)),
             // What is in force stays: the caller says how it is held.
             HoldChange::Abort { .. } => return Err(HoldRefusal::NothingLetOut),
         };
@@ -310,9 +319,13 @@ impl ConfigurationInForce {
         Ok(events)
     }
 
-    fn begin(&mut self, hold: &Arc<ConfigurationHold>) -> Result<Vec<MeshEvent>, HoldRefusal> {
+    fn begin(
+        &mut self,
+        hold: &Arc<ConfigurationHold>,
+        now: TimePoint,
+    ) -> Result<Vec<MeshEvent>, HoldRefusal> {
         let settings = self.settings_of(hold)?;
-        Ok(self.begin_with(hold, HoldReason::Asked, settings))
+        Ok(self.begin_with(hold, HoldReason::Asked, settings, now))
     }
 
     fn begin_with(
@@ -320,6 +333,7 @@ impl ConfigurationInForce {
         hold: &Arc<ConfigurationHold>,
         reason: HoldReason,
         settings: MeshSettings,
+        now: TimePoint,
     ) -> Vec<MeshEvent> {
         let is_access_held = hold.scope.is_with_access();
         let (traffic, access) = match self.held.take() {
@@ -327,10 +341,10 @@ impl ConfigurationInForce {
             None => {
                 let twin = self.traffic.twin();
                 let stored = std::mem::replace(&mut self.traffic, twin);
-                (stored, is_access_held.then(|| self.access.clone()))
+                (stored, is_access_held.then(|| self.access.unsent()))
             }
             Some(held) => {
-                let access = held.access.or_else(|| is_access_held.then(|| self.access.clone()));
+                let access = held.access.or_else(|| is_access_held.then(|| self.access.unsent()));
                 (held.traffic, access)
             }
         };
@@ -343,32 +357,32 @@ impl ConfigurationInForce {
         self.traffic.take_news();
         events.extend(update.map(MeshEvent::Traffic));
         let change = match &stored_access {
-            _ if is_access_held => self.access.restore(&settings, &hold.configuration.access),
+            _ if is_access_held => self.access.restore(&settings, &hold.configuration.access, now),
             // They were held until now.
-            Some(stored) => self.follow_stored(stored),
+            Some(stored) => self.follow_stored(stored, now),
             None => None,
         };
         events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
         events
     }
 
-    fn release(&mut self) -> Vec<MeshEvent> {
+    fn release(&mut self, now: TimePoint) -> Vec<MeshEvent> {
         let Some(held) = self.held.take() else { return Vec::new() };
         let mut events = self.settle_settings();
         let update = self.traffic.restore(held.traffic.counting());
         self.traffic = held.traffic;
         events.extend(update.map(MeshEvent::Traffic));
-        let change = held.access.as_ref().and_then(|stored| self.follow_stored(stored));
+        let change = held.access.as_ref().and_then(|stored| self.follow_stored(stored, now));
         events.extend(change.map(|change| MeshEvent::Access(change.policies, change.causes)));
         events
     }
 
     /// Has the access policies be in force that are stored. What clients were sent before counts for them as for every change.
-    fn follow_stored(&mut self, stored: &AccessIndex) -> Option<AccessChange> {
+    fn follow_stored(&mut self, stored: &AccessIndex, now: TimePoint) -> Option<AccessChange> {
         let settings = self.access_settings(&self.live);
-        let counting = self.access.restore(&settings, stored.counting());
+        let counting = self.access.restore(&settings, stored.counting(), now);
         // What can't be read is known again as such.
-        self.access.apply(&settings, stored.objects()).or(counting)
+        self.access.apply_at(&settings, stored.objects(), now).or(counting)
     }
 
     /// What the configuration in force is, where that is another than was told last.

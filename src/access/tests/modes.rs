@@ -48,14 +48,11 @@ fn the_narrowest_level_that_says_anything_counts() {
     assert_eq!(mode(&policies, "shop", &web, 80), "STRICT");
     let of_namespace = peer("shop", "all", mtls("DISABLE"));
     let policies = index.hold([of_mesh.clone(), of_namespace.clone()]);
-    let settled = index.settle().expect("it settles");
-    assert_eq!(mode(&policies, "shop", &web, 80), "PERMISSIVE", "clients still send TLS");
-    assert_eq!(mode(&settled, "shop", &web, 80), "DISABLE");
-    assert_eq!(mode(&settled, "other", &web, 80), "STRICT");
+    assert_eq!(mode(&policies, "shop", &web, 80), "DISABLE");
+    assert_eq!(mode(&policies, "other", &web, 80), "STRICT");
     let ports = json!({ "9090": { "mode": "STRICT" }, "7070": { "mode": "UNSET" } });
     let of_web = peer("shop", "web", of_workload("PERMISSIVE", ports));
-    index.hold([of_mesh, of_namespace, of_web]);
-    let policies = index.settle().expect("it settles");
+    let policies = index.hold([of_mesh, of_namespace, of_web]);
     let found = [80, 9090, 7070].map(|port| mode(&policies, "shop", &web, port));
     assert_eq!(found, ["PERMISSIVE", "STRICT", "PERMISSIVE"]);
     assert_eq!(mode(&policies, "shop", &[("app", "db")], 9090), "DISABLE");
@@ -71,11 +68,10 @@ fn ports_count_whatever_the_rest_of_the_workload_does() {
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 9090), "DISABLE");
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "STRICT");
     let ports = json!({ "9090": { "mode": "STRICT" } });
-    index.hold([
+    let policies = index.hold([
         peer(ROOT, "mesh", mtls("STRICT")),
         peer("shop", "web", of_workload("PERMISSIVE", ports)),
     ]);
-    let policies = index.settle().expect("it settles");
     assert_eq!(mode(&policies, "shop", &[("app", "web")], 9090), "STRICT");
 }
 
@@ -113,26 +109,6 @@ fn a_proxy_that_nobody_knows_is_as_strict_as_any_of_its_namespace() {
     let claims = modes(&policies, "shop", &[("app", "else")], false);
     assert_eq!(claims.of_port(9090).mode, PeerMode::Strict);
     assert_eq!(claims.of_port(80).mode, PeerMode::Permissive);
-}
-
-/// 4.3: between DISABLE and anything else both ways of speaking are taken for a while, never more than either took.
-#[test]
-fn servers_take_both_while_clients_learn_and_no_more_than_that() {
-    let mut index = index();
-    let first = index.hold([peer("shop", "all", mtls("DISABLE"))]);
-    assert!(!first.is_settling(), "what there is at the start nobody has to learn");
-    let policies = index.hold([peer("shop", "all", mtls("STRICT"))]);
-    assert!(policies.is_settling());
-    assert_eq!(mode(&policies, "shop", &[], 80), "PERMISSIVE");
-    let subject = AccessSubject { namespace: &"shop".into(), labels: &labels(&[]), is_known: true };
-    assert_eq!(policies.modes(subject).rest.mode, PeerMode::Strict, "clients speak mTLS at once");
-    let policies = index.settle().expect("it settles");
-    assert_eq!(mode(&policies, "shop", &[], 80), "STRICT");
-    assert!(index.settle().is_none());
-    let policies = index.hold([peer("shop", "all", mtls("PERMISSIVE"))]);
-    assert!(!policies.is_settling(), "nobody takes less than before");
-    let policies = index.hold([peer("shop", "all", mtls("STRICT"))]);
-    assert_eq!(mode(&policies, "shop", &[], 80), "STRICT", "clients speak mTLS already");
 }
 
 #[test]

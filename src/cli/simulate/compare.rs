@@ -110,10 +110,8 @@ impl<'a> PolicyTrial<'a> {
         };
         let mut index = AccessIndex::new(settings.clone());
         // As it stands when proxies have followed: until then some take what was sent before.
-        let mut in_force = |objects: &Collection| {
-            let changed = index.apply(&settings, objects).map(|change| change.policies);
-            index.settle().or(changed)
-        };
+        let mut in_force =
+            |objects: &Collection| index.apply(&settings, objects).map(|change| change.policies);
         let old = in_force(&before).unwrap_or_default();
         let new = in_force(&after).unwrap_or_else(|| Arc::clone(&old));
         let is_given = |name: &PolicyName| given.get(&name.key()).is_some();

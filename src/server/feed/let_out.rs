@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{error, warn};
 
 use super::restored::put;
-use crate::access::PolicyKind;
+use crate::access::{PolicyKind, TimePoint};
 use crate::codes;
 use crate::hold::{ConfigurationHold, HoldScope, RestoredHold, now_to_the_millisecond};
 use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectKey};
@@ -89,7 +89,8 @@ impl FeedRollout {
         let read = tokio::task::spawn_blocking(move || files.settled.read()).await;
         let fact = match read {
             Ok(RestoredHold::Nothing) => return Vec::new(),
-            Ok(RestoredHold::Held(hold)) => match in_force.restore_settled(&hold) {
+            Ok(RestoredHold::Held(hold)) => match in_force.restore_settled(&hold, TimePoint::now())
+            {
                 Ok(events) => {
                     self.written = Some(Arc::clone(&hold.configuration));
                     return events;

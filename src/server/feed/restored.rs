@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tracing::{error, warn};
 
+use crate::access::TimePoint;
 use crate::codes;
 use crate::hold::{ConfigurationHold, HoldChange, HoldFile, RestoredHold};
 use crate::push::event_loop::MeshEvent;
@@ -39,7 +40,7 @@ pub(super) async fn restore(
         RestoredHold::Nothing => return (Vec::new(), None),
         RestoredHold::Held(hold) => {
             let (id, by, reason) = (hold.configuration.id(), &hold.by, &hold.reason);
-            match in_force.change(&HoldChange::Hold(Arc::clone(&hold))) {
+            match in_force.change(&HoldChange::Hold(Arc::clone(&hold)), TimePoint::now()) {
                 Ok(events) => {
                     let code = &codes::HELD;
                     warn!(%id, by, reason, %code, next = code.next, "the configuration is held as before the start");

@@ -12,6 +12,7 @@ use tracing::{error, info};
 
 use super::let_out::{StartedRollout, give_back};
 use super::{Fed, Feed, restored};
+use crate::access::TimePoint;
 use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_the_millisecond};
 use crate::model::{Collection, ConfigurationSnapshot};
 use crate::policy::RolloutPlan;
@@ -35,7 +36,7 @@ impl Feed {
     /// The same before any change.
     pub(super) fn settle(&mut self) {
         if self.to.readiness.borrow().ready && self.rollout_plan().is_some() {
-            self.outbox.extend(self.in_force.settle());
+            self.outbox.extend(self.in_force.settle(TimePoint::now()));
         }
     }
 
@@ -159,7 +160,7 @@ impl Feed {
 
     /// Has all be given what is let out, once the events that wait have been sent.
     pub(super) fn promote(&mut self) {
-        let events = self.in_force.promote();
+        let events = self.in_force.promote(TimePoint::now());
         self.outbox.extend(events);
         if let Some(StartedRollout { head, tasks, .. }) = self.rollout.running.take() {
             tasks.stop();
@@ -221,7 +222,7 @@ impl Feed {
         if let Err(refusal) = Box::pin(self.changed_hold(&change)).await {
             error!(%refusal, "what counts for all is held, and a restart lets it go");
             self.rollout_ends(reason).await;
-            match self.in_force.change(&change) {
+            match self.in_force.change(&change, TimePoint::now()) {
                 Ok(events) => self.outbox.extend(events),
                 Err(refusal) => error!(%refusal, "what counts for all can't be held"),
             }
@@ -246,7 +247,7 @@ impl Feed {
         // Before nobody knows any more that it was held.
         self.rollout.write_settled(&held).await;
         self.remove_hold().await?;
-        let events = self.in_force.let_out();
+        let events = self.in_force.let_out(TimePoint::now());
         self.outbox.extend(events);
         Ok(true)
     }

@@ -87,7 +87,7 @@ impl Tried {
 
     fn objects_are(&mut self, objects: &[Arc<Value>]) {
         self.objects = objects.iter().cloned().collect();
-        let access = self.in_force.take_access(&self.objects);
+        let access = self.in_force.take_access(&self.objects, TimePoint::now());
         let traffic = self.in_force.take_traffic(&self.objects);
         let mut events: Vec<_> = access
             .map(|change| MeshEvent::Access(change.policies, change.causes))
@@ -110,12 +110,15 @@ impl Tried {
             reason: String::new(),
             scope,
         };
-        let events = self.in_force.change(&HoldChange::Hold(Arc::new(hold))).expect("sound");
+        let events = self
+            .in_force
+            .change(&HoldChange::Hold(Arc::new(hold)), TimePoint::now())
+            .expect("sound");
         self.tell(events);
     }
 
     fn release(&mut self) {
-        let events = self.in_force.change(&HoldChange::Release).expect("sound");
+        let events = self.in_force.change(&HoldChange::Release, TimePoint::now()).expect("sound");
         self.tell(events);
     }
 
@@ -278,7 +281,10 @@ fn the_mesh_config_is_held_but_for_who_is_trusted() {
         ..ConfigurationHold::clone(tried.in_force.hold().expect("held"))
     };
     let change = HoldChange::Hold(Arc::new(hold));
-    assert!(tried.in_force.check(&change).is_err() && tried.in_force.change(&change).is_err());
+    assert!(
+        tried.in_force.check(&change).is_err()
+            && tried.in_force.change(&change, TimePoint::now()).is_err()
+    );
     assert_eq!(tried.in_force.hold().map(|hold| hold.configuration.id()), Some(held.id()));
 }
 
@@ -298,7 +304,7 @@ fn what_is_held_at_the_start_is_in_force_before_any_object_is_read() {
 
 impl Tried {
     fn settle(&mut self) {
-        let events = self.in_force.settle();
+        let events = self.in_force.settle(TimePoint::now());
         self.tell(events);
     }
 
@@ -333,7 +339,7 @@ fn what_is_let_out_is_told_to_another_head_alone_until_it_is_promoted() {
     // To begin again where it is begun is nothing.
     tried.settle();
     assert_eq!(tried.versions, 0);
-    let events = tried.in_force.promote();
+    let events = tried.in_force.promote(TimePoint::now());
     tried.tell(events);
     assert_eq!((tried.versions, &*tried.in_force().0), (1, "2s"));
     assert!(*next.traffic == *tried.context.traffic, "what a share was given, all are");
@@ -362,7 +368,7 @@ fn what_waits_behind_a_hold_can_be_let_out_in_the_place_of_a_release() {
     tried.hold(&held, HoldScope::WithAccess);
     tried.objects_are(&[route("2s")]);
     assert_eq!(tried.in_force().1, ["x"]);
-    let events = tried.in_force.let_out();
+    let events = tried.in_force.let_out(TimePoint::now());
     tried.tell(events);
     assert_eq!(tried.in_force(), ("1s".to_owned(), Vec::new()), "policies count at once");
     assert!(tried.in_force.is_rolling_out());
@@ -383,7 +389,7 @@ fn what_counted_for_all_before_a_restart_counts_again_and_the_rest_is_let_out() 
     tried.objects_are(&[route("1s")]);
     let settled = settled_hold(tried.now());
     let mut again = Tried::new();
-    let events = again.in_force.restore_settled(&settled).expect("sound");
+    let events = again.in_force.restore_settled(&settled, TimePoint::now()).expect("sound");
     again.tell(events);
     again.objects_are(&[route("2s")]);
     assert_eq!(again.in_force().0, "1s");

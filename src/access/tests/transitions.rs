@@ -1,0 +1,271 @@
+//! From plain text to mTLS and back: both are taken for a while, and never for longer.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::*;
+
+/// Policies that change at seconds of one run.
+struct Run {
+    index: AccessIndex,
+    begun: TimePoint,
+}
+
+impl Run {
+    fn new(objects: impl IntoIterator<Item = Value>) -> Self {
+        let mut run = Self { index: index(), begun: TimePoint::now() };
+        run.at(0.0, objects);
+        run
+    }
+
+    fn time(&self, seconds: f64) -> TimePoint {
+        let TimePoint { instant, time } = self.begun;
+        let later = Duration::from_secs_f64(seconds);
+        TimePoint { instant: instant + later, time: time + later }
+    }
+
+    /// What is in force at that second, at which what is over has ended.
+    fn then(&mut self, seconds: f64) -> Arc<AccessPolicies> {
+        let now = self.time(seconds);
+        self.index.settle(now.instant);
+        self.index.policies()
+    }
+
+    /// The same once these are all the objects.
+    fn at(
+        &mut self,
+        seconds: f64,
+        objects: impl IntoIterator<Item = Value>,
+    ) -> Arc<AccessPolicies> {
+        self.then(seconds);
+        let now = self.time(seconds);
+        self.index.hold_at(now, objects)
+    }
+
+    /// When the move that was begun at that second ends.
+    fn end_of(&self, seconds: f64) -> Option<ModeTransition> {
+        let ends = self.time(seconds + 60.0);
+        Some(ModeTransition { to: PeerMode::Strict, ends })
+    }
+}
+
+fn mode_of(policies: &AccessPolicies, namespace: &str, app: &str) -> PortMode {
+    let labels = labels(&[("app", app)]);
+    let namespace = Namespace::from(namespace);
+    let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
+    policies.of(subject).modes.rest
+}
+
+/// How `web` of `shop` takes connections.
+fn mode(policies: &AccessPolicies) -> &'static str {
+    mode_of(policies, "shop", "web").mode.as_str()
+}
+
+/// Whether clients speak to it in plain text.
+fn is_plain(policies: &AccessPolicies) -> bool {
+    let (namespace, labels) = ("shop".into(), labels(&[("app", "web")]));
+    let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
+    policies.are_spoken_to_plainly(subject, 80)
+}
+
+fn whole(namespace: &str, mode: &str) -> Value {
+    peer(namespace, "all", json!({ "mtls": { "mode": mode } }))
+}
+
+fn of_app(namespace: &str, app: &str, mode: &str) -> Value {
+    let selector = json!({ "matchLabels": { "app": app } });
+    peer(namespace, app, json!({ "selector": selector, "mtls": { "mode": mode } }))
+}
+
+#[test]
+fn servers_take_both_while_clients_learn_and_no_more_than_that() {
+    let mut run = Run::new([whole("shop", "DISABLE")]);
+    let first = run.then(0.0);
+    assert_eq!((mode(&first), run.index.settles()), ("DISABLE", None), "nobody has to learn that");
+    let policies = run.at(10.0, [whole("shop", "STRICT")]);
+    let found = mode_of(&policies, "shop", "web");
+    assert_eq!((found.mode, found.transition), (PeerMode::Permissive, run.end_of(10.0)));
+    assert_eq!(mode(&run.then(69.9)), "PERMISSIVE");
+    let after = run.then(70.0);
+    assert_eq!((mode(&after), run.index.settles()), ("STRICT", None));
+    run.at(80.0, [whole("shop", "PERMISSIVE")]);
+    assert_eq!(run.index.settles(), None, "nobody takes less than before");
+    assert_eq!(mode(&run.at(81.0, [whole("shop", "STRICT")])), "STRICT", "all speak mTLS already");
+}
+
+/// A client that is faster than a server would send it what it doesn't take yet.
+#[test]
+fn clients_speak_otherwise_once_servers_are_ready_for_it() {
+    use PeerMode::{Disable, Permissive, Strict};
+    let cases = [
+        (Disable, Strict, [true, true, false]),
+        (Disable, Permissive, [true, true, false]),
+        (Strict, Disable, [false, false, true]),
+        // What takes both is ready for anything.
+        (Permissive, Disable, [false, true, true]),
+        (Permissive, Strict, [false, false, false]),
+        (Strict, Permissive, [false, false, false]),
+    ];
+    for (before, now, expected) in cases {
+        let object = |mode: PeerMode| whole("shop", mode.as_str());
+        let mut run = Run::new([object(before)]);
+        let settled = run.then(0.0);
+        let begun = run.at(10.0, [object(now)]);
+        assert!(Arc::ptr_eq(&run.then(14.9), &begun), "nothing comes of the time in between");
+        let told = run.then(15.0);
+        let found = [&settled, &begun, &told].map(|policies| is_plain(policies));
+        assert_eq!(found, expected, "{before:?} to {now:?}");
+        // Who merges endpoints looks again at those that are spoken to otherwise.
+        for (before, now) in [(&settled, &begun), (&begun, &told)] {
+            if is_plain(before) != is_plain(now) {
+                assert_eq!(now.changed_modes(before), ["shop".into()].into());
+            }
+        }
+        assert!(is_plain(&run.then(70.0)) == expected[2] && run.index.settles().is_none());
+    }
+    // Where it goes away altogether.
+    let mut run = Run::new([whole("shop", "DISABLE")]);
+    let begun = run.at(10.0, []);
+    let told = run.then(15.0);
+    assert!(begun.speaks_plainly_anywhere() && is_plain(&begun) && !is_plain(&told));
+    assert_eq!(told.changed_modes(&begun), ["shop".into()].into());
+}
+
+#[test]
+fn nobody_elses_edits_prolong_a_transition() {
+    type Edit = fn(usize) -> Value;
+    let edits: [(&str, Edit); 4] = [
+        ("a policy of another namespace", |at| {
+            let rules = json!([{ "to": [{ "operation": { "paths": [format!("/{at}")] } }] }]);
+            object("AuthorizationPolicy", "other", "edited", json!({ "rules": rules }))
+        }),
+        ("a policy of the same namespace", |at| {
+            let rules = json!([{ "to": [{ "operation": { "paths": [format!("/{at}")] } }] }]);
+            object("AuthorizationPolicy", "shop", "edited", json!({ "rules": rules }))
+        }),
+        ("another namespace that goes to and fro", |at| {
+            whole("other", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
+        }),
+        ("another workload that goes to and fro", |at| {
+            of_app("shop", "db", if at % 2 == 0 { "DISABLE" } else { "STRICT" })
+        }),
+    ];
+    for (what, edit) in edits {
+        let mut run = Run::new([whole("shop", "DISABLE"), edit(0)]);
+        run.at(1.0, [whole("shop", "STRICT"), edit(0)]);
+        for at in 1..=5_u32 {
+            let edited = edit(usize::try_from(at).expect("few"));
+            let policies = run.at(1.0 + 10.0 * f64::from(at), [whole("shop", "STRICT"), edited]);
+            let found = mode_of(&policies, "shop", "web");
+            assert_eq!(
+                (found.mode, found.transition),
+                (PeerMode::Permissive, run.end_of(1.0)),
+                "{what}"
+            );
+        }
+        assert!(run.index.settles().is_some_and(|at| at <= run.time(61.0).instant), "{what}");
+        assert_eq!(mode(&run.then(61.0)), "STRICT", "{what}");
+    }
+}
+
+#[test]
+fn a_mode_on_the_way_is_no_beginning_of_another_minute() {
+    let mut run = Run::new([whole("shop", "DISABLE")]);
+    assert_eq!(mode(&run.at(1.0, [whole("shop", "PERMISSIVE")])), "PERMISSIVE");
+    let found = mode_of(&run.at(31.0, [whole("shop", "STRICT")]), "shop", "web");
+    assert_eq!(found.transition, run.end_of(1.0), "clients were told to speak mTLS then");
+    let ended = run.then(61.0);
+    assert_eq!((mode(&ended), run.index.settles()), ("STRICT", None));
+}
+
+#[test]
+fn what_is_taken_back_is_taken_both_ways_until_clients_have_heard_of_that() {
+    let mut run = Run::new([whole("shop", "STRICT")]);
+    let policies = run.at(1.0, [whole("shop", "DISABLE")]);
+    assert_eq!(mode(&policies), "PERMISSIVE");
+    let to = mode_of(&policies, "shop", "web").transition.map(|one| one.to);
+    assert_eq!(to, Some(PeerMode::Disable));
+    let policies = run.at(31.0, [whole("shop", "STRICT")]);
+    assert_eq!(mode(&policies), "PERMISSIVE", "some clients send plain text by now");
+    assert_eq!(mode_of(&policies, "shop", "web").transition, run.end_of(31.0));
+    assert_eq!(mode(&run.then(61.0)), "PERMISSIVE");
+    assert_eq!(mode(&run.then(91.0)), "STRICT");
+}
+
+#[test]
+fn a_workload_moves_whichever_level_says_so() {
+    let of_mesh = |mode: &str| whole(ROOT, mode);
+    let cases = [
+        // The mesh's mode, where nobody says anything narrower.
+        (vec![of_mesh("DISABLE")], vec![of_mesh("STRICT")]),
+        // What ends what the namespace said.
+        (vec![of_mesh("STRICT"), whole("shop", "DISABLE")], vec![of_mesh("STRICT")]),
+        (vec![of_mesh("DISABLE")], vec![of_mesh("DISABLE"), whole("shop", "STRICT")]),
+        (vec![of_app("shop", "web", "DISABLE")], vec![of_app("shop", "web", "STRICT")]),
+        (
+            vec![whole("shop", "DISABLE")],
+            vec![whole("shop", "DISABLE"), of_app("shop", "web", "STRICT")],
+        ),
+    ];
+    for (before, now) in cases {
+        let mut run = Run::new(before.clone());
+        let policies = run.at(1.0, now.clone());
+        assert_eq!(mode(&policies), "PERMISSIVE", "{before:?} to {now:?}");
+        let ended = run.then(61.0);
+        assert_eq!(mode(&ended), "STRICT", "{before:?} to {now:?}");
+        let spaces = ended.changed_namespaces(&policies);
+        let its = [ROOT, "shop"].map(Namespace::from).into_iter().collect::<BTreeSet<_>>();
+        assert!(!spaces.is_empty() && spaces.is_subset(&its), "{spaces:?}");
+        let told = ended.concerned(&policies);
+        assert_eq!(told.iter().count(), 1, "{before:?} to {now:?}: {told:?}");
+    }
+}
+
+#[test]
+fn another_root_namespace_moves_whom_it_is_about() {
+    let mut index = index();
+    let objects = collection([whole("old", "DISABLE"), whole("new", "STRICT")]);
+    let of = |root: &str| AccessSettings { root: root.into(), errors: PolicyErrors::Narrow };
+    index.apply(&of("old"), &objects);
+    let now = TimePoint::now();
+    index.apply_at(&of("new"), &objects, now);
+    assert_eq!(mode(&index.policies()), "PERMISSIVE");
+    index.settle(now.instant + TRANSITION);
+    assert_eq!(mode(&index.policies()), "STRICT");
+}
+
+/// Many objects that are written one after the other come in many changes.
+#[test]
+fn changes_within_a_second_are_one_move_which_ends_no_later_than_its_first() {
+    let all = |strict: usize| {
+        (0..50).map(move |app| {
+            of_app("shop", &format!("a{app}"), if app < strict { "STRICT" } else { "DISABLE" })
+        })
+    };
+    let mut run = Run::new(all(0));
+    for written in 1..=50_u32 {
+        let seconds = 1.0 + 0.05 * f64::from(written);
+        run.at(seconds, all(usize::try_from(written).expect("few")));
+    }
+    let during = run.then(60.0);
+    assert!(during.moves.len() <= 4, "{}", during.moves.len());
+    let modes: BTreeSet<_> =
+        (0..50).map(|app| mode_of(&during, "shop", &format!("a{app}")).mode).collect();
+    assert_eq!(modes, [PeerMode::Permissive].into());
+    let after = run.then(63.5);
+    let modes: BTreeSet<_> =
+        (0..50).map(|app| mode_of(&after, "shop", &format!("a{app}")).mode).collect();
+    assert_eq!((modes, run.index.settles()), ([PeerMode::Strict].into(), None));
+    // Each is told of it when its own ends.
+    assert_eq!(after.concerned(&during).iter().count(), 50);
+}
+
+/// What is held, and what waits behind it, is nobody's move.
+#[test]
+fn policies_that_nobody_is_sent_move_nobody() {
+    let mut run = Run::new([whole("shop", "DISABLE")]);
+    run.at(1.0, [whole("shop", "STRICT")]);
+    let unsent = run.index.unsent();
+    assert_eq!((mode(&unsent.policies()), unsent.settles()), ("STRICT", None));
+    assert_eq!(mode(&run.then(2.0)), "PERMISSIVE");
+}
