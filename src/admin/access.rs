@@ -1,5 +1,6 @@
 //! What the admin API answers of access policies, and of the objects of the mesh's configuration.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -12,7 +13,7 @@ use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
 use crate::access::PolicyName;
 use crate::explain::{
-    AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for,
+    AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for, transition_by,
 };
 use crate::push::PushContext;
 use crate::xds::connections::OpenStream;
@@ -79,12 +80,18 @@ impl From<ObjectQuery> for ConfigQuery {
 
 /// Of each proxy the newest stream.
 fn newest(streams: &[Arc<OpenStream>]) -> Vec<&OpenStream> {
-    let mut of = std::collections::BTreeMap::new();
-    for stream in streams {
-        // They are listed from the oldest.
-        of.insert(&*stream.proxy().id, &**stream);
-    }
-    of.into_values().collect()
+    newest_by(streams, |stream| &*stream.proxy().id)
+}
+
+/// The newest stream of all of which this is the same.
+fn newest_by<'a, K: Ord>(
+    streams: &'a [Arc<OpenStream>],
+    key: impl Fn(&'a OpenStream) -> K,
+) -> Vec<&'a OpenStream> {
+    // They are listed from the oldest.
+    let newest: BTreeMap<K, &OpenStream> =
+        streams.iter().map(|stream| (key(stream), &**stream)).collect();
+    newest.into_values().collect()
 }
 
 /// What decides about access: the policies, and the workloads that they select.
@@ -94,13 +101,15 @@ pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &AccessSnapshot::of(&context, &reports.objects)))
 }
 
-/// The proxies for which a policy is, each with the versions of listeners that it was sent and has acknowledged.
+/// The proxies of this replica for which a policy is, each with whether it has acknowledged the listeners that hold it as it is
+/// now; and until when ports that go to what it says take what they took before.
 pub(super) async fn reach(
     State(sources): SourcesState,
     query: Result<Query<ObjectQuery>, QueryRejection>,
 ) -> AdminResult {
     let Query(query) =
         query.map_err(|_| bad("a policy is asked for by ?kind=K&namespace=N&name=M"))?;
+    // Before the streams are looked at: what they have followed is at least this.
     let context = current(&sources)?;
     let streams = sources.connections.list();
     let named: Vec<PolicyName> = context.access.reports().map(|(name, _)| name.clone()).collect();
@@ -108,32 +117,40 @@ pub(super) async fn reach(
     let named = named.into_iter().filter(|name| {
         query.selects(name.kind.as_str(), name.object.namespace.as_str(), &name.object.name)
     });
-    let answer: Vec<_> = named.map(|name| of_policy(&context, &name, &newest(&streams))).collect();
+    // Pods of two clusters may have the same names and addresses.
+    let streams = newest_by(&streams, |stream| (&stream.proxy().cluster, &*stream.proxy().id));
+    let answer: Vec<_> = named.map(|name| of_policy(&context, &name, &streams)).collect();
     Ok(pretty(StatusCode::OK, &answer))
 }
 
 fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&OpenStream]) -> Value {
-    let own = streams.iter().filter(|stream| is_for(context, name, stream.proxy()));
+    let own: Vec<_> =
+        streams.iter().filter(|stream| is_for(context, name, stream.proxy())).collect();
     let rows: Vec<_> = own
+        .iter()
         .map(|stream| {
-            let summary = stream.summary();
-            let listeners = &summary["types"]["lds"];
-            let acknowledged =
-                !listeners["sent"].is_null() && listeners["sent"] == listeners["acked"];
             json!({
                 "proxy": stream.proxy().id,
-                "acknowledged": acknowledged,
-                "nack": listeners["nack"],
+                "cluster": stream.proxy().cluster,
+                "acknowledged": stream.has_followed_policies(),
+                "nack": stream.summary()["types"]["lds"]["nack"],
             })
         })
         .collect();
     let done = rows.iter().filter(|row| row["acknowledged"] == true).count();
-    json!({
+    let mut answer = json!({
         "kind": name.kind.as_str(),
         "namespace": name.object.namespace.as_str(),
         "name": name.object.name,
+        "connected": streams.len(),
         "proxies": rows.len(),
         "acknowledged": done,
         "rows": rows,
-    })
+    });
+    let ends: Vec<_> =
+        own.iter().filter_map(|stream| transition_by(context, name, stream.proxy())).collect();
+    if let Some(last) = ends.iter().max_by_key(|ends| ends.instant) {
+        answer["transition"] = json!({ "proxies": ends.len(), "until": last.to_string() });
+    }
+    answer
 }

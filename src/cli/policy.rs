@@ -246,14 +246,18 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
         let is_it =
             |row: &&Value| ["kind", "namespace", "name"].iter().all(|one| row[one] == state[one]);
         let mut both = state.clone();
-        let found = items(&reach.value).iter().find(is_it);
-        both["acknowledged"] = found.map_or(Value::Null, |row| row["acknowledged"].clone());
-        both["rows"] = found.map_or(Value::Null, |row| row["rows"].clone());
+        if let Some(found) = items(&reach.value).iter().find(is_it) {
+            // Of one moment, both.
+            for field in ["proxies", "acknowledged", "connected", "transition", "rows"] {
+                both[field] = found[field].clone();
+            }
+        }
         all.push(both);
     }
     let is_fine = |one: &Value| {
         (one["state"] == "inForce" || one["state"] == "unused")
             && one["acknowledged"] == one["proxies"]
+            && one["transition"].is_null()
     };
     let fine = all.iter().all(is_fine);
     match args.ask.show.output {
@@ -267,14 +271,22 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
 fn render_status(state: &Value) -> String {
     let name = ["kind", "namespace", "name"].map(|field| text(&state[field]));
     let mut out = format!(
-        "{} {}/{}: {}, acknowledged by {} of {} proxies\n",
+        "{} {}/{}: {}, acknowledged by {} of {} proxies ({} are connected to this replica)\n",
         name[0],
         name[1],
         name[2],
         text(&state["state"]),
         state["acknowledged"],
-        state["proxies"]
+        state["proxies"],
+        state["connected"],
     );
+    if let Value::Object(transition) = &state["transition"] {
+        out += &format!(
+            "  in transition: workloads of {} proxies take plain text as well as mTLS until {}\n",
+            transition["proxies"],
+            text(&transition["until"])
+        );
+    }
     for reason in items(&state["reasons"]) {
         let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));
         out += &format!("  {code} {path}: {fact}\n");
@@ -284,7 +296,7 @@ fn render_status(state: &Value) -> String {
             Value::Null => "not acknowledged yet".to_owned(),
             error => format!("refused: {}", text(error)),
         };
-        out += &format!("  {}: {refused}\n", text(&row["proxy"]));
+        out += &format!("  {} in {}: {refused}\n", text(&row["proxy"]), text(&row["cluster"]));
     }
     out
 }

@@ -4,6 +4,7 @@
 //! event loop says what changed, and only the streams that care are woken. What a stream has yet to look at is a set, never a
 //! queue: a slow stream costs one entry per dirty name, skips versions, and never misses the last.
 
+mod backlog;
 mod movers;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -14,6 +15,7 @@ use std::time::Instant;
 
 use futures::task::AtomicWaker;
 
+pub use self::backlog::StreamBacklog;
 use super::numbers::{Numbered, SortedNumbers, insert, remove};
 use super::scope::{SeenChanges, Stand, Wildcards};
 use super::view::ViewKey;
@@ -229,6 +231,8 @@ struct InterestTable {
     by_workload: StreamsByWorkload,
     /// How many times streams were woken: each time another one is the first.
     turn: usize,
+    /// There is a version, or is about to be one, of which nobody has been marked yet.
+    is_publishing: bool,
 }
 
 /// A stream.
@@ -281,6 +285,8 @@ struct Unread {
     names: Vec<u32>,
     since: Option<Instant>,
     streams: u32,
+    /// Something was taken that nobody was passed yet.
+    is_in_hand: bool,
     /// For the changes that it is of, the last [`RECEIPTS_MAX`].
     receipts: Vec<Receipt>,
 }
@@ -332,6 +338,7 @@ impl Interest {
     /// The same; the streams say in `delivery` how their proxies have answered.
     pub fn mark_followed(&self, changes: &Changes, delivery: Option<&Arc<Delivery>>) -> usize {
         let mut table = lock(&self.table);
+        table.is_publishing = false;
         let mut marked = Vec::new();
         if changes.is_everything() {
             for (stream, StreamEntry { pending, .. }) in table.streams.iter() {
@@ -551,7 +558,7 @@ impl Subscription {
         std::mem::take(&mut lock(&self.pending.dirty).receipts)
     }
 
-    /// Takes what there is to look at; read the context after this.
+    /// Takes what there is to look at; read the context after this, and say when it is [`Self::passed_on`].
     pub fn take(&self) -> Dirty {
         // The table first, as everywhere: what a number stands for can't change meanwhile.
         let table = lock(&self.interest.table);
@@ -559,7 +566,10 @@ impl Subscription {
             let mut dirty = lock(&self.pending.dirty);
             // What is owed for a change that came since is taken with the next.
             let receipts = std::mem::take(&mut dirty.receipts);
-            std::mem::replace(&mut *dirty, Unread { receipts, ..Unread::default() })
+            std::mem::replace(
+                &mut *dirty,
+                Unread { receipts, is_in_hand: true, ..Unread::default() },
+            )
         };
         let name = |number: &u32| Some(Arc::clone(&table.names.get(*number)?.name));
         Dirty {

@@ -17,8 +17,9 @@ use super::resource::{ResourceType, Version};
 use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
 use crate::identity::{Caller, CallerProof, SpiffeId};
-use crate::model::{NetworkId, Proxy};
+use crate::model::{NetworkId, Proxy, ProxyType};
 use crate::push::Whereabouts;
+use crate::push::interest::StreamBacklog;
 
 /// The most streams one identity may hold for one node id: a reconnecting proxy has two for a while. What an
 /// identity may take under many is its budget's.
@@ -70,6 +71,8 @@ pub struct OpenStream {
     admitted: Mutex<Admitted>,
     /// Its stream's, which alone changes it; read when somebody asks.
     session: Arc<Mutex<Session>>,
+    /// What it has yet to look at, where it is served now.
+    backlog: Mutex<Option<StreamBacklog>>,
 }
 
 /// A stream's own entry; dropping it takes the entry out.
@@ -114,6 +117,7 @@ impl Connections {
             connected_at: SystemTime::now(),
             admitted: Mutex::new(admitted),
             session,
+            backlog: Mutex::default(),
         });
         self.streams.insert(number, Arc::clone(&connection));
         Some(ConnectionEntry { connections: Arc::clone(self), connection })
@@ -210,6 +214,20 @@ impl OpenStream {
             && cluster.is_none_or(|cluster| self.proxy.cluster.as_str() == cluster)
     }
 
+    /// Whether its proxy has accepted the listeners, and a router the routes, of every version that there was when this was
+    /// asked: the access policies in them. One that nothing differs for has, though it was not woken.
+    pub fn has_followed_policies(&self) -> bool {
+        let backlog = lock(&self.backlog).clone();
+        // First, since what is not there any more is with the session.
+        if backlog.is_none_or(|backlog| backlog.may_hold_listeners()) {
+            return false;
+        }
+        let session = lock(&self.session);
+        let is_router = self.proxy.kind == ProxyType::Router;
+        let routes = session.has_followed(ResourceType::Route).filter(|_| is_router);
+        session.has_followed(ResourceType::Listener) == Some(true) && routes != Some(false)
+    }
+
     /// Its entry in `/debug/proxies`.
     pub fn summary(&self) -> Value {
         let admitted = lock(&self.admitted).clone();
@@ -280,6 +298,11 @@ impl OpenStream {
 impl ConnectionEntry {
     pub(super) fn connection(&self) -> &OpenStream {
         &self.connection
+    }
+
+    /// Shows what the stream has yet to look at, where it is served now.
+    pub(super) fn is_served(&self, backlog: StreamBacklog) {
+        *lock(&self.connection.backlog) = Some(backlog);
     }
 
     /// Shows that the proxy is somewhere else now, or that its pod has been seen.

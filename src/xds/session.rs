@@ -381,6 +381,13 @@ impl Session {
         self.watches.iter().map(|(kind, watch)| (*kind, watch.progress().clone())).collect()
     }
 
+    /// Whether the client has accepted all that there is to send of a type; `None` where it asks for none.
+    pub fn has_followed(&self, kind: ResourceType) -> Option<bool> {
+        let watch = self.watches.get(&kind)?;
+        let Progress { sent, acked, nack, .. } = watch.progress();
+        Some(!watch.is_due() && sent.is_some() && sent == acked && nack.is_none())
+    }
+
     /// What the client holds, by type and name.
     pub fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, HeldVersion>> {
         let of = |watch: &TypeSubscription| {

@@ -645,6 +645,7 @@ impl Stream {
         stream.change_sides(&self.shared, &lock(&self.session));
         let context = context_of(&self.shared, stream.side.as_ref()).unwrap_or(context);
         stream.stand(&context, cache_of(&self.shared, stream.side.as_ref()));
+        stream.shows_backlog();
         Ok(stream)
     }
 
@@ -683,6 +684,7 @@ impl Stream {
         }
         let mut session = lock(&self.session);
         session.on_change(&dirty);
+        self.admitted.iter().for_each(AdmittedStream::shows_backlog);
         if session.is_due() {
             let since = dirty.since.map(|since| (since, context.version));
             self.pending_since = self.pending_since.or(since);

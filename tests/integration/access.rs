@@ -1,7 +1,7 @@
 //! Access policies through the whole server: whom they reach, and what the program says of them.
 
 use serde_json::{Value, json};
-use strait::xds::client::XdsClient;
+use strait::xds::client::{Options as ClientOptions, XdsClient};
 use strait::xds::resource::ResourceType;
 
 use super::mesh::{Member, Proxy, SOON, Setup, holds, text, wait_until};
@@ -97,4 +97,67 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     .await;
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
+}
+
+/// How the pods of an app take connections.
+fn mode(mode: &str) -> Value {
+    json!({
+        "apiVersion": "security.istio.io/v1",
+        "kind": "PeerAuthentication",
+        "metadata": { "namespace": "shop", "name": "mode" },
+        "spec": { "selector": { "matchLabels": { "app": "web" } }, "mtls": { "mode": mode } },
+    })
+}
+
+#[tokio::test]
+async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_on_as_before() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1", "10.0.0.2"]);
+    let [first, second] = [("web-1", "10.0.0.1"), ("web-2", "10.0.0.2")]
+        .map(|(name, ip)| pod(&east, name, "web", ip));
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    // What is there at the start nobody has to learn.
+    setup.put("mode", &mode("DISABLE"));
+    let server = setup.start_ready().await;
+    wait_until(SOON, async || {
+        let clusters = server.clusters("east").await;
+        holds(clusters[0]["objects"].as_u64() >= Some(4), clusters)
+    })
+    .await;
+    let _first = server.connect(&setup, &first).await;
+    let rejects_text = Some("policy[deny]".into());
+    let options = ClientOptions { rejects_text, ..ClientOptions::default() };
+    let _second = server.open(&setup, &second, options).await.expect("it may connect");
+    let status = async |name: &str, expected: &[&str], code: i32| {
+        wait_until(SOON, async || {
+            let status = server.strait(&["policy", "status", name]).await;
+            let is_so = expected.iter().all(|part| text(&status).contains(part));
+            holds(is_so && status.status.code() == Some(code), text(&status))
+        })
+        .await;
+    };
+    let all = "PeerAuthentication shop/mode: inForce, acknowledged by 2 of 2 proxies (2 are connected to this replica)";
+    status("shop/mode", &[all], 0).await;
+
+    setup.put("mode", &mode("STRICT"));
+    let until = "in transition: workloads of 2 proxies take plain text as well as mTLS until 20";
+    status("shop/mode", &[all, until], 2).await;
+    let asked = server.strait(&["explain", "policy", "web-1.shop", "--port", "8080"]).await;
+    let told =
+        "mode  PERMISSIVE: in transition to STRICT of PeerAuthentication shop/mode, until 20";
+    assert!(text(&asked).contains(told), "{}", text(&asked));
+    let query = format!("/debug/explain/policy?proxy={}&port=8080", first.id());
+    let answer = server.admin.json(&query).await;
+    let reach = server.admin.json("/debug/config/reach?kind=PeerAuthentication").await;
+    let (mode, until) = (&answer["mode"], &reach[0]["transition"]["until"]);
+    let expected = json!({ "to": "STRICT", "by": "PeerAuthentication shop/mode", "until": until });
+    assert_eq!((&mode["value"], &mode["transition"]), (&json!("PERMISSIVE"), &expected));
+
+    // One proxy takes nothing of another policy.
+    let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
+    setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
+    let some = "AuthorizationPolicy shop/deny: inForce, acknowledged by 1 of 2 proxies";
+    let refused = format!("{} in east: refused: rejected on request", second.id());
+    status("deny", &[some, &refused], 2).await;
 }

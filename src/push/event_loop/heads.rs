@@ -146,6 +146,10 @@ impl MeshHeads {
             self.tell_ended();
             return false;
         }
+        // Both before either, since what policies say is the same in both.
+        let to_publish =
+            [settled.as_ref().map(|_| &self.outputs), next.as_ref().map(|(.., head)| head)];
+        to_publish.into_iter().flatten().for_each(|head| head.interest.publishes());
         let delivery = Arc::new(Delivery::new(since.unwrap_or_else(Instant::now)));
         let (mut woken, mut entered) = (0, None);
         if let Some((context, changes)) = settled {

@@ -29,6 +29,12 @@ impl AdmittedStream {
         }
     }
 
+    /// Lets others see what it has yet to look at where it is served now; what it took is with the session.
+    pub(super) fn shows_backlog(&self) {
+        self.subscription.passed_on();
+        self.entry.is_served(self.subscription.backlog());
+    }
+
     /// Watches elsewhere what it watches.
     fn subscribe_to(&self, interest: &Arc<Interest>, session: &Session) -> Subscription {
         let workload = (self.proxy.cluster.clone(), self.proxy.workload.clone());

@@ -5,12 +5,13 @@ use strait_proto::envoy::google::rpc;
 use tokio::sync::watch;
 
 use super::*;
+use crate::access::{AccessIndex, AccessSettings, PolicyErrors, PolicyKind, PolicyName};
 use crate::fixtures::{endpoint, host, member, removed, service, shard, workload};
 use crate::identity::caller::{CallerAnswer, CallerRegistry};
 use crate::identity::credential::{CredentialName, CredentialRegistry, CredentialState};
 use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
-use crate::model::{ClusterId, KnownClusters};
+use crate::model::{ClusterId, KnownClusters, WorkloadKey};
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::Changes;
 use crate::registry::RegistryUpdate;
@@ -346,4 +347,81 @@ async fn only_a_proxyless_client_gets_complete_answers() {
             assert_eq!(sent(&mut stream), expected, "{generator:?}");
         }
     }
+}
+
+/// Denies a path to all of a namespace, and nothing else to anybody.
+fn denying(index: &mut AccessIndex, namespace: &str, path: &str) -> MeshEvent {
+    let rule = serde_json::json!({ "to": [{ "operation": { "paths": [path] } }] });
+    let policy = serde_json::json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": namespace, "name": "deny" },
+        "spec": { "action": "DENY", "rules": [rule] },
+    });
+    let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+    let mut objects = index.objects().clone();
+    let object = WorkloadKey::new(namespace, "deny");
+    let name = PolicyName { kind: PolicyKind::Authorization, object };
+    objects.insert(name.key(), Arc::new(policy));
+    let change = index.apply(&settings, &objects).expect("it says something new");
+    MeshEvent::Access(change.policies, change.causes)
+}
+
+#[tokio::test]
+async fn a_proxy_has_followed_a_policy_when_it_has_accepted_the_listeners_with_it_and_not_before() {
+    let mut mesh = mesh();
+    let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+    let mut index = AccessIndex::new(settings);
+    let first = version(&mut mesh);
+    let (versions, context) = watch::channel(Some(Arc::clone(&first)));
+    let mut stream = stream_of(ProtocolForm::Delta, context);
+    let request = |nonce: &str, refusal: &str| {
+        let error_detail = (!refusal.is_empty())
+            .then(|| rpc::Status { message: refusal.into(), ..Default::default() });
+        DeltaDiscoveryRequest {
+            node: node(&[("CLUSTER_ID", "east")]).filter(|_| nonce.is_empty()),
+            type_url: ResourceType::Listener.url().into(),
+            response_nonce: nonce.into(),
+            error_detail,
+            ..Default::default()
+        }
+        .encode_to_vec()
+    };
+    assert!(stream.take(&request("", "")).is_ok());
+    let shared = Arc::clone(&stream.shared);
+    let opened = shared.connections.list().pop().expect("one stream");
+    let followed = || opened.has_followed_policies();
+    assert!(!followed(), "nothing was sent");
+    let nonce = stream.due().expect("listeners").nonce;
+    assert!(!followed(), "nothing was answered");
+    assert!(stream.take(&request(&nonce, "")).is_ok());
+    assert!(followed());
+
+    let mut before = first;
+    let mut publish = |event: MeshEvent| {
+        mesh.apply(event);
+        let (now, mut changes) = mesh.next_version().expect("a version");
+        shared.interest.publishes();
+        changes.look([&before, &now], &shared.interest, &Cache::default());
+        versions.send_replace(Some(Arc::clone(&now)));
+        before = now;
+        changes
+    };
+    for (path, refusal) in [("/a", ""), ("/b", "virtualInbound is not to my taste"), ("/c", "")] {
+        let changes = publish(denying(&mut index, "ns", path));
+        assert!(!followed(), "{path}: what was acknowledged was another version");
+        assert_eq!(shared.interest.mark(&changes), 1);
+        assert!(!followed(), "{path}: it has not looked yet");
+        assert!(stream.take_changes().is_ok());
+        assert!(!followed(), "{path}: it has not been sent anything");
+        let nonce = stream.due().expect("listeners").nonce;
+        assert!(!followed(), "{path}: it has not answered");
+        assert!(stream.take(&request(&nonce, refusal)).is_ok());
+        assert_eq!(followed(), refusal.is_empty(), "{path}");
+    }
+
+    // Nothing differs for it, and nobody wakes it.
+    let changes = publish(denying(&mut index, "other", "/a"));
+    assert!(!followed(), "that is not known yet");
+    assert_eq!(shared.interest.mark(&changes), 0);
+    assert!(followed());
 }
