@@ -18,6 +18,7 @@ use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
 use super::providers::{ExtensionProvider, ProviderKind};
 use super::retries::{RetryFault, RetryRule, WrittenRetries};
 use super::sources::StoreSource;
+use super::tls::{MeshTls, RawMeshTls};
 use super::traces::TracingProvider;
 use super::yaml::{InvalidYaml, YamlFields};
 use super::{format_duration, parse_duration};
@@ -45,6 +46,8 @@ pub struct MeshConfig {
     pub tcp_keepalive: Option<TcpKeepalive>,
     /// `pathNormalization.normalization`, where set.
     pub path_normalization: Option<PathNormalization>,
+    /// `meshMTLS`: what servers take of the mesh's mTLS.
+    pub mesh_tls: Arc<MeshTls>,
     /// `outboundTrafficPolicy.mode`: what becomes of traffic to unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
@@ -83,7 +86,7 @@ pub struct MeshConfig {
     pub ingress: IngressSettings,
     /// `extensionProviders`: what policies can have asked, in the order of the text.
     pub extension_providers: Vec<ExtensionProvider>,
-    /// Top-level fields of the text that have no effect, sorted.
+    /// Fields of the text that have no effect, sorted.
     pub ignored: Vec<String>,
     /// Names in `defaultProviders` that lead nowhere.
     pub default_provider_faults: Vec<DefaultProviderFault>,
@@ -233,6 +236,7 @@ impl MeshConfig {
             protocol_detection_timeout: Duration::ZERO,
             tcp_keepalive: None,
             path_normalization: None,
+            mesh_tls: Arc::default(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             enable_auto_mtls: true,
             access_log: Arc::new(AccessLog::to_file(STANDARD_OUTPUT)),
@@ -274,7 +278,10 @@ impl MeshConfig {
         let default_tracing = chosen.tracing.first().cloned();
         let (access_log, default_logs) =
             read_access_logs(&mut fields, chosen.access_logging.clone())?;
+        let (mesh_tls, mut ignored) =
+            fields.take_with("meshMTLS", RawMeshTls::read)?.unwrap_or_default();
         let mut config = Self {
+            mesh_tls: Arc::new(mesh_tls),
             access_log,
             default_logs,
             default_tracing,
@@ -342,7 +349,10 @@ impl MeshConfig {
                 rules
             },
             // Last: what nobody has taken.
-            ignored: fields.left(),
+            ignored: {
+                ignored.extend(fields.left());
+                sorted(ignored)
+            },
             default_provider_faults: Vec::new(),
         };
         config.default_provider_faults = chosen.faults(&config.extension_providers, OWN_LOG);
@@ -466,6 +476,7 @@ impl MeshConfig {
             "ingressSelector": self.ingress.selector,
             "defaultHttpRetryPolicy": self.retries.as_ref().map(|rule| rule.to_json()),
             "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
+            "meshMTLS": self.mesh_tls.to_json(),
             "localityLbSetting": self.localities.as_ref().map(|setting| setting.to_json()),
             "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
@@ -640,6 +651,31 @@ mod tests {
 
     fn parse(text: &str) -> MeshConfig {
         MeshConfig::parse(text, &Defaults::default()).expect("the text is a mesh config")
+    }
+
+    #[test]
+    fn what_servers_take_of_mtls_is_read_and_what_envoy_would_not_take_is_refused() {
+        let of = |text: &str| parse(&format!("meshMTLS: {text}"));
+        let ciphers = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+        let aes = "ECDHE-RSA-AES256-GCM-SHA384";
+        for (text, newest_alone, names) in [
+            ("{}", false, &[][..]),
+            ("{minProtocolVersion: TLS_AUTO}", false, &[]),
+            ("{minProtocolVersion: TLSV1_3}", true, &[]),
+            (
+                "{minProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384]}",
+                false,
+                &[aes],
+            ),
+        ] {
+            let expected = MeshTls { newest_alone, ciphers: ciphers(names) };
+            assert_eq!(*of(text).mesh_tls, expected, "{text}");
+        }
+        assert_eq!(of("{ecdhCurves: [P-256]}").ignored, ["meshMTLS.ecdhCurves"]);
+        let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
+        assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
+        let told = error("meshMTLS: {cipherSuites: [RC4]}");
+        assert!(told.contains("\"RC4\" is no cipher of Envoy's"), "{told}");
     }
 
     fn error(text: &str) -> String {

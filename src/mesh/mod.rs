@@ -16,6 +16,7 @@ mod provider_service;
 mod providers;
 mod retries;
 mod sources;
+mod tls;
 mod traces;
 pub mod watch;
 mod yaml;
@@ -37,6 +38,7 @@ pub use providers::{
 };
 pub use retries::{RetryFault, RetryRule, WrittenRetries};
 pub use sources::{SourceTls, StoreAddress, StoreSource};
+pub use tls::{CIPHERS, MeshTls};
 pub use traces::{SpanProtocol, TracingProvider};
 pub use watch::{ConfigTextSource, MeshSettings, MeshTexts, MeshWatcher, SourceProblem};
 pub use yaml::InvalidYaml;

@@ -15,6 +15,7 @@ use super::hosts::HostPattern;
 use super::object::{self, ObjectMeta, Reason};
 use super::selection::{self, RuleSelector};
 use crate::codes;
+use crate::mesh::CIPHERS;
 use crate::model::{Labels, Namespace, labels_match};
 
 /// A Gateway.
@@ -393,24 +394,6 @@ impl ServerReader<'_> {
         hosts.into()
     }
 }
-
-/// The names of ciphers that Envoy's builds take, for TLS 1.2 and before. (BoringSSL; Envoy, `TlsParameters`.)
-const CIPHERS: &[&str] = &[
-    "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "ECDHE-RSA-AES128-GCM-SHA256",
-    "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "ECDHE-RSA-AES256-GCM-SHA384",
-    "ECDHE-ECDSA-CHACHA20-POLY1305",
-    "ECDHE-RSA-CHACHA20-POLY1305",
-    "ECDHE-ECDSA-AES128-SHA",
-    "ECDHE-RSA-AES128-SHA",
-    "ECDHE-ECDSA-AES256-SHA",
-    "ECDHE-RSA-AES256-SHA",
-    "AES128-GCM-SHA256",
-    "AES256-GCM-SHA384",
-    "AES128-SHA",
-    "AES256-SHA",
-];
 
 #[cfg(test)]
 mod tests;

@@ -12,6 +12,7 @@ use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 
 use super::{any, seconds};
 use crate::identity::credential::{ROOTS_SUFFIX, resource_name};
+use crate::mesh::MeshTls;
 use crate::model::{Proxy, SdsFiles};
 use crate::push::PushContext;
 use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
@@ -91,16 +92,24 @@ impl Secrets {
         socket(any(&context))
     }
 
-    /// A server's transport socket: mTLS, for clients of these trust domains.
+    /// A server's transport socket: mTLS, of what is taken of that, for clients of these trust domains.
     ///
     /// Roots alone are not enough: what they sign may be of other trust domains, and of none.
     pub(super) fn downstream(
         &self,
         alpn: &[&str],
         trust_domains: &BTreeSet<&str>,
+        taken: &MeshTls,
     ) -> core::TransportSocket {
+        let mut common = self.common(alpn, anybody_of(trust_domains).collect());
+        if let Some(params) = &mut common.tls_params {
+            params.cipher_suites = taken.ciphers.iter().map(ToString::to_string).collect();
+            if taken.newest_alone {
+                params.tls_minimum_protocol_version = version(TlsVersion::V1_3);
+            }
+        }
         let context = tls::DownstreamTlsContext {
-            common_tls_context: Some(self.common(alpn, anybody_of(trust_domains).collect())),
+            common_tls_context: Some(common),
             require_client_certificate: Some(BoolValue { value: true }),
             ..Default::default()
         };

@@ -64,7 +64,7 @@ pub(super) fn listener(
 ) -> Option<Resource> {
     let arrival = settings.inbound_port;
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
-    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains);
+    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls);
     // Somebody who connects to the port itself would be sent round and round.
     let guard =
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
@@ -136,7 +136,7 @@ pub(super) fn apart(
     targets: &[InboundTarget<'_>],
 ) -> Vec<Resource> {
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
-    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains);
+    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls);
     let listeners = targets.iter().filter_map(|target| {
         let addresses = match target.ingress?.listens_at? {
             IngressAddress::Own => proxy.addresses.clone(),

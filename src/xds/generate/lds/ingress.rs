@@ -127,7 +127,10 @@ impl IngressListeners<'_> {
 
     fn socket(&self, tls: &ServerTls) -> TransportSocket {
         match tls.clients {
-            TlsClients::Mesh => self.secrets.downstream(&ACCEPTED_ALPN, self.trust_domains),
+            TlsClients::Mesh => {
+                let taken = &self.settings.mesh_tls;
+                self.secrets.downstream(&ACCEPTED_ALPN, self.trust_domains, taken)
+            }
             _ => of_server(tls),
         }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::mesh::{MeshConfig, OutboundTrafficPolicy, PathNormalization};
+use crate::mesh::{MeshConfig, MeshTls, OutboundTrafficPolicy, PathNormalization};
 use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::Selection;
@@ -39,6 +39,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
     pub(super) inbound_port: u16,
     /// What of a path is the same path to a workload; `None` leaves it to what its policies look at.
     pub(super) path_normalization: Option<PathNormalization>,
+    /// What servers take of the mesh's mTLS.
+    pub(super) mesh_tls: Arc<MeshTls>,
     /// How long a connection may stay silent before it counts as neither TLS nor HTTP; zero for ever.
     pub(super) detection_timeout: Duration,
 }
@@ -110,6 +112,7 @@ impl TrafficSettings {
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
             path_normalization: mesh.path_normalization,
+            mesh_tls: Arc::clone(&mesh.mesh_tls),
             detection_timeout: mesh.protocol_detection_timeout,
         }
     }

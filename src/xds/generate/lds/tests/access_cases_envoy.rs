@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::access::event_of;
 use super::access_envoy::{
-    Doors, Issuer, MeshClients, SharedEnvoy, behind_doors, envoys, modes_of_doors,
+    Doors, Issuer, MeshClients, OLD_TLS, SharedEnvoy, behind_doors_of, envoys, modes_of_doors,
 };
 use super::envoy::{
     Authority, Running, at_loopback, bootstrap, free_ports, static_cluster, to_loopback, validated,
@@ -19,11 +19,12 @@ use crate::fixtures::kind_settings;
 use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
 use crate::traffic::TrafficIndex;
 
-/// A case: which flaw or class it is and what is to hold; the policies, as JSON by action or by kind and name; and what
-/// becomes of requests.
+/// A case: which flaw or class it is and what is to hold; the policies, as JSON by action or by kind and name, and how paths are
+/// normalized where the mesh config says so; and what becomes of requests.
 struct Case {
     name: &'static str,
-    /// `ALLOW`, `DENY` or `CUSTOM`: rules; `CUSTOM tried`: rules that are only tried; `KIND NAMESPACE/NAME`: a spec.
+    /// `ALLOW`, `DENY` or `CUSTOM`: rules; `CUSTOM tried`: rules that are only tried; `KIND NAMESPACE/NAME`: a spec;
+    /// `NORMALIZATION`: of `pathNormalization`; `MTLS`: `meshMTLS`.
     policies: &'static str,
     asked: &'static [Asked],
 }
@@ -31,7 +32,7 @@ struct Case {
 /// A request: who asks, the line, header lines divided by `; `, and the status that comes back; 0 for none. The host is
 /// `a.example` where no header is one. Who asks is `plain` for anybody in plain text, `bytes` at a port of bytes, `mtls` in
 /// plain text where mTLS alone is taken; an identity (`DOMAIN/ns/NAMESPACE/sa/ACCOUNT`) by mTLS, at a port of bytes behind
-/// the word.
+/// the word, and behind `tls1.2` in no later version.
 type Asked = (&'static str, &'static str, &'static str, u16);
 
 #[derive(Clone, Copy)]
@@ -253,7 +254,88 @@ const VULNERABILITIES: [Case; 13] = [
     },
 ];
 
+/// What the mesh config says: of versions and ciphers of mTLS; and what of a path is the same path, of each more than of the
+/// one before.
+const SETTINGS: [Case; 7] = [
+    Case {
+        name: "TLS 1.2 is taken where nothing is said",
+        policies: r#"{}"#,
+        asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 200)],
+    },
+    Case {
+        name: "TLS 1.3 alone",
+        policies: r#"{"MTLS": {"minProtocolVersion": "TLSV1_3"}}"#,
+        asked: &[
+            (A, "GET /", "", 200),
+            ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0),
+            ("bytes mesh.example/ns/shop/sa/a", "GET /", "", 200),
+        ],
+    },
+    Case {
+        // The client of 1.2 speaks AES-GCM and ChaCha20 alone.
+        name: "ciphers that a client of TLS 1.2 has none of",
+        policies: r#"{"MTLS": {"cipherSuites": ["ECDHE-ECDSA-AES256-SHA", "ECDHE-RSA-AES256-SHA"]}}"#,
+        asked: &[(A, "GET /", "", 200), ("tls1.2 mesh.example/ns/shop/sa/a", "GET /", "", 0)],
+    },
+    Case {
+        name: "NONE: a path is what is written",
+        policies: r#"{"NORMALIZATION": "NONE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
+        asked: &[
+            ("plain", "GET /admin", "", 403),
+            ("plain", "GET /x/../admin", "", 200),
+            ("plain", "GET /%61dmin", "", 200),
+            ("plain", "GET //admin", "", 200),
+            ("plain", "GET /x%2F..%2Fadmin", "", 200),
+        ],
+    },
+    Case {
+        name: "BASE: dots are resolved, and what need not be escaped isn't",
+        policies: r#"{"NORMALIZATION": "BASE", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
+        asked: &[
+            ("plain", "GET /admin", "", 403),
+            ("plain", "GET /x/../admin", "", 403),
+            ("plain", "GET /./admin", "", 403),
+            ("plain", "GET /%61dmin", "", 403),
+            ("plain", "GET //admin", "", 200),
+            ("plain", "GET /x%2F..%2Fadmin", "", 200),
+        ],
+    },
+    Case {
+        name: "MERGE_SLASHES: several slashes are one, and escaped ones none",
+        policies: r#"{"NORMALIZATION": "MERGE_SLASHES", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
+        asked: &[
+            ("plain", "GET /x/../admin", "", 403),
+            ("plain", "GET //admin", "", 403),
+            ("plain", "GET ///./admin", "", 403),
+            ("plain", "GET /%2Fadmin", "", 200),
+            ("plain", "GET /x%2F..%2Fadmin", "", 200),
+        ],
+    },
+    Case {
+        name: "DECODE_AND_MERGE_SLASHES: escaped slashes are slashes",
+        policies: r#"{"NORMALIZATION": "DECODE_AND_MERGE_SLASHES", "DENY": [{"to": [{"operation": {"paths": ["/admin*"]}}]}]}"#,
+        asked: &[
+            ("plain", "GET //admin", "", 403),
+            ("plain", "GET /%2Fadmin", "", 403),
+            ("plain", "GET /%2fadmin", "", 403),
+            ("plain", "GET /%5Cadmin", "", 403),
+            ("plain", "GET /x%2F..%2Fadmin", "", 403),
+            ("plain", "GET /%2e%2e%2fadmin", "", 403),
+            ("plain", "GET /x%2Fadmin", "", 200),
+        ],
+    },
+];
+
 impl Case {
+    /// What the mesh config says besides.
+    fn config(&self) -> String {
+        let said: Value = serde_json::from_str(self.policies).expect(self.name);
+        let paths = said["NORMALIZATION"].as_str();
+        let paths = paths.map(|of| format!("pathNormalization: {{normalization: {of}}}\n"));
+        let mtls = said.get("MTLS").map(|of| format!("meshMTLS: {of}\n"));
+        paths.into_iter().chain(mtls).collect()
+    }
+
     /// Whether the policies say how the ports take connections; else these do as the doors are named.
     fn has_own_modes(&self) -> bool {
         self.policies.contains("PeerAuthentication")
@@ -262,7 +344,9 @@ impl Case {
     fn objects(&self) -> Vec<Value> {
         let policies: serde_json::Map<String, Value> =
             serde_json::from_str(self.policies).expect(self.name);
-        policies.into_iter().map(|(name, content)| of_case(&name, content)).collect()
+        let is_policy = |name: &str| !matches!(name, "NORMALIZATION" | "MTLS");
+        let policies = policies.into_iter().filter(|(name, _)| is_policy(name));
+        policies.map(|(name, content)| of_case(&name, content)).collect()
     }
 }
 
@@ -324,10 +408,10 @@ fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
 
 #[tokio::test]
 async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known() {
-    const CASES: usize = FLAWS.len() + VULNERABILITIES.len();
+    const CASES: usize = FLAWS.len() + VULNERABILITIES.len() + SETTINGS.len();
     let clients = MeshClients::new(Authority::new());
     for envoy in envoys() {
-        let cases = || FLAWS.iter().chain(&VULNERABILITIES).enumerate();
+        let cases = || FLAWS.iter().chain(&VULNERABILITIES).chain(&SETTINGS).enumerate();
         let echo = workload_server().await;
         let mut shared = SharedEnvoy::default();
         let all: [u16; 3 * CASES] = free_ports();
@@ -343,7 +427,7 @@ async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known()
                 text = text.replace(&format!("\"{name}\""), &format!("\"{port}\""));
             }
             let objects: Vec<Value> = serde_json::from_str(&text).expect("JSON");
-            let sidecar = behind_doors(as_far_as_readable(&objects), doors);
+            let sidecar = behind_doors_of(&case.config(), as_far_as_readable(&objects), doors);
             shared.add(&format!("case-{at}"), &sidecar, doors, echo);
         }
         let running = shared.run(&envoy, "the cases", &clients.authority).await;
@@ -354,7 +438,10 @@ async fn real_envoys_have_none_of_the_flaws_and_vulnerabilities_that_are_known()
                 let (door, identity) = door_of(who);
                 let port = doors(at)[door as usize];
                 let alpn = if matches!(door, Door::Bytes) { "istio" } else { "http/1.1" };
-                let identity = identity.map(|name| format!("spiffe://{name}"));
+                let identity = identity.map(|name| match name.strip_prefix(OLD_TLS) {
+                    Some(name) => format!("{OLD_TLS}spiffe://{name}"),
+                    None => format!("spiffe://{name}"),
+                });
                 let head = head(line, headers);
                 let found = clients.say((from, port), identity.as_deref(), alpn, &head).await;
                 if found != *status {

@@ -57,12 +57,18 @@ fn on_loopback(policy: &Value, [mtls, plain, bytes]: Doors) -> Value {
 }
 
 /// A mesh in which a workload of `shop` has these ports, after what `policies` come to.
-pub(super) fn behind_doors(
+pub(super) fn behind_doors(policies: MeshEvent, doors: Doors) -> (Arc<PushContext>, Proxy) {
+    behind_doors_of("", policies, doors)
+}
+
+/// The same with these lines in the mesh config.
+pub(super) fn behind_doors_of(
+    config: &str,
     policies: MeshEvent,
     [mtls, plain, bytes]: Doors,
 ) -> (Arc<PushContext>, Proxy) {
-    let config = "{trustDomain: mesh.example, trustDomainAliases: [old.example]}";
-    let config = MeshConfig::parse(config, &Default::default()).expect("valid");
+    let config = format!("trustDomain: mesh.example\ntrustDomainAliases: [old.example]\n{config}");
+    let config = MeshConfig::parse(&config, &Default::default()).expect("valid");
     let member = |domain: &str| KnownCluster {
         trust_domain: domain.into(),
         ..crate::fixtures::member(None)
@@ -354,12 +360,19 @@ pub(super) async fn answered_whole(
     String::from_utf8_lossy(&answer).into_owned()
 }
 
+/// Before an identity: whose client speaks no TLS later than 1.2.
+pub(super) const OLD_TLS: &str = "tls1.2 ";
+
 fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls::TlsConnector {
+    let (versions, identity) = match identity.strip_prefix(OLD_TLS) {
+        Some(identity) => (&[&rustls::version::TLS12][..], identity),
+        None => (rustls::ALL_VERSIONS, identity),
+    };
     let (certificate, key) = authority.sign(identity);
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("versions")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer))
