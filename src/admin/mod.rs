@@ -13,6 +13,7 @@ mod page;
 mod port;
 mod preview;
 mod rollout;
+mod same_ranges;
 mod session;
 mod shared;
 mod sources;
@@ -293,7 +294,7 @@ async fn clusters(State(sources): SourcesState) -> AdminResult {
     let mut same_addresses = context.as_deref().map(views::same_addresses).unwrap_or_default();
     // Of several entries of an ID the first is the one that holds it.
     let mut seen = BTreeSet::new();
-    let rows: Vec<ClusterStatus> = statuses
+    let mut rows: Vec<ClusterStatus> = statuses
         .iter()
         .map(|status| {
             let id = ClusterId::from(status.id.as_str());
@@ -310,6 +311,7 @@ async fn clusters(State(sources): SourcesState) -> AdminResult {
             row
         })
         .collect();
+    same_ranges::find_same_ranges(&mut rows);
     Ok(pretty(StatusCode::OK, &rows))
 }
 

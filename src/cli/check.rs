@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use self::finding::{note, problem};
 use super::client::AdminClient;
-use super::cluster::{api, is_well, same_addresses, yielded};
+use super::cluster::{api, is_well, same_addresses, same_range, yielded};
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::hold;
 use super::list::{QueryArgs, WaitFor};
@@ -389,6 +389,11 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
         for same in yielded(row) {
             let fact = same_addresses(same);
             found.push(problem("networks", &codes::SAME_ADDRESS, object.clone(), fact));
+        }
+        // Both say it of each other: once is enough.
+        let ranges = items(&row["sameRanges"]).iter();
+        for same in ranges.filter(|same| text(&same["cluster"]) < text(&row["id"])) {
+            found.push(note("networks", &codes::SAME_ADDRESS, object.clone(), same_range(same)));
         }
         for (code, count) in row["withheldBy"].as_object().into_iter().flatten() {
             let code = codes::find(code).unwrap_or(&codes::NO_GATEWAY);

@@ -2,15 +2,17 @@
 //! reason for it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::flapping::Stage;
 use super::kubeconfig::KubeconfigRefusal;
 use crate::codes::{self, Code};
-use crate::model::{IgnoredClaim, Mode, NetworkId, SameAddress};
+use crate::model::{IgnoredClaim, Mode, NetworkId, SameAddress, SameRange};
 use crate::registry::kube::{ApiContact, LastContact, RootsStatus, RunStatus};
 use crate::sources::{KEPT, from_disk};
 
@@ -82,6 +84,13 @@ pub struct ClusterStatus {
     /// where there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub same_addresses: Vec<SameAddress>,
+    /// The clusters whose nodes give their pods addresses of ranges of its own nodes' in the same network; filled in
+    /// likewise. Left out where there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub same_ranges: Vec<SameRange>,
+    /// The ranges of which its nodes give addresses to pods.
+    #[serde(skip)]
+    pub pod_ranges: Arc<[IpNet]>,
     /// How far the mesh's roots have come in it; left out where none are written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub roots: Option<RootsStatus>,
@@ -118,6 +127,8 @@ impl ClusterStatus {
             mode: None,
             credential: None,
             same_addresses: Vec::new(),
+            same_ranges: Vec::new(),
+            pod_ranges: Arc::default(),
             roots: None,
             kept: None,
         }

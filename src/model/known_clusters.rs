@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::Serialize;
 
 use super::{ClusterId, NetworkId};
@@ -80,6 +81,18 @@ pub struct SameAddress {
     pub first: IpAddr,
     /// The cluster whose pods proxies of other clusters are given there.
     pub holder: ClusterId,
+}
+
+/// That nodes of a cluster give pods addresses of a range of which nodes of another do so in the same network: sooner or
+/// later two pods have the same.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct SameRange {
+    /// The network.
+    pub network: NetworkId,
+    /// The other cluster.
+    pub cluster: ClusterId,
+    /// What is in both: of two ranges that overlap one holds the other.
+    pub range: IpNet,
 }
 
 impl KnownClusters {

@@ -50,7 +50,8 @@ pub use istio::{
     ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS,
 };
 pub use known_clusters::{
-    IgnoredClaim, KnownCluster, KnownClusters, Mode, SameAddress, Seniority, is_trust_domain,
+    IgnoredClaim, KnownCluster, KnownClusters, Mode, SameAddress, SameRange, Seniority,
+    is_trust_domain,
 };
 pub use labels::{Labels, given_labels, labels_match};
 pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServices};

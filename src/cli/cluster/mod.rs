@@ -178,6 +178,8 @@ fn describe(row: &Value, _: &Show, look: &OutputStyle) -> String {
             .iter()
             .map(|same| ("Same address", Cell::bad(same_addresses(same)))),
     );
+    let ranges = items(&row["sameRanges"]).iter();
+    fields.extend(ranges.map(|same| ("Same range", Cell::doubtful(same_range(same)))));
     output::describe(fields, look)
 }
 
@@ -188,6 +190,15 @@ pub(super) fn same_addresses(same: &Value) -> String {
     let (other, holder) = (text(&same["cluster"]), text(&same["holder"]));
     format!(
         "same address: {count} of its pods' are those of pods of {other} in network {network:?} (first {first}); proxies of other clusters are given {holder}'s"
+    )
+}
+
+/// That nodes of another cluster give their pods addresses of a range of its own, as `sameRanges` of its row says.
+pub(super) fn same_range(same: &Value) -> String {
+    let network = same["network"].as_str().unwrap_or_default();
+    let (other, range) = (text(&same["cluster"]), text(&same["range"]));
+    format!(
+        "same addresses may come: its nodes and those of {other} give pods addresses of {range} in network {network:?}"
     )
 }
 

@@ -236,6 +236,8 @@ impl Reconciler {
             mode: None,
             credential: None,
             same_addresses: Vec::new(),
+            same_ranges: Vec::new(),
+            pod_ranges: Arc::clone(&status.pod_ranges),
             roots: status.roots.clone(),
             kept: None,
         }

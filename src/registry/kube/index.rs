@@ -14,6 +14,8 @@ mod state;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use ipnet::IpNet;
+
 pub(super) use self::about::missing_names;
 use self::shared::SharedWithMesh;
 use self::state::LastSent;
@@ -57,6 +59,7 @@ impl KubeIndex {
             pods_listed: false,
             unnamed: BTreeMap::new(),
             nodes: BTreeMap::new(),
+            pod_ranges: None,
             facts: ClusterFacts::default(),
             namespaces: BTreeMap::new(),
             chosen: ChosenNamespaces::default(),
@@ -325,6 +328,15 @@ impl KubeIndex {
         }
     }
 
+    /// The ranges of which its nodes give addresses to pods, as few as say it, in order.
+    pub(super) fn pod_ranges(&mut self) -> Arc<[IpNet]> {
+        let of_nodes = || {
+            let all = self.nodes.values().flat_map(|node| node.pod_ranges.iter().copied());
+            IpNet::aggregate(&all.collect()).into()
+        };
+        Arc::clone(self.pod_ranges.get_or_insert_with(of_nodes))
+    }
+
     /// Touches what depends on a node that has changed: every service that is reached by nodes, and,
     /// where it is somewhere else now, slices that name it or a pod there.
     fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
@@ -405,6 +417,9 @@ impl Indexed for NodeRecord {
         let before = index.nodes.get(&key.name);
         if before != Some(&self) {
             let moved = before.is_none_or(|before| before.locality != self.locality);
+            if before.is_none_or(|before| before.pod_ranges != self.pod_ranges) {
+                index.pod_ranges = None;
+            }
             index.note_locality(&key.name, Some(&self.locality), touched);
             index.nodes.insert(Arc::clone(&key.name), self);
             index.touch_node(&key.name, moved, touched);
@@ -413,6 +428,7 @@ impl Indexed for NodeRecord {
 
     fn remove(key: &NamespacedName, index: &mut KubeIndex, touched: &mut IndexChanges) {
         if index.nodes.remove(&key.name).is_some() {
+            index.pod_ranges = None;
             index.note_locality(&key.name, None, touched);
             index.touch_node(&key.name, true, touched);
         }

@@ -43,6 +43,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ipnet::IpNet;
 use tokio::sync::{mpsc, watch};
 
 use self::index::IndexedKind;
@@ -105,6 +106,8 @@ pub struct RunStatus {
     pub endpoints: usize,
     /// Kubernetes objects held, of all kinds.
     pub objects: usize,
+    /// The ranges of which its nodes give addresses to pods, as few as say it, in order.
+    pub pod_ranges: Arc<[IpNet]>,
     /// Full lists after the first, of any kind.
     pub relists: u64,
     /// Questions that failed: lists, watches, probes.
@@ -213,6 +216,7 @@ impl RunStatus {
             services: 0,
             endpoints: 0,
             objects: 0,
+            pod_ranges: Arc::default(),
             relists: 0,
             errors: 0,
             sync_took: None,

@@ -1,8 +1,9 @@
-//! Nodes: where pods run, and by which addresses NodePort gateways are reached.
+//! Nodes: where pods run, of which ranges their addresses are, and by which addresses NodePort gateways are reached.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::index::{IndexedObject, ReadKind};
@@ -20,7 +21,19 @@ pub(super) struct NodeForm<'a> {
     #[serde(borrow, deserialize_with = "null_as_default")]
     metadata: Meta<'a>,
     #[serde(borrow, deserialize_with = "null_as_default")]
+    spec: NodeSpec<'a>,
+    #[serde(borrow, deserialize_with = "null_as_default")]
     status: NodeStatus<'a>,
+}
+
+#[derive(Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeSpec<'a> {
+    #[serde(borrow, rename = "podCIDR", deserialize_with = "null_as_default")]
+    pod_range: BorrowedText<'a>,
+    /// All of them, where the API server knows of more than one; the first is `podCIDR`.
+    #[serde(borrow, rename = "podCIDRs", deserialize_with = "list")]
+    pod_ranges: Vec<BorrowedText<'a>>,
 }
 
 #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -45,9 +58,21 @@ impl<'a> ProtobufMessage<'a> for NodeForm<'a> {
     fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
         match number {
             1 => value.message(&mut self.metadata),
+            2 => value.message(&mut self.spec),
             3 => value.message(&mut self.status),
             _ => Ok(()),
         }
+    }
+}
+
+impl<'a> ProtobufMessage<'a> for NodeSpec<'a> {
+    fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
+        match number {
+            1 => self.pod_range = value.text()?,
+            7 => self.pod_ranges.push(value.text()?),
+            _ => {}
+        }
+        Ok(())
     }
 }
 
@@ -86,6 +111,8 @@ pub(super) struct NodeRecord {
     pub(super) locality: Arc<Locality>,
     /// The first address of type `ExternalIP`.
     pub(super) external_address: Option<IpAddr>,
+    /// Of which its pods' addresses are, where Kubernetes gives them out; a network plug-in may do that otherwise.
+    pub(super) pod_ranges: Box<[IpNet]>,
 }
 
 impl ReadKind for NodeRecord {
@@ -98,10 +125,21 @@ impl ReadKind for NodeRecord {
         let mut external = form.status.addresses.iter().filter(|one| *one.kind == *"ExternalIP");
         let node = Self {
             external_address: external.find_map(|one| one.address.parse().ok()),
+            pod_ranges: form.spec.pod_ranges(),
             locality: Arc::new(of_labels(&labels)),
             labels,
         };
         IndexedObject { key, value: Some(node), invalid: None }
+    }
+}
+
+impl NodeSpec<'_> {
+    fn pod_ranges(&self) -> Box<[IpNet]> {
+        let all = match &self.pod_ranges[..] {
+            [] => std::slice::from_ref(&self.pod_range),
+            all => all,
+        };
+        all.iter().filter_map(|one| one.parse().ok()).collect()
     }
 }
 

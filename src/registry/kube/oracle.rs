@@ -162,7 +162,7 @@ const SERVICE: Schema = &[
 ];
 const NODE: Schema = &[
     ("metadata", 1, One(META)),
-    ("spec", 2, One(&[("podCIDR", 1, Text)])),
+    ("spec", 2, One(&[("podCIDR", 1, Text), ("podCIDRs", 7, Texts)])),
     ("status", 3, One(&[("addresses", 5, Many(&[("type", 1, Text), ("address", 2, Text)]))])),
 ];
 const NAMESPACE: Schema = &[("metadata", 1, One(META))];
@@ -412,7 +412,10 @@ fn a_node(random: &mut dyn RngCore, name: &str) -> Value {
     metadata.as_object_mut().expect("a map").remove("namespace");
     let kind = pick(random, &["ExternalIP", "InternalIP"]);
     let addresses = json!([{"type": kind, "address": address(random)}]);
-    json!({"metadata": metadata, "status": {"addresses": addresses}})
+    let mut spec = json!({});
+    maybe(&mut spec, "podCIDR", json!(pick(random, &["10.0.1.0/24", "none", ""])), random);
+    maybe(&mut spec, "podCIDRs", json!(["10.0.1.0/24", "fd00::/80"]), random);
+    json!({"metadata": metadata, "spec": spec, "status": {"addresses": addresses}})
 }
 
 /// Writes a list of objects, of which the second are those that were decoded in full.

@@ -689,6 +689,7 @@ impl ClusterInputState {
         self.status.services = self.index.service_count();
         self.status.endpoints = self.index.endpoint_count();
         self.status.objects = self.index.object_count();
+        self.status.pod_ranges = self.index.pod_ranges();
         self.status.skipped = self.index.skipped();
         self.status.cluster_uid = self.index.cluster_uid().map(str::to_owned);
         if self.status.synced {

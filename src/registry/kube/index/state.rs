@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
+
 use super::shared::SharedWithMesh;
 use crate::apiserver::NamespacedName;
 use crate::model::{ClusterFacts, Namespace, NetworkId, Workloads};
@@ -28,6 +30,8 @@ pub(in crate::registry::kube) struct KubeIndex {
     /// The names of the pods at addresses for which slices name no pod, by namespace and address.
     pub(super) unnamed: Unnamed,
     pub(super) nodes: BTreeMap<Arc<str>, NodeRecord>,
+    /// Of which their pods' addresses are; `None` where nodes have come or gone since it was asked for.
+    pub(super) pod_ranges: Option<Arc<[IpNet]>>,
     pub(super) facts: ClusterFacts,
     pub(super) namespaces: BTreeMap<Arc<str>, NamespaceFacts>,
     pub(super) chosen: ChosenNamespaces,

@@ -161,6 +161,30 @@ fn converted(spec: Value) -> Service {
 }
 
 #[test]
+fn ranges_of_nodes_are_as_few_as_say_them() {
+    let mut index = index();
+    let node = |name: &str, spec: Value| {
+        Arrives::Node(json!({ "metadata": { "name": name }, "spec": spec }))
+    };
+    for (name, spec) in [
+        ("a", json!({ "podCIDR": "10.0.0.0/24" })),
+        ("b", json!({ "podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.1.0/24", "fd00::/80"] })),
+        ("c", json!({})),
+        ("d", json!({ "podCIDR": "nonsense" })),
+    ] {
+        apply(&mut index, node(name, spec));
+    }
+    let ranges = |index: &mut KubeIndex| {
+        index.pod_ranges().iter().map(|one| one.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(ranges(&mut index), ["10.0.0.0/23", "fd00::/80"]);
+    apply(&mut index, Deleted("nodes", "", "a"));
+    assert_eq!(ranges(&mut index), ["10.0.1.0/24", "fd00::/80"]);
+    apply(&mut index, node("b", json!({ "podCIDR": "10.9.0.0/24" })));
+    assert_eq!(ranges(&mut index), ["10.9.0.0/24"]);
+}
+
+#[test]
 fn services_keep_their_addresses_ports_and_kind() {
     let found = converted(json!({
         "type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"],
