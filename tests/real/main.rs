@@ -29,6 +29,7 @@ mod host;
 mod ingress;
 mod injection;
 mod kube;
+mod mode_rollout;
 mod netns;
 mod outages;
 mod outside;
@@ -105,6 +106,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("client_of_a_foreign_ca_fails_its_handshake", Mesh(scenarios::foreign_ca)),
     ("server_with_the_wrong_identity_costs_its_client_a_503", Mesh(scenarios::wrong_server)),
     ("workload_that_takes_mtls_or_no_more_is_spoken_to_so_at_once", Both(tls_modes::run)),
+    ("modes_of_policies_are_rolled_out_without_a_failed_request", Both(mode_rollout::run)),
     ("providers_in_the_other_network_are_asked_and_fail_closed", Both(authorizers::run)),
     ("requests_follow_rules_that_change_under_load", Mesh(steering::run)),
     ("examples_of_the_fields_guides_hold_in_both_networks", Both(examples::run)),

@@ -16,11 +16,13 @@ use crate::envoy::{ADMIN, Envoy};
 use crate::helper::{Answers, HTTP_PORT, Load, TCP_PORT};
 use crate::host::Host;
 use crate::kube::{Request, endpoint_slice, istio_kind, namespace, pod, service};
+use crate::mode_rollout;
 use crate::netns::Netns;
 use crate::process::Process;
 use crate::rig_check::{ask, echo, sidecar_in, start};
 use crate::strait::{self, Strait};
 use crate::topology::{GATEWAY_POD_ADDRESS, HUB, Topology, gateway_address};
+use crate::wait;
 
 /// Where Strait's own objects and the gateways live.
 pub(crate) const SYSTEM: &str = "strait-system";
@@ -314,6 +316,8 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
             objects.push(istio_kind("networking.istio.io", "Gateway", "gateways"));
             let policies = "authorizationpolicies";
             objects.push(istio_kind("security.istio.io", "AuthorizationPolicy", policies));
+            let policies = "peerauthentications";
+            objects.push(istio_kind("security.istio.io", "PeerAuthentication", policies));
             objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
             for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
             {
@@ -323,10 +327,15 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
         apiservers[cluster].apply(&objects);
     }
     apiservers["a"].apply(&[member_secret(&apiservers["b"].reader_kubeconfig())]);
+    // Its kind has only just been made known.
+    let first: Vec<_> = Request::apply(&mode_rollout::from_the_beginning()).into_iter().collect();
+    wait::until(Duration::from_secs(20), "PeerAuthentications are served", || {
+        apiservers["a"].try_requests(&first).map(drop)
+    });
 }
 
 /// A service with its pods and slice.
-fn application(name: &str, vip: String, pods: &[(&str, &str)]) -> Vec<Value> {
+pub(crate) fn application(name: &str, vip: String, pods: &[(&str, &str)]) -> Vec<Value> {
     let service = service("shop", name, &vip, &PORTS);
     let endpoints: Vec<_> =
         pods.iter().map(|(pod, ip)| ((*pod).to_owned(), (*ip).to_owned(), true)).collect();

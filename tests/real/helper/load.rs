@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ pub(crate) struct Load {
     pub(crate) pause_ms: u64,
     /// HTTP: whether each worker keeps its connection.
     pub(crate) keep: bool,
+    /// Ends as soon as this file is there.
+    pub(crate) until: Option<PathBuf>,
 }
 
 /// What came of it.
@@ -56,6 +59,7 @@ impl Load {
             seconds: 60,
             pause_ms: 0,
             keep: false,
+            until: None,
         }
     }
 
@@ -86,6 +90,7 @@ pub(super) fn run(specification: &str) -> Result<Value, String> {
                 let mut kept = None;
                 while started.fetch_add(1, Ordering::Relaxed) < load.requests
                     && Instant::now() < end
+                    && !load.until.as_ref().is_some_and(|file| file.exists())
                 {
                     let answer = ask(&load, &mut kept);
                     answers.lock().expect("no worker panics").count(answer);

@@ -1,0 +1,214 @@
+//! A PeerAuthentication that is rolled out under load: clients of two versions of Envoy in both networks, servers of both as
+//! well, and no request fails while what servers take and what clients send them goes from one to the other. Once STRICT is in
+//! force plain text is refused.
+//!
+//! Servers take what clients sent before for a minute, so two services go through it side by side: one from nothing to STRICT,
+//! PERMISSIVE and DISABLE, the other from DISABLE, which was there before Strait began, to STRICT.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::helper::Load;
+use crate::host::Host;
+use crate::kube::{Request, path, pod};
+use crate::netns::Netns;
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish};
+use crate::wait;
+use crate::world::{World, application, pod_labels, vip};
+
+/// A service with one pod in each cluster, and the last part of its VIPs.
+struct Rolled {
+    name: &'static str,
+    pod: (&'static str, &'static str),
+    vip: u8,
+}
+
+const FORTH: Rolled = Rolled { name: "forth", pod: ("forth-1", "10.10.1.51"), vip: 31 };
+const BACK: Rolled = Rolled { name: "back", pod: ("back-1", "10.10.1.52"), vip: 32 };
+
+/// Clients in the other network, beside those of the world.
+const CLIENTS_IN_B: [(&str, &str); 2] =
+    [("rolled-client", "10.10.0.21"), ("rolled-client-old", "10.10.0.22")];
+
+/// How long servers may take what they took before.
+const SETTLES: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(world: &mut World, host: &Host) {
+    let old = host.envoy_old.clone();
+    let old = old.as_deref().unwrap_or(&host.envoy);
+    // Each version is a server of both services.
+    let servers = [
+        (&FORTH, "a", &*host.envoy),
+        (&FORTH, "b", old),
+        (&BACK, "a", old),
+        (&BACK, "b", &host.envoy),
+    ];
+    for (service, cluster, program) in servers {
+        let (name, ip) = service.pod;
+        world.start_sidecar_of(host, program, cluster, name, service.name, ip);
+        world.start_echo(host, cluster, name);
+    }
+    for ((name, ip), program) in CLIENTS_IN_B.into_iter().zip([&*host.envoy, old]) {
+        world.start_sidecar_of(host, program, "b", name, "client", ip);
+    }
+    let in_b =
+        CLIENTS_IN_B.map(|(name, ip)| pod("shop", name, "client", ip, &pod_labels("client")));
+    let mut objects = BTreeMap::from([("a", Vec::new()), ("b", in_b.to_vec())]);
+    for (cluster, all) in &mut objects {
+        for service in [&FORTH, &BACK] {
+            all.extend(application(service.name, vip(cluster, service.vip), &[service.pod]));
+        }
+        world.apiservers[*cluster].apply(all);
+    }
+    let new: Vec<String> = servers
+        .iter()
+        .map(|(service, cluster, _)| format!("{cluster}/{}", service.pod.0))
+        .chain(CLIENTS_IN_B.iter().map(|(name, _)| format!("b/{name}")))
+        .collect();
+    for key in &new {
+        world.envoys.get_mut(key).expect("just started").wait_until_live(PROPAGATION);
+    }
+    let clients = ["a/client", "a/client-old", "b/rolled-client", "b/rolled-client-old"];
+    let clients: Vec<&str> =
+        clients.into_iter().filter(|key| world.envoys.contains_key(*key)).collect();
+    for client in &clients {
+        // One that takes plain text alone is out of reach from the other network.
+        world.wait_until_answered_by(client, &FORTH, &["a", "b"]);
+        world.wait_until_answered_by(client, &BACK, &[&client[..1]]);
+    }
+    let strangers =
+        ["a", "b"].map(|cluster| world.topology.stranger(cluster, "outsider", "10.10.0.98"));
+    wait_for_plain_text(&strangers, &FORTH, true);
+    wait_for_plain_text(&strangers, &BACK, true);
+
+    let end = world.folder.join("mode-rollout.end");
+    let loads: Vec<(String, Process)> =
+        clients.iter().flat_map(|client| world.loads_until(client, &end)).collect();
+    let config = &world.apiservers["a"];
+    config.apply(&[mode(&FORTH, "STRICT")]);
+    world.wait_until_in_force(&FORTH, PROPAGATION);
+    wait_for_plain_text(&strangers, &FORTH, false);
+    config.apply(&[mode(&FORTH, "PERMISSIVE")]);
+    world.wait_until_in_force(&FORTH, PROPAGATION);
+    wait_for_plain_text(&strangers, &FORTH, true);
+    config.apply(&[mode(&FORTH, "DISABLE"), mode(&BACK, "STRICT")]);
+    for client in &clients {
+        world.wait_until_answered_by(client, &FORTH, &[&client[..1]]);
+        world.wait_until_answered_by(client, &BACK, &["a", "b"]);
+    }
+    for service in [&FORTH, &BACK] {
+        world.wait_until_in_force(service, SETTLES + PROPAGATION);
+    }
+    wait_for_plain_text(&strangers, &FORTH, true);
+    wait_for_plain_text(&strangers, &BACK, false);
+    std::fs::write(&end, "").expect("our own folder");
+    for (name, load) in loads {
+        let answers = finish(load);
+        assert_eq!(answers.failures, BTreeMap::new(), "{name}");
+        assert!(answers.requests > 100 && answers.by.len() == 2, "{name}: {answers:?}");
+    }
+    assert_eq!(world.complaints(), Vec::<String>::new());
+
+    objects.entry("a").or_default().extend([&FORTH, &BACK].map(|service| mode(service, "STRICT")));
+    for (cluster, all) in &objects {
+        let gone: Vec<_> = all.iter().map(|object| Request::delete(&path(object))).collect();
+        world.apiservers[*cluster].requests(&gone);
+    }
+    new.iter().for_each(|key| _ = world.envoys.remove(key));
+}
+
+/// What is there before Strait begins, so that clients have nothing to learn of it.
+pub(crate) fn from_the_beginning() -> Value {
+    mode(&BACK, "DISABLE")
+}
+
+fn mode(of: &Rolled, mode: &str) -> Value {
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+        "metadata": { "name": of.name, "namespace": "shop" },
+        "spec": { "selector": { "matchLabels": { "app": of.name } }, "mtls": { "mode": mode } },
+    })
+}
+
+/// Until who has no certificate is answered in plain text, or isn't, in each network.
+fn wait_for_plain_text(strangers: &[Netns], of: &Rolled, is_taken: bool) {
+    let load = Load::tcp(&format!("{}:9000", of.pod.1), 1);
+    for stranger in strangers {
+        let wanted = if is_taken { "takes" } else { "refuses" };
+        wait::until(PROPAGATION, &format!("{} {wanted} plain text", of.name), || {
+            let answers = ask(stranger, &load);
+            if answers.failures.is_empty() == is_taken {
+                Ok(())
+            } else {
+                Err(format!("{answers:?}"))
+            }
+        });
+    }
+}
+
+impl Rolled {
+    fn tcp(&self, cluster: &str) -> Load {
+        Load::tcp(&format!("{}:9000", vip(cluster, self.vip)), 1)
+    }
+
+    fn http(&self, cluster: &str) -> Load {
+        let host = format!("{}.shop.svc.cluster.local", self.name);
+        Load::http(&format!("{}:80", vip(cluster, self.vip)), &host, 1)
+    }
+}
+
+impl World {
+    /// Until all that a client asks is answered by the pods in these clusters, in each of them by some.
+    fn wait_until_answered_by(&self, client: &str, of: &Rolled, clusters: &[&str]) {
+        let wanted: BTreeSet<String> =
+            clusters.iter().map(|cluster| format!("{cluster}/{}", of.pod.0)).collect();
+        let load = Load { requests: 30, ..of.http(&client[..1]) };
+        wait::until(PROPAGATION, &format!("{client} is answered by {wanted:?}"), || {
+            let answers = ask(self.pod(client), &load);
+            let by: BTreeSet<String> = answers.by.keys().cloned().collect();
+            match answers.failures.is_empty() && by == wanted {
+                true => Ok(()),
+                false => Err(format!("{answers:?}")),
+            }
+        });
+    }
+
+    /// Until all proxies have acknowledged what is said of a service, and none goes on as before.
+    fn wait_until_in_force(&self, of: &Rolled, limit: Duration) {
+        let query =
+            format!("/debug/config/reach?kind=PeerAuthentication&namespace=shop&name={}", of.name);
+        wait::until(limit, &format!("{} is taken as its policy says", of.name), || {
+            let answer = self.strait.try_json(&query)?;
+            let row = &answer[0];
+            let is_there = row["proxies"] == 2 && row["acknowledged"] == 2;
+            if is_there && row["transition"].is_null() { Ok(()) } else { Err(answer.to_string()) }
+        });
+    }
+
+    /// Requests and connections of a client to both services, until the file is there.
+    fn loads_until(&self, client: &str, end: &Path) -> Vec<(String, Process)> {
+        let cluster = &client[..1];
+        let loads = [&FORTH, &BACK].into_iter().flat_map(|of| {
+            let kept = of.http(cluster).over(1);
+            [("tcp", of.tcp(cluster)), ("http", of.http(cluster)), ("kept", kept)].map(
+                |(kind, load)| {
+                    (format!("rolled-{}-{}-{kind}", client.replace('/', "-"), of.name), load)
+                },
+            )
+        });
+        let start = |(name, load): (String, Load)| {
+            let until = Some(end.to_owned());
+            let load = Load { pause_ms: 40, until, ..load.lasting(240) };
+            let specification = serde_json::to_string(&load).expect("plain values");
+            let command = self.pod(client).helper_command(&["load", &specification]);
+            let process = Process::spawn(command, &self.folder, &name);
+            (name, process)
+        };
+        loads.map(start).collect()
+    }
+}
