@@ -74,7 +74,7 @@ fn moment(text: &str) -> Option<PastMoment> {
 
 /// A record by its sizes.
 fn row(record: &Arc<HistoryRecord>, kept: &[KeptConfiguration]) -> Value {
-    let MeshDifference { services, networks, settings } = &record.difference;
+    let MeshDifference { services, networks, settings, objects } = &record.difference;
     let sets = || services.values().flat_map(|service| service.endpoints.values());
     let count = |of: fn(&SetDifference) -> usize| sets().map(of).sum::<usize>();
     // Versions of before the start are numbered anew.
@@ -91,6 +91,7 @@ fn row(record: &Arc<HistoryRecord>, kept: &[KeptConfiguration]) -> Value {
         "endpointsRemoved": count(|set| set.removed.len()),
         "networks": networks.len(),
         "settings": settings.len(),
+        "objects": objects.len(),
     })
 }
 
@@ -99,4 +100,5 @@ fn with(answer: &mut Value, difference: &MeshDifference) {
     answer["services"] = json!(difference.services);
     answer["networks"] = json!(difference.networks);
     answer["settings"] = json!(difference.settings);
+    answer["objects"] = json!(difference.objects);
 }

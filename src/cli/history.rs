@@ -58,6 +58,7 @@ const RECORDS: TableLayout = TableLayout {
         Column::new("ENDPOINTS", |row, _| endpoints(row).into()),
         Column::new("NETWORKS", |row, _| text(&row["networks"]).into()),
         Column::new("SETTINGS", |row, _| text(&row["settings"]).into()),
+        Column::new("OBJECTS", |row, _| text(&row["objects"]).into()),
         Column::new("CONFIGURATION", |row, _| hold::digits(&row["configuration"]).into()),
         Column::new("NOTE", |row, _| note(row)),
         Column::wide("AT", |row, _| text(&row["at"]).into()),
@@ -224,7 +225,25 @@ fn lines(answer: &Value, cluster: Option<&str>, look: &OutputStyle) -> String {
         out += &format!("setting {}\n", clean(&field));
         out += &values(was, is);
     }
+    for (name, value) in fields(&answer["objects"]) {
+        let (was, is) = (&value["before"], &value["after"]);
+        let word = match (was.is_null(), is.is_null()) {
+            (true, _) => "it is new",
+            (_, true) => "it is gone",
+            _ => "it says something else",
+        };
+        out += &format!("object {}\n  {word}\n{}", clean(&object_name(&name)), values(was, is));
+    }
     out
+}
+
+/// The name of an object without the group of Istio's, which is the one that people mean.
+fn object_name(name: &str) -> String {
+    let Some((kind, name_in_kind)) = name.split_once(' ') else { return name.to_owned() };
+    match kind.split_once('.') {
+        Some((kind, group)) if group.ends_with("istio.io") => format!("{kind} {name_in_kind}"),
+        _ => name.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -252,6 +271,11 @@ mod tests {
             },
             "networks": { "n2": { "added": ["198.18.0.1:15443 (service gw)"], "removed": [] } },
             "settings": { "connectTimeout": { "before": "10s", "after": "3s" } },
+            "objects": {
+                "Gateway.gateway.networking.k8s.io shop/web": { "before": null, "after": "aa" },
+                "MeshConfig": { "before": "bb", "after": "cc" },
+                "VirtualService.networking.istio.io shop/web": { "before": "dd", "after": null },
+            },
         });
         let expected = "\
 service new.shop
@@ -272,6 +296,16 @@ gateways of network n2
 setting connectTimeout
     - 10s
     + 3s
+object Gateway.gateway.networking.k8s.io shop/web
+  it is new
+    + aa
+object MeshConfig
+  it says something else
+    - bb
+    + cc
+object VirtualService shop/web
+  it is gone
+    - dd
 ";
         assert_eq!(lines(&answer, None, &LOOK), expected);
         let west = "service web.shop\n  endpoints of west\n    - 10.0.0.9:80 in n2\n";

@@ -1,16 +1,23 @@
 //! What two states of the mesh have otherwise: in words and sets, so that differences of differences can be told as one.
 //!
-//! Pure. What matters to people is in it: services and their endpoints by cluster, gateways, settings. Not who is private to a
-//! namespace, nor what proxies are made of it.
+//! Pure. What matters to people is in it: services and their endpoints by cluster, gateways, settings, and which objects of the
+//! configuration are there and that they say something else, by a digest of what each says. Not who is private to a namespace,
+//! nor what proxies are made of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::aggregate::MergedService;
-use crate::model::{EndpointRef, Health, Hostname, NetworkId};
+use crate::model::{
+    ConfigurationSnapshot, Counted, EndpointRef, Health, Hostname, NetworkId, ObjectJson, ObjectKey,
+};
 use crate::push::PushContext;
+
+/// What the texts of a configuration are named by, beside its objects.
+const TEXTS: [&str; 2] = ["MeshConfig", "MeshNetworks"];
 
 /// A state of the mesh, or a part of one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -19,6 +26,9 @@ pub(super) struct MeshSummary {
     /// The gateways of each network.
     networks: BTreeMap<String, BTreeSet<String>>,
     settings: BTreeMap<String, Value>,
+    /// The digest of each object of the configuration; `None` in what was written before there were any.
+    #[serde(default)]
+    objects: Option<BTreeMap<String, Value>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +47,10 @@ pub struct MeshDifference {
     pub networks: BTreeMap<String, SetDifference>,
     /// By field of the mesh config, and `cluster ID` for members.
     pub settings: BTreeMap<String, ValueDifference>,
+    /// Objects of the configuration by `KIND.GROUP NAMESPACE/NAME`, with the digests of what they say: traffic rules, access
+    /// policies, and the texts `MeshConfig` and `MeshNetworks`. Together with them the name of the configuration changes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub objects: BTreeMap<String, ValueDifference>,
 }
 
 /// What is otherwise of one service.
@@ -71,11 +85,17 @@ pub struct ValueDifference {
 impl MeshSummary {
     /// All of a version.
     pub(super) fn whole(context: &PushContext) -> Self {
-        Self::of(context, context.services.keys())
+        let ConfigurationSnapshot { traffic, access, .. } = &*context.configuration;
+        let objects = traffic.iter().chain(access.iter()).map(|(key, _)| key);
+        Self::of(context, context.services.keys(), objects)
     }
 
-    /// A version as far as these services go, and all that is not of services.
-    pub(super) fn of<'a>(context: &PushContext, hosts: impl Iterator<Item = &'a Hostname>) -> Self {
+    /// A version as far as these services and objects go, and all that is neither.
+    pub(super) fn of<'a>(
+        context: &PushContext,
+        hosts: impl Iterator<Item = &'a Hostname>,
+        objects: impl Iterator<Item = &'a ObjectKey>,
+    ) -> Self {
         let services = hosts.filter_map(|host| {
             Some((host.to_string(), ServiceSummary::of(context.services.get(host)?)))
         });
@@ -96,7 +116,8 @@ impl MeshSummary {
             settings
                 .insert(format!("cluster {id}"), json!(format!("{:?}", known.mode).to_lowercase()));
         }
-        Self { services: services.collect(), networks, settings }
+        let objects = Some(digests(&context.configuration, objects));
+        Self { services: services.collect(), networks, settings, objects }
     }
 
     /// How many endpoints it holds.
@@ -132,6 +153,37 @@ impl ServiceSummary {
         });
         Self { definition, endpoints }
     }
+}
+
+/// What these objects of a configuration, and its texts, say in short: those that are there.
+fn digests<'a>(
+    configuration: &ConfigurationSnapshot,
+    keys: impl Iterator<Item = &'a ObjectKey>,
+) -> BTreeMap<String, Value> {
+    let ConfigurationSnapshot { traffic, access, mesh, networks, .. } = configuration;
+    let objects = keys.filter_map(|key| {
+        let object = traffic.get(key).or_else(|| access.get(key))?;
+        Some((object_name(key), digest(&counted(object))))
+    });
+    let texts = TEXTS.into_iter().zip([mesh, networks]);
+    let texts = texts.filter_map(|(name, text)| Some((name.to_owned(), digest(text.as_ref()?))));
+    objects.chain(texts).collect()
+}
+
+/// What of an object counts: that somebody wrote into its status is no change.
+fn counted(object: &ObjectJson) -> String {
+    Counted(&object.to_value()).to_value().to_string()
+}
+
+/// The same of the same text in every process, as it is compared over restarts.
+fn digest(text: &str) -> Value {
+    format!("{:016x}", xxh3_64(text.as_bytes())).into()
+}
+
+/// `VirtualService.networking.istio.io shop/web`: two groups have a kind Gateway.
+fn object_name(key: &ObjectKey) -> String {
+    let ObjectKey { kind, group, namespace, name } = key;
+    format!("{kind}.{group} {namespace}/{name}")
 }
 
 /// An endpoint as people see it: what of it differs is another one.
@@ -171,17 +223,17 @@ impl MeshDifference {
             }
         }
         difference.networks = sets(&before.networks, &after.networks);
-        for field in keys(&before.settings, &after.settings) {
-            let value = |of: &MeshSummary| of.settings.get(field).cloned().unwrap_or_default();
-            let changed = ValueDifference::between(&value(before), &value(after));
-            difference.settings.extend(changed.map(|it| (field.clone(), it)));
+        difference.settings = values(&before.settings, &after.settings);
+        if let (Some(was), Some(is)) = (&before.objects, &after.objects) {
+            difference.objects = values(was, is);
         }
         difference
     }
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.networks.is_empty() && self.settings.is_empty()
+        let Self { services, networks, settings, objects } = self;
+        services.is_empty() && networks.is_empty() && settings.is_empty() && objects.is_empty()
     }
 
     /// The same with what a still later state has otherwise: what came and went again is none.
@@ -199,12 +251,8 @@ impl MeshDifference {
             }
         }
         then(&mut self.networks, &later.networks);
-        for (field, value) in &later.settings {
-            let first = self.settings.remove(field);
-            let before = first.map_or_else(|| value.before.clone(), |it| it.before);
-            let changed = ValueDifference::between(&before, &value.after);
-            self.settings.extend(changed.map(|it| (field.clone(), it)));
-        }
+        then_values(&mut self.settings, &later.settings);
+        then_values(&mut self.objects, &later.objects);
     }
 }
 
@@ -226,6 +274,30 @@ fn keys<'a, V>(
     other: &'a BTreeMap<String, V>,
 ) -> BTreeSet<&'a String> {
     one.keys().chain(other.keys()).collect()
+}
+
+fn values(
+    before: &BTreeMap<String, Value>,
+    after: &BTreeMap<String, Value>,
+) -> BTreeMap<String, ValueDifference> {
+    let value = |of: &BTreeMap<String, Value>, key| of.get(key).cloned().unwrap_or_default();
+    let changed = keys(before, after).into_iter().filter_map(|key| {
+        let changed = ValueDifference::between(&value(before, key), &value(after, key))?;
+        Some((key.clone(), changed))
+    });
+    changed.collect()
+}
+
+fn then_values(
+    mine: &mut BTreeMap<String, ValueDifference>,
+    later: &BTreeMap<String, ValueDifference>,
+) {
+    for (key, value) in later {
+        let first = mine.remove(key);
+        let before = first.map_or_else(|| value.before.clone(), |it| it.before);
+        let changed = ValueDifference::between(&before, &value.after);
+        mine.extend(changed.map(|it| (key.clone(), it)));
+    }
 }
 
 fn sets(
@@ -266,9 +338,14 @@ fn then(mine: &mut BTreeMap<String, SetDifference>, later: &BTreeMap<String, Set
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::model::Collection;
 
     fn summary(services: &[(&str, u8, &[&str])], gateways: &[&str]) -> MeshSummary {
+        let objects = services.iter().map(|(host, port, _)| ((*host).to_owned(), json!(port)));
+        let objects = Some(objects.collect());
         let services = services.iter().map(|(host, port, endpoints)| {
             let endpoints = endpoints.iter().map(|one| (*one).to_owned()).collect();
             let endpoints = BTreeMap::from([("east".to_owned(), endpoints)]);
@@ -277,7 +354,7 @@ mod tests {
         let gateways: BTreeSet<String> = gateways.iter().map(|one| (*one).to_owned()).collect();
         let settings = BTreeMap::from([("gateways".to_owned(), json!(gateways))]);
         let networks = BTreeMap::from([("n1".to_owned(), gateways)]);
-        MeshSummary { services: services.collect(), networks, settings }
+        MeshSummary { services: services.collect(), networks, settings, objects }
     }
 
     #[test]
@@ -308,5 +385,70 @@ mod tests {
                 "endpoints": { "east": { "added": [], "removed": ["b"] } },
             } })
         );
+    }
+
+    fn object(kind: &str, name: &str, spec: u32) -> Arc<Value> {
+        Arc::new(json!({
+            "apiVersion": "networking.istio.io/v1", "kind": kind, "spec": spec,
+            "metadata": { "namespace": "shop", "name": name },
+        }))
+    }
+
+    /// The digests of all that there is.
+    fn configured(objects: &[Arc<Value>], mesh: Option<&str>) -> MeshSummary {
+        let traffic: Collection = objects.iter().cloned().collect();
+        let keys: Vec<ObjectKey> = traffic.iter().map(|(key, _)| key.clone()).collect();
+        let mesh = mesh.map(Into::into);
+        let of = ConfigurationSnapshot::new(traffic, Collection::default(), mesh, None);
+        MeshSummary { objects: Some(digests(&of, keys.iter())), ..MeshSummary::default() }
+    }
+
+    #[test]
+    fn an_object_that_says_something_else_is_otherwise_and_one_that_was_written_into_is_not() {
+        let (web, db) = (object("VirtualService", "web", 1), object("Gateway", "db", 1));
+        let mut noted = Value::clone(&web);
+        noted["status"] = json!({ "parents": [] });
+        noted["metadata"]["labels"] = json!({ "team": "a" });
+        let before = configured(&[web, db.clone()], None);
+        let same = configured(&[Arc::new(noted), db], None);
+        assert!(MeshDifference::between(&before, &same).is_empty());
+
+        let web = object("VirtualService", "web", 2);
+        let after = configured(&[web, object("Sidecar", "all", 1)], Some("{}"));
+        let difference = MeshDifference::between(&before, &after);
+        let ends = difference
+            .objects
+            .iter()
+            .map(|(name, it)| (name.as_str(), !it.before.is_null(), !it.after.is_null()));
+        let expected = [
+            ("Gateway.networking.istio.io shop/db", true, false),
+            ("MeshConfig", false, true),
+            ("Sidecar.networking.istio.io shop/all", false, true),
+            ("VirtualService.networking.istio.io shop/web", true, true),
+        ];
+        assert_eq!(ends.collect::<Vec<_>>(), expected);
+        let mut back = difference;
+        back.then(&MeshDifference::between(&after, &before));
+        assert!(back.is_empty(), "{back:?}");
+    }
+
+    #[test]
+    fn what_was_written_before_there_were_digests_is_read_and_says_nothing_of_objects() {
+        let old = r#"{"services":{},"networks":{},"settings":{}}"#;
+        let (was, record): (MeshSummary, MeshDifference) =
+            (serde_json::from_str(old).expect("read"), serde_json::from_str(old).expect("read"));
+        assert!(was.objects.is_none() && record.is_empty());
+        let now = configured(&[object("VirtualService", "web", 1)], None);
+        assert!(MeshDifference::between(&was, &now).is_empty());
+        // And a process of before reads what is written now, as long as nothing is of objects.
+        assert_eq!(json!(record), serde_json::from_str::<Value>(old).expect("read"));
+    }
+
+    #[test]
+    fn digests_are_the_same_in_every_process() {
+        // Worked out by another implementation of the hash, of the text with sorted keys and without blanks.
+        let web = configured(&[object("VirtualService", "web", 1)], None);
+        let expected = json!({ "VirtualService.networking.istio.io shop/web": "725a74a53e20f33c" });
+        assert_eq!(json!(web.objects), expected);
     }
 }

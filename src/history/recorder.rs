@@ -14,7 +14,7 @@ use super::difference::MeshSummary;
 use super::{BYTES_MAX, History, HistoryRecord, MeshDifference, RECORDS_MAX, RecordGap};
 use crate::codes;
 use crate::durable::LineFile;
-use crate::model::Hostname;
+use crate::model::{Hostname, ObjectKey};
 use crate::push::PushContext;
 
 /// The first line of the records' file.
@@ -120,8 +120,9 @@ impl HistoryRecorder {
                 if before.version == now.version {
                     return;
                 }
-                let hosts = changed_hosts(before, now);
-                let [was, is] = [before, now].map(|of| MeshSummary::of(of, hosts.iter()));
+                let (hosts, objects) = (changed_hosts(before, now), changed_objects(before, now));
+                let [was, is] =
+                    [before, now].map(|of| MeshSummary::of(of, hosts.iter(), objects.iter()));
                 let difference = MeshDifference::between(&was, &is);
                 if difference.is_empty() {
                     return self.history.saw(now.version);
@@ -193,4 +194,12 @@ fn changed_hosts(before: &PushContext, now: &PushContext) -> Vec<Hostname> {
         }
     });
     hosts.collect()
+}
+
+/// The objects of the configuration that two versions don't share.
+fn changed_objects(before: &PushContext, now: &PushContext) -> Vec<ObjectKey> {
+    let (was, is) = (&*before.configuration, &*now.configuration);
+    let pairs = [(&was.traffic, &is.traffic), (&was.access, &is.access)];
+    let differing = pairs.into_iter().flat_map(|(was, is)| is.differences(was));
+    differing.map(|one| one.key.clone()).collect()
 }

@@ -89,3 +89,83 @@ async fn now_is_held_against_before_also_over_a_restart() {
     assert!(code == Some(1) && said.contains("did not end properly"), "{said}");
     third.shut_down().await;
 }
+
+/// A VirtualService of `web` with this timeout.
+fn route(timeout: &str) -> Value {
+    let to = json!([{ "destination": { "host": "web" } }]);
+    json!({
+        "apiVersion": "networking.istio.io/v1", "kind": "VirtualService",
+        "metadata": { "namespace": "shop", "name": "web" },
+        "spec": { "hosts": ["web"], "http": [{ "timeout": timeout, "route": to }] },
+    })
+}
+
+const ROUTE: &str = "VirtualService.networking.istio.io shop/web";
+
+/// The last record that has something of an object.
+async fn record_of(server: &Server, object: &str, test: impl Fn(&Value) -> bool) -> Value {
+    wait_until(SOON, async || {
+        let all = server.admin.json("/debug/history").await;
+        let own = all.as_array().into_iter().flatten().rev().find(|row| row["restored"] == false);
+        let last = own.ok_or_else(|| format!("{all:#}"))?;
+        let path = format!("/debug/history?version={}", last["version"]);
+        let whole = server.admin.json(&path).await;
+        holds(test(&whole["objects"][object]), &whole).map(|()| last.clone())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_rule_that_changes_is_a_record_by_which_one_goes_back() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    setup.put("route", &route("1s"));
+    let mut server = setup.start_ready().await;
+    server.cluster_in("east", "live").await;
+    let mut expected = 1;
+    for round in 0..2 {
+        let (version, before) = recorded(&server).await;
+        let time = before["at"].as_str().expect("a time").to_owned();
+        let good = before["configuration"].as_str().expect("its name").to_owned();
+        setup.put("route", &route(&format!("{}s", expected + 1)));
+        let changed = |it: &Value| it["before"].is_string() && it["after"].is_string();
+        let bad = record_of(&server, ROUTE, changed).await;
+        assert_eq!((&bad["objects"], &bad["services"]), (&json!(1), &json!(0)), "round {round}");
+        assert_ne!(bad["configuration"], good);
+
+        // What a person sees: that it is otherwise, and what to go back to.
+        let (code, said) = strait(&server, &["diff", "--at", &version]).await;
+        assert_eq!(code, Some(2), "{said}");
+        let told = "object VirtualService shop/web\n  it says something else\n";
+        assert!(said.contains(told), "{said}");
+        let (_, said) = strait(&server, &["diff", "--at", &version, "--cluster", "east"]).await;
+        assert!(!said.contains("VirtualService"), "only endpoints of a cluster: {said}");
+        let (_, listed) = strait(&server, &["history", "list"]).await;
+        let short = |id: &Value| id.as_str().expect("a name")[..12].to_owned();
+        let (bad, good) = (short(&bad["configuration"]), good[..12].to_owned());
+        assert!(listed.contains(&bad) && listed.contains(&good), "{listed}");
+        let (code, said) = strait(&server, &["history", "rollback", &good, "--yes"]).await;
+        assert_eq!(code, Some(0), "{said}");
+        // Now is as it was, and the record of the way back says so.
+        difference_until(&server, &version, |it| it["objects"] == json!({})).await;
+        let (code, said) = strait(&server, &["history", "release", "--yes"]).await;
+        assert_eq!(code, Some(0), "{said}");
+        difference_until(&server, &version, |it| changed(&it["objects"][ROUTE])).await;
+        expected += 1;
+
+        // The next process knows what there was before, and what its operators do by then.
+        server.shut_down().await;
+        setup.put("route", &route(&format!("{}s", expected + 1)));
+        expected += 1;
+        server = setup.start_ready().await;
+        server.cluster_in("east", "live").await;
+        difference_until(&server, &time, |it| changed(&it["objects"][ROUTE])).await;
+        let all = server.admin.json("/debug/history").await;
+        let rows = all.as_array().expect("a list").iter();
+        let restored = rows.filter(|row| row["restored"] == true && row["objects"] == 1).count();
+        assert!(restored > 0, "{all:#}");
+    }
+    server.shut_down().await;
+}
