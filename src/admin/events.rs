@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::failure::pretty;
+use super::failure::{AdminFailure, pretty};
 use crate::model::Cause;
-use crate::timeline::{Timeline, TimelineEntry};
+use crate::timeline::{ProxySteps, Timeline, TimelineEntry};
 use crate::xds::connections::rfc3339;
 
 /// A change whose proxies have not all answered within this is told of as it is then.
@@ -31,26 +31,39 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 #[derive(Debug, Deserialize)]
 pub(super) struct EventsQuery {
     since: Option<u64>,
+    seq: Option<u64>,
 }
 
-/// The changes after number `since`, oldest first. As server-sent events each comes as `change` when it is published,
+/// The one with number `seq`, with the steps of its proxies; or the changes after number `since`, oldest first. As server-sent events each comes as `change` when it is published,
 /// and as `answered` once its proxies have answered, or after 10 s; a client that comes back goes on behind its
 /// `Last-Event-ID`.
 pub(super) fn answer(
     timeline: &Arc<Timeline>,
     query: &EventsQuery,
     headers: &HeaderMap,
-) -> Response {
+) -> Result<Response, AdminFailure> {
+    if let Some(seq) = query.seq {
+        let entry = timeline.entry(seq).ok_or_else(|| {
+            let oldest = timeline.since(0).first().map_or(0, |entry| entry.seq);
+            let last = *timeline.last().borrow();
+            let text = match seq > last {
+                true => format!("there is no change {seq} yet; the last one is {last}"),
+                false => format!("change {seq} is not kept any more; those from {oldest} on are"),
+            };
+            AdminFailure(StatusCode::NOT_FOUND, text)
+        })?;
+        return Ok(pretty(StatusCode::OK, &whole(&entry)).into_response());
+    }
     if asks_for_stream(headers) {
         let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
         let since = last.and_then(|id| id.parse().ok()).or(query.since).unwrap_or(0);
         let keep_alive = KeepAlive::new().interval(KEEP_ALIVE);
         let followed = follow(Arc::clone(timeline), since);
-        return Sse::new(followed).keep_alive(keep_alive).into_response();
+        return Ok(Sse::new(followed).keep_alive(keep_alive).into_response());
     }
     let entries = timeline.since(query.since.unwrap_or(0));
     let entries: Vec<_> = entries.iter().map(|entry| view(entry)).collect();
-    pretty(StatusCode::OK, &entries).into_response()
+    Ok(pretty(StatusCode::OK, &entries).into_response())
 }
 
 /// Whether the answer is to be server-sent events.
@@ -142,6 +155,28 @@ fn view(entry: &TimelineEntry) -> Value {
     })
 }
 
+/// One change with the steps of its proxies, as far as they are kept.
+fn whole(entry: &TimelineEntry) -> Value {
+    let steps = entry.delivery.steps();
+    let mut whole = view(entry);
+    let refusals = steps.refusals.iter();
+    let refusals = refusals.map(|one| json!({ "proxy": one.proxy, "error": one.error }));
+    whole["refusals"] = refusals.collect();
+    whole["steps"] = steps.proxies().map(steps_view).collect();
+    whole
+}
+
+fn steps_view(steps: &ProxySteps) -> Value {
+    let ProxySteps { proxy, cluster, sent, answered, answer } = steps;
+    json!({
+        "proxy": proxy,
+        "cluster": cluster,
+        "sentMs": sent.map(milliseconds),
+        "answeredMs": answered.map(milliseconds),
+        "answer": answer.as_str(),
+    })
+}
+
 fn cause_view(cause: &Cause) -> Value {
     let Cause { cluster, kind, namespace, name } = cause;
     json!({"cluster": cluster, "kind": kind, "namespace": namespace, "name": name})
@@ -157,6 +192,7 @@ mod tests {
     use futures::StreamExt;
 
     use super::*;
+    use crate::fixtures::sidecar;
     use crate::model::Causes;
     use crate::timeline::Delivery;
 
@@ -171,7 +207,8 @@ mod tests {
             timeline.enter(version, Causes::from(cause), words, delivery, Instant::now());
             receipt
         };
-        enter(1).acknowledge();
+        let proxy = sidecar("web.shop", "east");
+        enter(1).acknowledge(&proxy);
         let second = enter(2);
         let mut stream = Box::pin(follow(Arc::clone(&timeline), 1));
         let mut told = Vec::new();
@@ -181,9 +218,9 @@ mod tests {
             told.len()
         };
         assert_eq!(next().await, 1);
-        second.refuse("sidecar~10.0.0.1~web.shop~shop.svc");
+        second.refuse(&proxy, "no");
         assert_eq!(next().await, 2);
-        enter(3).acknowledge();
+        enter(3).acknowledge(&proxy);
         assert_eq!(next().await, 3);
         let order = ["change", "answered", "change"].iter().zip(["2", "2", "3"]);
         for (told, (name, id)) in told.iter().zip(order) {

@@ -495,8 +495,10 @@ async fn changes(
     query: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> AdminResult {
-    let Query(query) = query.map_err(|_| bad("changes are asked for by ?since=NUMBER, or none"))?;
-    Ok(events::answer(&sources.timeline, &query, &headers))
+    let Query(query) = query.map_err(|_| {
+        bad("changes are asked for by ?since=NUMBER, one by ?seq=NUMBER, or all by none")
+    })?;
+    events::answer(&sources.timeline, &query, &headers)
 }
 
 /// What each version changed.

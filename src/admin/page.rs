@@ -72,6 +72,7 @@ const FILES: &[PageFile] = page_files! {
     "proxies.js": SCRIPT,
     "explain.js": SCRIPT,
     "timeline.js": SCRIPT,
+    "change.js": SCRIPT,
     "rollout.js": SCRIPT,
     "mend.js": SCRIPT,
     "trust.js": SCRIPT,

@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use super::failure::{CommandResult, Exit};
 use super::list::{QueryArgs, follow_pause};
-use super::output::{self, Cell, Column, OutputStyle, TableLayout, clean, items, text};
+use super::output::{
+    self, Cell, Column, Format, OutputStyle, Show, TableLayout, clean, items, text,
+};
 use super::proxy::name_of_id;
 
 /// A change is shown without its last answers when the next is this far away.
@@ -13,6 +15,9 @@ const LATE: usize = 8;
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
+    /// Only this one, with the steps of its proxies: when each was sent it, had answered, and what it refused
+    #[arg(value_name = "SEQ", conflicts_with_all = ["watch", "since", "last"])]
+    seq: Option<u64>,
     /// Go on, and show changes as their proxies have answered
     #[arg(long, short)]
     watch: bool,
@@ -30,30 +35,38 @@ const EVENTS: TableLayout = TableLayout {
     kind: "change",
     name: |row| text(&row["seq"]),
     columns: &[
-        Column::wide("SEQ", |row, _| text(&row["seq"]).into()),
+        Column::new("SEQ", |row, _| text(&row["seq"]).into()),
         Column::new("TIME", |row, look| time(&row["at"], look).into()),
         Column::new("CAUSE", |row, _| cause(row).into()),
         Column::new("EFFECT", |row, _| text(&row["effect"]).into()),
         Column::new("PROXIES", |row, _| followed(row)),
-        Column::new("TOOK", |row, _| match row["ms"].as_f64() {
-            Some(ms) => format!("{ms:.1} ms").into(),
-            None => "<none>".into(),
-        }),
+        Column::new("TOOK", |row, _| milliseconds(&row["ms"]).into()),
         Column::wide("REFUSED BY", |row, _| refusers(row).into()),
-        Column::wide("WAITED", |row, _| match row["waitedMs"].as_f64() {
-            Some(ms) => format!("{ms:.1} ms").into(),
-            None => "<none>".into(),
-        }),
-        Column::wide("PUBLISHED", |row, _| match row["publishedMs"].as_f64() {
-            Some(ms) => format!("{ms:.1} ms").into(),
-            None => "<none>".into(),
-        }),
+        Column::wide("WAITED", |row, _| milliseconds(&row["waitedMs"]).into()),
+        Column::wide("PUBLISHED", |row, _| milliseconds(&row["publishedMs"]).into()),
         Column::wide("VERSION", |row, _| text(&row["version"]).into()),
+    ],
+};
+
+/// The proxies of one change.
+const STEPS: TableLayout = TableLayout {
+    kind: "proxy",
+    name: |row| name_of_id(&row["proxy"]),
+    columns: &[
+        Column::new("PROXY", |row, _| name_of_id(&row["proxy"]).into()),
+        Column::new("CLUSTER", |row, _| text(&row["cluster"]).into()),
+        Column::new("SENT AFTER", |row, _| milliseconds(&row["sentMs"]).into()),
+        Column::new("ANSWERED AFTER", |row, _| milliseconds(&row["answeredMs"]).into()),
+        Column::new("ANSWER", |row, _| answer(row)),
+        Column::wide("ID", |row, _| text(&row["proxy"]).into()),
     ],
 };
 
 /// Runs `strait events`.
 pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
+    if let Some(seq) = args.seq {
+        return one(seq, &args.ask).await;
+    }
     let mut since = args.since;
     let mut show = args.ask.show.clone();
     let mut first = true;
@@ -81,6 +94,78 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
         }
         first = false;
         follow_pause().await;
+    }
+}
+
+/// One change with the steps of its proxies.
+async fn one(seq: u64, ask: &QueryArgs) -> CommandResult {
+    let found = ask.ask("/debug/events", &[("seq", &seq.to_string())]).await;
+    let found = found.map_err(|failure| failure.or_next("strait events"))?;
+    let look = OutputStyle::of_stdout();
+    output::print(&match ask.show.output {
+        Format::Json => found.raw,
+        Format::Yaml => output::yaml(&found.value),
+        Format::Name => STEPS.render("", &found.value["steps"], &ask.show, &look),
+        Format::Table | Format::Wide => render(&found.value, &ask.show, &look),
+    })?;
+    Ok(Exit::Fine)
+}
+
+/// What caused a change and what it did, when, and what each proxy did then.
+fn render(change: &Value, show: &Show, look: &OutputStyle) -> String {
+    let published = format!(
+        "begun after {}, published after {}, version {}",
+        milliseconds(&change["waitedMs"]),
+        milliseconds(&change["publishedMs"]),
+        text(&change["version"])
+    );
+    let mut causes = vec![cause_name(&change["cause"])];
+    causes.extend(items(&change["otherCauses"]).iter().map(cause_name));
+    if let Some(more @ 1..) = change["moreCauses"].as_u64() {
+        causes.push(format!("{more} more"));
+    }
+    let mut out = output::describe(
+        vec![
+            ("Change", text(&change["seq"]).into()),
+            ("Heard", text(&change["at"]).into()),
+            ("Cause", causes.join(", ").into()),
+            ("Effect", text(&change["effect"]).into()),
+            ("Published", published.into()),
+            ("Proxies", followed(change)),
+            ("Last answer", format!("after {}", milliseconds(&change["ms"])).into()),
+        ],
+        look,
+    );
+    for refusal in items(&change["refusals"]) {
+        let (proxy, error) = (name_of_id(&refusal["proxy"]), text(&refusal["error"]));
+        out += &format!("{}\n", Cell::bad(format!("{proxy} refused it: {error}")).paint(look));
+    }
+    let steps = items(&change["steps"]);
+    if !steps.is_empty() {
+        out.push('\n');
+        out += &STEPS.render("", &change["steps"], show, look);
+    }
+    let told = change["proxies"].as_u64().unwrap_or(0);
+    if let more @ 1.. = told.saturating_sub(steps.len() as u64) {
+        out += &format!(
+            "{more} more: the steps of those that were sent it first, and of those that answered last, are kept\n"
+        );
+    }
+    out
+}
+
+/// A time in milliseconds, as people read it.
+fn milliseconds(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "<none>".to_owned(), |ms| format!("{ms:.1} ms"))
+}
+
+/// How a proxy answered.
+fn answer(row: &Value) -> Cell {
+    let word = text(&row["answer"]);
+    match word.as_str() {
+        "acknowledged" => Cell::good(word),
+        "refused" => Cell::bad(word),
+        _ => Cell::doubtful(word),
     }
 }
 
@@ -115,9 +200,21 @@ fn refusers(row: &Value) -> String {
 
 /// The first object behind a change, and how many there were beside it.
 fn cause(row: &Value) -> String {
-    let first = &row["cause"];
-    let Some(kind) = first["kind"].as_str() else { return "<none>".to_owned() };
-    let part = |name: &str| first[name].as_str().filter(|text| !text.is_empty());
+    let words = cause_name(&row["cause"]);
+    if row["cause"].is_null() {
+        return words;
+    }
+    let others = items(&row["otherCauses"]).len() as u64;
+    match others + row["moreCauses"].as_u64().unwrap_or(0) {
+        0 => words,
+        more => format!("{words}, {more} more"),
+    }
+}
+
+/// An object behind a change.
+fn cause_name(cause: &Value) -> String {
+    let Some(kind) = cause["kind"].as_str() else { return "<none>".to_owned() };
+    let part = |name: &str| cause[name].as_str().filter(|text| !text.is_empty());
     let mut words = kind.to_owned();
     match (part("namespace"), part("name")) {
         (Some(namespace), Some(name)) => words += &format!(" {namespace}/{name}"),
@@ -127,11 +224,7 @@ fn cause(row: &Value) -> String {
     if let Some(cluster) = part("cluster") {
         words += &format!(" in {cluster}");
     }
-    let others = items(&row["otherCauses"]).len() as u64;
-    match others + row["moreCauses"].as_u64().unwrap_or(0) {
-        0 => words,
-        more => format!("{words}, {more} more"),
-    }
+    words
 }
 
 /// How many proxies have followed, of those that were sent the change.
@@ -166,10 +259,46 @@ mod tests {
         let today = "2026-11-23T23:00:00Z".parse().expect("a time");
         let look = OutputStyle { now: today, ..LOOK };
         let shown = EVENTS.table(items(&row), false).render(false, &look);
-        let expected = "12:00:01.250   EndpointSlice shop/web-x in east, 3 more   web.shop.svc.cluster.local: 3 -> 2 endpoints   3 of 4, 1 refused   2.3 ms\n";
+        let expected = "7   12:00:01.250   EndpointSlice shop/web-x in east, 3 more   web.shop.svc.cluster.local: 3 -> 2 endpoints   3 of 4, 1 refused   2.3 ms\n";
         assert_eq!(shown, expected);
         let later = EVENTS.table(items(&row), false).render(false, &LOOK);
-        assert_eq!(later, format!("2026-11-23 {expected}"));
+        assert_eq!(later, expected.replace("12:00:01", "2026-11-23 12:00:01"));
+    }
+
+    #[test]
+    fn one_change_is_told_with_the_steps_of_its_proxies() {
+        let id = |name: &str| format!("sidecar~10.0.0.1~{name}.shop~shop.svc.cluster.local");
+        let step = |name: &str, sent: Value, answered: Value, answer: &str| json!({ "proxy": id(name), "cluster": "east", "sentMs": sent, "answeredMs": answered, "answer": answer });
+        let change = json!({
+            "seq": 7, "at": "2026-11-23T12:00:01.250123Z",
+            "cause": {"cluster": "east", "kind": "EndpointSlice", "namespace": "shop", "name": "web-x"},
+            "otherCauses": [{"cluster": "", "kind": "MeshConfig", "namespace": "", "name": ""}], "moreCauses": 2,
+            "effect": "web: 3 -> 2 endpoints", "version": 12, "waitedMs": 1.04, "publishedMs": 1.4,
+            "proxies": 5, "acknowledged": 3, "refused": 1, "waiting": 1, "ms": 2.31,
+            "refusals": [{ "proxy": id("b"), "error": "no such\u{1b} filter" }],
+            "steps": [
+                step("a", json!(1.5), json!(2.3), "acknowledged"), step("b", json!(1.6), json!(2.0), "refused"),
+                step("c", json!(1.7), Value::Null, "waiting"), step("d", Value::Null, json!(1.45), "acknowledged"),
+            ],
+        });
+        let expected = "\
+Change:        7
+Heard:         2026-11-23T12:00:01.250123Z
+Cause:         EndpointSlice shop/web-x in east, MeshConfig, 2 more
+Effect:        web: 3 -> 2 endpoints
+Published:     begun after 1.0 ms, published after 1.4 ms, version 12
+Proxies:       3 of 5, 1 refused
+Last answer:   after 2.3 ms
+b.shop refused it: no such\\u{1b} filter
+
+PROXY    CLUSTER   SENT AFTER   ANSWERED AFTER   ANSWER
+a.shop   east      1.5 ms       2.3 ms           acknowledged
+b.shop   east      1.6 ms       2.0 ms           refused
+c.shop   east      1.7 ms       <none>           waiting
+d.shop   east      <none>       1.4 ms           acknowledged
+1 more: the steps of those that were sent it first, and of those that answered last, are kept
+";
+        assert_eq!(render(&change, &Show::default(), &LOOK), expected);
     }
 
     #[test]

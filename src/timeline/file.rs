@@ -13,15 +13,18 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Delivery, DeliveryCounts, ENTRIES_MAX, Timeline, TimelineEntry};
+use super::{
+    Delivery, DeliveryCounts, DeliveryRefusal, DeliverySteps, ENTRIES_MAX, ProxyAnswer, ProxySteps,
+    Timeline, TimelineEntry,
+};
 use crate::codes;
 use crate::durable::LineFile;
 use crate::model::{Cause, Causes};
 
 /// The first line.
 const HEAD: &str = "strait timeline 1";
-/// The most bytes of the file.
-const FILE_MAX: u64 = 4 << 20;
+/// The most bytes of the file: twice as many changes as are kept, with all the steps that are kept of them.
+const FILE_MAX: u64 = 24 << 20;
 /// The most lines before it is written anew.
 const LINES_MAX: usize = 2 * ENTRIES_MAX;
 /// The least time between two writes.
@@ -57,7 +60,19 @@ struct StoredChange {
     refused: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     refused_by: Vec<String>,
+    /// What those said, one for each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    errors: Vec<String>,
+    /// Of the proxies that were sent it first, and of those that answered last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    first: Vec<StoredSteps>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    last: Vec<StoredSteps>,
 }
+
+/// Node id, cluster, microseconds until it was sent and had answered, and how.
+#[derive(Serialize, Deserialize)]
+struct StoredSteps(String, String, Option<u64>, Option<u64>, String);
 
 #[derive(Serialize, Deserialize)]
 struct StoredCause {
@@ -157,6 +172,10 @@ impl TimelineEntry {
 /// A change as a line.
 fn line(change: &TimelineEntry) -> String {
     let counts = change.delivery.counts();
+    let steps = change.delivery.steps();
+    let texts = |of: fn(&DeliveryRefusal) -> &str| {
+        steps.refusals.iter().map(|one| of(one).to_owned()).collect::<Vec<_>>()
+    };
     let causes = change.causes.named_causes().iter().map(|cause| StoredCause {
         cluster: cause.cluster.to_string(),
         kind: cause.kind.to_string(),
@@ -176,9 +195,37 @@ fn line(change: &TimelineEntry) -> String {
         proxies: counts.proxies,
         acknowledged: counts.acknowledged,
         refused: counts.refused,
-        refused_by: change.delivery.refused_by(),
+        refused_by: texts(|one| &one.proxy),
+        errors: texts(|one| &one.error),
+        first: steps.first.iter().map(StoredSteps::of).collect(),
+        last: steps.last.iter().map(StoredSteps::of).collect(),
     };
     serde_json::to_string(&stored).unwrap_or_default()
+}
+
+impl StoredSteps {
+    fn of(steps: &ProxySteps) -> Self {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let ProxySteps { proxy, cluster, sent, answered, answer } = steps;
+        let (sent, answered) = (sent.map(micros), answered.map(micros));
+        Self(proxy.to_string(), cluster.to_string(), sent, answered, answer.as_str().to_owned())
+    }
+
+    /// As nobody will hear more of it.
+    fn into_steps(self) -> ProxySteps {
+        let Self(proxy, cluster, sent, answered, answer) = self;
+        let answer = match ProxyAnswer::of_word(&answer) {
+            ProxyAnswer::Waiting => ProxyAnswer::Unfollowed,
+            answer => answer,
+        };
+        ProxySteps {
+            proxy: proxy.into(),
+            cluster: cluster.as_str().into(),
+            sent: sent.map(Duration::from_micros),
+            answered: answered.map(Duration::from_micros),
+            answer,
+        }
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {
@@ -204,6 +251,16 @@ fn read_line(line: &str) -> Option<TimelineEntry> {
         unfollowed: stored.proxies.saturating_sub(stored.acknowledged + stored.refused),
         last_answer: stored.last_answer.map(Duration::from_nanos),
     };
+    let steps = |all: Vec<StoredSteps>| all.into_iter().map(StoredSteps::into_steps);
+    let errors = stored.errors.into_iter().map(Some).chain(std::iter::repeat(None));
+    let refusals = stored.refused_by.into_iter().zip(errors).map(|(proxy, error)| {
+        DeliveryRefusal { proxy: proxy.into(), error: error.unwrap_or_default().into() }
+    });
+    let steps = DeliverySteps {
+        first: steps(stored.first).collect(),
+        last: steps(stored.last).collect(),
+        refusals: refusals.collect(),
+    };
     Some(TimelineEntry {
         seq: stored.seq,
         at: UNIX_EPOCH.checked_add(Duration::from_nanos(stored.at)).unwrap_or(UNIX_EPOCH),
@@ -213,7 +270,7 @@ fn read_line(line: &str) -> Option<TimelineEntry> {
         waited: Duration::from_nanos(stored.waited),
         published_after: Duration::from_nanos(stored.published),
         restored: true,
-        delivery: Arc::new(Delivery::past(Instant::now(), counts, stored.refused_by)),
+        delivery: Arc::new(Delivery::past(Instant::now(), counts, steps)),
     })
 }
 
@@ -222,6 +279,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::fixtures::sidecar;
 
     fn enter(timeline: &Timeline, version: u64) -> Arc<TimelineEntry> {
         let cause = Cause::named("east".into(), "Pod", format!("web-{version}"));
@@ -247,9 +305,11 @@ mod tests {
         assert!(none.is_empty());
         let timeline = Timeline::default();
         let first = enter(&timeline, 7);
-        let [followed, refused] = [(); 2].map(|()| first.delivery.receipt());
-        followed.acknowledge();
-        refused.refuse("web-0.shop");
+        let [mut followed, refused] = [(); 2].map(|()| first.delivery.receipt());
+        let [willing, unwilling] = ["web-1.shop", "web-0.shop"].map(|name| sidecar(name, "east"));
+        followed.sent(&willing);
+        followed.acknowledge(&willing);
+        refused.refuse(&unwilling, "no such filter");
         write(&mut file, &timeline);
         enter(&timeline, 8);
         write(&mut file, &timeline);
@@ -265,12 +325,22 @@ mod tests {
                 (&was.causes, &was.effect, was.version)
             );
             assert_eq!(one.delivery.counts(), was.delivery.counts());
-            assert_eq!(one.delivery.refused_by(), was.delivery.refused_by());
+            assert_eq!(one.delivery.steps(), was.delivery.steps());
             assert_eq!(one.at, was.at);
         }
-        assert_eq!(again.since(0)[0].delivery.refused_by(), ["web-0.shop"]);
+        assert_eq!(again.since(0)[0].delivery.refused_by(), [Arc::clone(&unwilling.id)]);
         let last = *again.last().borrow();
         assert_eq!((last, enter(&again, 1).seq), (2, 3));
+    }
+
+    #[test]
+    fn a_line_of_before_there_were_steps_is_read() {
+        let line = r#"{"seq":3,"at":1,"causes":[],"more":0,"effect":"x","version":9,"waited":1,"published":2,"lastAnswer":5000,"proxies":2,"acknowledged":1,"refused":1,"refusedBy":["a"]}"#;
+        let change = read_line(line).expect("read");
+        let steps = change.delivery.steps();
+        assert_eq!((steps.proxies().count(), &*steps.refusals[0].error), (0, ""));
+        assert_eq!(change.delivery.refused_by(), ["a".into()]);
+        assert!(read_line(&super::line(&change)).is_some_and(|again| again.seq == 3));
     }
 
     #[test]
@@ -297,7 +367,8 @@ mod tests {
         let (file, past) = reopened(&path);
         let timeline = Arc::new(Timeline::restored(past));
         let drain = CancellationToken::new();
-        enter(&timeline, 1).delivery.receipt().acknowledge();
+        let proxy = sidecar("web-0.shop", "east");
+        enter(&timeline, 1).delivery.receipt().acknowledge(&proxy);
         let keeping = keep(Arc::clone(&timeline), file, drain.clone());
         let written = async {
             while reopened(&path).1.is_empty() {

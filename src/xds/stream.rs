@@ -3,6 +3,7 @@
 //! Responses are made only when the transport asks for one, so a slow client holds one pending set and
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
+mod followed;
 mod moves;
 mod of_service;
 mod request_budget;
@@ -351,9 +352,7 @@ impl Stream {
             aside.encode_message(&mut rope);
         }
         self.idle = rope.is_empty();
-        if self.idle {
-            self.settle();
-        }
+        self.note_sent();
         if let Some((since, version)) = self.pending_since.take()
             && !self.idle
         {
@@ -488,9 +487,6 @@ impl Stream {
         }
         match handled {
             Handled::Refusal => {
-                let proxy = self.admitted.as_ref().map(|admitted| admitted.proxy.id.to_string());
-                let proxy = proxy.unwrap_or_default();
-                self.receipts.drain(..).for_each(|receipt| receipt.refuse(&proxy));
                 self.tell_refusal(kind);
                 if let Some(kind) = kind {
                     self.note_refusal(kind, nonce);
@@ -500,13 +496,6 @@ impl Stream {
             Handled::Request => {}
         }
         Ok(())
-    }
-
-    /// Says of the changes that were taken that the client has followed, once it has.
-    fn settle(&mut self) {
-        if !self.receipts.is_empty() && lock(&self.session).is_settled() {
-            self.receipts.drain(..).for_each(Receipt::acknowledge);
-        }
     }
 
     /// Answers what istioctl asks, itself or by way of a proxy's agent, once for each time.
@@ -559,20 +548,6 @@ impl Stream {
             self.idle = false;
             lock(&self.session).offer_roots(bundle, true);
         }
-    }
-
-    fn tell_refusal(&self, kind: Option<ResourceType>) {
-        let (Some(kind), Some(admitted)) = (kind, &self.admitted) else { return };
-        self.shared.stats.nacked(kind);
-        let nack = lock(&self.session).progress().remove(&kind).and_then(|progress| progress.nack);
-        let text = nack.map(|nack| nack.error).unwrap_or_default();
-        warn!(
-            code = "STR0507",
-            proxy = %admitted.proxy.id,
-            kind = kind.short(),
-            error = text.chars().take(400).collect::<String>(),
-            "the proxy refused what it was sent; it keeps what it had before"
-        );
     }
 
     fn let_in(&self, node: &Node) -> Result<AdmittedStream, StreamEnd> {

@@ -60,8 +60,30 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     let steps = ["waitedMs", "publishedMs", "ms"].map(|name| change[name].as_f64());
     assert!(steps.is_sorted() && steps[0] > Some(0.0), "each step is later: {change:#}");
 
-    // Nobody is sent what differs for nobody, and what comes to nothing is no change.
+    // Which proxies these were, when, and what the one said that refused it.
     let seq = change["seq"].as_u64().expect("a number");
+    let whole = server.admin.json(&format!("/debug/events?seq={seq}")).await;
+    let steps: BTreeMap<_, _> = whole["steps"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|one| (one["proxy"].as_str().unwrap_or_default(), one))
+        .collect();
+    let first = Proxy::sidecar("east").id();
+    for (id, answer) in [(first, "acknowledged"), (second.id(), "refused")] {
+        let one = steps.get(&*id).unwrap_or_else(|| panic!("{id}: {whole:#}"));
+        assert_eq!((&one["answer"], &one["cluster"]), (&json!(answer), &json!("east")), "{one:#}");
+        let times = ["sentMs", "answeredMs"].map(|name| one[name].as_f64());
+        assert!(times[0] >= whole["publishedMs"].as_f64() && times.is_sorted(), "{whole:#}");
+        assert!(times[1] <= whole["ms"].as_f64(), "{whole:#}");
+    }
+    let refusal = &whole["refusals"][0];
+    assert_eq!(refusal["proxy"], second.id());
+    assert!(refusal["error"].as_str().is_some_and(|said| said.contains("rejected")), "{whole:#}");
+    let unknown = server.admin.text("/debug/events?seq=100000").await;
+    assert!(unknown.0 == 404 && unknown.1.contains("there is no change 100000 yet"), "{unknown:?}");
+
+    // Nobody is sent what differs for nobody, and what comes to nothing is no change.
     east.api.store().delete("EndpointSlice", SHOP, "web-1").expect("it was there");
     let gone = change_until(&server, |change| {
         change["effect"] == "web.shop.svc.cluster.local: 2 -> 0 endpoints"
@@ -83,6 +105,12 @@ async fn a_change_has_its_cause_and_the_proxies_that_followed() {
     let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
     assert!(printed.contains("web.shop.svc.cluster.local: 1 -> 2 endpoints"), "{printed}");
     assert!(printed.contains("1 of 2, 1 refused"), "{printed}");
+    let printed = super::mesh::text(&server.strait(&["events", &seq.to_string()]).await);
+    for part in
+        ["second.shop refused it: ", "client.shop   east", "acknowledged", "1 of 2, 1 refused"]
+    {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
     server.shut_down().await;
 }
 
@@ -158,6 +186,9 @@ async fn changes_outlast_a_restart_and_are_numbered_on() {
             && change["acknowledged"] == 1
     };
     let mut before = change_until(&first, grown).await;
+    let steps = format!("/debug/events?seq={}", before["seq"]);
+    let before_steps = first.admin.json(&steps).await["steps"].clone();
+    assert_eq!(before_steps.as_array().map(Vec::len), Some(1), "{before_steps}");
     first.shut_down().await;
 
     let second = setup.start_ready().await;
@@ -165,6 +196,7 @@ async fn changes_outlast_a_restart_and_are_numbered_on() {
     assert_eq!(before["restored"], false);
     before["restored"] = json!(true);
     assert_eq!(after, before);
+    assert_eq!(second.admin.json(&steps).await["steps"], before_steps);
     east.serve("web", &["10.0.0.1"]);
     let shrunk = change_until(&second, |change| {
         change["effect"] == "web.shop.svc.cluster.local: 2 -> 1 endpoint"

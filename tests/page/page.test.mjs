@@ -14,11 +14,11 @@ const SOON = 20_000;
 const REVIEWS = "reviews.shop.svc.cluster.local";
 const PAGES = [
   "#/map", "#/map/cluster/prod-ap", "#/map/network/ap-sg", "#/clusters", "#/clusters/prod-ap", "#/services", `#/services/${REVIEWS}`,
-  "#/proxies", "#/proxies/103", `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`, "#/explain", "#/timeline", "#/timeline/rollout", "#/trust",
+  "#/proxies", "#/proxies/103", `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`, "#/explain", "#/timeline", "#/timeline/37", "#/timeline/rollout", "#/trust",
 ];
 /** Of hostile names those that stand where others stand alone. */
 const HOSTILE_PAGES = [
-  ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/timeline/rollout", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
+  ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/timeline/0", "#/timeline/rollout", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
   ...HOSTILE.slice(0, 5).flatMap((name) => [`#/clusters/${encodeURIComponent(name)}`, `#/services/${encodeURIComponent(name)}`, `#/map/cluster/${encodeURIComponent(name)}`]),
 ];
 
@@ -87,6 +87,20 @@ test("of each failure the map shows what is broken, and one click what mends it"
   await context.close();
 });
 
+test("a change of the timeline has its own page with what each proxy did", async () => {
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
+  await open(page, demo.server, "#/timeline");
+  await page.locator("tbody tr", { hasText: "1 refused" }).getByRole("link").first().click();
+  await until(async () => (await page.locator("tbody tr").count()) === 40, SOON, "the steps of its proxies");
+  assert.match(page.url(), /#\/timeline\/37$/);
+  assert.equal(await words(page.locator("#command")), "strait events 37");
+  const said = await words(page.locator("main"));
+  for (const fact of ["Change 37", "Refused by web-0.shop", "malformed IP address: fe80::1%eth0", "87 of 88, 1 refused", "EndpointSlice shop/reviews-1 in prod-eu", "48 more are counted"]) assert.ok(said.includes(fact), `${said}: ${fact}`);
+  const refused = await words(page.locator("tbody tr", { hasText: "refused" }));
+  for (const fact of ["web-0.shop", "prod-eu", "1.2 ms", "refused"]) assert.ok(refused.includes(fact), `${refused}: ${fact}`);
+  await context.close();
+});
+
 test("what is let out to a share stands at the head of the map, on the timeline and on its own page", async () => {
   let world = failure(Date.now());
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
@@ -152,7 +166,7 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
 });
 
 test("each page of an empty mesh says what to do", async () => {
-  await everywhere(empty(), ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/rollout", "#/trust"], true);
+  await everywhere(empty(), ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"], true);
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: empty });
   await open(page, demo.server, "#/map");
   assert.match(await words(page.locator("main")), /No clusters yet.*strait cluster add CONTEXT/);

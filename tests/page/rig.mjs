@@ -130,7 +130,8 @@ export async function tab(of, { server, width = 1280, height = 720, colorScheme 
     // Scripts as they are now, without building them in: STRAIT_PAGE_FILES=../../src/admin/page.
     const file = process.env.STRAIT_PAGE_FILES && /^\/page\/([\w.]+)$/.exec(url.pathname)?.[1];
     if (file) return route.fulfill({ path: join(process.env.STRAIT_PAGE_FILES, file) });
-    const answer = world?.()?.[url.pathname];
+    const there = world?.();
+    const answer = there?.[url.pathname + url.search] ?? there?.[url.pathname];
     if (answer !== undefined) return route.fulfill({ json: answer });
     return url.origin === server ? route.continue() : route.abort();
   });

@@ -44,6 +44,15 @@ function change(now, seq, cause, effect, more = {}) {
   };
 }
 
+/** The same change with the steps of its proxies: the second is the one that refuses it, and the third has yet to answer. */
+function steps(one, id) {
+  const step = (i) => ({
+    proxy: id(i), cluster: "prod-eu", sentMs: i === 3 ? null : one.publishedMs + i / 10, answeredMs: i === 2 ? null : one.ms - 0.5 + i / 10,
+    answer: ["acknowledged", "refused", "waiting"][i] ?? "acknowledged",
+  });
+  return { ...one, refusals: [{ proxy: id(1), error: "malformed IP address: fe80::1%eth0" }], steps: Array.from({ length: 40 }, (_, i) => step(i)) };
+}
+
 /** The decisions about one endpoint, down to the first "no". */
 function endpoint(address, of, network, verdict, failing, detail) {
   const steps = STEPS.map((step, i) => ({ step, ok: true, detail: DETAILS[i] })).slice(0, failing === undefined ? 7 : failing);
@@ -86,6 +95,16 @@ export function stopped(now) {
   return { ...calm(now), "/debug/mesh": { problems: [], held, holdLost: null }, "/debug/rollout": rollout };
 }
 
+/** One that is refused, one that some have yet to answer, and others that all have. */
+function changes(now) {
+  const more = {
+    37: { acknowledged: 87, refused: 1 },
+    39: { acknowledged: 60, waiting: 28, otherCauses: [{ cluster: "hub", kind: "Pod", namespace: "shop", name: "reviews-2" }] },
+  };
+  const cause = (i) => ({ cluster: i % 3 ? "prod-eu" : "hub", kind: "EndpointSlice", namespace: "shop", name: `reviews-${i % 4}` });
+  return Array.from({ length: 40 }, (_, i) => change(now, i, cause(i), `${REVIEWS}: ${i % 5} -> ${(i + 1) % 5} endpoints`, more[i]));
+}
+
 /** Several things at once are not as they should be. */
 export function failure(now) {
   const stale = "STR0301: connect 198.51.100.9:6443: connection refused, 61 tries in 14m";
@@ -107,8 +126,8 @@ export function failure(now) {
       ...Array.from({ length: 52 }, (_, i) => proxy(now, i + 100, `cart-${i}.shop`, "prod-eu", "eu-west", i === 3 ? "malformed IP address: fe80::1%eth0" : undefined)),
       ...Array.from({ length: 9 }, (_, i) => proxy(now, i + 200, `batch-${i}.jobs`, "lab", "us-east")),
     ],
-    "/debug/events": Array.from({ length: 40 }, (_, i) => change(now, i, { cluster: i % 3 ? "prod-eu" : "hub", kind: "EndpointSlice", namespace: "shop", name: `reviews-${i % 4}` },
-      `${REVIEWS}: ${i % 5} -> ${(i + 1) % 5} endpoints`, i === 37 ? { acknowledged: 87, refused: 1 } : i === 39 ? { acknowledged: 60, waiting: 28, otherCauses: [{ cluster: "hub", kind: "Pod", namespace: "shop", name: "reviews-2" }] } : {})),
+    "/debug/events": changes(now),
+    "/debug/events?seq=37": steps(changes(now)[37], node),
     "/debug/mesh": { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] },
     "/debug/policy": { problem: "line 3: unknown field \"exprt\"", unknownClusters: [], preferences: [] },
     "/debug/rollout": letOut(now),
@@ -236,6 +255,10 @@ export function hostile(now) {
     "/debug/proxies": HOSTILE.map((name, i) => ({ ...proxy(now, i + 1, name.replaceAll("~", ""), name, name, name), identity: name, version: name })),
     "/debug/services": HOSTILE.map((name) => service(name, [name], { namespace: name, conflicts: [{ field: name, winner: name, losers: [name] }] })),
     "/debug/events": HOSTILE.map((name, i) => change(now, i, { cluster: name, kind: name, namespace: name, name }, name)),
+    "/debug/events?seq=0": {
+      refusals: HOSTILE.map((name) => ({ proxy: name, error: name })),
+      steps: HOSTILE.map((name) => ({ proxy: name, cluster: name, sentMs: 1, answeredMs: null, answer: "waiting" })),
+    },
     "/debug/mesh": { problems: [], held: { ...stoppedAt(now).held, by: HOSTILE[0], reason: HOSTILE.join(" ") } },
     "/debug/rollout": { ...letOut(now), running: { ...letOut(now).running, share: HOSTILE, refusals: HOSTILE.map((name) => ({ proxy: name, error: name })) } },
     "/debug/explain": {

@@ -1,6 +1,7 @@
 // What changed lately: which object caused it, what it did, and how soon proxies had followed.
 
 import * as api from "./api.js";
+import { causeName, changeHref, changePage, milliseconds, nameOfId } from "./change.js";
 import { h, svg } from "./dom.js";
 import { now, number, plural, text } from "./format.js";
 import { rolloutCards, rolloutPage } from "./rollout.js";
@@ -17,15 +18,12 @@ function timeOfDay(row) {
 }
 
 /** Who refused it, as far as that is known. @param {any} row */
-const refusers = (row) => (row.refusedBy ?? []).map((/** @type {string} */ id) => id.split("~")[2] ?? id).join(", ");
+const refusers = (row) => (row.refusedBy ?? []).map(nameOfId).join(", ");
 
 /** The first object behind a change, and how many there were beside it, in the CLI's words. @param {any} row */
 function cause(row) {
-  const first = row.cause;
-  if (!first) return "<none>";
-  const name = first.namespace ? ` ${first.namespace}/${first.name}` : first.name ? ` ${first.name}` : "";
-  const more = row.otherCauses.length + row.moreCauses;
-  return `${first.kind}${name}${first.cluster ? ` in ${first.cluster}` : ""}${more ? `, ${more} more` : ""}`;
+  const more = row.cause ? row.otherCauses.length + row.moreCauses : 0;
+  return `${causeName(row.cause)}${more ? `, ${more} more` : ""}`;
 }
 
 /**
@@ -44,7 +42,9 @@ function followed(row) {
 
 /** @param {Context} context @returns {View} */
 export function timelinePage(context) {
-  if (context.place.parts[0] === "rollout") return rolloutPage(context);
+  const [part] = context.place.parts;
+  if (part === "rollout") return rolloutPage(context);
+  if (part) return changePage(context, part, followed);
   const { place, redraw, go } = context;
   const cards = rolloutCards(context);
   const needs = ["/debug/events"];
@@ -67,11 +67,11 @@ export function timelinePage(context) {
         h("label", {}, h("span", {}, "Find"), h("input", { type: "search", name: "filter", value: filter, placeholder: "object, cluster or service", autocomplete: "off",
           oninput: (/** @type {any} */ event) => go(`#/timeline${event.target.value ? `?${new URLSearchParams({ filter: event.target.value })}` : ""}`) }))),
       table("changes", [
-        { header: "Time", cell: (row) => h("span", { class: "mono" }, timeOfDay(row)) },
+        { header: "Time", cell: (row) => h("a", { class: "mono", href: changeHref(row) }, timeOfDay(row)) },
         { header: "Cause", cell: cause, wide: true },
         { header: "Effect", cell: (row) => [text(row.effect), refusers(row) && h("p", { class: "fine" }, `refused by ${refusers(row)}`)], wide: true },
         { header: "Proxies", cell: (row) => badge(followed(row).look, followed(row).words), key: (row) => followed(row).look.rank },
-        { header: "Took", cell: (row) => [h("span", {}, `${Number(row.ms).toFixed(1)} ms`), bar(row, most)], key: (row) => row.ms },
+        { header: "Took", cell: (row) => [h("span", {}, milliseconds(row.ms)), bar(row, most)], key: (row) => row.ms },
       ], rows, redraw, { empty: all.length ? "No change is like that." : "Nothing has changed since the control plane was started." }),
       rows.length > 0 && h("p", { class: "fine" }, "From when a change was heard: blue until it was published, green until the last proxy had answered. Times are UTC."),
     ],

@@ -53,6 +53,8 @@ const SERVICES_MAX: usize = 1000;
 const EXPLANATIONS_MAX: usize = 500;
 /// Of how many proxies what they were sent is taken.
 const DUMPS_MAX: usize = 20;
+/// Of how many changes that somebody refused it is taken who was sent them.
+const CHANGES_MAX: usize = 20;
 /// How many bytes of answers are taken.
 const BYTES_MAX: usize = 256 << 20;
 /// How long explanations are asked for.
@@ -177,6 +179,8 @@ impl<'a> BundleCollection<'a> {
             let query: &[_] = if path == "/readyz" { &[("verbose", "")] } else { &[] };
             answers.insert(path, self.take(path, query, "").await?);
         }
+        let changes = answers.remove("/debug/events").unwrap_or_default();
+        self.refused_changes(items(&changes)).await?;
         let proxies = answers.remove("/debug/proxies").unwrap_or_default();
         let services = answers.remove("/debug/services").unwrap_or_default();
         let services: Vec<Value> = items(&services).to_vec();
@@ -187,6 +191,16 @@ impl<'a> BundleCollection<'a> {
         self.left("the endpoints of services", services.len(), SERVICES_MAX);
         self.dumps(items(&proxies), &args.proxy).await?;
         self.explanations(items(&proxies), &services, &args.explain).await
+    }
+
+    /// Who was sent the last changes that somebody refused, and what these said.
+    async fn refused_changes(&mut self, all: &[Value]) -> Result<(), CommandFailure> {
+        let refused = all.iter().rev().filter(|row| row["refused"].as_u64() > Some(0));
+        for row in refused.take(CHANGES_MAX) {
+            let seq = text(&row["seq"]);
+            self.take("/debug/events", &[("seq", &seq)], &seq).await?;
+        }
+        Ok(())
     }
 
     /// What proxies were sent: those that were asked for, those that refused something, and others while there is room.

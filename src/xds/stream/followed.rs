@@ -1,0 +1,47 @@
+//! What a client has done of the changes that its stream was woken for: who waits to know has receipts here.
+
+use tracing::warn;
+
+use super::Stream;
+use crate::xds::connections::lock;
+use crate::xds::resource::ResourceType;
+
+impl Stream {
+    /// Says of the changes that were taken that they have been sent, or that there was nothing to send.
+    pub(super) fn note_sent(&mut self) {
+        match &self.admitted {
+            Some(admitted) if !self.idle => {
+                self.receipts.iter_mut().for_each(|receipt| receipt.sent(&admitted.proxy));
+            }
+            _ => self.settle(),
+        }
+    }
+
+    /// Says of the changes that were taken that the client has followed, once it has.
+    pub(super) fn settle(&mut self) {
+        if let Some(admitted) = &self.admitted
+            && !self.receipts.is_empty()
+            && lock(&self.session).is_settled()
+        {
+            self.receipts.drain(..).for_each(|receipt| receipt.acknowledge(&admitted.proxy));
+        }
+    }
+
+    /// Says that the client has refused something, and why.
+    pub(super) fn tell_refusal(&mut self, kind: Option<ResourceType>) {
+        let Some(admitted) = &self.admitted else { return };
+        let nack = kind.and_then(|kind| lock(&self.session).progress().remove(&kind)?.nack);
+        let text = nack.map(|nack| nack.error).unwrap_or_default();
+        let receipts = self.receipts.drain(..);
+        receipts.for_each(|receipt| receipt.refuse(&admitted.proxy, &text));
+        let Some(kind) = kind else { return };
+        self.shared.stats.nacked(kind);
+        warn!(
+            code = "STR0507",
+            proxy = %admitted.proxy.id,
+            kind = kind.short(),
+            error = text.chars().take(400).collect::<String>(),
+            "the proxy refused what it was sent; it keeps what it had before"
+        );
+    }
+}
