@@ -15,17 +15,21 @@ use std::hint::black_box;
 use std::net::IpAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use objects::NAMESPACE;
 use strait::aggregate::{Aggregate, AssignNetwork, AssignedEndpoints};
 use strait::apiserver::Encoding::{self, Json, Protobuf};
 use strait::model::EndpointMetadata::{self, Full, Lean};
-use strait::model::{ClusterId, Hostname, KnownCluster, KnownClusters, Mode, NetworkId, Proxy};
+use strait::model::{
+    Cause, ClusterId, Hostname, KnownCluster, KnownClusters, Mode, NetworkId, Proxy,
+};
 use strait::push::event_loop::{MeshEvent, MeshState};
-use strait::push::interest::{Changes, Interest};
+use strait::push::interest::{Changes, Interest, Subscription};
 use strait::push::{FixedSettings, PushContext};
 use strait::registry::kube::offline::{Offline, OfflineResponse};
 use strait::registry::{Contents, Epoch, RegistryUpdate, ShardChange, ShardKey};
+use strait::timeline::{Delivery, Timeline};
 use strait::xds::generate::{Cache, ProxyConfig};
 use strait::xds::node;
 use strait::xds::resource::{ResourceSource, ResourceType};
@@ -73,6 +77,8 @@ const CASES: &[Listed] = &[
     ("eds_encode_full_1000x1", "endpoint", || eds_encode(Full, 1, 1000)),
     ("view_lookup", "look-up", || view_lookup(1000)),
     ("mark_50_of_1000", "woken stream", || mark(1000, 50)),
+    // The difference of the two is what the timeline costs.
+    ("timeline_50_of_1000", "woken stream", || timeline(1000, 50)),
     ("policy_edit_10_of_1000", "edit", access::edit_for_10_of_1000),
     ("rbac_200_rules", "workload", access::rbac_of_200_rules),
     ("first_sync_1k", "stream", streams::first_sync),
@@ -369,34 +375,81 @@ fn assignments(
     }
 }
 
+/// How many services there are of which one changes, and how many change.
+const MARKED_SERVICES: usize = 1000;
+const MARKS: usize = 100;
+
 /// One of a thousand services changes, which some of many streams watch.
 fn mark(streams: usize, interested: usize) -> Case {
-    const SERVICES: usize = 1000;
-    const CHANGES: usize = 100;
-    let interest = Arc::new(Interest::default());
-    let mut subscriptions = Vec::new();
-    for stream in 0..streams {
-        let mut subscription = interest.subscribe(None);
-        // Each service by the same number of streams.
-        let watched = SERVICES * interested / streams;
-        let mut names: Vec<Arc<str>> = (0..watched)
-            .map(|place| hostname((stream + place * streams / watched) % SERVICES))
-            .map(|host| Arc::from(host.as_str()))
-            .collect();
-        names.sort();
-        subscription.watch(&names, |name| Some(name.into()));
-        subscriptions.push(subscription);
-    }
-    let changes: Vec<_> = (0..CHANGES)
-        .map(|number| Changes::of_endpoints([hostname(number * SERVICES / CHANGES)]))
-        .collect();
+    let (interest, subscriptions) = watching(streams, interested);
+    let changes = marks();
     let run = move || {
         let _kept = &subscriptions;
         for change in &changes {
             assert_eq!(black_box(interest.mark(change)), interested);
         }
     };
-    Case::new(CHANGES * interested, run)
+    Case::new(MARKS * interested, run)
+}
+
+/// The same with the timeline: each stream that is woken holds a receipt, notes that it has sent what it is for and hands it back
+/// with the answer, and the change is entered.
+fn timeline(streams: usize, interested: usize) -> Case {
+    let (interest, subscriptions) = watching(streams, interested);
+    let changes = marks();
+    let (timeline, proxy) = (Timeline::default(), proxy());
+    let stride = streams / interested;
+    // Long enough that as many go as come.
+    let enter = |timeline: &Timeline, delivery: &Arc<Delivery>| {
+        let cause = Cause::named("c1".into(), "EndpointSlice", "svc-1");
+        let words = "svc-1: 10 -> 10 endpoints".to_owned();
+        timeline.enter(1, cause.into(), words, Arc::clone(delivery), Instant::now())
+    };
+    for _ in 0..2000 {
+        enter(&timeline, &Arc::new(Delivery::new(Instant::now())));
+    }
+    let run = move || {
+        for (number, change) in changes.iter().enumerate() {
+            let delivery = Arc::new(Delivery::new(Instant::now()));
+            assert_eq!(black_box(interest.mark_followed(change, Some(&delivery))), interested);
+            black_box(enter(&timeline, &delivery));
+            let first = (number * MARKED_SERVICES / MARKS) % stride;
+            let mut receipts: Vec<_> = subscriptions
+                .iter()
+                .skip(first)
+                .step_by(stride)
+                .flat_map(Subscription::take_receipts)
+                .collect();
+            assert_eq!(receipts.len(), interested, "those that were woken");
+            receipts.iter_mut().for_each(|receipt| receipt.sent(&proxy));
+            receipts.into_iter().for_each(|receipt| receipt.acknowledge(&proxy));
+            assert_eq!(delivery.counts().waiting(), 0);
+        }
+    };
+    Case::new(MARKS * interested, run)
+}
+
+/// Streams that watch each of many services by the same number of them.
+fn watching(streams: usize, interested: usize) -> (Arc<Interest>, Vec<Subscription>) {
+    let interest = Arc::new(Interest::default());
+    let mut subscriptions = Vec::new();
+    for stream in 0..streams {
+        let mut subscription = interest.subscribe(None);
+        let watched = MARKED_SERVICES * interested / streams;
+        let mut names: Vec<Arc<str>> = (0..watched)
+            .map(|place| hostname((stream + place * streams / watched) % MARKED_SERVICES))
+            .map(|host| Arc::from(host.as_str()))
+            .collect();
+        names.sort();
+        subscription.watch(&names, |name| Some(name.into()));
+        subscriptions.push(subscription);
+    }
+    (interest, subscriptions)
+}
+
+fn marks() -> Vec<Changes> {
+    let change = |number| Changes::of_endpoints([hostname(number * MARKED_SERVICES / MARKS)]);
+    (0..MARKS).map(change).collect()
 }
 
 /// A cluster as its registry keeps it, with what it has said of it.
