@@ -19,34 +19,58 @@ use crate::policy::RolloutPlan;
 /// Who holds a configuration of which a roll-out was stopped.
 pub const STOPPED_BY: &str = "strait roll-out";
 
-/// The proxies of a share: the same in every replica and after every reconnection, others for another configuration.
+/// The proxies of a share: at most so many of those that were connected while it was filled. Whoever is in stays in, over
+/// reconnections and restarts, and as the share grows; who connects later is in when there is room.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cohort {
-    /// The name of the configuration, which says who is in.
+    /// The name of the configuration, which says who comes first.
     pub name: Arc<str>,
     /// How many of a hundred proxies.
     pub percent: u8,
+    /// The places of those that are in, ascending.
+    places: Arc<[u64]>,
 }
 
 impl Cohort {
-    /// Whether a proxy is in. Whoever is in a share is in every larger one. Routers, through which others' requests go, are in
-    /// when all are.
+    /// Of this share, with nobody in it yet; where that is 100 % all are in, now and later.
+    pub fn new(name: Arc<str>, percent: u8) -> Self {
+        Self { name, percent, places: Arc::default() }
+    }
+
+    /// Whether a proxy is in. Routers, through which others' requests go, are in when all are.
     pub fn contains(&self, proxy: &Proxy) -> bool {
         self.percent >= 100
             || (proxy.kind != ProxyType::Router
-                && place(&self.name, proxy.cluster.as_str(), &proxy.id) < u64::from(self.percent))
+                && !self.places.is_empty()
+                && self.places.binary_search(&place(&self.name, proxy)).is_ok())
+    }
+
+    /// The same with so many of these proxies more as there is room for: a share of those that are connected, rounded down, and
+    /// one at least. Of several the same ones come first in every process; others for another configuration. Nobody goes out.
+    pub fn filled<'a>(&self, percent: u8, connected: impl Iterator<Item = &'a Proxy>) -> Self {
+        let sidecars = connected.filter(|proxy| proxy.kind != ProxyType::Router);
+        let mut there: Vec<u64> = sidecars.map(|proxy| place(&self.name, proxy)).collect();
+        // Of several streams of one proxy one counts.
+        there.sort_unstable();
+        there.dedup();
+        let room = (there.len() * usize::from(percent) / 100).max(1);
+        let new = there.iter().filter(|place| self.places.binary_search(place).is_err());
+        let new = new.take(room.saturating_sub(self.places.len()));
+        let mut places: Vec<u64> = self.places.iter().chain(new).copied().collect();
+        places.sort_unstable();
+        Self { name: Arc::clone(&self.name), percent, places: places.into() }
     }
 }
 
-/// Which of a hundred a proxy is.
-fn place(name: &str, cluster: &str, id: &str) -> u64 {
+/// Where a proxy stands among all: the first are in a share first.
+fn place(name: &str, proxy: &Proxy) -> u64 {
     let mut hash = Xxh3::new();
-    for part in [name, cluster, id] {
+    for part in [name, proxy.cluster.as_str(), &proxy.id] {
         hash.update(part.as_bytes());
         // No part has it.
         hash.update(&[0]);
     }
-    hash.digest() % 100
+    hash.digest()
 }
 
 /// What a configuration is called by its traffic rules, mesh config and mesh networks alone: access policies are in no roll-out.
@@ -89,6 +113,8 @@ pub struct RunningRollout {
     pub begun: SystemTime,
     /// How far it is; `None` until the first share is given it.
     pub step: Option<RolloutStep>,
+    /// Who is given it.
+    pub cohort: Cohort,
     /// Whether a restart goes on with it.
     pub is_durable: bool,
 }
@@ -106,11 +132,6 @@ impl RunningRollout {
     /// The share that is given it; 0 before the first.
     pub fn percent(&self) -> u8 {
         self.step.and_then(|step| self.plan.steps.get(step.at).copied()).unwrap_or(0)
-    }
-
-    /// Who is in that share.
-    pub fn cohort(&self) -> Cohort {
-        Cohort { name: Arc::clone(&self.name), percent: self.percent() }
     }
 
     /// When the next step is due.

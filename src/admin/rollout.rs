@@ -16,6 +16,7 @@ use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::hold;
 use super::sources::{Sources, SourcesState};
 use crate::hold::HoldChange;
+use crate::model::Proxy;
 use crate::policy::RolloutPlan;
 use crate::rollout::{RolloutState, RunningRollout, STOPPED_BY};
 use crate::xds::connections::rfc3339;
@@ -94,12 +95,14 @@ fn of_plan(plan: &RolloutPlan) -> Value {
 }
 
 fn of_running(sources: &Sources, running: &RunningRollout) -> Value {
-    let cohort = running.cohort();
+    let cohort = &running.cohort;
     let streams = sources.connections.list();
     let proxies: BTreeMap<_, _> =
         streams.iter().map(|one| (one.proxy().id.to_string(), one.proxy())).collect();
+    // Before the first step nobody is given it, though who is in may be known from before a restart.
+    let is_given = |proxy: &Proxy| running.step.is_some() && cohort.contains(proxy);
     let share: Vec<_> =
-        proxies.iter().filter(|(_, proxy)| cohort.contains(proxy)).map(|(id, _)| id).collect();
+        proxies.iter().filter(|(_, proxy)| is_given(proxy)).map(|(id, _)| id).collect();
     let head = sources.heads.next().filter(|head| head.number == running.number);
     let refusals = head.map(|head| head.refusals().borrow().clone()).unwrap_or_default();
     let refused = refusals.iter().take(PROXIES_SHOWN);

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Cohort;
 use crate::durable;
 use crate::hold::HoldFile;
 
 /// What the file calls its form.
-const FORM: &str = "strait rollout 1";
-/// The most bytes of it.
-const BYTES_MAX: u64 = 4096;
+const FORM: &str = "strait rollout 2";
+/// The form that didn't say who is in: the share is filled anew.
+const FORM_WITHOUT_PLACES: &str = "strait rollout 1";
+/// The most bytes of it: a share of some 700,000 proxies.
+const BYTES_MAX: u64 = 16 << 20;
 
 /// The files of a state directory.
 #[derive(Debug, Clone)]
@@ -30,6 +33,9 @@ struct WrittenProgress {
     next: String,
     /// The share that was given it, of a hundred.
     percent: u8,
+    /// Who is in it.
+    #[serde(default)]
+    places: Vec<u64>,
 }
 
 impl RolloutFiles {
@@ -38,22 +44,29 @@ impl RolloutFiles {
         Self { settled: HoldFile::of_settled(state_dir), progress: state_dir.join("rollout.json") }
     }
 
-    /// Notes that a share is about to be given the configuration of that name.
+    /// Notes that a share is about to be given the configuration that it is of.
     ///
     /// # Errors
     /// What the system says.
-    pub fn note(&self, name: &str, percent: u8) -> std::io::Result<()> {
-        let written = WrittenProgress { form: FORM.to_owned(), next: name.to_owned(), percent };
+    pub fn note(&self, cohort: &Cohort) -> std::io::Result<()> {
+        let Cohort { name, percent, places } = cohort;
+        let (form, next) = (FORM.to_owned(), name.to_string());
+        let written = WrittenProgress { form, next, percent: *percent, places: places.to_vec() };
         durable::replace(&self.progress, &serde_json::to_vec(&written)?, durable::SECRET)
     }
 
     /// The share that was given the configuration of that name before the start. Where that can't be told it is none: it is let
     /// out from the first share on.
-    pub fn reached(&self, name: &Arc<str>) -> u8 {
+    pub fn reached(&self, name: &Arc<str>) -> Cohort {
         let read = durable::read_at_most(&self.progress, BYTES_MAX).ok();
         let written = read.and_then(|bytes| serde_json::from_slice::<WrittenProgress>(&bytes).ok());
-        let is_it = |one: &WrittenProgress| one.form == FORM && *one.next == **name;
-        written.filter(is_it).map_or(0, |written| written.percent)
+        let is_it = |one: &WrittenProgress| {
+            [FORM, FORM_WITHOUT_PLACES].contains(&one.form.as_str()) && *one.next == **name
+        };
+        let Some(written) = written.filter(is_it) else { return Cohort::new(Arc::clone(name), 0) };
+        let mut places = written.places;
+        places.sort_unstable();
+        Cohort { name: Arc::clone(name), percent: written.percent, places: places.into() }
     }
 
     /// Forgets how far one was: it has ended.

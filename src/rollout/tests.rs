@@ -1,8 +1,13 @@
 use super::*;
 use crate::fixtures::sidecar;
 
-fn cohort(name: &str, percent: u8) -> Cohort {
-    Cohort { name: name.into(), percent }
+fn cohort(name: &str) -> Cohort {
+    Cohort::new(name.into(), 0)
+}
+
+/// Which of these are in.
+fn members(cohort: &Cohort, all: &[Proxy]) -> Vec<usize> {
+    (0..all.len()).filter(|at| cohort.contains(&all[*at])).collect()
 }
 
 fn proxies(count: usize) -> Vec<Proxy> {
@@ -14,79 +19,130 @@ fn proxies(count: usize) -> Vec<Proxy> {
 }
 
 #[test]
-fn a_share_has_as_many_proxies_as_chance_allows() {
+fn a_share_is_never_more_than_it_says_but_for_one_proxy() {
     let all = proxies(10_000);
-    for name in ["a", "b", "0123456789abcdef0123456789abcdef"] {
-        for percent in [1, 5, 25, 50, 99] {
-            let cohort = cohort(name, percent);
-            let count = all.iter().filter(|proxy| cohort.contains(proxy)).count();
-            let part = f64::from(percent) / 100.0;
-            let mean = 10_000.0 * part;
-            // Five standard deviations of a binomial distribution: one in two million beyond.
-            let most = 5.0 * (10_000.0 * part * (1.0 - part)).sqrt();
-            let off = (count as f64 - mean).abs();
-            assert!(off <= most, "{percent}% of {name}: {count}");
+    let counts = (0..=130).chain([199, 200, 201, 999, 1000, 2999, 10_000]);
+    for connected in counts {
+        for name in ["a", "b", "0123456789abcdef0123456789abcdef"] {
+            let mut last = cohort(name);
+            for percent in [1, 5, 25, 50, 99] {
+                let next = last.filled(percent, all[..connected].iter());
+                let expected = (connected * usize::from(percent) / 100).max(1).min(connected);
+                let is_in = members(&next, &all);
+                assert_eq!(is_in.len(), expected, "{percent}% of {connected} by {name}");
+                // And whoever was in a smaller share is in.
+                assert!(members(&last, &all).iter().all(|at| is_in.contains(at)), "{name}");
+                last = next;
+            }
+            let everybody = last.filled(100, all[..connected].iter());
+            assert_eq!(members(&everybody, &all).len(), all.len());
         }
     }
 }
 
 #[test]
-fn whoever_is_in_a_share_is_in_every_larger_one() {
-    for proxy in proxies(500) {
-        let shares = (1..=100).map(|percent| cohort("a", percent).contains(&proxy));
-        assert!(shares.is_sorted(), "{}", proxy.id);
-        assert!(!cohort("a", 0).contains(&proxy) && cohort("a", 100).contains(&proxy));
+fn five_percent_of_twenty_is_one_whatever_the_change() {
+    let all = proxies(20);
+    let mut chosen = std::collections::BTreeMap::<usize, usize>::new();
+    for change in 0..2000 {
+        let is_in = members(&cohort(&change.to_string()).filled(5, all.iter()), &all);
+        assert_eq!(is_in.len(), 1, "of change {change}");
+        *chosen.entry(is_in[0]).or_default() += 1;
+    }
+    // Nobody is spared, and nobody is always the first.
+    assert!(
+        chosen.len() == 20 && chosen.values().all(|count| (50..160).contains(count)),
+        "{chosen:?}"
+    );
+}
+
+#[test]
+fn who_connects_later_is_in_where_there_is_room_and_nobody_goes_out() {
+    let all = proxies(1000);
+    let mut share = cohort("a");
+    assert!(!share.filled(5, [].into_iter()).contains(&all[0]), "of nobody it is nobody");
+    for connected in (0..=1000).step_by(7) {
+        let before = members(&share, &all);
+        share = share.filled(5, all[..connected].iter());
+        let is_in = members(&share, &all);
+        assert!(before.iter().all(|at| is_in.contains(at)));
+        assert_eq!(is_in.len(), (connected / 20).max(1).min(connected), "of {connected}");
+    }
+    // Pods are replaced, and most go: the share is that of before, of whom some are there.
+    let full = share.clone();
+    for connected in [&all[900..], &all[..3], &[]] {
+        share = share.filled(5, connected.iter());
+        assert_eq!(share, full);
     }
 }
 
 #[test]
 fn it_goes_by_the_configuration_the_cluster_and_the_node_and_by_nothing_else() {
     let all = proxies(2000);
-    let who = |name: &str| -> Vec<bool> {
-        let cohort = cohort(name, 50);
-        all.iter().map(|proxy| cohort.contains(proxy)).collect()
-    };
+    let who = |name: &str| members(&cohort(name).filled(50, all.iter()), &all);
     assert_eq!(who("a"), who("a"));
-    // Others are the first of another change.
-    let same = who("a").into_iter().zip(who("b")).filter(|(a, b)| a == b).count();
-    assert!((800..1200).contains(&same), "{same}");
+    // Others are the first of another change, and in whatever order they came.
+    let in_both = who("a").iter().filter(|at| who("b").contains(at)).count();
+    assert!((400..600).contains(&in_both), "{in_both}");
+    assert_eq!(members(&cohort("a").filled(50, all.iter().rev()), &all), who("a"));
+    // Two streams of one proxy are one.
+    let twice = cohort("a").filled(50, all.iter().chain(&all));
+    assert_eq!(members(&twice, &all), who("a"));
+    let share = cohort("a").filled(50, all.iter());
     for proxy in &all {
         let back = Proxy {
             labels: [("version".into(), "v2".into())].into_iter().collect(),
             envoy_version: "1.40.0".into(),
             ..proxy.clone()
         };
-        let in_share = cohort("a", 50).contains(proxy);
-        assert_eq!(cohort("a", 50).contains(&back), in_share);
+        assert_eq!(share.contains(&back), share.contains(proxy));
     }
     // Of every process and every version of this program: no seed is in it.
-    let of = |at: usize| place("a", all[at].cluster.as_str(), &all[at].id);
-    assert_eq!([of(0), of(1), of(2)], [of(0), of(1), of(2)]);
-    assert_eq!(place("name", "east", "sidecar~10.0.0.1~web.shop~shop.svc"), PLACED);
+    let one =
+        Proxy { id: "sidecar~10.0.0.1~web.shop~shop.svc".into(), ..sidecar("web.shop", "east") };
+    assert_eq!(place("name", &one), PLACED);
 }
 
 /// Where the proxy above stands. A change of this number is a change of who is in which share: replicas of two versions would
 /// disagree.
-const PLACED: u64 = 42;
+const PLACED: u64 = 17_331_598_780_481_736_342;
 
 #[test]
-fn routers_come_last() {
-    for proxy in proxies(200) {
-        let router = Proxy { kind: ProxyType::Router, ..proxy };
-        assert!(!cohort("a", 99).contains(&router) && cohort("a", 100).contains(&router));
-    }
+fn routers_come_last_and_count_for_nothing() {
+    let sidecars = proxies(40);
+    let routers: Vec<_> =
+        proxies(200).into_iter().map(|it| Proxy { kind: ProxyType::Router, ..it }).collect();
+    let share = cohort("a").filled(99, routers.iter());
+    assert!(members(&share, &routers).is_empty());
+    let share = cohort("a").filled(5, sidecars.iter().chain(&routers));
+    assert_eq!(members(&share, &sidecars).len(), 2);
+    assert!(members(&share, &routers).is_empty());
+    assert_eq!(members(&share.filled(100, [].into_iter()), &routers).len(), 200);
 }
 
 #[test]
-fn how_far_one_was_is_known_of_that_one_alone() {
+fn how_far_one_was_and_who_was_in_is_known_of_that_one_alone() {
     let folder = tempfile::tempdir().expect("a folder");
     let files = RolloutFiles::of(folder.path());
-    assert_eq!(files.reached(&"a".into()), 0);
-    files.note("a", 25).expect("written");
-    assert_eq!((files.reached(&"a".into()), files.reached(&"b".into())), (25, 0));
-    std::fs::write(folder.path().join("rollout.json"), "{").expect("written");
-    assert_eq!(files.reached(&"a".into()), 0, "what can't be told begins anew");
-    files.note("a", 5).expect("written");
+    let all = proxies(400);
+    assert_eq!(files.reached(&"a".into()), cohort("a"));
+    let share = cohort("a").filled(25, all.iter());
+    files.note(&share).expect("written");
+    let reached = files.reached(&"a".into());
+    assert_eq!((&reached, files.reached(&"b".into())), (&share, cohort("b")));
+    assert_eq!(members(&reached, &all).len(), 100);
+    // While proxies come back one after the other it is who it was.
+    for connected in [0, 1, 50, 400] {
+        assert_eq!(reached.filled(25, all[..connected].iter()), share);
+    }
+    // A file of before it said who is in.
+    let path = folder.path().join("rollout.json");
+    let old = r#"{"form":"strait rollout 1","next":"a","percent":25}"#;
+    std::fs::write(&path, old).expect("written");
+    assert_eq!(files.reached(&"a".into()), Cohort::new("a".into(), 25));
+    std::fs::write(&path, "{").expect("written");
+    assert_eq!(files.reached(&"a".into()), cohort("a"), "what can't be told begins anew");
+    files.note(&share).expect("written");
     files.forget();
-    assert_eq!(files.reached(&"a".into()), 0);
+    assert_eq!(files.reached(&"a".into()), cohort("a"));
 }

@@ -37,6 +37,16 @@ struct LookedAt {
     proxies: usize,
 }
 
+/// What comes of waiting for the end of a step.
+enum StepNews {
+    /// It is over.
+    Over,
+    /// More proxies are connected: these are to be given it.
+    Room(Cohort),
+    /// It doesn't come to that.
+    Stop(StopReason),
+}
+
 /// What becomes of the roll-out with that number.
 pub(super) type Verdicts = mpsc::Sender<(u64, RolloutVerdict)>;
 
@@ -44,8 +54,6 @@ pub(super) type Verdicts = mpsc::Sender<(u64, RolloutVerdict)>;
 pub(super) struct RolloutRun {
     /// What it is.
     pub(super) rollout: RunningRollout,
-    /// How far it was before the start: a share of a hundred.
-    pub(super) reached: u8,
     /// Who is served what.
     pub(super) heads: Arc<Heads>,
     /// What the share is served.
@@ -77,10 +85,11 @@ impl RolloutRun {
     async fn verdict(&mut self) -> Option<RolloutVerdict> {
         self.head.versions().clone().wait_for(Option::is_some).await.ok()?;
         let plan = Arc::clone(&self.rollout.plan);
-        let first = plan.steps.iter().rposition(|share| *share <= self.reached).unwrap_or(0);
+        let reached = self.rollout.cohort.percent;
+        let first = plan.steps.iter().rposition(|share| *share <= reached).unwrap_or(0);
         let mut looked_at = None;
         for (at, percent) in plan.steps.iter().enumerate().skip(first) {
-            let cohort = Cohort { name: Arc::clone(&self.rollout.name), percent: *percent };
+            let cohort = self.filled(*percent);
             let lost = self.look(&cohort, &mut None).await;
             if let Some(stop) = lost.or_else(|| self.refused()) {
                 return Some(RolloutVerdict::Stop(stop));
@@ -88,20 +97,40 @@ impl RolloutRun {
             if *percent >= 100 {
                 break;
             }
-            self.give(at, &cohort).await?;
-            if let Some(stop) = self.watch(&cohort, &mut looked_at).await {
-                return Some(RolloutVerdict::Stop(stop));
+            let step = RolloutStep { at, since: SystemTime::now() };
+            let ends = Instant::now() + plan.every;
+            // As long as it lasts there may come more proxies, and so more room.
+            let mut more = Some(cohort);
+            while let Some(cohort) = more {
+                self.give(step, cohort).await?;
+                more = match self.watch(ends, &mut looked_at).await {
+                    StepNews::Over => None,
+                    StepNews::Room(cohort) => Some(cohort),
+                    StepNews::Stop(stop) => return Some(RolloutVerdict::Stop(stop)),
+                };
             }
         }
         Some(RolloutVerdict::Promote)
     }
 
+    /// Those that are given it, and of those that are connected so many more as this share has room for.
+    fn filled(&self, percent: u8) -> Cohort {
+        let stands = self.stands();
+        self.rollout.cohort.filled(percent, stands.iter().map(|stand| &*stand.proxy))
+    }
+
+    /// Where all proxies stand that are connected.
+    fn stands(&self) -> Vec<Arc<Stand>> {
+        let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands());
+        stands.into_iter().flatten().map(|(_, stand)| stand).collect()
+    }
+
     /// Has a share be served it.
-    async fn give(&mut self, at: usize, cohort: &Cohort) -> Option<()> {
+    async fn give(&mut self, step: RolloutStep, cohort: Cohort) -> Option<()> {
         let begun = Moment::now();
         if let Some(files) = self.files.clone() {
-            let (name, percent) = (Arc::clone(&cohort.name), cohort.percent);
-            let noted = tokio::task::spawn_blocking(move || files.note(&name, percent)).await;
+            let cohort = cohort.clone();
+            let noted = tokio::task::spawn_blocking(move || files.note(&cohort)).await;
             let noted = noted.unwrap_or_else(|error| Err(std::io::Error::other(error)));
             if let Err(error) = noted {
                 warn!(%error, "how far a roll-out is can't be noted: a restart begins it anew");
@@ -112,8 +141,9 @@ impl RolloutRun {
         }
         let delivery = Arc::new(Delivery::new(begun));
         let count = self.interest.mark_proxies(|proxy| cohort.contains(proxy), &delivery);
-        let step = RolloutStep { at, since: SystemTime::now() };
+        let percent = cohort.percent;
         self.rollout.step = Some(step);
+        self.rollout.cohort = cohort;
         self.state.send_if_modified(|state| {
             let is_it = |one: &RunningRollout| one.number == self.rollout.number;
             let is_known = state.running.as_ref().is_some_and(is_it);
@@ -123,7 +153,7 @@ impl RolloutRun {
             }
             is_known
         });
-        let (id, percent) = (digits(&self.rollout), cohort.percent);
+        let id = digits(&self.rollout);
         info!(
             configuration = id,
             percent,
@@ -137,9 +167,8 @@ impl RolloutRun {
         Some(())
     }
 
-    /// Waits for the next step. Why it doesn't come to that, if it doesn't.
-    async fn watch(&self, cohort: &Cohort, looked_at: &mut Option<LookedAt>) -> Option<StopReason> {
-        let ends = Instant::now() + self.rollout.plan.every;
+    /// Waits for the end of a step, or until there is room for more proxies in it.
+    async fn watch(&self, ends: Instant, looked_at: &mut Option<LookedAt>) -> StepNews {
         let limit = self.rollout.plan.stop_at.refused;
         let mut refusals = self.head.refusals();
         loop {
@@ -148,11 +177,20 @@ impl RolloutRun {
             tokio::select! {
                 biased;
                 // It can't fail: what tells is held here.
-                Ok(()) = enough => return self.refused(),
+                Ok(()) = enough => if let Some(stop) = self.refused() {
+                    return StepNews::Stop(stop);
+                },
                 () = tokio::time::sleep_until(look) => {
-                    let lost = self.look(cohort, looked_at).await;
-                    if lost.is_some() || Instant::now() >= ends {
-                        return lost;
+                    // With those that are given it next, if there are any: it reaches nobody that loses endpoints by it.
+                    let cohort = self.filled(self.rollout.cohort.percent);
+                    if let Some(stop) = self.look(&cohort, looked_at).await {
+                        return StepNews::Stop(stop);
+                    }
+                    if Instant::now() >= ends {
+                        return StepNews::Over;
+                    }
+                    if cohort != self.rollout.cohort {
+                        return StepNews::Room(cohort);
                     }
                 }
             }
@@ -176,10 +214,8 @@ impl RolloutRun {
             return None;
         }
         let versions = [self.settled.borrow().clone()?, self.head.versions().borrow().clone()?];
-        let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands());
-        let stands = stands.into_iter().flatten().map(|(_, stand)| stand);
-        let stands: Vec<Arc<Stand>> =
-            stands.filter(|stand| cohort.contains(&stand.proxy)).collect();
+        let mut stands = self.stands();
+        stands.retain(|stand| cohort.contains(&stand.proxy));
         let is_known = looked_at.as_ref().is_some_and(|last| {
             let pairs = last.versions.iter().zip(&versions);
             last.proxies == stands.len() && pairs.into_iter().all(|(a, b)| Arc::ptr_eq(a, b))

@@ -1,7 +1,7 @@
 //! Twenty real Envoys of two versions and both forms of the protocol under load, and changes that are let out as the policy does by
 //! default: what is bad reaches one of the twenty or none, stops by itself, and the others lose no request.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -22,11 +22,10 @@ use crate::world::{ECHO_PODS, Proxy, World, bootstrap, pod_labels};
 /// How many there are, of which a share of 5 % is one.
 const FLEET: usize = 20;
 const APP: &str = "fleet";
-/// A share has each proxy by chance: one in five changes is for one of the fleet and for nobody else.
-const CHANGES_MAX: usize = 80;
+/// The first of all proxies is mostly one of the fleet: the others are few.
+const CHANGES_MAX: usize = 20;
 /// The shares are those of the default, and nothing goes on by itself meanwhile.
 const PLAN: &str = "rollout: {every: 1h}";
-const SHARE: u64 = 5;
 /// A label that pods have until they are replaced.
 const OLD_PODS: (&str, &str) = ("generation", "old");
 
@@ -186,14 +185,14 @@ fn name_of(client: &str) -> &str {
     client.trim_start_matches("a/")
 }
 
-/// Which of a hundred a proxy is of a change: worked out here once more, for it is to be the same in all versions and replicas.
+/// Where a proxy stands among all of a change: worked out here once more, for it is to be the same in all versions and replicas.
 fn place(change: &str, cluster: &str, id: &str) -> u64 {
     let mut hash = Xxh3::new();
     for part in [change, cluster, id] {
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }
-    hash.digest() % 100
+    hash.digest()
 }
 
 impl World {
@@ -245,7 +244,8 @@ impl World {
         key
     }
 
-    /// Holds what is in force, and stores a change whose first share is one of the fleet and nobody else: that one.
+    /// Holds what is in force, and stores a change of which the first proxy, and so all of its first share, is one of the fleet: that
+    /// one.
     fn change_for_one(&self, fleet: &[String], change: impl Fn(usize) -> Value) -> String {
         self.strait.run(&["history", "pin", "--yes", "--reason", "to choose a change"]);
         let mut before = self.strait.json("/debug/hold")["live"].clone();
@@ -264,19 +264,17 @@ impl World {
             });
             before = live.clone();
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-            let ids = proxies.iter().filter(|one| {
-                place(&text(&live), &text(&one["cluster"]), &text(&one["id"])) < SHARE
-            });
-            let ids: BTreeSet<String> = ids.map(|one| text(&one["id"])).collect();
-            let is_in = |client: &&String| {
-                ids.iter().any(|id| id.contains(&format!("~{}.shop~", name_of(client))))
+            let place =
+                |one: &&&Value| place(&text(&live), &text(&one["cluster"]), &text(&one["id"]));
+            let first = proxies.iter().min_by_key(place).map(|one| text(&one["id"]));
+            let is_first = |client: &&String| {
+                first.as_ref().is_some_and(|id| id.contains(&format!("~{}.shop~", name_of(client))))
             };
-            let ours: Vec<&String> = fleet.iter().filter(is_in).collect();
-            if let ([one], 1) = (ours.as_slice(), ids.len()) {
-                return (*one).clone();
+            if let Some(one) = fleet.iter().find(is_first) {
+                return one.clone();
             }
         }
-        panic!("of {CHANGES_MAX} changes none was for one of the fleet alone");
+        panic!("of {CHANGES_MAX} changes none was for one of the fleet first");
     }
 
     /// Why a roll-out has stopped by itself.

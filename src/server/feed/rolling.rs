@@ -17,7 +17,7 @@ use crate::hold::{ConfigurationHold, HoldChange, HoldRefusal, HoldScope, now_to_
 use crate::model::{Collection, ConfigurationSnapshot};
 use crate::policy::RolloutPlan;
 use crate::push::event_loop::{MeshEvent, NextHead};
-use crate::rollout::{RolloutVerdict, RunningRollout, STOPPED_BY, name_of};
+use crate::rollout::{Cohort, RolloutVerdict, RunningRollout, STOPPED_BY, name_of};
 use crate::server::rollout::{LOOK, RolloutRun, digits, tell_stopped};
 use crate::xds::heads::ServedHead;
 
@@ -89,11 +89,12 @@ impl Feed {
         let reached = match self.rollout.files.clone() {
             Some(files) => {
                 let name = Arc::clone(&name);
-                let read = tokio::task::spawn_blocking(move || files.reached(&name)).await;
-                read.unwrap_or_default()
+                tokio::task::spawn_blocking(move || files.reached(&name)).await.ok()
             }
-            None => 0,
+            None => None,
         };
+        let cohort = reached.unwrap_or_else(|| Cohort::new(Arc::clone(&name), 0));
+        let reached = cohort.percent;
         self.rollout.number += 1;
         let number = self.rollout.number;
         let (head, outputs) = ServedHead::new(number);
@@ -108,6 +109,7 @@ impl Feed {
             plan,
             begun: SystemTime::now(),
             step: None,
+            cohort,
             is_durable,
         };
         info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "a change is let out to a share of proxies first");
@@ -117,7 +119,6 @@ impl Feed {
         });
         let run = RolloutRun {
             rollout: rollout.clone(),
-            reached,
             heads: Arc::clone(&self.rollout.to.heads),
             head: Arc::clone(&head),
             settled: self.from.context.clone(),

@@ -233,7 +233,8 @@ fn history_of_heads(seed: u64, tried: &mut Tried) {
             // As the first version of it is there, and later: to more proxies.
             Some((_, head, percent)) if random.random_ratio(1, 4) => {
                 *percent = (*percent + 30).min(90);
-                let cohort = Cohort { name: format!("{seed}").into(), percent: *percent };
+                let everybody = watchers.iter().map(|watcher| &*watcher.proxy);
+                let cohort = Cohort::new(format!("{seed}").into(), 0).filled(*percent, everybody);
                 if head.versions().borrow().is_some() {
                     mesh.give(cohort, head);
                 }
