@@ -12,6 +12,7 @@ mod json_fields;
 mod page;
 mod port;
 mod preview;
+mod probe;
 mod rollout;
 mod same_ranges;
 mod session;
@@ -125,6 +126,10 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/api/login-code", get(login_code))
         .route("/api/hold", post(hold::hold).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)))
         .route("/api/release", post(hold::release))
+        .route(
+            "/api/probe-identity",
+            post(probe::identity).layer(DefaultBodyLimit::max(probe::QUESTION_BYTES_MAX)),
+        )
         .route(
             "/api/rollout",
             post(rollout::change).layer(DefaultBodyLimit::max(hold::QUESTION_BYTES_MAX)),

@@ -160,7 +160,8 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
     args.config.refuse()?;
     let client = AdminClient::new(&args.ask.connect)?;
     if let Some(every) = args.traffic.every {
-        let ask = || traffic::requests(&args.traffic, &client);
+        let mut given = None;
+        let ask = async || traffic::requests(&args.traffic, &client, &mut given).await;
         return schedule::run(every.0, args.traffic.metrics_address, ask).await;
     }
     if args.traffic.traffic {

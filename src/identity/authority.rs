@@ -445,7 +445,7 @@ fn serial_number() -> SerialNumber {
     SerialNumber::from_slice(&bytes)
 }
 
-fn signing(error: rcgen::Error) -> IdentityError {
+pub(super) fn signing(error: rcgen::Error) -> IdentityError {
     IdentityError::Signing { reason: error.to_string() }
 }
 

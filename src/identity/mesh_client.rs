@@ -6,12 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use rcgen::{CertificateParams, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use webpki::KeyUsage;
 
+use super::authority::signing;
 use super::error::IdentityError;
 use super::tls::{TrustRoots, provider};
 use super::{PeerIdentity, pem};
@@ -35,6 +37,51 @@ pub fn mesh_client(directory: &Path, now: SystemTime) -> Result<Arc<ClientConfig
     let chain = pem::certificates(&read("cert-chain.pem")?, "cert-chain.pem")?;
     let key = pem::private_key(&read("key.pem")?, "key.pem")?;
     let roots = TrustRoots::from_pem(&read("root-cert.pem")?, "root-cert.pem", now)?;
+    client(chain, key, roots)
+}
+
+/// A new key, and the request for a certificate over it: the key stays where it was made.
+#[derive(Debug)]
+pub struct MeshClientRequest {
+    key: KeyPair,
+    /// The request in PEM. It names nobody: whoever signs knows who asks.
+    pub csr: String,
+}
+
+impl MeshClientRequest {
+    /// Makes a key.
+    ///
+    /// # Errors
+    /// No key can be made.
+    pub fn new() -> Result<Self, IdentityError> {
+        let key = KeyPair::generate().map_err(signing)?;
+        let request = CertificateParams::default().serialize_request(&key).map_err(signing)?;
+        let csr = request.pem().map_err(signing)?;
+        Ok(Self { key, csr })
+    }
+
+    /// The client whose certificate was issued for this request: `chain` and `roots` in PEM, as `origin` gave them.
+    ///
+    /// # Errors
+    /// They can't be used, or the certificate is not of this key.
+    pub fn answered(
+        &self,
+        chain: &str,
+        roots: &str,
+        origin: &str,
+        now: SystemTime,
+    ) -> Result<Arc<ClientConfig>, IdentityError> {
+        let chain = pem::certificates(chain.as_bytes(), origin)?;
+        let roots = TrustRoots::from_pem(roots.as_bytes(), origin, now)?;
+        client(chain, PrivateKeyDer::Pkcs8(self.key.serialize_der().into()), roots)
+    }
+}
+
+fn client(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: TrustRoots,
+) -> Result<Arc<ClientConfig>, IdentityError> {
     let algorithms = provider().signature_verification_algorithms;
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])?

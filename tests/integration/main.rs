@@ -33,6 +33,7 @@ mod order;
 mod page;
 mod plots;
 mod previewed;
+mod probed;
 mod relay;
 mod replicas;
 mod restart;

@@ -326,7 +326,9 @@ async fn the_token_of_readers_opens_what_changes_nothing() {
         assert_eq!(server.admin.text(path).await.0, StatusCode::OK, "{path} with the admin token");
     }
     // A code would open a session; and what takes a POST asks for the token before all else.
-    for path in ["/api/login-code", "/api/hold", "/api/release", "/api/rollout"] {
+    let writing =
+        ["/api/login-code", "/api/hold", "/api/release", "/api/rollout", "/api/probe-identity"];
+    for path in writing {
         assert_eq!(server.admin.get(path, reader).await.0, StatusCode::UNAUTHORIZED, "{path}");
         assert_ne!(server.admin.text(path).await.0, StatusCode::UNAUTHORIZED, "{path}");
     }

@@ -40,9 +40,13 @@ const CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 const LABELS: [&str; 5] = ["from", "to", "network", "gateway", "service"];
 
 /// Asks until it is ended. A round that can't be asked, since the control plane is away for instance, is told and counted.
-pub(super) async fn run<F>(every: Duration, address: Option<SocketAddr>, ask: F) -> CommandResult
+pub(super) async fn run<F>(
+    every: Duration,
+    address: Option<SocketAddr>,
+    mut ask: F,
+) -> CommandResult
 where
-    F: AsyncFn() -> Result<Vec<Value>, CommandFailure>,
+    F: AsyncFnMut() -> Result<Vec<Value>, CommandFailure>,
 {
     if every < EVERY_MIN {
         let text = format!("--every {}: at least 1s", HumanDuration(every));

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -23,7 +23,7 @@ use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, clean, items, text};
 use crate::codes::{self, Code};
-use crate::identity::mesh_client::{mesh_client, workload};
+use crate::identity::mesh_client::{MeshClientRequest, mesh_client, workload};
 use crate::identity::tls;
 use crate::xds::names::OutboundName;
 
@@ -31,15 +31,22 @@ use crate::xds::names::OutboundName;
 const STEP_LIMIT: Duration = Duration::from_secs(5);
 /// Of how many services of a cluster is asked whether they can be called.
 const SERVICES_ASKED: usize = 50;
+/// Where the control plane gives an identity to ask with.
+const GIVER: &str = "/api/probe-identity";
+/// For how long it is used; it lives for ten minutes.
+const GIVEN_FOR: Duration = Duration::from_secs(300);
+/// What to do where it gives none.
+const IDENTITY_NEXT: &str = "strait certs issue --ca-dir CA --namespace NS --service-account SA --out DIR\nstrait check --traffic --identity DIR";
 /// The most bytes of an answer that are read.
 const HEAD_MAX: usize = 4096;
 
 #[derive(Debug, Args)]
 pub(crate) struct TrafficArgs {
-    /// Send a request through each network's gateways, from here, as a sidecar would; needs --identity
-    #[arg(long, requires = "identity")]
+    /// Send a request through each network's gateways, from here, as a sidecar would
+    #[arg(long)]
     pub(super) traffic: bool,
-    /// Who asks: a folder with cert-chain.pem, key.pem and root-cert.pem, as 'strait certs issue' makes
+    /// Who asks: a folder with cert-chain.pem, key.pem and root-cert.pem, as 'strait certs issue' makes [default: what the
+    /// control plane's CA gives for some minutes to 'strait-probe' of its namespace]
     #[arg(long, value_name = "DIR", requires = "traffic")]
     identity: Option<PathBuf>,
     /// The cluster that this machine stands for: networks that it is in are not entered by gateways
@@ -99,7 +106,7 @@ pub(super) fn failed(row: &Value) -> Option<&Value> {
 
 /// Runs `strait check --traffic`. Exit code 2: some request failed.
 pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -> CommandResult {
-    let answer = Value::Array(requests(args, client).await?);
+    let answer = Value::Array(requests(args, client, &mut None).await?);
     let raw = format!("{answer:#}\n");
     let look = OutputStyle::of_stdout();
     let mut printed = RESULTS.render(&raw, &answer, show, &look);
@@ -117,15 +124,49 @@ pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -
     Ok(if bad { Exit::Unhealthy } else { Exit::Fine })
 }
 
+/// What the control plane gave to ask with, and when.
+pub(super) type GivenIdentity = Option<(Instant, Arc<ClientConfig>)>;
+
+/// Who asks: who was named, else who the control plane gives.
+async fn identity(
+    args: &TrafficArgs,
+    client: &AdminClient,
+    given: &mut GivenIdentity,
+) -> Result<Arc<ClientConfig>, CommandFailure> {
+    if let Some(directory) = &args.identity {
+        // Read each time: certificates are rotated.
+        return mesh_client(directory, SystemTime::now())
+            .map_err(|error| CommandFailure::identity("--identity: ", &error));
+    }
+    if let Some((at, identity)) = given
+        && at.elapsed() < GIVEN_FOR
+    {
+        return Ok(Arc::clone(identity));
+    }
+    let unusable = |error| CommandFailure::identity("the control plane's certificate: ", &error);
+    let request = MeshClientRequest::new().map_err(unusable)?;
+    let answer = client.post(GIVER, &[], &json!({ "csr": request.csr })).await;
+    let answer = answer.map_err(|failure| match failure.exit {
+        Exit::NoRights => failure.next(format!(
+            "show the admin token itself, of which the readers' is not enough; or say who asks:\n{IDENTITY_NEXT}"
+        )),
+        _ => failure.or_next(IDENTITY_NEXT),
+    })?;
+    let answer = answer.value;
+    let part = |name: &str| answer[name].as_str().unwrap_or_default();
+    let (chain, roots) = (part("certChain"), part("rootCert"));
+    let identity = request.answered(chain, roots, GIVER, SystemTime::now()).map_err(unusable)?;
+    *given = Some((Instant::now(), Arc::clone(&identity)));
+    Ok(identity)
+}
+
 /// Sends a request through each gateway of each other network; what came of each.
 pub(super) async fn requests(
     args: &TrafficArgs,
     client: &AdminClient,
+    given: &mut GivenIdentity,
 ) -> Result<Vec<Value>, CommandFailure> {
-    let directory = args.identity.as_deref().unwrap_or(Path::new("."));
-    // Read each time: certificates are rotated.
-    let identity = mesh_client(directory, SystemTime::now())
-        .map_err(|error| CommandFailure::identity("--identity: ", &error))?;
+    let identity = identity(args, client, given).await?;
     let clusters = client.get("/debug/clusters", &[]).await?.value;
     for id in [&args.from, &args.to].into_iter().flatten() {
         if !items(&clusters).iter().any(|row| row["id"] == **id) {

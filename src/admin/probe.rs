@@ -1,0 +1,72 @@
+//! `/api/probe-identity`: a certificate for whoever sends requests in the place of a proxy, as `strait check --traffic` does.
+//!
+//! Needs the token itself. It is for one account alone, which runs nothing, in the system namespace, and ends within minutes; the
+//! key stays where it was made.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use serde_json::json;
+use tracing::info;
+
+use super::failure::{AdminFailure, AdminResult, bad, pretty};
+use super::sources::{SourcesState, current};
+use crate::identity::{IdentityError, SpiffeId};
+use crate::xds::connections::rfc3339;
+
+/// Whose certificate it is.
+const ACCOUNT: &str = "strait-probe";
+/// How long it lives: a round of requests takes less.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// The most bytes of a question.
+pub(super) const QUESTION_BYTES_MAX: usize = 32 << 10;
+
+/// What is asked with.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct ProbeQuestion {
+    /// A certificate request in PEM; of it only the key is taken.
+    csr: String,
+}
+
+/// Issues the certificate.
+pub(super) async fn identity(
+    State(sources): SourcesState,
+    body: Result<Bytes, BytesRejection>,
+) -> AdminResult {
+    let body = body.map_err(|error| AdminFailure(error.status(), error.body_text()))?;
+    let asked: ProbeQuestion = serde_json::from_slice(&body)
+        .map_err(|error| bad(&format!("expected {{\"csr\": a request in PEM}}: {error}")))?;
+    let authority = sources.metrics.identity.borrow().authority.clone();
+    let authority = authority.ok_or_else(|| {
+        let text = "this control plane has no CA (--ca none, or certificates by --tls-cert), so it can give no identity to ask with: name one of the mesh by --identity";
+        AdminFailure(StatusCode::CONFLICT, text.into())
+    })?;
+    let context = current(&sources)?;
+    let fault = |fact: String| AdminFailure(StatusCode::INTERNAL_SERVER_ERROR, fact);
+    let namespace = &context.settings.system_namespace;
+    let id = SpiffeId::new(&context.mesh.trust_domain, namespace, ACCOUNT)
+        .map_err(|error| fault(error.to_string()))?;
+    let (peer, roots) = (id.clone(), Arc::clone(authority.roots()));
+    let signed = tokio::task::spawn_blocking(move || {
+        authority.sign_request(&asked.csr, &id, LIFETIME, SystemTime::now())
+    });
+    let chain = match signed.await.map_err(|error| fault(error.to_string()))? {
+        Ok(chain) => chain,
+        Err(error @ IdentityError::Request(_)) => return Err(bad(&error.to_string())),
+        Err(error) => return Err(fault(error.to_string())),
+    };
+    info!(%peer, "certificate issued to a holder of the admin token, to send requests with");
+    let answer = json!({
+        "identity": peer.to_string(),
+        "expires": rfc3339(chain.not_after()),
+        "certChain": chain.to_pem(),
+        "rootCert": roots.to_pem(),
+    });
+    Ok(pretty(StatusCode::OK, &answer))
+}
