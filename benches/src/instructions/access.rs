@@ -119,6 +119,28 @@ pub(crate) fn rbac_of_200_rules() -> Case {
     })
 }
 
+/// The same for the first proxy that is given it after an edit: the policy is new, so that none of its rules is encoded yet,
+/// while what the edit doesn't touch is.
+pub(crate) fn rbac_of_200_rules_edited() -> Case {
+    const EDITS: usize = 20;
+    let (mut mesh, _, _) = mesh(1, 1, 1);
+    let mut index = AccessIndex::new(settings());
+    let mut edited = |salt| {
+        let objects: Collection = [policy(0, 0, 200, salt)].into_iter().collect();
+        let change = index.apply(&settings(), &objects).expect("a change");
+        mesh.apply(MeshEvent::Access(change.policies, change.causes));
+        mesh.next_version().expect("a version with other policies").0
+    };
+    let (proxy, cache) = (proxy_of(0, 0), Cache::default());
+    assert!(inbound(&edited(0), &proxy, &cache) > 200 * 100, "200 rules are in it");
+    let contexts: Vec<_> = (1..=EDITS).map(edited).collect();
+    Case::new(EDITS, move || {
+        for context in &contexts {
+            black_box(inbound(context, &proxy, &cache));
+        }
+    })
+}
+
 /// How many bytes of listeners a proxy has of its own.
 fn inbound(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> usize {
     let mut picture = ProxyConfig::new(context, proxy, NetworkId::default(), cache);

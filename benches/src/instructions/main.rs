@@ -81,6 +81,7 @@ const CASES: &[Listed] = &[
     ("timeline_50_of_1000", "woken stream", || timeline(1000, 50)),
     ("policy_edit_10_of_1000", "edit", access::edit_for_10_of_1000),
     ("rbac_200_rules", "workload", access::rbac_of_200_rules),
+    ("rbac_200_rules_cold", "edit", access::rbac_of_200_rules_edited),
     ("first_sync_1k", "stream", streams::first_sync),
     ("reconnect_1k", "stream", streams::reconnect),
     ("deliver_1k", "delivery", streams::deliver),
