@@ -208,6 +208,10 @@ pub struct ServeArgs {
     )]
     pub scope_gateway_to_namespace: bool,
 
+    /// Say in the status of each object of Istio's kinds what becomes of it, where that is permitted
+    #[arg(long, env = "STRAIT_WRITE_STATUS", value_parser = FalseyValueParser::new())]
+    pub write_status: bool,
+
     /// The most proxies connected at once
     #[arg(long, env = "STRAIT_MAX_CONNECTIONS", value_name = "N", default_value = "20000", value_parser = parse_connections)]
     pub max_connections: usize,

@@ -13,7 +13,7 @@ mod estate_ca;
 mod feed;
 mod in_force;
 mod inputs;
-mod judged_routes;
+mod judged_statuses;
 mod kube_secret;
 mod outputs;
 mod pressure;

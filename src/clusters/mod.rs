@@ -14,9 +14,9 @@ pub mod plan;
 pub mod reconciler;
 mod remembered;
 pub mod renewal;
-pub mod route_statuses;
 pub mod secret;
 pub mod status;
+pub mod statuses;
 pub mod token;
 pub mod writer;
 

@@ -1,4 +1,4 @@
-//! 104x and 1050 to 1056: what an object of the traffic configuration comes to among all others.
+//! 104x, 1050 to 1056, 1070, 1071, 1078 to 1080 and 109x: what an object of the traffic configuration comes to among all others.
 
 use super::code::Code;
 
@@ -130,6 +130,13 @@ waits for its effect in vain.";
 The file `hold.json` of the state directory has what is held outlast a restart. It is there and can't be read
 whole, so that nobody knows what it was: what objects say now is in force instead, as if it had been released.
 The file stays where it is until something is held again or released.";
+
+    /// A right that is missing.
+    OBJECT_STATUS_DENIED = "STR1078", "statuses of Istio's kinds may not be written",
+        "Let the control plane patch the status of the kind named (the chart's rbac.statuses), or drop --write-status.", "\
+With --write-status each object of Istio's kinds in the config cluster says in its status what becomes of it,
+for those who look with kubectl. The mesh works without it, and `strait check config` and /debug/config say
+the same. Other kinds, for which the right is there, are written. It is tried again after ten minutes.";
 
     /// A change that is let out to a share of proxies.
     ROLLOUT_RUNS = "STR1090", "a change is given to a share of proxies first",

@@ -14,7 +14,7 @@ use crate::access::{
     enforced, rule_steps,
 };
 use crate::codes;
-use crate::model::{Proxy, is_header_name, labels_match};
+use crate::model::{ObjectKey, Proxy, is_header_name, labels_match};
 use crate::push::PushContext;
 use crate::push::authorizers::Authorizers;
 use crate::traffic::destination_rule::RuleClient;
@@ -276,7 +276,7 @@ pub(super) fn policy_states(
     proxies: &[&Proxy],
     workloads_known: bool,
     is_asked: impl Fn(&PolicyName) -> bool,
-) -> Vec<ConfigState> {
+) -> Vec<(ObjectKey, ConfigState)> {
     // Before anything of one is worked out: that takes a look at all workloads.
     let asked = context.access.reports().filter(|(name, _)| is_asked(name));
     let states = asked.map(|(name, report)| {
@@ -300,7 +300,7 @@ pub(super) fn policy_states(
         let of_workloads = |code: &codes::Code| *code == codes::ACCESS_SELECTS_NOBODY;
         let found = found.filter(|(code, ..)| workloads_known || !of_workloads(code));
         let found = found.map(|(code, path, text)| ConfigReason::new(code, path, text));
-        ConfigState {
+        let state = ConfigState {
             kind: name.kind.as_str().to_owned(),
             namespace: name.object.namespace.to_string(),
             name: name.object.name.to_string(),
@@ -308,7 +308,8 @@ pub(super) fn policy_states(
             state,
             proxies: proxies.iter().filter(concerns).count(),
             reasons: told.chain(found).collect(),
-        }
+        };
+        (name.key(), state)
     });
     states.collect()
 }

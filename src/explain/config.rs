@@ -8,6 +8,7 @@ mod clients;
 mod entries;
 mod gateways;
 mod ingresses;
+mod object_status;
 mod objects;
 mod route_status;
 mod routes;
@@ -157,20 +158,35 @@ impl<'a> ConfigView<'a> {
 
     /// What becomes of the objects that are asked for, by kind, namespace and name.
     pub fn states(&self, query: &ConfigQuery) -> Vec<ConfigState> {
-        let asked = |key: &&ObjectKey| query.selects(&key.kind, &key.namespace, &key.name);
-        let keys = self.reports.objects.iter().map(|(key, _)| key).filter(asked);
-        let mut states: Vec<_> = keys.filter_map(|key| self.state(key)).collect();
-        let is_asked = |PolicyName { kind, object }: &PolicyName| {
-            query.selects(kind.as_str(), object.namespace.as_str(), &object.name)
-        };
-        let proxies = self.clients.proxies();
-        states.extend(policy_states(self.context, proxies, self.services_known, is_asked));
-        if let Some(waiting) = &self.reports.waiting {
-            states.iter_mut().for_each(|state| note_waiting(state, waiting));
-        }
+        let all = self.keyed_states(query, |_| true).into_iter();
+        let mut states: Vec<_> = all.map(|(_, state)| state).collect();
         states.sort_by(|a, b| {
             (&a.kind, &a.namespace, &a.name).cmp(&(&b.kind, &b.namespace, &b.name))
         });
+        states
+    }
+
+    /// What becomes of the objects that are asked for, of those `of` which something is wanted.
+    fn keyed_states(
+        &self,
+        query: &ConfigQuery,
+        of: impl Fn(&ObjectKey) -> bool,
+    ) -> Vec<(ObjectKey, ConfigState)> {
+        let asked =
+            |key: &ObjectKey| query.selects(&key.kind, &key.namespace, &key.name) && of(key);
+        let keys = self.reports.objects.iter().map(|(key, _)| key).filter(|key| asked(key));
+        let mut states: Vec<_> =
+            keys.filter_map(|key| Some((ObjectKey::clone(key), self.state(key)?))).collect();
+        let policies = policy_states(
+            self.context,
+            self.clients.proxies(),
+            self.services_known,
+            |name: &PolicyName| asked(&name.key()),
+        );
+        states.extend(policies);
+        if let Some(waiting) = &self.reports.waiting {
+            states.iter_mut().for_each(|(_, state)| note_waiting(state, waiting));
+        }
         states
     }
 

@@ -20,11 +20,13 @@ mod labels;
 mod mcs;
 mod namespace_filter;
 mod object_json;
+mod object_status;
 mod proxy;
 mod root_bundle;
 mod route_status;
 mod service;
 mod sorted;
+mod status_condition;
 mod telemetry;
 mod workload;
 mod workload_key;
@@ -57,14 +59,16 @@ pub use labels::{Labels, given_labels, labels_match};
 pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServices};
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
 pub use object_json::ObjectJson;
+pub use object_status::{ObjectStatus, WantedStatus};
 pub use proxy::{GrpcLibrary, NodeError, Proxy, ProxyType, SdsFiles};
 pub use root_bundle::RootBundle;
-pub use route_status::{GATEWAY_CONTROLLER, RouteCondition, RouteParentStatus, RouteStatus};
+pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
     TargetPort,
 };
 pub use sorted::{SortedMap, repack};
+pub use status_condition::StatusCondition;
 pub use telemetry::{EndpointMetadata, telemetry};
 pub use workload::{Addresses, Profile, UidMark, Workload};
 pub use workload_key::WorkloadKey;

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::ObjectKey;
+use super::status_condition::StatusCondition;
 
 /// How this control plane signs its entries: `controllerName`.
 pub const GATEWAY_CONTROLLER: &str = "strait.dev/gateway-controller";
@@ -27,20 +28,7 @@ pub struct RouteParentStatus {
     /// The parent, as the route names it.
     pub parent: Value,
     /// One of each kind.
-    pub conditions: Vec<RouteCondition>,
-}
-
-/// A condition.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RouteCondition {
-    /// `Accepted`, `ResolvedRefs` or `PartiallyInvalid`.
-    pub kind: &'static str,
-    /// Whether it is so.
-    pub is_true: bool,
-    /// Why, in a word.
-    pub reason: &'static str,
-    /// Why, in words.
-    pub message: String,
+    pub conditions: Vec<StatusCondition>,
 }
 
 impl RouteStatus {
@@ -69,32 +57,11 @@ impl RouteStatus {
         (!same).then_some(merged)
     }
 
-    fn conditions(&self, wanted: &[RouteCondition], held: &[Value], now: &str) -> Vec<Value> {
+    fn conditions(&self, wanted: &[StatusCondition], held: &[Value], now: &str) -> Vec<Value> {
         const OURS: [&str; 3] = ["Accepted", "ResolvedRefs", "PartiallyInvalid"];
         let of = |kind: &str| held.iter().find(|one| one["type"] == kind);
-        let is_later = |one: &&Value| {
-            one["observedGeneration"].as_i64().is_some_and(|seen| seen > self.generation)
-        };
-        let mut all: Vec<Value> = wanted
-            .iter()
-            .map(|one| {
-                let before = of(one.kind);
-                if let Some(later) = before.filter(is_later) {
-                    return later.clone();
-                }
-                let status = if one.is_true { "True" } else { "False" };
-                let since = before.filter(|before| before["status"] == status);
-                let since = since.and_then(|before| before["lastTransitionTime"].as_str());
-                json!({
-                    "type": one.kind,
-                    "status": status,
-                    "reason": one.reason,
-                    "message": one.message,
-                    "lastTransitionTime": since.unwrap_or(now),
-                    "observedGeneration": self.generation,
-                })
-            })
-            .collect();
+        let said = |one: &StatusCondition| one.said(one.kind, self.generation, of(one.kind), now);
+        let mut all: Vec<Value> = wanted.iter().map(said).collect();
         let foreign = held.iter().filter(|one| OURS.iter().all(|ours| one["type"] != *ours));
         all.extend(foreign.cloned());
         all.truncate(CONDITIONS_MAX);
@@ -109,7 +76,7 @@ mod tests {
     fn wanted(is_true: bool, generation: i64) -> RouteStatus {
         let reason = if is_true { "Accepted" } else { "NoMatchingParent" };
         let message = "why".to_owned();
-        let conditions = vec![RouteCondition { kind: "Accepted", is_true, reason, message }];
+        let conditions = vec![StatusCondition { kind: "Accepted", is_true, reason, message }];
         let parent = json!({ "group": "", "kind": "Service", "name": "web" });
         RouteStatus {
             key: ObjectKey {

@@ -14,7 +14,7 @@ use super::callers::KnownPods;
 use super::core::{Core, EVENTS};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
-use super::judged_routes::JudgedRoutes;
+use super::judged_statuses::JudgedStatuses;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
@@ -24,7 +24,7 @@ use crate::clusters::callers::{self, MemberCallers};
 use crate::clusters::credentials::MemberCredentials;
 use crate::clusters::status::ClusterStatus;
 use crate::clusters::writer::WriterLease;
-use crate::clusters::{events, reconciler, renewal, route_statuses};
+use crate::clusters::{events, reconciler, renewal, statuses};
 use crate::config::ServeArgs;
 use crate::explain::ConfigReports;
 use crate::hold::{HoldFile, HoldRequests, HoldSharing, HoldState};
@@ -170,12 +170,13 @@ impl ServerInputs {
         let (hold, hold_seen) = watch::channel(Arc::default());
         let (rollout, rollout_seen) = watch::channel(Arc::default());
         let (stand_ins, stand_ins_seen) = watch::channel(Arc::default());
-        let judged = JudgedRoutes {
+        let judged = JudgedStatuses {
             context: core.context.clone(),
             reports: reports_seen.clone(),
             readiness: readiness_seen.clone(),
+            of_istio: args.write_status,
         };
-        write_route_statuses(source, role, judged, tasks);
+        write_statuses(source, role, judged, tasks);
         let shared_hold = source.config_cluster().map(|config_cluster| SharedHoldStore {
             access: config_cluster.access,
             namespace: args.namespace.clone(),
@@ -367,22 +368,22 @@ fn write_to_config_cluster(
     });
 }
 
-/// What becomes of routes of the Gateway API, in the status of each.
-fn write_route_statuses(
+/// What becomes of objects, in the status of each.
+fn write_statuses(
     source: &ConfigOrigin,
     role: watch::Receiver<WriterRole>,
-    judged: JudgedRoutes,
+    judged: JudgedStatuses,
     tasks: &Supervisor,
 ) {
     let Some(config_cluster) = source.config_cluster() else { return };
     let (wanted, wanted_seen) = watch::channel(Arc::default());
     let looks = role.clone();
-    tasks.spawn_restarting("route statuses", Duration::from_secs(1), move || {
+    tasks.spawn_restarting("statuses", Duration::from_secs(1), move || {
         judged.clone().run(looks.clone(), wanted.clone())
     });
     let access = config_cluster.access;
-    tasks.spawn_restarting("route status writer", Duration::from_secs(1), move || {
-        route_statuses::run(access.clone(), role.clone(), wanted_seen.clone())
+    tasks.spawn_restarting("status writer", Duration::from_secs(1), move || {
+        statuses::run(access.clone(), role.clone(), wanted_seen.clone())
     });
 }
 

@@ -194,6 +194,16 @@ impl StoreKind {
         ALL.iter().find(|one| one.holds(key))
     }
 
+    /// Where an API server has an object of this kind, by each version that there may be.
+    pub(super) fn paths(&self, key: &ObjectKey) -> Vec<String> {
+        let Self { group, plural, .. } = self;
+        let ObjectKey { namespace, name, .. } = key;
+        let within =
+            if self.namespaced { format!("namespaces/{namespace}/") } else { String::new() };
+        let path = |version| format!("/apis/{group}/{version}/{within}{plural}/{name}");
+        self.versions.iter().map(path).collect()
+    }
+
     /// Whether an object is of this kind.
     pub(super) fn holds(&self, key: &ObjectKey) -> bool {
         (self.group, self.kind) == (&*key.group, &*key.kind)

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::apiserver::Redacted;
-use crate::model::Collection;
+use crate::model::{Collection, ObjectKey};
 
 /// The label under which Istio keeps its remote Secrets.
 pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
@@ -32,6 +32,12 @@ pub const SECRET_LABEL: (&str, &str) = ("strait.dev/cluster", "true");
 
 /// The ConfigMaps that may hold the mesh's configuration: the first that exists does. The first is ours.
 pub const CONFIG_MAPS: [&str; 2] = ["strait", "istio"];
+
+/// Where an API server has an object of the mesh's configuration, by each version of its kind, the best first; nowhere where
+/// objects of the kind are not read.
+pub fn api_paths(key: &ObjectKey) -> Vec<String> {
+    kinds::StoreKind::of(key).map(|kind| kind.paths(key)).unwrap_or_default()
+}
 
 /// Everything that is configured, read once completely.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

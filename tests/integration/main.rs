@@ -46,6 +46,7 @@ mod serve;
 mod simulation;
 mod soak;
 mod sources;
+mod statuses;
 mod steering;
 mod storage;
 mod story;

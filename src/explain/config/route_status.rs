@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{ConfigView, Finding};
 use crate::codes::{self, Code};
-use crate::model::{GATEWAY_API, ObjectKey, RouteCondition, RouteParentStatus, RouteStatus};
+use crate::model::{GATEWAY_API, ObjectKey, RouteParentStatus, RouteStatus, StatusCondition};
 use crate::traffic::gateway_route::{ParentService, ServiceKind};
 use crate::traffic::{HostPattern, Reason, TrafficObject, TrafficReport};
 
@@ -90,8 +90,8 @@ fn named(parent: &Value) -> Value {
 }
 
 /// The conditions of a route at its parent of that place, counted from 0.
-fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<RouteCondition> {
-    let condition = |kind, is_true, reason, message: String| RouteCondition {
+fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCondition> {
+    let condition = |kind, is_true, reason, message: String| StatusCondition {
         kind,
         is_true,
         reason,
@@ -183,7 +183,7 @@ fn told(reasons: &[&Reason]) -> String {
     texts.collect::<Vec<_>>().join("; ")
 }
 
-fn shortened(mut message: String) -> String {
+pub(super) fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_MAX {
         let end = (0..=MESSAGE_MAX).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
         message.truncate(end);

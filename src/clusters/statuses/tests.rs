@@ -1,10 +1,13 @@
-//! What is written into the status of routes, and what is left alone, against a simulated API server.
+//! What is written into the status of objects, and what is left alone, against a simulated API server.
 
 use strait_sim::{Family, Fault, Options, SimCluster};
 
 use super::*;
 use crate::apiserver::{ApiCredential, ApiStatus, Loopback, Redacted};
-use crate::model::{GATEWAY_API, GATEWAY_CONTROLLER, RouteCondition, RouteParentStatus};
+use crate::model::{
+    GATEWAY_API, GATEWAY_CONTROLLER, ISTIO_NETWORKING, ISTIO_SECURITY, ObjectStatus,
+    RouteParentStatus, RouteStatus, StatusCondition,
+};
 use crate::task::Supervisor;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -14,7 +17,7 @@ const SOME_PACES: Duration = Duration::from_secs(2);
 struct Written {
     sim: SimCluster,
     role: watch::Sender<WriterRole>,
-    wanted: watch::Sender<Arc<Vec<RouteStatus>>>,
+    wanted: watch::Sender<Arc<Vec<WantedStatus>>>,
     _access: watch::Sender<Access>,
     _tasks: Supervisor,
 }
@@ -22,7 +25,7 @@ struct Written {
 impl Written {
     /// An API server with routes of these names, and who writes there.
     async fn start(routes: &[&str], fault: Option<Fault>) -> Self {
-        let families = [Family::Core, Family::GatewayApi].into();
+        let families = [Family::Core, Family::GatewayApi, Family::Istio].into();
         let options = Options { families, ..Options::default() };
         let sim = SimCluster::start("config", options).await.expect("a cluster");
         for name in routes {
@@ -50,24 +53,19 @@ impl Written {
         found.map(|object| object.value()).unwrap_or_default()
     }
 
-    fn want(&self, name: &str, reason: &'static str) -> RouteStatus {
-        let conditions = vec![RouteCondition {
+    fn want(&self, name: &str, reason: &'static str) -> WantedStatus {
+        let conditions = vec![StatusCondition {
             kind: "Accepted",
             is_true: reason == "Accepted",
             reason,
             message: String::new(),
         }];
         let parent = json!({ "group": "", "kind": "Service", "name": "web" });
-        RouteStatus {
-            key: ObjectKey {
-                kind: "HTTPRoute".into(),
-                group: GATEWAY_API.into(),
-                namespace: "shop".into(),
-                name: name.into(),
-            },
+        WantedStatus::Route(RouteStatus {
+            key: key(GATEWAY_API, "HTTPRoute", name),
             generation: self.route(name)["metadata"]["generation"].as_i64().unwrap_or_default(),
             parents: vec![RouteParentStatus { parent, conditions }],
-        }
+        })
     }
 
     fn said(&self, name: &str) -> Value {
@@ -125,12 +123,33 @@ async fn a_status_is_written_once_and_beside_those_of_others() {
 #[tokio::test]
 async fn what_is_about_another_form_of_the_route_is_not_written() {
     let written = Written::start(&["a"], None).await;
-    let late = RouteStatus { generation: 77, ..written.want("a", "Accepted") };
-    written.wanted.send_replace(Arc::new(vec![late]));
+    let WantedStatus::Route(now) = written.want("a", "Accepted") else { panic!("it is a route") };
+    let late = RouteStatus { generation: 77, ..now };
+    written.wanted.send_replace(Arc::new(vec![WantedStatus::Route(late)]));
     sleep(SOME_PACES).await;
     assert_eq!(written.patches(), 0);
     written.wanted.send_replace(Arc::new(vec![written.want("a", "Accepted")]));
     until("it is said", || written.said("a") == "Accepted").await;
+}
+
+#[tokio::test]
+async fn objects_of_istios_kinds_are_found_in_whichever_version_the_server_has() {
+    let written = Written::start(&[], None).await;
+    let filter = |version: &str| {
+        json!({
+            "apiVersion": format!("networking.istio.io/{version}"), "kind": "EnvoyFilter",
+            "metadata": { "name": "a", "namespace": "shop" }, "spec": {},
+        })
+    };
+    written.sim.store().apply(filter("v1alpha3")).expect("a filter");
+    let gone = of_istio(ISTIO_SECURITY, "AuthorizationPolicy", "gone");
+    let there = of_istio(ISTIO_NETWORKING, "EnvoyFilter", "a");
+    written.wanted.send_replace(Arc::new(vec![gone, there]));
+    let said = || {
+        let found = written.sim.store().get("envoyfilters", "shop", "a");
+        found.map(|object| object.value()["status"]["conditions"][0]["type"].clone())
+    };
+    until("it is said", || said() == Some(json!("Accepted"))).await;
 }
 
 #[tokio::test]
@@ -155,14 +174,26 @@ async fn who_may_only_read_is_left_in_peace() {
     assert_eq!(written.patches(), 1, "the right is missing for all of them");
 }
 
-fn wanted(name: &str) -> RouteStatus {
-    let (kind, group) = ("HTTPRoute".into(), GATEWAY_API.into());
-    let key = ObjectKey { kind, group, namespace: "shop".into(), name: name.into() };
-    RouteStatus { key, generation: 1, parents: Vec::new() }
+fn key(group: &str, kind: &str, name: &str) -> ObjectKey {
+    let (group, kind) = (group.into(), kind.into());
+    ObjectKey { kind, group, namespace: "shop".into(), name: name.into() }
+}
+
+fn wanted(name: &str) -> WantedStatus {
+    let key = key(GATEWAY_API, "HTTPRoute", name);
+    WantedStatus::Route(RouteStatus { key, generation: 1, parents: Vec::new() })
+}
+
+/// Of an object of Istio's kinds.
+fn of_istio(group: &str, kind: &str, name: &str) -> WantedStatus {
+    let (is_true, reason, message) = (true, "InForce", String::new());
+    let conditions = vec![StatusCondition { kind: "Accepted", is_true, reason, message }];
+    let key = key(group, kind, name);
+    WantedStatus::Object(ObjectStatus { key, generation: 1, conditions })
 }
 
 #[test]
-fn a_fault_with_one_route_holds_up_no_other() {
+fn a_fault_with_one_object_holds_up_no_other() {
     let answer = |code| ApiStatus { code, message: "it fails".to_owned() };
     let of_one = [
         ApiError::Server(answer(500)),
@@ -196,4 +227,19 @@ fn a_fault_with_one_route_holds_up_no_other() {
         assert!(!tried.lets(&wanted("a"), now + PAUSE) && tried.again(&[wanted("a")]).is_none());
         assert!(tried.lets(&wanted("a"), now + REST));
     }
+}
+
+#[test]
+fn a_right_that_is_missing_for_one_kind_keeps_no_other_from_being_written() {
+    let denied = || ApiError::Forbidden("not permitted".to_owned());
+    let (mut tried, now) = (TriedStatuses::default(), Instant::now());
+    let [policy, other] =
+        ["a", "b"].map(|name| of_istio(ISTIO_SECURITY, "AuthorizationPolicy", name));
+    let rule = of_istio(ISTIO_NETWORKING, "VirtualService", "a");
+    assert_eq!(tried.note(&policy, Err(denied()), now), NextWrite::Go);
+    assert!(!tried.lets(&policy, now) && !tried.lets(&other, now), "the right is for the kind");
+    assert!(tried.lets(&rule, now) && tried.lets(&wanted("a"), now));
+    assert!(tried.lets(&policy, now + REST), "it may be given meanwhile");
+    assert_eq!(tried.note(&policy, Ok(()), now + REST), NextWrite::Go);
+    assert!(tried.lets(&other, now + REST));
 }

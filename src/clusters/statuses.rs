@@ -1,8 +1,9 @@
-//! What routes of the Gateway API say of themselves, written into the config cluster. (Gateway API, `RouteStatus`.)
+//! What objects of the mesh's configuration say of themselves, written into the config cluster: routes of the Gateway API,
+//! and with `--write-status` those of Istio's kinds.
 //!
-//! A courtesy beside `/debug/config`: routing needs none of it, and where it may not be written nothing else suffers. Each is read before
-//! it is changed, and changed only while it still is what was read, so that entries of other controllers stay.
-//! Needs `get` of the routes and `patch` of their `status`.
+//! A courtesy beside `/debug/config`: the mesh needs none of it, and where it may not be written nothing else suffers. Each is read
+//! before it is changed, and changed only while it still is what was read, so that what other controllers say stays.
+//! Needs `get` of the objects and `patch` of their `status`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,24 +18,25 @@ use tracing::{debug, warn};
 
 use crate::apiserver::{Access, ApiClient, ApiError, Patch};
 use crate::codes;
-use crate::model::{ObjectKey, RouteStatus, WriterRole};
+use crate::model::{ObjectKey, WantedStatus, WriterRole};
+use crate::store::api_paths;
 
 /// The pause between two that are written: at most 20 a second.
 const PACE: Duration = Duration::from_millis(50);
-/// How long the same is not written again to the same route, and nothing at all where it may not be.
+/// How long the same is not written again to the same object, and nothing to any of a kind where it may not be.
 const REST: Duration = Duration::from_secs(600);
 /// Somebody else has written in between (HTTP 409).
 const CONFLICT: u16 = 409;
 /// How often a status is tried that others write at the same time.
 const TRIES: usize = 3;
-/// How long nothing is written after a fault that may pass; of a fault with one route, nothing to that.
+/// How long nothing is written after a fault that may pass; of a fault with one object, nothing to that.
 const PAUSE: Duration = Duration::from_secs(30);
 
 /// Writes what is wanted, for as long as somebody wants it and while this process is the one that writes.
 pub async fn run(
     access: watch::Receiver<Access>,
     mut role: watch::Receiver<WriterRole>,
-    mut wanted: watch::Receiver<Arc<Vec<RouteStatus>>>,
+    mut wanted: watch::Receiver<Arc<Vec<WantedStatus>>>,
 ) {
     let mut tried = TriedStatuses::default();
     loop {
@@ -58,7 +60,6 @@ pub async fn run(
                     rest = PAUSE;
                     break;
                 }
-                NextWrite::Rest => break,
             }
         }
         if rest == PAUSE {
@@ -77,13 +78,14 @@ pub async fn run(
 #[derive(Debug, Default)]
 struct TriedStatuses {
     last: BTreeMap<ObjectKey, TriedStatus>,
-    denied: Option<Instant>,
+    /// By group and kind, when it was last said that those of the kind may not be written.
+    denied: BTreeMap<[Arc<str>; 2], Instant>,
 }
 
 /// One that was tried.
 #[derive(Debug)]
 struct TriedStatus {
-    status: RouteStatus,
+    status: WantedStatus,
     /// When the same may be tried again.
     until: Instant,
     /// Whether there is nothing to try before something else is wanted.
@@ -96,47 +98,45 @@ enum NextWrite {
     Go,
     /// It failed as every other would, for now.
     Pause,
-    /// It may not be written, and no other.
-    Rest,
 }
 
 impl TriedStatuses {
-    fn lets(&self, status: &RouteStatus, now: Instant) -> bool {
+    fn lets(&self, status: &WantedStatus, now: Instant) -> bool {
         let rests = |since: &Instant| now.duration_since(*since) < REST;
-        let last = self.last.get(&status.key);
-        !self.denied.as_ref().is_some_and(rests)
+        let last = self.last.get(status.key());
+        !self.denied.get(&kind_of(status)).is_some_and(rests)
             && !last.is_some_and(|last| last.status == *status && now < last.until)
     }
 
     /// When one of those that are wanted is to be tried again, since it is not done.
-    fn again(&self, wanted: &[RouteStatus]) -> Option<Instant> {
-        if self.denied.is_some() {
-            return None;
-        }
-        let tried = wanted.iter().filter_map(|status| self.last.get(&status.key));
+    fn again(&self, wanted: &[WantedStatus]) -> Option<Instant> {
+        let may = wanted.iter().filter(|status| !self.denied.contains_key(&kind_of(status)));
+        let tried = may.filter_map(|status| self.last.get(status.key()));
         tried.filter(|last| !last.is_done).map(|last| last.until).min()
     }
 
     fn note(
         &mut self,
-        status: &RouteStatus,
+        status: &WantedStatus,
         result: Result<(), ApiError>,
         now: Instant,
     ) -> NextWrite {
-        let route = &status.key;
+        let object = status.key();
         let is_done = match result {
             Ok(()) => {
-                debug!(%route, "status written");
-                self.denied = None;
+                debug!(%object, "status written");
+                self.denied.remove(&kind_of(status));
                 true
             }
             Err(error @ (ApiError::Forbidden(_) | ApiError::Unauthorized(_))) => {
-                if self.denied.is_none() {
-                    let code = &codes::ROUTE_STATUS_DENIED;
-                    warn!(%code, %error, %route, next = code.next, "statuses of routes may not be written");
+                let code = match status {
+                    WantedStatus::Route(_) => &codes::ROUTE_STATUS_DENIED,
+                    WantedStatus::Object(_) => &codes::OBJECT_STATUS_DENIED,
+                };
+                if self.denied.insert(kind_of(status), now).is_none() {
+                    warn!(%code, %error, %object, next = code.next, "statuses of this kind may not be written");
                 }
-                self.denied = Some(now);
-                return NextWrite::Rest;
+                return NextWrite::Go;
             }
             Err(
                 error @ (ApiError::Unreachable(_)
@@ -144,60 +144,74 @@ impl TriedStatuses {
                 | ApiError::Tls(_)
                 | ApiError::TooManyRequests { .. }),
             ) => {
-                debug!(%error, %route, "statuses can't be written now");
+                debug!(%error, %object, "statuses can't be written now");
                 return NextWrite::Pause;
             }
-            // It has gone, or it is not taken as it is.
+            // It has gone, or it is of another store.
             Err(error @ ApiError::NotFound(_)) => {
-                debug!(%error, %route, "a status was not written");
+                debug!(%error, %object, "a status was not written");
                 true
             }
             Err(ApiError::Rejected(answer)) => {
-                debug!(error = %answer, %route, "a status was not written");
+                debug!(error = %answer, %object, "a status was not written");
                 answer.code != CONFLICT
             }
-            // The fault may be with this route alone: the others are tried all the same.
+            // The fault may be with this object alone: the others are tried all the same.
             Err(error) => {
-                debug!(%error, %route, "a status could not be written");
+                debug!(%error, %object, "a status could not be written");
                 false
             }
         };
         let until = now + if is_done { REST } else { PAUSE };
         self.last.retain(|_, last| now < last.until);
-        self.last.insert(route.clone(), TriedStatus { status: status.clone(), until, is_done });
+        self.last.insert(object.clone(), TriedStatus { status: status.clone(), until, is_done });
         NextWrite::Go
     }
 }
 
-async fn write(access: &watch::Receiver<Access>, status: &RouteStatus) -> Result<(), ApiError> {
+/// The group and the kind of an object. A right is for all of a kind.
+fn kind_of(status: &WantedStatus) -> [Arc<str>; 2] {
+    let ObjectKey { group, kind, .. } = status.key();
+    [Arc::clone(group), Arc::clone(kind)]
+}
+
+/// Writes one, in the first version of its kind that the server has.
+async fn write(access: &watch::Receiver<Access>, status: &WantedStatus) -> Result<(), ApiError> {
     let access = access.borrow().clone();
     let client =
         ApiClient::new(&access).map_err(|error| ApiError::Unreachable(error.to_string()))?;
-    let ObjectKey { kind, group, namespace, name } = &status.key;
-    let plural = if **kind == *"GRPCRoute" { "grpcroutes" } else { "httproutes" };
-    let path = format!("/apis/{group}/v1/namespaces/{namespace}/{plural}/{name}");
+    let mut paths = api_paths(status.key()).into_iter().peekable();
+    while let Some(path) = paths.next() {
+        match write_at(&client, &path, status).await {
+            Err(ApiError::NotFound(_)) if paths.peek().is_some() => {}
+            result => return result,
+        }
+    }
+    Ok(())
+}
+
+async fn write_at(client: &ApiClient, path: &str, status: &WantedStatus) -> Result<(), ApiError> {
     // Somebody else may be quicker.
     for _ in 1..TRIES {
-        match write_once(&client, &path, status).await {
+        match write_once(client, path, status).await {
             Err(ApiError::Rejected(answer)) if answer.code == CONFLICT => {}
             result => return result,
         }
     }
-    write_once(&client, &path, status).await
+    write_once(client, path, status).await
 }
 
-async fn write_once(client: &ApiClient, path: &str, status: &RouteStatus) -> Result<(), ApiError> {
+async fn write_once(client: &ApiClient, path: &str, status: &WantedStatus) -> Result<(), ApiError> {
     let held: Value = client.get(path).await?;
-    if held["metadata"]["generation"].as_i64() != Some(status.generation) {
-        // It is another form of the route, of which this process will hear.
+    if held["metadata"]["generation"].as_i64() != Some(status.generation()) {
+        // It is another form of the object, of which this process will hear.
         return Ok(());
     }
     let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let parents = held["status"]["parents"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let Some(parents) = status.merged(parents, &now) else { return Ok(()) };
+    let Some(change) = status.change(&held["status"], &now) else { return Ok(()) };
     let change = json!({
         "metadata": { "resourceVersion": held["metadata"]["resourceVersion"] },
-        "status": { "parents": parents },
+        "status": change,
     });
     client.patch::<IgnoredAny>(&format!("{path}/status"), Patch::Merge, &change).await.map(drop)
 }

@@ -1,0 +1,178 @@
+//! When to judge the objects of the mesh's configuration anew, so that each can say in its status what becomes of it: routes
+//! of the Gateway API, and with `--write-status` those of Istio's kinds.
+//!
+//! Judges without the proxies that are connected here, so that all replicas judge alike, and what comes and goes with pods
+//! writes nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::access::AccessPolicies;
+use crate::admin::Readiness;
+use crate::explain::{ConfigReports, ConfigView};
+use crate::model::{WantedStatus, WriterRole};
+use crate::push::PushContext;
+
+/// The least time between a change and a look, and so between two looks.
+const PACE: Duration = Duration::from_secs(1);
+/// The same where nothing has changed but pods, by whose labels objects of Istio's kinds select.
+const PACE_OF_PODS: Duration = Duration::from_secs(10);
+/// A look may cost this part of the time.
+const SHARE: u32 = 20;
+
+/// What objects are judged by.
+#[derive(Debug, Clone)]
+pub(super) struct JudgedStatuses {
+    pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
+    pub(super) reports: watch::Receiver<Arc<ConfigReports>>,
+    pub(super) readiness: watch::Receiver<Readiness>,
+    /// Whether objects of Istio's kinds are judged as well.
+    pub(super) of_istio: bool,
+}
+
+/// The mesh and the objects that were looked at last.
+struct JudgedLast {
+    at: Instant,
+    version: u64,
+    definitions: u64,
+    access: Arc<AccessPolicies>,
+    reports: Arc<ConfigReports>,
+}
+
+/// What comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NextLook {
+    Now,
+    At(Instant),
+    /// Nothing has changed that counts.
+    OnChange,
+}
+
+impl JudgedLast {
+    fn of(context: &PushContext, reports: &Arc<ConfigReports>, at: Instant) -> Self {
+        Self {
+            at,
+            version: context.version,
+            definitions: context.definitions,
+            access: Arc::clone(&context.access),
+            reports: Arc::clone(reports),
+        }
+    }
+
+    /// When to look again. To routes endpoints and pods change nothing.
+    fn next(&self, now: &Self, of_istio: bool) -> NextLook {
+        let is_same = self.definitions == now.definitions
+            && Arc::ptr_eq(&self.access, &now.access)
+            && Arc::ptr_eq(&self.reports, &now.reports);
+        let due = self.at + PACE_OF_PODS;
+        match (is_same, of_istio && self.version != now.version) {
+            (true, false) => NextLook::OnChange,
+            (true, true) if now.at < due => NextLook::At(due),
+            _ => NextLook::Now,
+        }
+    }
+}
+
+impl JudgedStatuses {
+    /// Says what is to be written, where this process is the one that writes.
+    pub(super) async fn run(
+        mut self,
+        mut role: watch::Receiver<WriterRole>,
+        wanted: watch::Sender<Arc<Vec<WantedStatus>>>,
+    ) {
+        // Before all is known, a Service that isn't there may be one of a cluster that isn't.
+        if self.readiness.wait_for(|readiness| readiness.ready).await.is_err() {
+            return;
+        }
+        let of_istio = self.of_istio;
+        let mut last: Option<JudgedLast> = None;
+        loop {
+            if role.wait_for(|role| *role == WriterRole::Writes).await.is_err() {
+                return;
+            }
+            let began = Instant::now();
+            let context = self.context.borrow_and_update().clone();
+            let reports = Arc::clone(&self.reports.borrow_and_update());
+            let mut again = None;
+            if let Some(context) = context {
+                let now = JudgedLast::of(&context, &reports, began);
+                match last.as_ref().map_or(NextLook::Now, |last| last.next(&now, of_istio)) {
+                    NextLook::OnChange => {}
+                    NextLook::At(due) => again = Some(due),
+                    NextLook::Now => {
+                        last = Some(now);
+                        let judge = move || statuses(&context, &reports, of_istio);
+                        // Many of them take a while.
+                        let Ok(all) = tokio::task::spawn_blocking(judge).await else { return };
+                        wanted.send_if_modified(|held| {
+                            let differs = **held != all;
+                            if differs {
+                                *held = Arc::new(all);
+                            }
+                            differs
+                        });
+                    }
+                }
+            }
+            let cost = began.elapsed() * SHARE;
+            tokio::select! {
+                changed = self.context.changed() => if changed.is_err() { return },
+                changed = self.reports.changed() => if changed.is_err() { return },
+                changed = role.changed() => if changed.is_err() { return },
+                () = until(again) => continue,
+            }
+            // Objects are here before what comes of them is in force.
+            sleep(PACE.max(cost)).await;
+        }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn statuses(
+    context: &Arc<PushContext>,
+    reports: &ConfigReports,
+    of_istio: bool,
+) -> Vec<WantedStatus> {
+    let context = reports.judged(context);
+    let view = ConfigView::new(&context, reports, &[]);
+    let routes = view.route_statuses().into_iter().map(WantedStatus::Route);
+    let objects = if of_istio { view.object_statuses() } else { Vec::new() };
+    routes.chain(objects.into_iter().map(WantedStatus::Object)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_alone_are_a_reason_to_look_again_now_and_then() {
+        let began = Instant::now();
+        let (access, reports) = (Arc::default(), Arc::default());
+        let look = |seconds, version, definitions| JudgedLast {
+            at: began + Duration::from_secs(seconds),
+            version,
+            definitions,
+            access: Arc::clone(&access),
+            reports: Arc::clone(&reports),
+        };
+        let last = look(0, 1, 1);
+        assert_eq!(last.next(&look(1, 1, 1), true), NextLook::OnChange);
+        assert_eq!(last.next(&look(1, 2, 2), true), NextLook::Now);
+        assert_eq!(last.next(&look(1, 2, 1), true), NextLook::At(began + PACE_OF_PODS));
+        assert_eq!(last.next(&look(10, 2, 1), true), NextLook::Now);
+        assert_eq!(last.next(&look(10, 2, 1), false), NextLook::OnChange, "routes don't select");
+        let other = JudgedLast { access: Arc::default(), ..look(1, 2, 1) };
+        assert_eq!(last.next(&other, true), NextLook::Now);
+        let other = JudgedLast { reports: Arc::default(), ..look(1, 1, 1) };
+        assert_eq!(last.next(&other, true), NextLook::Now);
+    }
+}

@@ -1,0 +1,157 @@
+//! What objects of Istio's kinds say of themselves in the config cluster, beside what other controllers say of them.
+
+use serde_json::{Value, json};
+use strait_sim::{Family, Options as SimOptions, objects};
+
+use super::mesh::{Member, SOON, Server, Setup, holds, wait_until};
+
+fn object(group: &str, kind: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": format!("{group}.istio.io/v1"), "kind": kind,
+        "metadata": { "name": name, "namespace": "shop" }, "spec": spec,
+    })
+}
+
+fn policy(name: &str, action: &str) -> Value {
+    let rules = json!([{ "to": [{ "operation": { "ports": ["8080"] } }] }]);
+    let spec = json!({
+        "selector": { "matchLabels": { "app": "web" } }, "action": action, "rules": rules,
+    });
+    object("security", "AuthorizationPolicy", name, spec)
+}
+
+fn route(to: &str) -> Value {
+    let http = json!([{ "route": [{ "destination": { "host": to } }] }]);
+    object("networking", "VirtualService", "web", json!({ "hosts": ["web"], "http": http }))
+}
+
+fn stored(hub: &Member, kind: &str, name: &str) -> Value {
+    let found = hub.api.store().get(kind, "shop", name);
+    found.map(|object| object.value()).unwrap_or_default()
+}
+
+/// What an object says of the form in which it is, in short; nothing where it is about another one.
+fn said(object: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let generation = &object["metadata"]["generation"];
+    let of_now = conditions.iter().filter(|one| one["observedGeneration"] == *generation);
+    let short = |one: &Value| {
+        format!("{}={} {}", text(&one["type"]), text(&one["status"]), text(&one["reason"]))
+    };
+    of_now.map(short).collect::<Vec<_>>().join(", ")
+}
+
+async fn until(hub: &Member, kind: &str, name: &str, expected: &str) {
+    wait_until(SOON, async || {
+        let object = stored(hub, kind, name);
+        holds(said(&object) == expected, object)
+    })
+    .await;
+}
+
+async fn start(setup: &Setup, hub: &Member, state: &str) -> Server {
+    let mut arguments = setup.arguments_with(&hub.api);
+    let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+    arguments[at + 1] = setup.path(state).display().to_string();
+    let server = setup.start_as(arguments).await;
+    server.ready().await;
+    server
+}
+
+async fn hub() -> Member {
+    let families = [Family::Core, Family::Istio].into();
+    let options = SimOptions { families, ..SimOptions::default() };
+    let hub = Member::start_with("hub", "n1", "198.18.0.1", options).await;
+    hub.serve("web", &["10.0.0.1"]);
+    hub
+}
+
+const WHOLE: &str = "Accepted=True InForce, Reconciled=True InForce";
+
+#[tokio::test]
+async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
+    let hub = hub().await;
+    hub.apply(policy("deny", "DENY"));
+    hub.apply(policy("odd", "DENNY"));
+    hub.apply(route("cart"));
+    // Another controller's, under the name of one of ours.
+    let mut held = policy("held", "ALLOW");
+    held["status"] = json!({ "conditions": [
+        { "type": "Reconciled", "status": "Unknown", "reason": "Distribution" },
+    ] });
+    hub.apply(held);
+    let setup = Setup::new().with(&["--cluster-id", "hub", "--write-status"]);
+    let servers = [start(&setup, &hub, "state-1").await, start(&setup, &hub, "state-2").await];
+
+    until(&hub, "AuthorizationPolicy", "deny", WHOLE).await;
+    let partly = "Accepted=True PartlyInForce, Reconciled=False PartlyInForce";
+    until(&hub, "VirtualService", "web", partly).await;
+    let refused = "Accepted=False Refused, Reconciled=False Refused";
+    until(&hub, "AuthorizationPolicy", "odd", refused).await;
+    let beside = "Accepted=True InForce, strait.dev/Reconciled=True InForce";
+    until(&hub, "AuthorizationPolicy", "held", beside).await;
+    let first = &stored(&hub, "AuthorizationPolicy", "held")["status"]["conditions"][0];
+    assert_eq!((&first["type"], &first["reason"]), (&json!("Reconciled"), &json!("Distribution")));
+
+    // In the words of /debug/config.
+    let told = servers[0].admin.json("/debug/config?kind=VirtualService&name=web").await;
+    let message =
+        stored(&hub, "VirtualService", "web")["status"]["conditions"][1]["message"].clone();
+    let [code, text] = ["code", "text"].map(|field| told[0]["reasons"][0][field].clone());
+    for part in [&code, &text] {
+        let part = part.as_str().expect("a text");
+        assert!(message.as_str().is_some_and(|all| all.contains(part)), "{part}: {message}");
+    }
+
+    // One writes, each once.
+    let writes = || {
+        ["authorizationpolicies", "virtualservices"]
+            .map(|plural| hub.api.request_count("patch", plural))
+    };
+    assert_eq!(writes(), [3, 1]);
+    hub.serve("cart", &["10.0.0.2"]);
+    until(&hub, "VirtualService", "web", WHOLE).await;
+    hub.apply(policy("odd", "DENY"));
+    until(&hub, "AuthorizationPolicy", "odd", WHOLE).await;
+    assert_eq!(writes(), [4, 2]);
+
+    // Workloads come and go by their labels alone.
+    let mut nobody = policy("nobody", "DENY");
+    nobody["spec"]["selector"]["matchLabels"]["app"] = json!("later");
+    hub.apply(nobody);
+    let unused = "Accepted=True NotUsed, Reconciled=False NotUsed";
+    until(&hub, "AuthorizationPolicy", "nobody", unused).await;
+    hub.apply(objects::pod("shop", "later-1", "later", "10.0.0.7", "node"));
+    until(&hub, "AuthorizationPolicy", "nobody", WHOLE).await;
+    assert_eq!(writes(), [6, 2]);
+    for server in servers {
+        server.shut_down().await;
+    }
+}
+
+#[tokio::test]
+async fn objects_are_left_alone_where_nobody_asked_for_their_statuses() {
+    let hub = hub().await;
+    hub.apply(policy("deny", "DENY"));
+    hub.apply(route("cart"));
+    let setup = Setup::new().with(&["--cluster-id", "hub"]);
+    let server = start(&setup, &hub, "state").await;
+    // It has looked at them by the time that it tells of them.
+    let states = async || {
+        let states = server.admin.json("/debug/config").await;
+        holds(states.as_array().map(Vec::len) == Some(2), states)
+    };
+    wait_until(SOON, states).await;
+    // Leases are renewed every five seconds: by then what is to be written was.
+    let renewed = hub.api.request_count("update", "leases");
+    wait_until(SOON, async || {
+        let now = hub.api.request_count("update", "leases");
+        holds(now >= renewed + 2, (renewed, now))
+    })
+    .await;
+    let written = ["authorizationpolicies", "virtualservices"]
+        .map(|plural| hub.api.request_count("patch", plural));
+    assert_eq!(written, [0, 0]);
+    server.shut_down().await;
+}
