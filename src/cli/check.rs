@@ -7,6 +7,7 @@ mod config;
 mod finding;
 mod injection;
 mod member_policies;
+mod objects;
 mod roots;
 mod schedule;
 mod traffic;
@@ -32,8 +33,8 @@ use crate::codes::{self, Code};
 /// `strait check`.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, secrets, trust, injection, access; or
-    /// 'config' alone: what becomes of each object of the mesh's configuration
+    /// Only these: clusters, sources, networks, services, mesh, policy, proxies, process, config, secrets, trust, injection,
+    /// access; 'config' alone: what becomes of each object of the mesh's configuration, with its state
     #[arg(value_name = "CATEGORY")]
     categories: Vec<String>,
     /// Look into the config cluster's Secrets: those that look like members' and are none, whether members trust the
@@ -61,6 +62,7 @@ const CATEGORIES: &[&str] = &[
     "policy",
     "proxies",
     "process",
+    objects::CATEGORY,
     "secrets",
     "trust",
     "injection",
@@ -95,13 +97,15 @@ pub(super) struct CheckInputs {
     pub(super) services: Value,
     pub(super) mesh: Value,
     pub(super) policy: Value,
+    /// What becomes of each object.
+    pub(super) config: Value,
     pub(super) proxies: Value,
     pub(super) push: Value,
     /// What is held; nothing where the control plane is too old to say.
     pub(super) hold: Value,
     /// What is let out to a share of proxies; likewise.
     pub(super) rollout: Value,
-    /// What it waits for, where it has not read everything yet: networks, services and the mesh's settings
+    /// What it waits for, where it has not read everything yet: networks, services, objects and the mesh's settings
     /// are not known then.
     pub(super) waits: Option<String>,
 }
@@ -125,6 +129,7 @@ impl CheckInputs {
             ("/debug/networks", &mut answers.networks),
             ("/debug/services", &mut answers.services),
             ("/debug/mesh", &mut answers.mesh),
+            ("/debug/config", &mut answers.config),
         ] {
             match get(path).await {
                 Ok(value) => *into = value,
@@ -143,14 +148,14 @@ const MEANT: [&Code; 3] = [&codes::PLAIN_TEXT, &codes::HEADLESS_ELSEWHERE, &code
 
 /// Runs `strait check`. Exit code 2: there is a problem; notes alone are none.
 pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
-    let is_known = |one: &&String| *one == config::CATEGORY || CATEGORIES.contains(&one.as_str());
+    let is_known = |one: &&String| CATEGORIES.contains(&one.as_str());
     if let Some(strange) = args.categories.iter().find(|one| !is_known(one)) {
         let known = CATEGORIES.join(", ");
         return Err(CommandFailure::usage(format!(
-            "{strange:?} is no category; there are {known}, and config"
+            "{strange:?} is no category; there are {known}"
         )));
     }
-    if args.categories.iter().any(|one| one == config::CATEGORY) {
+    if args.categories.iter().any(|one| one == objects::CATEGORY) {
         let alone = args.categories.len() == 1 && !args.secrets && !args.traffic.traffic;
         if !alone {
             return Err(CommandFailure::usage("'config' is checked alone"));
@@ -260,7 +265,9 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
             let live = items(&answers.sources).iter().filter(|row| is_in(row, "live")).count();
             Some(format!("{live} of {} live", count(&answers.sources, "source")))
         }
-        _ if answers.waits.is_some() && ["networks", "services", "mesh"].contains(&category) => {
+        _ if answers.waits.is_some()
+            && ["networks", "services", "mesh", "config"].contains(&category) =>
+        {
             Some("not known yet".to_owned())
         }
         "networks" => {
@@ -275,6 +282,7 @@ fn looked(answers: &CheckInputs, category: &str) -> Option<String> {
             .filter(|_| items(&answers.mesh["problems"]).is_empty()),
         "policy" => Some("the policy is in force".to_owned())
             .filter(|_| !answers.policy["problem"].is_string()),
+        "config" => Some(objects::looked(&answers.config)),
         "proxies" => Some(format!("{} connected", count(&answers.proxies, "stream"))),
         "process" => {
             let held = &answers.push["descriptors"];
@@ -477,6 +485,8 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
             }
         }
     }
+    found.extend(objects::unpatched(&answers.proxies));
+    found.extend(objects::of_objects(&answers.config, &answers.sources));
     found.extend(of_process(&answers.push));
     found.extend(items(&answers.push["roots"]).iter().filter_map(of_root));
     found
@@ -664,7 +674,9 @@ mod tests {
                           "fieldsWithoutEffect": ["h2UpgradePolicy"],
                           "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] }),
             policy: json!({ "problem": "line 3", "unknownClusters": [{ "cluster": "x", "rule": "owners[0]" }] }),
-            proxies: json!([{ "id": "sidecar~1~p.ns~d", "types": { "cds": { "nack": { "error": "no" } } } }]),
+            config: json!([{ "kind": "Gateway", "namespace": "n", "name": "g", "state": "refused", "reasons": [{ "code": "STR1001", "text": "no" }] }]),
+            proxies: json!([{ "id": "sidecar~1~p.ns~d", "version": "1.36.4", "missingPatches": ["CVE-2026-26308"],
+                              "types": { "cds": { "nack": { "error": "no" } } } }]),
             push: json!({ "descriptors": { "limit": 96, "open": 90 } }),
             hold: json!({ "held": { "configuration": "0123456789abcdef", "waiting": 1 } }),
             rollout: json!({ "running": { "configuration": "0123456789abcdef" } }),
@@ -716,6 +728,8 @@ mod tests {
                 "STR0601 policy",
                 "~STR0607 cluster/x",
                 "STR0507 proxy/p.ns",
+                "~STR0845 envoy/1.36.4",
+                "STR1001 Gateway/n/g",
                 "STR0810 process",
             ]
         );

@@ -157,4 +157,13 @@ clusters by namespace and labels. Those that lie in a member's own API server ar
 is not denied, and what they ask for is not asked for. They are there where a member had a control plane of
 its own, and are in force there for as long as that serves its proxies. strait check --secrets counts them
 with the member's credential, where that may list them; the roles that Strait makes do not allow it.";
+
+    /// An Envoy whose RBAC joins headers.
+    ENVOY_UNPATCHED = "STR0845", "proxies lack a patch that rules on headers need",
+        "Bring these Envoys to 1.37.1, 1.36.5, 1.35.9 or 1.34.13, and Istio's proxies to 1.29.1, 1.28.5 or 1.27.8.", "\
+CVE-2026-26308: an Envoy without the patch of 10 March 2026 joins a header that comes twice by a comma before
+rules of access look at it, so that a DENY of `admin` misses `x-role: user` beside `x-role: admin`. Strait
+writes rules of DENY so that they match the value between commas as well, before the patch and after it; what
+an EnvoyFilter brings along, or looks at by an expression or a metadata match, is not covered by that. The
+version is what the proxy says of itself: Istio's by ISTIO_VERSION, others by Envoy's own.";
 }

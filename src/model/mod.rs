@@ -8,6 +8,7 @@ mod collection;
 mod configuration;
 mod endpoint;
 mod endpoints;
+mod envoy_patch;
 mod facts;
 mod gateway;
 mod gateway_api;

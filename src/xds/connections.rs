@@ -256,6 +256,10 @@ impl OpenStream {
         if !secrets.is_empty() {
             summary["secrets"] = secrets.iter().map(secret_json).collect();
         }
+        let patches = self.proxy.missing_patches();
+        if !patches.is_empty() {
+            summary["missingPatches"] = json!(patches);
+        }
         summary
     }
 

@@ -16,9 +16,6 @@ use crate::cli::output::{
 use crate::codes;
 use crate::explain::{ConfigQuery, ConfigView};
 
-/// The word that asks for it.
-pub(super) const CATEGORY: &str = "config";
-
 /// How many hosts are named that no file has.
 const HOSTS_NAMED: usize = 10;
 

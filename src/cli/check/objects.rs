@@ -1,0 +1,174 @@
+//! What of the mesh's objects `strait check` tells: what `/debug/config` says of each, and which proxies lack a patch that
+//! access policies need.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::finding::{note, problem};
+use crate::cli::output::{items, text};
+use crate::cli::proxy;
+use crate::codes::{self, Code};
+
+/// The category.
+pub(super) const CATEGORY: &str = "config";
+/// Of how many proxies of one version the names are told.
+const NAMED_MAX: usize = 3;
+/// Where access is not restricted as it seems to be, or a policy can't do what it says. Other things to say of policies and
+/// rules are notes: `strait check config` tells them with the state of each object, and is strict.
+const RESTRICTS_OTHERWISE: [&Code; 11] = [
+    &codes::ACCESS_UNREADABLE,
+    &codes::ACCESS_PARTLY,
+    &codes::ACCESS_NO_EFFECT,
+    &codes::ACCESS_PLAIN_TEXT,
+    &codes::ACCESS_PROVIDER,
+    &codes::ACCESS_SHADOWED,
+    &codes::ACCESS_WITHOUT_CERTIFICATE,
+    &codes::ACCESS_PROVIDER_OF_REQUESTS,
+    &codes::ACCESS_NEVER_ALLOWS,
+    &codes::ACCESS_TRUST_DOMAIN,
+    &codes::ACCESS_HOST_PORT,
+];
+/// What only says that another reason has no worse consequence.
+const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];
+
+/// What there is to say of objects. What the sources of the objects have told already is not said again.
+pub(super) fn of_objects(states: &Value, sources: &Value) -> Vec<Value> {
+    let told = items(sources).iter().flat_map(|source| items(&source["warnings"]));
+    let told: Vec<&str> = told.filter_map(Value::as_str).collect();
+    let mut found = Vec::new();
+    for state in items(states) {
+        let [kind, namespace, name] = ["kind", "namespace", "name"].map(|part| text(&state[part]));
+        let object = format!("{kind}/{namespace}/{name}");
+        let is_told = |fact: &str| told.iter().any(|one| one.contains(&name) && one.contains(fact));
+        for reason in items(&state["reasons"]) {
+            let code = reason["code"].as_str().and_then(codes::find);
+            let Some(code) = code else { continue };
+            let fact = text(&reason["text"]);
+            if is_told(&fact) {
+                continue;
+            }
+            let is_refused = state["state"] == "refused" && !LAST_GOOD.contains(&code);
+            let line = match is_refused || RESTRICTS_OTHERWISE.contains(&code) {
+                true => problem,
+                false => note,
+            };
+            let fact = match reason["path"].as_str() {
+                Some(path) if !path.is_empty() => format!("{path}: {fact}"),
+                _ => fact,
+            };
+            found.push(line(CATEGORY, code, object.clone(), fact));
+        }
+    }
+    found
+}
+
+/// How many objects there are, and how many of them are in force.
+pub(super) fn looked(states: &Value) -> String {
+    let all = items(states);
+    let in_force = all.iter().filter(|state| state["state"] == "inForce").count();
+    match all.len() {
+        1 => format!("{in_force} of 1 object in force"),
+        count => format!("{in_force} of {count} objects in force"),
+    }
+}
+
+/// The proxies that lack a patch, by patch and version.
+pub(super) fn unpatched(proxies: &Value) -> Vec<Value> {
+    let mut lacking = BTreeMap::<(&str, String), Vec<String>>::new();
+    for row in items(proxies) {
+        for patch in items(&row["missingPatches"]).iter().filter_map(Value::as_str) {
+            let version = text(&row["version"]);
+            lacking.entry((patch, version)).or_default().push(proxy::name(row));
+        }
+    }
+    let told = lacking.into_iter().map(|((patch, version), names)| {
+        let first = names.iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+        let more = match names.len().saturating_sub(NAMED_MAX) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let fact = format!("without the patch for {patch}: {first}{more}");
+        note("proxies", &codes::ENVOY_UNPATCHED, format!("envoy/{version}"), fact)
+    });
+    told.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn short(rows: &[Value]) -> Vec<String> {
+        let short = |row: &Value| {
+            let sign = if row["severity"] == "note" { "~" } else { "" };
+            format!("{sign}{} {}", text(&row["code"]), text(&row["object"]))
+        };
+        rows.iter().map(short).collect()
+    }
+
+    fn state(kind: &str, state: &str, codes: &[&str]) -> Value {
+        let reason = |code: &&str| json!({ "code": code, "path": "spec.x", "text": "a fact" });
+        let reasons: Vec<_> = codes.iter().map(reason).collect();
+        json!({ "kind": kind, "namespace": "shop", "name": "a", "state": state, "reasons": reasons })
+    }
+
+    #[test]
+    fn what_is_refused_and_what_restricts_otherwise_are_problems() {
+        for (one, expected) in [
+            (state("VirtualService", "inForce", &[]), vec![]),
+            (
+                state("VirtualService", "partly", &["STR1041"]),
+                vec!["~STR1041 VirtualService/shop/a"],
+            ),
+            (
+                state("DestinationRule", "shadowed", &["STR1046"]),
+                vec!["~STR1046 DestinationRule/shop/a"],
+            ),
+            (
+                state("VirtualService", "refused", &["STR1001", "STR1052"]),
+                vec!["STR1001 VirtualService/shop/a", "~STR1052 VirtualService/shop/a"],
+            ),
+            (
+                state("AuthorizationPolicy", "inForce", &["STR0824", "STR0825", "STR0834"]),
+                vec![
+                    "~STR0824 AuthorizationPolicy/shop/a",
+                    "STR0825 AuthorizationPolicy/shop/a",
+                    "STR0834 AuthorizationPolicy/shop/a",
+                ],
+            ),
+            (
+                state("AuthorizationPolicy", "unused", &["STR0828"]),
+                vec!["~STR0828 AuthorizationPolicy/shop/a"],
+            ),
+        ] {
+            assert_eq!(short(&of_objects(&json!([one]), &Value::Null)), expected);
+        }
+        let refused = json!([state("AuthorizationPolicy", "partly", &["STR0820"])]);
+        assert_eq!(of_objects(&refused, &Value::Null)[0]["fact"], "spec.x: a fact");
+        let sources =
+            json!([{ "warnings": ["AuthorizationPolicy shop/a: STR0820: spec.x: a fact"] }]);
+        assert!(of_objects(&refused, &sources).is_empty(), "its source says so");
+        assert_eq!(looked(&refused), "0 of 1 object in force");
+    }
+
+    #[test]
+    fn proxies_without_a_patch_are_named_by_their_version() {
+        let proxy = |name: &str, version: &str, patches: Value| {
+            let id = format!("sidecar~10.0.0.1~{name}.shop~shop.svc");
+            json!({ "id": id, "version": version, "missingPatches": patches })
+        };
+        let lacking = || json!(["CVE-2026-26308"]);
+        let mut proxies = vec![
+            proxy("a", "1.36.4", lacking()),
+            proxy("b", "1.40.0", Value::Null),
+            proxy("c", "1.35.2", lacking()),
+        ];
+        proxies.extend(["d", "e", "f"].map(|name| proxy(name, "1.36.4", lacking())));
+        let found = unpatched(&Value::Array(proxies));
+        assert_eq!(short(&found), ["~STR0845 envoy/1.35.2", "~STR0845 envoy/1.36.4"]);
+        let fact = "without the patch for CVE-2026-26308: a.shop, d.shop, e.shop and 1 more";
+        assert_eq!(found[1]["fact"], fact);
+    }
+}
