@@ -5,6 +5,8 @@
 
 mod access;
 mod access_findings;
+mod access_networks;
+mod access_ports;
 mod access_snapshot;
 mod by_name;
 mod config;

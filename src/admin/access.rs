@@ -42,7 +42,7 @@ pub(super) async fn explained(
     let (context, _) = served_to(&sources, connection.proxy())?;
     let PolicyQuery { from, path, method, host, port, .. } = query;
     let asked = AskedRequest { from, path, method, host, port };
-    let explanation = explain_policy(&context, connection.proxy(), &asked)
+    let explanation = explain_policy(&context, connection.proxy(), &connection.network(), &asked)
         .map_err(|text| AdminFailure(StatusCode::BAD_REQUEST, text))?;
     Ok(pretty(StatusCode::OK, &explanation))
 }

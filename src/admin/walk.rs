@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
 use crate::explain::{AskedRequest, PolicyExplanation, explain_policy};
-use crate::model::{Proxy, ProxyType};
+use crate::model::ProxyType;
 use crate::push::PushContext;
 use crate::push::proxy::{inbound_targets, served_in};
 use crate::xds::connections::OpenStream;
@@ -65,7 +65,7 @@ pub(super) async fn walked(
     let request = request.map_err(invalid)?;
     // A gateway's clients are always others.
     let from = query.from.filter(|_| proxy.kind == ProxyType::Sidecar);
-    let access = from.map(|from| judged(&context, proxy, &request, from));
+    let access = from.map(|from| judged(&context, &stream, &request, from));
     let access = access.transpose().map_err(invalid)?;
     let direction = match &access {
         None => RequestDirection::Out,
@@ -85,10 +85,11 @@ pub(super) async fn walked(
 /// Whether the workload lets the request in.
 fn judged(
     context: &PushContext,
-    proxy: &Proxy,
+    stream: &OpenStream,
     request: &ProbedRequest,
     from: String,
 ) -> Result<PolicyExplanation, String> {
+    let proxy = stream.proxy();
     let served = served_in(context, &proxy.cluster, proxy.namespace());
     let targets = inbound_targets(context, proxy, &served);
     let target = targets.iter().find(|one| one.port.number == request.port());
@@ -99,11 +100,13 @@ fn judged(
         host: Some(request.authority().to_owned()),
         port: Some(target.map_or(request.port(), |target| target.target)),
     };
-    explain_policy(context, proxy, &asked)
+    explain_policy(context, proxy, &stream.network(), &asked)
 }
 
 /// What access policies make of a request that found its way.
 fn guard(walk: &mut RequestWalk, access: &PolicyExplanation) {
+    let told = access.notes.iter();
+    walk.notes.extend(told.map(|one| format!("{}: {}: {}", one.code, one.path, one.text)));
     let is_http = walk.route.is_some();
     let verdict = if is_http { &access.http } else { &access.tcp };
     if verdict.verdict == "allow" {

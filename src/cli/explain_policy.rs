@@ -69,6 +69,10 @@ pub(super) fn render(answer: &Value) -> String {
     if answer["labelsKnown"] == false {
         out += "      nobody knows the pod: every policy that restricts holds for it (unverified labels)\n";
     }
+    for note in items(&answer["notes"]) {
+        let [code, path, fact] = ["code", "path", "text"].map(|part| text(&note[part]));
+        out += &format!("note  {code}: {path}: {fact}\n");
+    }
     for (name, verdict) in [("http", &answer["http"]), ("tcp", &answer["tcp"])] {
         let asked = items(&verdict["asks"]).iter();
         let asked: Vec<_> = asked

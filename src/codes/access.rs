@@ -166,4 +166,21 @@ rules of access look at it, so that a DENY of `admin` misses `x-role: user` besi
 writes rules of DENY so that they match the value between commas as well, before the patch and after it; what
 an EnvoyFilter brings along, or looks at by an expression or a metadata match, is not covered by that. The
 version is what the proxy says of itself: Istio's by ISTIO_VERSION, others by Envoy's own.";
+
+    /// ALLOW by requests at a port of which nobody says what it carries.
+    ACCESS_UNDECLARED_PORT = "STR0846", "a policy allows by requests at a port of which nobody says what it carries",
+        "Declare the port in its Service (appProtocol: http, or a name like http-web), or allow by identity and ports.", "\
+Where the Service doesn't say that a port carries HTTP, a workload tells by the first bytes of plain text, and
+in mTLS by what the client offers (ALPN). Istio's proxies say there that they send HTTP; plain Envoys offer
+`istio` alone, which is taken for bytes. A rule of ALLOW that looks at hosts, methods, paths, headers or
+tokens allows no connection of bytes, so all that these Envoys send is denied, unless another rule allows it.
+Gateways and sidecars of Strait's own injection are plain Envoys.";
+
+    /// Addresses of clients in other networks.
+    ACCESS_BEHIND_GATEWAY = "STR0847", "a rule looks at the address of clients that come through a gateway",
+        "Name who calls by principals, namespaces or serviceAccounts in place of ipBlocks.", "\
+A client in another network comes through the east-west gateway of the workload's network, and the workload
+sees the gateway's address. The gateway passes on what it can't open, so it adds no header that would name
+the client. `ipBlocks` match the gateway, or nobody; `notIpBlocks` likewise. Who calls is in the client's
+certificate, whichever way it comes.";
 }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::access_findings::PolicyFindings;
+use super::access_findings::{PolicyFinding, PolicyFindings};
+use super::access_networks::behind_gateway;
+use super::access_ports::PolicyPorts;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{
     AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
@@ -14,7 +16,7 @@ use crate::access::{
     enforced, rule_steps,
 };
 use crate::codes;
-use crate::model::{ObjectKey, Proxy, is_header_name, labels_match};
+use crate::model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
 use crate::push::PushContext;
 use crate::push::authorizers::Authorizers;
 use crate::traffic::destination_rule::RuleClient;
@@ -47,6 +49,8 @@ pub struct PolicyExplanation {
     pub tcp: VerdictLine,
     /// Whether the workload's labels are what its cluster says; else every policy that restricts holds for it.
     pub labels_known: bool,
+    /// What of the rules can't be decided as asked, since the caller comes through a gateway.
+    pub notes: Vec<ConfigReason>,
 }
 
 /// How a port takes connections.
@@ -110,13 +114,14 @@ pub struct AskedProvider {
     pub rule: String,
 }
 
-/// Explains what becomes of a request to the workload of `proxy`.
+/// Explains what becomes of a request to the workload of `proxy`, which is in `network`.
 ///
 /// # Errors
 /// What of the question can't be read.
 pub fn explain_policy(
     context: &PushContext,
     proxy: &Proxy,
+    network: &NetworkId,
     asked: &AskedRequest,
 ) -> Result<PolicyExplanation, String> {
     if let Some(method) = asked.method.as_deref().filter(|one| !is_header_name(one)) {
@@ -198,6 +203,10 @@ pub fn explain_policy(
         http: verdict(forms[0]),
         tcp: verdict(forms[1]),
         labels_known: context.known_labels(proxy).is_some(),
+        notes: identity
+            .as_deref()
+            .map(|from| behind_gateway(context, &access, network, from))
+            .unwrap_or_default(),
     })
 }
 
@@ -296,6 +305,7 @@ pub(super) fn policy_states(
             .into_iter()
             .chain(on_libraries(context, name, proxies))
             .chain(of_provider(context, name, proxies))
+            .chain(at_ports(context, name, proxies, workloads_known))
             .chain(PolicyFindings::of(context, name, &concerned(context, name, proxies)).all());
         let of_workloads = |code: &codes::Code| *code == codes::ACCESS_SELECTS_NOBODY;
         let found = found.filter(|(code, ..)| workloads_known || !of_workloads(code));
@@ -312,6 +322,19 @@ pub(super) fn policy_states(
         (name.key(), state)
     });
     states.collect()
+}
+
+/// What a policy comes to at ports that carry no requests.
+fn at_ports(
+    context: &PushContext,
+    name: &PolicyName,
+    proxies: &[&Proxy],
+    workloads_known: bool,
+) -> Vec<PolicyFinding> {
+    let policy = context.access.authorization(&name.object);
+    let policy = policy.filter(|_| name.kind == PolicyKind::Authorization);
+    let ports = policy.map(|policy| PolicyPorts { context, policy, proxies, workloads_known });
+    ports.map(|ports| ports.all()).unwrap_or_default()
 }
 
 fn concerned<'a>(
@@ -373,10 +396,7 @@ fn has_workloads(context: &PushContext, name: &PolicyName) -> bool {
 }
 
 /// What a policy that can be read does otherwise than it seems.
-fn warnings(
-    context: &PushContext,
-    name: &PolicyName,
-) -> Vec<(&'static codes::Code, String, String)> {
+fn warnings(context: &PushContext, name: &PolicyName) -> Vec<PolicyFinding> {
     let mut found = Vec::new();
     if let Some(older) = older(context, name) {
         let text = format!("{older} is older, and counts in its place");
@@ -385,20 +405,6 @@ fn warnings(
     if !has_workloads(context, name) {
         let text = "no workload that is known carries these labels".to_owned();
         found.push((&codes::ACCESS_SELECTS_NOBODY, "spec.selector".to_owned(), text));
-    }
-    let policy = context.access.authorization(&name.object);
-    let Some(policy) = policy.filter(|_| name.kind == PolicyKind::Authorization) else {
-        return found;
-    };
-    let denies = policy.action == AuthorizationAction::Deny;
-    for rule in &policy.rules {
-        let http = rule.clauses().find(|one| one.any.iter().any(|test| test.is_http()));
-        if let Some(http) = http.filter(|_| denies && !names_ports(rule)) {
-            let text = "on ports that are not HTTP the rule goes without it, and denies every connection that the \
-                        rest of the rule fits";
-            let path = format!("spec.{}", http.place);
-            found.push((&codes::ACCESS_HTTP_ON_TCP, path, text.to_owned()));
-        }
     }
     found
 }
@@ -414,7 +420,7 @@ fn of_provider(
     context: &PushContext,
     name: &PolicyName,
     proxies: &[&Proxy],
-) -> Option<(&'static codes::Code, String, String)> {
+) -> Option<PolicyFinding> {
     let policy = context.access.authorization(&name.object)?;
     let AuthorizationAction::Custom(provider) = &policy.action else { return None };
     if name.kind != PolicyKind::Authorization {
@@ -463,7 +469,7 @@ fn on_libraries(
     context: &PushContext,
     name: &PolicyName,
     proxies: &[&Proxy],
-) -> Option<(&'static codes::Code, String, String)> {
+) -> Option<PolicyFinding> {
     let concerned = |proxy: &&&Proxy| proxy.is_proxyless() && is_for(context, name, proxy);
     let servers: Vec<_> = proxies.iter().filter(concerned).collect();
     let first = servers.first()?;

@@ -20,6 +20,8 @@ pub(super) struct PolicyFindings<'a> {
     /// What holds for each of those workloads that are connected; where there are none, for one that it selects by
     /// what it says itself. None where that is not known.
     workloads: Vec<WorkloadAccess<'a>>,
+    /// Whether these are none that is connected.
+    is_assumed: bool,
 }
 
 impl<'a> PolicyFindings<'a> {
@@ -31,7 +33,8 @@ impl<'a> PolicyFindings<'a> {
     ) -> Self {
         let mut workloads: Vec<_> =
             concerned.iter().map(|proxy| context.access_of(proxy)).collect();
-        if workloads.is_empty() {
+        let is_assumed = workloads.is_empty();
+        if is_assumed {
             let report = context.access.report(name);
             let labels = match report.and_then(|report| report.selector.as_ref()) {
                 Some(PolicySelector::All) => Some(Labels::new()),
@@ -45,7 +48,15 @@ impl<'a> PolicyFindings<'a> {
                 workloads.push(context.access.of(subject));
             }
         }
-        Self { context, name, workloads }
+        Self { context, name, workloads, is_assumed }
+    }
+
+    /// Where something is so, of as many workloads as `count` says.
+    fn at(&self, count: usize) -> String {
+        match self.is_assumed {
+            true => "at the workloads that it selects".to_owned(),
+            false => format!("at {count} of {} workloads", self.workloads.len()),
+        }
     }
 
     /// All of them.
@@ -104,8 +115,8 @@ impl<'a> PolicyFindings<'a> {
         let count = self.workloads.iter().filter(is_plain).count();
         (count > 0).then(|| {
             let text = format!(
-                "nobody has an identity where mTLS is disabled: the rule allows nothing at {count} of {} workloads",
-                self.workloads.len()
+                "nobody has an identity where mTLS is disabled: the rule allows nothing {}",
+                self.at(count)
             );
             (&codes::ACCESS_NEVER_ALLOWS, format!("spec.{}", clause.place), text)
         })
@@ -124,8 +135,8 @@ impl<'a> PolicyFindings<'a> {
         let count = self.workloads.iter().filter(|one| !asks(one)).count();
         (count > 0).then(|| {
             let text = format!(
-                "requests without a token pass: no AuthorizationPolicy asks for one at {count} of {} workloads",
-                self.workloads.len()
+                "requests without a token pass: no AuthorizationPolicy asks for one {}",
+                self.at(count)
             );
             (&codes::ACCESS_TOKEN_OPTIONAL, "spec.jwtRules".to_owned(), text)
         })
@@ -186,18 +197,20 @@ fn is_of_identity(clause: &Clause) -> bool {
 
 /// The ports that all of a rule's operations name; none where some name none.
 fn ports_of(rule: &AuthorizationRule) -> Vec<u16> {
-    let of_clause = |clause: &Clause| -> Option<Vec<u16>> {
-        let port = |test: &RequestTest| match test {
-            RequestTest::Port(port) => Some(*port),
-            _ => None,
-        };
-        clause.any.iter().map(port).collect::<Option<_>>().filter(|_| !clause.negated)
-    };
-    if let Some(ports) = rule.when.iter().find_map(of_clause) {
+    if let Some(ports) = rule.when.iter().find_map(named_ports) {
         return ports;
     }
-    let each = rule.to.iter().map(|one| one.iter().find_map(of_clause));
+    let each = rule.to.iter().map(|one| one.iter().find_map(named_ports));
     each.collect::<Option<Vec<_>>>().unwrap_or_default().concat()
+}
+
+/// The ports that a field asks for, where it asks for ports.
+pub(super) fn named_ports(clause: &Clause) -> Option<Vec<u16>> {
+    let port = |test: &RequestTest| match test {
+        RequestTest::Port(port) => Some(*port),
+        _ => None,
+    };
+    clause.any.iter().map(port).collect::<Option<_>>().filter(|_| !clause.negated)
 }
 
 /// How a workload takes connections to these ports, or to any.

@@ -89,6 +89,17 @@ impl Gateways {
         may && gateway.selects(labels)
     }
 
+    /// The servers that take bytes, and not requests, of those that are for some routers.
+    pub fn servers_of_bytes(&self) -> impl Iterator<Item = (&Arc<Gateway>, &GatewayServer)> {
+        use ServerProtocol::{Passthrough, Tcp, Tls};
+        let takes_bytes =
+            |server: &&GatewayServer| matches!(server.protocol, Tcp | Tls(_) | Passthrough);
+        let gateways = self.all.values().filter(|one| one.selector.is_some());
+        gateways.flat_map(move |one| {
+            one.servers.iter().filter(takes_bytes).map(move |server| (one, server))
+        })
+    }
+
     /// The Ingress that one of these stands for.
     pub(super) fn ingress_of(&self, gateway: &ObjectMeta) -> Option<&ObjectMeta> {
         self.all.get(gateway)?.ingress.as_ref()

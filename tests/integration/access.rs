@@ -74,6 +74,9 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
         (&json!("inForce"), &json!(1)),
         "{states:#}"
     );
+    let found = server.strait(&["check"]).await;
+    assert!(!text(&found).contains("STR0824"), "all ports of those are HTTP: {}", text(&found));
+    assert!(text(&found).contains("config     1 of 1 object in force"), "{}", text(&found));
     let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
     let asked = server.strait(&[&ask[..], &["--path", "/admin"]].concat()).await;
     assert_eq!(asked.status.code(), Some(2), "{}", text(&asked));
@@ -95,6 +98,11 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
         holds(status.status.code() == Some(2) && told.contains("STR0821"), told)
     })
     .await;
+    for words in [&["check"][..], &["status"]] {
+        let found = server.strait(words).await;
+        assert!(text(&found).contains("STR0820"), "{words:?}: {}", text(&found));
+        assert_eq!(found.status.code(), Some(2), "{words:?}: {}", text(&found));
+    }
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
 }
@@ -160,4 +168,39 @@ async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_
     let some = "AuthorizationPolicy shop/deny: inForce, acknowledged by 1 of 2 proxies";
     let refused = format!("{} in east: refused: rejected on request", second.id());
     status("deny", &[some, &refused], 2).await;
+}
+
+#[tokio::test]
+async fn the_address_of_a_caller_behind_a_gateway_is_no_condition() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let west = Member::start("west", "n2", "198.18.0.2").await;
+    east.serve("web", &["10.0.0.1"]);
+    let web = pod(&east, "web-1", "web", "10.0.0.1");
+    west.apply(json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "namespace": "shop", "name": "caller-1", "labels": { "app": "caller" } },
+        "spec": { "serviceAccountName": "caller" },
+        "status": { "podIP": "10.0.0.9", "podIPs": [{ "ip": "10.0.0.9" }], "phase": "Running" },
+    }));
+    let setup = Setup::new();
+    setup.join(&[&east, &west]);
+    let from = json!([{ "from": [{ "source": { "ipBlocks": ["10.0.0.0/8"] } }] }]);
+    let rules = json!({ "action": "ALLOW", "rules": from });
+    setup.put("near", &policy("near", &json!({ "app": "web" }), &rules));
+    let server = setup.start_ready().await;
+    let _client = server.connect(&setup, &web).await;
+    let asked = async |from: &str| {
+        let ask = ["explain", "policy", "web-1.shop", "--from", from, "--port", "8080"];
+        text(&server.strait(&ask).await)
+    };
+    wait_until(SOON, async || {
+        let told = asked("shop/caller").await;
+        let fact = "STR0847: spec.rules[0].from[0].source.ipBlocks: AuthorizationPolicy shop/near can't match it: \
+                    shop/caller runs in network n2, and comes from there through a gateway";
+        holds(told.contains(fact), told)
+    })
+    .await;
+    let told = asked("shop/client").await;
+    assert!(!told.contains("STR0847") && told.contains("shop/near"), "{told}");
 }

@@ -190,6 +190,14 @@ fn policies_that_do_otherwise_than_they_seem_are_told() {
     let host = |action: &str, field: &str, host: &str| {
         rule(action, json!({ "to": [{ "operation": { field: [host], "ports": ["8080"] } }] }))
     };
+    let path =
+        |action: &str| rule(action, json!({ "to": [{ "operation": { "paths": ["/admin"] } }] }));
+    let ports = |name: &str| {
+        let mut ports = service("web");
+        ports["spec"]["selector"] = json!({ "app": "web" });
+        ports["spec"]["ports"][0]["name"] = json!(name);
+        ports
+    };
     let own = "cluster.local/ns/shop/sa/a";
     let tokens = || {
         object(
@@ -231,6 +239,11 @@ fn policies_that_do_otherwise_than_they_seem_are_told() {
             "spec.rules[0].to[0].operation.notHosts",
         ),
         (vec![host("DENY", "hosts", "a.example")], "", ""),
+        // Where no file says what ports carry, any may carry something else.
+        (vec![path("DENY")], "STR0824", "spec.rules[0].to[0].operation.paths"),
+        (vec![path("DENY"), ports("http")], "", ""),
+        (vec![path("DENY"), ports("tcp-data")], "STR0824", "spec.rules[0].to[0].operation.paths"),
+        (vec![path("ALLOW"), ports("tcp-data")], "", ""),
         (vec![host("ALLOW", "hosts", "a.example:8080")], "", ""),
     ];
     for (objects, code, path) in cases {

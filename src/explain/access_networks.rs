@@ -1,0 +1,62 @@
+//! Rules that look at the addresses of callers who come to a workload through a gateway of its network.
+
+use std::collections::BTreeSet;
+
+use super::standing::ConfigReason;
+use crate::access::{Clause, PolicyName, RequestTest, WorkloadAccess};
+use crate::codes;
+use crate::model::NetworkId;
+use crate::push::PushContext;
+
+/// What is to be said of rules for a workload in `network` that look at addresses, where the pods of a caller with that SPIFFE
+/// ID are, as far as they are known.
+pub(super) fn behind_gateway(
+    context: &PushContext,
+    access: &WorkloadAccess<'_>,
+    network: &NetworkId,
+    caller: &str,
+) -> Vec<ConfigReason> {
+    let Some((namespace, account)) = named(caller) else { return Vec::new() };
+    let known = networks_of(context, namespace, account);
+    let elsewhere: Vec<&str> =
+        known.iter().filter(|one| *one != network).map(NetworkId::as_str).collect();
+    if elsewhere.is_empty() {
+        return Vec::new();
+    }
+    let alone = if elsewhere.len() == known.len() { "runs" } else { "also runs" };
+    let elsewhere = elsewhere.join(", ");
+    let rules = access.policies.iter().flat_map(|policy| {
+        policy.rules.iter().filter_map(move |rule| {
+            let is_address = |test: &RequestTest| matches!(test, RequestTest::PeerAddress(_));
+            let clause = rule.clauses().find(|clause| clause.any.iter().any(is_address))?;
+            Some((policy.policy_name(), clause))
+        })
+    });
+    let reason = |(policy, clause): (PolicyName, &Clause)| {
+        let comes = if clause.negated { "matches whatever it is" } else { "can't match it" };
+        let text = format!(
+            "{policy} {comes}: {namespace}/{account} {alone} in network {elsewhere}, and comes from there through a \
+             gateway, whose address is the one that is seen"
+        );
+        ConfigReason::new(&codes::ACCESS_BEHIND_GATEWAY, format!("spec.{}", clause.place), text)
+    };
+    rules.map(reason).collect()
+}
+
+/// The namespace and the account of a SPIFFE ID.
+fn named(identity: &str) -> Option<(&str, &str)> {
+    identity.split_once("/ns/")?.1.split_once("/sa/")
+}
+
+/// The networks in which pods of an account are.
+fn networks_of(context: &PushContext, namespace: &str, account: &str) -> BTreeSet<NetworkId> {
+    let clusters = context.workloads.iter();
+    let networks = clusters.flat_map(|(cluster, pods)| {
+        let own = pods.of_namespace(namespace).filter(|(_, pod)| *pod.service_account == *account);
+        own.filter_map(move |(_, pod)| {
+            let address = pod.addresses.iter().next()?;
+            Some(context.place(cluster, pod.network_label.as_ref(), address).0)
+        })
+    });
+    networks.collect()
+}
