@@ -23,7 +23,9 @@ pub use self::access::{
     transition_by,
 };
 pub use self::access_snapshot::{AccessSnapshot, SnapshotWorkload};
-pub use self::config::{ConfigQuery, ConfigReports, ConfigView, WaitingConfiguration};
+pub use self::config::{
+    ConfigQuery, ConfigReports, ConfigView, CredentialFault, WaitingConfiguration,
+};
 use self::lines::quoted;
 pub use self::lines::{ClusterLine, EndpointLine, Explanation, StepLine, WithheldGroup};
 pub use self::scope::{CalledHosts, ScopeSuggestion, suggest_scope};

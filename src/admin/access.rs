@@ -13,10 +13,12 @@ use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
 use crate::access::PolicyName;
 use crate::explain::{
-    AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, explain_policy, is_for, transition_by,
+    AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, CredentialFault, explain_policy, is_for,
+    transition_by,
 };
 use crate::push::PushContext;
 use crate::xds::connections::OpenStream;
+use crate::xds::secrets::SecretReport;
 
 /// A question about a request.
 #[derive(Deserialize)]
@@ -68,8 +70,19 @@ pub(super) async fn objects(
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
     let reports = Arc::clone(&sources.reports.borrow());
     let context = reports.judged(&context);
-    let view = ConfigView::new(&context, &reports, &proxies);
+    let credentials = streams.iter().flat_map(|stream| faults(stream)).collect();
+    let view = ConfigView::new(&context, &reports, &proxies).with_credentials(credentials);
     Ok(pretty(StatusCode::OK, &view.states(&query.into())))
+}
+
+/// What a router has asked for and can't be given.
+fn faults(stream: &OpenStream) -> Vec<CredentialFault> {
+    let fault = |report: SecretReport| {
+        let router = Arc::clone(&stream.proxy().id);
+        let SecretReport { name, sent, trouble } = report;
+        Some(CredentialFault { router, name, has_old: sent, fact: trouble?.fact })
+    };
+    stream.secret_reports().into_iter().filter_map(fault).collect()
 }
 
 impl From<ObjectQuery> for ConfigQuery {

@@ -138,6 +138,20 @@ With --write-status each object of Istio's kinds in the config cluster says in i
 for those who look with kubectl. The mesh works without it, and `strait check config` and /debug/config say
 the same. Other kinds, for which the right is there, are written. It is tried again after ten minutes.";
 
+    /// IST0104.
+    GATEWAY_PORT_UNSERVED = "STR1079", "a port of a Gateway that no Service of its routers has",
+        "Add the port to the Service of the routers, or name one of its ports in the Gateway.", "\
+The number of a server's port is that of the routers' Service, which leads it to a port of the pod. The
+Services that select the routers have no such port: the routers listen at that number themselves, and clients
+that call the Service, or its load balancer, don't come there.";
+
+    /// IST0161.
+    GATEWAY_CREDENTIAL = "STR1080", "a credential of a Gateway that can't be used",
+        "See what keeps it from being used in the reason, and compare the Secret: kubectl get secret NAME -o yaml", "\
+A server of a Gateway ends TLS with the certificate of a Secret in the namespace of its routers, in their own
+cluster. A router has asked for it, and was given none, or goes on with the one from before. Servers with
+other credentials work; this one's clients are closed until there is a certificate.";
+
     /// A change that is let out to a share of proxies.
     ROLLOUT_RUNS = "STR1090", "a change is given to a share of proxies first",
         "See how far it is: strait history rollout. Give it to all at once: strait history rollout --promote", "\

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use self::clients::ClientGroups;
+pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{AccessPolicies, FetchedKeys, PolicyName};
@@ -104,6 +105,8 @@ pub struct ConfigView<'a> {
     context: &'a PushContext,
     reports: &'a ConfigReports,
     clients: ClientGroups<'a>,
+    /// What routers have asked for and can't be given.
+    credentials: Vec<CredentialFault>,
     /// Whether all services of the mesh are known: what isn't among them is not there.
     services_known: bool,
     /// Where it isn't, what would have to be there.
@@ -144,10 +147,17 @@ impl<'a> ConfigView<'a> {
             context,
             reports,
             clients,
+            credentials: Vec::new(),
             services_known: true,
             unknown: RefCell::default(),
             workloads: OnceCell::new(),
         }
+    }
+
+    /// The same, with what routers have asked for and can't be given.
+    #[must_use]
+    pub fn with_credentials(self, credentials: Vec<CredentialFault>) -> Self {
+        Self { credentials, ..self }
     }
 
     /// The same where there may be further services, workloads and proxies, as where nothing is known but some files.

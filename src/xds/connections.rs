@@ -263,6 +263,11 @@ impl OpenStream {
         summary
     }
 
+    /// How the secrets fare that it asked for.
+    pub fn secret_reports(&self) -> Vec<SecretReport> {
+        lock(&self.session).secret_reports()
+    }
+
     /// What it was last sent, by type and name, in Envoy's JSON form.
     pub fn config_dump(&self) -> Value {
         // Copied, so that the stream goes on while the rest is decoded.

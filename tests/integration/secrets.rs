@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, holds, wait_until};
+use super::mesh::{Member, Proxy, SHOP, SOON, Server, Setup, holds, text, wait_until};
 
 const SECRET: &str = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
 /// How long nothing may come where nothing should.
@@ -215,6 +215,58 @@ async fn what_is_missing_or_of_another_namespace_keeps_nothing_else() {
     // It is sent as soon as it is there.
     east.apply(kubernetes_secret("nothing", &data));
     while !gateway.secrets().await.iter().any(|(name, _)| name == none) {}
+}
+
+#[tokio::test]
+async fn an_object_names_the_credential_that_its_routers_can_not_be_given() {
+    let (setup, east, server) = running().await;
+    let (data, _) = pair(&setup, "a.example");
+    east.apply(kubernetes_secret("shop-tls", &data));
+    let server_of = |number: u16, secret: &str| {
+        json!({
+            "port": { "number": number, "name": format!("https-{number}"), "protocol": "HTTPS" },
+            "hosts": ["*"], "tls": { "mode": "SIMPLE", "credentialName": secret },
+        })
+    };
+    setup.put(
+        "gateway",
+        &json!({
+            "apiVersion": "networking.istio.io/v1", "kind": "Gateway",
+            "metadata": { "namespace": SHOP, "name": "edge" },
+            "spec": {
+                "selector": { "app": "ingress" },
+                "servers": [server_of(443, "shop-tls"), server_of(8443, "nothing")],
+            },
+        }),
+    );
+    let mut gateway = Gateway::open(&server, &setup, &ingress()).await;
+    gateway.ask(&["kubernetes://shop-tls", "kubernetes://nothing"]).await;
+    while !gateway.secrets().await.iter().any(|(name, _)| name.ends_with("shop-tls")) {}
+    shown_with(&server, "kubernetes://nothing", "STR0540").await;
+    let told = async || {
+        let states = server.admin.json("/debug/config?kind=Gateway").await;
+        let reasons = states[0]["reasons"].as_array().cloned().unwrap_or_default();
+        let credentials = reasons.into_iter().filter(|one| one["code"] == "STR1080");
+        (states[0]["state"].clone(), credentials.collect::<Vec<_>>())
+    };
+    wait_until(SOON, async || {
+        let (state, faults) = told().await;
+        holds(state == "partly" && faults.len() == 1, (state, faults))
+    })
+    .await;
+    let (_, faults) = told().await;
+    assert_eq!(faults[0]["path"], "spec.servers[1].tls.credentialName", "{faults:?}");
+    // It is as bad as an object that is refused.
+    let found = server.strait(&["check"]).await;
+    let line = "Gateway/shop/edge";
+    assert!(text(&found).contains(line) && text(&found).contains("STR1080"), "{}", text(&found));
+    assert_eq!(found.status.code(), Some(2), "{}", text(&found));
+    east.apply(kubernetes_secret("nothing", &data));
+    wait_until(SOON, async || {
+        let (state, faults) = told().await;
+        holds(state == "inForce" && faults.is_empty(), (state, faults))
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ pub(super) const CATEGORY: &str = "config";
 const NAMED_MAX: usize = 3;
 /// Where access is not restricted as it seems to be, or a policy can't do what it says. Other things to say of policies and
 /// rules are notes: `strait check config` tells them with the state of each object, and is strict.
-const RESTRICTS_OTHERWISE: [&Code; 11] = [
+const RESTRICTS_OTHERWISE: [&Code; 12] = [
     &codes::ACCESS_UNREADABLE,
     &codes::ACCESS_PARTLY,
     &codes::ACCESS_NO_EFFECT,
@@ -28,6 +28,7 @@ const RESTRICTS_OTHERWISE: [&Code; 11] = [
     &codes::ACCESS_NEVER_ALLOWS,
     &codes::ACCESS_TRUST_DOMAIN,
     &codes::ACCESS_HOST_PORT,
+    &codes::GATEWAY_CREDENTIAL,
 ];
 /// What only says that another reason has no worse consequence.
 const LAST_GOOD: [&Code; 2] = [&codes::ACCESS_LAST_GOOD, &codes::TRAFFIC_LAST_GOOD];

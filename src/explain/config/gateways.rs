@@ -1,14 +1,50 @@
 //! What becomes of Gateways.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use super::{ConfigView, Finding};
 use crate::codes;
 use crate::mesh::GatewayScope;
-use crate::model::{Proxy, ProxyType};
-use crate::push::proxy::east_west_port;
+use crate::model::{ClusterId, Labels, Namespace, Protocol, Proxy, ProxyType, labels_match};
+use crate::push::proxy::{east_west_port, served_of};
 use crate::traffic::Reason;
-use crate::traffic::gateway::Gateway;
+use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol};
 use crate::traffic::route::RequestMatch;
 use crate::traffic::virtual_service::VirtualService;
+
+/// A credential that a router has asked for by name, and that it can't be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialFault {
+    /// The node id of the router.
+    pub router: Arc<str>,
+    /// The name, as the router knows it.
+    pub name: Arc<str>,
+    /// Whether it goes on with one from before.
+    pub has_old: bool,
+    /// Why.
+    pub fact: String,
+}
+
+/// What stands before the name of a Secret of a router's own namespace, and behind that of which the roots are meant.
+const OF_OWN: &str = "kubernetes://";
+const OF_ROOTS: &str = "-cacert";
+
+impl CredentialFault {
+    /// Whether a server's certificate, or the roots of its clients, are meant.
+    fn is_of(&self, server: &GatewayServer) -> bool {
+        let (ServerProtocol::Https(tls) | ServerProtocol::Tls(tls)) = &server.protocol else {
+            return false;
+        };
+        let asked = plain(&self.name);
+        let secret = asked.strip_suffix(OF_ROOTS).unwrap_or(asked);
+        tls.credentials.iter().chain(&tls.roots).any(|one| [asked, secret].contains(&plain(one)))
+    }
+}
+
+fn plain(name: &str) -> &str {
+    name.strip_prefix(OF_OWN).unwrap_or(name)
+}
 
 impl ConfigView<'_> {
     /// A Gateway is in force for the routers that it selects.
@@ -19,8 +55,11 @@ impl ConfigView<'_> {
                 && east_west_port(self.context, proxy).is_none()
                 && gateways.selects(gateway, proxy.namespace(), self.context.labels_of(proxy))
         });
-        let found =
-            Finding { reasons: gateways.losses(gateway), standing: None, proxies: routers.count() };
+        let routers: Vec<&Proxy> = routers.copied().collect();
+        let mut reasons = gateways.losses(gateway);
+        reasons.extend(self.ports_that_no_service_has(gateway, &routers));
+        reasons.extend(self.credentials_of(gateway, &routers));
+        let found = Finding { reasons, standing: None, proxies: routers.len() };
         let is_asked = self.services_known && gateway.selector.is_some() && found.proxies == 0;
         let mut pods = self.context.workloads.values().flat_map(|all| all.iter());
         if is_asked && !pods.any(|(pod, at)| gateways.selects(gateway, pod.namespace, &at.labels)) {
@@ -34,6 +73,74 @@ impl ConfigView<'_> {
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.selector", text);
         }
         found
+    }
+
+    /// Ports that none of the Services has that lead to its routers. Where no Service leads to them, they are called otherwise.
+    fn ports_that_no_service_has(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
+        let gateways = &self.context.traffic.gateways;
+        let selects =
+            |namespace: &Namespace, labels: &Labels| gateways.selects(gateway, namespace, labels);
+        let connected = routers
+            .iter()
+            .map(|proxy| (&proxy.cluster, proxy.namespace(), self.context.labels_of(proxy)));
+        let mut known: Vec<(&ClusterId, &Namespace, &Labels)> = connected.collect();
+        if known.is_empty() && gateway.selector.is_some() {
+            let pods = self.context.workloads.iter();
+            let mut pods = pods.flat_map(|(cluster, pods)| {
+                pods.iter().map(move |(pod, at)| (cluster, pod.namespace, &*at.labels))
+            });
+            known.extend(pods.find(|(_, namespace, labels)| selects(namespace, labels)));
+        }
+        known.sort();
+        known.dedup();
+        let mut ports = BTreeSet::new();
+        for (cluster, namespace, labels) in known {
+            let services = self.context.services_of(namespace);
+            let own = services.flat_map(|merged| served_of(merged, cluster, namespace));
+            let leading =
+                own.filter(|one| !one.selector.is_empty() && labels_match(&one.selector, labels));
+            let all = leading.flat_map(|service| &service.ports);
+            ports.extend(all.filter(|one| one.protocol != Protocol::Udp).map(|one| one.number));
+        }
+        let missing = gateway.servers.iter().filter(|server| {
+            let is_asked = !matches!(server.protocol, ServerProtocol::AutoPassthrough);
+            is_asked && !ports.is_empty() && !ports.contains(&server.port)
+        });
+        let has: Vec<_> = ports.iter().map(u16::to_string).collect();
+        let reason = |server: &GatewayServer| {
+            let text = format!(
+                "no Service of its routers has port {}, they have {}: the routers listen at that number, and who calls a \
+                 Service doesn't come there",
+                server.port,
+                has.join(", ")
+            );
+            let path = format!("spec.servers[{}].port.number", server.place);
+            Reason::warning(&codes::GATEWAY_PORT_UNSERVED, path, text)
+        };
+        missing.map(reason).collect()
+    }
+
+    /// Credentials of its servers that its routers can't be given.
+    fn credentials_of(&self, gateway: &Gateway, routers: &[&Proxy]) -> Vec<Reason> {
+        let is_own = |fault: &&CredentialFault| routers.iter().any(|one| one.id == fault.router);
+        let faults: Vec<_> = self.credentials.iter().filter(is_own).collect();
+        let of_server = |server: &GatewayServer| {
+            let fault = faults.iter().find(|fault| fault.is_of(server))?;
+            let CredentialFault { router, name, has_old, fact } = fault;
+            let path = format!("spec.servers[{}].tls.credentialName", server.place);
+            let code = &codes::GATEWAY_CREDENTIAL;
+            Some(match has_old {
+                true => {
+                    let text = format!("{router} goes on with the {name} from before: {fact}");
+                    Reason::warning(code, path, text)
+                }
+                false => {
+                    let text = format!("{router} has no {name}, and closes who comes: {fact}");
+                    Reason::lost(code, path, text)
+                }
+            })
+        };
+        gateway.servers.iter().filter_map(of_server).collect()
     }
 
     /// Conditions on claims at routers that verify no token.
