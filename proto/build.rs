@@ -9,9 +9,13 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Our own files: they become Rust code.
-const OURS: [&str; 6] = [
+const OURS: [&str; 10] = [
     "grpc/health.proto",
     "istio/ca.proto",
+    "istio/filters/alpn.proto",
+    "istio/filters/metadata_exchange.proto",
+    "istio/filters/peer_metadata.proto",
+    "istio/filters/stats.proto",
     "istio/mcp.proto",
     "istio/nds.proto",
     "istio/networking.proto",

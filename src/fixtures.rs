@@ -232,7 +232,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         grpc: None,
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
-        extensions: Arc::new([]),
+        istio_filters: Default::default(),
     }
 }
 

@@ -26,6 +26,29 @@ pub mod istio {
         tonic::include_proto!("istio.v1.auth");
     }
 
+    /// What Istio's own Envoy filters are told.
+    pub mod filters {
+        /// `istio.alpn`.
+        pub mod alpn {
+            tonic::include_proto!("istio.envoy.config.filter.http.alpn.v2alpha1");
+        }
+
+        /// `istio.metadata_exchange`, of connections.
+        pub mod metadata_exchange {
+            tonic::include_proto!("envoy.tcp.metadataexchange.config");
+        }
+
+        /// `istio.metadata_exchange`, of requests.
+        pub mod peer_metadata {
+            tonic::include_proto!("io.istio.http.peer_metadata");
+        }
+
+        /// `istio.stats`.
+        pub mod stats {
+            tonic::include_proto!("stats");
+        }
+    }
+
     /// Objects of the mesh's configuration over xDS, `istio.mcp.v1alpha1`.
     pub mod mcp {
         tonic::include_proto!("istio.mcp.v1alpha1");

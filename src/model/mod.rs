@@ -61,7 +61,9 @@ pub use mcs::{CLUSTERSET, Disagreement, MCS_API, Mcs, SharedService, SharedServi
 pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test};
 pub use object_json::ObjectJson;
 pub use object_status::{ObjectStatus, WantedStatus};
-pub use proxy::{GrpcLibrary, NodeError, Proxy, ProxyType, SdsFiles};
+pub use proxy::{
+    GrpcLibrary, IstioFilter, IstioFilters, NodeError, Proxy, ProxyType, SdsFiles,
+};
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};
 pub use service::{

@@ -63,8 +63,83 @@ pub struct Proxy {
     pub envoy_version: Arc<str>,
     /// Major and minor version, where it calls itself an Envoy and says so.
     pub envoy_release: Option<(u32, u32)>,
-    /// Type URLs of the extensions it declares, sorted.
-    pub extensions: Arc<[Arc<str>]>,
+    /// Those of Istio's own filters that it declares.
+    pub istio_filters: IstioFilters,
+}
+
+/// One of Istio's own filters. An Envoy that lacks it refuses all that names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IstioFilter {
+    /// Tells the other end of a request of this one, and learns of it.
+    PeerMetadata,
+    /// Says to servers which HTTP follows (ALPN).
+    Alpn,
+    /// Counts requests, as `istio_requests_total`.
+    HttpStats,
+    /// The same as [`Self::PeerMetadata`] in connections that are taken.
+    MetadataExchange,
+    /// The same in connections that are made.
+    UpstreamMetadataExchange,
+    /// Counts connections.
+    TcpStats,
+}
+
+impl IstioFilter {
+    const ALL: [Self; 6] = [
+        Self::PeerMetadata,
+        Self::Alpn,
+        Self::HttpStats,
+        Self::MetadataExchange,
+        Self::UpstreamMetadataExchange,
+        Self::TcpStats,
+    ];
+
+    /// The category and the type of configuration under which an Envoy declares it.
+    fn declaration(self) -> (&'static str, &'static str) {
+        const HTTP: &str = "envoy.filters.http";
+        const NETWORK: &str = "envoy.filters.network";
+        const UPSTREAM: &str = "envoy.filters.upstream_network";
+        match self {
+            Self::PeerMetadata => (HTTP, "io.istio.http.peer_metadata.Config"),
+            Self::Alpn => (HTTP, "istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig"),
+            Self::HttpStats => (HTTP, "stats.PluginConfig"),
+            Self::MetadataExchange => {
+                (NETWORK, "envoy.tcp.metadataexchange.config.MetadataExchange")
+            }
+            Self::UpstreamMetadataExchange => {
+                (UPSTREAM, "envoy.tcp.metadataexchange.config.MetadataExchange")
+            }
+            Self::TcpStats => (NETWORK, "stats.PluginConfig"),
+        }
+    }
+
+    /// The one that an Envoy declares so, with or without the prefix that types have on the wire.
+    pub fn declared(category: &str, type_url: &str) -> Option<Self> {
+        let name = type_url.rsplit_once('/').map_or(type_url, |(_, name)| name);
+        Self::ALL.into_iter().find(|filter| filter.declaration() == (category, name))
+    }
+}
+
+/// Some of Istio's own filters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IstioFilters(u8);
+
+impl IstioFilters {
+    /// Whether it is among them.
+    pub fn has(self, filter: IstioFilter) -> bool {
+        self.0 & 1 << filter as u8 != 0
+    }
+
+    /// Whether any of these is.
+    pub fn has_any<const N: usize>(self, filters: [IstioFilter; N]) -> bool {
+        filters.into_iter().any(|filter| self.has(filter))
+    }
+}
+
+impl FromIterator<IstioFilter> for IstioFilters {
+    fn from_iter<T: IntoIterator<Item = IstioFilter>>(filters: T) -> Self {
+        Self(filters.into_iter().fold(0, |all, filter| all | 1 << filter as u8))
+    }
 }
 
 /// gRPC's own library, which speaks xDS without a proxy.
@@ -115,11 +190,6 @@ impl Proxy {
     /// Whether it can reach an address of that family.
     pub fn speaks(&self, address: IpAddr) -> bool {
         if address.is_ipv4() { self.has_ipv4() } else { self.has_ipv6() }
-    }
-
-    /// Whether it declares the extension with this type URL.
-    pub fn declares(&self, type_url: &str) -> bool {
-        self.extensions.iter().any(|declared| &**declared == type_url)
     }
 
     /// Whether Istio's agent runs it, so that secrets come from the agent's socket.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, NETWORK_LABEL, Namespace, Port, Protocol, Proxy,
+    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Hostname, NETWORK_LABEL, Namespace, Port, Protocol, Proxy,
     ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
 use crate::traffic::policy::PoolLimits;
@@ -18,6 +18,8 @@ use crate::traffic::sidecar::SidecarIngress;
 pub struct InboundTarget<'a> {
     /// The port, as the proxy's own cluster has it.
     pub port: &'a Port,
+    /// The hostname and namespace of the service whose port it is; of one that a Sidecar says, the oldest that has that port.
+    pub service: Option<(&'a Hostname, &'a Namespace)>,
     /// The port on the workload.
     pub target: u16,
     /// What connections to the workload are held to, if to anything.
@@ -72,8 +74,13 @@ pub fn inbound_targets<'a>(
     let followed = followed.filter(|_| proxy.kind == ProxyType::Sidecar);
     let of_all = followed.and_then(|sidecar| sidecar.inbound_pool.as_ref());
     if let Some(ingress) = followed.and_then(|sidecar| sidecar.ingress.as_ref()) {
+        let mut services = BTreeMap::new();
+        for one in all_targets(context, proxy, served) {
+            services.entry(one.port.number).or_insert(one.service);
+        }
         let target = |one: &'a SidecarIngress| InboundTarget {
             port: &one.port,
+            service: services.get(&one.port.number).copied().flatten(),
             target: one.port.number,
             pool: one.pool.as_ref().or(of_all),
             ingress: Some(one),
@@ -119,7 +126,8 @@ fn all_targets<'a>(
         } else {
             target_number(context, proxy, port)
         };
-        target.map(|target| InboundTarget { port, target, pool: None, ingress: None })
+        let service = Some((&own.hostname, &own.namespace));
+        target.map(|target| InboundTarget { port, service, target, pool: None, ingress: None })
     })
 }
 

@@ -9,7 +9,8 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
 use crate::model::{
-    ClusterId, GrpcLibrary, Labels, Locality, NetworkId, NodeError, Proxy, SdsFiles, TLS_MODE_LABEL,
+    ClusterId, GrpcLibrary, IstioFilter, IstioFilters, Labels, Locality, NetworkId, NodeError,
+    Proxy, SdsFiles, TLS_MODE_LABEL,
 };
 
 /// The most bytes of metadata a node may carry.
@@ -46,13 +47,6 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     {
         return Err(NodeError::Namespace { id: node.id.clone(), claimed: namespace.to_owned() });
     }
-    let mut extensions: Vec<Arc<str>> = node
-        .extensions
-        .iter()
-        .flat_map(|extension| extension.type_urls.iter().map(|url| Arc::from(url.as_str())))
-        .collect();
-    extensions.sort();
-    extensions.dedup();
     let locality = node.locality.clone().unwrap_or_default();
     let optional = |key: &str| metadata.text(key).filter(|text| !text.is_empty()).map(Arc::from);
     Ok(Proxy {
@@ -83,7 +77,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         grpc: grpc(node, &metadata),
         envoy_version: version(node).into(),
         envoy_release: release(node),
-        extensions: extensions.into(),
+        istio_filters: istio_filters(node),
     })
 }
 
@@ -103,6 +97,16 @@ fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>) -> Option<GrpcLibrary> {
         None => by_agent && is_in_mesh,
     };
     Some(GrpcLibrary { mtls })
+}
+
+/// Those of Istio's own filters that it can be told of.
+fn istio_filters(node: &core::Node) -> IstioFilters {
+    let enabled = node.extensions.iter().filter(|extension| !extension.disabled);
+    let declared = enabled.flat_map(|extension| {
+        let of = |url: &String| IstioFilter::declared(&extension.category, url);
+        extension.type_urls.iter().filter_map(of)
+    });
+    declared.collect()
 }
 
 fn version(node: &core::Node) -> String {
@@ -272,6 +276,35 @@ mod tests {
             let node = core::Node { user_agent_name: name.into(), ..node(ID, metadata) };
             let found = read(&node).expect("readable").grpc;
             assert_eq!(found.map(|library| library.mtls), mtls, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn istios_filters_are_those_that_are_declared_by_category_and_type() {
+        let extension = |category: &str, url: &str, disabled| core::Extension {
+            name: "istio.stats".into(),
+            category: category.into(),
+            type_urls: vec![url.into()],
+            disabled,
+            ..Default::default()
+        };
+        let (http, network) = ("envoy.filters.http", "envoy.filters.network");
+        for (category, url, disabled, found) in [
+            (http, "stats.PluginConfig", false, vec![IstioFilter::HttpStats]),
+            (
+                network,
+                "type.googleapis.com/stats.PluginConfig",
+                false,
+                vec![IstioFilter::TcpStats],
+            ),
+            (http, "stats.PluginConfig", true, vec![]),
+            ("envoy.access_loggers", "stats.PluginConfig", false, vec![]),
+            (http, "envoy.extensions.filters.http.router.v3.Router", false, vec![]),
+        ] {
+            let extensions = vec![extension(category, url, disabled)];
+            let node = core::Node { extensions, ..node(ID, vec![]) };
+            let read = read(&node).expect("readable").istio_filters;
+            assert_eq!(read, found.into_iter().collect(), "{node:?}");
         }
     }
 

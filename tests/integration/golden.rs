@@ -99,6 +99,9 @@ struct ProxyFile {
     /// Further metadata.
     #[serde(default)]
     metadata: Map<String, Value>,
+    /// What it declares besides of what it is built with, as the extensions of its node.
+    #[serde(default)]
+    extensions: Vec<Value>,
     /// The listeners that it asks for by name, as gRPC's own library does. Routes, upstream clusters and assignments follow.
     #[serde(default)]
     ask: Vec<String>,
@@ -142,6 +145,7 @@ impl ProxyFile {
         let node = json!({
             "id": format!("{kind}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local"),
             "metadata": metadata,
+            "extensions": self.extensions,
         });
         let bytes = strait_proto::json::from_json("envoy.config.core.v3.Node", &node);
         prost::Message::decode(&*bytes.expect("a node")).expect("a node")

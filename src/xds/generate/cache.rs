@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(super) use super::cache_table::{CacheTable, CacheValue, Span};
 use super::cds::ClusterFormat;
 use super::chunks::Chunks;
-use super::class::Class;
+use super::class::{Class, ListenerFormat};
 use super::lds::PodListenerKey;
 use super::rbac_rules::EncodedPolicies;
 use super::rds::{RouteBase, RouteLists};
@@ -60,8 +60,8 @@ pub struct Cache {
     pub(super) scopes: CacheTable<(), Span, Scopes>,
     pub(super) served: CacheTable<(ClusterId, Namespace), Span, Arc<[Arc<Service>]>>,
     pub(super) addresses: CacheTable<Class, Span, Arc<ListenAddresses>>,
-    pub(super) listeners: CacheTable<Class, Span, Arc<SharedList>>,
-    pub(super) pods: CacheTable<ViewKey, Span, Arc<Pods>>,
+    pub(super) listeners: CacheTable<(Class, ListenerFormat), Span, Arc<SharedList>>,
+    pub(super) pods: CacheTable<(ViewKey, ListenerFormat), Span, Arc<Pods>>,
     pub(super) routes: CacheTable<RouteKey, Span, Arc<Resource>>,
     /// What routes of a port are made from: see [`Base`].
     pub(super) bases: CacheTable<BaseKey, Span, Arc<RouteBase>>,

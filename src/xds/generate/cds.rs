@@ -15,11 +15,13 @@ use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
 use strait_proto::envoy::google::protobuf::{Any, Struct, UInt32Value, Value, value::Kind};
 
 pub(super) use self::inbound::{inbound_clusters, inbound_name, policy_of as inbound_policy};
+use super::istio_filters::{self, ServiceName};
 use super::tls::{Secrets, named, of_accounts};
 use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ByName, EndpointRef, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution, TlsMode,
+    ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution,
+    TlsMode,
 };
 use crate::push::PushContext;
 use crate::push::subset::{SubsetFilter, is_known_to_gateways};
@@ -60,12 +62,27 @@ pub(super) struct ClusterFormat {
     pub(super) secrets: Secrets,
     /// Whether it knows `envoy.clusters.dns`, beside which `STRICT_DNS` and its fields are deprecated.
     pub(super) dns_cluster: bool,
+    /// Whether it tells servers of itself by a filter of Istio's.
+    pub(super) exchanges: bool,
+    /// Whether filters of Istio's look for what is behind it: those that count, and the one that keeps what is inside the
+    /// mesh from who is outside.
+    pub(super) names_services: bool,
 }
 
 impl ClusterFormat {
     pub(super) fn of(proxy: &Proxy) -> Self {
         let dns_cluster = proxy.envoy_release.is_some_and(|release| release >= DNS_CLUSTER_SINCE);
-        Self { secrets: Secrets::of(proxy), dns_cluster }
+        let filters = proxy.istio_filters;
+        Self {
+            secrets: Secrets::of(proxy),
+            dns_cluster,
+            exchanges: filters.has(IstioFilter::UpstreamMetadataExchange),
+            names_services: filters.has_any([
+                IstioFilter::HttpStats,
+                IstioFilter::TcpStats,
+                IstioFilter::PeerMetadata,
+            ]),
+        }
     }
 
     /// What of it matters where names are resolved or not.
@@ -169,8 +186,7 @@ impl ClusterInputs<'_> {
     fn balanced(&self, service: &MergedService, part: &ServicePart<'_>) -> Resource {
         let name = part.name(service);
         let speaks_mtls = self.speaks_mtls() && service.may_take_mtls;
-        let cluster = self.to_any_endpoint(self.eds(&name), speaks_mtls, service, part);
-        encode(name.to_string(), &cluster)
+        self.finished(service, self.to_any_endpoint(self.eds(&name), speaks_mtls, service, part))
     }
 
     /// Endpoints by names that the proxy resolves, and pods beside them. No gateway leads to them: those
@@ -257,7 +273,7 @@ impl ClusterInputs<'_> {
         };
         let cluster = if on_host { cluster } else { self.by_dns(cluster, by_name.just_then) };
         let cluster = self.to_any_endpoint(cluster, speaks_mtls, service, part);
-        Some(encode(name.to_string(), &cluster))
+        Some(self.finished(service, cluster))
     }
 
     /// The cluster, with the names of its endpoints resolved, in the form that the proxy knows: all addresses of a name are
@@ -378,7 +394,7 @@ impl ClusterInputs<'_> {
             ..self.eds(&name)
         };
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
-        encode(name.to_string(), &cluster)
+        self.finished(service, cluster)
     }
 
     /// The pod that the client chose. Its address says nothing of mTLS, so all must take it: all of the first
@@ -405,14 +421,30 @@ impl ClusterInputs<'_> {
         };
         let mut cluster = cluster::Cluster {
             typed_extension_protocol_options: limited_options(port.protocol, policy, None),
-            ..original_destination(self.context, name.clone())
+            ..original_destination(self.context, name)
         };
         if !self.speak_as_ruled(&mut cluster, service, part) && mtls && self.speaks_mtls() {
             cluster.transport_socket = Some(self.mtls(service, part, &ServerName::default()));
         }
         policy::limit(&mut cluster, policy, self.context.mesh.tcp_keepalive);
         policy::announce_client(&mut cluster, policy, raw_buffer);
-        encode(name, &cluster)
+        self.finished(service, cluster)
+    }
+
+    /// The resource of a cluster that leads to a service, with what Istio's own filters look for in it.
+    fn finished(&self, service: &MergedService, mut cluster: cluster::Cluster) -> Resource {
+        if self.form.exchanges && self.view.role == Role::Client {
+            cluster.filters.push(istio_filters::upstream_exchange());
+        }
+        if !self.form.names_services {
+            return encode(cluster.name.clone(), &cluster);
+        }
+        let named = ServiceName {
+            hostname: service.hostname(),
+            namespace: &service.primary.namespace,
+            is_external: service.primary.mesh_external,
+        };
+        istio_filters::naming(named, &self.context.settings.domain, cluster)
     }
 
     fn eds(&self, name: &OutboundName) -> cluster::Cluster {
@@ -468,13 +500,15 @@ impl ClusterInputs<'_> {
             "" => own().of_subset(part.abroad).to_string(),
             sni => sni.to_owned(),
         };
-        let alpn: &[&str] = if port.protocol.is_http2() { &["istio", "h2"] } else { &["istio"] };
+        let exchange = self.form.exchanges.then_some(istio_filters::PEER_EXCHANGE);
+        let h2 = port.protocol.is_http2().then_some("h2");
+        let alpn: Vec<&str> = exchange.into_iter().chain(["istio"]).chain(h2).collect();
         if !server.subject_alt_names.is_empty() {
-            return self.form.secrets.upstream(sni, alpn, named(&server.subject_alt_names));
+            return self.form.secrets.upstream(sni, &alpn, named(&server.subject_alt_names));
         }
         let (accounts, domains) = peers(self.context, service);
         let accounts = accounts.iter().map(|id| &**id);
-        self.form.secrets.upstream(sni, alpn, of_accounts(accounts, &domains))
+        self.form.secrets.upstream(sni, &alpn, of_accounts(accounts, &domains))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What proxies have in common that share listeners and routes.
 
-use crate::model::{ClusterId, Namespace};
+use crate::model::{ClusterId, IstioFilters, Namespace, Proxy};
 use crate::push::view::ViewKey;
 use crate::traffic::Selection;
 
@@ -24,5 +24,18 @@ pub(super) fn class_of(view: &ViewKey) -> Class {
         namespace: view.namespace.clone(),
         selection: view.selection.clone(),
         families: (view.ipv4, view.ipv6),
+    }
+}
+
+/// In which form a proxy takes listeners.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct ListenerFormat {
+    /// Those of Istio's own filters that they have.
+    pub(super) istio: IstioFilters,
+}
+
+impl ListenerFormat {
+    pub(super) fn of(proxy: &Proxy) -> Self {
+        Self { istio: proxy.istio_filters }
     }
 }

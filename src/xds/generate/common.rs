@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::cache::{Cache, Pods, SameMesh, Scopes, ServiceInputs, Span, projected_namespace};
 use super::cds::ClusterFormat;
-use super::class::{Class, class_of};
+use super::class::{Class, ListenerFormat, class_of};
+use super::lds::PodListenerKey;
 use super::{cds, lds, nds, rds};
 use crate::aggregate::MergedService;
 use crate::model::{ClusterId, Hostname, Namespace, NetworkId, Proxy, Resolution};
@@ -146,7 +147,8 @@ impl SharedResources<'_> {
         proxy: &Proxy,
         view: &ViewKey,
     ) -> (Arc<SharedList>, Vec<Arc<Resource>>) {
-        let pods = self.pods(&self.projected(view));
+        let form = ListenerFormat::of(proxy);
+        let pods = self.pods(&self.projected(view), form);
         let is_at = |address| pods.listeners.binary_search_by_key(address, |one| one.0).is_ok();
         if !proxy.addresses.iter().any(is_at) {
             return (Arc::clone(&pods.list), Vec::new());
@@ -154,14 +156,14 @@ impl SharedResources<'_> {
         // Its own pod it reaches without a proxy.
         let others = pods.listeners.iter().filter(|(at, _)| !proxy.addresses.contains(at));
         let others = others.map(|(_, listener)| Arc::clone(listener)).collect();
-        (self.listeners(&self.class(view)), others)
+        (self.listeners(&self.class(view), form), others)
     }
 
     /// The listeners that all sidecars of a class have, those for pods aside.
-    pub(super) fn listeners(&self, class: &Class) -> Arc<SharedList> {
-        self.cache.listeners.at(class.clone(), self.context.definitions, || {
+    pub(super) fn listeners(&self, class: &Class, form: ListenerFormat) -> Arc<SharedList> {
+        self.cache.listeners.at((class.clone(), form), self.context.definitions, || {
             let addresses = self.addresses(class);
-            let listeners = lds::shared(self.context, class, &addresses);
+            let listeners = lds::shared(self.context, (class, form), &addresses);
             list(ResourceType::Listener, listeners.into_iter().map(Arc::new).collect())
         })
     }
@@ -180,19 +182,20 @@ impl SharedResources<'_> {
     }
 
     /// The listeners for pods of headless services; the view is [projected](Self::projected).
-    pub(super) fn pods(&self, view: &ViewKey) -> Arc<Pods> {
+    pub(super) fn pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<Pods> {
         let context = self.context;
-        self.cache.pods.at(view.clone(), context.definitions, || {
+        self.cache.pods.at((view.clone(), form), context.definitions, || {
             let class = class_of(view);
-            let (shared, addresses) = (self.listeners(&class), self.addresses(&class));
+            let (shared, addresses) = (self.listeners(&class, form), self.addresses(&class));
             let mesh = SameMesh::of(context);
-            let pods = lds::pods(context, view, &addresses, shared.resources(), |key, make| {
+            let keep = |key: PodListenerKey, make: &dyn Fn() -> Option<Resource>| {
                 self.cache.pod_listeners.get(&key, |held| *held == mesh).or_else(|| {
                     let made = Arc::new(make()?);
                     self.cache.pod_listeners.put(key, mesh.clone(), Arc::clone(&made));
                     Some(made)
                 })
-            });
+            };
+            let pods = lds::pods(context, (view, form), &addresses, shared.resources(), keep);
             let list = if pods.is_empty() {
                 shared
             } else {

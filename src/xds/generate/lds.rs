@@ -3,7 +3,7 @@
 //! A sidecar gets listeners for its way out, most of which it shares with every proxy of its
 //! [class](ViewKey), and one for its way in. A router gets one as an east-west gateway, else one for each port of the
 //! Gateways that select it.
-//! No listener needs a filter that a plain Envoy lacks.
+//! No listener needs a filter that a plain Envoy lacks; those of Istio's own are for proxies that have them.
 
 mod gateway;
 mod inbound;
@@ -25,7 +25,7 @@ pub(super) use self::parts::{
 };
 pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};
-use super::class::Class;
+use super::class::{Class, ListenerFormat};
 use super::ingress::IngressOutline;
 use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
@@ -44,7 +44,7 @@ use crate::xds::resource::Resource;
 /// The listeners for pods of headless services: see [`outbound::pods`].
 pub(super) fn pods(
     context: &PushContext,
-    view: &ViewKey,
+    (view, form): (&ViewKey, ListenerFormat),
     addresses: &ListenAddresses,
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
@@ -53,8 +53,9 @@ pub(super) fn pods(
     let settings = TrafficSettings::of(&context.mesh)
         .logging(context, of, CallEnd::Client)
         .tracing(context, of, &view.cluster, CallEnd::Client)
-        .filtering(context, of, PatchPlace::Outbound);
-    outbound::pods(context, &settings, view, addresses, shared, keep)
+        .filtering(context, of, PatchPlace::Outbound)
+        .with_istio(form, PatchPlace::Outbound);
+    outbound::pods(context, (&settings, form), view, addresses, shared, keep)
 }
 
 /// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves, and those of ports
@@ -117,11 +118,18 @@ fn serving(context: &PushContext, proxy: &Proxy) -> TrafficSettings {
         .logging(context, of, CallEnd::Server)
         .tracing(context, of, &proxy.cluster, CallEnd::Server)
         .filtering(context, of, place)
+        .with_istio(ListenerFormat::of(proxy), place)
 }
 
 /// The listeners of an east-west gateway, which listens on `port`.
-pub(super) fn gateway(context: &PushContext, view: &ViewKey, port: u16) -> Vec<Resource> {
+pub(super) fn gateway(
+    context: &PushContext,
+    (view, form): (&ViewKey, ListenerFormat),
+    port: u16,
+) -> Vec<Resource> {
     let of = (&view.namespace, &view.selection);
-    let settings = TrafficSettings::of(&context.mesh).logging(context, of, CallEnd::Server);
+    let settings = TrafficSettings::of(&context.mesh)
+        .logging(context, of, CallEnd::Server)
+        .with_istio(form, PatchPlace::Gateway);
     gateway::listener(context, &settings, (view.ipv4, view.ipv6), port).into_iter().collect()
 }

@@ -13,6 +13,7 @@ mod eds;
 mod encoding;
 mod ext_authz;
 mod ingress;
+mod istio_filters;
 #[cfg(test)]
 mod joining;
 mod jwt;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 pub use self::cache::Cache;
 use self::cache::ServiceInputs;
 use self::cds::ClusterFormat;
+use self::class::ListenerFormat;
 use self::common::{SharedResources, list, own_domain, sort};
 pub(in crate::xds::generate) use self::encoding::{
     any, duration, encode, nested, seconds, struct_of,
@@ -255,7 +257,8 @@ impl<'a> ProxyConfig<'a> {
                 (shared, own)
             }
             (ProxyType::Router, Some(port)) => {
-                let own = lds::gateway(context, &self.view, port);
+                let form = ListenerFormat::of(proxy);
+                let own = lds::gateway(context, (&self.view, form), port);
                 (nothing(), own.into_iter().map(Arc::new).collect())
             }
             (ProxyType::Router, None) => {

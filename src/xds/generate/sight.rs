@@ -22,7 +22,7 @@ use std::sync::Arc;
 use self::rule_difference::RuleDifference;
 use super::cache::{Cache, Scopes, projected_namespace};
 use super::cds::{ClusterFormat, inbound_clusters};
-use super::class::{Class, class_of};
+use super::class::{Class, ListenerFormat, class_of};
 use super::common::{SharedResources, own_domain};
 use super::ingress::IngressOutline;
 use super::library::LibraryConfig;
@@ -84,8 +84,8 @@ struct Lens<'a> {
 /// What was found out already.
 #[derive(Default)]
 struct KnownAnswers {
-    listeners: HashMap<Class, bool>,
-    pods: HashMap<ViewKey, Arc<[IpAddr]>>,
+    listeners: HashMap<(Class, ListenerFormat), bool>,
+    pods: HashMap<(ViewKey, ListenerFormat), Arc<[IpAddr]>>,
     serves: HashMap<(ClusterId, Namespace), bool>,
     assignments: HashMap<(Hostname, [ViewKey; 2]), bool>,
     bases: HashMap<(Class, u16, bool), bool>,
@@ -234,7 +234,7 @@ impl<'a> Lens<'a> {
     }
 
     /// The listeners of a class, those for pods aside.
-    fn same_listeners(&self, class: &Class) -> bool {
+    fn same_listeners(&self, class: &Class, form: ListenerFormat) -> bool {
         let selections = [&class.selection; 2];
         if self.is_rescoped(&class.namespace)
             || self.is_logged_otherwise(&class.namespace, selections, &[CallEnd::Client])
@@ -246,13 +246,13 @@ impl<'a> Lens<'a> {
         if self.is_behind_ports || self.rules.is_unseen_in(&class.namespace) {
             return true;
         }
-        let class = &self.class(class);
-        if let Some(same) = self.answers.borrow().listeners.get(class) {
+        let key = (self.class(class), form);
+        if let Some(same) = self.answers.borrow().listeners.get(&key) {
             return *same;
         }
-        let [before, now] = self.both().map(|common| common.listeners(class));
+        let [before, now] = self.both().map(|common| common.listeners(&key.0, form));
         let same = before == now && !self.is_reranked(&class.cluster);
-        self.answers.borrow_mut().listeners.insert(class.clone(), same);
+        self.answers.borrow_mut().listeners.insert(key, same);
         same
     }
 
@@ -310,15 +310,15 @@ impl<'a> Lens<'a> {
     }
 
     /// The addresses of pods whose listeners differ.
-    fn other_pods(&self, view: &ViewKey) -> Arc<[IpAddr]> {
+    fn other_pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<[IpAddr]> {
         if self.is_behind_ports {
             return Arc::default();
         }
-        let view = self.projected(view);
-        if let Some(others) = self.answers.borrow().pods.get(&view) {
+        let key = (self.projected(view), form);
+        if let Some(others) = self.answers.borrow().pods.get(&key) {
             return Arc::clone(others);
         }
-        let [before, now] = self.both().map(|common| common.pods(&view));
+        let [before, now] = self.both().map(|common| common.pods(&key.0, form));
         let mut others = Vec::new();
         let (mut old, mut new) =
             (before.listeners.iter().peekable(), now.listeners.iter().peekable());
@@ -339,7 +339,7 @@ impl<'a> Lens<'a> {
             }
         }
         let others: Arc<[IpAddr]> = others.into();
-        self.answers.borrow_mut().pods.insert(view, Arc::clone(&others));
+        self.answers.borrow_mut().pods.insert(key, Arc::clone(&others));
         others
     }
 
@@ -548,6 +548,7 @@ struct StandGroup<'a> {
     selection: Selection,
     kind: ListenerKind,
     form: ClusterFormat,
+    listener_form: ListenerFormat,
     given: bool,
     /// A DNS domain that isn't its namespace's.
     domain: Option<&'a str>,
@@ -662,6 +663,7 @@ impl<'a> Groups<'a> {
             selection: self.lens.whole[1].selection(proxy),
             kind,
             form: ClusterFormat::of(proxy),
+            listener_form: ListenerFormat::of(proxy),
             given: proxy.takes_given_addresses,
             domain: own_domain(self.lens.whole[1], proxy).err(),
         };
@@ -744,6 +746,7 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifferenc
         .at(stand.whereabouts.clone())
         .selected(lens.whole[1].selection(proxy));
     let form = ClusterFormat::of(proxy);
+    let listener_form = ListenerFormat::of(proxy);
     let mut seen = SeenChanges::default();
     let mut pods: Arc<[IpAddr]> = Arc::default();
     match kind {
@@ -752,10 +755,10 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifferenc
                 seen.lists.add(Wildcard::Clusters);
             }
             let class = class_of(&lens.projected(&view));
-            if !lens.same_listeners(&class) {
+            if !lens.same_listeners(&class, listener_form) {
                 seen.lists.add(Wildcard::Listeners);
             }
-            pods = lens.other_pods(&view);
+            pods = lens.other_pods(&view, listener_form);
             let own = own_domain(lens.whole[1], proxy);
             let same = |name: &str| match own {
                 Ok(namespace) => lens.same_route(&class, Some(namespace), name),
@@ -771,7 +774,8 @@ fn shown(lens: &Lens<'_>, stand: &Stand, kind: ListenerKind) -> VisibleDifferenc
             if !lens.same_outbound(&view, &form) {
                 seen.lists.add(Wildcard::Clusters);
             }
-            let [before, now] = lens.both().map(|common| lds::gateway(common.context, &view, port));
+            let of = (&view, listener_form);
+            let [before, now] = lens.both().map(|common| lds::gateway(common.context, of, port));
             if before != now {
                 seen.lists.add(Wildcard::Listeners);
             }

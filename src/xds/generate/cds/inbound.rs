@@ -11,11 +11,12 @@ use super::{
     encode, from_inbound, given_endpoint, limited_options, policy, protocol_options,
     socket_address, to_own_workload,
 };
-use crate::model::{Protocol, Proxy};
+use crate::model::{IstioFilter, Protocol, Proxy};
 use crate::push::PushContext;
 use crate::push::proxy::InboundTarget;
 use crate::traffic::policy::{PoolLimits, ResolvedPolicy};
 use crate::traffic::sidecar::WorkloadBackend;
+use crate::xds::generate::istio_filters::{self, ServiceName};
 use crate::xds::resource::Resource;
 
 /// The name of the upstream cluster that leads to a port of the proxy's own workload.
@@ -48,7 +49,15 @@ fn inbound(context: &PushContext, target: &InboundTarget<'_>, proxy: &Proxy) -> 
         cluster.typed_extension_protocol_options = limited_options(protocol, &policy, None);
         policy::limit(&mut cluster, &policy, context.mesh.tcp_keepalive);
     }
-    encode(name, &cluster)
+    let filters = proxy.istio_filters;
+    let counts = filters.has_any([IstioFilter::HttpStats, IstioFilter::TcpStats]);
+    match target.service.filter(|_| counts) {
+        Some((hostname, namespace)) => {
+            let named = ServiceName { hostname, namespace, is_external: false };
+            istio_filters::naming(named, &context.settings.domain, cluster)
+        }
+        None => encode(name, &cluster),
+    }
 }
 
 /// Connections to the workload are held to a pool, and to nothing else that a rule may say.

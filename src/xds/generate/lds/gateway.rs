@@ -68,5 +68,5 @@ pub(super) fn listener(
         traffic_direction: TrafficDirection::Inbound.into(),
         ..listening_on(name.clone(), &addresses, port)?
     };
-    Some(encode(name, &listener))
+    Some(encode(name, &settings.istio.in_chains(listener)))
 }

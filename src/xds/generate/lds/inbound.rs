@@ -39,7 +39,7 @@ const MESH_HTTP_ALPN: [&str; 3] = ["istio-http/1.0", "istio-http/1.1", "istio-h2
 /// What a client of the mesh offers that has not looked.
 const MESH_BYTES_ALPN: [&str; 2] = ["istio-peer-exchange", "istio"];
 /// What is accepted of a client's offer. Never one of the mesh's own names: `istio` would hide `h2`
-/// from the codec, and who agrees to `istio-peer-exchange` is sent what only Istio's filter reads.
+/// from the codec, and who agrees to `istio-peer-exchange` is sent what only Istio's filter reads, where that is.
 pub(super) const ACCEPTED_ALPN: [&str; 2] = ["h2", "http/1.1"];
 
 /// Who is let in to a workload, and how.
@@ -64,7 +64,7 @@ pub(super) fn listener(
 ) -> Option<Resource> {
     let arrival = settings.inbound_port;
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
-    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls);
+    let mtls = &MeshSockets::of(settings, secrets, trust_domains);
     // Somebody who connects to the port itself would be sent round and round.
     let guard =
         chain("virtualInbound-blackhole", Some(to_port(arrival)), tcp(settings, BLACK_HOLE));
@@ -124,7 +124,8 @@ pub(super) fn listener(
         traffic_direction: TrafficDirection::Inbound.into(),
         ..listening_on(NAME.into(), &wildcards(families), arrival)?
     };
-    Some(encode(NAME, &detect(settings, filters, listener)))
+    let listener = detect(settings, filters, listener);
+    Some(encode(NAME, &settings.istio.in_chains(listener)))
 }
 
 /// The listeners at ports at which a Sidecar has its proxy listen itself, with the chains that these ports would have where
@@ -136,7 +137,7 @@ pub(super) fn apart(
     targets: &[InboundTarget<'_>],
 ) -> Vec<Resource> {
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
-    let mtls = &secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls);
+    let mtls = &MeshSockets::of(settings, secrets, trust_domains);
     let listeners = targets.iter().filter_map(|target| {
         let addresses = match target.ingress?.listens_at? {
             IngressAddress::Own => proxy.addresses.clone(),
@@ -160,7 +161,8 @@ pub(super) fn apart(
             traffic_direction: TrafficDirection::Inbound.into(),
             ..listening_on(name.clone(), &addresses, target.target)?
         };
-        Some(encode(name, &detect(settings, inspectors, listener)))
+        let listener = detect(settings, inspectors, listener);
+        Some(encode(name, &settings.istio.in_chains(listener)))
     });
     listeners.collect()
 }
@@ -278,10 +280,30 @@ enum Content {
     Bytes,
 }
 
+/// Where the mesh's mTLS ends.
+struct MeshSockets {
+    http: TransportSocket,
+    bytes: TransportSocket,
+}
+
+impl MeshSockets {
+    fn of(
+        settings: &TrafficSettings,
+        secrets: &Secrets,
+        trust_domains: &BTreeSet<&str>,
+    ) -> Self {
+        let bytes = settings.istio.accepted(&ACCEPTED_ALPN);
+        Self {
+            http: secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls),
+            bytes: secrets.downstream(&bytes, trust_domains, &settings.mesh_tls),
+        }
+    }
+}
+
 /// One port, or all that have no chains of their own.
 struct Inbound<'a> {
     settings: &'a TrafficSettings,
-    mtls: &'a TransportSocket,
+    mtls: &'a MeshSockets,
     filters: &'a AccessFilters,
     port: Option<u16>,
     /// The port that its clients mean, if it is one.
@@ -301,7 +323,7 @@ impl<'a> Inbound<'a> {
     fn of(
         target: &InboundTarget<'_>,
         settings: &'a TrafficSettings,
-        mtls: &'a TransportSocket,
+        mtls: &'a MeshSockets,
         filters: &'a AccessFilters,
     ) -> Self {
         let limits = target.pool.map(|pool| ConnectionLimits::of(&inbound_policy(pool)));
@@ -353,7 +375,11 @@ impl<'a> Inbound<'a> {
         };
         let name = format!("{}-{security}-{content}", self.name);
         let chain = chain(name, Some(matches), filter);
-        let transport_socket = taken.mtls.then(|| self.mtls.clone());
+        let mtls = match taken.content {
+            Content::Http => &self.mtls.http,
+            Content::Bytes => &self.mtls.bytes,
+        };
+        let transport_socket = taken.mtls.then(|| mtls.clone());
         let guards = match taken.content {
             // They are in the manager.
             Content::Http => &[][..],

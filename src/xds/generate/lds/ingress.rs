@@ -72,7 +72,7 @@ impl IngressListeners<'_> {
             traffic_direction: TrafficDirection::Outbound.into(),
             ..listening_on(name.clone(), &addresses, port.number)?
         };
-        Some(encode(name, &listener))
+        Some(encode(name, &self.settings.istio.in_chains(listener)))
     }
 
     /// A chain for each server in TLS; for one that passes it on unopened, one for each name that its rules take. No two
@@ -88,12 +88,15 @@ impl IngressListeners<'_> {
             match &placed.server.protocol {
                 ServerProtocol::Https(tls) => {
                     let filter = self.http((listener, port.number), name(), placed.server.grpc_web);
-                    chains.push(self.ending(placed, name(), tls, filter));
+                    let socket = self.socket(tls, &ACCEPTED_ALPN);
+                    chains.push(self.ending(placed, name(), socket, filter));
                 }
                 ServerProtocol::Tls(tls) => {
                     if let Some(filter) = self.bytes(placed) {
                         let name = format!("tls.{}", server_name(placed));
-                        chains.push(self.guarded(self.ending(placed, name, tls, filter)));
+                        let socket = self.socket(tls, &self.settings.istio.accepted(&ACCEPTED_ALPN));
+                        let chain = self.guarded(self.ending(placed, name, socket, filter));
+                        chains.push(self.learning(tls, chain));
                     }
                 }
                 ServerProtocol::Passthrough => {
@@ -111,7 +114,7 @@ impl IngressListeners<'_> {
         &self,
         placed: &PlacedServer<'_>,
         name: String,
-        tls: &ServerTls,
+        socket: TransportSocket,
         filter: listener::Filter,
     ) -> listener::FilterChain {
         let hosts: BTreeSet<&HostPattern> = placed.hosts.iter().map(|host| &host.host).collect();
@@ -119,20 +122,28 @@ impl IngressListeners<'_> {
         let names = hosts.iter().filter(|_| !is_any).map(ToString::to_string).collect();
         let matches = listener::FilterChainMatch { server_names: names, ..found(TLS, &[]) };
         listener::FilterChain {
-            transport_socket: Some(self.socket(tls)),
+            transport_socket: Some(socket),
             transport_socket_connect_timeout: Some(seconds(15)),
             ..chain(name, Some(matches), filter)
         }
     }
 
-    fn socket(&self, tls: &ServerTls) -> TransportSocket {
+    fn socket(&self, tls: &ServerTls, of_mesh: &[&str]) -> TransportSocket {
         match tls.clients {
             TlsClients::Mesh => {
                 let taken = &self.settings.mesh_tls;
-                self.secrets.downstream(&ACCEPTED_ALPN, self.trust_domains, taken)
+                self.secrets.downstream(of_mesh, self.trust_domains, taken)
             }
             _ => of_server(tls),
         }
+    }
+
+    /// A chain of bytes, which learns of the client first where that is one of the mesh.
+    fn learning(&self, tls: &ServerTls, chain: listener::FilterChain) -> listener::FilterChain {
+        let exchange = self.settings.istio.exchange();
+        let exchange = exchange.filter(|_| matches!(tls.clients, TlsClients::Mesh));
+        let filters = exchange.into_iter().chain(chain.filters).collect();
+        listener::FilterChain { filters, ..chain }
     }
 
     /// The chains of a server that passes TLS on unopened: one for each name that rules take and no other chain has.

@@ -31,9 +31,10 @@ use crate::model::{CLUSTERSET, ClusterId, Hostname, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
+use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::sidecar::EgressAddress;
 use crate::xds::generate::cds::BLACK_HOLE;
-use crate::xds::generate::class::{Class, class_of};
+use crate::xds::generate::class::{Class, ListenerFormat, class_of};
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -46,12 +47,13 @@ const AGENT_PORTS: [u16; 2] = [15021, 15090];
 /// where connections arrive, one for each HTTP port, one for each VIP and port of another protocol.
 pub(in crate::xds::generate) fn shared(
     context: &PushContext,
-    class: &Class,
+    (class, form): (&Class, ListenerFormat),
     addresses: &ListenAddresses,
 ) -> Vec<Resource> {
     let (cluster, families) = (&class.cluster, class.families);
     let (ipv4, ipv6) = families;
-    let settings = TrafficSettings::of_class(context, class);
+    let settings =
+        TrafficSettings::of_class(context, class).with_istio(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.
@@ -115,7 +117,8 @@ pub(in crate::xds::generate) fn shared(
     }));
     let mut resources: Vec<_> = listeners
         .into_iter()
-        .map(|message: listener::Listener| encode(message.name.clone(), &message))
+        .map(|message| settings.istio.in_chains(message))
+        .map(|message| encode(message.name.clone(), &message))
         .collect();
     resources.sort_by(|a, b| a.name.cmp(&b.name));
     resources
@@ -129,7 +132,7 @@ pub(in crate::xds::generate) fn shared(
 /// oldest service's.
 pub(super) fn pods(
     context: &PushContext,
-    settings: &TrafficSettings,
+    (settings, form): (&TrafficSettings, ListenerFormat),
     view: &ViewKey,
     addresses: &ListenAddresses,
     shared: &[Arc<Resource>],
@@ -167,13 +170,13 @@ pub(super) fn pods(
         let limits = limits.unwrap_or_default();
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
-        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, spans, filters);
+        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, spans, filters, form);
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits);
             let ruled = RuledConnections::default();
             let message = for_one_service(settings, at, (service, port), ruled, rest)?;
-            Some(encode(name.clone(), &message))
+            Some(encode(name.clone(), &settings.istio.in_chains(message)))
         };
         keep(key, &make).map(|listener| (at.0, listener))
     });

@@ -176,11 +176,13 @@ pub(super) struct Http {
 
 impl Http {
     pub(super) fn manager(self, settings: &TrafficSettings) -> hcm::HttpConnectionManager {
-        let mut filters = self.guards;
+        let mut filters: Vec<_> = settings.istio.peer_metadata().into_iter().collect();
+        filters.extend(self.guards);
         if self.grpc_web {
             let grpc_web = http_filters::grpc_web::v3::GrpcWeb {};
             filters.push(http_filter("envoy.filters.http.grpc_web", &grpc_web));
         }
+        filters.extend(settings.istio.alpn());
         if self.routed {
             // CORS first: it answers preflights itself, and these are no requests that may fail on purpose.
             let cors = http_filters::cors::v3::Cors::default();
@@ -188,6 +190,7 @@ impl Http {
             let fault = http_filters::fault::v3::HttpFault::default();
             filters.push(http_filter("envoy.filters.http.fault", &fault));
         }
+        filters.extend(settings.istio.stats());
         put_in(settings, self.port, &mut filters);
         let router = http_filters::router::v3::Router::default();
         filters.push(http_filter("envoy.filters.http.router", &router));

@@ -12,7 +12,8 @@ use crate::traffic::envoy_filter::{FiltersAt, PatchPlace};
 use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
 use crate::traffic::telemetry::{CallEnd, WrittenLog};
 use crate::xds::generate::cds::PASSTHROUGH;
-use crate::xds::generate::class::Class;
+use crate::xds::generate::class::{Class, ListenerFormat};
+use crate::xds::generate::istio_filters::IstioFiltersAt;
 use crate::xds::generate::spans::SpanReport;
 use crate::xds::names::OutboundName;
 
@@ -33,6 +34,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
     pub(super) spans: Option<Arc<SpanReport>>,
     /// The filters that requests pass besides.
     pub(super) filters: FiltersAt,
+    /// Those of Istio's own filters that the proxy has.
+    pub(super) istio: IstioFiltersAt,
     /// Where a sidecar's redirected outbound connections arrive.
     pub(super) outbound_port: u16,
     /// Where a sidecar's redirected inbound connections arrive.
@@ -101,6 +104,15 @@ impl TrafficSettings {
         Self { filters: context.traffic.envoy_filters.at(of, place), ..self }
     }
 
+    /// With those of Istio's own filters that a proxy of that form has at this place.
+    pub(in crate::xds::generate) fn with_istio(
+        self,
+        form: ListenerFormat,
+        place: PatchPlace,
+    ) -> Self {
+        Self { istio: IstioFiltersAt { declared: form.istio, place }, ..self }
+    }
+
     /// What holds for all, which says nothing of logs, of spans and of filters.
     pub(in crate::xds::generate) fn of(mesh: &MeshConfig) -> Self {
         Self {
@@ -109,6 +121,7 @@ impl TrafficSettings {
             logs: Arc::default(),
             spans: None,
             filters: Arc::default(),
+            istio: IstioFiltersAt::none(),
             outbound_port: mesh.proxy_listen_port,
             inbound_port: mesh.proxy_inbound_listen_port,
             path_normalization: mesh.path_normalization,
@@ -119,7 +132,7 @@ impl TrafficSettings {
 }
 
 /// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
-/// connections are held to, what is written of them, where spans go, and what filters requests pass besides.
+/// connections are held to, what is written of them, where spans go, what filters requests pass besides, and the form.
 pub(in crate::xds::generate) type PodListenerKey = (
     IpAddr,
     u16,
@@ -130,6 +143,7 @@ pub(in crate::xds::generate) type PodListenerKey = (
     Arc<[WrittenLog]>,
     Option<Arc<SpanReport>>,
     FiltersAt,
+    ListenerFormat,
 );
 
 /// What a rule holds connections to whose bytes nobody reads.

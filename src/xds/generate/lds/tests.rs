@@ -25,7 +25,7 @@ use crate::push::addresses::addresses;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::view::{Role, ViewKey};
 use crate::registry::RegistryUpdate;
-use crate::xds::generate::class::class_of;
+use crate::xds::generate::class::{ListenerFormat, class_of};
 use crate::xds::generate::{Cache, ProxyConfig};
 use crate::xds::resource::{ResourceBody, ResourceSource, ResourceType};
 
@@ -331,7 +331,7 @@ fn shared_listeners_are_the_same_for_all_of_a_class() {
             (&view.namespace, &view.selection),
             (view.ipv4, view.ipv6),
         );
-        outbound::shared(&context, &class_of(&view), &addresses)
+        outbound::shared(&context, (&class_of(&view), ListenerFormat::of(proxy)), &addresses)
     };
     let other = Proxy {
         addresses: vec![ip("10.0.0.77")],

@@ -9,9 +9,9 @@ impl Cache {
     pub(super) fn carry_over(&self, lens: &Lens<'_>) {
         let step = lens.step();
         self.outbound.carry_over(step, |(view, form)| lens.same_outbound(view, form));
-        self.listeners.carry_over(step, |class| lens.same_listeners(class));
-        self.pods.carry_over(step, |view| {
-            lens.same_listeners(&class_of(view)) && lens.other_pods(view).is_empty()
+        self.listeners.carry_over(step, |(class, form)| lens.same_listeners(class, *form));
+        self.pods.carry_over(step, |(view, form)| {
+            lens.same_listeners(&class_of(view), *form) && lens.other_pods(view, *form).is_empty()
         });
         self.routes.carry_over(step, |(class, namespace, name)| {
             lens.same_route(class, namespace.as_ref(), name)

@@ -23,7 +23,7 @@ use crate::fixtures::{
 use crate::mesh::MeshConfig;
 use crate::model::{
     ByName, Collection, Definition, Endpoint, ExportTo, GATEWAY_API, GrpcLibrary, Health,
-    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, KnownClusters, NamedEndpoint, ObjectKey,
+    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, IstioFilter, KnownClusters, NamedEndpoint, ObjectKey,
     PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
@@ -677,6 +677,14 @@ fn all_of(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
     word.said()
 }
 
+/// Some of Istio's own.
+const FILTERS: [IstioFilter; 4] = [
+    IstioFilter::PeerMetadata,
+    IstioFilter::HttpStats,
+    IstioFilter::TcpStats,
+    IstioFilter::UpstreamMetadataExchange,
+];
+
 /// Proxies that differ in what can matter.
 fn proxies() -> Vec<Proxy> {
     let mut all = Vec::new();
@@ -698,6 +706,7 @@ fn proxies() -> Vec<Proxy> {
         Proxy { dns_domain: "elsewhere".into(), addresses: at("10.0.0.9"), ..one.clone() },
         Proxy {
             istio_version: Some("1.27.0".into()),
+            istio_filters: FILTERS.into_iter().collect(),
             labels: labels(&[("app", "a")]),
             ..one.clone()
         },
@@ -714,7 +723,11 @@ fn proxies() -> Vec<Proxy> {
             ]),
             ..sidecar("gw.web", "east")
         },
-        Proxy { kind: ProxyType::Router, ..sidecar("other.web", "west") },
+        Proxy {
+            kind: ProxyType::Router,
+            istio_filters: FILTERS.into_iter().collect(),
+            ..sidecar("other.web", "west")
+        },
         Proxy {
             kind: ProxyType::Router,
             labels: labels(&[("app", "gw")]),

@@ -1,0 +1,232 @@
+//! Istio's own Envoy filters, for the proxies that have them: who is at the other end of a call, which HTTP follows a handshake, and
+//! the figures of both (`istio_requests_total`).
+//!
+//! They are no part of Envoy as it is built by default, which refuses every listener and upstream cluster that names one. So each goes
+//! where it was declared ([`IstioFilters`]), and all else stays byte for byte what other proxies get. What they are told is what
+//! Istio tells them where nobody said anything; peers are found by what they say of themselves alone, since no directory of
+//! workloads is served. (docs/guide/agents.md, "Istio's own filters".)
+
+use prost::Message;
+use prost::encoding::string;
+use serde_json::{Map, Value, json};
+use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::listener::v3 as listener;
+use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+use strait_proto::envoy::google::protobuf::Any;
+use strait_proto::istio::filters::alpn::FilterConfig;
+use strait_proto::istio::filters::alpn::filter_config::{AlpnOverride, Protocol};
+use strait_proto::istio::filters::metadata_exchange::MetadataExchange;
+use strait_proto::istio::filters::peer_metadata::Config as PeerMetadata;
+use strait_proto::istio::filters::peer_metadata::config::{
+    DiscoveryMethod, IstioHeaders, PropagationMethod, discovery_method, propagation_method,
+};
+use strait_proto::istio::filters::stats::PluginConfig;
+
+use super::encoding::{nested, struct_of};
+use crate::model::{Hostname, IstioFilter, IstioFilters, Namespace};
+use crate::traffic::envoy_filter::PatchPlace;
+use crate::xds::resource::Resource;
+
+/// The application protocol (ALPN) under which two proxies tell of themselves before the bytes that they pass on.
+pub(super) const PEER_EXCHANGE: &str = "istio-peer-exchange";
+
+const METADATA_EXCHANGE: &str = "istio.metadata_exchange";
+const STATS: &str = "istio.stats";
+const ALPN: &str = "istio.alpn";
+
+/// `Cluster.metadata`. (Envoy, "cluster.proto".)
+const CLUSTER_METADATA: u32 = 25;
+
+/// The filters that a proxy has, at one place of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IstioFiltersAt {
+    /// What it declares.
+    pub(super) declared: IstioFilters,
+    /// Where calls are.
+    pub(super) place: PatchPlace,
+}
+
+impl IstioFiltersAt {
+    /// Of a proxy that has none.
+    pub(super) fn none() -> Self {
+        Self { declared: IstioFilters::default(), place: PatchPlace::Outbound }
+    }
+
+    /// Comes before all that answers requests, so that what is counted of these says who sent them.
+    pub(super) fn peer_metadata(self) -> Option<hcm::HttpFilter> {
+        let discovery = || DiscoveryMethod {
+            method_specifier: Some(discovery_method::MethodSpecifier::IstioHeaders(
+                IstioHeaders::default(),
+            )),
+        };
+        let propagation = |skip_external_clusters| PropagationMethod {
+            method_specifier: Some(propagation_method::MethodSpecifier::IstioHeaders(
+                IstioHeaders { skip_external_clusters },
+            )),
+        };
+        let config = match self.place {
+            PatchPlace::Inbound => PeerMetadata {
+                downstream_discovery: vec![discovery()],
+                downstream_propagation: vec![propagation(false)],
+                ..Default::default()
+            },
+            // Who is outside the mesh is not told what is inside.
+            PatchPlace::Outbound | PatchPlace::Gateway => PeerMetadata {
+                upstream_discovery: vec![discovery()],
+                upstream_propagation: vec![propagation(true)],
+                ..Default::default()
+            },
+        };
+        self.http(IstioFilter::PeerMetadata, METADATA_EXCHANGE, || {
+            typed("io.istio.http.peer_metadata.Config", &config)
+        })
+    }
+
+    /// Says to servers of the mesh which HTTP follows. The last of each is for servers that know nothing of it.
+    pub(super) fn alpn(self) -> Option<hcm::HttpFilter> {
+        let offers = |upstream_protocol: Protocol, names: [&str; 3]| AlpnOverride {
+            upstream_protocol: upstream_protocol.into(),
+            alpn_override: names.map(str::to_owned).into(),
+        };
+        let config = || FilterConfig {
+            alpn_override: vec![
+                offers(Protocol::Http10, ["istio-http/1.0", "istio", "http/1.0"]),
+                offers(Protocol::Http11, ["istio-http/1.1", "istio", "http/1.1"]),
+                offers(Protocol::Http2, ["istio-h2", "istio", "h2"]),
+            ],
+        };
+        if self.place == PatchPlace::Inbound {
+            return None;
+        }
+        self.http(IstioFilter::Alpn, ALPN, || {
+            typed("istio.envoy.config.filter.http.alpn.v2alpha1.FilterConfig", &config())
+        })
+    }
+
+    /// Counts requests.
+    pub(super) fn stats(self) -> Option<hcm::HttpFilter> {
+        self.http(IstioFilter::HttpStats, STATS, || self.counting())
+    }
+
+    /// The listener, whose chains learn of the client first, where it may tell, and count connections.
+    pub(super) fn in_chains(self, listener: listener::Listener) -> listener::Listener {
+        let filter_chains = listener.filter_chains.into_iter().map(|one| self.in_chain(one));
+        listener::Listener {
+            filter_chains: filter_chains.collect(),
+            default_filter_chain: listener.default_filter_chain.map(|one| self.in_chain(one)),
+            ..listener
+        }
+    }
+
+    fn in_chain(self, mut chain: listener::FilterChain) -> listener::FilterChain {
+        let filters = &mut chain.filters;
+        let passes_bytes =
+            filters.last().is_some_and(|last| last.name == "envoy.filters.network.tcp_proxy");
+        if passes_bytes && self.declared.has(IstioFilter::TcpStats) {
+            filters.insert(filters.len() - 1, network(STATS, self.counting()));
+        }
+        if self.place == PatchPlace::Inbound
+            && let Some(exchange) = self.exchange()
+        {
+            filters.insert(0, exchange);
+        }
+        chain
+    }
+
+    /// Learns of the client of a connection in mTLS, and tells it of this end.
+    pub(super) fn exchange(self) -> Option<listener::Filter> {
+        let exchanges = self.declared.has(IstioFilter::MetadataExchange);
+        exchanges.then(|| network(METADATA_EXCHANGE, exchanging()))
+    }
+
+    /// The application protocols that a server accepts of bytes, which are these but for the exchange.
+    pub(super) fn accepted(self, others: &[&'static str]) -> Vec<&'static str> {
+        let exchanges = self.declared.has(IstioFilter::MetadataExchange);
+        exchanges.then_some(PEER_EXCHANGE).into_iter().chain(others.iter().copied()).collect()
+    }
+
+    /// What a client wrote in its request is no service's name where anybody may be the client.
+    fn counting(self) -> Any {
+        let disable_host_header_fallback = self.place != PatchPlace::Outbound;
+        let config = PluginConfig { disable_host_header_fallback, ..Default::default() };
+        typed("stats.PluginConfig", &config)
+    }
+
+    fn http(
+        self,
+        filter: IstioFilter,
+        name: &str,
+        config: impl FnOnce() -> Any,
+    ) -> Option<hcm::HttpFilter> {
+        self.declared.has(filter).then(|| hcm::HttpFilter {
+            name: name.into(),
+            config_type: Some(hcm::http_filter::ConfigType::TypedConfig(config())),
+            ..Default::default()
+        })
+    }
+}
+
+/// Tells the server of a connection in mTLS of this end, and learns of it.
+pub(super) fn upstream_exchange() -> cluster::Filter {
+    cluster::Filter {
+        name: METADATA_EXCHANGE.into(),
+        typed_config: Some(exchanging()),
+        ..Default::default()
+    }
+}
+
+/// What figures call the service behind an upstream cluster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServiceName<'a> {
+    pub(super) hostname: &'a Hostname,
+    pub(super) namespace: &'a Namespace,
+    /// Whether the mesh ends before it.
+    pub(super) is_external: bool,
+}
+
+/// The upstream cluster as the resource of its name, with what Istio's filters look for in it: the service, in a cluster with this
+/// DNS domain, and whether it is one of the mesh.
+pub(super) fn naming(
+    service: ServiceName<'_>,
+    domain: &str,
+    mut cluster: cluster::Cluster,
+) -> Resource {
+    let ServiceName { hostname, namespace, is_external } = service;
+    let name = hostname.service_in(domain).map_or(hostname.as_str(), |(name, _)| name);
+    let named = json!({"host": hostname.as_str(), "name": name, "namespace": namespace.as_str()});
+    let mut fields = Map::from_iter([("services".to_owned(), Value::Array(vec![named]))]);
+    if is_external {
+        fields.insert("external".to_owned(), Value::Bool(true));
+    }
+    // It holds texts under one name, and a map knows an entry once.
+    let said = cluster.metadata.take().and_then(|mut all| all.filter_metadata.remove("istio"));
+    let texts = said.into_iter().flat_map(|said| said.fields).filter_map(|(key, value)| {
+        use strait_proto::envoy::google::protobuf::value::Kind::StringValue;
+        let Some(StringValue(text)) = value.kind else { return None };
+        Some((key, Value::String(text)))
+    });
+    fields.extend(texts);
+    let (mut entry, mut metadata) = (Vec::new(), Vec::new());
+    string::encode(1, &"istio".to_owned(), &mut entry);
+    nested(2, &struct_of(&fields), &mut entry);
+    nested(1, &entry, &mut metadata);
+    let mut bytes = cluster.encode_to_vec();
+    nested(CLUSTER_METADATA, &metadata, &mut bytes);
+    Resource::new(cluster.name, bytes)
+}
+
+fn exchanging() -> Any {
+    let config = MetadataExchange { protocol: PEER_EXCHANGE.into(), ..Default::default() };
+    typed("envoy.tcp.metadataexchange.config.MetadataExchange", &config)
+}
+
+fn network(name: &str, config: Any) -> listener::Filter {
+    listener::Filter {
+        name: name.into(),
+        config_type: Some(listener::filter::ConfigType::TypedConfig(config)),
+    }
+}
+
+fn typed(name: &str, config: &impl Message) -> Any {
+    Any { type_url: format!("type.googleapis.com/{name}"), value: config.encode_to_vec() }
+}
