@@ -234,7 +234,9 @@ files are read for each connection. What was last known of its objects stays in 
     NODE = "STR0501", "the node can't be read",
         "Print a bootstrap with: strait proxy bootstrap", "\
 The node id is not type~ip~name.namespace~domain with type sidecar or router, an address is none,
-or the metadata is larger than 64 KiB. The stream is refused; nobody else is affected.";
+the metadata is larger than 64 KiB (256 KiB where Istio's agent wrote it, of which labels are 64 KiB at
+most), or a value of it can't be: an INTERCEPTION_MODE, STRAIT_SDS, paths in TLS_SERVER_* and
+TLS_CLIENT_*. The stream is refused; nobody else is affected.";
 
     /// A discovery request.
     REQUEST = "STR0502", "the request breaks the protocol",

@@ -62,7 +62,8 @@ pub use namespace_filter::{LabelCondition, LabelSelector, NamespaceFilter, Test}
 pub use object_json::ObjectJson;
 pub use object_status::{ObjectStatus, WantedStatus};
 pub use proxy::{
-    GrpcLibrary, IstioFilter, IstioFilters, NodeError, Proxy, ProxyType, SdsFiles,
+    GrpcLibrary, Interception, IstioFilter, IstioFilters, MountedSecrets, NodeError, Proxy,
+    ProxyType, SdsFiles, SecretNames,
 };
 pub use root_bundle::RootBundle;
 pub use route_status::{GATEWAY_CONTROLLER, RouteParentStatus, RouteStatus};

@@ -1,5 +1,6 @@
 //! A proxy as it describes itself: claims, until they are checked against its certificate.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -57,6 +58,12 @@ pub struct Proxy {
     pub sds: Option<Arc<SdsFiles>>,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
+    /// `INTERCEPTION_MODE`: how connections of its workload come to it.
+    pub interception: Interception,
+    /// `TLS_SERVER_*`, `TLS_CLIENT_*`: files of its pod that its agent serves in place of the certificate that it was given.
+    pub mounted: Arc<MountedSecrets>,
+    /// `POD_PORTS`: ports of its containers that have names, as long as its pod is not known.
+    pub named_ports: BTreeMap<Arc<str>, u16>,
     /// Where it is no Envoy but gRPC's own library.
     pub grpc: Option<GrpcLibrary>,
     /// The build's version, such as `1.40.0`; empty where not given.
@@ -148,6 +155,57 @@ pub struct GrpcLibrary {
     /// Whether its bootstrap has a certificate provider named `default`, so that it can speak mTLS: it says
     /// `STRAIT_GRPC_MTLS`, or is given one by Istio's agent.
     pub mtls: bool,
+}
+
+/// How connections of a workload come to its sidecar.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Interception {
+    /// They are redirected.
+    #[default]
+    Redirect,
+    /// They are handed over as they are, with both their addresses.
+    Transparent,
+    /// They don't: it has those that are made to ports at which it listens itself.
+    None,
+}
+
+impl Interception {
+    /// What `INTERCEPTION_MODE` says.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "REDIRECT" => Some(Self::Redirect),
+            "TPROXY" => Some(Self::Transparent),
+            "NONE" => Some(Self::None),
+            _ => None,
+        }
+    }
+
+    /// The same, as it is written.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Redirect => "REDIRECT",
+            Self::Transparent => "TPROXY",
+            Self::None => "NONE",
+        }
+    }
+}
+
+/// Secrets that lie in a proxy's pod, by the names under which its agent serves them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MountedSecrets {
+    /// Where it is the server.
+    pub server: SecretNames,
+    /// Where it is the client.
+    pub client: SecretNames,
+}
+
+/// The names of secrets, as far as they are others than usual.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SecretNames {
+    /// Of its certificate and key.
+    pub certificate: Option<Arc<str>>,
+    /// Of the roots that it trusts.
+    pub roots: Option<Arc<str>>,
 }
 
 /// Files of secrets on a proxy's own host, each in the form of a discovery response: absolute paths.

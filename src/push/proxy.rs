@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::context::PushContext;
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Hostname, NETWORK_LABEL, Namespace, Port, Protocol, Proxy,
-    ProxyType, Service, TargetPort, gateway_port, labels_match,
+    ClusterId, GATEWAY_PORT, GATEWAY_PORT_LABEL, Hostname, NETWORK_LABEL, Namespace, Port,
+    Protocol, Proxy, ProxyType, Service, TargetPort, gateway_port, labels_match,
 };
 use crate::traffic::policy::PoolLimits;
 use crate::traffic::sidecar::SidecarIngress;
@@ -134,7 +134,11 @@ fn all_targets<'a>(
 fn target_number(context: &PushContext, proxy: &Proxy, port: &Port) -> Option<u16> {
     match &port.target {
         TargetPort::Number(number) => Some(*number),
-        TargetPort::Name(name) => context.workload_of(proxy)?.named_ports.get(name).copied(),
+        TargetPort::Name(name) => {
+            let known = context.workload_of(proxy).map(|workload| workload.named_ports.get(name));
+            // A pod that nobody knows yet says it itself.
+            known.unwrap_or_else(|| proxy.named_ports.get(name)).copied()
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::resource::{ResourceType, Version};
 use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
 use crate::identity::{Caller, CallerProof, SpiffeId};
-use crate::model::{NetworkId, Proxy, ProxyType};
+use crate::model::{Interception, NetworkId, Proxy, ProxyType};
 use crate::push::Whereabouts;
 use crate::push::interest::StreamBacklog;
 
@@ -252,6 +252,9 @@ impl OpenStream {
             "protocol": self.form.as_str(),
             "types": types,
         });
+        if self.proxy.interception != Interception::Redirect {
+            summary["interception"] = json!(self.proxy.interception.as_str());
+        }
         let secrets = lock(&self.session).secret_reports();
         if !secrets.is_empty() {
             summary["secrets"] = secrets.iter().map(secret_json).collect();

@@ -1,20 +1,27 @@
 //! Envoy's node, read as a proxy's claims.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use prost::Message;
+use serde::Deserialize;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
 use crate::model::{
-    ClusterId, GrpcLibrary, IstioFilter, IstioFilters, Labels, Locality, NetworkId, NodeError,
-    Proxy, SdsFiles, TLS_MODE_LABEL,
+    ClusterId, GrpcLibrary, Interception, IstioFilter, IstioFilters, Labels, Locality,
+    MountedSecrets, NetworkId, NodeError, Proxy, SdsFiles, SecretNames, TLS_MODE_LABEL,
 };
 
 /// The most bytes of metadata a node may carry.
 const METADATA_BYTES_MAX: usize = 64 << 10;
+/// The same where Istio's agent wrote it, with all annotations of its pod.
+const AGENT_METADATA_BYTES_MAX: usize = 256 << 10;
+/// The most bytes of labels, which are kept as long as the stream.
+const LABELS_BYTES_MAX: usize = 64 << 10;
+/// Of the named ports of a pod, which are kept as long.
+const NAMED_PORTS_MAX: usize = 64;
 /// The most bytes of an id.
 const ID_BYTES_MAX: usize = 1 << 10;
 
@@ -30,6 +37,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         });
     }
     let metadata = NodeMetadata::of(node)?;
+    let labels = metadata.labels("LABELS")?;
     let (kind, address, workload, dns_domain) = Proxy::parse_id(&node.id)?;
     let listed = metadata.text("INSTANCE_IPS").map(|list| {
         list.split(',').map(|one| one.trim().parse::<IpAddr>()).collect::<Result<Vec<_>, _>>()
@@ -64,7 +72,8 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
             names.into_iter().collect()
         }),
         service_account: optional("SERVICE_ACCOUNT"),
-        labels: metadata.labels("LABELS"),
+        grpc: grpc(node, &metadata, &labels),
+        labels,
         locality: Locality {
             region: locality.region.into(),
             zone: locality.zone.into(),
@@ -74,7 +83,9 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         takes_given_addresses: metadata.text("DNS_AUTO_ALLOCATE") == Some("true"),
         sds: metadata.sds_files("STRAIT_SDS")?,
         istio_version: optional("ISTIO_VERSION"),
-        grpc: grpc(node, &metadata),
+        interception: metadata.interception()?,
+        mounted: Arc::new(metadata.mounted()?),
+        named_ports: metadata.named_ports(),
         envoy_version: version(node).into(),
         envoy_release: release(node),
         istio_filters: istio_filters(node),
@@ -85,12 +96,11 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
 ///
 /// Whether it has a certificate provider is in its bootstrap alone, so it has to say so. For a pod that is of the mesh by
 /// its label Istio's agent always provides one.
-fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>) -> Option<GrpcLibrary> {
+fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>, labels: &Labels) -> Option<GrpcLibrary> {
     let by_agent = metadata.text("GENERATOR") == Some("grpc");
     if !by_agent && !node.user_agent_name.starts_with("gRPC ") {
         return None;
     }
-    let labels = metadata.labels("LABELS");
     let is_in_mesh = labels.get(TLS_MODE_LABEL).is_some_and(|mode| &**mode == "istio");
     let mtls = match metadata.text("STRAIT_GRPC_MTLS") {
         Some(said) => said == "true",
@@ -137,13 +147,16 @@ struct NodeMetadata<'a>(Option<&'a Struct>);
 impl<'a> NodeMetadata<'a> {
     fn of(node: &'a core::Node) -> Result<Self, NodeError> {
         let size = node.metadata.as_ref().map_or(0, Message::encoded_len);
-        if size > METADATA_BYTES_MAX {
+        let metadata = Self(node.metadata.as_ref());
+        let has_agent = metadata.text("ISTIO_VERSION").is_some();
+        let most = if has_agent { AGENT_METADATA_BYTES_MAX } else { METADATA_BYTES_MAX };
+        if size > most {
             return Err(NodeError::Metadata {
                 key: "metadata",
-                reason: format!("{size} bytes, at most {METADATA_BYTES_MAX} are read"),
+                reason: format!("{size} bytes, at most {most} are read"),
             });
         }
-        Ok(Self(node.metadata.as_ref()))
+        Ok(metadata)
     }
 
     fn value(&self, key: &str) -> Option<&'a Kind> {
@@ -177,15 +190,81 @@ impl<'a> NodeMetadata<'a> {
         }
     }
 
-    fn labels(&self, key: &str) -> Labels {
-        let Some(Kind::StructValue(labels)) = self.value(key) else { return Labels::new() };
+    fn interception(&self) -> Result<Interception, NodeError> {
+        let key = "INTERCEPTION_MODE";
+        let said = self.text(key).filter(|text| !text.is_empty());
+        said.map_or(Ok(Interception::default()), |text| {
+            Interception::parse(text).ok_or_else(|| NodeError::Metadata {
+                key,
+                reason: format!("{text:?} is none of REDIRECT, TPROXY and NONE"),
+            })
+        })
+    }
+
+    fn mounted(&self) -> Result<MountedSecrets, NodeError> {
+        let names = |chain, key, roots| {
+            let (chain, private) = (self.path(chain)?, self.path(key)?);
+            if chain.is_some() != private.is_some() {
+                let reason = "a certificate and its key come together".to_owned();
+                return Err(NodeError::Metadata { key, reason });
+            }
+            let both = chain.zip(private);
+            let certificate = both.map(|(chain, key)| format!("file-cert:{chain}~{key}").into());
+            let roots = self.path(roots)?.map(|roots| format!("file-root:{roots}").into());
+            Ok(SecretNames { certificate, roots })
+        };
+        if self.text("ISTIO_VERSION").is_none() {
+            // Nobody serves them.
+            return Ok(MountedSecrets::default());
+        }
+        Ok(MountedSecrets {
+            server: names("TLS_SERVER_CERT_CHAIN", "TLS_SERVER_KEY", "TLS_SERVER_ROOT_CERT")?,
+            client: names("TLS_CLIENT_CERT_CHAIN", "TLS_CLIENT_KEY", "TLS_CLIENT_ROOT_CERT")?,
+        })
+    }
+
+    /// A path, where it says one.
+    fn path(&self, key: &'static str) -> Result<Option<&'a str>, NodeError> {
+        let Some(path) = self.text(key).filter(|path| !path.is_empty()) else { return Ok(None) };
+        if SdsFiles::is_path(path) && !path.contains('~') {
+            return Ok(Some(path));
+        }
+        let reason = format!(
+            "expected an absolute path without '~' of at most {} bytes",
+            SdsFiles::PATH_BYTES_MAX
+        );
+        Err(NodeError::Metadata { key, reason })
+    }
+
+    /// What `POD_PORTS` holds, which is JSON in a text. What can't be read of it is none.
+    fn named_ports(&self) -> BTreeMap<Arc<str>, u16> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct PodPort {
+            #[serde(default)]
+            name: Arc<str>,
+            container_port: u16,
+        }
+        let text = self.text("POD_PORTS").unwrap_or_default();
+        let ports: Vec<PodPort> = serde_json::from_str(text).unwrap_or_default();
+        let named = ports.into_iter().filter(|port| !port.name.is_empty());
+        named.take(NAMED_PORTS_MAX).map(|port| (port.name, port.container_port)).collect()
+    }
+
+    fn labels(&self, key: &'static str) -> Result<Labels, NodeError> {
+        let Some(Kind::StructValue(labels)) = self.value(key) else { return Ok(Labels::new()) };
+        let size = labels.encoded_len();
+        if size > LABELS_BYTES_MAX {
+            let reason = format!("{size} bytes, at most {LABELS_BYTES_MAX} are read");
+            return Err(NodeError::Metadata { key, reason });
+        }
         let pair = |(key, value): (&'a String, &'a Value)| match &value.kind {
             Some(Kind::StringValue(text)) => {
                 Some((Arc::from(key.as_str()), Arc::from(text.as_str())))
             }
             _ => None,
         };
-        labels.fields.iter().filter_map(pair).collect()
+        Ok(labels.fields.iter().filter_map(pair).collect())
     }
 }
 
@@ -291,12 +370,7 @@ mod tests {
         let (http, network) = ("envoy.filters.http", "envoy.filters.network");
         for (category, url, disabled, found) in [
             (http, "stats.PluginConfig", false, vec![IstioFilter::HttpStats]),
-            (
-                network,
-                "type.googleapis.com/stats.PluginConfig",
-                false,
-                vec![IstioFilter::TcpStats],
-            ),
+            (network, "type.googleapis.com/stats.PluginConfig", false, vec![IstioFilter::TcpStats]),
             (http, "stats.PluginConfig", true, vec![]),
             ("envoy.access_loggers", "stats.PluginConfig", false, vec![]),
             (http, "envoy.extensions.filters.http.router.v3.Router", false, vec![]),
@@ -332,6 +406,56 @@ mod tests {
         assert!(read(&node(ID, vec![("STRAIT_SDS", text("/c"))])).is_err());
     }
 
+    fn agent() -> (&'static str, Value) {
+        ("ISTIO_VERSION", text("1.30.0"))
+    }
+
+    fn annotations(bytes: usize) -> (&'static str, Value) {
+        let fields = [("note".to_owned(), text(&"x".repeat(bytes)))].into();
+        ("ANNOTATIONS", Value { kind: Some(Kind::StructValue(Struct { fields })) })
+    }
+
+    #[test]
+    fn an_agent_may_bring_many_annotations_and_not_as_many_labels() {
+        let many = || annotations(100 << 10);
+        assert!(read(&node(ID, vec![many()])).is_err(), "no agent's");
+        assert!(read(&node(ID, vec![agent(), many()])).is_ok());
+        assert!(read(&node(ID, vec![agent(), annotations(256 << 10)])).is_err());
+        let (_, labels) = many();
+        assert!(read(&node(ID, vec![agent(), ("LABELS", labels)])).is_err());
+    }
+
+    #[test]
+    fn an_agent_says_how_connections_come_and_which_files_it_serves() {
+        let proxy = read(&node(
+            ID,
+            vec![
+                agent(),
+                ("INTERCEPTION_MODE", text("TPROXY")),
+                ("TLS_CLIENT_CERT_CHAIN", text("/c/chain.pem")),
+                ("TLS_CLIENT_KEY", text("/c/key.pem")),
+                ("TLS_SERVER_ROOT_CERT", text("/c/root.pem")),
+                (
+                    "POD_PORTS",
+                    text(
+                        r#"[{"name":"web","containerPort":8080,"protocol":"TCP"},{"containerPort":9000}]"#,
+                    ),
+                ),
+            ],
+        ))
+        .expect("readable");
+        assert_eq!(proxy.interception, Interception::Transparent);
+        let name = |text: &str| Some(Arc::from(text));
+        assert_eq!(proxy.mounted.client.certificate, name("file-cert:/c/chain.pem~/c/key.pem"));
+        assert_eq!(proxy.mounted.client.roots, None);
+        assert_eq!(proxy.mounted.server.roots, name("file-root:/c/root.pem"));
+        assert_eq!(proxy.named_ports, [("web".into(), 8080)].into());
+        let said = |ports: &str| read(&node(ID, vec![("POD_PORTS", text(ports))]));
+        for odd in ["", "web", "[{}]", r#"[{"name":"web","containerPort":70000}]"#] {
+            assert!(said(odd).expect("readable").named_ports.is_empty(), "{odd}");
+        }
+    }
+
     #[test]
     fn unusable_nodes_are_refused() {
         let huge = "x".repeat(METADATA_BYTES_MAX);
@@ -345,6 +469,10 @@ mod tests {
             node("sidecar~10.0.0.1~web.shop\0~d", vec![]),
             node(ID, vec![("BIG", text(&huge))]),
             node(ID, vec![("NAMESPACE", text("other"))]),
+            node(ID, vec![("INTERCEPTION_MODE", text("SOMEHOW"))]),
+            node(ID, vec![agent(), ("TLS_CLIENT_KEY", text("/etc/certs/key.pem"))]),
+            node(ID, vec![agent(), ("TLS_CLIENT_ROOT_CERT", text("root.pem"))]),
+            node(ID, vec![agent(), ("TLS_SERVER_ROOT_CERT", text("/a~b"))]),
         ];
         for node in cases {
             assert!(read(&node).is_err(), "{:?}", node.id);

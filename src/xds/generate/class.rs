@@ -1,6 +1,6 @@
 //! What proxies have in common that share listeners and routes.
 
-use crate::model::{ClusterId, IstioFilters, Namespace, Proxy};
+use crate::model::{ClusterId, Interception, IstioFilters, Namespace, Proxy, ProxyType};
 use crate::push::view::ViewKey;
 use crate::traffic::Selection;
 
@@ -32,10 +32,17 @@ pub(super) fn class_of(view: &ViewKey) -> Class {
 pub(super) struct ListenerFormat {
     /// Those of Istio's own filters that they have.
     pub(super) istio: IstioFilters,
+    /// How connections come to them.
+    pub(super) interception: Interception,
 }
 
 impl ListenerFormat {
     pub(super) fn of(proxy: &Proxy) -> Self {
-        Self { istio: proxy.istio_filters }
+        // A router's are made to it.
+        let interception = match proxy.kind {
+            ProxyType::Sidecar => proxy.interception,
+            ProxyType::Router => Interception::default(),
+        };
+        Self { istio: proxy.istio_filters, interception }
     }
 }

@@ -31,7 +31,7 @@ use super::jwt::Enforcer;
 use super::rbac::AccessFilters;
 use super::rbac_rules::EncodedPolicies;
 use super::tls::{Secrets, trust_domains_of_clients};
-use crate::model::{Proxy, ProxyType};
+use crate::model::{Interception, Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
 use crate::push::authorizers::Authorizers;
@@ -80,7 +80,10 @@ pub(super) fn inbound(
         filters: &filters,
     };
     let mut all = inbound::apart(&settings, proxy, workload, targets);
-    all.extend(inbound::listener(&settings, families, workload, targets));
+    if proxy.interception != Interception::None {
+        let families = (families, proxy.interception);
+        all.extend(inbound::listener(&settings, families, workload, targets));
+    }
     all
 }
 

@@ -13,7 +13,7 @@ use strait_proto::envoy::google::protobuf::{Any, BoolValue};
 use super::{any, seconds};
 use crate::identity::credential::{ROOTS_SUFFIX, resource_name};
 use crate::mesh::MeshTls;
-use crate::model::{Proxy, SdsFiles};
+use crate::model::{MountedSecrets, Proxy, SdsFiles};
 use crate::push::PushContext;
 use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
 use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
@@ -37,8 +37,15 @@ pub(super) enum Secrets {
     Bootstrap,
     /// Files beside the proxy, which it reads again when they are renewed.
     Files(Arc<SdsFiles>),
-    /// Istio's agent.
-    Agent,
+    /// Istio's agent, some of them perhaps from files of its pod.
+    Agent(Arc<MountedSecrets>),
+}
+
+/// The end of a connection that is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TlsEnd {
+    Client,
+    Server,
 }
 
 impl Secrets {
@@ -46,17 +53,25 @@ impl Secrets {
         if let Some(files) = &proxy.sds {
             Self::Files(Arc::clone(files))
         } else if proxy.has_istio_agent() {
-            Self::Agent
+            Self::Agent(Arc::clone(&proxy.mounted))
         } else {
             Self::Bootstrap
         }
     }
 
-    fn config(&self, name: &str) -> tls::SdsSecretConfig {
+    fn config(&self, name: &str, end: TlsEnd) -> tls::SdsSecretConfig {
         let source = match self {
             // Without a source, the name is that of a static secret of the bootstrap.
             Self::Bootstrap => None,
-            Self::Agent => Some(of_agent()),
+            Self::Agent(mounted) => {
+                let names = match end {
+                    TlsEnd::Client => &mounted.client,
+                    TlsEnd::Server => &mounted.server,
+                };
+                let own = if name == ROOTS_SECRET { &names.roots } else { &names.certificate };
+                let name = own.as_deref().unwrap_or(name);
+                return tls::SdsSecretConfig { name: name.into(), sds_config: Some(of_agent()) };
+            }
             Self::Files(files) if name == ROOTS_SECRET => Some(of_file(&files.roots)),
             Self::Files(files) => Some(of_file(&files.certificate)),
         };
@@ -67,12 +82,13 @@ impl Secrets {
     /// that may be at the other end.
     fn common(
         &self,
+        end: TlsEnd,
         alpn: &[&str],
         peers: Vec<tls::SubjectAltNameMatcher>,
     ) -> tls::CommonTlsContext {
         tls::CommonTlsContext {
-            tls_certificate_sds_secret_configs: vec![self.config(CERTIFICATE_SECRET)],
-            validation_context_type: Some(checked(self.config(ROOTS_SECRET), peers)),
+            tls_certificate_sds_secret_configs: vec![self.config(CERTIFICATE_SECRET, end)],
+            validation_context_type: Some(checked(self.config(ROOTS_SECRET, end), peers)),
             ..spoken(alpn)
         }
     }
@@ -85,7 +101,7 @@ impl Secrets {
         peers: Vec<tls::SubjectAltNameMatcher>,
     ) -> core::TransportSocket {
         let context = tls::UpstreamTlsContext {
-            common_tls_context: Some(self.common(alpn, peers)),
+            common_tls_context: Some(self.common(TlsEnd::Client, alpn, peers)),
             sni,
             ..Default::default()
         };
@@ -101,7 +117,7 @@ impl Secrets {
         trust_domains: &BTreeSet<&str>,
         taken: &MeshTls,
     ) -> core::TransportSocket {
-        let mut common = self.common(alpn, anybody_of(trust_domains).collect());
+        let mut common = self.common(TlsEnd::Server, alpn, anybody_of(trust_domains).collect());
         if let Some(params) = &mut common.tls_params {
             params.cipher_suites = taken.ciphers.iter().map(ToString::to_string).collect();
             if taken.newest_alone {

@@ -17,13 +17,14 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
-    http, http_inspector, listening_on, no_port, normalizing, original_destination, retries,
-    route_to, tcp, tcp_limited, tls_inspector, to_port, virtual_host_of_everything, wildcards,
+    http, http_inspector, is_transparent, listening_on, no_port, normalizing, original_destination,
+    original_source, retries, route_to, tcp, tcp_limited, tls_inspector, to_port,
+    virtual_host_of_everything, wildcards,
 };
 use super::settings::MESH_ALPN;
 use super::{ConnectionLimits, TrafficSettings};
 use crate::access::{PeerMode, PeerModes};
-use crate::model::{Protocol, Proxy};
+use crate::model::{Interception, Protocol, Proxy};
 use crate::push::proxy::InboundTarget;
 use crate::traffic::sidecar::{IngressAddress, SidecarTls};
 use crate::xds::generate::cds::{BLACK_HOLE, INBOUND_PASSTHROUGH, inbound_name, inbound_policy};
@@ -58,7 +59,7 @@ pub(super) struct InboundWorkload<'a> {
 /// The listener at which a sidecar's inbound connections arrive, for the ports that its workload serves.
 pub(super) fn listener(
     settings: &TrafficSettings,
-    families: Families,
+    (families, interception): (Families, Interception),
     workload: InboundWorkload<'_>,
     targets: &[InboundTarget<'_>],
 ) -> Option<Resource> {
@@ -117,11 +118,16 @@ pub(super) fn listener(
         ..http_inspector()
     };
     let mut filters = vec![original_destination()];
+    if interception == Interception::Transparent {
+        // The workload sees its clients' own addresses.
+        filters.push(original_source());
+    }
     filters.extend(tls_inspector_for(modes, &own_tls));
     filters.push(http_inspector);
     let listener = listener::Listener {
         filter_chains: chains,
         traffic_direction: TrafficDirection::Inbound.into(),
+        transparent: is_transparent(interception),
         ..listening_on(NAME.into(), &wildcards(families), arrival)?
     };
     let listener = detect(settings, filters, listener);
@@ -287,11 +293,7 @@ struct MeshSockets {
 }
 
 impl MeshSockets {
-    fn of(
-        settings: &TrafficSettings,
-        secrets: &Secrets,
-        trust_domains: &BTreeSet<&str>,
-    ) -> Self {
+    fn of(settings: &TrafficSettings, secrets: &Secrets, trust_domains: &BTreeSet<&str>) -> Self {
         let bytes = settings.istio.accepted(&ACCEPTED_ALPN);
         Self {
             http: secrets.downstream(&ACCEPTED_ALPN, trust_domains, &settings.mesh_tls),

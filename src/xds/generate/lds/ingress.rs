@@ -94,7 +94,8 @@ impl IngressListeners<'_> {
                 ServerProtocol::Tls(tls) => {
                     if let Some(filter) = self.bytes(placed) {
                         let name = format!("tls.{}", server_name(placed));
-                        let socket = self.socket(tls, &self.settings.istio.accepted(&ACCEPTED_ALPN));
+                        let socket =
+                            self.socket(tls, &self.settings.istio.accepted(&ACCEPTED_ALPN));
                         let chain = self.guarded(self.ending(placed, name, socket, filter));
                         chains.push(self.learning(tls, chain));
                     }

@@ -22,12 +22,13 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, TLS, bool_value, chain, detect, found, http, http_inspector,
-    listening_on, routes_named, tcp, tcp_limited, tls_inspector, to_port, to_range, wildcards,
+    is_transparent, listening_on, routes_named, tcp, tcp_limited, tls_inspector, to_port, to_range,
+    wildcards,
 };
 use super::ruled::{ConnectionRules, RuledConnections};
 use super::{ConnectionLimits, PodListenerKey, TrafficSettings};
 use crate::aggregate::MergedService;
-use crate::model::{CLUSTERSET, ClusterId, Hostname, Port, Protocol, Resolution};
+use crate::model::{CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
@@ -52,8 +53,7 @@ pub(in crate::xds::generate) fn shared(
 ) -> Vec<Resource> {
     let (cluster, families) = (&class.cluster, class.families);
     let (ipv4, ipv6) = families;
-    let settings =
-        TrafficSettings::of_class(context, class).with_istio(form, PatchPlace::Outbound);
+    let settings = TrafficSettings::of_class(context, class).with_istio(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
     let reserved = [settings.outbound_port, settings.inbound_port];
     // Of the services that want the same address the first, the oldest, has it.
@@ -100,10 +100,21 @@ pub(in crate::xds::generate) fn shared(
     }
     any_address.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
 
-    let mut listeners: Vec<_> = arrival(&settings, families).into_iter().collect();
-    listeners.extend(
-        placed.iter().filter_map(|(number, port)| port.listener(rules, elsewhere[number], *number)),
-    );
+    let is_handed_over = form.interception != Interception::None;
+    let mut listeners = Vec::new();
+    if is_handed_over {
+        listeners.extend(arrival(&settings, families, form.interception));
+    }
+    listeners.extend(placed.iter().filter_map(|(number, port)| {
+        let at = elsewhere[number];
+        // Nothing else leads there.
+        let at = EgressAddress { listens: at.listens || !is_handed_over, ..at };
+        port.listener(rules, at, *number)
+    }));
+    if !is_handed_over {
+        any_address.clear();
+        at_address.clear();
+    }
     listeners.extend(
         any_address.iter().filter_map(|(port, wanted)| wanted.listener(rules, families, *port)),
     );
@@ -138,6 +149,9 @@ pub(super) fn pods(
     shared: &[Arc<Resource>],
     keep: impl Fn(PodListenerKey, &dyn Fn() -> Option<Resource>) -> Option<Arc<Resource>>,
 ) -> Vec<(IpAddr, Arc<Resource>)> {
+    if form.interception == Interception::None {
+        return Vec::new();
+    }
     let mut wanted = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
     let elsewhere = elsewhere(context, &class_of(view));
@@ -170,7 +184,8 @@ pub(super) fn pods(
         let limits = limits.unwrap_or_default();
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
-        let key = (at.0, at.1, host, port.number, port.protocol, limits, logs, spans, filters, form);
+        let key =
+            (at.0, at.1, host, port.number, port.protocol, limits, logs, spans, filters, form);
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits);
@@ -195,7 +210,11 @@ fn name(address: IpAddr, port: u16) -> String {
 }
 
 /// Where redirected connections arrive, and where those stay that no other listener takes.
-fn arrival(settings: &TrafficSettings, families: Families) -> Option<listener::Listener> {
+fn arrival(
+    settings: &TrafficSettings,
+    families: Families,
+    interception: Interception,
+) -> Option<listener::Listener> {
     let port = settings.outbound_port;
     // Somebody who connects to the port itself would be sent round and round.
     let guard = chain("virtualOutbound-blackhole", Some(to_port(port)), tcp(settings, BLACK_HOLE));
@@ -204,6 +223,7 @@ fn arrival(settings: &TrafficSettings, families: Families) -> Option<listener::L
         filter_chains: vec![guard],
         default_filter_chain: Some(unknown("virtualOutbound-catchall-tcp", settings)),
         traffic_direction: TrafficDirection::Outbound.into(),
+        transparent: is_transparent(interception),
         ..listening_on("virtualOutbound".into(), &wildcards(families), port)?
     })
 }

@@ -22,6 +22,7 @@ use strait_proto::envoy::google::protobuf::{Any, BoolValue, UInt32Value};
 
 use super::{ConnectionLimits, TrafficSettings};
 use crate::mesh::{AccessLog, AccessLogFormat, PathNormalization};
+use crate::model::Interception;
 use crate::traffic::telemetry::WrittenLog;
 use crate::xds::generate::spans::SpanReport;
 use crate::xds::generate::{any, duration, nested, seconds, struct_of};
@@ -291,6 +292,18 @@ fn http_filter<M: Message + Name>(name: &str, config: &M) -> hcm::HttpFilter {
 pub(super) fn original_destination() -> listener::ListenerFilter {
     let config = listener_filters::original_dst::v3::OriginalDst::default();
     listener_filter("envoy.filters.listener.original_dst", &config)
+}
+
+/// Has connections to the workload come from where the client is. (Istio's mark, which its rules leave alone.)
+pub(super) fn original_source() -> listener::ListenerFilter {
+    let config =
+        listener_filters::original_src::v3::OriginalSrc { mark: 1337, ..Default::default() };
+    listener_filter("envoy.filters.listener.original_src", &config)
+}
+
+/// Whether a listener takes connections that are meant for other addresses.
+pub(super) fn is_transparent(interception: Interception) -> Option<BoolValue> {
+    (interception == Interception::Transparent).then_some(BoolValue { value: true })
 }
 
 /// Tells TLS from plain text, and reads SNI and ALPN.

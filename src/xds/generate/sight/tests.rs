@@ -23,8 +23,8 @@ use crate::fixtures::{
 use crate::mesh::MeshConfig;
 use crate::model::{
     ByName, Collection, Definition, Endpoint, ExportTo, GATEWAY_API, GrpcLibrary, Health,
-    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, IstioFilter, KnownClusters, NamedEndpoint, ObjectKey,
-    PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
+    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, Interception, IstioFilter, KnownClusters,
+    NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
 };
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep, Interest, Subscription};
@@ -713,6 +713,7 @@ fn proxies() -> Vec<Proxy> {
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
         Proxy { sees: Some(["n1".into()].into()), ..one.clone() },
         Proxy { grpc: Some(GrpcLibrary { mtls: true }), ..one.clone() },
+        Proxy { interception: Interception::None, ..one.clone() },
         Proxy { grpc: Some(GrpcLibrary { mtls: false }), addresses: at("10.0.0.3"), ..one },
         Proxy {
             kind: ProxyType::Router,

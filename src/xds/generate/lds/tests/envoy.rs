@@ -24,7 +24,7 @@ use super::*;
 use crate::access::PeerModes;
 use crate::fixtures::named_endpoint;
 use crate::mesh::{AccessLog, AccessLogEncoding, AccessLogFormat, command_operators};
-use crate::model::ByName;
+use crate::model::{ByName, Interception};
 use crate::push::proxy::{inbound_targets, served_in};
 use crate::traffic::telemetry::{self, WrittenLog};
 use crate::xds::generate::lds::inbound;
@@ -318,7 +318,12 @@ fn logging_listener(format: AccessLogFormat, filter: Option<&str>) -> Value {
         modes: &PeerModes::default(),
         filters: &AccessFilters::default(),
     };
-    let made = inbound::listener(&settings, (view.ipv4, view.ipv6), workload, &targets);
+    let made = inbound::listener(
+        &settings,
+        ((view.ipv4, view.ipv6), Interception::default()),
+        workload,
+        &targets,
+    );
     let made = made.expect("a family");
     let listener = to_json(ResourceType::Listener.url(), &made.body.to_bytes());
     listener.expect("a message")
