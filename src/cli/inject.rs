@@ -51,6 +51,9 @@ pub(crate) struct InjectArgs {
     /// Sidecars as ordinary containers, for Kubernetes before 1.29
     #[arg(long)]
     ordinary_sidecars: bool,
+    /// Have the agent answer the pods' questions for names, so that those of other clusters resolve
+    #[arg(long)]
+    dns: bool,
     /// Honour Istio's labels: sidecar.istio.io/inject, istio.io/rev
     #[arg(long)]
     istio_labels: bool,
@@ -111,6 +114,7 @@ impl InjectArgs {
             redirect_image: self.redirect_image.clone().unwrap_or_else(|| self.image.clone()),
             redirection: Redirection::of_cni(self.istio_cni),
             native_sidecars: !self.ordinary_sidecars,
+            dns: self.dns,
             istio_labels: self.istio_labels,
             system_namespace: "strait-system".to_owned(),
             defaults: PodDefaults::default(),

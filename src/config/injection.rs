@@ -36,6 +36,10 @@ pub struct InjectFlags {
     #[arg(long = "inject-ordinary-sidecars", env = "STRAIT_INJECT_ORDINARY_SIDECARS", value_parser = FalseyValueParser::new())]
     pub ordinary_sidecars: bool,
 
+    /// Have agents answer their pods' questions for names, so that those of other clusters resolve
+    #[arg(long = "inject-dns", env = "STRAIT_INJECT_DNS", value_parser = FalseyValueParser::new())]
+    pub dns: bool,
+
     /// Let Istio's labels ask for sidecars as ours do
     #[arg(long, env = "STRAIT_ISTIO_LABELS", value_parser = FalseyValueParser::new())]
     pub istio_labels: bool,
@@ -68,6 +72,7 @@ impl InjectFlags {
             image,
             redirection: Redirection::of_cni(self.istio_cni),
             native_sidecars: !self.ordinary_sidecars,
+            dns: self.dns,
             istio_labels: self.istio_labels,
             system_namespace: namespace.to_owned(),
             defaults: PodDefaults::default(),

@@ -50,6 +50,8 @@ pub(super) struct SidecarWishes {
     /// Whether the application is to start only once its sidecar is ready.
     pub(super) holds_application: bool,
     pub(super) rewrites_probes: bool,
+    /// Whether the agent answers questions for names.
+    pub(super) dns: bool,
     pub(super) redirect_flags: Vec<String>,
     pub(super) resources: Value,
     pub(super) envoy_arguments: Vec<String>,
@@ -64,6 +66,24 @@ struct ProxyConfigText {
     hold_application_until_proxy_starts: Option<bool>,
     concurrency: Option<u16>,
     termination_drain_duration: Option<String>,
+    proxy_metadata: ProxyMetadataText,
+}
+
+/// Of its `proxyMetadata` likewise.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ProxyMetadataText {
+    /// A text in Istio's schema, and a boolean in many a file.
+    #[serde(rename = "ISTIO_META_DNS_CAPTURE", deserialize_with = "boolean_text")]
+    dns_capture: Option<bool>,
+}
+
+fn boolean_text<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    match Value::deserialize(from)? {
+        Value::Bool(said) => Ok(Some(said)),
+        Value::String(text) => text.parse().map(Some).map_err(serde::de::Error::custom),
+        _ => Err(serde::de::Error::custom("neither true nor false")),
+    }
 }
 
 impl SidecarWishes {
@@ -86,6 +106,7 @@ impl SidecarWishes {
             native: flag("nativeSidecar", settings.native_sidecars)?,
             holds_application: config.hold_application_until_proxy_starts.unwrap_or(false),
             rewrites_probes: flag("rewriteAppHTTPProbers", true)?,
+            dns: config.proxy_metadata.dns_capture.unwrap_or(settings.dns),
             redirect_flags: redirect_flags(annotations)?,
             resources: resources(annotations)?,
             envoy_arguments: envoy_arguments(
@@ -226,7 +247,7 @@ impl<'a> Annotation<'a> {
     }
 
     fn proxy_config(&self) -> Result<ProxyConfigText, InjectRefusal> {
-        const WANTED: &str = "YAML in which holdApplicationUntilProxyStarts is a boolean, concurrency a number and terminationDrainDuration a duration such as 5s";
+        const WANTED: &str = "YAML in which holdApplicationUntilProxyStarts is a boolean, concurrency a number, terminationDrainDuration a duration such as 5s and ISTIO_META_DNS_CAPTURE of proxyMetadata \"true\" or \"false\"";
         if self.value.is_empty() {
             return Ok(ProxyConfigText::default());
         }

@@ -17,6 +17,7 @@ pub(crate) fn admission(bytes: &[u8]) -> bool {
         redirect_image: "strait-agent".into(),
         redirection: Redirection::of_cni(bytes.len().is_multiple_of(2)),
         native_sidecars: !bytes.len().is_multiple_of(3),
+        dns: bytes.len().is_multiple_of(5),
         istio_labels: true,
         system_namespace: "strait-system".into(),
         defaults: PodDefaults::default(),

@@ -177,6 +177,13 @@ fn sidecar(
         field("SERVICE_ACCOUNT", "spec.serviceAccountName"),
         field("NODE_NAME", "spec.nodeName"),
     ]);
+    if wishes.dns {
+        environment.push(value("STRAIT_DNS", "true".to_owned()));
+        if settings.redirection == Redirection::IstioCni {
+            // By which the plugin knows that it is to redirect questions for names as well.
+            environment.push(value("ISTIO_META_DNS_CAPTURE", "true".to_owned()));
+        }
+    }
     environment.extend(told.iter().map(|(name, told)| value(name, told.to_string())));
     let more = settings.defaults.environment.iter();
     environment.extend(more.map(|(name, said)| value(name, said.clone())));
@@ -222,6 +229,9 @@ fn sidecar(
 fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
     let mut arguments = vec!["redirect".to_owned()];
     arguments.extend(wishes.redirect_flags.iter().cloned());
+    if wishes.dns {
+        arguments.push("--dns".to_owned());
+    }
     json!({
         "name": REDIRECT,
         "image": settings.redirect_image,

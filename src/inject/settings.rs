@@ -26,6 +26,8 @@ pub struct InjectSettings {
     pub redirection: Redirection,
     /// Whether sidecars are init containers that go on (Kubernetes 1.29 and later), unless the pod says otherwise.
     pub native_sidecars: bool,
+    /// Whether the agent answers the pod's questions for names, unless the pod says otherwise.
+    pub dns: bool,
     /// Whether Istio's labels ask for injection as ours do.
     pub istio_labels: bool,
     /// The control plane's own namespace: only pods that ask for it are injected there.

@@ -28,6 +28,7 @@ fn settings() -> InjectSettings {
         redirect_image: "strait-agent:1.2.3".into(),
         redirection: Redirection::InitContainer,
         native_sidecars: true,
+        dns: false,
         istio_labels: false,
         system_namespace: "strait-system".into(),
         defaults: PodDefaults::default(),
@@ -41,14 +42,15 @@ struct Differences {
     ordinary_sidecars: bool,
     istio_cni: bool,
     istio_labels: bool,
+    dns: bool,
 }
 
 impl Differences {
     fn applied(self) -> InjectSettings {
         let redirection = Redirection::of_cni(self.istio_cni);
-        let (network, istio_labels) = (self.network, self.istio_labels);
+        let Self { network, istio_labels, dns, .. } = self;
         let native_sidecars = !self.ordinary_sidecars;
-        InjectSettings { network, istio_labels, native_sidecars, redirection, ..settings() }
+        InjectSettings { network, istio_labels, native_sidecars, dns, redirection, ..settings() }
     }
 }
 
