@@ -23,6 +23,7 @@ mod rules;
 mod run;
 mod scrape;
 mod settings;
+mod trial;
 
 use std::ffi::OsString;
 use std::io::IsTerminal as _;
@@ -69,7 +70,10 @@ fn main() -> ExitCode {
     };
     let done = match line.command {
         Command::Run(args) => run(*args),
-        Command::Redirect(args) => redirect::run(&args),
+        Command::Redirect(args) => match args.tried() {
+            Some(addresses) => on_one_thread(trial::run(addresses)),
+            None => redirect::run(&args),
+        },
         Command::Version => {
             println!("strait-agent {}", env!("CARGO_PKG_VERSION"));
             Ok(0)
@@ -89,6 +93,10 @@ fn run(args: RunArgs) -> Result<u8, Problem> {
     log();
     // Libraries that don't name their provider find this one; a second call is the only way to fail.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    on_one_thread(run::run(args))
+}
+
+fn on_one_thread(work: impl Future<Output = Result<u8, Problem>>) -> Result<u8, Problem> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| {
         Problem::new(
@@ -97,7 +105,7 @@ fn run(args: RunArgs) -> Result<u8, Problem> {
             "raise the limit of open files",
         )
     })?;
-    runtime.block_on(run::run(args))
+    runtime.block_on(work)
 }
 
 /// As the control plane logs: text on a terminal, else JSON.

@@ -21,6 +21,13 @@ pub(crate) struct RedirectArgs {
     /// Changes nothing: exits 2 with what lacks, where anything does
     #[arg(long)]
     check: bool,
+    /// Changes nothing and reads no rules: connects as Envoy would, and exits 126 where that is not redirected, whoever's rules it is. As
+    /// user 1337, without any rights, before Envoy runs
+    #[arg(long = "try", conflicts_with_all = ["check", "dns", "tool"], requires = "ip")]
+    tries: bool,
+    /// With --try: the pod's addresses, by commas
+    #[arg(long, env = "POD_IP", value_name = "IP", value_delimiter = ',')]
+    ip: Vec<IpAddr>,
     /// Ranges whose connections go to Envoy, by commas; * is all
     #[arg(long, value_name = "CIDR", default_value = "*", hide_default_value = true)]
     include_outbound_ranges: String,
@@ -48,6 +55,13 @@ pub(crate) struct RedirectArgs {
     /// By which program [default: iptables; nft where that is not there]
     #[arg(long, value_name = "PROGRAM", value_enum)]
     tool: Option<RuleProgram>,
+}
+
+impl RedirectArgs {
+    /// The addresses at which it is only tried.
+    pub(crate) fn tried(&self) -> Option<&[IpAddr]> {
+        self.tries.then_some(&self.ip)
+    }
 }
 
 /// Does it, or checks it: the exit code.

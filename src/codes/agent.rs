@@ -1,8 +1,18 @@
-//! 095x and 096x: what `strait-agent` tells, beside an Envoy in a pod. The agent has the words; here are the pages.
+//! 0912, 095x and 096x: what `strait-agent` tells, beside an Envoy in a pod. The agent has the words; here are the pages.
 
 use super::code::Code;
 
 codes! {
+    /// redirect --try.
+    NOT_REDIRECTED = "STR0912", "nobody redirects the pod's connections",
+        "See whether Istio's CNI plugin runs on the pod's node, and what its log says of the pod; or have pods
+injected without istio-cni.", "\
+Where Istio's CNI plugin redirects, it does so before a pod's containers start, and whoever makes the pod
+can't see whether it did. The init container istio-validation (strait-agent redirect --try, as user 1337)
+connects to the pod's own address as the sidecar would; what is not redirected to port 15006 ends it with exit
+code 126. So the pod does not start, where it would have run outside of the mesh. The plugin repairs pods that
+have such a container, if it is told to (its value repair).";
+
     /// Flags and environment.
     AGENT_USAGE = "STR0950", "strait-agent was given a value that it can't use",
         "Correct the flag or variable that is named: strait-agent run --help", "\

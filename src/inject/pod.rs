@@ -14,6 +14,8 @@ use crate::model::{NETWORK_LABEL, TLS_MODE_LABEL};
 
 const INJECTED: &str = "strait.dev/injected";
 const REDIRECT: &str = "strait-redirect";
+/// Istio's name for the container that looks whether its plugin has done its work.
+const TRIAL: &str = "istio-validation";
 const CANONICAL_NAME: &str = "service.istio.io/canonical-name";
 const CANONICAL_REVISION: &str = "service.istio.io/canonical-revision";
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -82,8 +84,8 @@ fn try_inject(
     }
     let sidecar = sidecar(settings, &wishes, network, &told);
     let redirect = match settings.redirection {
-        Redirection::InitContainer => Some(redirect(settings, &wishes)),
-        Redirection::IstioCni => None,
+        Redirection::InitContainer => redirect(settings, &wishes),
+        Redirection::IstioCni => trial(settings, &wishes),
     };
     place_containers(spec, sidecar, redirect, &wishes)?;
     list(spec, "volumes")?.extend(volumes());
@@ -139,18 +141,15 @@ fn warnings(pod: &Value, wishes: &SidecarWishes) -> Vec<String> {
 fn place_containers(
     spec: &mut Fields,
     mut sidecar: Value,
-    redirect: Option<Value>,
+    redirect: Value,
     wishes: &SidecarWishes,
 ) -> Result<(), InjectRefusal> {
     if wishes.native {
         sidecar["restartPolicy"] = json!("Always");
-        let ours = redirect.into_iter().chain([sidecar]);
-        list(spec, "initContainers")?.splice(0..0, ours);
+        list(spec, "initContainers")?.splice(0..0, [redirect, sidecar]);
         return Ok(());
     }
-    if let Some(redirect) = redirect {
-        list(spec, "initContainers")?.push(redirect);
-    }
+    list(spec, "initContainers")?.push(redirect);
     list(spec, "containers")?.push(sidecar);
     Ok(())
 }
@@ -251,6 +250,28 @@ fn redirect(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
     })
 }
 
+/// Ends the start of a pod whose connections the plugin did not redirect: it would run outside of the mesh, and nobody would
+/// notice. By its name and its exit code the plugin finds such pods, and sets their rules or has them made anew.
+fn trial(settings: &InjectSettings, wishes: &SidecarWishes) -> Value {
+    json!({
+        "name": TRIAL,
+        "image": settings.redirect_image,
+        "command": ["strait-agent"],
+        "args": ["redirect", "--try"],
+        "env": [{ "name": "POD_IP", "valueFrom": { "fieldRef": { "fieldPath": "status.podIPs" } } }],
+        "resources": wishes.resources,
+        "securityContext": {
+            "allowPrivilegeEscalation": false,
+            "capabilities": { "drop": ["ALL"] },
+            "privileged": false,
+            "readOnlyRootFilesystem": true,
+            "runAsGroup": PROXY_USER,
+            "runAsNonRoot": true,
+            "runAsUser": PROXY_USER,
+        },
+    })
+}
+
 fn volumes() -> [Value; 3] {
     let [token, roots, run] = VOLUMES.map(|(name, ..)| name);
     let source = json!({
@@ -268,7 +289,8 @@ fn volumes() -> [Value; 3] {
 /// What was added, in the form by which Istio's tools and its CNI plugin know it.
 fn istio_status(settings: &InjectSettings, native: bool) -> String {
     let sidecar = settings.redirection.sidecar();
-    let (init, ordinary) = if native { (vec![sidecar], vec![]) } else { (vec![], vec![sidecar]) };
+    let (init, ordinary) =
+        if native { (vec![TRIAL, sidecar], vec![]) } else { (vec![TRIAL], vec![sidecar]) };
     json!({
         "containers": ordinary,
         "initContainers": init,

@@ -179,6 +179,51 @@ fn what_goes_out_and_comes_in_is_redirected_and_envoys_own_is_not() {
 }
 
 #[test]
+fn whoever_redirects_a_pod_without_rights_can_find_out_whether_anybody_does() {
+    let Some(network) = PodNetwork::create("try") else { return };
+    let tries = |user: &str, ip: &str| {
+        let agent = env!("CARGO_BIN_EXE_strait-agent");
+        let (user, group) = (format!("--reuid={user}"), format!("--regid={user}"));
+        let as_user = ["setpriv", &user, &group, "--clear-groups", "--bounding-set=-all"];
+        let words = [&as_user[..], &[agent, "redirect", "--try", "--ip", ip]].concat();
+        let output = PodNetwork::inside(&network.pod, &words);
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+    };
+    let both = "10.0.0.5,fd00::5";
+    let (code, said) = tries("1337", both);
+    assert_eq!(code, Some(126), "{said}");
+    assert!(said.contains("STR0912") && said.contains("10.0.0.5"), "{said}");
+
+    // As Istio's plugin sets them, for IPv4 alone.
+    let rules = "*nat\n:ISTIO_OUTPUT - [0:0]\n:ISTIO_IN_REDIRECT - [0:0]\n\
+        -A OUTPUT -p tcp -j ISTIO_OUTPUT\n\
+        -A ISTIO_OUTPUT -s 127.0.0.6/32 -o lo -j RETURN\n\
+        -A ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -p tcp ! --dport 15008 -m owner --uid-owner 1337 -j ISTIO_IN_REDIRECT\n\
+        -A ISTIO_IN_REDIRECT -p tcp -j REDIRECT --to-ports 15006\nCOMMIT\n";
+    let file = std::env::temp_dir().join(format!("strait-agent-{}-rules", std::process::id()));
+    std::fs::write(&file, rules).expect("written");
+    let restored =
+        PodNetwork::inside(&network.pod, &["iptables-restore", file.to_str().expect("a path")]);
+    std::fs::remove_file(&file).expect("it is there");
+    assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
+    assert_eq!(
+        tries("1337", "10.0.0.5"),
+        (Some(0), "10.0.0.5: connections are redirected\n".into())
+    );
+    let (code, said) = tries("1337", both);
+    assert!(code == Some(126) && said.contains("fd00::5"), "{said}");
+    // Nobody else's are.
+    assert_eq!(tries("1000", "10.0.0.5").0, Some(126));
+
+    // Ours do as well, with whatever they leave alone.
+    let narrow = ["--include-inbound-ports", "9000", "--include-outbound-ranges", "10.8.0.0/16"];
+    assert_eq!(network.redirect(&narrow).0, Some(0));
+    let (code, said) = tries("1337", both);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
 fn settings_leave_ports_and_ranges_alone() {
     for tool in TOOLS {
         let Some(mut network) = PodNetwork::create(&format!("some-{tool}")) else { return };
