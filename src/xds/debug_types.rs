@@ -1,4 +1,4 @@
-//! What istioctl asks for over ADS: how proxies have followed, and what they hold (`istio.io/debug…`).
+//! What istioctl asks for over ADS: how proxies have followed, and what they hold (`istio.io/debug…`, `istio.io/connections`).
 //!
 //! Each question is answered once and watches nothing; whoever asks for nothing else holds no place among the proxies.
 //! Who is of the system namespace sees all proxies, everybody else those of their own namespace. Questions are bounded,
@@ -28,12 +28,18 @@ use crate::push::PushContext;
 const DEBUG: &str = "istio.io/debug";
 const SYNCZ: &str = "istio.io/debug/syncz";
 const CONFIG_DUMP: &str = "istio.io/debug/config_dump";
+/// The nodes that are connected, for `istioctl x version`.
+const CONNECTIONS: &str = "istio.io/connections";
+/// What stands at [`DEBUG`].
+const PAGES: [&str; 5] =
+    ["syncz", "connections", "clusterz", "config_dump?proxyID=NAME.NAMESPACE", "list"];
 /// Questions that one request may hold.
 const NAMES_MAX: usize = 16;
 
 /// Whether a type is one of these.
 pub(super) fn is_debug(type_url: &str) -> bool {
     type_url.strip_prefix(DEBUG).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        || type_url == CONNECTIONS
 }
 
 /// Who answers, in the form in which istioctl reads it.
@@ -70,6 +76,7 @@ pub(super) fn answer(
     let streams = visible(asker, context, connections);
     match type_url {
         SYNCZ => streams.iter().map(|one| followed(one)).collect(),
+        CONNECTIONS => streams.iter().map(|one| resource(&one.proxy().id, &node_of(one))).collect(),
         CONFIG_DUMP => match names.first() {
             Some(name) => match find(&streams, name) {
                 Some(stream) => vec![resource(name, &dump(stream))],
@@ -85,7 +92,7 @@ pub(super) fn answer(
             let members = || if sees_all(asker, context) { members() } else { Vec::new() };
             answers.map(|name| plain(name, &page(name, &streams, &members))).collect()
         }
-        _ => vec![failure(type_url, "there are syncz and config_dump")],
+        _ => vec![failure(type_url, "404 page not found: there are syncz and config_dump")],
     }
 }
 
@@ -133,35 +140,44 @@ fn page(
                 None => json!({ "error": "no such proxy is connected, or it is not yours to see" }),
             }
         }
+        "list" => PAGES.into_iter().collect(),
+        // By these words istioctl knows that it is to ask for the list.
         _ => {
-            json!({ "error": "there are syncz, connections, clusterz and config_dump?proxyID=NAME.NAMESPACE; more by the admin port" })
+            let fact = format!(
+                "404 page not found: there are {}; more by the admin port",
+                PAGES.join(", ")
+            );
+            json!({ "error": fact })
         }
     }
 }
 
-/// How one proxy has followed.
-fn followed(stream: &OpenStream) -> SideResource {
+/// A proxy as istioctl knows it. One without Istio's agent has its Envoy's version in the place of Istio's.
+fn node_of(stream: &OpenStream) -> Node {
     let proxy = stream.proxy();
     let text = |text: &str| FieldValue { kind: Some(value::Kind::StringValue(text.to_owned())) };
-    let version = &*proxy.envoy_version;
+    let version = proxy.istio_version.as_deref().unwrap_or(&proxy.envoy_version);
     let metadata = BTreeMap::from([
         ("CLUSTER_ID", text(proxy.cluster.as_str())),
         ("NAMESPACE", text(proxy.namespace().as_str())),
         ("ISTIO_VERSION", text(version)),
+        // What has none istioctl takes for another who only asks.
+        ("PROXY_CONFIG", FieldValue { kind: Some(value::Kind::StructValue(Struct::default())) }),
     ]);
     let fields = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    Node { id: proxy.id.to_string(), metadata: Some(Struct { fields }), ..Default::default() }
+}
+
+/// How one proxy has followed.
+fn followed(stream: &OpenStream) -> SideResource {
     let progress = stream.progress();
     let types = ResourceType::ALL.into_iter();
     let config = ClientConfig {
-        node: Some(Node {
-            id: proxy.id.to_string(),
-            metadata: Some(Struct { fields }),
-            ..Default::default()
-        }),
+        node: Some(node_of(stream)),
         generic_xds_configs: types.map(|kind| state(kind, progress.get(&kind))).collect(),
         ..Default::default()
     };
-    resource(&proxy.id, &config)
+    resource(&stream.proxy().id, &config)
 }
 
 /// How a proxy has followed one type, in the words that people know.
