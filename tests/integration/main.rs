@@ -8,6 +8,7 @@
 )]
 
 mod access;
+mod agent;
 mod archive;
 mod bundle;
 mod checked;

@@ -29,15 +29,15 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The agent of one pod: a token, the ID of its cluster, and no certificate.
 #[derive(Clone)]
-struct Agent {
-    token: String,
-    cluster: String,
-    proxy: Proxy,
+pub(super) struct Agent {
+    pub(super) token: String,
+    pub(super) cluster: String,
+    pub(super) proxy: Proxy,
 }
 
 impl Agent {
     /// That of the pod `web-10-0-0-1` that the member runs.
-    fn of(member: &Member) -> Self {
+    pub(super) fn of(member: &Member) -> Self {
         let proxy = Proxy {
             name: "web-10-0-0-1",
             account: "web",
@@ -47,7 +47,7 @@ impl Agent {
         Self { token: token(member, proxy.name, HOUR), cluster: member.id().to_owned(), proxy }
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    pub(super) fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         let metadata = request.metadata_mut();
         let bearer = format!("Bearer {}", self.token);
@@ -66,7 +66,7 @@ impl Agent {
     }
 
     /// The same, again while it is told to come again.
-    async fn certificate_soon(&self, server: &Server, setup: &Setup) -> Vec<String> {
+    pub(super) async fn certificate_soon(&self, server: &Server, setup: &Setup) -> Vec<String> {
         wait_until(SOON, async || match self.certificate(server, setup).await {
             Ok(chain) => Ok(chain),
             Err(status) if status.code() == Code::Unavailable => Err(status.to_string()),
@@ -144,7 +144,7 @@ fn csr() -> IstioCertificateRequest {
 }
 
 /// A client's TLS that knows the roots and has no certificate.
-fn without_certificate(setup: &Setup) -> Arc<ClientConfig> {
+pub(super) fn without_certificate(setup: &Setup) -> Arc<ClientConfig> {
     let mut roots = rustls::RootCertStore::empty();
     for pem in setup.authority().roots().to_pem().split_inclusive("-----END CERTIFICATE-----\n") {
         let der = rustls_pki_types::pem::PemObject::from_pem_slice(pem.as_bytes());
@@ -168,7 +168,7 @@ async fn member(id: &str, network: &str) -> Member {
     member
 }
 
-async fn running() -> (Setup, Member, Server) {
+pub(super) async fn running() -> (Setup, Member, Server) {
     let east = member("east", "n1").await;
     let setup = Setup::new();
     setup.join(&[&east]);
@@ -190,7 +190,7 @@ async fn keys_read(member: &Member) {
 }
 
 /// Who the leaf of an answer is of; the answer is a leaf, then the roots.
-fn identity_of(chain: &[String]) -> String {
+pub(super) fn identity_of(chain: &[String]) -> String {
     let (leaf, roots) = (chain.first().expect("a leaf"), chain.last().expect("roots"));
     assert!(chain.len() >= 2 && chain.iter().all(|pem| pem.ends_with('\n')), "{chain:?}");
     let now = SystemTime::now();
@@ -344,7 +344,7 @@ async fn what_is_not_known_here_is_asked_of_the_member_and_the_answer_kept_a_whi
     agent.certificate(&server, &setup).await.expect("the answer is kept");
 }
 
-async fn token_by_hand(member: &Member, path: &str) -> String {
+pub(super) async fn token_by_hand(member: &Member, path: &str) -> String {
     use strait::apiserver::{Access, ApiClient, ApiCredential, Loopback, Redacted};
     let access = Access {
         server: member.api.url().parse().expect("a URL"),

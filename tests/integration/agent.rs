@@ -1,0 +1,577 @@
+//! A stand-in for Istio's agent and its Envoy, in both forms of the protocol: one start message by message, and what comes
+//! after it. Who it is and what refuses it is in `tokens.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
+use std::time::SystemTime;
+
+use prost::Message;
+use serde_json::{Value, json};
+use strait::identity::AuthorityPem;
+use strait::task::Supervisor;
+use strait::xds::client::{Options as ClientOptions, XdsClient, channel};
+use strait::xds::resource::ResourceType;
+use strait::xds::session::ProtocolForm;
+use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
+use strait_proto::envoy::envoy::service::discovery::v3::{
+    DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+};
+use strait_proto::envoy::google::protobuf::value::Kind;
+use strait_proto::envoy::google::protobuf::{Struct, Value as ProtoValue};
+use strait_proto::envoy::google::rpc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+use super::mesh::{
+    Member, SHOP, SOON, SYSTEM, Server, Setup, holds, outbound, replace, wait_until,
+};
+use super::tokens::{Agent, identity_of, running, token_by_hand, without_certificate};
+
+const AGENT_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";
+const HEALTH: &str = "type.googleapis.com/istio.v1.HealthInformation";
+const EXTENSION: &str = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig";
+/// Of which there is nothing: whoever asks is answered so behind all that was said before.
+const UNKNOWN: &str = "type.googleapis.com/istio.security.Authorization";
+const FORMS: [ProtocolForm; 2] = [ProtocolForm::Sotw, ProtocolForm::Delta];
+
+/// What one side says of a type, whatever the form.
+#[derive(Debug, Default)]
+struct Said {
+    type_url: String,
+    /// Names that are asked for, or that have gone.
+    names: Vec<String>,
+    /// What is held, with versions, or is sent: by name, the version and the message.
+    resources: BTreeMap<String, (String, Vec<u8>)>,
+    version: String,
+    nonce: String,
+}
+
+/// What an Envoy holds of each type.
+type Holdings = BTreeMap<&'static str, Held>;
+
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Held {
+    resources: BTreeMap<String, (String, Vec<u8>)>,
+    /// The last version that was taken (SotW).
+    version: String,
+}
+
+enum Requests {
+    Sotw(mpsc::Sender<DiscoveryRequest>),
+    Delta(mpsc::Sender<DeltaDiscoveryRequest>),
+}
+
+enum Responses {
+    Sotw(Streaming<DiscoveryResponse>),
+    Delta(Streaming<DeltaDiscoveryResponse>),
+}
+
+/// The stream of an agent, which passes on what its Envoy says and slips in what it asks itself.
+struct AgentStream {
+    requests: Requests,
+    responses: Responses,
+}
+
+impl AgentStream {
+    async fn open(agent: &Agent, server: &Server, setup: &Setup, form: ProtocolForm) -> Self {
+        let channel = channel(server.bound.xds, "localhost", without_certificate(setup)).await;
+        let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
+        match form {
+            ProtocolForm::Sotw => {
+                let (requests, taken) = mpsc::channel(64);
+                let call = agent.request(ReceiverStream::new(taken));
+                let responses = client.stream_aggregated_resources(call).await.expect("let in");
+                let responses = Responses::Sotw(responses.into_inner());
+                Self { requests: Requests::Sotw(requests), responses }
+            }
+            ProtocolForm::Delta => {
+                let (requests, taken) = mpsc::channel(64);
+                let call = agent.request(ReceiverStream::new(taken));
+                let responses = client.delta_aggregated_resources(call).await.expect("let in");
+                let responses = Responses::Delta(responses.into_inner());
+                Self { requests: Requests::Delta(requests), responses }
+            }
+        }
+    }
+
+    async fn say(&self, said: Said, node: Option<Node>, error: Option<&str>) {
+        let Said { type_url, names, resources, version, nonce } = said;
+        let error_detail =
+            error.map(|text| rpc::Status { message: text.to_owned(), ..Default::default() });
+        match &self.requests {
+            Requests::Sotw(requests) => {
+                let request = DiscoveryRequest {
+                    node,
+                    type_url,
+                    resource_names: names,
+                    version_info: version,
+                    response_nonce: nonce,
+                    error_detail,
+                    ..Default::default()
+                };
+                requests.send(request).await.expect("it is open");
+            }
+            Requests::Delta(requests) => {
+                let held = resources.into_iter().map(|(name, (version, _))| (name, version));
+                let request = DeltaDiscoveryRequest {
+                    node,
+                    type_url,
+                    resource_names_subscribe: names,
+                    initial_resource_versions: held.collect(),
+                    response_nonce: nonce,
+                    error_detail,
+                    ..Default::default()
+                };
+                requests.send(request).await.expect("it is open");
+            }
+        }
+    }
+
+    /// Asks for a type, of which that is held.
+    async fn ask(&self, type_url: &str, names: &[String], held: &Held, node: Option<Node>) {
+        let said = Said {
+            type_url: type_url.to_owned(),
+            names: names.to_vec(),
+            resources: held.resources.clone(),
+            version: held.version.clone(),
+            nonce: String::new(),
+        };
+        self.say(said, node, None).await;
+    }
+
+    /// The next response.
+    async fn hear(&mut self) -> Said {
+        let in_time = async {
+            match &mut self.responses {
+                Responses::Sotw(responses) => {
+                    let response = responses.message().await.expect("no error");
+                    let response = response.expect("it goes on");
+                    let named = response.resources.into_iter().map(|any| {
+                        let name = name_of(&response.type_url, &any.value);
+                        (name, (response.version_info.clone(), any.value))
+                    });
+                    Said {
+                        resources: named.collect(),
+                        names: Vec::new(),
+                        version: response.version_info,
+                        nonce: response.nonce,
+                        type_url: response.type_url,
+                    }
+                }
+                Responses::Delta(responses) => {
+                    let response = responses.message().await.expect("no error");
+                    let response = response.expect("it goes on");
+                    let named = response.resources.into_iter().map(|one| {
+                        let body = one.resource.expect("a resource").value;
+                        (one.name, (one.version, body))
+                    });
+                    Said {
+                        resources: named.collect(),
+                        names: response.removed_resources,
+                        version: response.system_version_info,
+                        nonce: response.nonce,
+                        type_url: response.type_url,
+                    }
+                }
+            }
+        };
+        tokio::time::timeout(SOON, in_time).await.expect("in time")
+    }
+
+    /// The next response of a type, acknowledged as whoever asked does; all others on the way are as well.
+    async fn hear_of(&mut self, type_url: &str, asked: &BTreeMap<&str, Vec<String>>) -> Said {
+        loop {
+            let heard = self.hear().await;
+            // Of nothing an agent has nothing to acknowledge.
+            if heard.type_url != AGENT_CONFIG || !heard.resources.is_empty() {
+                let names = match self.requests {
+                    Requests::Sotw(_) => asked.get(&*heard.type_url).cloned().unwrap_or_default(),
+                    Requests::Delta(_) => Vec::new(),
+                };
+                let answer = Said {
+                    type_url: heard.type_url.clone(),
+                    names,
+                    version: heard.version.clone(),
+                    nonce: heard.nonce.clone(),
+                    ..Said::default()
+                };
+                self.say(answer, None, None).await;
+            }
+            if heard.type_url == type_url {
+                return heard;
+            }
+        }
+    }
+}
+
+/// The name of a resource, which its message has.
+fn name_of(type_url: &str, body: &[u8]) -> String {
+    let Ok(json) = strait_proto::json::to_json(type_url, body) else { return String::new() };
+    let name = json["name"].as_str().or_else(|| json["cluster_name"].as_str());
+    name.unwrap_or_default().to_owned()
+}
+
+/// The node as Istio's agent writes it.
+fn node(agent: &Agent) -> Node {
+    let mut node = agent.proxy.node();
+    let text = |text: &str| ProtoValue { kind: Some(Kind::StringValue(text.to_owned())) };
+    let config = Struct { fields: [("statusPort".to_owned(), text("15020"))].into() };
+    let fields = &mut node.metadata.as_mut().expect("it has metadata").fields;
+    for (key, value) in [
+        ("ISTIO_VERSION", text("1.30.0")),
+        ("DNS_CAPTURE", text("true")),
+        ("INTERCEPTION_MODE", text("REDIRECT")),
+        ("POD_PORTS", text(r#"[{"name":"http","containerPort":8080,"protocol":"TCP"}]"#)),
+        ("PROXY_CONFIG", ProtoValue { kind: Some(Kind::StructValue(config)) }),
+    ] {
+        fields.insert(key.to_owned(), value);
+    }
+    node
+}
+
+/// One start, message by message; what Envoy holds then. `held` is what it had before.
+async fn start(
+    agent: &Agent,
+    server: &Server,
+    setup: &Setup,
+    form: ProtocolForm,
+    held: &Holdings,
+) -> (AgentStream, Holdings, usize) {
+    let mut stream = AgentStream::open(agent, server, setup, form).await;
+    let mut sent = 0;
+    let mut now = Holdings::new();
+    let mut asked: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let nothing = Held::default();
+    let [clusters, listeners, endpoints, routes, names] = [
+        ResourceType::Cluster,
+        ResourceType::Listener,
+        ResourceType::Endpoint,
+        ResourceType::Route,
+        ResourceType::NameTable,
+    ]
+    .map(ResourceType::url);
+    let had = |kind: &str| held.get(kind).unwrap_or(&nothing);
+    for (kind, node) in [(clusters, Some(node(agent))), (listeners, None)] {
+        stream.ask(kind, &[], had(kind), node).await;
+        let heard = stream.hear_of(kind, &asked).await;
+        sent += heard.resources.len();
+        now.insert(kind, taken(had(kind), form, heard));
+    }
+    // What the agent slips in has no node, and no answer holds up Envoy.
+    for kind in [names, AGENT_CONFIG, HEALTH] {
+        stream.ask(kind, &[], &nothing, None).await;
+    }
+    let told = stream.hear_of(names, &asked).await;
+    assert_eq!(told.resources.len(), 1, "{form:?}: one table");
+    let by_name = |kind: &str| -> Vec<String> {
+        let all = now[kind].resources.values().map(|(_, body)| body);
+        let url = if kind == clusters { clusters } else { listeners };
+        let json = all.map(|body| strait_proto::json::to_json(url, body).expect("a message"));
+        json.flat_map(|one| if kind == clusters { of_eds(&one) } else { of_rds(&one) }).collect()
+    };
+    let wanted = [(endpoints, by_name(clusters)), (routes, by_name(listeners))];
+    for (kind, wanted) in wanted {
+        assert!(!wanted.is_empty(), "{form:?}: {kind}");
+        asked.insert(kind, wanted.clone());
+        stream.ask(kind, &wanted, had(kind), None).await;
+        let mut own = had(kind).clone();
+        let missing = |own: &Held| wanted.iter().any(|name| !own.resources.contains_key(name));
+        while missing(&own) {
+            let heard = stream.hear_of(kind, &asked).await;
+            sent += heard.resources.len();
+            own = taken(&own, form, heard);
+        }
+        now.insert(kind, own);
+    }
+    (stream, now, sent)
+}
+
+/// What is held once that has been taken.
+fn taken(held: &Held, form: ProtocolForm, heard: Said) -> Held {
+    let mut resources = match (form, &*heard.type_url) {
+        // Complete, for a type that is watched as a whole.
+        (ProtocolForm::Sotw, kind)
+            if kind == ResourceType::Cluster.url() || kind == ResourceType::Listener.url() =>
+        {
+            BTreeMap::new()
+        }
+        _ => held.resources.clone(),
+    };
+    if form == ProtocolForm::Delta {
+        heard.names.iter().for_each(|name| drop(resources.remove(name)));
+    }
+    resources.extend(heard.resources);
+    Held { resources, version: heard.version }
+}
+
+/// The assignment that an upstream cluster needs.
+fn of_eds(cluster: &Value) -> Vec<String> {
+    let is_eds = cluster["type"] == json!("EDS");
+    is_eds.then(|| cluster["name"].as_str().expect("a name").to_owned()).into_iter().collect()
+}
+
+/// The routes that a listener needs.
+fn of_rds(listener: &Value) -> Vec<String> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![listener];
+    while let Some(value) = open.pop() {
+        if let Some(name) = value["rds"]["route_config_name"].as_str() {
+            found.insert(name.to_owned());
+        }
+        match value {
+            Value::Array(all) => open.extend(all),
+            Value::Object(all) => open.extend(all.values()),
+            _ => {}
+        }
+    }
+    found.into_iter().collect()
+}
+
+#[tokio::test]
+async fn an_agent_starts_with_nothing_but_its_token_in_either_form() {
+    for form in FORMS {
+        let (setup, east, server) = running().await;
+        let agent = Agent::of(&east);
+        let chain = agent.certificate_soon(&server, &setup).await;
+        assert_eq!(identity_of(&chain), "spiffe://cluster.local/ns/shop/sa/web");
+        let (mut stream, held, _) = start(&agent, &server, &setup, form, &Holdings::new()).await;
+        let clusters = &held[ResourceType::Cluster.url()].resources;
+        assert!(clusters.contains_key(&outbound("web")), "{form:?}: {:?}", clusters.keys());
+        assert!(held[ResourceType::Listener.url()].resources.contains_key("virtualInbound"));
+
+        // Envoy asks for the configuration of filters by name. Of none that isn't there it is told that it has gone.
+        let nothing = Held::default();
+        stream.ask(EXTENSION, &["wasm".to_owned()], &nothing, None).await;
+        let heard = stream.hear_of(EXTENSION, &BTreeMap::new()).await;
+        assert!(heard.resources.is_empty() && heard.names.is_empty(), "{form:?}: {heard:?}");
+        // A workload that fails says so at any time, and nobody answers.
+        let report = Said { type_url: HEALTH.to_owned(), ..Said::default() };
+        stream.say(report, None, Some("connection refused")).await;
+        stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
+        let heard = stream.hear_of(UNKNOWN, &BTreeMap::new()).await;
+        assert!(heard.resources.is_empty(), "{form:?}: {heard:?}");
+
+        // A restart of the agent alone: the same node on another stream, with what its Envoy holds.
+        let (_newer, again, sent) = start(&agent, &server, &setup, form, &held).await;
+        let bodies = |held: &Holdings| -> Vec<_> {
+            let all = held.iter().flat_map(|(kind, held)| {
+                held.resources
+                    .iter()
+                    .map(move |(name, (_, body))| (*kind, name.clone(), body.clone()))
+            });
+            all.collect()
+        };
+        assert_eq!(bodies(&again), bodies(&held), "{form:?}");
+        if form == ProtocolForm::Delta {
+            assert_eq!(sent, 0, "what it holds is not sent again");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_comes_back_to_another_control_plane_is_sent_nothing_that_it_has() {
+    for form in FORMS {
+        let (setup, east, server) = running().await;
+        let agent = Agent::of(&east);
+        agent.certificate_soon(&server, &setup).await;
+        let (stream, held, _) = start(&agent, &server, &setup, form, &Holdings::new()).await;
+        drop(stream);
+        server.shut_down().await;
+
+        // Its API server is out of reach, and what is remembered is the same to the byte.
+        east.api.stop().await;
+        let server = setup.start_ready().await;
+        server.cluster_in("east", "restored").await;
+        let (_stream, again, sent) = start(&agent, &server, &setup, form, &held).await;
+        for (kind, held) in &held {
+            let bodies = |held: &Held| -> Vec<_> {
+                held.resources
+                    .iter()
+                    .map(|(name, (_, body))| (name.clone(), body.clone()))
+                    .collect()
+            };
+            assert_eq!(bodies(&again[kind]), bodies(held), "{form:?}: {kind}");
+        }
+        if form == ProtocolForm::Delta {
+            assert_eq!(sent, 0, "nothing has changed");
+        }
+        server.shut_down().await;
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_has_a_token_alone_is_told_of_roots_once_and_when_they_change() {
+    for form in FORMS {
+        let (setup, east, server) = running().await;
+        let agent = Agent::of(&east);
+        agent.certificate_soon(&server, &setup).await;
+        let mut stream = AgentStream::open(&agent, &server, &setup, form).await;
+        let (nothing, asked) = (Held::default(), BTreeMap::new());
+        stream.ask(ResourceType::Cluster.url(), &[], &nothing, Some(node(&agent))).await;
+        stream.hear_of(ResourceType::Cluster.url(), &asked).await;
+        stream.ask(AGENT_CONFIG, &[], &nothing, None).await;
+        let roots = |heard: &Said| -> String {
+            let (_, body) = heard.resources.values().next().expect("never an empty one");
+            assert_eq!(body[..2], [0x92, 2], "field 34, a text");
+            String::from_utf8_lossy(body).into_owned()
+        };
+        // By which certificate it was told before is not known of a token.
+        let ours = setup.authority().roots().to_pem();
+        assert!(roots(&stream.hear_of(AGENT_CONFIG, &asked).await).ends_with(&ours), "{form:?}");
+        stream.ask(UNKNOWN, &["shop/one".to_owned()], &nothing, None).await;
+        let next = stream.hear().await;
+        assert_eq!(next.type_url, UNKNOWN, "{form:?}: told once");
+
+        let more = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+        replace(&setup.path("ca/root-cert.pem"), &format!("{ours}{}", more.root_cert));
+        let told = roots(&stream.hear_of(AGENT_CONFIG, &asked).await);
+        assert!(told.contains(&*more.root_cert), "{form:?}: {told}");
+        server.shut_down().await;
+    }
+}
+
+#[tokio::test]
+async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
+    let hub = Member::start("hub", "n1", "198.18.0.1").await;
+    hub.serve("web", &["10.0.0.1"]);
+    let setup = Setup::new().with(&["--cluster-id", "hub"]);
+    let server = setup.start_as(setup.arguments_with(&hub.api)).await;
+    server.ready().await;
+    let agent = Agent::of(&hub);
+    agent.certificate_soon(&server, &setup).await;
+    let (_proxy, ..) = start(&agent, &server, &setup, ProtocolForm::Delta, &Holdings::new()).await;
+
+    hub.apply(json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "namespace": SYSTEM, "name": "default" },
+    }));
+    let url = hub.api.url();
+    let of = |namespace: &str| format!("{url}/api/v1/namespaces/{namespace}/serviceaccounts");
+    let token = token_by_hand(&hub, &format!("{}/default/token", of(SYSTEM))).await;
+    let istioctl = Agent { token, cluster: String::new(), ..agent.clone() };
+    let asker = Node { id: "debug~0.0.0.0~istioctl~cluster.local".into(), ..Node::default() };
+    let ask = async |type_url: &str, names: &[&str]| {
+        let mut stream = AgentStream::open(&istioctl, &server, &setup, ProtocolForm::Sotw).await;
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        stream.ask(type_url, &names, &Held::default(), Some(asker.clone())).await;
+        let Responses::Sotw(responses) = &mut stream.responses else { unreachable!("SotW") };
+        tokio::time::timeout(SOON, responses.message())
+            .await
+            .expect("in time")
+            .expect("no error")
+            .expect("an answer")
+    };
+    // `proxy-status`, and `x version`, which skips what has no PROXY_CONFIG.
+    let syncz = ask("istio.io/debug/syncz", &[]).await;
+    assert_eq!(syncz.resources.len(), 1);
+    let nodes = ask("istio.io/connections", &[]).await;
+    let node = Node::decode(&*nodes.resources[0].value).expect("a node");
+    assert_eq!(nodes.resources[0].type_url, "type.googleapis.com/envoy.config.core.v3.Node");
+    assert_eq!(node.id, agent.proxy.id());
+    let fields = node.metadata.expect("it has metadata").fields;
+    let text = |key: &str| match fields[key].kind.clone() {
+        Some(Kind::StringValue(text)) => text,
+        other => format!("{other:?}"),
+    };
+    assert_eq!((&*text("ISTIO_VERSION"), &*text("CLUSTER_ID")), ("1.30.0", "hub"));
+    assert!(fields.contains_key("PROXY_CONFIG"));
+    assert!(nodes.control_plane.is_some_and(|one| one.identifier.contains("Info")));
+    // `x internal-debug`: who names no page is told to ask for the list.
+    let page = ask("istio.io/debug", &["nothing", "list"]).await;
+    let pages: Vec<_> =
+        page.resources.iter().map(|one| String::from_utf8_lossy(&one.value).into_owned()).collect();
+    assert!(pages[0].contains("404 page not found") && pages[1].contains("clusterz"), "{pages:?}");
+
+    // The same of another namespace sees its own alone.
+    hub.apply(json!({
+        "apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": { "namespace": "elsewhere", "name": "default" },
+    }));
+    let token = token_by_hand(&hub, &format!("{}/default/token", of("elsewhere"))).await;
+    let stranger = Agent { token, ..istioctl.clone() };
+    let mut stream = AgentStream::open(&stranger, &server, &setup, ProtocolForm::Sotw).await;
+    stream.ask("istio.io/debug/syncz", &[], &Held::default(), Some(asker.clone())).await;
+    assert!(stream.hear().await.resources.is_empty());
+    assert_eq!(agent.proxy.namespace, SHOP);
+    server.shut_down().await;
+}
+
+/// Istio's own program, without its Envoy: it gets its certificate by its token and has ADS for whoever asks at its socket.
+#[tokio::test]
+async fn istios_own_agent_gets_a_certificate_and_passes_on_what_its_envoy_asks() {
+    let Some(program) = std::env::var_os("STRAIT_PILOT_AGENT") else {
+        skip(
+            "STRAIT_PILOT_AGENT names no pilot-agent, which is in no registry of programs: build it from istio/istio (make build), or take it out of the \
+             image proxyv2 (/usr/local/bin/pilot-agent)",
+        );
+        return;
+    };
+    let (setup, east, server) = running().await;
+    let agent = Agent::of(&east);
+    agent.certificate_soon(&server, &setup).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    // Its paths are relative to where it runs.
+    let write = |path: &str, text: &str| {
+        let path = folder.path().join(path);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        std::fs::write(path, text).expect("written");
+    };
+    write("var/run/secrets/tokens/istio-token", &agent.token);
+    write("var/run/secrets/istio/root-cert.pem", &setup.authority().roots().to_pem());
+    write("etc/istio/proxy/.keep", "");
+    let discovery = format!("localhost:{}", server.bound.xds.port());
+    let mut child = tokio::process::Command::new(program)
+        .args(["proxy", "sidecar", "--domain", "shop.svc.cluster.local"])
+        .current_dir(folder.path())
+        .env_clear()
+        .envs([
+            ("DISABLE_ENVOY", "true"),
+            ("PILOT_CERT_PROVIDER", "istiod"),
+            ("CA_ADDR", &discovery),
+            ("PROXY_CONFIG", &json!({ "discoveryAddress": discovery }).to_string()),
+            ("POD_NAME", agent.proxy.name),
+            ("POD_NAMESPACE", SHOP),
+            ("INSTANCE_IP", &agent.proxy.ip),
+            ("SERVICE_ACCOUNT", agent.proxy.account),
+            ("TRUST_DOMAIN", "cluster.local"),
+            ("ISTIO_META_CLUSTER_ID", east.id()),
+            ("OUTPUT_CERTS", "certs"),
+        ])
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let chain = folder.path().join("certs/cert-chain.pem");
+    wait_until(SOON, async || {
+        let ended = child.try_wait().expect("its state");
+        assert_eq!(ended, None, "it goes on");
+        holds(chain.exists(), "no certificate yet")
+    })
+    .await;
+    // In the place of its Envoy.
+    let socket = folder.path().join("etc/istio/proxy/XDS");
+    let connect = tower::service_fn(move |_| {
+        let socket = socket.clone();
+        async move { tokio::net::UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://agent");
+    let channel = endpoint.connect_with_connector(connect).await.expect("its socket");
+    let tasks = Supervisor::new();
+    let options = ClientOptions::default();
+    let client = XdsClient::open(channel, node(&agent), options, &tasks).await.expect("let in");
+    wait_until(SOON, async || holds(client.held().is_complete(), client.held().rejected)).await;
+    let shown = server.admin.json("/debug/proxies").await;
+    assert_eq!(shown[0]["knownBy"], json!("token"), "{shown}");
+    tasks.shut_down(SOON).await;
+}
+
+/// Says loudly what did not run, and writes it where .ci/run collects such lines.
+fn skip(reason: &str) {
+    let line = format!("SKIPPED integration::agent: {reason}");
+    eprintln!("{line}");
+    if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        file.and_then(|mut file| writeln!(file, "{line}")).expect("STRAIT_SKIPS is a file");
+    }
+}
