@@ -98,6 +98,11 @@ BARS = [
     ("Sidecars of 5 %, sent to a proxy, to none", r"Sidecars of 5 %: sent.*", 0.1, None, W1),
     ("one policy of 5,000, for 10 of 1,000 proxies: streams woken", r"\d+ policies, one edit: streams woken.*", 10, None, CHANGES | W1),
     ("5,000 policies: MB beyond none", r"\d+ policies: Private_Dirty.*", 20, None, W1),
+    ("a token verified: µs of CPU", r"token_verify: .*", 200, None, PURE),
+    ("1,000 agents with tokens at once, last in sync: s", r"\d+ agents with tokens: last in sync.*", 4, None, W1),
+    ("the same, questions to API servers", r"\d+ agents with tokens: TokenReviews", 0, 0, W1),
+    ("CSR to certificate, RSA 2048, 100/s, p99: ms", r"certificates, .*: with the dial p99.*", 50, None, {}),
+    ("an idle agent: MB", r"an idle agent: Rss MB", 12, None, {}),
     # A page now and then is what can't be told from nothing.
     ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),
     ("growth by a rotation or removal: B", r"rotations: growth.*", 100, 0, ROTATIONS),

@@ -10,6 +10,7 @@ mod access;
 mod objects;
 mod rules;
 mod streams;
+mod tokens;
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -82,6 +83,7 @@ const CASES: &[Listed] = &[
     ("policy_edit_10_of_1000", "edit", access::edit_for_10_of_1000),
     ("rbac_200_rules", "workload", access::rbac_of_200_rules),
     ("rbac_200_rules_cold", "edit", access::rbac_of_200_rules_edited),
+    ("token_verify", "token", tokens::verify),
     ("first_sync_1k", "stream", streams::first_sync),
     ("reconnect_1k", "stream", streams::reconnect),
     ("deliver_1k", "delivery", streams::deliver),

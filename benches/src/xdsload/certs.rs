@@ -58,6 +58,20 @@ impl Issuer {
         })
     }
 
+    /// A client without any.
+    pub(crate) fn nobody(&self) -> Result<Arc<ClientConfig>, Failure> {
+        let failed = |error: &dyn std::fmt::Display| Failure(format!("TLS: {error}"));
+        let mut config = ClientConfig::builder_with_provider(offered())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| failed(&error))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::clone(&self.verifier) as _)
+            .with_no_client_auth();
+        config.alpn_protocols = vec![tls::ALPN.to_vec()];
+        config.resumption = rustls::client::Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
     /// A client with a certificate of its own.
     pub(crate) fn client(&self, id: &SpiffeId) -> Result<Arc<ClientConfig>, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("a certificate: {error}"));

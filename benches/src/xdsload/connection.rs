@@ -20,6 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::http2::Http2;
+use crate::tokens::Token;
 use crate::wire::Form;
 
 /// What a proxy may be sent before it has taken what came: as Envoy, and as a slow one.
@@ -79,11 +80,11 @@ impl<'a> Stream<'a> {
         server: &Server,
         form: Form,
         proxy: u32,
-        config: Arc<ClientConfig>,
+        (config, token): (Arc<ClientConfig>, Option<&Token>),
         slow: bool,
         shared: &'a Shared,
     ) -> Result<Self, String> {
-        let opened = Self::open_without_limit(server, form, proxy, config, slow, shared);
+        let opened = Self::open_without_limit(server, form, proxy, (config, token), slow, shared);
         match tokio::time::timeout(CONNECT_LIMIT, opened).await {
             Ok(opened) => opened,
             Err(_) => Err(format!("no connection within {} s", CONNECT_LIMIT.as_secs())),
@@ -94,7 +95,7 @@ impl<'a> Stream<'a> {
         server: &Server,
         form: Form,
         proxy: u32,
-        config: Arc<ClientConfig>,
+        (config, token): (Arc<ClientConfig>, Option<&Token>),
         slow: bool,
         shared: &'a Shared,
     ) -> Result<Self, String> {
@@ -106,7 +107,7 @@ impl<'a> Stream<'a> {
         };
         let path = format!("/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}");
         let window = if slow { WINDOW_SLOW } else { WINDOW };
-        let http = Http2::new(&server.authority, &path, window);
+        let http = Http2::new(&server.authority, &path, window, token);
         let mut stream = Self { shared, tcp, tls, http, rest: Vec::new(), slow };
         // It speaks first.
         stream.decrypt(&mut [], &mut |_| Ok(()))?;

@@ -6,6 +6,8 @@
 use percent_encoding::percent_decode_str;
 use strait_http2::hpack::HeaderDecoder;
 
+use crate::tokens::Token;
+
 /// What a client says first (section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The length of a frame's head.
@@ -101,8 +103,9 @@ pub(crate) struct Http2 {
 }
 
 impl Http2 {
-    /// Begins a connection and a call; the server may send `window` bytes before we have taken any.
-    pub(crate) fn new(authority: &str, path: &str, window: u32) -> Self {
+    /// Begins a connection and a call; the server may send `window` bytes before we have taken any. A caller without a certificate
+    /// brings its token, and says whose that is.
+    pub(crate) fn new(authority: &str, path: &str, window: u32, caller: Option<&Token>) -> Self {
         let mut this = Self {
             out: PREFACE.to_vec(),
             headers: HeaderDecoder::default(),
@@ -130,7 +133,7 @@ impl Http2 {
         if let Some(more) = window.checked_sub(WINDOW).filter(|more| *more > 0) {
             this.put(kind::WINDOW_UPDATE, 0, 0, &more.to_be_bytes());
         }
-        let block = request(authority, path);
+        let block = request(authority, path, caller);
         this.put(kind::HEADERS, flag::END_HEADERS, STREAM, &block);
         this
     }
@@ -349,7 +352,7 @@ fn number(payload: &[u8]) -> Result<u32, String> {
 }
 
 /// The head of a gRPC call, packed so that nobody need remember anything (RFC 7541, 6.1 and 6.2.2).
-fn request(authority: &str, path: &str) -> Vec<u8> {
+fn request(authority: &str, path: &str, caller: Option<&Token>) -> Vec<u8> {
     /// `:method: POST` and `:scheme: https` by their numbers.
     const INDEXED: [u8; 2] = [0x83, 0x87];
     /// Names by their numbers, in the four bits there are and a byte more.
@@ -358,6 +361,8 @@ fn request(authority: &str, path: &str) -> Vec<u8> {
     const CONTENT_TYPE: &[u8] = &[0x0f, 31 - 15];
     const USER_AGENT: &[u8] = &[0x0f, 58 - 15];
     const TE: &[u8] = &[0, 2, b't', b'e'];
+    const AUTHORIZATION: &[u8] = &[0x0f, 23 - 15];
+    const CLUSTER: &[u8] = b"\x00\x09clusterid";
     let mut block = INDEXED.to_vec();
     let fields = [
         (AUTHORITY, authority),
@@ -366,9 +371,12 @@ fn request(authority: &str, path: &str) -> Vec<u8> {
         (TE, "trailers"),
         (USER_AGENT, "xdsload"),
     ];
-    for (name, value) in fields {
+    let bearer = caller.map(|token| format!("Bearer {}", token.text));
+    let of_caller = caller
+        .zip(bearer.as_deref())
+        .map(|(token, bearer)| [(AUTHORIZATION, bearer), (CLUSTER, &*token.cluster)]);
+    for (name, value) in fields.into_iter().chain(of_caller.into_iter().flatten()) {
         block.extend_from_slice(name);
-        // The command line's host is no longer than a name may be: 253 bytes.
         match value.len().checked_sub(0x7f) {
             None => block.push(value.len() as u8),
             Some(rest) => {
@@ -386,7 +394,7 @@ mod tests {
     use super::*;
 
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-        let mut to = Http2::new("a", "/", WINDOW);
+        let mut to = Http2::new("a", "/", WINDOW, None);
         to.out.clear();
         to.put(kind, flags, stream, payload);
         to.out
@@ -394,7 +402,7 @@ mod tests {
 
     /// A fresh connection whose own beginning has been sent.
     fn begun(window: u32) -> Http2 {
-        let mut http = Http2::new("strait:15012", "/a", window);
+        let mut http = Http2::new("strait:15012", "/a", window, None);
         http.out.clear();
         http
     }
@@ -417,22 +425,29 @@ mod tests {
     #[test]
     fn a_call_begins_as_a_server_reads_it() {
         let long = format!("{}:15012", "a".repeat(200));
-        let mut fields = Vec::new();
-        let read = HeaderDecoder::default().decode(&request(&long, "/s/m"), |(name, value)| {
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            fields.push((text(&name), text(&value)));
-        });
-        read.expect("a block");
-        let expected = [
-            (":method", "POST"),
-            (":scheme", "https"),
-            (":authority", &long),
-            (":path", "/s/m"),
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-            ("user-agent", "xdsload"),
-        ];
-        assert!(fields.iter().map(|(a, b)| (&**a, &**b)).eq(expected), "{fields:?}");
+        let token = Token { text: "t".repeat(900), cluster: "c1".to_owned() };
+        let bearer = format!("Bearer {}", token.text);
+        for caller in [None, Some(&token)] {
+            let mut fields = Vec::new();
+            let block = request(&long, "/s/m", caller);
+            let read = HeaderDecoder::default().decode(&block, |(name, value)| {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                fields.push((text(&name), text(&value)));
+            });
+            read.expect("a block");
+            let expected = [
+                (":method", "POST"),
+                (":scheme", "https"),
+                (":authority", &long),
+                (":path", "/s/m"),
+                ("content-type", "application/grpc"),
+                ("te", "trailers"),
+                ("user-agent", "xdsload"),
+            ];
+            let of_caller = caller.map(|_| [("authorization", &*bearer), ("clusterid", "c1")]);
+            let expected = expected.into_iter().chain(of_caller.into_iter().flatten());
+            assert!(fields.iter().map(|(a, b)| (&**a, &**b)).eq(expected), "{fields:?}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::connection::{self, Server, Stream};
 use crate::names::Names;
 use crate::response::{Event, Reader};
 use crate::session::{Profile, Session};
+use crate::tokens::Token;
 use crate::wire::{ByKind, Kind};
 
 /// How long to wait before another try, at first.
@@ -83,6 +84,8 @@ pub(crate) struct InSync {
 pub(crate) struct Proxy {
     pub(crate) profile: Profile,
     pub(crate) tls: Arc<ClientConfig>,
+    /// What it brings where it has no certificate.
+    pub(crate) token: Option<Token>,
     pub(crate) slow: bool,
 }
 
@@ -264,7 +267,7 @@ async fn stream(
                 server,
                 form,
                 number,
-                Arc::clone(&proxy.tls),
+                (Arc::clone(&proxy.tls), proxy.token.as_ref()),
                 proxy.slow,
                 &shared.connections,
             )

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ mod options;
 mod report;
 mod response;
 mod session;
+mod tokens;
 mod wire;
 
 use self::changes::{Stamps, now_ns};
@@ -39,6 +41,7 @@ use self::load::{Findings, InSync, Proxy, Stage, Steady, Thread};
 use self::options::Options;
 use self::report::Told;
 use self::session::Profile;
+use self::tokens::Token;
 
 /// Wrong usage, as in sysexits.h.
 const USAGE: u8 = 64;
@@ -252,6 +255,14 @@ fn threads(
     stamps: Option<&Stamps>,
 ) -> Result<Vec<Thread>, Failure> {
     let issuer = certs::Issuer::new(&options.ca_dir)?;
+    let mut tokens = options.tokens.as_deref().map(tokens::read).transpose()?;
+    if let Some(tokens) = &tokens
+        && tokens.len() < options.proxies as usize
+    {
+        let (found, asked) = (tokens.len(), options.proxies);
+        return Err(Failure(format!("--tokens: {found} lines for {asked} proxies")));
+    }
+    let nobody = issuer.nobody()?;
     let identity = |namespace: String| {
         let id = SpiffeId::new(&options.trust_domain, &namespace, &options.service_account);
         id.map(|id| (namespace, id)).map_err(failure)
@@ -301,7 +312,11 @@ fn threads(
         };
         let id = identities.get(&options.namespace_of(number));
         let id = id.ok_or_else(|| failure("a namespace has no identity"))?;
-        let proxy = Proxy { profile, tls: issuer.client(id)?, slow: of_share(options.slow) };
+        let cluster = turn(&options.clusters, number).unwrap_or_default();
+        let token = tokens.as_mut().map(|all| std::mem::take(&mut all[number as usize]));
+        let token = token.map(|text| Token { text, cluster });
+        let tls = if token.is_some() { Arc::clone(&nobody) } else { issuer.client(id)? };
+        let proxy = Proxy { profile, tls, token, slow: of_share(options.slow) };
         if let Some(thread) = threads.get_mut(number as usize % turns) {
             thread.proxies.push(proxy);
         }
@@ -324,16 +339,20 @@ fn find(server: &str, server_name: Option<&str>) -> Result<Server, Failure> {
     Ok(Server { address, name, authority: server.to_owned() })
 }
 
+/// What of a list is proxy `number`'s, in turn.
+fn turn(list: &[String], number: u32) -> Option<String> {
+    list.get(number as usize % list.len().max(1)).cloned()
+}
+
 /// Who proxy `number` says it is, in a form that any Istio-compatible server takes.
 fn node(options: &Options, number: u32) -> Node {
     let text = |text: &str| Value { kind: Some(ValueKind::StringValue(text.to_owned())) };
-    let turn = |list: &[String]| list.get(number as usize % list.len().max(1)).cloned();
     let namespace = options.namespace_of(number);
     let [_, high, middle, low] = number.to_be_bytes();
     // Addresses for benchmarks (RFC 2544), so that no pod has the same.
     let ip = std::net::Ipv4Addr::new(198, 18 + (high & 1), middle, low);
     let pod = format!("xdsload-{number}");
-    let cluster = turn(&options.clusters).unwrap_or_default();
+    let cluster = turn(&options.clusters, number).unwrap_or_default();
     let labels = [("app", "xdsload"), ("round", &options.round_of(number).to_string())]
         .map(|(key, value)| (key.to_owned(), text(value)));
     let labels = Struct { fields: labels.into() };
@@ -346,7 +365,7 @@ fn node(options: &Options, number: u32) -> Node {
         ("NAMESPACE", text(&namespace)),
         ("SERVICE_ACCOUNT", text(&options.service_account)),
     ];
-    fields.extend(turn(&options.networks).map(|network| ("NETWORK", text(&network))));
+    fields.extend(turn(&options.networks, number).map(|network| ("NETWORK", text(&network))));
     // Not every server has a table of names for whom doesn't say that it has a use for it.
     fields.extend(options.name_table.then(|| ("DNS_CAPTURE", text("true"))));
     let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

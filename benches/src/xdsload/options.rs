@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// CA that issues the certificates: ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem
     #[arg(long, value_name = "DIR")]
     pub(crate) ca_dir: PathBuf,
+    /// Tokens of the proxies' pods, a line each in their order, in place of certificates; the roots alone are taken from --ca-dir
+    #[arg(long, value_name = "FILE")]
+    pub(crate) tokens: Option<PathBuf>,
     /// Clusters the proxies say they are in, in turn
     #[arg(long, value_name = "c1,...", value_delimiter = ',', default_value = "c1", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) clusters: Vec<String>,

@@ -1,0 +1,24 @@
+//! What proxies without certificates bring: the tokens of their pods.
+
+use std::path::Path;
+
+use crate::Failure;
+
+/// The token of one pod.
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    pub(crate) text: String,
+    /// The ID of the cluster whose it is.
+    pub(crate) cluster: String,
+}
+
+/// The tokens in a file, a line each.
+pub(crate) fn read(file: &Path) -> Result<Vec<String>, Failure> {
+    let failed = |fact: String| Failure(format!("--tokens {}: {fact}", file.display()));
+    let text = std::fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+    let is_token = |line: &str| line.split('.').count() == 3 && line.is_ascii();
+    match text.lines().position(|line| !is_token(line)) {
+        Some(at) => Err(failed(format!("line {} is no token", at + 1))),
+        None => Ok(text.lines().map(str::to_owned).collect()),
+    }
+}
