@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use imbl::OrdMap;
 
+use super::aliases::ServiceAliases;
 use crate::access::{AccessPolicies, AccessSubject, TrustBundle, WorkloadAccess};
 use crate::aggregate::{AssignNetwork, AssignedEndpoints, Bar, MergedService, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
@@ -78,6 +79,8 @@ pub struct PushContext {
     /// Namespaces for which some service is there that isn't for all, with the number of these: all other
     /// namespaces see the same.
     pub restricted_namespaces: OrdMap<Namespace, usize>,
+    /// Services that are other names of services.
+    pub aliases: ServiceAliases,
     /// What entries select of clusters, and the machines that they describe.
     pub entries: Arc<Selections>,
     /// What operators' objects say, as far as it is in force.
@@ -96,6 +99,17 @@ impl PushContext {
     pub fn service(&self, host: &str, namespace: &Namespace) -> Option<&Arc<MergedService>> {
         let private = self.private.get(host).and_then(|private| private.get(namespace));
         private.or_else(|| self.services.get(host))
+    }
+
+    /// The service that a host stands for in the end, as proxies of `namespace` know it: itself, unless it is another name
+    /// of one.
+    pub fn target<'a>(&'a self, host: &'a Hostname, namespace: &Namespace) -> &'a Hostname {
+        if self.aliases.is_empty() {
+            return host;
+        }
+        // What a namespace has for itself is no alias.
+        let is_own = self.private.get(host).is_some_and(|all| all.contains_key(namespace));
+        if is_own { host } else { self.aliases.target(host) }
     }
 
     /// All services, as proxies of `namespace` know them, be they visible to it or not.

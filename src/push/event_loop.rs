@@ -17,6 +17,7 @@ use tracing::{info, warn};
 pub(crate) use self::heads::MeshHeads;
 pub use self::heads::{HeadOutputs, NextHead};
 use super::access_state::AccessState;
+use super::aliases::ServiceAliases;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
 use super::debounce::Debounce;
 use super::interest::{Changes, Dep, Interest};
@@ -115,6 +116,9 @@ pub struct MeshState {
     facts: OrdMap<ClusterId, ClusterFacts>,
     private: Private,
     restricted_namespaces: OrdMap<Namespace, usize>,
+    aliases: ServiceAliases,
+    /// Names that stand for something else than at the last version.
+    renamed: BTreeSet<Hostname>,
     configuration: Arc<ConfigurationSnapshot>,
     traffic: Arc<Traffic>,
     /// What of it waits for the next version.
@@ -154,6 +158,8 @@ impl MeshState {
             facts: OrdMap::new(),
             private: OrdMap::new(),
             restricted_namespaces: OrdMap::new(),
+            aliases: ServiceAliases::default(),
+            renamed: BTreeSet::new(),
             configuration: Arc::default(),
             traffic: Arc::default(),
             touched_traffic: TrafficChanges::default(),
@@ -378,13 +384,22 @@ impl MeshState {
         let Traffic { virtual_services: services, destination_rules: rules, .. } = &*self.traffic;
         let mut depending = BTreeSet::new();
         for dep in &changes.deps {
-            match dep {
-                Dep::Definition(host) if !rules.of(host.as_str()).is_empty() => {
-                    depending.extend(services.leading_to(host));
+            let (host, by_any) = match dep {
+                Dep::Definition(host) => (host, !rules.of(host.as_str()).is_empty()),
+                Dep::Traffic(host) => (host, true),
+                _ => continue,
+            };
+            for name in std::iter::once(host).chain(&self.aliases.names_of(host)) {
+                match by_any {
+                    true => depending.extend(services.leading_to(name)),
+                    false => depending.extend(services.depending_on(name)),
                 }
-                Dep::Definition(host) => depending.extend(services.depending_on(host)),
-                Dep::Traffic(host) => depending.extend(services.leading_to(host)),
-                _ => {}
+            }
+        }
+        // What led to an alias leads elsewhere now, and other services may come into scopes for that.
+        for host in std::mem::take(&mut self.renamed) {
+            for name in std::iter::once(&host).chain(&self.aliases.names_of(&host)) {
+                depending.extend(services.leading_to(name));
             }
         }
         depending.into_iter().for_each(|pattern| self.note_ruled(pattern, changes));
@@ -496,6 +511,9 @@ impl MeshState {
         }
         let old = self.services.get(host).cloned();
         self.claims.replace(old.as_deref(), new.as_ref());
+        if self.aliases.note(host, new.as_ref().map(|new| &new.primary.resolution)) {
+            self.renamed.insert(host.clone());
+        }
         match (old.as_deref(), new) {
             (None, None) => {}
             (Some(old), Some(new)) if *old == new => {}
@@ -617,6 +635,7 @@ impl MeshState {
             facts: self.facts.clone(),
             private: self.private.clone(),
             restricted_namespaces: self.restricted_namespaces.clone(),
+            aliases: self.aliases.clone(),
             same_addresses: self.claims.shared().clone(),
             entries: Arc::clone(self.joins.selections()),
             configuration: Arc::clone(&self.configuration),

@@ -3,8 +3,9 @@
 use super::context::PushContext;
 use super::view_key::ViewKey;
 use crate::aggregate::MergedService;
-use crate::traffic::HostPattern;
+use crate::model::{Hostname, Namespace};
 use crate::traffic::sidecar::ImportScope;
+use crate::traffic::{HostPattern, Selection};
 
 /// What a client is given: what is in its scope, and where rules that are lead.
 #[derive(Clone, Copy)]
@@ -48,6 +49,14 @@ impl<'a> Imports<'a> {
         let Self { context, view, scope } = self;
         scope.sidecar().is_none()
             || includes(scope, &HostPattern::of_service(service.hostname()))
-            || context.traffic.leads_to(service.hostname(), &view.namespace, &view.selection)
+            || context.leads_to(service.hostname(), &view.namespace, &view.selection)
+    }
+}
+
+impl PushContext {
+    /// Whether rules that hold for a proxy lead to a service, be it by another name of it, which it is given for that.
+    pub fn leads_to(&self, host: &Hostname, namespace: &Namespace, selection: &Selection) -> bool {
+        let leads = |host: &Hostname| self.traffic.leads_to(host, namespace, selection);
+        leads(host) || self.aliases.names_of(host).iter().any(leads)
     }
 }

@@ -3,6 +3,7 @@
 
 mod access_state;
 pub mod addresses;
+pub mod aliases;
 mod assignment;
 pub mod audience;
 pub mod authorizers;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::aggregate::MergedService;
-use crate::model::{ExportTo, Namespace, Protocol, Proxy, ProxyType};
+use crate::model::{ExportTo, Namespace, Protocol, Proxy, ProxyType, Resolution};
 use crate::push::PushContext;
 use crate::push::proxy::east_west_port;
 use crate::traffic::{HostPattern, Selection};
@@ -95,9 +95,10 @@ pub(super) fn all_seen<'a>(
     }
 }
 
-/// The ports of a service that are proxied.
+/// The ports of a service that are proxied: none of what is another name of a service.
 pub(super) fn proxied(service: &MergedService) -> impl Iterator<Item = &crate::model::Port> {
-    service.ports().filter(|port| port.protocol != Protocol::Udp)
+    let is_alias = matches!(service.primary.resolution, Resolution::Alias(_));
+    service.ports().filter(move |port| !is_alias && port.protocol != Protocol::Udp)
 }
 
 /// Of some namespaces those to which something is exported. Where it is for all, they stand for the rest besides.

@@ -8,9 +8,10 @@ use serde_json::Value;
 use super::clients::{Audience, all_seen, audience, is_imported, of_clients, proxied, seen};
 use super::objects::{HostPaths, pointer};
 use super::{ConfigView, Finding};
+use crate::aggregate::MergedService;
 use crate::codes::{self, Code};
 use crate::explain::standing::ObjectStanding;
-use crate::model::{GATEWAY_API, Namespace, Port, Protocol};
+use crate::model::{GATEWAY_API, Namespace, Port, Protocol, Resolution};
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
 use crate::traffic::route::{Destination, HttpRule, MESH};
@@ -337,6 +338,7 @@ impl ConfigView<'_> {
         let mut asked = clients.clone();
         if clients.contains(&Namespace::default()) {
             asked.extend(self.special_of(host));
+            asked.extend(self.special_of(self.context.aliases.target(&to.host).as_str()));
         }
         let mut wrong: BTreeMap<(&'static str, String), (&'static Code, Audience)> =
             BTreeMap::new();
@@ -369,6 +371,9 @@ impl ConfigView<'_> {
             let text = format!("there is no service {host}");
             return self.is_none(host).then_some((&codes::DESTINATION_UNKNOWN, text));
         };
+        if matches!(service.primary.resolution, Resolution::Alias(_)) {
+            return self.misled_by_alias(to, service, namespace);
+        }
         let has: Vec<u16> = proxied(service).map(|port| port.number).collect();
         let list = || has.iter().map(u16::to_string).collect::<Vec<_>>().join(", ");
         let called = |name: &str| proxied(service).find(|port| *port.name == *name);
@@ -412,6 +417,36 @@ impl ConfigView<'_> {
             None => format!("no DestinationRule of {host} holds, so there is no subset {subset}"),
         };
         Some((&codes::SUBSET_UNKNOWN, text))
+    }
+
+    /// The same of a destination that is another name of a service.
+    fn misled_by_alias(
+        &self,
+        to: &Destination,
+        alias: &MergedService,
+        namespace: &Namespace,
+    ) -> Option<(&'static Code, String)> {
+        let Destination { host, port_name, .. } = to;
+        let target = self.context.target(host, namespace);
+        let Some(service) = self.context.service(target.as_str(), namespace) else {
+            let text = format!("{host} is another name of {target}, and there is no such service");
+            return self.is_none(target.as_str()).then_some((&codes::DESTINATION_UNKNOWN, text));
+        };
+        if matches!(service.primary.resolution, Resolution::Alias(_)) {
+            let text = format!("{host} is another name, and in the end of itself");
+            return Some((&codes::DESTINATION_UNKNOWN, text));
+        }
+        // Its own ports come first where none is named by its number.
+        let own = alias.ports().filter(|port| port.protocol != Protocol::Udp);
+        let own: Vec<_> =
+            own.filter(|port| port_name.is_empty() || port.name == *port_name).collect();
+        let own = match &*own {
+            [only] => Some(only.number),
+            _ => None,
+        };
+        let to = Destination { host: target.clone(), port: to.port.or(own), ..to.clone() };
+        let (code, text) = self.misled(&to, &BTreeSet::new(), namespace)?;
+        Some((code, format!("{host} is another name of {target}: {text}")))
     }
 
     /// A VirtualService whose rules hold in the place of others.

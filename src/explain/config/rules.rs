@@ -33,6 +33,14 @@ impl ConfigView<'_> {
             let text = format!("there is no service {}", rule.host);
             return Finding::unused(&codes::HOST_UNKNOWN, "spec.host", text);
         }
+        if let Some(host) = rule.host.exact()
+            && let Some(service) = self.context.services.get(host)
+            && let Resolution::Alias(_) = &service.primary.resolution
+        {
+            let target = self.context.aliases.target(service.hostname());
+            let text = format!("{host} is another name of {target}: only a rule of that holds");
+            return Finding::unused(&codes::HOST_UNKNOWN, "spec.host", text);
+        }
         if let Some(labels) = rule.selector.as_ref().filter(|_| self.services_known)
             && !self.is_carried(labels, &own.namespace)
         {
@@ -49,9 +57,8 @@ impl ConfigView<'_> {
             let services = all_seen(self.context, &rule.host, namespace);
             let client = RuleClient { namespace, selection };
             services.into_iter().any(|service| {
-                let traffic = &self.context.traffic;
                 let is_given = is_imported(self.context, service, namespace, selection)
-                    || traffic.leads_to(service.hostname(), namespace, selection);
+                    || self.context.leads_to(service.hostname(), namespace, selection);
                 is_given && self.rule_of(service, client, own).is_ok()
             })
         });

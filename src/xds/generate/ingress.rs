@@ -51,12 +51,16 @@ impl<'a> IngressOutline<'a> {
 
     /// The services that requests and connections may go to.
     pub(super) fn destinations(&self) -> BTreeSet<&'a Hostname> {
-        self.served().flat_map(|routed| routed.destinations()).map(|to| &to.host).collect()
+        let all = self.served().flat_map(|routed| routed.destinations());
+        all.map(|to| self.context.target(&to.host, self.namespace)).collect()
     }
 
     /// Whether any of them is one of these.
     pub(super) fn leads_to_any(&self, hosts: &BTreeSet<Hostname>) -> bool {
-        self.served().any(|routed| routed.destinations().any(|to| hosts.contains(&to.host)))
+        let is_one = |host: &Hostname| {
+            hosts.contains(host) || hosts.contains(self.context.target(host, self.namespace))
+        };
+        self.served().any(|routed| routed.destinations().any(|to| is_one(&to.host)))
     }
 
     /// The VirtualServices that some server serves, once for each.

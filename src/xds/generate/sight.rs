@@ -98,8 +98,16 @@ impl<'a> Lens<'a> {
         hosts: &'a BTreeSet<Hostname>,
     ) -> Self {
         // Rules that name no port lead to the only one of a service, which has to be there for that.
-        let [then, since] = whole.map(|context| context.traffic.excerpt(hosts));
+        let names = whole
+            .iter()
+            .flat_map(|context| hosts.iter().flat_map(|host| context.aliases.names_of(host)));
+        let named: BTreeSet<Hostname> = names.chain(hosts.iter().cloned()).collect();
+        let [then, since] = whole.map(|context| context.traffic.excerpt(&named));
         let portless = [&then, &since].into_iter().flat_map(|one| one.virtual_services.portless());
+        let portless = portless.flat_map(|host| {
+            let targets = whole.map(|context| context.aliases.target(host));
+            std::iter::once(host).chain(targets)
+        });
         let all = hosts.iter().chain(portless).cloned().collect();
         let excerpt = |context: &PushContext, traffic: Traffic| {
             Arc::new(PushContext { traffic: Arc::new(traffic), ..context.excerpt(&all) })

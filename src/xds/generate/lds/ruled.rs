@@ -172,12 +172,14 @@ impl ConnectionRules<'_> {
             let only = || unnumbered_port(self.context, self.class, named);
             to.port.or_else(only).unwrap_or(port)
         };
+        let target =
+            |to: &Destination| self.context.target(&to.host, &self.class.namespace).clone();
         let upstream = |to: &Destination| {
-            let name = OutboundName::sidecar(to.host.clone(), number(to));
+            let name = OutboundName::sidecar(target(to), number(to));
             name.of_subset(&to.subset).to_string()
         };
         let limits = |to: &Destination| {
-            let service = self.context.service(to.host.as_str(), &self.class.namespace);
+            let service = self.context.service(target(to).as_str(), &self.class.namespace);
             let limits = service.map(|service| self.limits(service, &to.subset, number(to)));
             limits.unwrap_or_default()
         };

@@ -66,6 +66,8 @@ pub(super) struct RouteEntrance<'a> {
 #[derive(Debug, Clone)]
 pub(in crate::xds::generate) struct RouteListInputs {
     routed: Arc<RoutedService>,
+    /// Of each destination that is another name of a service, which service that is; nothing where there are no such names.
+    targets: Box<[Option<Hostname>]>,
     /// The ports of destinations that name none.
     ports: Box<[Option<u16>]>,
     /// Of each destination by what it chooses endpoints, where that is by a hash.
@@ -77,6 +79,7 @@ pub(in crate::xds::generate) struct RouteListInputs {
 impl PartialEq for RouteListInputs {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.routed, &other.routed)
+            && self.targets == other.targets
             && self.ports == other.ports
             && self.hashes == other.hashes
             && self.retries == other.retries
@@ -96,6 +99,12 @@ pub(super) fn list(
     kept: &RouteLists,
 ) -> Arc<RouteList> {
     let unnumbered = |host: &Hostname, name: &str| unnumbered_port(context, class, (host, name));
+    let target = |host: &Hostname| context.target(host, &class.namespace).clone();
+    let mut targets = Box::default();
+    if !context.aliases.is_empty() {
+        let all = routed.destinations().map(|to| &to.host);
+        targets = all.map(|host| Some(target(host)).filter(|target| target != host)).collect();
+    }
     let portless = routed.portless();
     let ports: Box<[_]> = portless.iter().map(|(host, name)| unnumbered(host, name)).collect();
     let asks = |is: fn(&SourceMatch) -> bool| routed.sources().any(is);
@@ -108,7 +117,8 @@ pub(super) fn list(
     let (mut hashes, mut by_rules) = (Vec::new(), false);
     if !context.traffic.destination_rules.is_empty() {
         for to in routed.http.rules.iter().flat_map(|rule| &rule.destinations) {
-            by_rules |= context.traffic.is_by_namespace(to.host.as_str());
+            let host = context.target(&to.host, &class.namespace);
+            by_rules |= context.traffic.is_by_namespace(host.as_str());
             hashes.push(hash(
                 to,
                 to.port.or_else(|| unnumbered(&to.host, &to.port_name)).unwrap_or(port),
@@ -128,6 +138,7 @@ pub(super) fn list(
     let retries = context.mesh.retries.clone();
     let inputs = RouteListInputs {
         routed: Arc::clone(routed),
+        targets,
         ports,
         hashes: hashes.into(),
         retries: retries.clone(),
@@ -138,6 +149,7 @@ pub(super) fn list(
             selection: &class.selection,
             gateway: gateway.map_or(MESH, |name| &**name),
             port,
+            target: &target,
             unnumbered_port: &unnumbered,
             hash_key: &hash,
             retries: retries.as_deref(),
@@ -149,20 +161,24 @@ pub(super) fn list(
 }
 
 /// The port of a service that is called so, or where no name is given the one beside which there is no other, as proxies
-/// of the class see it.
+/// of the class see it. What is another name of a service may say it itself.
 pub(in crate::xds::generate) fn unnumbered_port(
     context: &PushContext,
     class: &Class,
     (host, name): (&Hostname, &str),
 ) -> Option<u16> {
-    let service = context.service(host.as_str(), &class.namespace)?;
-    let ports = service.ports_in(&class.cluster);
-    let mut ports = ports.filter(|port| port.protocol != Protocol::Udp);
-    if !name.is_empty() {
-        return ports.find(|port| *port.name == *name).map(|port| port.number);
-    }
-    let only = ports.next()?.number;
-    ports.next().is_none().then_some(only)
+    let of = |host: &Hostname| {
+        let service = context.service(host.as_str(), &class.namespace)?;
+        let ports = service.ports_in(&class.cluster);
+        let mut ports = ports.filter(|port| port.protocol != Protocol::Udp);
+        if !name.is_empty() {
+            return ports.find(|port| *port.name == *name).map(|port| port.number);
+        }
+        let only = ports.next()?.number;
+        ports.next().is_none().then_some(only)
+    };
+    let target = context.target(host, &class.namespace);
+    of(host).or_else(|| if target == host { None } else { of(target) })
 }
 
 /// By what of a request clients of the class choose an endpoint of a port of a service, where that is by a hash.
@@ -173,6 +189,7 @@ fn hash_key(
     subset: &str,
     port: u16,
 ) -> Option<HashKey> {
+    let host = context.target(host, &class.namespace);
     let rules = context.traffic.destination_rules.of(host.as_str());
     if rules.is_empty() {
         return None;

@@ -53,6 +53,8 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
     pub(super) gateway: &'a str,
     /// The port that clients mean.
     pub(super) port: u16,
+    /// The service that a host stands for: itself, unless it is another name of one.
+    pub(super) target: &'a dyn Fn(&Hostname) -> Hostname,
     /// The port of a service where no number is given: the one of that name, else the only one.
     pub(super) unnumbered_port: &'a dyn Fn(&Hostname, &str) -> Option<u16>,
     /// By what of a request the endpoints of a port of a destination are chosen, where that is by a hash.
@@ -335,7 +337,7 @@ fn upstream(destination: &Destination, inputs: RuleInputs<'_>) -> String {
     let port = port_of(destination, inputs).filter(|_| !destination.invalid);
     let Some(port) = port else { return NOWHERE.to_owned() };
     let Destination { host, subset, .. } = destination;
-    let all = OutboundName::sidecar(host.clone(), port);
+    let all = OutboundName::sidecar((inputs.target)(host), port);
     all.of_subset(subset).to_string()
 }
 

@@ -47,6 +47,19 @@ impl Edited {
         self.rules.objects.insert(key, Arc::new(object));
         let update = self.rules.index.apply(&self.rules.objects)?;
         self.mesh.apply(MeshEvent::Traffic(update));
+        self.seen()
+    }
+
+    /// Has `www.shop` stand for another service; what proxies see of that.
+    fn rename(&mut self, target: &str) -> Option<BTreeMap<String, SeenChanges>> {
+        let www = service("www.shop").with(|it| it.resolution = Resolution::Alias(host(target)));
+        let update = shard("east", 1).network("n1").with(www, vec![]);
+        self.mesh.apply(MeshEvent::Registry(update.said()));
+        self.seen()
+    }
+
+    /// What proxies see of what was just heard, by namespace.
+    fn seen(&mut self) -> Option<BTreeMap<String, SeenChanges>> {
         let (now, changes) = self.mesh.next_version()?;
         let of = |namespace: &str| {
             let domain = format!("{namespace}.svc.cluster.local");
@@ -134,6 +147,23 @@ fn rules_of_connections_are_listeners_and_no_routes() {
         assert!(seen.lists.contains(Wildcard::Listeners), "{namespace}");
         assert!(!seen.lists.contains(Wildcard::Clusters) && seen.routes.is_empty(), "{seen:?}");
     }
+}
+
+#[test]
+fn rules_that_lead_to_another_name_hear_what_it_stands_for() {
+    let mut mesh = Edited::new();
+    mesh.rename("b.pay").expect("it is new");
+    let leading = json!({ "http": [{ "route": [{ "destination": { "host": "www" } }] }] });
+    let seen = mesh.edit("1", spec(&["a"], "", leading)).expect("it is new");
+    assert!(routes(&seen).iter().any(|one| one == "web: 80"), "{seen:?}");
+    let tables = |seen: &BTreeMap<String, SeenChanges>| {
+        let of_80 = |seen: &SeenChanges| seen.routes.iter().any(|name| &**name == "80");
+        NAMESPACES.iter().filter(|namespace| of_80(&seen[**namespace])).count()
+    };
+    let seen = mesh.rename("a.shop").expect("it stands for another");
+    assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
+    let seen = mesh.rename("db.shop").expect("it stands for another");
+    assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
 }
 
 #[test]
