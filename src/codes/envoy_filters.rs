@@ -1,4 +1,4 @@
-//! 107x: EnvoyFilters.
+//! 107x and 1081: EnvoyFilters.
 
 use super::code::Code;
 
@@ -18,4 +18,12 @@ An Envoy that refuses one filter refuses the whole listener, and a new pod has n
 are put in that every Envoy has and that none refuses: each is held to the rules of Envoy's API, and to what
 Envoy checks when it makes the filter. Scripts in Lua may define functions and constants at their top level
 and do nothing else there, since an Envoy runs that once as it loads them.";
+
+    /// Whom an `ext_authz` filter names.
+    ENVOY_FILTER_UPSTREAM = "STR1081", "a filter of an EnvoyFilter asks by an upstream cluster that isn't there",
+        "Name the service as outbound|PORT||HOST, with a port that it has, and export it to those proxies.", "\
+A filter of external authorization asks by the upstream cluster that it names. That of a service comes along
+to every proxy that has the filter, whatever its Sidecar imports and its Gateways lead to. One that isn't there
+gives no answer: requests are denied, or with failure_mode_allow pass unasked. Other names than those of
+services only the proxy's own bootstrap can have, of which nothing is known here.";
 }

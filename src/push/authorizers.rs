@@ -14,6 +14,7 @@ use crate::mesh::{
 };
 use crate::model::{ClusterId, Hostname, Namespace, Proxy, Resolution};
 use crate::traffic::destination_rule::{DestinationRule, RuleClient};
+use crate::traffic::envoy_filter::FilterUpstream;
 
 /// A provider that can be asked.
 #[derive(Debug, Clone)]
@@ -64,6 +65,8 @@ pub enum AuthorizerFault {
     NotVisible(String, Namespace),
     /// Its service has no such port.
     NoPort(String, u16),
+    /// No rule in force has such a subset of its service.
+    NoSubset(String, Arc<str>),
     /// Its service is a name for another.
     Alias(String),
     /// Proxies choose no endpoint of its service: requests about others would go where those were going, and so to nobody
@@ -97,6 +100,9 @@ impl fmt::Display for AuthorizerFault {
                 write!(f, "service {host} is not visible to workloads of namespace {namespace}")
             }
             Self::NoPort(host, port) => write!(f, "service {host} has no port {port}"),
+            Self::NoSubset(host, subset) => {
+                write!(f, "no DestinationRule that holds for service {host} has a subset {subset}")
+            }
             Self::Alias(host) => write!(f, "service {host} is a name for another; name that one"),
             Self::NotChosen(host) => {
                 write!(
@@ -198,6 +204,26 @@ impl PushContext {
         };
         let service = self.provider_service(&provider.service, client, cluster)?;
         Ok(Tracer { provider, service })
+    }
+
+    /// Why such clients of a cluster can't ask whom a filter of users names; `None` where they can, and where the name is
+    /// not that of a service.
+    pub fn asking_fault(
+        &self,
+        upstream: &FilterUpstream,
+        client: RuleClient<'_>,
+        cluster: &ClusterId,
+    ) -> Option<AuthorizerFault> {
+        let (host, port, subset) = upstream.service.as_ref()?;
+        let asked = ProviderService { namespace: None, host: host.to_string(), port: *port };
+        let service = match self.provider_service(&asked, client, cluster) {
+            Ok(service) => service,
+            Err(fault) => return Some(fault),
+        };
+        let rules = self.rules_for(service);
+        let rule = rules.rule(client, &service.primary.namespace);
+        let has = subset.is_empty() || rule.is_some_and(|rule| rule.subsets.contains_key(subset));
+        (!has).then(|| AuthorizerFault::NoSubset(asked.host, Arc::clone(subset)))
     }
 
     /// The service that a provider is, where such clients of a cluster choose among its endpoints.

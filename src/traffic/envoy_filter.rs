@@ -7,18 +7,19 @@
 mod filters;
 mod lua;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use self::filters::PatchedFilter;
+pub use self::filters::{FilterUpstream, PatchedFilter};
 use super::changes::TrafficChanges;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use crate::codes;
-use crate::model::Namespace;
+use crate::model::{Namespace, Proxy, ProxyType};
 
 /// What one object says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +38,8 @@ pub struct EnvoyFilter {
 /// A filter that is put among others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FilterPatch {
+    /// Its place in the object, from 0.
+    index: usize,
     /// Where requests are that it sees; `None` for everywhere.
     place: Option<PatchPlace>,
     /// The port at which they arrive; `None` for each.
@@ -62,6 +65,17 @@ pub enum PatchPlace {
     Outbound,
     /// At a router.
     Gateway,
+}
+
+impl PatchPlace {
+    /// Where a proxy sees requests. Libraries have no filters of users.
+    pub fn of(proxy: &Proxy) -> &'static [Self] {
+        match (proxy.grpc, proxy.kind) {
+            (Some(_), _) => &[],
+            (None, ProxyType::Sidecar) => &[Self::Outbound, Self::Inbound],
+            (None, ProxyType::Router) => &[Self::Gateway],
+        }
+    }
 }
 
 /// The filters that hold at one place, in the order in which they are put in, each with the port that it is for.
@@ -97,7 +111,7 @@ impl EnvoyFilter {
         }
         let (mut patches, mut reasons) = (Vec::new(), Vec::new());
         for (at, raw) in raw.config_patches.iter().enumerate() {
-            match FilterPatch::read(raw) {
+            match FilterPatch::read(at, raw) {
                 Ok(patch) => patches.push(patch),
                 Err((code, (path, fact))) => {
                     let path = format!("spec.configPatches[{at}]{path}");
@@ -114,10 +128,25 @@ impl EnvoyFilter {
     pub fn is_empty(&self) -> bool {
         self.patches.is_empty()
     }
+
+    /// Whom its filters ask about requests at these places: each with the place of its patch in the object, and the
+    /// filter's name.
+    pub fn asks(
+        &self,
+        places: &[PatchPlace],
+    ) -> impl Iterator<Item = (usize, &str, &FilterUpstream)> {
+        let is_there =
+            |patch: &&FilterPatch| patch.place.is_none_or(|place| places.contains(&place));
+        let there = self.patches.iter().filter(is_there);
+        there.filter_map(|patch| {
+            let filter = &patch.filter.filter;
+            Some((patch.index, &*filter.name, filter.asks.as_ref()?))
+        })
+    }
 }
 
 impl FilterPatch {
-    fn read(raw: &Value) -> Result<Self, (&'static codes::Code, PatchFault)> {
+    fn read(index: usize, raw: &Value) -> Result<Self, (&'static codes::Code, PatchFault)> {
         let unfollowed = |fault: PatchFault| (&codes::ENVOY_FILTER_FIELD, fault);
         let (place, port, before_router) = Self::target(raw).map_err(unfollowed)?;
         let patch = raw.get("patch").unwrap_or(&Value::Null);
@@ -128,7 +157,7 @@ impl FilterPatch {
             (&codes::ENVOY_FILTER_VALUE, (format!(".patch.value{dot}{path}"), fact))
         })?;
         let filter = Arc::new(PlacedFilter { is_first, filter });
-        Ok(Self { place, port, filter })
+        Ok(Self { index, place, port, filter })
     }
 
     /// Where it is to be put: the place, the port, and whether the router is named.
@@ -284,6 +313,16 @@ impl EnvoyFilters {
         let mut all: Vec<_> = all.filter(|(_, one)| holds(one)).collect();
         all.sort_by_key(|(is_own, one)| (one.priority, *is_own, &one.meta));
         all.into_iter().map(|(_, one)| one).collect()
+    }
+
+    /// Whom filters of users ask about requests of a proxy.
+    pub fn asked_by(&self, proxy: &Proxy, selection: &Selection) -> BTreeSet<&FilterUpstream> {
+        if self.objects.is_empty() {
+            return BTreeSet::new();
+        }
+        let all = self.of_proxy(proxy.namespace(), selection);
+        let places = PatchPlace::of(proxy);
+        all.into_iter().flat_map(|one| one.asks(places)).map(|(_, _, to)| to).collect()
     }
 
     /// The filters that a proxy has at one place, in the order in which they are put in.

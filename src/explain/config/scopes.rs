@@ -1,5 +1,7 @@
 //! What becomes of Sidecars, Telemetries, EnvoyFilters and ProxyConfigs.
 
+use std::collections::BTreeMap;
+
 use super::{ConfigView, Finding};
 use crate::access::PeerMode;
 use crate::codes;
@@ -8,7 +10,7 @@ use crate::model::{Labels, Namespace, Proxy, ProxyType};
 use crate::push::authorizers::AuthorizerFault;
 use crate::traffic::Reason;
 use crate::traffic::destination_rule::RuleClient;
-use crate::traffic::envoy_filter::EnvoyFilter;
+use crate::traffic::envoy_filter::{EnvoyFilter, PatchPlace};
 use crate::traffic::proxy_config::SidecarDefaults;
 use crate::traffic::proxy_configs;
 use crate::traffic::sidecar::{Sidecar, SidecarIngress};
@@ -137,8 +139,36 @@ impl ConfigView<'_> {
             let all = filters.of_proxy(proxy.namespace(), &selection);
             all.iter().any(|one| one.meta == *meta)
         };
-        let proxies = self.clients.proxies().iter().filter(holds).count();
-        Finding { proxies, ..Finding::default() }
+        let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
+        let reasons = self.unasked(filter, &held);
+        Finding { reasons, proxies: held.len(), standing: None }
+    }
+
+    /// Whom filters ask in vain about requests of some proxy.
+    fn unasked(&self, filter: &EnvoyFilter, proxies: &[&Proxy]) -> Vec<Reason> {
+        let mut faults = BTreeMap::new();
+        for proxy in proxies {
+            let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
+            let client = RuleClient { namespace, selection };
+            for (at, name, to) in filter.asks(PatchPlace::of(proxy)) {
+                let end = if to.fails_open { "passes unasked" } else { "is denied" };
+                let path = format!("spec.configPatches[{at}].patch.value.typed_config");
+                let reason = if to.service.is_none() {
+                    let text = format!(
+                        "{name} asks {:?}, which is no upstream cluster of a service (outbound|PORT||HOST): unless the proxy's bootstrap has it, every request {end}",
+                        to.name
+                    );
+                    Reason::warning(&codes::ENVOY_FILTER_UPSTREAM, path, text)
+                } else {
+                    let fault = self.context.asking_fault(to, client, &proxy.cluster);
+                    let Some(fault) = fault else { continue };
+                    let text = format!("{name} asks {}, and {fault}: every request {end}", to.name);
+                    Reason::lost(&codes::ENVOY_FILTER_UPSTREAM, path, text)
+                };
+                faults.entry(at).or_insert(reason);
+            }
+        }
+        faults.into_values().collect()
     }
 
     /// A ProxyConfig is in force for those that it would be in the sidecars of, were their pods made now.

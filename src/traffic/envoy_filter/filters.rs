@@ -12,6 +12,7 @@ use strait_proto::{json, rules};
 
 use super::lua;
 use crate::mesh::command_operators;
+use crate::model::Hostname;
 use crate::traffic::re2;
 
 /// An HTTP filter as users write it, which Envoys can read.
@@ -23,6 +24,38 @@ pub struct PatchedFilter {
     pub type_url: Arc<str>,
     /// The configuration, encoded. Equal ones are equal bytes.
     pub config: Arc<[u8]>,
+    /// Whom it asks about requests, if it does.
+    pub asks: Option<FilterUpstream>,
+}
+
+/// An upstream cluster that a filter asks about requests.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FilterUpstream {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The service, its port and its subset, where the name is that of one.
+    pub service: Option<(Hostname, u16, Arc<str>)>,
+    /// Whether requests pass about which it gives no answer.
+    pub fails_open: bool,
+}
+
+impl FilterUpstream {
+    /// Whom a filter with these fields asks.
+    fn of(said: &Map<String, Value>) -> Option<Self> {
+        let at = |path: [&str; 3]| {
+            let [service, kind, name] = path;
+            said.get(service)?.get(kind)?.get(name)?.as_str()
+        };
+        let name = at(["grpc_service", "envoy_grpc", "cluster_name"])
+            .or_else(|| at(["http_service", "server_uri", "cluster"]))?;
+        let service = name.strip_prefix("outbound|").and_then(|rest| {
+            let (port, rest) = rest.split_once('|')?;
+            let (subset, host) = rest.split_once('|')?;
+            Some((Hostname::from(host), port.parse().ok()?, subset.into()))
+        });
+        let fails_open = said.get("failure_mode_allow") == Some(&Value::Bool(true));
+        Some(Self { name: name.into(), service, fails_open })
+    }
 }
 
 const PREFIX: &str = "type.googleapis.com/";
@@ -156,12 +189,12 @@ pub(super) fn read(value: &Value) -> Result<PatchedFilter, FilterFault> {
     let config = fields.get("typed_config").or_else(|| fields.get("typedConfig"));
     let config = config.ok_or_else(|| at("typed_config", "it is not there"))?;
     let below = |(path, fact): FilterFault| (format!("typed_config{path}"), fact);
-    let (type_url, config) = message(config).map_err(below)?;
-    Ok(PatchedFilter { name: name.into(), type_url: type_url.into(), config: config.into() })
+    let (type_url, config, asks) = message(config).map_err(below)?;
+    Ok(PatchedFilter { name: name.into(), type_url: type_url.into(), config: config.into(), asks })
 }
 
-/// The type of a configuration, and its bytes.
-fn message(config: &Value) -> Result<(String, Vec<u8>), FilterFault> {
+/// The type of a configuration, its bytes, and whom it asks.
+fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), FilterFault> {
     let wrong = |path: &str, fact: String| (path.to_owned(), fact);
     let named = config.get("@type").and_then(Value::as_str);
     let named = named.ok_or_else(|| wrong("", "it has no @type".to_owned()))?;
@@ -202,8 +235,9 @@ fn message(config: &Value) -> Result<(String, Vec<u8>), FilterFault> {
         return Err(wrong(&format!(".{other}"), format!("this field of {name} is not followed")));
     }
     (known.check)(&said).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
+    let asks = FilterUpstream::of(&said);
     everywhere(&Value::Object(said), "")?;
-    Ok((type_url, bytes))
+    Ok((type_url, bytes, asks))
 }
 
 /// What Envoy checks of parts of messages wherever they are.

@@ -145,22 +145,28 @@ impl<'a> ProxyConfig<'a> {
         all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
     }
 
-    /// The upstream clusters of the providers that its policies have asked and that it sends spans, whatever Sidecars and
-    /// Gateways give it.
+    /// The upstream clusters of those whom its policies and filters of users have asked and whom it sends spans, whatever
+    /// Sidecars and Gateways give it.
     fn providers(&self) -> Vec<Arc<Resource>> {
         let access = self.context.access_of(self.proxy);
         let authorizers = Authorizers::of(self.context, self.proxy, &access);
         let asked: Vec<_> = authorizers.reachable().map(|(_, one)| one).collect();
         let told = SpanReport::of_proxy(self.context, self.proxy, &self.view.selection);
-        if asked.is_empty() && told.is_empty() {
+        let filters = &self.context.traffic.envoy_filters;
+        let by_filters = filters.asked_by(self.proxy, &self.view.selection);
+        if asked.is_empty() && told.is_empty() && by_filters.is_empty() {
             return Vec::new();
         }
         let names = asked.iter().map(|one| ext_authz::cluster(one));
-        let names: BTreeSet<_> = names.chain(told.iter().map(|one| one.cluster())).collect();
+        let names = names.chain(told.iter().map(|one| one.cluster()));
+        let names: BTreeSet<_> =
+            names.chain(by_filters.iter().map(|one| one.name.to_string())).collect();
         let hosts = asked.iter().map(|one| one.service.hostname());
         let hosts = hosts.chain(told.iter().map(|one| &one.host));
+        let by_filters = by_filters.iter().filter_map(|one| Some(&one.service.as_ref()?.0));
+        let hosts: BTreeSet<_> = hosts.chain(by_filters).collect();
         let form = ClusterFormat::of(self.proxy);
-        let clusters = self.common().outbound_to(&self.view, &form, hosts);
+        let clusters = self.common().outbound_to(&self.view, &form, hosts.into_iter());
         let named = clusters.resources().iter().filter(|one| names.contains(&*one.name));
         named.cloned().collect()
     }

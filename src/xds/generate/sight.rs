@@ -500,16 +500,6 @@ impl<'a> Lens<'a> {
             })
     }
 
-    /// Of the services those that policies for the workload of a proxy have asked: no matter what Sidecars give it.
-    fn asked_by(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
-        if self.providers.is_empty() || self.is_behind_ports {
-            return BTreeSet::new();
-        }
-        let access = self.whole[1].access_of(proxy);
-        let asked = access.providers().into_iter();
-        asked.filter_map(|name| self.providers.get(name).cloned()).collect()
-    }
-
     /// What the workloads of a namespace in a cluster may serve, before and after.
     fn served(&self, cluster: &ClusterId, namespace: &Namespace) -> [Arc<[Arc<Service>]>; 2] {
         let [before, now] = self.whole;
@@ -600,14 +590,17 @@ impl<'a> Groups<'a> {
         }
         let mut asked = self.lens.asked_by(&stand.proxy);
         asked.extend(self.lens.traced(&stand.proxy));
-        let others =
-            self.lens.logs_otherwise(&stand.proxy) || self.lens.filters_otherwise(&stand.proxy);
+        asked.extend(self.lens.asked_by_filters(&stand.proxy));
+        let is_filtered_otherwise = self.lens.filters_otherwise(&stand.proxy);
+        let others = is_filtered_otherwise || self.lens.logs_otherwise(&stand.proxy);
         if asked.is_empty() && !others {
             return seen;
         }
         let mut seen = (*seen).clone();
         seen.lists.add(Wildcard::Listeners);
-        if self.lens.reports_otherwise(&stand.proxy) {
+        if self.lens.reports_otherwise(&stand.proxy)
+            || (is_filtered_otherwise && self.lens.asks_otherwise(&stand.proxy))
+        {
             seen.lists.add(Wildcard::Clusters);
         }
         if !asked.is_empty() {

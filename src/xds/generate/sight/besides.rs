@@ -49,12 +49,37 @@ impl Lens<'_> {
     /// Whether a proxy has. Libraries have none.
     pub(super) fn filters_otherwise(&self, proxy: &Proxy) -> bool {
         let selections = self.whole.map(|context| context.selection(proxy));
-        let places: &[PatchPlace] = match (proxy.grpc, proxy.kind) {
-            (Some(_), _) => &[],
-            (None, ProxyType::Sidecar) => &[PatchPlace::Outbound, PatchPlace::Inbound],
-            (None, ProxyType::Router) => &[PatchPlace::Gateway],
-        };
+        let places = PatchPlace::of(proxy);
         self.is_filtered_otherwise(proxy.namespace(), selections.each_ref(), places)
+    }
+
+    /// Whether they ask others about its requests than before.
+    pub(super) fn asks_otherwise(&self, proxy: &Proxy) -> bool {
+        let [before, now] = self.whole;
+        let selections = self.whole.map(|context| context.selection(proxy));
+        before.traffic.envoy_filters.asked_by(proxy, &selections[0])
+            != now.traffic.envoy_filters.asked_by(proxy, &selections[1])
+    }
+
+    /// Of the services those that policies for the workload of a proxy have asked: no matter what Sidecars give it.
+    pub(super) fn asked_by(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
+        if self.providers.is_empty() || self.is_behind_ports {
+            return BTreeSet::new();
+        }
+        let access = self.whole[1].access_of(proxy);
+        let asked = access.providers().into_iter();
+        asked.filter_map(|name| self.providers.get(name).cloned()).collect()
+    }
+
+    /// Of the services those that filters of users ask about the requests of a proxy.
+    pub(super) fn asked_by_filters(&self, proxy: &Proxy) -> BTreeSet<Hostname> {
+        if self.is_behind_ports {
+            return BTreeSet::new();
+        }
+        let now = self.whole[1];
+        let asked = now.traffic.envoy_filters.asked_by(proxy, &now.selection(proxy));
+        let hosts = asked.into_iter().filter_map(|to| Some(&to.service.as_ref()?.0));
+        hosts.filter(|host| self.hosts.contains(*host)).cloned().collect()
     }
 
     /// Whether a proxy does. Libraries write none.
