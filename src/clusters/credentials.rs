@@ -29,7 +29,7 @@ use crate::model::ClusterId;
 use crate::task::Supervisor;
 
 /// The most credentials that are followed at once.
-const FOLLOWED_MAX: usize = 4096;
+const FOLLOWED_MAX: usize = 8192;
 /// How long to rest where an API server can't be asked.
 const RETRY: Duration = Duration::from_secs(5);
 /// Events of a reader that wait. A full channel makes it wait, and in the end the server.

@@ -58,6 +58,9 @@ pub enum Violation {
     /// More than [`NAMES_MAX`] names.
     #[error("STR0502: {0} names of one type are more than the {NAMES_MAX} a stream may watch")]
     TooManyNames(usize),
+    /// Names of more secrets than are even told that they are too many.
+    #[error("STR0502: more than {0} names of secrets")]
+    TooManySecrets(usize),
     /// A name of more than [`NAME_LENGTH_MAX`] bytes.
     #[error("STR0502: a resource name of {0} bytes is longer than {NAME_LENGTH_MAX}")]
     NameTooLong(usize),

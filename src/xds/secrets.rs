@@ -5,7 +5,7 @@
 //! there is nothing is said so once, so that nobody waits for it with others. What is in files at the proxy itself is known
 //! from its name: see `file_secret.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use prost::Message;
@@ -19,18 +19,23 @@ use super::form::ProtocolForm;
 use super::request::AdsRequest;
 use super::resource::Version;
 use super::unknown_types::{SideResource, SideResponse};
+use crate::codes;
 use crate::identity::credential::{Credential, CredentialState, CredentialTrouble};
 
 /// The type.
 pub(super) const SECRET: &str =
     "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret";
-/// The most that one stream may ask for.
-const SECRETS_MAX: usize = 1024;
+/// The most that one stream is given: a gateway with 2,000 hosts of its own, each with roots for its clients.
+pub(super) const SECRETS_MAX: usize = 4096;
+/// The most that it may ask for beyond these: what is not given is told, and costs its name.
+const SURPLUS_MAX: usize = 4096;
 
 /// What a stream asked for, and was sent.
 #[derive(Debug, Default)]
 pub(super) struct SecretWatches {
     names: BTreeMap<Arc<str>, AskedSecret>,
+    /// How many of these are too many.
+    surplus: usize,
     /// Of a response that was not answered yet.
     nonce: Option<u64>,
     /// What the client refused last.
@@ -45,14 +50,33 @@ struct AskedSecret {
     sent: Option<u64>,
     /// It was told that there is nothing.
     told_missing: bool,
+    /// It is one too many: as if there were nothing of it.
+    is_surplus: bool,
 }
 
 /// What is known of one.
 #[derive(Debug)]
 struct KnownSecret {
-    /// It encoded, and the hash of that.
-    current: Option<(u64, Vec<u8>)>,
+    /// The hash of it encoded, and itself.
+    current: Option<(u64, SecretBody)>,
     trouble: Option<CredentialTrouble>,
+}
+
+/// What a secret is made of. Many streams share a credential, so it is encoded where it is sent.
+#[derive(Debug, Clone)]
+enum SecretBody {
+    /// Of files at the proxy, encoded.
+    Files(Arc<[u8]>),
+    Credential(Arc<Credential>),
+}
+
+impl SecretBody {
+    fn encoded(&self, name: &str) -> Vec<u8> {
+        match self {
+            Self::Files(bytes) => bytes.to_vec(),
+            Self::Credential(credential) => encode(name, credential),
+        }
+    }
 }
 
 /// How a secret fares, for whoever looks at its proxy.
@@ -99,9 +123,12 @@ impl SecretWatches {
                         (watched.sent, watched.told_missing) = (None, false);
                     }
                 }
+                self.make_room();
             }
             ProtocolForm::Sotw => {
-                self.names.retain(|name, _| names.contains(&&**name));
+                let asked: BTreeSet<&str> = names.iter().copied().collect();
+                self.names.retain(|name, _| asked.contains(&**name));
+                self.make_room();
                 for name in names {
                     let watched = self.watch(name)?;
                     if nonce.is_empty() {
@@ -119,21 +146,52 @@ impl SecretWatches {
 
     fn watch(&mut self, name: &str) -> Result<&mut AskedSecret, Violation> {
         if !self.names.contains_key(name) {
-            if self.names.len() >= SECRETS_MAX {
-                return Err(Violation::TooManyNames(self.names.len() + 1));
+            if self.names.len() >= SECRETS_MAX + SURPLUS_MAX {
+                return Err(Violation::TooManySecrets(SECRETS_MAX + SURPLUS_MAX));
             }
-            let of_files = file_secret::of_name(name);
-            let current = of_files.map(|body| (xxh3_64(&body), body));
-            let known = current.map(|known| KnownSecret { current: Some(known), trouble: None });
-            self.names.insert(name.into(), AskedSecret { known, ..AskedSecret::default() });
+            let watched = if self.names.len() - self.surplus >= SECRETS_MAX {
+                self.surplus += 1;
+                AskedSecret::surplus()
+            } else {
+                let of_files = file_secret::of_name(name);
+                let current = of_files.map(|body| (xxh3_64(&body), SecretBody::Files(body.into())));
+                let known =
+                    current.map(|known| KnownSecret { current: Some(known), trouble: None });
+                AskedSecret { known, ..AskedSecret::default() }
+            };
+            self.names.insert(name.into(), watched);
         }
         // Made above where it was not there.
-        self.names.get_mut(name).ok_or(Violation::TooManyNames(SECRETS_MAX))
+        self.names.get_mut(name).ok_or(Violation::TooManySecrets(SECRETS_MAX))
+    }
+
+    /// Takes in of what was too much as many as there is room for now.
+    fn make_room(&mut self) {
+        let is_surplus = |(_, one): &(&Arc<str>, &AskedSecret)| one.is_surplus;
+        self.surplus = self.names.iter().filter(is_surplus).count();
+        let room = SECRETS_MAX.saturating_sub(self.names.len() - self.surplus);
+        if self.surplus == 0 || room == 0 {
+            return;
+        }
+        let taken = self.names.iter().filter(is_surplus).take(room);
+        let taken: Vec<Arc<str>> = taken.map(|(name, _)| Arc::clone(name)).collect();
+        for name in taken {
+            self.names.remove(&name);
+            self.surplus -= 1;
+            // As if it had been asked for just now; there is room.
+            let _ = self.watch(&name);
+        }
     }
 
     /// The names that are asked for, of secrets that somebody has to be asked for.
     pub(super) fn names(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.names.keys().filter(|name| !file_secret::is_one(name))
+        let given = self.names.iter().filter(|(_, one)| !one.is_surplus);
+        given.map(|(name, _)| name).filter(|name| !file_secret::is_one(name))
+    }
+
+    /// How many are asked for beyond what a stream is given.
+    pub(super) fn surplus(&self) -> usize {
+        self.surplus
     }
 
     /// What the client refused last.
@@ -143,10 +201,11 @@ impl SecretWatches {
 
     /// Notes what is known of a secret.
     pub(super) fn offer(&mut self, name: &str, state: &CredentialState) {
-        if let Some(watched) = self.names.get_mut(name).filter(|_| state.settled) {
+        let watched = self.names.get_mut(name).filter(|one| state.settled && !one.is_surplus);
+        if let Some(watched) = watched {
             let current = state.current.as_ref().map(|credential| {
-                let body = encode(name, credential);
-                (xxh3_64(&body), body)
+                let hash = xxh3_64(&encode(name, credential));
+                (hash, SecretBody::Credential(Arc::clone(credential)))
             });
             watched.known = Some(KnownSecret { current, trouble: state.trouble.clone() });
         }
@@ -162,7 +221,7 @@ impl SecretWatches {
     pub(super) fn take(&mut self, form: ProtocolForm, nonce: u64) -> Option<SideResponse> {
         let mut names = self.names.iter_mut();
         let due = names.find_map(|(name, watched)| match watched.next()? {
-            SecretNews::Secret(hash, body) => Some((name, hash, body.to_vec(), watched)),
+            SecretNews::Secret(hash, body) => Some((name, hash, body.encoded(name), watched)),
             SecretNews::Missing => None,
         });
         let mut response = SideResponse::of(form, SECRET, nonce, Vec::new());
@@ -198,11 +257,19 @@ impl SecretWatches {
 
 /// What a client is to be told of a secret.
 enum SecretNews<'a> {
-    Secret(u64, &'a [u8]),
+    Secret(u64, &'a SecretBody),
     Missing,
 }
 
 impl AskedSecret {
+    /// One too many.
+    fn surplus() -> Self {
+        let fact = format!("a gateway is given {SECRETS_MAX} secrets, and this is one more");
+        let trouble = Some(CredentialTrouble { code: &codes::SECRETS_SURPLUS, fact });
+        let known = Some(KnownSecret { current: None, trouble });
+        Self { known, is_surplus: true, ..Self::default() }
+    }
+
     fn next(&self) -> Option<SecretNews<'_>> {
         match &self.known.as_ref()?.current {
             Some((hash, body)) => {
@@ -299,6 +366,47 @@ mod tests {
             let sent = sent(&mut watches, ProtocolForm::Delta).map(|(names, _)| names.len());
             assert_eq!(sent, expected);
         }
+    }
+
+    #[test]
+    fn what_is_more_than_a_gateway_is_given_is_told_so_and_ends_no_stream() {
+        for form in [ProtocolForm::Delta, ProtocolForm::Sotw] {
+            let mut watches = SecretWatches::default();
+            let names: Vec<String> =
+                (0..SECRETS_MAX + 2).map(|at| format!("kubernetes://host-{at:05}")).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            watches.on_request(form, &request(&names, "")).expect("taken");
+            assert_eq!((watches.names().count(), watches.surplus()), (SECRETS_MAX, 2));
+            let (first, last) = (names[0], names[SECRETS_MAX]);
+            watches.offer(first, &here("a"));
+            watches.offer(last, &here("a"));
+            assert_eq!(sent(&mut watches, form), Some((vec![first.to_owned()], 0)));
+            assert_eq!(sent(&mut watches, form), Some((vec![], 2)), "nobody waits for these");
+            let codes = |watches: &SecretWatches| -> Vec<_> {
+                let troubles = watches.reports().into_iter().filter_map(|one| one.trouble);
+                troubles.map(|trouble| trouble.code.id).collect()
+            };
+            assert_eq!(codes(&watches), ["STR1082", "STR1082"]);
+            // One is asked for no more: the first that was too much takes its place.
+            let (rest, dropped) = match form {
+                ProtocolForm::Delta => (Vec::new(), vec![first]),
+                ProtocolForm::Sotw => (names[1..].to_vec(), Vec::new()),
+            };
+            let next = AdsRequest { dropped, ..request(&rest, "7") };
+            watches.on_request(form, &next).expect("taken");
+            assert_eq!((watches.names().count(), codes(&watches).len()), (SECRETS_MAX, 1));
+            watches.offer(last, &here("a"));
+            assert_eq!(sent(&mut watches, form), Some((vec![last.to_owned()], 0)));
+        }
+    }
+
+    #[test]
+    fn names_without_end_end_the_stream() {
+        let mut watches = SecretWatches::default();
+        let names: Vec<String> = (0..=2 * SECRETS_MAX).map(|at| format!("a{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let asked = watches.on_request(ProtocolForm::Delta, &request(&names, ""));
+        assert_eq!(asked, Err(Violation::TooManySecrets(2 * SECRETS_MAX)));
     }
 
     #[test]

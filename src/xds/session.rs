@@ -229,6 +229,11 @@ impl Session {
         self.secrets.as_ref().map(|secrets| secrets.reports()).unwrap_or_default()
     }
 
+    /// How many secrets it asks for beyond what it is given.
+    pub fn surplus_secrets(&self) -> usize {
+        self.secrets.as_ref().map(|secrets| secrets.surplus()).unwrap_or_default()
+    }
+
     /// Why it refused a secret, if that was the last that it said of them.
     pub fn refused_secret(&self) -> Option<&str> {
         self.secrets.as_ref()?.refused()

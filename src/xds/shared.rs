@@ -1,6 +1,5 @@
 //! What all connections share, what the streams of one share, and why they end.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +20,7 @@ use super::stats::Stats;
 use super::sync_limiter::SyncLimiter;
 use crate::descriptors::Descriptors;
 use crate::identity::caller::{self, CallerRefusal, RefusalKind};
-use crate::identity::credential::{CredentialRegistry, CredentialState};
+use crate::identity::credential::CredentialRegistry;
 use crate::identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, SpiffeId};
 use crate::push::PushContext;
 use crate::push::interest::Interest;
@@ -331,26 +330,6 @@ pub(super) async fn roots_changed(identity: Option<&mut watch::Receiver<Arc<Serv
     if !changed {
         std::future::pending::<()>().await;
     }
-}
-
-/// Waits until one of these secrets may be another; says which.
-pub(super) async fn secrets_changed(
-    secrets: &mut BTreeMap<Arc<str>, watch::Receiver<CredentialState>>,
-) -> Arc<str> {
-    let changes = secrets.iter_mut().map(|(name, state)| {
-        Box::pin(async move {
-            // An error says that nobody reads it any more.
-            if state.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            Arc::clone(name)
-        })
-    });
-    let changes: Vec<_> = changes.collect();
-    if changes.is_empty() {
-        return std::future::pending().await;
-    }
-    futures::future::select_all(changes).await.0
 }
 
 /// Over how long the ends of so many streams are spread.

@@ -4,13 +4,14 @@
 //! at most one message. Everything that ends a stream is decided here, and counted by reason.
 
 mod followed;
+mod followed_secrets;
 mod moves;
 mod of_service;
 mod request_budget;
 mod secrets;
 mod side;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::future::pending;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::Ordering;
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use tonic::Status;
 use tracing::{debug, error, info, warn};
 
+use self::followed_secrets::FollowedSecrets;
 use self::of_service::is_of_service;
 use self::request_budget::RequestBudget;
 use self::side::{Side, cache_of, context_of};
@@ -42,12 +44,11 @@ use super::secrets::SECRET;
 use super::session::{
     Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
 };
-use super::shared::{ConnectionShared, ServerShared, at, roots_changed, secrets_changed};
+use super::shared::{ConnectionShared, ServerShared, at, roots_changed};
 use super::sync_limiter::SyncPermit;
 use super::unknown_types::SideResponse;
 use crate::codes;
 use crate::hash::SecretHasher;
-use crate::identity::credential::CredentialState;
 use crate::identity::{Caller, ServerIdentity, SpiffeId};
 use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
@@ -111,7 +112,7 @@ pub(super) struct Stream {
     /// The roots, for a proxy whose agent has asked for them.
     roots: Option<watch::Receiver<Arc<ServerIdentity>>>,
     /// The secrets that it asks for, as far as they can be followed.
-    secrets: BTreeMap<Arc<str>, watch::Receiver<CredentialState>>,
+    secrets: FollowedSecrets,
     /// Answers to what istioctl asks, and how many there were.
     debug: VecDeque<SideResponse>,
     debug_answers: u64,
@@ -250,7 +251,7 @@ impl Stream {
             budget: RequestBudget::full(now),
             receipts: Vec::new(),
             roots: None,
-            secrets: BTreeMap::new(),
+            secrets: FollowedSecrets::default(),
             debug: VecDeque::new(),
             debug_answers: 0,
             reason: "transport",
@@ -298,7 +299,7 @@ impl Stream {
                 request = requests.message() => self.take_next(request)?,
                 () = changed(self.admitted.as_ref(), self.pace) => self.take_changes()?,
                 () = roots_changed(self.roots.as_mut()) => self.take_roots(),
-                name = secrets_changed(&mut self.secrets) => self.take_secret(&name),
+                (name, now) = self.secrets.changed() => self.take_secret(&name, &now),
                 () = tokio::time::sleep(send_timeout.unwrap_or_default()), if send_timeout.is_some() => {
                     self.idle = false;
                 }

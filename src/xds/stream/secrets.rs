@@ -1,5 +1,6 @@
 //! Secrets that a gateway asks for on its stream: whose they may be, and how what is known of them gets into the session.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -11,6 +12,7 @@ use crate::codes;
 use crate::identity::credential::{CredentialName, CredentialState, CredentialTrouble};
 use crate::xds::connections::lock;
 use crate::xds::request::AdsRequest;
+use crate::xds::secrets::SECRETS_MAX;
 use crate::xds::session::Handled;
 
 impl Stream {
@@ -34,6 +36,15 @@ impl Stream {
             let proxy = &admitted.proxy.id;
             warn!(code = "STR0507", %proxy, kind = "sds", error, "the proxy refused a secret");
         }
+        let surplus = lock(&self.session).surplus_secrets();
+        if surplus > self.secrets.surplus
+            && let Some(admitted) = &self.admitted
+        {
+            let code = &codes::SECRETS_SURPLUS;
+            let proxy = &admitted.proxy.id;
+            warn!(code = code.id, %proxy, surplus, given = SECRETS_MAX, "{}", code.title);
+        }
+        self.secrets.surplus = surplus;
         self.follow_secrets();
         Ok(())
     }
@@ -43,14 +54,14 @@ impl Stream {
     pub(super) fn follow_secrets(&mut self) {
         let Some(admitted) = &self.admitted else { return };
         let mut session = lock(&self.session);
-        let names: Vec<Arc<str>> = session.secrets().cloned().collect();
+        let names: BTreeSet<Arc<str>> = session.secrets().cloned().collect();
         if names.is_empty() && self.secrets.is_empty() {
             return;
         }
-        self.secrets.retain(|name, _| names.contains(name));
+        self.secrets.keep(&names);
         let own = admitted.proxy.namespace();
         for name in names {
-            if self.secrets.contains_key(&name) {
+            if self.secrets.has(&name) {
                 continue;
             }
             let missing = |fact: String| CredentialState {
@@ -70,7 +81,7 @@ impl Stream {
                     let (cluster, account) = (&admitted.proxy.cluster, self.caller.identity());
                     let mut state = self.shared.credentials.follow(cluster, account, &found);
                     session.offer_secret(&name, &state.borrow_and_update());
-                    self.secrets.insert(name, state);
+                    self.secrets.follow(name, state);
                 }
             }
         }
@@ -79,11 +90,8 @@ impl Stream {
     }
 
     /// Takes what became of a secret.
-    pub(super) fn take_secret(&mut self, name: &str) {
-        if let Some(state) = self.secrets.get_mut(name) {
-            let now = state.borrow_and_update().clone();
-            self.idle = false;
-            lock(&self.session).offer_secret(name, &now);
-        }
+    pub(super) fn take_secret(&mut self, name: &str, now: &CredentialState) {
+        self.idle = false;
+        lock(&self.session).offer_secret(name, now);
     }
 }
