@@ -31,7 +31,8 @@ The rest of the object holds.";
     /// Known, and not done.
     TRAFFIC_UNSUPPORTED = "STR1005", "a field that has no effect here",
         "Remove it if you don't need it; docs/guide/traffic.md says what is there instead.", "\
-The schema has the field and Strait doesn't follow it. The rest of the object holds.";
+The schema has the field and Strait doesn't follow it, or there is no such field: an API server that knows the
+kind leaves out what is misspelt, files say it as it stands. The rest of the object holds.";
 
     /// A group that another makes void.
     TRAFFIC_REPLACED = "STR1006", "a setting that another one replaces",

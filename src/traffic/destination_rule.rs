@@ -78,7 +78,7 @@ impl DestinationRule {
         object: &Value,
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawDestinationRule = object::body(object)?;
+        let (raw, mut reasons) = object::body::<RawDestinationRule>(object)?;
         let host = HostPattern::parse(&raw.host, meta.namespace.as_str(), &settings.domain);
         let host = host.map_err(|error| {
             let text = format!("{:?} {error}; the rule holds for nothing", raw.host);
@@ -87,7 +87,6 @@ impl DestinationRule {
         let selector = raw.workload_selector.map(|raw| raw.match_labels);
         let (selector, export_to) = for_whom(selector, &raw.export_to, &meta, settings);
         let scope = if selector.is_some() { RuleScope::Selected } else { RuleScope::Everybody };
-        let mut reasons = Vec::new();
         object::note_export(&raw.export_to, &mut reasons);
         let policy = raw.traffic_policy.map(|raw| {
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))

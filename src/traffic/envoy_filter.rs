@@ -103,13 +103,13 @@ impl EnvoyFilter {
     /// # Errors
     /// Why it is refused whole.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawEnvoyFilter = object::body(object)?;
+        let (raw, mut reasons) = object::body::<RawEnvoyFilter>(object)?;
         if !raw.target_refs.is_empty() {
             // For all would be for others than its owner meant.
             let text = "name workloads by spec.workloadSelector: a target is not followed";
             return Err(Reason::lost(&codes::ENVOY_FILTER_FIELD, "spec.targetRefs", text));
         }
-        let (mut patches, mut reasons) = (Vec::new(), Vec::new());
+        let mut patches = Vec::new();
         for (at, raw) in raw.config_patches.iter().enumerate() {
             match FilterPatch::read(at, raw) {
                 Ok(patch) => patches.push(patch),

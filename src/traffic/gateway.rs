@@ -147,8 +147,8 @@ impl Gateway {
     /// # Errors
     /// Why it is refused whole.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawGatewayObject = object::body(object)?;
-        let mut reader = ServerReader { namespace: &meta.namespace, reasons: Vec::new() };
+        let (raw, reasons) = object::body::<RawGatewayObject>(object)?;
+        let mut reader = ServerReader { namespace: &meta.namespace, reasons };
         if raw.servers.is_empty() {
             let text = "has no servers: nothing is served";
             reader.lost("spec.servers", text);

@@ -107,7 +107,7 @@ impl ReferenceGrant {
     /// # Errors
     /// Why it is refused whole.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
-        let raw: RawGrant = object::body(object)?;
+        let (raw, _) = object::body::<RawGrant>(object)?;
         let from = raw.from.into_iter().filter(|from| from.group == GATEWAY_API);
         let to = raw.to.into_iter().filter_map(|to| {
             let kind = ServiceKind::of(&to.group, &to.kind)?;
@@ -171,8 +171,7 @@ impl GatewayRoute {
         object: &Value,
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawGatewayRoute = object::body(object)?;
-        let mut reasons = Vec::new();
+        let (raw, mut reasons) = object::body::<RawGatewayRoute>(object)?;
         let parents = raw.parent_refs.iter().enumerate().filter_map(|(at, parent)| {
             let kind = ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)?;
             Some((at, kind, parent))

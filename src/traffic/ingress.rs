@@ -87,7 +87,7 @@ impl IngressClass {
     /// # Errors
     /// Why it is refused whole.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<Self, Reason> {
-        let raw: RawIngressClass = object::body(object)?;
+        let (raw, _) = object::body::<RawIngressClass>(object)?;
         let is_default = annotation(object, DEFAULT_ANNOTATION) == Some("true");
         Ok(Self { meta, controller: raw.controller, is_default })
     }
@@ -103,13 +103,13 @@ impl Ingress {
         object: &Value,
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawIngress = object::body(object)?;
+        let (raw, reasons) = object::body::<RawIngress>(object)?;
         let class = match (annotation(object, CLASS_ANNOTATION), raw.ingress_class_name) {
             (Some(class), _) => IngressClassName::Annotated(class.into()),
             (None, Some(class)) if !class.is_empty() => IngressClassName::OfClass(class.into()),
             (None, _) => IngressClassName::Unnamed,
         };
-        let mut reader = IngressReader { meta: &meta, settings, reasons: Vec::new() };
+        let mut reader = IngressReader { meta: &meta, settings, reasons };
         let mut rules = Vec::new();
         let mut hosts = vec![HostPattern::all()];
         for (at, raw) in raw.rules.into_iter().enumerate() {

@@ -30,6 +30,7 @@ mod scoped;
 pub mod selection;
 pub mod sidecar;
 pub mod telemetry;
+mod unread;
 pub mod virtual_service;
 pub mod virtual_services;
 

@@ -46,8 +46,7 @@ impl SidecarDefaults {
     /// # Errors
     /// Why it is refused whole.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawDefaults = object::body(object)?;
-        let mut reasons = Vec::new();
+        let (raw, mut reasons) = object::body::<RawDefaults>(object)?;
         if raw.image.is_some() {
             let text = "sidecars have one image; name another in the annotation sidecar.istio.io/proxyImage of pods";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.image", text));

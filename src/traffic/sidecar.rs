@@ -107,8 +107,7 @@ impl Sidecar {
         object: &Value,
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawSidecar = object::body(object)?;
-        let mut reasons = Vec::new();
+        let (raw, mut reasons) = object::body::<RawSidecar>(object)?;
         let has_ingress = !raw.ingress.is_empty();
         let ingress = ingress::read(raw.ingress, &mut reasons);
         let inbound_pool = raw

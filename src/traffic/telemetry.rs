@@ -89,8 +89,7 @@ impl Telemetry {
     /// # Errors
     /// Why it is refused whole.
     pub fn read(meta: ObjectMeta, object: &Value) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawTelemetry = object::body(object)?;
-        let mut reasons = Vec::new();
+        let (raw, mut reasons) = object::body::<RawTelemetry>(object)?;
         if !raw.metrics.is_empty() {
             let text = "proxies keep the metrics that they have";
             reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, "spec.metrics", text));

@@ -99,8 +99,7 @@ impl VirtualService {
         object: &Value,
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
-        let raw: RawVirtualService = object::body(object)?;
-        let mut reasons = Vec::new();
+        let (raw, mut reasons) = object::body::<RawVirtualService>(object)?;
         let namespace = meta.namespace.clone();
         let gateways: BTreeSet<Arc<str>> =
             raw.gateways.iter().map(|name| gateway_name(name, &namespace)).collect();

@@ -10,6 +10,8 @@ use crate::mesh::WrittenDuration;
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawGatewayRoute {
     pub(super) parent_refs: Vec<RawParentRef>,
+    /// On a Service its clients say which host they mean. (Gateway API, GEP-1324.)
+    pub(super) hostnames: serde_json::Value,
     pub(super) rules: Vec<RawGatewayRule>,
 }
 

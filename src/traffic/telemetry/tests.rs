@@ -155,6 +155,7 @@ fn what_of_traces_envoys_would_refuse_is_left_out_and_told() {
     let (object, reasons) = read("shop", "t", spec);
     let told: Vec<_> = reasons.iter().map(|one| (one.code, &*one.path)).collect();
     let expected = [
+        (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].customTags.kind.formatter"),
         (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].useRequestIdForTraceSampling"),
         (&codes::TRAFFIC_UNSUPPORTED, "spec.tracing[0].enableIstioTags"),
         (&codes::TRAFFIC_REPLACED, "spec.tracing[0].providers[1]"),

@@ -1,0 +1,250 @@
+//! Reads values into what they say, and takes note of the fields that nothing reads: misspelt ones, and those that aren't
+//! followed. Whoever reads a value by hand takes all of it.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use serde::de::value::BorrowedStrDeserializer;
+use serde::de::{
+    DeserializeOwned, DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor,
+};
+use serde::forward_to_deserialize_any;
+use serde_json::{Error, Map, Value, map};
+
+/// The most fields that are named of one object.
+const NAMED_MAX: usize = 16;
+
+/// What was not read, the first of it by its path.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct UnreadFields {
+    pub(super) paths: Vec<String>,
+    /// How many more there are.
+    pub(super) more: usize,
+}
+
+/// Reads a value.
+///
+/// # Errors
+/// It is not what is to be read, and where.
+pub(super) fn read<T: DeserializeOwned>(
+    value: &Value,
+) -> Result<(T, UnreadFields), serde_path_to_error::Error<Error>> {
+    let unread = RefCell::default();
+    let reader = ValueReader { value, place: ValuePlace::Root, unread: &unread };
+    let read = serde_path_to_error::deserialize(reader)?;
+    Ok((read, unread.into_inner()))
+}
+
+/// Where in the whole a value is.
+#[derive(Clone, Copy)]
+enum ValuePlace<'a> {
+    Root,
+    Field(&'a ValuePlace<'a>, &'a str),
+    Item(&'a ValuePlace<'a>, usize),
+}
+
+impl fmt::Display for ValuePlace<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Field(Self::Root, name) => f.write_str(name),
+            Self::Field(of, name) => write!(f, "{of}.{name}"),
+            Self::Item(of, at) => write!(f, "{of}[{at}]"),
+        }
+    }
+}
+
+/// A value that is read.
+#[derive(Clone, Copy)]
+struct ValueReader<'de, 'r> {
+    value: &'de Value,
+    place: ValuePlace<'r>,
+    unread: &'r RefCell<UnreadFields>,
+}
+
+impl<'de> Deserializer<'de> for ValueReader<'de, '_> {
+    type Error = Error;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        match self.value {
+            Value::Object(fields) => visitor.visit_map(FieldsLeft::of(fields, &self)),
+            Value::Array(items) => {
+                let mut rest = ItemsLeft { items: items.iter().enumerate(), of: &self };
+                let read = visitor.visit_seq(&mut rest)?;
+                match rest.items.next() {
+                    None => Ok(read),
+                    Some(_) => Err(Error::invalid_length(items.len(), &"fewer elements")),
+                }
+            }
+            plain => plain.deserialize_any(visitor),
+        }
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if self.value.is_null() { visitor.visit_none() } else { visitor.visit_some(self) }
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        name: &'static str,
+        variants: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, Error> {
+        self.value.deserialize_enum(name, variants, visitor)
+    }
+
+    /// Of a field that whoever reads the object doesn't know. One that is null says nothing.
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
+        if !self.value.is_null() {
+            let mut unread = self.unread.borrow_mut();
+            if unread.paths.len() < NAMED_MAX {
+                unread.paths.push(self.place.to_string());
+            } else {
+                unread.more += 1;
+            }
+        }
+        visitor.visit_unit()
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct seq tuple
+        tuple_struct map struct identifier
+    }
+}
+
+/// The fields of an object that are not read yet.
+struct FieldsLeft<'de, 'r> {
+    fields: map::Iter<'de>,
+    next: Option<(&'de str, &'de Value)>,
+    of: &'r ValueReader<'de, 'r>,
+}
+
+impl<'de, 'r> FieldsLeft<'de, 'r> {
+    fn of(fields: &'de Map<String, Value>, of: &'r ValueReader<'de, 'r>) -> Self {
+        Self { fields: fields.iter(), next: None, of }
+    }
+}
+
+impl<'de> MapAccess<'de> for FieldsLeft<'de, '_> {
+    type Error = Error;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
+        let Some((name, value)) = self.fields.next() else { return Ok(None) };
+        self.next = Some((name, value));
+        seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Error> {
+        let next = self.next.take().ok_or_else(|| Error::custom("a value without its name"));
+        let (name, value) = next?;
+        let ValueReader { place, unread, .. } = self.of;
+        seed.deserialize(ValueReader { value, place: ValuePlace::Field(place, name), unread })
+    }
+}
+
+/// The items of a list that are not read yet.
+struct ItemsLeft<'de, 'r> {
+    items: std::iter::Enumerate<std::slice::Iter<'de, Value>>,
+    of: &'r ValueReader<'de, 'r>,
+}
+
+impl<'de> SeqAccess<'de> for ItemsLeft<'de, '_> {
+    type Error = Error;
+
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, Error> {
+        let Some((at, value)) = self.items.next() else { return Ok(None) };
+        let ValueReader { place, unread, .. } = self.of;
+        seed.deserialize(ValueReader { value, place: ValuePlace::Item(place, at), unread })
+            .map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.items.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize, Default, PartialEq)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Outer {
+        first: Option<u16>,
+        inner: Vec<Inner>,
+        any: Value,
+    }
+
+    #[derive(Debug, Deserialize, Default, PartialEq)]
+    #[serde(rename_all = "camelCase", default)]
+    struct Inner {
+        name: String,
+        mode: Mode,
+    }
+
+    #[derive(Debug, Deserialize, Default, PartialEq)]
+    enum Mode {
+        #[default]
+        One,
+        Two,
+    }
+
+    #[test]
+    fn fields_that_nothing_reads_are_named_by_their_paths() {
+        let value = json!({
+            "first": 7,
+            "frist": null,
+            "inner": [{ "name": "a" }, { "nmae": "b", "mode": "Two", "deep": { "x": 1 } }],
+            "any": { "whatever": [1] },
+            "other": [],
+        });
+        let (read, unread) = read::<Outer>(&value).expect("it is one");
+        let inner = vec![
+            Inner { name: "a".into(), mode: Mode::One },
+            Inner { name: String::new(), mode: Mode::Two },
+        ];
+        assert_eq!(read, Outer { first: Some(7), inner, any: json!({ "whatever": [1] }) });
+        assert_eq!(unread.paths, ["inner[1].deep", "inner[1].nmae", "other"]);
+        assert_eq!(unread.more, 0);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said_as_ever() {
+        for value in [
+            json!({ "first": "x" }),
+            json!({ "first": 70000 }),
+            json!({ "inner": {} }),
+            json!({ "inner": [null] }),
+            json!({ "inner": [{ "mode": "Three" }] }),
+            json!("x"),
+        ] {
+            let own = read::<Outer>(&value).expect_err("it is none");
+            let plain = serde_path_to_error::deserialize::<_, Outer>(&value).expect_err("nor here");
+            assert_eq!(own.to_string(), plain.to_string());
+        }
+    }
+
+    #[test]
+    fn of_very_many_the_first_are_named() {
+        let fields = (0..40).map(|at| (format!("a{at:02}"), json!(1)));
+        let (_, unread) = read::<Outer>(&Value::Object(fields.collect())).expect("it is one");
+        assert_eq!((unread.paths.len(), unread.more), (NAMED_MAX, 40 - NAMED_MAX));
+    }
+}
