@@ -94,6 +94,8 @@ pub struct SecretFields {
     pub key: Option<Vec<u8>>,
     /// `ca.crt`, or `cacert`.
     pub roots: Option<Vec<u8>>,
+    /// `ca.crl`, or `crl`.
+    pub revoked: Option<Vec<u8>>,
 }
 
 impl fmt::Debug for SecretFields {
@@ -112,15 +114,20 @@ pub enum Credential {
         /// The key.
         key: Vec<u8>,
     },
-    /// Roots, PEM.
-    Roots(Vec<u8>),
+    /// Whom clients must chain to.
+    Roots {
+        /// Certificates, PEM.
+        roots: Vec<u8>,
+        /// What these have revoked, PEM, where that is said.
+        revoked: Option<Vec<u8>>,
+    },
 }
 
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Pair { .. } => "Pair(..)",
-            Self::Roots(_) => "Roots(..)",
+            Self::Roots { .. } => "Roots(..)",
         })
     }
 }
@@ -151,7 +158,10 @@ impl Credential {
                 let roots = fields.roots.as_deref();
                 let roots = roots.ok_or_else(|| lacks("ca.crt (or cacert)"))?;
                 pem::certificates(roots, origin)?;
-                Ok(Self::Roots(roots.to_vec()))
+                // Without it those would be let in whose certificates are revoked.
+                let revoked = fields.revoked.as_deref();
+                revoked.map(|lists| pem::revocation_lists(lists, origin)).transpose()?;
+                Ok(Self::Roots { roots: roots.to_vec(), revoked: revoked.map(<[u8]>::to_vec) })
             }
         }
     }
@@ -230,7 +240,7 @@ mod tests {
         let fields = |chain: &[u8], key: &[u8]| SecretFields {
             certificate: Some(chain.to_vec()),
             key: Some(key.to_vec()),
-            roots: None,
+            ..SecretFields::default()
         };
         let pair = |fields: &SecretFields, now| {
             Credential::of(CredentialPart::Pair, fields, "secret edge/a", now)
@@ -246,12 +256,22 @@ mod tests {
             let error = pair(&wrong, now).expect_err(text).to_string();
             assert!(error.contains(text), "{error}");
         }
-        let roots = SecretFields { roots: Some(chain), ..SecretFields::default() };
+        let roots = SecretFields { roots: Some(chain.clone()), ..SecretFields::default() };
         let of_roots = |fields: &SecretFields| {
             Credential::of(CredentialPart::Roots, fields, "secret edge/a", now)
         };
         assert!(of_roots(&roots).is_ok());
         assert!(of_roots(&SecretFields::default()).is_err());
+        let with = |list: &[u8]| SecretFields { revoked: Some(list.to_vec()), ..roots.clone() };
+        let list = ca.revocation_list(&[7]);
+        let found = of_roots(&with(list.as_bytes())).expect("a list of what is revoked");
+        let revoked = Some(list.clone().into_bytes());
+        assert_eq!(found, Credential::Roots { roots: chain, revoked });
+        let broken = list.replace("X509 CRL", "CERTIFICATE");
+        for bad in ["", "nonsense", &broken, &list[..list.len() / 2]] {
+            let error = of_roots(&with(bad.as_bytes())).expect_err(bad).to_string();
+            assert!(error.contains("revoked certificates"), "{error}");
+        }
         assert!(!format!("{:?} {:?}", roots, of_roots(&roots)).contains("BEGIN"), "keys in a log");
     }
 }

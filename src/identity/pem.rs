@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 
 use super::error::IdentityError;
 
@@ -17,6 +17,22 @@ pub(super) fn certificates(
     let found: Vec<_> =
         CertificateDer::pem_slice_iter(text).collect::<Result<_, _>>().map_err(|_| none())?;
     if found.is_empty() { Err(none()) } else { Ok(found) }
+}
+
+/// Checks all lists of revoked certificates in `text`; there must be one, and each be whole.
+pub(super) fn revocation_lists(text: &[u8], origin: &str) -> Result<(), IdentityError> {
+    let wanted = "list of revoked certificates in PEM form (X509 CRL) under ca.crl";
+    let none = || IdentityError::Pem { origin: origin.to_owned(), wanted };
+    let mut found = false;
+    for list in CertificateRevocationListDer::pem_slice_iter(text) {
+        let list = list.map_err(|_| none())?;
+        let (rest, _) = x509_parser::parse_x509_crl(&list).map_err(|_| none())?;
+        if !rest.is_empty() {
+            return Err(none());
+        }
+        found = true;
+    }
+    if found { Ok(()) } else { Err(none()) }
 }
 
 /// The first private key in `text`, in PKCS#8, PKCS#1 or SEC1 form.

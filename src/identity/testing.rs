@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
+use rcgen::{
+    CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, Issuer,
+    KeyIdMethod, KeyPair, RevokedCertParams, SanType, date_time_ymd,
+};
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -40,6 +43,27 @@ impl Ca {
             .issue_workload(&id, Duration::from_secs(3600), SystemTime::now())
             .expect("it signs");
         (issued.chain.certificates().to_vec(), issued.key_der())
+    }
+
+    /// Says that certificates with these numbers are revoked, in PEM.
+    pub(crate) fn revocation_list(&self, numbers: &[u64]) -> String {
+        let issuer_key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
+        let issuer = Issuer::from_ca_cert_pem(&self.files.ca_cert, issuer_key).expect("a CA");
+        let revoked = numbers.iter().map(|number| RevokedCertParams {
+            serial_number: (*number).into(),
+            revocation_time: date_time_ymd(2026, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: date_time_ymd(2026, 1, 1),
+            next_update: date_time_ymd(2100, 1, 1),
+            crl_number: 1.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&issuer).expect("it signs").pem().expect("it encodes")
     }
 
     /// A client's certificate as we would never issue it.

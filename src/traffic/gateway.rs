@@ -80,6 +80,9 @@ pub enum ServerProtocol {
     AutoPassthrough,
 }
 
+/// The longest path of a file, in bytes.
+const FILE_MAX: usize = 240;
+
 /// TLS that ends at a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerTls {
@@ -89,6 +92,8 @@ pub struct ServerTls {
     pub credentials: Box<[Arc<str>]>,
     /// The Secret that holds the roots of clients, where it is another.
     pub roots: Option<Arc<str>>,
+    /// The file at the router that says what these roots have revoked. What the Secret of the roots says comes before it.
+    pub revoked: Option<Arc<str>>,
     /// The names of which a client's certificate must have one; none for any.
     pub names: Box<[Arc<str>]>,
     /// SHA-256 hashes, in Base64 of keys and in hexadecimal of certificates, of which that of a client must be one; none
@@ -292,6 +297,7 @@ impl ServerReader<'_> {
     }
 
     fn tls(&mut self, at: &str, clients: TlsClients, raw: RawServerTls) -> Option<ServerTls> {
+        let revoked = self.revoked(at, clients, &raw)?;
         let credentials: Box<[Arc<str>]> = match &*raw.credential_name {
             "" => raw.credential_names,
             _ => [raw.credential_name].into(),
@@ -340,12 +346,41 @@ impl ServerReader<'_> {
             clients,
             credentials: if clients == TlsClients::Mesh { Box::default() } else { credentials },
             roots: Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty()),
+            revoked,
             names: raw.subject_alt_names,
             spki: raw.verify_certificate_spki,
             hashes: raw.verify_certificate_hash,
             versions: (oldest, newest),
             ciphers: self.ciphers(at, &raw.cipher_suites),
         })
+    }
+
+    /// The file of what the roots of clients have revoked; `None` where nothing can be served. Whoever names one means that
+    /// some clients are not let in.
+    fn revoked(
+        &mut self,
+        at: &str,
+        clients: TlsClients,
+        raw: &RawServerTls,
+    ) -> Option<Option<Arc<str>>> {
+        let file = &raw.ca_crl;
+        let at = format!("{at}.caCrl");
+        if file.is_empty() {
+            return Some(None);
+        }
+        if clients == TlsClients::Anybody {
+            self.warn(at, "has no effect: clients are asked for no certificate");
+            return Some(None);
+        }
+        let fact = if clients == TlsClients::Mesh {
+            "certificates of the mesh are not held against a file: the server is left out"
+        } else if !file.starts_with('/') || file.len() > FILE_MAX {
+            "is no whole path of a file at the router: the server is left out"
+        } else {
+            return Some(Some(Arc::clone(file)));
+        };
+        self.lost(at, fact);
+        None
     }
 
     /// Ciphers by names that Envoy knows: it refuses a whole listener for another.

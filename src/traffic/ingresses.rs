@@ -244,6 +244,7 @@ fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
             clients: TlsClients::Anybody,
             credentials: [Arc::clone(&tls.secret)].into(),
             roots: None,
+            revoked: None,
             names: Box::default(),
             spki: Box::default(),
             hashes: Box::default(),

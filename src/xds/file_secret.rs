@@ -66,7 +66,7 @@ pub(in crate::xds) fn of_name(name: &str) -> Option<Vec<u8>> {
     Some(tls::Secret { name: name.to_owned(), r#type: Some(kind) }.encode_to_vec())
 }
 
-fn file_source(path: &str) -> core::DataSource {
+pub(in crate::xds) fn file_source(path: &str) -> core::DataSource {
     core::DataSource {
         specifier: Some(core::data_source::Specifier::Filename(path.to_owned())),
         ..Default::default()

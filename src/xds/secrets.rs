@@ -293,9 +293,10 @@ fn encode(name: &str, credential: &Credential) -> Vec<u8> {
             private_key: inline(key),
             ..Default::default()
         }),
-        Credential::Roots(roots) => {
+        Credential::Roots { roots, revoked } => {
             tls::secret::Type::ValidationContext(tls::CertificateValidationContext {
                 trusted_ca: inline(roots),
+                crl: revoked.as_deref().and_then(inline),
                 ..Default::default()
             })
         }
@@ -313,8 +314,24 @@ mod tests {
         AdsRequest { type_url: SECRET, names: names.to_vec(), nonce, ..AdsRequest::default() }
     }
 
+    fn roots_alone(roots: &str) -> Credential {
+        Credential::Roots { roots: roots.into(), revoked: None }
+    }
+
+    #[test]
+    fn what_is_revoked_is_sent_with_the_roots() {
+        let credential = Credential::Roots { roots: "a".into(), revoked: Some("b".into()) };
+        let secret = tls::Secret::decode(&*encode(NAME, &credential)).expect("a secret");
+        let Some(tls::secret::Type::ValidationContext(context)) = secret.r#type else {
+            unreachable!("roots are a validation context")
+        };
+        let inline = |source: Option<DataSource>| source.and_then(|source| source.specifier);
+        assert_eq!(inline(context.crl), Some(Specifier::InlineBytes("b".into())));
+        assert_eq!(inline(context.trusted_ca), Some(Specifier::InlineBytes("a".into())));
+    }
+
     fn here(roots: &str) -> CredentialState {
-        let current = Some(Arc::new(Credential::Roots(roots.into())));
+        let current = Some(Arc::new(roots_alone(roots)));
         CredentialState { current, trouble: None, settled: true }
     }
 
@@ -355,7 +372,7 @@ mod tests {
 
     #[test]
     fn what_a_client_lists_is_sent_only_if_it_differs() {
-        let body = encode(NAME, &Credential::Roots("a".into()));
+        let body = encode(NAME, &roots_alone("a"));
         let version = Version(xxh3_64(&body)).to_string();
         for (state, expected) in [(here("a"), None), (here("b"), Some(1)), (gone(), None)] {
             let mut watches = SecretWatches::default();

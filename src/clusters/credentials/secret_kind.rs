@@ -23,8 +23,9 @@ impl Keyed for KeptSecret {
     }
 
     fn weight(&self) -> usize {
-        let SecretFields { certificate, key, roots } = &self.fields;
-        let bytes = [certificate, key, roots].into_iter().flatten().map(Vec::len).sum::<usize>();
+        let SecretFields { certificate, key, roots, revoked } = &self.fields;
+        let bytes =
+            [certificate, key, roots, revoked].into_iter().flatten().map(Vec::len).sum::<usize>();
         size_of::<Self>() + bytes
     }
 }
@@ -48,9 +49,12 @@ struct CredentialKeys {
     tls_key: Option<String>,
     #[serde(rename = "ca.crt")]
     tls_roots: Option<String>,
+    #[serde(rename = "ca.crl")]
+    tls_revoked: Option<String>,
     cert: Option<String>,
     key: Option<String>,
     cacert: Option<String>,
+    crl: Option<String>,
 }
 
 impl<'a> Form<'a> for SecretForm<'a> {
@@ -69,8 +73,16 @@ impl ObjectKind for SecretKind {
     fn keep(&self, form: SecretForm<'_>) -> KeptSecret {
         let Identity { namespace, name, .. } = form.metadata.identity();
         let key = NamespacedName { namespace: namespace.into(), name: name.into() };
-        let CredentialKeys { tls_certificate, tls_key, tls_roots, cert, key: own_key, cacert } =
-            form.data;
+        let CredentialKeys {
+            tls_certificate,
+            tls_key,
+            tls_roots,
+            tls_revoked,
+            cert,
+            key: own_key,
+            cacert,
+            crl,
+        } = form.data;
         // What is no base64 is no certificate either, which is said of it then.
         let bytes = |text: Option<String>, other: Option<String>| {
             text.or(other).map(|text| STANDARD.decode(text).unwrap_or_default())
@@ -79,6 +91,11 @@ impl ObjectKind for SecretKind {
             certificate: bytes(tls_certificate, cert),
             key: bytes(tls_key, own_key),
             roots: bytes(tls_roots, cacert),
+            // One without content says nothing; what is no base64 stays to be refused.
+            revoked: tls_revoked
+                .or(crl)
+                .filter(|text| !text.is_empty())
+                .map(|text| STANDARD.decode(&text).unwrap_or_else(|_| text.into_bytes())),
         };
         KeptSecret { key, fields }
     }

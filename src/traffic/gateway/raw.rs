@@ -41,6 +41,7 @@ pub(super) struct RawServerTls {
     pub(super) credential_name: Arc<str>,
     pub(super) credential_names: Box<[Arc<str>]>,
     pub(super) ca_cert_credential_name: Arc<str>,
+    pub(super) ca_crl: Arc<str>,
     pub(super) subject_alt_names: Box<[Arc<str>]>,
     pub(super) verify_certificate_spki: Box<[Arc<str>]>,
     pub(super) verify_certificate_hash: Box<[Arc<str>]>,

@@ -201,6 +201,8 @@ pub(super) fn of_server(server: &ServerTls) -> core::TransportSocket {
                 .collect(),
             verify_certificate_spki: texts(&server.spki),
             verify_certificate_hash: texts(&server.hashes),
+            // A file that isn't there costs the roots, and so the server its clients, but no listener.
+            crl: server.revoked.as_deref().map(file_secret::file_source),
             ..Default::default()
         };
         let roots = secret(format!("{}{ROOTS_SUFFIX}", resource_name(roots)));
