@@ -228,6 +228,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         takes_given_addresses: false,
         sees: None,
         sds: None,
+        topology: None,
         istio_version: None,
         interception: Default::default(),
         mounted: Default::default(),

@@ -21,8 +21,8 @@ use super::sources::StoreSource;
 use super::tls::{MeshTls, RawMeshTls};
 use super::traces::TracingProvider;
 use super::yaml::{InvalidYaml, YamlFields};
-use super::{format_duration, parse_duration};
-use crate::model::{Hostname, NamespaceFilter, is_trust_domain};
+use super::{default_config, format_duration, parse_duration};
+use crate::model::{GatewayTopology, Hostname, NamespaceFilter, is_trust_domain};
 
 /// The log that needs no provider of its own. (Istio, "Telemetry", `envoy`.)
 const OWN_LOG: &str = "envoy";
@@ -86,6 +86,8 @@ pub struct MeshConfig {
     pub ingress: IngressSettings,
     /// `extensionProviders`: what policies can have asked, in the order of the text.
     pub extension_providers: Vec<ExtensionProvider>,
+    /// `defaultConfig.gatewayTopology`: what stands before routers, where that is said.
+    pub gateway_topology: Option<GatewayTopology>,
     /// Fields of the text that have no effect, sorted.
     pub ignored: Vec<String>,
     /// Names in `defaultProviders` that lead nowhere.
@@ -253,6 +255,7 @@ impl MeshConfig {
             default_destination_rule_export_to: Vec::new(),
             default_virtual_service_export_to: Vec::new(),
             ingress: IngressSettings::default(),
+            gateway_topology: None,
             extension_providers: Vec::new(),
             ignored: Vec::new(),
             default_provider_faults: Vec::new(),
@@ -337,6 +340,7 @@ impl MeshConfig {
                 .take("defaultVirtualServiceExportTo")?
                 .unwrap_or_default(),
             ingress: IngressSettings::take(&mut fields)?,
+            gateway_topology: default_config::take(&mut fields, &mut ignored)?,
             extension_providers: fields
                 .take("extensionProviders")?
                 .map(ExtensionProvider::read_all)
@@ -470,6 +474,7 @@ impl MeshConfig {
             "defaultVirtualServiceExportTo": self.default_virtual_service_export_to,
             "extensionProviders":
                 self.extension_providers.iter().map(ExtensionProvider::to_json).collect::<Vec<_>>(),
+            "defaultConfig": default_config::to_json(self.gateway_topology.as_ref()),
             "rootNamespace": self.root_namespace,
             "ingressClass": self.ingress.class,
             "ingressControllerMode": self.ingress.mode.as_str(),
@@ -704,7 +709,7 @@ mod tests {
              defaultConfig: {discoveryAddress: x}\n\
              enablePrometheusMerge: true\n",
         );
-        let ignored = ["defaultConfig", "enablePrometheusMerge", "enableTracing"];
+        let ignored = ["defaultConfig.discoveryAddress", "enablePrometheusMerge", "enableTracing"];
         let expected = MeshConfig {
             ignored: ignored.map(str::to_owned).into(),
             trust_domain: "mesh.example".to_owned(),

@@ -6,6 +6,7 @@
 mod access_log;
 pub mod command_operators;
 mod config;
+mod default_config;
 mod default_providers;
 mod discovery;
 mod duration;

@@ -12,6 +12,7 @@ mod envoy_patch;
 mod facts;
 mod gateway;
 mod gateway_api;
+mod gateway_topology;
 mod header;
 mod ids;
 mod ingress;
@@ -45,6 +46,7 @@ pub use gateway::{
     gateway_port,
 };
 pub use gateway_api::GATEWAY_API;
+pub use gateway_topology::{ForwardedCertificate, GatewayTopology};
 pub use header::{is_header_name, is_header_value};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
 pub use ingress::INGRESS_API;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{ClusterId, Labels, Locality, Namespace, NetworkId, WorkloadKey};
+use super::{ClusterId, GatewayTopology, Labels, Locality, Namespace, NetworkId, WorkloadKey};
 
 /// The part a proxy plays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +56,8 @@ pub struct Proxy {
     pub takes_given_addresses: bool,
     /// `STRAIT_SDS`: files on its host that hold its secrets.
     pub sds: Option<Arc<SdsFiles>>,
+    /// `PROXY_CONFIG.gatewayTopology`, where given.
+    pub topology: Option<GatewayTopology>,
     /// `ISTIO_VERSION`; `None` for an Envoy without Istio's agent.
     pub istio_version: Option<Arc<str>>,
     /// `INTERCEPTION_MODE`: how connections of its workload come to it.

@@ -10,8 +10,9 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
 use crate::model::{
-    ClusterId, GrpcLibrary, Interception, IstioFilter, IstioFilters, Labels, Locality,
-    MountedSecrets, NetworkId, NodeError, Proxy, SdsFiles, SecretNames, TLS_MODE_LABEL,
+    ClusterId, ForwardedCertificate, GatewayTopology, GrpcLibrary, Interception, IstioFilter,
+    IstioFilters, Labels, Locality, MountedSecrets, NetworkId, NodeError, Proxy, SdsFiles,
+    SecretNames, TLS_MODE_LABEL,
 };
 
 /// The most bytes of metadata a node may carry.
@@ -82,6 +83,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         node_name: optional("NODE_NAME"),
         takes_given_addresses: metadata.text("DNS_AUTO_ALLOCATE") == Some("true"),
         sds: metadata.sds_files("STRAIT_SDS")?,
+        topology: metadata.topology(),
         istio_version: optional("ISTIO_VERSION"),
         interception: metadata.interception()?,
         mounted: Arc::new(metadata.mounted()?),
@@ -251,6 +253,29 @@ impl<'a> NodeMetadata<'a> {
         named.take(NAMED_PORTS_MAX).map(|port| (port.name, port.container_port)).collect()
     }
 
+    fn inner(&self, key: &str) -> Option<Self> {
+        match self.value(key)? {
+            Kind::StructValue(fields) => Some(Self(Some(fields))),
+            _ => None,
+        }
+    }
+
+    /// What stands before the proxy, as its agent was told when it started. What makes no sense is as unsaid.
+    fn topology(&self) -> Option<GatewayTopology> {
+        let said = self.inner("PROXY_CONFIG")?.inner("gatewayTopology")?;
+        let trusted_proxies = match said.value("numTrustedProxies") {
+            Some(Kind::NumberValue(number)) => number.to_string().parse().unwrap_or_default(),
+            _ => 0,
+        };
+        let client_certificate =
+            said.text("forwardClientCertDetails").and_then(ForwardedCertificate::named);
+        Some(GatewayTopology {
+            trusted_proxies,
+            client_certificate: client_certificate.unwrap_or_default(),
+            proxy_protocol: said.inner("proxyProtocol").is_some(),
+        })
+    }
+
     fn labels(&self, key: &'static str) -> Result<Labels, NodeError> {
         let Some(Kind::StructValue(labels)) = self.value(key) else { return Ok(Labels::new()) };
         let size = labels.encoded_len();
@@ -310,6 +335,39 @@ mod tests {
         assert_eq!(proxy.network.as_ref().map(NetworkId::as_str), Some("n1"));
         assert!(proxy.has_ipv4() && proxy.has_ipv6());
         assert_eq!(proxy.labels.get("app").map(|value| &**value), Some("web"));
+    }
+
+    #[test]
+    fn what_stands_before_a_router_is_what_its_agent_was_told() {
+        let inside = |fields: Vec<(&str, Value)>| {
+            let fields = fields.into_iter().map(|(key, value)| (key.into(), value)).collect();
+            Value { kind: Some(Kind::StructValue(Struct { fields })) }
+        };
+        let number = |number| Value { kind: Some(Kind::NumberValue(number)) };
+        let read_as = |fields| {
+            let config = inside(vec![("gatewayTopology", inside(fields))]);
+            read(&node(ID, vec![("PROXY_CONFIG", config)])).expect("a node").topology
+        };
+        let all = read_as(vec![
+            ("numTrustedProxies", number(2.0)),
+            ("forwardClientCertDetails", text("APPEND_FORWARD")),
+            ("proxyProtocol", inside(Vec::new())),
+        ]);
+        let expected = GatewayTopology {
+            trusted_proxies: 2,
+            client_certificate: ForwardedCertificate::AppendForward,
+            proxy_protocol: true,
+        };
+        assert_eq!(all, Some(expected));
+        let odd = read_as(vec![
+            ("numTrustedProxies", number(-1.0)),
+            ("forwardClientCertDetails", text("WHATEVER")),
+            ("proxyProtocol", text("yes")),
+        ]);
+        assert_eq!(odd, Some(GatewayTopology::default()));
+        let config = inside(vec![("concurrency", number(2.0))]);
+        let said = read(&node(ID, vec![("PROXY_CONFIG", config)])).expect("a node");
+        assert_eq!(said.topology, None);
     }
 
     #[test]

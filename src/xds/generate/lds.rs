@@ -104,6 +104,7 @@ pub(super) fn ingress(
         secrets: &Secrets::of(proxy),
         trust_domains: &trust_domains_of_clients(context),
         settings: &serving(context, proxy),
+        topology: proxy.topology.or(context.mesh.gateway_topology).unwrap_or_default(),
         families: (proxy.has_ipv4(), proxy.has_ipv6()),
         filters: &AccessFilters::of(&access, &trust, &authorizers, Enforcer::Router, kept),
     };

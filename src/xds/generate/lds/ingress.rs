@@ -14,9 +14,10 @@ use super::TrafficSettings;
 use super::inbound::ACCEPTED_ALPN;
 use super::parts::{
     Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, log_of_refused,
-    normalizing, routes_named, tls_inspector, wildcards,
+    normalizing, proxy_protocol, routes_named, tls_inspector, wildcards,
 };
 use super::ruled::ConnectionRules;
+use crate::model::{ForwardedCertificate, GatewayTopology};
 use crate::traffic::HostPattern;
 use crate::traffic::gateway::{ServerProtocol, ServerTls, TlsClients};
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
@@ -37,6 +38,8 @@ pub(super) struct IngressListeners<'a> {
     pub(super) ingress: &'a IngressOutline<'a>,
     pub(super) class: &'a Class,
     pub(super) settings: &'a TrafficSettings,
+    /// What stands before the router.
+    pub(super) topology: GatewayTopology,
     pub(super) families: Families,
     /// Where the router finds its certificate of the mesh, and whose it takes.
     pub(super) secrets: &'a Secrets,
@@ -67,12 +70,18 @@ impl IngressListeners<'_> {
         }
         let listener = listener::Listener {
             filter_chains,
-            listener_filters: is_beside_tls.then(tls_inspector).into_iter().collect(),
+            listener_filters: self.listener_filters(is_beside_tls),
             access_log: log_of_refused(self.settings),
             traffic_direction: TrafficDirection::Outbound.into(),
             ..listening_on(name.clone(), &addresses, port.number)?
         };
         Some(encode(name, &self.settings.istio.in_chains(listener)))
+    }
+
+    /// What looks at a connection first: whose it is comes before what is spoken.
+    fn listener_filters(&self, is_beside_tls: bool) -> Vec<listener::ListenerFilter> {
+        let announced = self.topology.proxy_protocol.then(proxy_protocol);
+        announced.into_iter().chain(is_beside_tls.then(tls_inspector)).collect()
     }
 
     /// A chain for each server in TLS; for one that passes it on unopened, one for each name that its rules take. No two
@@ -207,7 +216,8 @@ impl IngressListeners<'_> {
         listener::FilterChain { filters, ..chain }
     }
 
-    /// Takes requests from outside: what they say of their way here is not believed.
+    /// Takes requests from outside: what they say of their way here is believed as far as the mesh config, or the router's own
+    /// agent, says that something trusted stands before it.
     fn http(
         &self,
         (listener, port): (&str, u16),
@@ -215,6 +225,14 @@ impl IngressListeners<'_> {
         grpc_web: bool,
     ) -> listener::Filter {
         use hcm::http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
+        let certificate = self.topology.client_certificate;
+        let forwarded = match certificate {
+            ForwardedCertificate::Sanitize => ForwardClientCertDetails::Sanitize,
+            ForwardedCertificate::ForwardOnly => ForwardClientCertDetails::ForwardOnly,
+            ForwardedCertificate::AppendForward => ForwardClientCertDetails::AppendForward,
+            ForwardedCertificate::SanitizeSet => ForwardClientCertDetails::SanitizeSet,
+            ForwardedCertificate::AlwaysForwardOnly => ForwardClientCertDetails::AlwaysForwardOnly,
+        };
         let manager = Http {
             stat_prefix: format!("outbound_{listener}"),
             port: Some(port),
@@ -227,14 +245,17 @@ impl IngressListeners<'_> {
         let manager = normalizing(self.settings, self.filters.looks_at_paths, manager);
         http(&hcm::HttpConnectionManager {
             use_remote_address: bool_value(true),
+            xff_num_trusted_hops: self.topology.trusted_proxies,
             server_name: "istio-envoy".into(),
-            forward_client_cert_details: ForwardClientCertDetails::SanitizeSet.into(),
-            set_current_client_cert_details: Some(SetCurrentClientCertDetails {
-                subject: bool_value(true),
-                cert: true,
-                dns: true,
-                uri: true,
-                ..Default::default()
+            forward_client_cert_details: forwarded.into(),
+            set_current_client_cert_details: certificate.is_said().then(|| {
+                SetCurrentClientCertDetails {
+                    subject: bool_value(true),
+                    cert: true,
+                    dns: true,
+                    uri: true,
+                    ..Default::default()
+                }
             }),
             ..manager
         })

@@ -312,6 +312,12 @@ pub(super) fn tls_inspector() -> listener::ListenerFilter {
     listener_filter("envoy.filters.listener.tls_inspector", &config)
 }
 
+/// Reads whose a connection is, which it says first.
+pub(super) fn proxy_protocol() -> listener::ListenerFilter {
+    let config = listener_filters::proxy_protocol::v3::ProxyProtocol::default();
+    listener_filter("envoy.filters.listener.proxy_protocol", &config)
+}
+
 /// Tells HTTP from other plain text.
 pub(super) fn http_inspector() -> listener::ListenerFilter {
     let config = listener_filters::http_inspector::v3::HttpInspector::default();

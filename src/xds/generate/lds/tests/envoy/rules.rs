@@ -7,7 +7,9 @@ use std::time::Instant;
 
 use super::*;
 use crate::fixtures::kind_settings;
-use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};
+use crate::model::{
+    Collection, ForwardedCertificate, GatewayTopology, ISTIO_NETWORKING, ObjectKey,
+};
 use crate::traffic::TrafficIndex;
 use crate::xds::generate::{ProbedRequest, RequestDirection};
 
@@ -289,4 +291,25 @@ async fn asked_of(address: &str, shadowed: &AtomicUsize) {
     };
     tokio::time::timeout(PATIENCE, copied).await.expect("a copy arrives");
     shadowed.store(0, Ordering::Relaxed);
+}
+
+#[test]
+fn envoys_take_whatever_stands_before_a_router() {
+    let servers = "servers:\n\
+        - {port: {number: 8080, name: http, protocol: HTTP}, hosts: ['*']}\n\
+        - {port: {number: 8443, name: https, protocol: HTTPS}, hosts: ['*'], tls: {mode: MUTUAL, credentialName: a, caCrl: /crl}}";
+    let services = shard("east", 1).network("n1").with(service("app.ns").vip("10.1.0.1"), vec![]);
+    let context = governed(services.said(), "Gateway", &[servers]);
+    for client_certificate in ForwardedCertificate::ALL {
+        let topology =
+            GatewayTopology { trusted_proxies: 2, client_certificate, proxy_protocol: true };
+        let proxy = Proxy { topology: Some(topology), ..router() };
+        let all: Vec<_> = listeners(&context, &proxy).into_values().collect();
+        assert_eq!(all.len(), 2);
+        assert!(all.iter().all(|one| one.to_string().contains("proxy_protocol")));
+        for envoy in envoys() {
+            let what = format!("{client_certificate:?} by {}", envoy.display());
+            validated(&envoy, &what.replace('/', "-"), &bootstrap(all.clone(), vec![]));
+        }
+    }
 }
