@@ -131,6 +131,22 @@ pub(super) const ALL: &[StoreKind] = &[
     },
     StoreKind {
         group: GATEWAY_API,
+        versions: &["v1", "v1alpha3", "v1alpha2"],
+        plural: "tlsroutes",
+        kind: "TLSRoute",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: GATEWAY_API,
+        versions: &["v1", "v1alpha2"],
+        plural: "tcproutes",
+        kind: "TCPRoute",
+        namespaced: true,
+        spec: None,
+    },
+    StoreKind {
+        group: GATEWAY_API,
         versions: &["v1", "v1beta1"],
         plural: "referencegrants",
         kind: "ReferenceGrant",

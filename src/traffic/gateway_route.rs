@@ -1,5 +1,5 @@
-//! HTTPRoute and GRPCRoute on Services: which way requests go, in the words of the Gateway API.
-//! (Gateway API, `HTTPRoute`, `GRPCRoute`, GEP-1426; docs/reference/traffic.md, "Match" and "Action".)
+//! HTTPRoute, GRPCRoute, TLSRoute and TCPRoute on Services: which way requests and connections go, in the words of the
+//! Gateway API. (Gateway API, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, GEP-1426; docs/reference/traffic.md, "Match" and "Action".)
 //!
 //! Reads an object into the form of [`super::route`]. What comes of several on one Service is put together in
 //! `gateway_routes`.
@@ -12,15 +12,18 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::raw::{
-    RawBackend, RawCorsFilter, RawFilter, RawGatewayMatch, RawGatewayRoute, RawGatewayRule,
-    RawGrant, RawHeaderFilter, RawMethod, RawPathModifier, RawRedirectFilter, RawValueMatch,
+    RawBackend, RawConnectionRoute, RawCorsFilter, RawFilter, RawGatewayMatch, RawGatewayRoute,
+    RawGatewayRule, RawGrant, RawHeaderFilter, RawMethod, RawParentRef, RawPathModifier,
+    RawRedirectFilter, RawValueMatch,
 };
+use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::re2;
 use super::route::{
     CrossOrigin, Destination, HeaderChanges, HeaderEdits, HttpRule, Mirror, PathMatch, PathRewrite,
-    RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite, TextMatch, is_text, place,
+    RedirectPath, RedirectPort, RedirectRule, RequestMatch, Rewrite, RulePlace, TcpRule, TextMatch,
+    is_text, place,
 };
 use crate::codes;
 use crate::mesh::{RetryRule, command_operators};
@@ -31,13 +34,20 @@ use crate::model::{CLUSTERSET, GATEWAY_API, Hostname, MCS_API, Namespace, is_hea
 pub struct GatewayRoute {
     /// Which, and how old.
     pub meta: ObjectMeta,
-    /// `HTTPRoute` or `GRPCRoute`.
+    /// `HTTPRoute`, `GRPCRoute`, `TCPRoute` or `TLSRoute`.
     pub kind: &'static str,
     /// The Services that it is on, with a port where it is on that alone.
     pub parents: Box<[ParentService]>,
     /// What becomes of requests; each has at least one match.
     pub rules: Box<[HttpRule]>,
+    /// Where connections go, of TCPRoutes and TLSRoutes.
+    pub connections: Box<[TcpRule]>,
+    /// The names that clients give when they begin TLS, in lower case, `*` for all; none but of TLSRoutes.
+    pub server_names: Box<[Arc<str>]>,
 }
+
+/// Every name that clients give.
+const ANY_NAME: &str = "*";
 
 /// A Service that a route is on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -172,31 +182,10 @@ impl GatewayRoute {
         settings: &KindSettings,
     ) -> Result<(Self, Vec<Reason>), Reason> {
         let (raw, mut reasons) = object::body::<RawGatewayRoute>(object)?;
-        let parents = raw.parent_refs.iter().enumerate().filter_map(|(at, parent)| {
-            let kind = ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)?;
-            Some((at, kind, parent))
-        });
-        let parents = parents.filter(|(at, _, parent)| {
-            let has_section = parent.section_name.as_deref().is_some_and(|name| !name.is_empty());
-            if has_section {
-                // On the whole Service it would be more than is asked for.
-                let path = format!("spec.parentRefs[{at}].sectionName");
-                let text = "ports of a Service go by number here: name it as port; the route is not on this Service";
-                reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-            }
-            !has_section
-        });
-        let parents = parents.map(|(at, kind, parent)| {
-            let namespace = parent.namespace.as_deref().unwrap_or(meta.namespace.as_str());
-            ParentService {
-                index: place(at),
-                host: kind.host(&parent.name, namespace, &settings.domain),
-                namespace: namespace.into(),
-                port: parent.port,
-            }
-        });
-        let parents = parents.collect();
-        let mut reader = RuleReader { namespace: &meta.namespace, settings, reasons: &mut reasons };
+        let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
+        let lost = "answered 500";
+        let mut reader =
+            RuleReader { namespace: &meta.namespace, settings, lost, reasons: &mut reasons };
         let rules = raw.rules.into_iter().enumerate();
         let rules = rules.map(|(at, raw)| {
             let mut rule = reader.rule(raw, &format!("spec.rules[{at}]"));
@@ -204,13 +193,119 @@ impl GatewayRoute {
             rule
         });
         let rules = rules.collect();
-        Ok((Self { meta, kind, parents, rules }, reasons))
+        let (connections, server_names) = (Box::default(), Box::default());
+        Ok((Self { meta, kind, parents, rules, connections, server_names }, reasons))
     }
+
+    /// Reads an object of a kind for connections, with what its owner should know.
+    ///
+    /// # Errors
+    /// Why it is refused whole.
+    pub fn read_connections(
+        kind: &'static str,
+        meta: ObjectMeta,
+        object: &Value,
+        settings: &KindSettings,
+    ) -> Result<(Self, Vec<Reason>), Reason> {
+        let (raw, mut reasons) = object::body::<RawConnectionRoute>(object)?;
+        let parents = parents(&raw.parent_refs, &meta, settings, &mut reasons);
+        let is_of_tls = kind == "TLSRoute";
+        let server_names = match &*raw.hostnames {
+            [] if is_of_tls => [ANY_NAME.into()].into(),
+            names if is_of_tls => server_names(names, &mut reasons),
+            _ => Box::default(),
+        };
+        let mut reader = RuleReader {
+            namespace: &meta.namespace,
+            settings,
+            lost: "closed",
+            reasons: &mut reasons,
+        };
+        let mut connections = Vec::new();
+        // Without a name there is nothing that such a rule could take.
+        let rules = raw.rules.into_iter().filter(|_| !is_of_tls || !server_names.is_empty());
+        for (at, raw) in rules.enumerate() {
+            let path = format!("spec.rules[{at}]");
+            if at > 0 {
+                let text = "the first rule takes every connection";
+                reader.reasons.push(Reason::lost(&codes::RULE_UNREACHABLE, path, text));
+                continue;
+            }
+            let place = RulePlace { index: place(at), ..RulePlace::default() };
+            let destinations = reader.backends(&raw.backend_refs, &path);
+            connections.push(TcpRule { place, destinations, matches: Box::default() });
+        }
+        let (connections, rules) = (connections.into(), Box::default());
+        Ok((Self { meta, kind, parents, rules, connections, server_names }, reasons))
+    }
+
+    /// Where it leads.
+    pub fn destinations(&self) -> impl Iterator<Item = &Destination> {
+        let requests = self.rules.iter().flat_map(|rule| {
+            let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
+            rule.destinations.iter().chain(mirrors)
+        });
+        requests.chain(self.connections.iter().flat_map(|rule| &rule.destinations))
+    }
+}
+
+/// The Services that a route is on.
+fn parents(
+    raw: &[RawParentRef],
+    meta: &ObjectMeta,
+    settings: &KindSettings,
+    reasons: &mut Vec<Reason>,
+) -> Box<[ParentService]> {
+    let parents = raw.iter().enumerate().filter_map(|(at, parent)| {
+        let kind = ServiceKind::of(parent.group.as_deref()?, parent.kind.as_deref()?)?;
+        Some((at, kind, parent))
+    });
+    let parents = parents.filter(|(at, _, parent)| {
+        let has_section = parent.section_name.as_deref().is_some_and(|name| !name.is_empty());
+        if has_section {
+            // On the whole Service it would be more than is asked for.
+            let path = format!("spec.parentRefs[{at}].sectionName");
+            let text = "ports of a Service go by number here: name it as port; the route is not on this Service";
+            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
+        }
+        !has_section
+    });
+    let parents = parents.map(|(at, kind, parent)| {
+        let namespace = parent.namespace.as_deref().unwrap_or(meta.namespace.as_str());
+        ParentService {
+            index: place(at),
+            host: kind.host(&parent.name, namespace, &settings.domain),
+            namespace: namespace.into(),
+            port: parent.port,
+        }
+    });
+    parents.collect()
+}
+
+/// The names of a TLSRoute; what can't be one is left out.
+fn server_names(said: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> {
+    let names = said.iter().enumerate().filter_map(|(at, name)| {
+        let name = name.to_ascii_lowercase();
+        // Whole names, or `*.` and what all end with. (Gateway API, `Hostname`.)
+        let is_one = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();
+        if !is_one {
+            let text = format!("{name:?} is no name that a client gives: no connection fits it");
+            reasons.push(Reason::lost(
+                &codes::MATCH_REFUSED,
+                format!("spec.hostnames[{at}]"),
+                text,
+            ));
+        }
+        is_one.then(|| Arc::from(name))
+    });
+    names.collect()
 }
 
 struct RuleReader<'a> {
     namespace: &'a Namespace,
     settings: &'a KindSettings,
+    /// What becomes of what leads nowhere.
+    lost: &'static str,
     reasons: &'a mut Vec<Reason>,
 }
 
@@ -387,12 +482,31 @@ impl RuleReader<'_> {
         Destination { weight, headers, ..backend.unwrap_or_else(Destination::invalid) }
     }
 
+    /// Where connections go, by weight.
+    fn backends(&mut self, raw: &[RawBackend], path: &str) -> Box<[Destination]> {
+        let used = raw.iter().enumerate().filter(|(_, raw)| raw.weight != Some(0));
+        let backends: Vec<_> = used
+            .map(|(at, raw)| {
+                let backend = self.backend(raw, &format!("{path}.backendRefs[{at}]"));
+                let (index, weight) = (place(at), raw.weight.unwrap_or(1));
+                Destination { index, weight, ..backend.unwrap_or_else(Destination::invalid) }
+            })
+            .collect();
+        let sum: u64 = backends.iter().map(|one| u64::from(one.weight)).sum();
+        if u32::try_from(sum).is_err() {
+            let text = "weights come to more than 4294967295; connections are closed";
+            self.reasons.push(Reason::lost(&codes::ROUTE_REFUSED, path, text));
+            return Box::default();
+        }
+        backends.into()
+    }
+
     /// A Service, with a port.
     fn backend(&mut self, raw: &RawBackend, path: &str) -> Option<Destination> {
         let kind = ServiceKind::of(&raw.group, raw.kind.as_deref().unwrap_or("Service"));
         let kind = kind.filter(|_| raw.port.is_some() && !raw.name.is_empty());
         let Some(kind) = kind else {
-            let text = "is no Service with a port; its share is answered 500";
+            let text = format!("is no Service with a port; its share is {}", self.lost);
             self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
             return None;
         };

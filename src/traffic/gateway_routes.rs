@@ -1,9 +1,10 @@
-//! What comes of several HTTPRoutes and GRPCRoutes on one Service. (Gateway API, "HTTPRouteRule", GEP-1426.)
+//! What comes of several routes of the Gateway API on one Service. (Gateway API, "HTTPRouteRule", GEP-1426.)
 //!
 //! Routes in the Service's own namespace hold for everybody, routes of another namespace for clients of that namespace,
 //! in the place of the others. Those of one kind and namespace are joined: the most specific match decides, then
-//! the oldest route. Where both kinds are on a port, GRPCRoutes alone count. What comes of it stands beside VirtualServices as one of them, as old as its oldest route, so that a host
-//! that has both belongs to the older wholly.
+//! the oldest route. Where HTTPRoutes and GRPCRoutes are on a port, the latter alone count; TCPRoutes and TLSRoutes are for
+//! ports that carry something else. What comes of it stands beside VirtualServices as one of them, as old as its oldest
+//! route, so that a host that has both belongs to the older wholly.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,8 @@ use super::gateway_route::{GatewayRoute, ParentService, ReferenceGrant};
 use super::hosts::HostPattern;
 use super::object::ObjectMeta;
 use super::route::{
-    Destination, FixedResponse, HttpRule, MESH, PathMatch, RequestMatch, RouteOrigin, RulePlace,
+    ConnectionMatch, Destination, FixedResponse, HttpRule, MESH, PathMatch, RequestMatch,
+    RouteOrigin, RulePlace, TcpRule,
 };
 use super::virtual_service::VirtualService;
 use crate::model::{CLUSTERSET, ExportTo, Hostname, Namespace, SortedMap};
@@ -88,7 +90,9 @@ impl GatewayRouteObjects {
     /// Whose Services are told apart by address, as routes are on some of them.
     pub(super) fn addressed(&self, domain: &str) -> AddressedServices {
         let mut addressed = AddressedServices::default();
-        for (host, clients) in self.joined.keys() {
+        // Connections go by the address that they are opened to, anyway.
+        let of_requests = self.joined.iter().filter(|(_, joined)| !joined.http.is_empty());
+        for ((host, clients), _) in of_requests {
             let service = host.service_in(domain).or_else(|| host.service_in(CLUSTERSET));
             if let Some((_, namespace)) = service {
                 addressed.insert(namespace.into(), clients.clone());
@@ -103,22 +107,36 @@ impl GatewayRouteObjects {
         all: &BTreeMap<(ObjectMeta, &'static str), Arc<GatewayRoute>>,
         domain: &str,
     ) -> VirtualService {
-        let mut rules = Vec::new();
+        let (mut rules, mut tls, mut tcp) = (Vec::new(), Vec::new(), Vec::new());
         for route in all.values() {
             let origin = Arc::new(origin_of(route));
             let yields =
                 |parent: &&ParentService| all.values().any(|other| route.yields_to(parent, other));
             let parents = route.parents.iter().filter(|parent| parent.host == *host);
             for parent in parents.filter(|parent| !yields(parent)) {
+                let allowed = |to: &Destination| {
+                    let grants = self.grants.values().map(|grant| &**grant);
+                    route.may_lead_to(parent, &to.host, domain, grants)
+                };
+                for rule in &route.connections {
+                    let server_names = route.server_names.clone();
+                    let one = ConnectionMatch {
+                        port: parent.port,
+                        server_names,
+                        ..ConnectionMatch::default()
+                    };
+                    let mut rule = TcpRule { matches: [one].into(), ..rule.clone() };
+                    rule.place.of = Some(Arc::clone(&origin));
+                    for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
+                        to.invalid = !allowed(&*to);
+                    }
+                    if route.kind == "TLSRoute" { tls.push(rule) } else { tcp.push(rule) }
+                }
                 for rule in &route.rules {
                     for one in &rule.matches {
                         let one = RequestMatch { port: parent.port, ..one.clone() };
                         let mut rule = HttpRule { matches: [one].into(), ..rule.clone() };
                         rule.place.of = Some(Arc::clone(&origin));
-                        let allowed = |to: &Destination| {
-                            let grants = self.grants.values().map(|grant| &**grant);
-                            route.may_lead_to(parent, &to.host, domain, grants)
-                        };
                         for to in rule.destinations.iter_mut().filter(|to| !to.invalid) {
                             to.invalid = !allowed(&*to);
                         }
@@ -155,8 +173,8 @@ impl GatewayRouteObjects {
             export_to,
             http: rules.into(),
             delegates: SortedMap::new(),
-            tls: [].into(),
-            tcp: [].into(),
+            tls: tls.into(),
+            tcp: tcp.into(),
         }
     }
 }
@@ -190,7 +208,12 @@ fn only_of_grpc(rules: &[HttpRule]) -> Vec<HttpRule> {
 fn origin_of(route: &GatewayRoute) -> RouteOrigin {
     RouteOrigin {
         api: "gateway.networking.k8s.io/v1",
-        kind: if route.kind == "GRPCRoute" { GRPC } else { "http-route" },
+        kind: match route.kind {
+            "GRPCRoute" => GRPC,
+            "TCPRoute" => "tcp-route",
+            "TLSRoute" => "tls-route",
+            _ => "http-route",
+        },
         namespace: route.meta.namespace.clone(),
         name: Arc::clone(&route.meta.name),
     }

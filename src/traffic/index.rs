@@ -53,6 +53,8 @@ enum TrafficKind {
     ProxyConfig,
     HttpRoute,
     GrpcRoute,
+    TcpRoute,
+    TlsRoute,
     ReferenceGrant,
     Ingress,
     IngressClass,
@@ -70,6 +72,8 @@ impl TrafficKind {
             (ISTIO_NETWORKING, "ProxyConfig") => Some(Self::ProxyConfig),
             (GATEWAY_API, "HTTPRoute") => Some(Self::HttpRoute),
             (GATEWAY_API, "GRPCRoute") => Some(Self::GrpcRoute),
+            (GATEWAY_API, "TCPRoute") => Some(Self::TcpRoute),
+            (GATEWAY_API, "TLSRoute") => Some(Self::TlsRoute),
             (GATEWAY_API, "ReferenceGrant") => Some(Self::ReferenceGrant),
             (INGRESS_API, "Ingress") => Some(Self::Ingress),
             (INGRESS_API, "IngressClass") => Some(Self::IngressClass),
@@ -88,6 +92,8 @@ impl TrafficKind {
             Self::ProxyConfig => "ProxyConfig",
             Self::HttpRoute => "HTTPRoute",
             Self::GrpcRoute => "GRPCRoute",
+            Self::TcpRoute => "TCPRoute",
+            Self::TlsRoute => "TLSRoute",
             Self::ReferenceGrant => "ReferenceGrant",
             Self::Ingress => "Ingress",
             Self::IngressClass => "IngressClass",
@@ -131,6 +137,11 @@ impl TrafficKind {
             }
             Self::HttpRoute | Self::GrpcRoute => {
                 let (route, reasons) = GatewayRoute::read(self.name(), meta, object, settings)?;
+                (TrafficObject::GatewayRoute(Arc::new(route)), reasons)
+            }
+            Self::TcpRoute | Self::TlsRoute => {
+                let (route, reasons) =
+                    GatewayRoute::read_connections(self.name(), meta, object, settings)?;
                 (TrafficObject::GatewayRoute(Arc::new(route)), reasons)
             }
             Self::Ingress => {
@@ -285,7 +296,10 @@ impl TrafficIndex {
     /// Has what routes of the Gateway API say together be in force, and what Ingresses do.
     fn join_routes(&mut self, changes: &mut TrafficChanges) {
         let exchanges = self.gateway_routes.take_exchanges(&self.settings.domain);
-        if exchanges.iter().any(|(before, now)| before.is_none() || now.is_none()) {
+        let has_requests = |one: &Option<Arc<VirtualService>>| {
+            one.as_ref().is_some_and(|one| !one.http.is_empty())
+        };
+        if exchanges.iter().any(|(before, now)| has_requests(before) != has_requests(now)) {
             let addressed = self.gateway_routes.addressed(&self.settings.domain);
             for namespace in addressed.differing(&self.traffic.addressed) {
                 let all = [self.settings.domain.as_str(), CLUSTERSET].into_iter().map(|domain| {
@@ -559,6 +573,8 @@ fn key_of_origin(origin: &RouteOrigin) -> ObjectKey {
     let (group, kind) = match origin.kind {
         "http-route" => (GATEWAY_API, TrafficKind::HttpRoute),
         "grpc-route" => (GATEWAY_API, TrafficKind::GrpcRoute),
+        "tcp-route" => (GATEWAY_API, TrafficKind::TcpRoute),
+        "tls-route" => (GATEWAY_API, TrafficKind::TlsRoute),
         "ingress" => (INGRESS_API, TrafficKind::Ingress),
         _ => (ISTIO_NETWORKING, TrafficKind::VirtualService),
     };

@@ -47,6 +47,8 @@ impl RouteOrigin {
         match self.kind {
             "http-route" => "HTTPRoute",
             "grpc-route" => "GRPCRoute",
+            "tcp-route" => "TCPRoute",
+            "tls-route" => "TLSRoute",
             "ingress" => "Ingress",
             _ => "VirtualService",
         }
@@ -59,6 +61,14 @@ impl RouteOrigin {
             kind: "ingress",
             namespace: meta.namespace.clone(),
             name: Arc::clone(&meta.name),
+        }
+    }
+
+    /// Where in the object a rule for connections is, that is in such a list.
+    pub fn path_of_connections(&self, list: &str, place: &RulePlace) -> String {
+        match self.object_kind() {
+            "VirtualService" => format!("spec.{list}[{}]", place.index),
+            _ => format!("spec.rules[{}]", place.index),
         }
     }
 
@@ -366,6 +376,8 @@ pub struct HeaderEdits {
 /// Where connections go that aren't looked into.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TcpRule {
+    /// Where it is written.
+    pub place: RulePlace,
     /// Any of these has to fit; none stands for every connection.
     pub matches: Box<[ConnectionMatch]>,
     /// Where they go, by weight; none where nothing is left: they are closed.

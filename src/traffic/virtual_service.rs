@@ -25,7 +25,8 @@ use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, Reason};
 use super::route::{
-    ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, SourceMatch, TcpRule, place,
+    ConnectionMatch, Destination, HttpRule, MESH, RouteOrigin, RulePlace, SourceMatch, TcpRule,
+    place,
 };
 use crate::codes;
 use crate::model::{ExportTo, Namespace, SortedMap};
@@ -205,7 +206,8 @@ impl Reader<'_> {
                 let text = "leads nowhere: connections are closed";
                 self.reasons.push(Reason::lost(&codes::DESTINATION_INVALID, path, text));
             }
-            rules.push(TcpRule { matches, destinations: destinations.into() });
+            let place = RulePlace { index: place(at), ..RulePlace::default() };
+            rules.push(TcpRule { place, matches, destinations: destinations.into() });
         }
         rules.into()
     }

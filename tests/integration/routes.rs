@@ -19,8 +19,17 @@ fn route(name: &str, backend: &str) -> Value {
     })
 }
 
+/// The same for connections, which the service has no port for.
+fn connection_route(name: &str, backend: &str) -> Value {
+    let mut route = route(name, backend);
+    route["kind"] = "TCPRoute".into();
+    route
+}
+
 fn stored(hub: &Member, name: &str) -> Value {
-    let found = hub.api.store().get("HTTPRoute", "shop", name);
+    let store = hub.api.store();
+    let mut kinds = ["HTTPRoute", "TCPRoute"].into_iter();
+    let found = kinds.find_map(|kind| store.get(kind, "shop", name));
     found.map(|object| object.value()).unwrap_or_default()
 }
 
@@ -76,6 +85,9 @@ async fn routes_say_what_becomes_of_them_and_one_control_plane_writes_it() {
     until(&hub, "waiting", "Accepted=True Accepted, ResolvedRefs=False BackendNotFound").await;
     let patches = || hub.api.request_count("patch", "httproutes");
     assert_eq!(patches(), 2, "one writes, each once");
+    hub.apply(connection_route("bytes", "ghost"));
+    let lost = "Accepted=False NoMatchingParent, ResolvedRefs=False BackendNotFound";
+    until(&hub, "bytes", lost).await;
 
     // The backend comes, the route changes, its Service goes.
     hub.serve("cart", &["10.0.0.2"]);

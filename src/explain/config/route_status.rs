@@ -25,11 +25,12 @@ struct RouteFacts {
 }
 
 impl ConfigView<'_> {
-    /// What the HTTPRoutes and GRPCRoutes shall say of themselves that have a Service as parent, or that had one. Empty
+    /// What routes of the Gateway API shall say of themselves that have a Service as parent, or that had one. Empty
     /// where that is said already.
     pub fn route_statuses(&self) -> Vec<RouteStatus> {
         let routes = self.reports.traffic.iter().filter(|(key, _)| {
-            &*key.group == GATEWAY_API && matches!(&*key.kind, "HTTPRoute" | "GRPCRoute")
+            &*key.group == GATEWAY_API
+                && matches!(&*key.kind, "HTTPRoute" | "GRPCRoute" | "TCPRoute" | "TLSRoute")
         });
         let statuses = routes.filter_map(|(key, report)| {
             // What was read just now is in force in a moment.

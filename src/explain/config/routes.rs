@@ -43,6 +43,22 @@ struct HostOwners<'a> {
     connections: Vec<Port>,
 }
 
+impl HostOwners<'_> {
+    /// The ports of a Service that carry what a route is about, and what that is.
+    fn carried(&self, route: &GatewayRoute) -> (BTreeSet<u16>, &'static str) {
+        let number = |port: &Port| port.number;
+        let ports = self.connections.iter();
+        match route.kind {
+            "TCPRoute" => (ports.map(number).collect(), "for connections without HTTP"),
+            "TLSRoute" => {
+                let of_tls = ports.filter(|port| port.protocol.begins_tls());
+                (of_tls.map(number).collect(), "of TLS or HTTPS")
+            }
+            _ => (self.requests.clone(), "for requests"),
+        }
+    }
+}
+
 impl ConfigView<'_> {
     pub(super) fn virtual_service(&self, service: &VirtualService, object: &Value) -> Finding {
         if service.hosts.is_empty() {
@@ -515,17 +531,18 @@ impl ConfigView<'_> {
                 continue;
             }
             let owners = self.owners(routed, &host);
-            let has_port = parent.port.is_none_or(|port| owners.requests.contains(&port));
+            let (carried, what) = owners.carried(route);
+            let has_port = parent.port.is_none_or(|port| carried.contains(&port));
             if !owners.is_service {
                 if self.is_none(&parent.host) {
                     let text = format!("there is no Service {}", parent.host);
                     found.reasons.push(Reason::lost(&codes::HOST_UNKNOWN, path, text));
                 }
             } else if let (false, Some(port)) = (has_port, parent.port) {
-                let text = format!("{} has no port {port} for requests", parent.host);
+                let text = format!("{} has no port {port} {what}", parent.host);
                 found.reasons.push(Reason::lost(&codes::DESTINATION_PORT, path, text));
-            } else if owners.requests.is_empty() {
-                let text = format!("{} has no port for requests", parent.host);
+            } else if carried.is_empty() {
+                let text = format!("{} has no port {what}", parent.host);
                 found.reasons.push(Reason::lost(&codes::RULE_PROTOCOL, path, text));
             } else {
                 known += 1;
@@ -533,7 +550,7 @@ impl ConfigView<'_> {
                 found.reasons.extend(self.told_of_host(routed, &host, &owners, path));
             }
             clients.extend(owners.own);
-            ports.extend(owners.requests);
+            ports.extend(carried);
         }
         if known == 0 && self.services_known {
             found.standing = Some(ObjectStanding::Unused);
@@ -545,6 +562,7 @@ impl ConfigView<'_> {
             clients.insert(route.meta.namespace.clone());
         }
         let domain = &self.context.settings.domain;
+        let mut led: Vec<(&Destination, String)> = Vec::new();
         for (at, rule) in route.rules.iter().enumerate() {
             let path = format!("spec.rules[{at}]");
             let mirrors = rule.mirrors.iter().flatten();
@@ -553,18 +571,25 @@ impl ConfigView<'_> {
                 .destinations
                 .iter()
                 .map(|to| (to, format!("{path}.backendRefs[{}]", to.index)));
-            for (to, path) in backends.chain(mirrors).filter(|(to, _)| !to.invalid) {
-                let is_let = |parent| route.may_lead_to(parent, &to.host, domain, self.grants());
-                if !route.parents.iter().all(is_let) {
-                    let text = format!(
-                        "no ReferenceGrant lets {}s of namespace {} lead to {}: its share is answered 500",
-                        route.kind, route.meta.namespace, to.host
-                    );
-                    found.reasons.push(Reason::lost(&codes::GRANT_MISSING, path, text));
-                    continue;
-                }
-                found.reasons.extend(self.destination(to, path, &ports, &clients, "answered 500"));
+            led.extend(backends.chain(mirrors));
+        }
+        for rule in &route.connections {
+            let path = format!("spec.rules[{}]", rule.place.index);
+            let backends = rule.destinations.iter();
+            led.extend(backends.map(|to| (to, format!("{path}.backendRefs[{}]", to.index))));
+        }
+        let answer = if route.connections.is_empty() { "answered 500" } else { "closed" };
+        for (to, path) in led.into_iter().filter(|(to, _)| !to.invalid) {
+            let is_let = |parent| route.may_lead_to(parent, &to.host, domain, self.grants());
+            if !route.parents.iter().all(is_let) {
+                let text = format!(
+                    "no ReferenceGrant lets {}s of namespace {} lead to {}: its share is {answer}",
+                    route.kind, route.meta.namespace, to.host
+                );
+                found.reasons.push(Reason::lost(&codes::GRANT_MISSING, path, text));
+                continue;
             }
+            found.reasons.extend(self.destination(to, path, &ports, &clients, answer));
         }
         if found.standing.is_some() {
             return found;
@@ -611,11 +636,7 @@ impl ConfigView<'_> {
         let domain = &self.context.settings.domain;
         let routes = self.gateway_routes();
         let needs = |route: &&Arc<GatewayRoute>| {
-            let mut all = route.rules.iter().flat_map(|rule| {
-                let mirrors = rule.mirrors.iter().flatten().map(|mirror| &mirror.destination);
-                rule.destinations.iter().chain(mirrors)
-            });
-            all.any(|to| {
+            route.destinations().any(|to| {
                 let needs = |parent| {
                     !route.may_lead_to(parent, &to.host, domain, std::iter::empty())
                         && route.may_lead_to(parent, &to.host, domain, std::iter::once(grant))

@@ -1,4 +1,4 @@
-//! HTTPRoute and GRPCRoute as they are written. (Gateway API, `HTTPRoute`, `GRPCRoute`, `ReferenceGrant`.)
+//! Routes as they are written. (Gateway API, `HTTPRoute`, `GRPCRoute`, `TLSRoute`, `TCPRoute`, `ReferenceGrant`.)
 
 use std::sync::Arc;
 
@@ -13,6 +13,22 @@ pub(super) struct RawGatewayRoute {
     /// On a Service its clients say which host they mean. (Gateway API, GEP-1324.)
     pub(super) hostnames: serde_json::Value,
     pub(super) rules: Vec<RawGatewayRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawConnectionRoute {
+    pub(super) parent_refs: Vec<RawParentRef>,
+    pub(super) hostnames: Vec<String>,
+    pub(super) rules: Vec<RawBackendsRule>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawBackendsRule {
+    /// Says nothing of what it does.
+    pub(super) name: String,
+    pub(super) backend_refs: Vec<RawBackend>,
 }
 
 #[derive(Deserialize, Default)]

@@ -30,7 +30,7 @@ use crate::model::{ProxyType, Resolution};
 use crate::push::addresses::ListenAddresses;
 use crate::push::proxy::inbound_targets;
 use crate::traffic::HostPattern;
-use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite, RouteOrigin, RulePlace};
+use crate::traffic::route::{AbortStatus, HttpRule, PathRewrite, RouteOrigin, RulePlace, TcpRule};
 use crate::traffic::virtual_services::RoutedService;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
@@ -351,10 +351,10 @@ impl ProxyConfig<'_> {
         let settings = TrafficSettings::of(&self.context.mesh);
         let rules = ConnectionRules { context: self.context, class, settings: &settings };
         let decided = rules.deciding(service.hostname(), port, meant.address, chain);
-        walk.rule = decided.map(|(routed, list, index)| {
-            let name = RuleName::whole(&routed.service.origin);
-            let number = u32::try_from(index).unwrap_or(u32::MAX);
-            RuleName { index: Some(number), path: format!("spec.{list}[{index}]"), ..name }
+        walk.rule = decided.map(|(routed, list, TcpRule { place, .. })| {
+            let origin = place.of.as_ref().unwrap_or(&routed.service.origin);
+            let path = origin.path_of_connections(list, place);
+            RuleName { index: Some(place.index), path, ..RuleName::whole(origin) }
         });
     }
 

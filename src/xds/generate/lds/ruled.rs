@@ -60,15 +60,14 @@ impl ConnectionRules<'_> {
         objects.find_map(|routed| self.by(routed, port, address))
     }
 
-    /// The rule that leads the connections of a chain, if one does: its object, the list that it is in, and its place
-    /// there.
+    /// The rule that leads the connections of a chain, if one does, with its object and the list that it is in.
     pub(in crate::xds::generate) fn deciding(
         &self,
         host: &Hostname,
         port: &Port,
         address: Option<IpAddr>,
         chain: &str,
-    ) -> Option<(&Arc<RoutedService>, &'static str, usize)> {
+    ) -> Option<(&Arc<RoutedService>, &'static str, &TcpRule)> {
         let Class { namespace, selection, .. } = self.class;
         let host = HostPattern::of_service(host);
         let mut objects = self.context.traffic.routed_of_host(&host, namespace, selection);
@@ -78,15 +77,15 @@ impl ConnectionRules<'_> {
             let mut matches = rule.matches.iter().filter(fits);
             matches.any(|one| one.server_names.iter().any(|name| **name == *chain))
         };
-        let by_name = || routed.service.tls.iter().position(names);
+        let by_name = || routed.service.tls.iter().find(|rule| names(rule));
         if port.protocol.begins_tls()
-            && let Some(place) = by_name()
+            && let Some(rule) = by_name()
         {
-            return Some((routed, "tls", place));
+            return Some((routed, "tls", rule));
         }
         let takes =
-            |rule: &TcpRule| rule.matches.is_empty() || rule.matches.iter().any(|one| fits(&one));
-        Some((routed, "tcp", routed.service.tcp.iter().position(takes)?))
+            |rule: &&TcpRule| rule.matches.is_empty() || rule.matches.iter().any(|one| fits(&one));
+        Some((routed, "tcp", routed.service.tcp.iter().find(takes)?))
     }
 
     fn by(
@@ -175,6 +174,9 @@ impl ConnectionRules<'_> {
         let target =
             |to: &Destination| self.context.target(&to.host, &self.class.namespace).clone();
         let upstream = |to: &Destination| {
+            if to.invalid {
+                return BLACK_HOLE.to_owned();
+            }
             let name = OutboundName::sidecar(target(to), number(to));
             name.of_subset(&to.subset).to_string()
         };
@@ -194,8 +196,8 @@ impl ConnectionRules<'_> {
                         ..Default::default()
                     }
                 });
-                let meta = &routed.service.meta;
-                let prefix = format!("{}.{}", meta.name, meta.namespace);
+                let origin = &routed.service.origin;
+                let prefix = format!("{}.{}", origin.name, origin.namespace);
                 // Envoy has one limit for all of them.
                 let limits = several.iter().map(limits).reduce(ConnectionLimits::or);
                 tcp_weighted(self.settings, prefix, clusters.collect(), limits.unwrap_or_default())
