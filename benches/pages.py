@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import re
 import threading
 import time
@@ -16,12 +17,14 @@ PAGES = 100
 RATE = 100
 SECONDS = 20
 # What the map asks for.
-PATHS = ("/debug/clusters", "/debug/networks", "/debug/proxies", "/debug/mesh", "/debug/policy", "/debug/sources", "/debug/rollout")
-SCRIPT = Path(__file__).resolve().parent.parent / "src/admin/page/api.js"
+PATHS = ("/debug/clusters", "/debug/networks", "/debug/summary")
+SCRIPT = (Path(__file__).resolve().parent.parent / "src/admin/page/api.js").read_text()
+# What the page's script waits, in seconds.
+PAUSES = {name: int(re.search(rf"^const {name} = ([\d_]+);", SCRIPT, re.M)[1]) / 1e3 for name in ("PAUSE", "QUIET", "SETTLES", "LEAST")}
 
 
 def pages(options, side):
-    """Pages that are open on the map; those that find no place to listen ask now and then, as the page's script does."""
+    """Pages that are open on the map; those that find no place to listen ask every so often, as the page's script does."""
     with world(options, scaled(options, 1000)) as it, running(warmed(options, it, side)) as server:
         token = server.log.parent / "state/admin-token"
         if not server.admin or not token.exists():
@@ -31,27 +34,38 @@ def pages(options, side):
             change = lambda _: it.change()
             without = [spent(server, 0, SECONDS), spent(server, RATE * SECONDS, SECONDS, change)]
             with open_pages(server.admin, token.read_text().strip()) as asked:
-                time.sleep(5)
-                with_them = [spent(server, 0, SECONDS), spent(server, RATE * SECONDS, SECONDS, change)]
-                answers = asked()
+                # Until all have been opened, and what that changed has settled.
+                time.sleep(PAUSES["QUIET"] + 5)
+                with_them, seen = [], [asked()]
+                for changes in (0, RATE * SECONDS):
+                    with_them.append(spent(server, changes, SECONDS, change))
+                    seen.append(asked())
     idle, busy = ((b - a) / SECONDS * 100 for a, b in zip(without, with_them))
+    none = [seconds / SECONDS * 100 for seconds in without]
+    each = lambda what, at: (seen[at + 1][what] - seen[at][what]) / SECONDS
     return {
         f"{PAGES} pages: server CPU, % of a core": idle,
         f"{PAGES} pages, {RATE} changes/s: server CPU, % of a core": busy,
-        f"{PAGES} pages: answers": answers,
+        # Beside which the two above are read: of less than a tenth of it they say little.
+        "no page: server CPU, % of a core": none[0],
+        f"no page, {RATE} changes/s: server CPU, % of a core": none[1],
+        f"{PAGES} pages: that are told of changes": seen[-1]["listening"],
+        f"{PAGES} pages: answers/s": each("answers", 0),
+        f"{PAGES} pages, {RATE} changes/s: answers/s": each("answers", 1),
+        f"{PAGES} pages, {RATE} changes/s: sent kB/s": each("bytes", 1) / 1e3,
     }
 
 
 @contextlib.contextmanager
 def open_pages(admin, token):
-    """Gives how many answers there were."""
+    """Gives what has come of them so far."""
     cookie = session(admin, token)
-    loop, seen = asyncio.new_event_loop(), [0]
+    loop, seen = asyncio.new_event_loop(), {"listening": 0, "answers": 0, "bytes": 0}
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     all_of = asyncio.run_coroutine_threadsafe(everybody(admin, cookie, seen), loop)
     try:
-        yield lambda: seen[0]
+        yield lambda: dict(seen)
         if all_of.done():
             all_of.result()
     finally:
@@ -74,71 +88,95 @@ def session(admin, token):
 
 
 async def everybody(admin, cookie, seen):
-    script = SCRIPT.read_text()
-    pause = lambda name: int(re.search(rf"^const {name} = ([\d_]+);", script, re.M)[1]) / 1e3
-    every = [page(admin, cookie, seen, pause("PAUSE"), pause("SETTLES"), pause("LEAST"), number / PAGES) for number in range(PAGES)]
-    await asyncio.gather(*every)
+    # Opened one after another, so that what all ask now and then is asked evenly.
+    await asyncio.gather(*(Page(admin, cookie, seen).show(number / PAGES * PAUSES["QUIET"]) for number in range(PAGES)))
 
 
-async def page(admin, cookie, seen, pause, settles, least, begins):
-    """One page: asks for all that it shows when it is told of a change, when that has settled, and now and then."""
-    await asyncio.sleep(begins * pause)
-    told = asyncio.Event()
-    listening = asyncio.create_task(listen(admin, cookie, told))
-    due = time.monotonic()
-    settled = None
-    asks = Connection(admin, cookie)
-    try:
+class Page:
+    """One page, as its script has it: asks for all that it shows when it is told of a change, once more when that has settled, and now and then."""
+
+    def __init__(self, admin, cookie, seen):
+        self.admin, self.cookie, self.seen = admin, cookie, seen
+        # A browser asks for what it wants on as many connections.
+        self.asks = [Connection(admin, cookie, path, seen) for path in PATHS]
+        self.news = asyncio.Event()
+        self.listens = self.opened = False
+        self.asked = -math.inf
+        self.told = self.settled = math.inf
+
+    async def show(self, begins):
+        await asyncio.sleep(begins)
+        listening = asyncio.create_task(self.listen())
+        try:
+            await self.refresh()
+            while True:
+                due = min(self.told, self.settled, self.asked + PAUSES["QUIET" if self.listens else "PAUSE"])
+                try:
+                    await asyncio.wait_for(self.news.wait(), max(0.001, due - time.monotonic()))
+                    self.news.clear()
+                except TimeoutError:
+                    await self.refresh()
+        finally:
+            listening.cancel()
+
+    async def refresh(self):
+        now = time.monotonic()
+        self.asked, self.told = now, math.inf
+        self.settled = self.settled if self.settled > now else math.inf
+        await asyncio.gather(*(connection.get() for connection in self.asks))
+
+    def hear(self):
+        now = time.monotonic()
+        self.settled = now + PAUSES["SETTLES"]
+        wait = self.asked + PAUSES["LEAST"] - now
+        if self.listens or wait <= 0:
+            self.told = now + max(0, wait)
+        self.listens = True
+        self.news.set()
+
+    async def listen(self):
+        """Until the server has no place for another listener, or has none for any."""
         while True:
-            if time.monotonic() >= due or (settled and time.monotonic() >= settled):
-                settled = settled if settled and time.monotonic() < settled else None
-                for path in PATHS:
-                    await asks.get(path)
-                    seen[0] += 1
-                due = time.monotonic() + pause
-            moments = [due, *([settled] if settled else [])]
+            reader, writer = await asyncio.open_connection(*self.admin.rsplit(":", 1), limit=1 << 24)
             try:
-                await asyncio.wait_for(told.wait(), max(0.001, min(moments) - time.monotonic()))
-            except TimeoutError:
-                continue
-            told.clear()
-            settled = time.monotonic() + settles
-            due = min(due, max(time.monotonic(), due - pause + least))
-    finally:
-        listening.cancel()
-
-
-async def listen(admin, cookie, told):
-    """Until the server has no place for another listener."""
-    reader, writer = await asyncio.open_connection(*admin.rsplit(":", 1), limit=1 << 24)
-    try:
-        writer.write(f"GET /api/changes HTTP/1.1\r\nHost: {admin}\r\nCookie: {cookie}\r\n\r\n".encode())
-        if b" 200 " not in await reader.readline():
-            return
-        while line := await reader.readline():
-            if line.startswith(b"event: change"):
-                told.set()
-    finally:
-        writer.close()
+                writer.write(f"GET /api/changes HTTP/1.1\r\nHost: {self.admin}\r\nCookie: {self.cookie}\r\n\r\n".encode())
+                if b" 200 " not in await reader.readline():
+                    return
+                self.seen["listening"] += 1
+                while line := await reader.readline():
+                    if line.startswith(b"event: change"):
+                        self.hear()
+                self.seen["listening"] -= 1
+            finally:
+                self.listens = False
+                writer.close()
 
 
 class Connection:
-    """A connection that is kept, and opened anew once the server has ended it."""
+    """A connection for one path that is kept, and opened anew once the server has ended it."""
 
-    def __init__(self, admin, cookie):
-        self.admin, self.cookie, self.streams = admin, cookie, None
+    def __init__(self, admin, cookie, path, seen):
+        self.admin, self.path, self.seen, self.streams = admin, path, seen, None
+        self.head = f"GET {path} HTTP/1.1\r\nHost: {admin}\r\nCookie: {cookie}\r\nAccept: application/json\r\nAccept-Encoding: gzip, deflate, br, zstd\r\n"
+        self.tag = ""
 
-    async def get(self, path):
+    async def get(self):
         for _ in range(3):
             try:
                 self.streams = self.streams or await asyncio.open_connection(*self.admin.rsplit(":", 1), limit=1 << 24)
                 reader, writer = self.streams
-                writer.write(f"GET {path} HTTP/1.1\r\nHost: {self.admin}\r\nCookie: {self.cookie}\r\n\r\n".encode())
+                writer.write(f"{self.head}{self.tag}\r\n".encode())
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-                await reader.readexactly(int(re.search(r"content-length: (\d+)", head)[1]))
-                if " 200 " not in head.splitlines()[0]:
-                    raise SystemExit(f"benches/run: pages: {path}: {head.splitlines()[0]}")
+                status = head.split(" ", 2)[1]
+                if status not in ("200", "304"):
+                    raise SystemExit(f"benches/run: pages: {self.path}: {head.splitlines()[0]}")
+                if tag := re.search(r"^etag: (.*)\r$", head, re.M):
+                    self.tag = f"If-None-Match: {tag[1]}\r\n"
+                if status == "200":
+                    await reader.readexactly(int(re.search(r"^content-length: (\d+)", head, re.M)[1]))
+                self.seen["answers"] += 1
+                self.seen["bytes"] += len(head) + (int(re.search(r"^content-length: (\d+)", head, re.M)[1]) if status == "200" else 0)
                 return
             except (ConnectionError, asyncio.IncompleteReadError):
                 self.streams = None
-        raise SystemExit(f"benches/run: pages: {path}: no answer")
+        raise SystemExit(f"benches/run: pages: {self.path}: no answer")

@@ -226,6 +226,15 @@ pub struct SourceFigures {
     pub last_contact: Option<SystemTime>,
 }
 
+/// How a source fares that somebody may want to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceStanding {
+    name: Arc<str>,
+    state: SourceState,
+    code: Option<&'static str>,
+    warnings: Vec<String>,
+}
+
 /// One entry of `/debug/sources`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -244,6 +253,16 @@ pub struct SourceStatus {
     endpoints: usize,
     objects: usize,
     warnings: Vec<String>,
+}
+
+/// How a source fares in short.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SourceInShort {
+    name: Arc<str>,
+    kind: &'static str,
+    state: SourceState,
+    reason: Option<String>,
+    code: Option<&'static str>,
 }
 
 /// All sources by name.
@@ -325,6 +344,31 @@ impl SourceStatusTable {
             (Arc::clone(name), SourceFigures { state, failures, doubts, last_contact })
         });
         figures.collect()
+    }
+
+    /// How each fares, without what every answer of it changes.
+    pub fn standings(&self) -> Vec<SourceStanding> {
+        let now = SystemTime::now();
+        let lines = self.lines.borrow();
+        let standing = |(name, facts): (&Arc<str>, &SourceFacts)| SourceStanding {
+            name: Arc::clone(name),
+            state: facts.state(now, self.contact_timeout),
+            code: facts.trouble.as_ref().map(|trouble| trouble.code.id),
+            warnings: facts.warnings.clone(),
+        };
+        lines.iter().map(standing).collect()
+    }
+
+    /// What `/debug/summary` has of each, by name.
+    pub fn show_in_short(&self) -> Vec<SourceInShort> {
+        let short = |one: SourceStatus| SourceInShort {
+            name: one.name,
+            kind: one.kind,
+            state: one.state,
+            reason: one.reason,
+            code: one.code,
+        };
+        self.show().into_iter().map(short).collect()
     }
 
     /// What `/debug/sources` answers, by name.

@@ -4,6 +4,7 @@
 //! the CLI renders nothing else.
 
 mod access;
+mod announcements;
 mod events;
 mod failure;
 mod history;
@@ -19,6 +20,8 @@ mod session;
 mod shared;
 mod sources;
 mod stored;
+mod summary;
+mod tally;
 mod token;
 mod views;
 mod walk;
@@ -39,6 +42,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+pub use self::announcements::Announcements;
+use self::announcements::PageTopics;
 use self::events::EventsQuery;
 use self::failure::pretty;
 use self::failure::{AdminFailure, AdminResult, bad};
@@ -50,6 +55,7 @@ pub use self::shared::SharedAnswers;
 pub use self::sources::{Lately, Readiness, Sources};
 use self::sources::{SourcesState, connected, current, served_to};
 pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
+pub use self::tally::WithheldTally;
 pub use self::token::{Token, TokenError, runtime_directory};
 use crate::clusters::status::ClusterStatus;
 use crate::codes;
@@ -69,6 +75,10 @@ pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
     let (admin_connections, descriptors) =
         (Arc::clone(&sources.admin_connections), Arc::clone(&sources.descriptors));
     let tasks = sources.tasks.clone();
+    let announcing = Arc::clone(&sources);
+    tasks.spawn("announcements", async move {
+        announcing.announcements.announce(PageTopics::of(&announcing)).await;
+    });
     port::serve(listener, router(sources), admin_connections, descriptors, tasks).await;
 }
 
@@ -81,6 +91,7 @@ fn router(sources: Arc<Sources>) -> Router {
         .route("/debug/networks", get(networks))
         .route("/debug/addresses", get(addresses))
         .route("/debug/proxies", get(proxies))
+        .route("/debug/summary", get(summary::summary))
         .route("/debug/config_dump", get(config_dump))
         .route("/debug/explain", get(explained))
         .route("/debug/explain/policy", get(access::explained))
@@ -151,19 +162,29 @@ fn router(sources: Arc<Sources>) -> Router {
         .with_state(sources)
 }
 
-/// Answers pages by what another one was answered, where that still holds.
+/// Answers pages by what others are answered, where that still holds.
 async fn share(State(sources): SourcesState, request: Request, next: Next) -> Response {
     let headers = request.headers();
     let is_holder = headers.contains_key(header::AUTHORIZATION);
     if *request.method() != Method::GET || is_holder || events::asks_for_stream(headers) {
         return next.run(request).await;
     }
-    let (path, now) = (request.uri().to_string(), Instant::now());
-    if let Some(answer) = sources.shared.find(&path, now) {
-        return answer;
-    }
-    let answer = next.run(request).await;
-    sources.shared.keep(path, now, answer).await
+    let (headers, path) = (headers.clone(), request.uri().to_string());
+    let times = (sources.announcements.latest().at, Instant::now());
+    let make = async || {
+        forget_later(&sources);
+        next.run(request).await
+    };
+    sources.shared.answer(path, times, &headers, make).await
+}
+
+/// Has answers forgotten once nobody is given them any more.
+fn forget_later(sources: &Arc<Sources>) {
+    let later = Arc::clone(sources);
+    sources.tasks.child().spawn("shared answers", async move {
+        tokio::time::sleep(shared::LIFE).await;
+        later.shared.purge(later.announcements.latest().at, Instant::now());
+    });
 }
 
 /// From localhost too: whoever can reach the port is not thereby an operator.
@@ -200,19 +221,13 @@ async fn login_code(State(sources): SourcesState) -> AdminResult {
 
 /// Notices that there is something new to ask for.
 async fn versions(State(sources): SourcesState) -> AdminResult {
-    sources.browsers.changes(page::PageTopics {
-        context: sources.context.clone(),
-        clusters: sources.clusters.clone(),
-        hold: sources.hold.clone(),
-        rollout: sources.rollout.clone(),
-        heads: Arc::clone(&sources.heads),
-    })
+    sources.browsers.changes(&sources.announcements)
 }
 
 async fn unknown() -> AdminFailure {
     AdminFailure(
         StatusCode::NOT_FOUND,
-        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
+        "no such path; there are / (the page) /livez /readyz /metrics /debug/{clusters,sources,services,endpoints,networks,addresses,proxies,summary,config_dump,explain,access,config,events,history,hold,rollout,diff,scope,codes,certificates,mesh,policy,push}".into(),
     )
 }
 
@@ -288,8 +303,8 @@ fn withheld(sources: &Sources) -> WithheldCounts {
     let connections = sources.connections.list();
     let views = connections.iter().map(|connection| view_of(&context, connection));
     // A gateway is meant to hold its own network only.
-    let views: BTreeSet<ViewKey> = views.filter(|view| view.role == Role::Client).collect();
-    views::withheld(&context, &views)
+    let views = views.filter(|view| view.role == Role::Client).collect();
+    sources.tally.count(&context, views)
 }
 
 async fn clusters(State(sources): SourcesState) -> AdminResult {
@@ -468,9 +483,14 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
     let problems = sources.mesh_problems.borrow().clone();
     let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
     answer["problem"] = json!((!texts.is_empty()).then(|| texts.join(" ")));
-    let coded = problems.iter().map(|one| json!({ "code": one.code, "text": one.text }));
-    answer["problems"] = coded.collect();
+    answer["problems"] = mesh_problems(&sources);
     Ok(pretty(StatusCode::OK, &answer))
+}
+
+/// What of the mesh config and the mesh networks is not in force.
+fn mesh_problems(sources: &Sources) -> Value {
+    let problems = sources.mesh_problems.borrow();
+    problems.iter().map(|one| json!({ "code": one.code, "text": one.text })).collect()
 }
 
 /// Why the policy file is not in force, where it isn't, and what of the policy is about nobody.

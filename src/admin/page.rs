@@ -1,40 +1,35 @@
-//! The page: its files, who may open it in a browser, and the stream that says when to look again.
+//! The page: its files, who may open it in a browser, and how many may wait for changes.
 //!
 //! The files hold no data and need no session; data comes from the same paths as the CLI's. Everything is read by GET.
 //! A browser is let in by a session ([`super::session`]) where it names this server itself: a name that somebody
 //! else's DNS leads here is refused.
 
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use futures::stream;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::Semaphore;
 use xxhash_rust::xxh3::xxh3_128;
 
+use super::announcements::Announcements;
 use super::failure::{AdminFailure, AdminResult, pretty};
 use super::session::{BrowserSessions, CODE_LASTS};
-use crate::clusters::status::ClusterStatus;
-use crate::hold::HoldState;
-use crate::push::PushContext;
-use crate::rollout::RolloutState;
-use crate::xds::heads::{Heads, Refusals};
+use super::shared::is_known;
+use crate::descriptors;
 
-/// How many pages may wait for changes at once. One more is told to ask now and then instead.
-const SUBSCRIBERS_MAX: usize = 32;
-/// How long a stream of changes rests after each: what changes meanwhile is one change.
-const REST: Duration = Duration::from_millis(500);
+/// How many pages may wait for changes at once, where there are descriptors enough. One more is told to ask now and then instead.
+/// Each is a connection, with some 20 kB of buffers, and a task that sleeps.
+const SUBSCRIBERS_MAX: usize = 128;
 
 /// Nothing but what this server serves, no script or style within the page, no text taken for markup, nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -88,7 +83,9 @@ pub struct BrowserAccess {
 impl BrowserAccess {
     /// `hosts` are the DNS names by which browsers may reach the port, beside `localhost`.
     pub fn new(hosts: Vec<String>) -> Self {
-        let subscribers = Arc::new(Semaphore::new(SUBSCRIBERS_MAX));
+        // Half of the connections that the port may have.
+        let most = descriptors::share(16, 4, SUBSCRIBERS_MAX);
+        let subscribers = Arc::new(Semaphore::new(most));
         Self { sessions: BrowserSessions::default(), hosts, subscribers }
     }
 
@@ -100,16 +97,13 @@ impl BrowserAccess {
         Ok(pretty(StatusCode::OK, &json!({ "code": code, "expiresSeconds": CODE_LASTS.as_secs() })))
     }
 
-    /// An event for each version of the mesh, each change of a cluster's state, and whatever becomes of what is held or let out,
-    /// without what changed: whoever listens asks for what they show. Nothing is sent, and nobody wakes, while nothing changes.
-    pub(super) fn changes(&self, of: PageTopics) -> AdminResult {
+    /// An event whenever something has changed that pages show, without what: whoever listens asks for what they show.
+    pub(super) fn changes(&self, announcements: &Announcements) -> AdminResult {
         let place = Arc::clone(&self.subscribers).try_acquire_owned().map_err(|_| {
             let text = "enough pages wait for changes already; ask now and then instead";
             AdminFailure(StatusCode::SERVICE_UNAVAILABLE, text.into())
         })?;
-        let changes = ChangeStream { of, refusals: None, begun: false, _place: place };
-        let body = Body::from_stream(stream::unfold(changes, ChangeStream::next));
-        Ok(([(header::CONTENT_TYPE, "text/event-stream")], body).into_response())
+        Ok(announcements.stream(place))
     }
 
     /// Whether a browser with a session asks, for a page of ours. Sites of others, and other ports of this host, can
@@ -205,8 +199,7 @@ fn serve(name: &str, headers: &HeaderMap) -> Response {
         return AdminFailure(StatusCode::NOT_FOUND, text.into()).into_response();
     };
     let tag = format!("\"{:032x}\"", xxh3_128(file.bytes));
-    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|it| it.to_str().ok());
-    let same = known.flat_map(|tags| tags.split(',')).any(|known| known.trim() == tag);
+    let same = is_known(headers, &tag);
     // Asked for again each time, so that a page never runs with scripts of another version.
     let head = [
         (header::ETAG, tag),
@@ -236,72 +229,6 @@ async fn login(
         answer.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     answer
-}
-
-/// What pages are told the changes of.
-pub(super) struct PageTopics {
-    pub(super) context: watch::Receiver<Option<Arc<PushContext>>>,
-    pub(super) clusters: watch::Receiver<Arc<Vec<ClusterStatus>>>,
-    pub(super) hold: watch::Receiver<Arc<HoldState>>,
-    pub(super) rollout: watch::Receiver<Arc<RolloutState>>,
-    pub(super) heads: Arc<Heads>,
-}
-
-/// A stream of changes.
-struct ChangeStream {
-    of: PageTopics,
-    /// Who refuses what is let out, and the number of that.
-    refusals: Option<(u64, Refusals)>,
-    begun: bool,
-    _place: OwnedSemaphorePermit,
-}
-
-impl ChangeStream {
-    /// The next event: the first at once, each other one when something has changed; `None` when the process ends.
-    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
-        if self.begun {
-            tokio::time::sleep(REST).await;
-            tokio::select! {
-                changed = self.of.context.changed() => changed.ok()?,
-                changed = self.of.clusters.changed() => changed.ok()?,
-                changed = self.of.hold.changed() => changed.ok()?,
-                changed = self.of.rollout.changed() => changed.ok()?,
-                () = refused(&mut self.refusals) => {}
-            }
-        }
-        self.begun = true;
-        self.of.clusters.mark_unchanged();
-        self.of.hold.mark_unchanged();
-        self.of.rollout.mark_unchanged();
-        self.listen_to_share();
-        let version = self.of.context.borrow_and_update().as_ref().map(|context| context.version);
-        let event = format!("event: change\ndata: {}\n\n", json!({ "version": version }));
-        Some((Ok(event.into()), self))
-    }
-
-    /// Hears from now on who refuses what is let out. It is given to a share before that is told (`server::rollout`), so an
-    /// event comes after the first who could.
-    fn listen_to_share(&mut self) {
-        let known = self.refusals.as_ref().map(|(number, _)| *number);
-        let head = self.of.heads.next().filter(|head| Some(head.number) != known);
-        if let Some(head) = head {
-            self.refusals = Some((head.number, head.refusals()));
-        } else if let Some((_, refusals)) = &mut self.refusals {
-            refusals.mark_unchanged();
-        }
-    }
-}
-
-/// Until one more proxy refuses what is let out; for ever where nothing is.
-async fn refused(of: &mut Option<(u64, Refusals)>) {
-    if let Some((_, refusals)) = of
-        && refusals.changed().await.is_ok()
-    {
-        return;
-    }
-    // It has ended.
-    *of = None;
-    std::future::pending::<()>().await;
 }
 
 #[cfg(test)]

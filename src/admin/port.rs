@@ -16,7 +16,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
@@ -50,6 +50,9 @@ const HEAVY_ANSWERS_MAX: usize = 1;
 const TURN_LIMIT: Duration = Duration::from_secs(5);
 /// Threads for them, and for what they leave to others.
 const THREADS_MAX: usize = 8;
+/// How many connections there are at most, where there are descriptors enough: of a hundred browsers one on which each is told of
+/// changes, and some on which it asks.
+const CONNECTIONS_MAX: usize = 512;
 /// Descriptors that are kept for probes.
 const RESERVE: usize = 4;
 
@@ -80,7 +83,7 @@ struct OpenConnection {
 impl Default for ConnectionLimiter {
     /// As many as the limit of file descriptors lets be wise.
     fn default() -> Self {
-        Self::of(descriptors::share(8, 8, 64))
+        Self::of(descriptors::share(8, 8, CONNECTIONS_MAX))
     }
 }
 
@@ -250,8 +253,9 @@ async fn converse(
         async move {
             place.note(true);
             let answer = router.oneshot(request.map(Body::new)).await;
-            // What is left is to be sent; whoever doesn't take it says nothing either.
-            place.note(false);
+            // What is left is to be sent; whoever doesn't take it says nothing either. What is told as it happens goes on.
+            let goes_on = answer.as_ref().is_ok_and(|answer| is_stream(answer.headers()));
+            place.note(goes_on);
             answer
         }
     });
@@ -272,6 +276,10 @@ async fn converse(
     if let Err(error) = ended {
         debug!(%error, "a connection to the admin port broke off");
     }
+}
+
+fn is_stream(headers: &HeaderMap) -> bool {
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream")
 }
 
 /// Who works out answers that take long.

@@ -51,6 +51,17 @@ pub(super) async fn state(State(sources): SourcesState) -> AdminResult {
     Ok(pretty(StatusCode::OK, &answer(&sources)))
 }
 
+/// The same without the plan, and without who is in the share.
+pub(super) fn in_short(sources: &Sources) -> Value {
+    let mut all = answer(sources);
+    let mut running = all["running"].take();
+    if let Some(fields) = running.as_object_mut() {
+        let shown = ["configuration", "step", "percent", "proxies", "connected", "refused"];
+        fields.retain(|name, _| shown.contains(&name.as_str()));
+    }
+    json!({ "running": running, "lost": all["lost"] })
+}
+
 /// Ends what is let out.
 pub(super) async fn change(
     State(sources): SourcesState,

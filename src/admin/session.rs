@@ -13,12 +13,12 @@ use super::token::{equal, random_hex};
 pub(super) const CODE_LASTS: Duration = Duration::from_secs(60);
 /// How many codes wait at once; the oldest makes room.
 const CODES_MAX: usize = 16;
-/// How long a session lasts that asks for nothing. A page that is open asks every few seconds.
+/// How long a session lasts that asks for nothing. A page that is open asks every minute.
 const IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 /// How long a session lasts at most.
 const SESSION_LASTS: Duration = Duration::from_secs(12 * 3600);
 /// How many sessions there are at once; the one that has been idle for longest makes room.
-const SESSIONS_MAX: usize = 32;
+const SESSIONS_MAX: usize = 128;
 
 /// The sessions of one process.
 pub(super) struct BrowserSessions {

@@ -1,116 +1,305 @@
-//! Answers that open pages share: what is asked for again within a second is worked out once.
+//! Answers that open pages share: what many ask for is worked out once, compressed once, and not sent to who has it.
 //!
-//! A hundred pages ask for the same few answers every ten seconds, and every two seconds while very much changes. A page asks again
-//! one and a half seconds after the last change (`page/api.js`), so that what it shows in the end is never an answer of before.
-//! Holders of a token are answered anew each time.
+//! A hundred pages ask for the same few answers whenever a change is announced, all within the same moment: the first of them has it
+//! worked out, and the others wait for that. An answer of before an announcement is never given after it. What no
+//! announcement is made of, as acknowledgements, a page asks for again once a change has settled (`page/api.js`); an answer of while it settles
+//! holds until then, one of later holds for longer. Holders of a token are answered anew each time.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, HttpBody as _, to_bytes};
-use axum::http::{StatusCode, response};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response};
 use axum::response::{IntoResponse as _, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tokio::sync::OnceCell;
+use xxhash_rust::xxh3::xxh3_128;
 
-/// How old an answer may be: less than what a page waits until a change has settled.
-const LIFE: Duration = Duration::from_secs(1);
-/// The largest answer that is kept.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+use super::announcements::REST;
+
+/// For so long after an announcement proxies may still be following, and an answer holds for no longer either: a page asks again a
+/// little later.
+const SETTLES: Duration = REST;
+/// How old an answer of a settled mesh may be.
+pub(super) const LIFE: Duration = Duration::from_secs(10);
+/// The largest answer that is kept: some 15,000 proxies.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How much is kept in all.
-const BYTES_MAX: usize = 16 << 20;
+const BYTES_MAX: usize = 32 << 20;
+/// How many answers are kept.
+const ANSWERS_MAX: usize = 256;
+/// Smaller ones are sent as they are.
+const PACKED_FROM: usize = 1 << 10;
 
 /// What pages have been answered lately.
 #[derive(Debug, Default)]
-pub struct SharedAnswers(Mutex<AnswerTable>);
+pub struct SharedAnswers(Mutex<HashMap<String, Arc<SharedAnswer>>>);
 
-#[derive(Debug, Default)]
-struct AnswerTable {
-    kept: HashMap<String, KeptAnswer>,
-    bytes: usize,
+/// An answer that is being worked out, or has been.
+#[derive(Debug)]
+struct SharedAnswer {
+    at: Instant,
+    kept: OnceCell<KeptAnswer>,
 }
 
+/// An answer as it was made.
 #[derive(Debug)]
-struct KeptAnswer {
-    at: Instant,
+pub(super) struct KeptAnswer {
     head: response::Parts,
     body: Bytes,
+    tag: String,
+    /// Compressed, once somebody has asked for that.
+    packed: OnceCell<Bytes>,
 }
 
 impl SharedAnswers {
-    pub(super) fn find(&self, path: &str, now: Instant) -> Option<Response> {
-        let table = self.table(now);
-        table.kept.get(path).map(KeptAnswer::response)
-    }
-
-    /// Keeps an answer that was asked for at that time, where it is one to keep; it is the same to whoever asked.
-    pub(super) async fn keep(&self, path: String, at: Instant, answer: Response) -> Response {
-        let size = answer.body().size_hint().exact();
-        let may_be_kept = size.is_some_and(|size| size <= ANSWER_BYTES_MAX as u64);
-        if answer.status() != StatusCode::OK || !may_be_kept {
-            return answer;
+    /// The answer to `path`: one that still holds, or what `make` makes. `announced`: when the last change was.
+    pub(super) async fn answer(
+        &self,
+        path: String,
+        (announced, now): (Instant, Instant),
+        headers: &HeaderMap,
+        make: impl AsyncFnOnce() -> Response,
+    ) -> Response {
+        let shared = self.place(path, announced, now);
+        let made = shared.kept.get_or_try_init(async || KeptAnswer::of(make().await).await).await;
+        match made {
+            Ok(kept) => kept.to(headers).await,
+            Err(answer) => answer,
         }
-        let (head, body) = answer.into_parts();
-        let Ok(body) = to_bytes(body, ANSWER_BYTES_MAX).await else {
-            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-        };
-        let kept = KeptAnswer { at, head, body };
-        let answer = kept.response();
-        self.put(path, kept);
-        answer
     }
 
-    fn put(&self, path: String, answer: KeptAnswer) {
-        let mut table = self.table(answer.at);
-        let bytes = path.len() + answer.body.len();
-        if table.bytes + bytes > BYTES_MAX || table.kept.contains_key(&path) {
-            return;
+    /// Where the answer to `path` is, or is to be put.
+    fn place(&self, path: String, announced: Instant, now: Instant) -> Arc<SharedAnswer> {
+        let mut table = self.table();
+        table.retain(|_, one| one.holds(announced, now));
+        let place = || Arc::new(SharedAnswer { at: now, kept: OnceCell::new() });
+        let bytes: usize = table.iter().map(|(path, one)| path.len() + one.bytes()).sum();
+        // Where there is no room it is not shared.
+        if !table.contains_key(&path) && (bytes > BYTES_MAX || table.len() >= ANSWERS_MAX) {
+            return place();
         }
-        table.bytes += bytes;
-        table.kept.insert(path, answer);
+        Arc::clone(table.entry(path).or_insert_with(place))
     }
 
-    /// With those alone that still hold. A panic while the lock was held can't leave it half-changed, so poison is ignored.
-    fn table(&self, now: Instant) -> MutexGuard<'_, AnswerTable> {
-        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        table.kept.retain(|_, kept| now.saturating_duration_since(kept.at) < LIFE);
-        table.bytes = table.kept.iter().map(|(path, kept)| path.len() + kept.body.len()).sum();
-        table
+    /// Forgets what doesn't hold any more.
+    pub(super) fn purge(&self, announced: Instant, now: Instant) {
+        self.table().retain(|_, one| one.holds(announced, now));
+    }
+
+    /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
+    fn table(&self) -> MutexGuard<'_, HashMap<String, Arc<SharedAnswer>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedAnswer {
+    fn holds(&self, announced: Instant, now: Instant) -> bool {
+        let settled = self.at.saturating_duration_since(announced) >= SETTLES;
+        let life = if settled { LIFE } else { SETTLES };
+        self.at >= announced && now.saturating_duration_since(self.at) < life
+    }
+
+    fn bytes(&self) -> usize {
+        let packed = |kept: &KeptAnswer| kept.packed.get().map_or(0, Bytes::len);
+        self.kept.get().map_or(0, |kept| kept.body.len() + packed(kept))
     }
 }
 
 impl KeptAnswer {
-    fn response(&self) -> Response {
-        Response::from_parts(self.head.clone(), Body::from(self.body.clone()))
+    /// Takes an answer to keep, or gives it back where it is none to keep.
+    async fn of(answer: Response) -> Result<Self, Response> {
+        let size = answer.body().size_hint().exact();
+        if size.is_none_or(|size| size > ANSWER_BYTES_MAX as u64) {
+            return Err(answer);
+        }
+        let (head, body) = answer.into_parts();
+        let Ok(body) = to_bytes(body, ANSWER_BYTES_MAX).await else {
+            return Err(StatusCode::INTERNAL_SERVER_ERROR.into_response());
+        };
+        let tag = format!("{:032x}", xxh3_128(&body));
+        Ok(Self { head, body, tag, packed: OnceCell::new() })
     }
+
+    /// The answer as whoever sent these headers takes it.
+    async fn to(&self, headers: &HeaderMap) -> Response {
+        if self.head.status != StatusCode::OK {
+            return Response::from_parts(self.head.clone(), Body::from(self.body.clone()));
+        }
+        let packed = match self.body.len() >= PACKED_FROM && takes_gzip(headers) {
+            true => self.packed.get_or_init(|| packed(self.body.clone())).await.clone(),
+            false => Bytes::new(),
+        };
+        let is_packed = !packed.is_empty();
+        // A strong tag is of these very bytes (RFC 9110, 8.8.3.3).
+        let tag = format!("\"{}{}\"", self.tag, if is_packed { "-gzip" } else { "" });
+        let known = is_known(headers, &tag);
+        let mut answer = Response::from_parts(
+            self.head.clone(),
+            if known {
+                Body::empty()
+            } else if is_packed {
+                Body::from(packed)
+            } else {
+                Body::from(self.body.clone())
+            },
+        );
+        let mut put = |name: HeaderName, value: &str| {
+            let value = HeaderValue::from_str(value).expect("digits and letters");
+            answer.headers_mut().insert(name, value);
+        };
+        put(header::ETAG, &tag);
+        put(header::VARY, "accept-encoding");
+        if is_packed && !known {
+            put(header::CONTENT_ENCODING, "gzip");
+        }
+        if known {
+            *answer.status_mut() = StatusCode::NOT_MODIFIED;
+            // It would be the length of what is not sent.
+            answer.headers_mut().remove(header::CONTENT_LENGTH);
+        }
+        answer
+    }
+}
+
+/// Whether somebody has what this tag is of. (RFC 9110, 13.1.2.)
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let known = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|it| it.to_str().ok());
+    known.flat_map(|tags| tags.split(',')).any(|known| known.trim() == tag)
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(header::ACCEPT_ENCODING).iter();
+    let mut codings = accepted.filter_map(|it| it.to_str().ok()).flat_map(|it| it.split(','));
+    codings.any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let is_gzip = parts.next() == Some("gzip");
+        let mut weights = parts.filter_map(|part| part.strip_prefix("q=")?.parse::<f32>().ok());
+        is_gzip && weights.all(|weight| weight > 0.0)
+    })
+}
+
+/// The same compressed; nothing where that fails. By a thread that may be busy for long.
+async fn packed(body: Bytes) -> Bytes {
+    let pack = move || {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(&body).ok()?;
+        encoder.finish().ok()
+    };
+    tokio::task::spawn_blocking(pack).await.ok().flatten().unwrap_or_default().into()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
-    fn answer(at: Instant, bytes: usize) -> KeptAnswer {
-        let (head, ()) = Response::new(()).into_parts();
-        KeptAnswer { at, head, body: vec![b'x'; bytes].into() }
-    }
+    /// Counts how often an answer was made.
+    #[derive(Default)]
+    struct Maker(AtomicUsize);
 
-    #[test]
-    fn an_answer_holds_for_a_second() {
-        let (shared, now) = (SharedAnswers::default(), Instant::now());
-        let holds = |path: &str, at: Instant| shared.find(path, at).is_some();
-        shared.put("/debug/a".into(), answer(now, 10));
-        assert!(holds("/debug/a", now) && !holds("/debug/b", now));
-        assert!(holds("/debug/a", now + LIFE / 2));
-        assert!(!holds("/debug/a", now + LIFE));
-    }
-
-    #[test]
-    fn what_is_kept_is_bounded() {
-        let (shared, now) = (SharedAnswers::default(), Instant::now());
-        for number in 0..10 {
-            shared.put(format!("/debug/{number}"), answer(now, ANSWER_BYTES_MAX));
+    impl Maker {
+        async fn make(&self, size: usize) -> Response {
+            let number = self.0.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            format!("{number}{}", "x".repeat(size)).into_response()
         }
-        assert!(shared.table(now).bytes <= BYTES_MAX);
-        assert!(shared.table(now).kept.len() >= 3);
-        assert_eq!(shared.table(now + LIFE).bytes, 0);
+
+        fn made(&self) -> usize {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
+        let value = |text: &str| HeaderValue::from_str(text).expect("a value");
+        pairs.iter().map(|(name, text)| (name.clone(), value(text))).collect()
+    }
+
+    async fn bytes(answer: Response) -> Bytes {
+        to_bytes(answer.into_body(), usize::MAX).await.expect("a body")
+    }
+
+    #[tokio::test]
+    async fn whoever_asks_in_the_same_moment_is_given_what_was_made_once() {
+        let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
+        let ask = |path: &str| {
+            let path = path.to_owned();
+            let (shared, maker) = (&shared, &maker);
+            async move {
+                let none = HeaderMap::new();
+                bytes(shared.answer(path, (now, now), &none, async || maker.make(9).await).await)
+                    .await
+            }
+        };
+        let answers = futures::future::join_all((0..100).map(|_| ask("/debug/a"))).await;
+        assert_eq!(maker.made(), 1);
+        assert!(answers.iter().all(|answer| *answer == answers[0]));
+        assert_ne!(ask("/debug/b").await, answers[0]);
+    }
+
+    #[test]
+    fn an_answer_holds_until_something_is_announced_and_not_for_ever() {
+        let start = Instant::now();
+        let after = |seconds| start + Duration::from_secs(seconds);
+        let answer = |at| SharedAnswer { at, kept: OnceCell::new() };
+        let soon = answer(after(1));
+        assert!(soon.holds(start, after(2)) && !soon.holds(start, after(1) + SETTLES));
+        assert!(!soon.holds(after(2), after(2)), "something has changed since");
+        let settled = answer(after(60));
+        assert!(settled.holds(start, after(69)) && !settled.holds(start, after(60) + LIFE));
+    }
+
+    #[tokio::test]
+    async fn who_has_an_answer_is_not_sent_it_again_and_who_takes_it_packed_is_sent_it_so() {
+        let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
+        let ask = async |sent: &[(HeaderName, &str)]| {
+            let make = async || maker.make(PACKED_FROM).await;
+            shared.answer("/debug/a".into(), (now, now), &headers(sent), make).await
+        };
+        let tag =
+            |answer: &Response| answer.headers()[header::ETAG].to_str().expect("a tag").to_owned();
+        let plain = ask(&[]).await;
+        let plain_tag = tag(&plain);
+        assert_eq!(plain.headers().get(header::CONTENT_ENCODING), None);
+        let packed = ask(&[(header::ACCEPT_ENCODING, "br, gzip;q=0.8")]).await;
+        let packed_tag = tag(&packed);
+        assert_eq!(packed.headers()[header::CONTENT_ENCODING], "gzip");
+        assert_ne!(plain_tag, packed_tag, "other bytes");
+        let (plain, packed) = (bytes(plain).await, bytes(packed).await);
+        assert!(packed.len() < plain.len() / 4);
+        let mut unpacked = Vec::new();
+        std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&*packed), &mut unpacked)
+            .expect("packed");
+        assert_eq!(unpacked, plain);
+        let refused = ask(&[(header::ACCEPT_ENCODING, "gzip;q=0")]).await;
+        assert_eq!(tag(&refused), plain_tag);
+        for (tag, accepted) in [(&plain_tag, ""), (&packed_tag, "gzip")] {
+            let sent = [(header::IF_NONE_MATCH, &**tag), (header::ACCEPT_ENCODING, accepted)];
+            let known = ask(&sent).await;
+            assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+            assert!(bytes(known).await.is_empty());
+        }
+        assert_eq!(maker.made(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded_and_goes_when_it_holds_no_more() {
+        let (shared, maker, now) = (SharedAnswers::default(), Maker::default(), Instant::now());
+        let none = HeaderMap::new();
+        for number in 0..4 {
+            let make = async || maker.make(ANSWER_BYTES_MAX - 1).await;
+            shared.answer(format!("/debug/{number}"), (now, now), &none, make).await;
+        }
+        let kept: usize = shared.table().values().map(|one| one.bytes()).sum();
+        assert!(kept <= BYTES_MAX + ANSWER_BYTES_MAX, "{kept}");
+        let make = async || maker.make(ANSWER_BYTES_MAX + 1).await;
+        let large = shared.answer("/debug/large".into(), (now, now), &none, make).await;
+        assert!(bytes(large).await.len() > ANSWER_BYTES_MAX, "answered, and not kept");
+        shared.purge(now, now + LIFE);
+        assert!(shared.table().is_empty());
     }
 }

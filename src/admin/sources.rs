@@ -7,10 +7,12 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use tokio::sync::watch;
 
+use super::announcements::Announcements;
 use super::failure::AdminFailure;
 use super::page::BrowserAccess;
 use super::port::ConnectionLimiter;
 use super::shared::SharedAnswers;
+use super::tally::WithheldTally;
 use super::token::Token;
 use crate::clusters::status::ClusterStatus;
 use crate::descriptors::Descriptors;
@@ -89,6 +91,8 @@ pub struct Sources {
     pub metrics: Arc<Metrics>,
     /// What was counted last of endpoints that are withheld, and when.
     pub withheld: Lately,
+    /// The same by service, for whoever wants to know it now.
+    pub tally: WithheldTally,
     /// How the admin port itself fares.
     pub admin_connections: Arc<ConnectionLimiter>,
     /// How the process fares with its file descriptors.
@@ -97,6 +101,8 @@ pub struct Sources {
     pub token: Token,
     /// What will do as well for what changes nothing.
     pub reader_token: Option<Token>,
+    /// When pages are to look again.
+    pub announcements: Announcements,
     /// What pages have been answered lately.
     pub shared: SharedAnswers,
     /// Who has been let in by it and reads from a browser.

@@ -8,17 +8,17 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::tally::WithheldCount;
 use crate::aggregate::{Conflict, MergedService};
 use crate::explain::code;
 use crate::identity::ServerIdentity;
-use crate::metrics::WithheldCounts;
 use crate::model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
     NetworkId, Resolution, SameAddress,
 };
-use crate::push::PushContext;
 use crate::push::addresses::{DroppedAddress, addresses};
 use crate::push::view::{ViewKey, decide, is_by_node};
+use crate::push::{PushContext, Whereabouts};
 use crate::registry::{Provider, ShardKey};
 use crate::traffic::Selection;
 use crate::xds::connections::rfc3339;
@@ -220,16 +220,17 @@ pub(super) fn networks(context: &PushContext) -> Vec<Value> {
     for cluster in context.network_labels.keys() {
         clusters.entry(context.network_of_cluster(cluster)).or_default().insert(cluster);
     }
-    for service in context.services.values() {
-        for (shard, _, network) in service.endpoints() {
-            if shard.cluster.is_empty() {
-                // An entry: in a network it names, or in none.
-                if !network.is_empty() {
-                    clusters.entry(network.clone()).or_default();
-                }
-            } else if !clusters.get(network).is_some_and(|known| known.contains(&shard.cluster)) {
-                clusters.entry(network.clone()).or_default().insert(&shard.cluster);
+    let shards = context.services.values().flat_map(|service| &service.shards);
+    for (cluster, network) in shards
+        .flat_map(|shard| shard.networks().iter().map(|network| (&shard.key.cluster, network)))
+    {
+        if cluster.is_empty() {
+            // An entry: in a network it names, or in none.
+            if !network.is_empty() {
+                clusters.entry(network.clone()).or_default();
             }
+        } else if !clusters.get(network).is_some_and(|known| known.contains(cluster)) {
+            clusters.entry(network.clone()).or_default().insert(cluster);
         }
     }
     let mut gateways: BTreeMap<NetworkId, Vec<Value>> = BTreeMap::new();
@@ -382,15 +383,40 @@ pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<
     rows
 }
 
-/// For each cluster, how many of its ready endpoints at least one of these views can't be given
-/// because of networks, by the code of the first such view's reason.
-pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> WithheldCounts {
-    let mut counts = WithheldCounts::new();
-    for service in context.services.values() {
+/// The clients that are looked at, without what no decision about networks depends on, so that they are few.
+pub(super) struct Clients {
+    /// As far as services matter that are on each node otherwise.
+    by_node: BTreeSet<ViewKey>,
+    /// As far as all others do.
+    anywhere: BTreeSet<ViewKey>,
+}
+
+impl Clients {
+    pub(super) fn of(views: &BTreeSet<ViewKey>) -> Self {
+        let whereabouts =
+            |node: &Option<Arc<str>>| Whereabouts { node: node.clone(), locality: None };
+        let without = |view: &ViewKey, node| {
+            view.clone().at(whereabouts(node)).selected(Selection::default())
+        };
+        Self {
+            by_node: views.iter().map(|view| without(view, &view.node)).collect(),
+            anywhere: views.iter().map(|view| without(view, &None)).collect(),
+        }
+    }
+
+    /// For each cluster, how many of the ready endpoints that it has of a service at least one of the clients can't be given because of
+    /// networks, by the code of the first such client's reason.
+    pub(super) fn withheld(
+        &self,
+        context: &PushContext,
+        service: &MergedService,
+    ) -> Vec<WithheldCount> {
         // Views that are given the same, and endpoints that are alike, are looked at once.
+        let by_node = is_by_node(service);
+        let views = if by_node { &self.by_node } else { &self.anywhere };
         let views: BTreeSet<_> =
             views.iter().map(|view| view.projected(context, service)).collect();
-        let by_node = is_by_node(service);
+        let mut counts: Vec<WithheldCount> = Vec::new();
         let mut known = Vec::new();
         for (shard, endpoint, network) in service.endpoints() {
             let EndpointRef { health, pod, tls_mode, address, node, .. } = endpoint;
@@ -399,7 +425,8 @@ pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> With
             let claimants = context.claimants(shard, network, endpoint);
             let facts = (health, pod, tls_mode, address.is_ipv4(), node, bar, claimants);
             let alike = (shard, network, facts);
-            let reason = match known.iter().find(|(one, _)| *one == alike) {
+            // The latest first: neighbours are alike.
+            let reason = match known.iter().rev().find(|(one, _)| *one == alike) {
                 Some((_, reason)) => *reason,
                 None => {
                     let reason = views.iter().find_map(|view| {
@@ -410,11 +437,15 @@ pub(super) fn withheld(context: &PushContext, views: &BTreeSet<ViewKey>) -> With
                     reason
                 }
             };
-            if let Some(reason) = reason {
-                let of_cluster = counts.entry(shard.cluster.clone()).or_default();
-                *of_cluster.entry(code(reason)).or_default() += 1;
+            let Some(reason) = reason.map(code) else { continue };
+            let of_it = |(cluster, code, _): &&mut WithheldCount| {
+                *cluster == shard.cluster && *code == reason
+            };
+            match counts.iter_mut().find(of_it) {
+                Some((_, _, count)) => *count += 1,
+                None => counts.push((shard.cluster.clone(), reason, 1)),
             }
         }
+        counts
     }
-    counts
 }

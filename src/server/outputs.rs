@@ -201,10 +201,12 @@ impl ServerOutputs {
             readiness: inputs.readiness,
             metrics: Arc::new(metrics),
             withheld: admin::Lately::default(),
+            tally: admin::WithheldTally::default(),
             admin_connections: Arc::default(),
             descriptors,
             token: ports.token,
             reader_token: ports.reader_token,
+            announcements: admin::Announcements::default(),
             shared: admin::SharedAnswers::default(),
             browsers: Arc::new(admin::BrowserAccess::new(ports.admin_hosts)),
         });

@@ -53,6 +53,30 @@ pub struct Progress {
     pub nack: Option<Nack>,
 }
 
+/// What a client did with what it was last sent, the worst last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ProxyStanding {
+    /// It has accepted it, or was sent nothing.
+    #[default]
+    InSync,
+    /// It has not answered yet.
+    Waits,
+    /// It has refused it, and keeps what it had before.
+    Refuses,
+}
+
+impl ProxyStanding {
+    pub(super) fn of(progress: &Progress) -> Self {
+        if progress.nack.is_some() {
+            Self::Refuses
+        } else if progress.sent.is_some() && progress.sent != progress.acked {
+            Self::Waits
+        } else {
+            Self::InSync
+        }
+    }
+}
+
 /// Responses of one type, until they are answered, and what came of those before.
 #[derive(Debug, Default)]
 pub(super) struct PendingResponses {

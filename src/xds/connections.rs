@@ -8,9 +8,11 @@ use std::time::SystemTime;
 
 use dashmap::DashMap;
 use serde_json::{Map, Value, json};
+use tokio::sync::watch;
 
 use super::admission::Admitted;
 use super::answers::Progress;
+pub use super::answers::ProxyStanding;
 use super::budgets::Budgets;
 use super::held_version::HeldVersion;
 use super::resource::{ResourceType, Version};
@@ -34,6 +36,8 @@ pub struct Connections {
     budgets: Arc<Budgets>,
     /// Pieces of memory that streams left behind.
     left: AtomicU64,
+    /// How often one has come, gone or refused something.
+    news: watch::Sender<u64>,
 }
 
 /// Who claims to be which node.
@@ -120,6 +124,7 @@ impl Connections {
             backlog: Mutex::default(),
         });
         self.streams.insert(number, Arc::clone(&connection));
+        self.tell();
         Some(ConnectionEntry { connections: Arc::clone(self), connection })
     }
 
@@ -138,6 +143,16 @@ impl Connections {
     /// What identities may cost.
     pub fn budgets(&self) -> &Arc<Budgets> {
         &self.budgets
+    }
+
+    /// Whether there is something new to see of who is connected.
+    pub fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
+    /// Has those look again who want to see who is connected, and how they fare.
+    pub(super) fn tell(&self) {
+        self.news.send_modify(|number| *number += 1);
     }
 
     /// Notes that a stream leaves so many pieces of memory behind.
@@ -194,6 +209,18 @@ impl OpenStream {
     /// How far it has followed, by type.
     pub(super) fn progress(&self) -> BTreeMap<ResourceType, Progress> {
         lock(&self.session).progress()
+    }
+
+    /// The worst of how far it has followed.
+    pub fn standing(&self) -> ProxyStanding {
+        lock(&self.session).standing()
+    }
+
+    /// Of what it refuses at present the text, by type.
+    pub fn refusals(&self) -> BTreeMap<&'static str, String> {
+        let of =
+            |(kind, progress): (ResourceType, Progress)| Some((kind.short(), progress.nack?.error));
+        self.progress().into_iter().filter_map(of).collect()
     }
 
     /// What it holds, by type and name.
@@ -332,6 +359,7 @@ impl Drop for ConnectionEntry {
             *count = count.saturating_sub(1);
         }
         self.connections.per_node.remove_if(&key, |_, count| *count == 0);
+        self.connections.tell();
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
 use super::agent_roots::AgentRoots;
-use super::answers::{Progress, SentNames};
+use super::answers::{Progress, ProxyStanding, SentNames};
 pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
 pub use super::form::ProtocolForm;
 use super::held_version::HeldVersion;
@@ -391,6 +391,12 @@ impl Session {
         let watch = self.watches.get(&kind)?;
         let Progress { sent, acked, nack, .. } = watch.progress();
         Some(!watch.is_due() && sent.is_some() && sent == acked && nack.is_none())
+    }
+
+    /// The worst of what it did with what it was last sent of each type.
+    pub fn standing(&self) -> ProxyStanding {
+        let of = |watch: &TypeSubscription| ProxyStanding::of(watch.progress());
+        self.watches.values().map(|watch| of(watch)).max().unwrap_or_default()
     }
 
     /// What the client holds, by type and name.

@@ -1,19 +1,24 @@
 // What the control plane answers, kept for as long as somebody looks at it, and when to ask again.
 //
-// A stream of events says that something has changed; then, and now and then, what is shown is asked for again.
+// A stream of events says that something has changed, and then what is shown is asked for again; while it says nothing, next to nothing is
+// asked. What is answered as before is not sent again.
 
 import { setServerTime, setStoredTime } from "./format.js";
 
 /**
- * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean }} Answer
+ * @typedef {{ value: any, at: number, error: string | null, status: number, took: number, pending: boolean, tag: string | null }} Answer
  */
 
-/** How often what is shown is asked for without an event: ages of contacts and acknowledgements make none. */
+/** How often what is shown is asked for where nobody says that it has changed, and while something is awaited that makes no event. */
 const PAUSE = 10_000;
-/** After a change proxies acknowledge; that makes no event either. */
-const SETTLES = 1_500;
+/** How often it is asked for all the same while events are listened to. */
+const QUIET = 60_000;
+/** After a change proxies acknowledge, which makes no event. The server announces changes no more often than each two seconds. */
+const SETTLES = 2_500;
 /** However much changes, all that is shown is asked for no more often than this: a hundred pages are to cost the server little. */
 const LEAST = 2_000;
+/** A stream on which nothing was heard for so long has broken off: the server says every twenty seconds that it is there. */
+const SILENT = 45_000;
 const ANSWER_LIMIT = 30_000;
 const REFUSED_FOR = 30_000;
 
@@ -26,6 +31,8 @@ let changed = () => {};
 /** @type {EventSource | null} */
 let events = null;
 let eventsOpen = false;
+/** When something was heard by it last. */
+let heard = 0;
 let signedOut = false;
 /** When the answers were stored, where they come from a bundle. @type {string | null} */
 let stored = null;
@@ -33,10 +40,14 @@ let stored = null;
 let followAfter = 0;
 /** @type {number | undefined} */
 let timer;
+/** For what was told. @type {number | undefined} */
+let told;
 /** For when a change has settled. @type {number | undefined} */
 let settling;
 /** When all was asked for last. */
 let asked = 0;
+/** Whether something is shown that is about to change without an event. */
+let awaited = false;
 
 /** @param {() => void} listener called after each answer */
 export function start(listener) {
@@ -56,9 +67,15 @@ export function get(path) {
   return answers.get(path);
 }
 
+/** For views: something is shown that will change soon, and of which no event tells, as proxies that have not answered yet. */
+export function expect() {
+  awaited = true;
+}
+
 /** Begins a drawing: what is not asked for until its end is forgotten then. */
 export function begin() {
   wanted = new Set();
+  awaited = false;
 }
 
 /** Ends a drawing, and asks for what is new in it. */
@@ -73,24 +90,47 @@ export function freshness() {
   const known = shown.filter((one) => one.at > 0);
   const oldest = known.length ? Math.min(...known.map((one) => one.at)) : 0;
   const failure = shown.find((one) => one.error !== null && one.status === 0);
-  return { signedOut, oldest, failing: failure !== undefined, live: eventsOpen, stored };
+  // While nothing is told, what was answered before is still so.
+  const live = eventsOpen && Date.now() - heard < SILENT;
+  return { signedOut, oldest, current: Math.max(oldest, live ? Math.min(heard, oldest + QUIET) : 0), failing: failure !== undefined, live, stored };
 }
 
 /** Asks for all that is shown. */
 export function refresh() {
-  clearTimeout(timer);
+  clearTimeout(told);
   asked = Date.now();
+  plan(PAUSE);
   if (document.visibilityState === "hidden") return;
   // What is stored stays as it is.
   for (const path of wanted) if (stored === null || !answers.has(path) || answers.get(path)?.error) void ask(path);
+}
+
+/** @param {number} pause */
+function plan(pause) {
+  clearTimeout(timer);
+  timer = setTimeout(turn, signedOut ? 5_000 : pause);
+}
+
+/** Asks for all that is shown once that is due without an event; until then looks now and then whether it has become due sooner. */
+function turn() {
+  if (eventsOpen && Date.now() - heard > SILENT) {
+    events?.close();
+    events = null;
+    eventsOpen = false;
+    follow();
+    return;
+  }
   // What takes the server long is asked for less often.
   const slowest = Math.max(0, ...[...answers.values()].map((one) => one.took));
-  timer = setTimeout(refresh, Math.max(signedOut ? 5_000 : PAUSE, slowest * 20));
+  const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited ? QUIET : PAUSE, slowest * 20);
+  // Timers may be a little early.
+  if (Date.now() > asked + pause - 100) refresh();
+  else plan(Math.min(PAUSE, asked + pause - Date.now()));
 }
 
 /** @param {string} path */
 async function ask(path) {
-  const before = answers.get(path) ?? { value: undefined, at: 0, error: null, status: 0, took: 0, pending: false };
+  const before = answers.get(path) ?? { value: undefined, at: 0, error: null, status: 0, took: 0, pending: false, tag: null };
   if (before.pending) return;
   answers.set(path, { ...before, pending: true });
   const began = performance.now();
@@ -98,21 +138,23 @@ async function ask(path) {
   let next;
   try {
     const response = await fetch(path, {
-      headers: { accept: "application/json" }, credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_LIMIT),
+      headers: { accept: "application/json", ...(before.tag === null ? {} : { "if-none-match": before.tag }) },
+      credentials: "same-origin", signal: AbortSignal.timeout(ANSWER_LIMIT),
     });
     stored = response.headers.get("x-strait-bundle");
     if (stored === null) setServerTime(response.headers.get("date"));
     else setStoredTime(stored);
-    const value = await response.json();
+    const same = response.status === 304;
+    const value = same ? before.value : await response.json();
     const took = performance.now() - began;
     if (response.status === 401) signedOut = true;
-    if (response.ok) {
+    if (response.ok || same) {
       signedOut = false;
-      next = { value, at: Date.now(), error: null, status: 200, took, pending: false };
+      next = { value, at: Date.now(), error: null, status: 200, took, pending: false, tag: response.headers.get("etag") };
     } else {
       const error = typeof value?.error === "string" ? value.error : `the control plane answered ${response.status}`;
       // What is no more must not look as if it were.
-      const kept = response.status === 404 || response.status === 400 ? { value: undefined, at: Date.now() } : {};
+      const kept = response.status === 404 || response.status === 400 ? { value: undefined, tag: null, at: Date.now() } : {};
       next = { ...before, ...kept, error, status: response.status, took, pending: false };
     }
   } catch {
@@ -138,12 +180,25 @@ function follow() {
   if (events === null) {
     const source = new EventSource("/api/changes");
     events = source;
+    let opened = false;
+    source.addEventListener("open", () => {
+      opened = true;
+    });
     source.addEventListener("change", () => {
       eventsOpen = true;
-      clearTimeout(timer);
-      timer = setTimeout(refresh, Math.max(0, asked + LEAST - Date.now()));
+      heard = Date.now();
       clearTimeout(settling);
       settling = setTimeout(refresh, SETTLES);
+      const wait = asked + LEAST - heard;
+      // The first event of a stream says no more than that it is there: what was asked for with it is asked for once more when it has settled.
+      if (!opened || wait <= 0) {
+        clearTimeout(told);
+        told = setTimeout(refresh, Math.max(0, wait));
+      }
+      opened = false;
+    });
+    source.addEventListener("alive", () => {
+      heard = Date.now();
     });
     source.addEventListener("error", () => {
       eventsOpen = false;
@@ -152,6 +207,8 @@ function follow() {
         events = null;
         followAfter = Date.now() + REFUSED_FOR;
       }
+      // Whoever ends streams may have ended.
+      plan(1_000);
       changed();
     });
   }

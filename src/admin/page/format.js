@@ -34,10 +34,14 @@ export function setStoredTime(taken) {
 /** The server's time, in milliseconds. */
 export const now = () => standing ?? Date.now() - skew;
 
-/** @param {unknown} time RFC 3339, or null */
-export function age(time) {
+/**
+ * @param {unknown} time RFC 3339, or null
+ * @param {number} [asOf] by this machine's clock, where that is not now
+ */
+export function age(time, asOf) {
   const at = typeof time === "string" ? Date.parse(time) : NaN;
-  return Number.isNaN(at) ? "<none>" : span((now() - at) / 1000);
+  const then = asOf === undefined || standing !== null ? now() : asOf - skew;
+  return Number.isNaN(at) ? "<none>" : span((then - at) / 1000);
 }
 
 /** @param {unknown} time RFC 3339, or null */

@@ -7,7 +7,7 @@ import { clusterLook } from "./states.js";
 
 const HOUR = 3_600_000;
 /** Answers further apart say nothing of what was between them. */
-const GAP = 60_000;
+const GAP = 90_000;
 
 /** @typedef {{ from: number, to: number, state: string }} Stretch */
 

@@ -170,7 +170,7 @@ function freshness(fresh) {
   if (fresh.failing) {
     return h("span", { class: "fresh bad" }, icon("bad"), h("span", {}, `no answer, data from ${span(old / 1000)} ago`));
   }
-  if (old > STALE_AFTER) {
+  if (Date.now() - fresh.current > STALE_AFTER) {
     return h("span", { class: "fresh doubtful" }, icon("clock"), h("span", {}, `data from ${span(old / 1000)} ago`));
   }
   return h("span", { class: "fresh good" }, h("span", { class: "pulse", "aria-hidden": "true" }), h("span", {}, fresh.live ? "live" : "up to date"));

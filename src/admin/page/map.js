@@ -6,7 +6,7 @@ import { age, codeOf, number, plural, socket, text } from "./format.js";
 import { note } from "./history.js";
 import { help, mend } from "./mend.js";
 import { heldTrouble, rolloutChip, rolloutTroubles } from "./rollout.js";
-import { PROXIES, clusterLook, entryLook, isTrouble, isWell, keptBack, needsLook, proxyState } from "./states.js";
+import { PROXIES, clusterLook, entryLook, isTrouble, isWell, keptBack, needsLook } from "./states.js";
 import { badge, table } from "./table.js";
 
 /** @typedef {import("./main.js").Context} Context @typedef {import("./main.js").View} View */
@@ -17,6 +17,8 @@ const ALL_DRAWN = 24;
 const TROUBLED_DRAWN = 8;
 /** So many networks are drawn at most, those in trouble first; the tables have them all. */
 const LANDS_MAX = 60;
+/** How many things are named beside the map that need a look, the worst first. */
+const TROUBLES_SHOWN = 40;
 /** Up to so many networks each pair has its lane; in a crowd only those of the network that is looked at. */
 const ALL_LANES = 6;
 
@@ -24,7 +26,7 @@ const ALL_LANES = 6;
  * What the map is of.
  * @typedef {{ name: string, row: any, clusters: any[], entry: ReturnType<typeof entryLook>, endpoints: number, rank: number }} Area
  * @typedef {{ rank: number, look: import("./states.js").Look, title: string, href: string | null, text: string }} Trouble
- * @typedef {{ areas: Area[], clusters: any[], proxies: any[], settings: Trouble[] }} Mesh
+ * @typedef {{ areas: Area[], clusters: any[], proxies: any, rollout: any, settings: Trouble[] }} Mesh
  */
 
 /** @type {{ areas: Area[], selected: string | null }} */
@@ -32,6 +34,9 @@ let shown = { areas: [], selected: null };
 
 /** The lanes that are shown. */
 let drawn = "";
+
+/** Where an older control plane's answers are shown that had no summary. */
+const NO_PROXIES = { connected: 0, refusing: 0, waiting: 0, clusters: {}, refusals: [] };
 
 /** @param {string} network */
 const called = (network) => (network === "" ? "<none>" : network);
@@ -44,7 +49,9 @@ const networkHref = (name) => `#/map/network/${encodeURIComponent(called(name))}
 function mesh() {
   const clusters = api.get("/debug/clusters")?.value ?? [];
   const networks = api.get("/debug/networks")?.value ?? [];
-  const proxies = api.get("/debug/proxies")?.value ?? [];
+  const { proxies = NO_PROXIES, rollout, ...rest } = api.get("/debug/summary")?.value ?? {};
+  // Acknowledgements make no event.
+  if (proxies.waiting > 0) api.expect();
   // A standby is an entry of its own, and in no network.
   /** @type {Map<string, any[]>} */
   const within = new Map(networks.map((/** @type {any} */ row) => [row.network, []]));
@@ -67,12 +74,14 @@ function mesh() {
   });
   // Few stay where they are; in a crowd trouble comes first.
   if (clusters.length > ALL_DRAWN) areas.sort((a, b) => b.rank - a.rank || a.name.localeCompare(b.name, "en", { numeric: true }));
-  return { areas, clusters, proxies, settings: settings() };
+  return { areas, clusters, proxies, rollout, settings: settings(rest, rollout) };
 }
 
 /** @param {Context} context @returns {View} */
 export function mapPage({ place, redraw }) {
-  const needs = ["/debug/clusters", "/debug/networks", "/debug/proxies"];
+  // A bundle may be of a control plane that had none.
+  const hasSummary = api.get("/debug/summary")?.status !== 404;
+  const needs = ["/debug/clusters", "/debug/networks", ...(hasSummary ? ["/debug/summary"] : [])];
   const whole = mesh();
   const answer = api.get("/debug/clusters");
   if (answer?.value) note(answer.value, answer.at);
@@ -104,7 +113,7 @@ export function mapPage({ place, redraw }) {
           { header: "Cluster", cell: (one) => h("a", { href: clusterHref(one.id) }, one.id), key: (one) => one.id },
           { header: "Network", cell: (one) => text(one.network), key: (one) => text(one.network) },
           { header: "State", cell: (one) => badge(clusterLook(one), one.state), key: (one) => clusterLook(one).rank },
-          { header: "Last contact", cell: (one) => age(one.lastContact) },
+          { header: "Last contact", cell: heard },
           { header: "Endpoints", cell: (one) => number(one.endpoints), key: (one) => one.endpoints, number: true },
           { header: "Withheld", cell: (one) => number(one.withheld), key: (one) => one.withheld, number: true },
         ], whole.clusters, redraw, { caption: "Clusters" })),
@@ -116,19 +125,18 @@ export function mapPage({ place, redraw }) {
 const gatewayText = (gateway) => `${socket(gateway)}${gateway.dead === true ? " (dead)" : ""}`;
 
 /** @param {Mesh} whole */
-function summary({ clusters, proxies }) {
+function summary({ clusters, proxies, rollout }) {
   /** @type {Map<string, any[]>} */
   const states = new Map();
   for (const one of clusters) states.set(one.state, [...(states.get(one.state) ?? []), one]);
   const byRank = [...states].sort(([, [a]], [, [b]]) => clusterLook(b).rank - clusterLook(a).rank);
-  const count = (/** @type {string} */ state) => proxies.filter((one) => proxyState(one) === state).length;
-  const [rejecting, waiting] = [count("NACK"), count("waits")];
+  const { connected, refusing, waiting } = proxies;
   return h("div", { class: "chips" },
     byRank.map(([state, all]) => h("a", { class: "chip", href: `#/clusters?state=${state}` }, badge(clusterLook(all[0]), `${all.length} ${state}`))),
     clusters.length > 0 && h("a", { class: "chip", href: "#/proxies" },
-      badge(rejecting ? PROXIES.NACK : waiting ? PROXIES.waits : PROXIES.ok,
-        [plural(proxies.length, "proxy", "proxies"), rejecting && `${rejecting} rejecting`, waiting && `${waiting} waiting`].filter(Boolean).join(", "))),
-    rolloutChip());
+      badge(refusing ? PROXIES.NACK : waiting ? PROXIES.waits : PROXIES.ok,
+        [plural(connected, "proxy", "proxies"), refusing && `${number(refusing)} rejecting`, waiting && `${number(waiting)} waiting`].filter(Boolean).join(", "))),
+    rolloutChip(rollout));
 }
 
 function empty() {
@@ -183,18 +191,26 @@ function crowdWords(clusters) {
   return [...counts].map(([state, count]) => `${count} ${state}`).join(", ");
 }
 
+/** How many proxies a cluster has connected. @param {any} cluster @param {Mesh} whole @returns {string} */
+const proxiesOf = (cluster, whole) => plural(Object.hasOwn(whole.proxies.clusters, cluster.id) ? whole.proxies.clusters[cluster.id].connected : 0, "proxy", "proxies");
+
+/**
+ * How long ago its API server was heard; where it is well, as of when that was asked: it is heard all the time, and no event tells of that.
+ * @param {any} cluster
+ */
+export const heard = (cluster) => age(cluster.lastContact, cluster.state === "live" ? api.get("/debug/clusters")?.at : undefined);
+
 /** @param {any} cluster @param {Mesh} whole @param {boolean} selected */
 function box(cluster, whole, selected) {
   const look = clusterLook(cluster);
-  const proxies = whole.proxies.filter((one) => one.cluster === cluster.id);
-  const since = cluster.lastContact === null ? "never heard" : `heard ${age(cluster.lastContact)} ago`;
+  const since = cluster.lastContact === null ? "never heard" : `heard ${heard(cluster)} ago`;
   return h("li", { "data-key": `cluster-${cluster.id}-${cluster.secret}` },
     h("a", { class: `box ${look.tone}`, href: clusterHref(cluster.id), "aria-current": selected ? "true" : null },
       h("span", { class: "sign" }, icon(look.icon)),
       h("span", { class: "name" }, cluster.id),
       h("span", { class: "state" }, cluster.state),
       h("span", { class: "facts" }, since),
-      h("span", { class: "facts pair" }, h("span", {}, plural(cluster.endpoints, "endpoint")), h("span", {}, plural(proxies.length, "proxy", "proxies"))),
+      h("span", { class: "facts pair" }, h("span", {}, plural(cluster.endpoints, "endpoint")), h("span", {}, proxiesOf(cluster, whole))),
       keptBack(cluster) > 0 && h("span", { class: "withheld" }, icon("bad"), `${number(keptBack(cluster))} withheld`),
       cluster.credential?.endsSoon === true && h("span", { class: "withheld" }, icon("clock"), "token ends soon")));
 }
@@ -224,9 +240,9 @@ function troubles(whole) {
     ...whole.areas.filter((one) => whole.areas.length > 1 && one.entry.rank > 0).map((one) => ({
       rank: one.entry.rank, look: one.entry, title: `Network ${called(one.name)}`, href: networkHref(one.name), text: one.entry.word,
     })),
-    ...whole.proxies.filter((one) => proxyState(one) === "NACK").map((one) => ({
+    ...whole.proxies.refusals.map((/** @type {any} */ one) => ({
       rank: 6, look: PROXIES.NACK, title: `Proxy ${one.id.split("~")[2] ?? one.id}`, href: `#/proxies/${encodeURIComponent(one.key)}`,
-      text: `refused ${Object.entries(one.types).filter(([, it]) => /** @type {any} */ (it).nack).map(([type, it]) => `${type.toUpperCase()}: ${/** @type {any} */ (it).nack.error}`).join("; ")}`,
+      text: `refused ${Object.entries(one.types).map(([type, error]) => `${type.toUpperCase()}: ${error}`).join("; ")}`,
     })),
     ...whole.clusters.filter((one) => one.credential?.endsSoon === true).map((one) => ({
       rank: 4, look: { tone: "doubtful", icon: "lock", rank: 4 }, title: `Cluster ${one.id}`, href: clusterHref(one.id),
@@ -238,6 +254,7 @@ function troubles(whole) {
     }))),
     ...whole.settings,
   ].sort((a, b) => b.rank - a.rank);
+  const more = rows.length - Math.min(rows.length, TROUBLES_SHOWN) + whole.proxies.refusing - whole.proxies.refusals.length;
   if (rows.length === 0) {
     return h("div", { class: "calm" }, h("span", { class: "big good" }, icon("ok")), h("h2", {}, "Nothing needs a look"),
       h("p", {}, whole.clusters.length ? "Every cluster, network and proxy is as it should be." : "There is nothing to look at yet."),
@@ -245,12 +262,12 @@ function troubles(whole) {
   }
   return h("div", {},
     h("h2", {}, `${plural(rows.length, "thing needs", "things need")} a look`),
-    h("ul", { class: "troubles" }, rows.slice(0, 40).map((one) => h("li", {},
+    h("ul", { class: "troubles" }, rows.slice(0, TROUBLES_SHOWN).map((one) => h("li", {},
       one.href
         ? h("a", { href: one.href, class: one.look.tone }, icon(one.look.icon), h("strong", {}, one.title))
         : h("span", { class: `what ${one.look.tone}` }, icon(one.look.icon), h("strong", {}, one.title)),
       h("p", {}, one.text), one.href ? help(one.text) : settle(one.text)))),
-    rows.length > 40 && h("p", { class: "fine" }, `and ${rows.length - 40} more: strait check`));
+    more > 0 && h("p", { class: "fine" }, `and ${number(more)} more: strait check`));
 }
 
 /** What has no page of its own opens here. @param {string} of */
@@ -262,21 +279,32 @@ function settle(of) {
 /** Of addresses that pods of two clusters have those rows in which this one's pods are not given to others. @param {any} cluster @returns {any[]} */
 const yielded = (cluster) => (cluster.sameAddresses ?? []).filter((/** @type {any} */ same) => same.holder !== cluster.id);
 
-/** What of the mesh's settings, the policy and the sources beside clusters is not as it should be. @returns {Trouble[]} */
-function settings() {
+/**
+ * What of the mesh's settings, the policy, its objects, the certificates and the sources beside clusters is not as it should be.
+ * @param {any} summary @param {any} rollout
+ * @returns {Trouble[]}
+ */
+function settings(summary, rollout) {
+  /** @type {import("./states.js").Look} */
   const bad = { tone: "bad", icon: "bad", rank: 6 };
-  const mesh = api.get("/debug/mesh")?.value?.problems ?? [];
-  const held = api.get("/debug/mesh")?.value?.held;
-  const lost = api.get("/debug/mesh")?.value?.holdLost;
-  const policy = api.get("/debug/policy")?.value?.problem;
+  const { problems = [], held, holdLost } = summary.mesh ?? {};
+  const certificate = summary.certificates?.problem;
+  const policy = summary.policy?.problem;
   /** @type {any[]} */
-  const sources = api.get("/debug/sources")?.value ?? [];
+  const objects = summary.objects?.first ?? [];
+  /** @type {any[]} */
+  const sources = summary.sources ?? [];
   return [
-    ...mesh.map((/** @type {any} */ one) => ({ rank: 6, look: bad, title: "Mesh config", href: null, text: `${one.code}: ${one.text}` })),
-    ...(lost ? [{ rank: 6, look: bad, title: "Configuration", href: null, text: `STR1071: ${lost}` }] : []),
+    ...problems.map((/** @type {any} */ one) => ({ rank: 6, look: bad, title: "Mesh config", href: null, text: `${one.code}: ${one.text}` })),
+    ...(holdLost ? [{ rank: 6, look: bad, title: "Configuration", href: null, text: `STR1071: ${holdLost}` }] : []),
     ...(held ? [heldTrouble(held)] : []),
-    ...rolloutTroubles(),
+    ...rolloutTroubles(rollout),
     ...(policy ? [{ rank: 6, look: bad, title: "Policy", href: null, text: `STR0601: ${policy}` }] : []),
+    ...(certificate ? [{ rank: 6, look: bad, title: "Certificates", href: null, text: `${certificate.code}: ${certificate.message}` }] : []),
+    ...objects.map((one) => ({
+      rank: 6, look: bad, title: `${one.kind} ${one.namespace ? `${one.namespace}/` : ""}${one.name}`, href: null,
+      text: `${one.code ? `${one.code}: ` : ""}${one.state === "partly" ? "counts in part" : "refused"}${one.path ? `: ${one.path}` : ""}${one.text ? `: ${one.text}` : ""}`,
+    })),
     ...sources.filter((one) => ["stale", "timeout"].includes(one.state) || (one.state === "restored" && one.code)).map((one) => ({
       rank: 5, look: { tone: "doubtful", icon: "clock", rank: 5 }, title: `Source ${one.name}`, href: null, text: `${one.state}: ${one.reason ?? "it has not been read"}`,
     })),
@@ -299,13 +327,12 @@ const closer = () => h("a", { class: "closer", href: "#/map", "aria-label": "Clo
 
 /** @param {any} cluster @param {Mesh} whole */
 function clusterPanel(cluster, whole) {
-  const proxies = whole.proxies.filter((one) => one.cluster === cluster.id);
   const codes = [codeOf(cluster.reason), ...Object.keys(keptBack(cluster) > 0 ? cluster.withheldBy : {}).filter(isTrouble),
     yielded(cluster).length > 0 ? "STR0414" : null, cluster.credential?.endsSoon === true ? "STR0316" : null];
   return h("div", {}, closer(), h("h2", {}, cluster.id), [...new Set(codes)].map((code) => mend(code, cluster.id)), facts(cluster),
     h("p", { class: "links" },
       h("a", { href: `#/clusters/${encodeURIComponent(cluster.id)}` }, "All about it"),
-      h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${cluster.id}`)}` }, plural(proxies.length, "proxy", "proxies"))));
+      h("a", { href: `#/proxies?filter=${encodeURIComponent(`@${cluster.id}`)}` }, proxiesOf(cluster, whole))));
 }
 
 /** What is known of a cluster, in the CLI's order and words. @param {any} cluster */
@@ -315,7 +342,7 @@ export function facts(cluster) {
     ["State", badge(clusterLook(cluster), cluster.state)],
     ["Reason", cluster.reason && h("span", {}, cluster.reason, help(cluster.reason))],
     ["Since", cluster.since && `${age(cluster.since)} ago`],
-    ["Last contact", cluster.lastContact ? `${age(cluster.lastContact)} ago` : "never"],
+    ["Last contact", cluster.lastContact ? `${heard(cluster)} ago` : "never"],
     ["Next attempt", cluster.nextAttempt && cluster.nextAttempt],
     ["Network", text(cluster.network)],
     ["Trust domain", text(cluster.trustDomain)],

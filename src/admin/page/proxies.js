@@ -23,6 +23,8 @@ export function proxiesPage({ place, redraw, go }) {
   const needs = ["/debug/proxies"];
   /** @type {any[]} */
   const all = api.get("/debug/proxies")?.value ?? [];
+  // Acknowledgements make no event.
+  if (all.some((row) => proxyState(row) === "waits")) api.expect();
   const [key] = place.parts;
   if (key) return one(key, all.find((row) => row.key === key), needs);
   const filter = place.query.get("filter") ?? "";

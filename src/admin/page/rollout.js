@@ -20,17 +20,17 @@ export const rolloutState = () => api.get("/debug/rollout")?.value;
 /** What the share is, in words. @param {any} running */
 const shareWords = (running) => `${number(running.proxies)} of ${plural(running.connected, "proxy", "proxies")}`;
 
-/** For the head of the map: one word of what is let out. */
-export function rolloutChip() {
-  const running = rolloutState()?.running;
+/** For the head of the map: one word of what is let out. @param {any} state */
+export function rolloutChip(state) {
+  const running = state?.running;
   if (!running) return null;
   const words = running.step === null ? "roll-out begins" : `roll-out at ${running.percent}%: ${shareWords(running)}${running.refused ? `, ${number(running.refused)} refused it` : ""}`;
   return h("a", { class: "chip", href: ROLLOUT_HREF }, badge({ tone: running.refused ? "bad" : "info", icon: running.refused ? "bad" : "sync", rank: 1 }, words));
 }
 
-/** What is not as it should be of it, for the list beside the map. */
-export function rolloutTroubles() {
-  const lost = rolloutState()?.lost;
+/** What is not as it should be of it, for the list beside the map. @param {any} state */
+export function rolloutTroubles(state) {
+  const lost = state?.lost;
   /** @type {import("./states.js").Look} */
   const look = { tone: "bad", icon: "bad", rank: 6 };
   return lost ? [{ rank: 6, look, title: "Configuration", href: null, text: `STR1092: all proxies are given what objects say: ${lost}` }] : [];

@@ -50,6 +50,8 @@ export function timelinePage(context) {
   const needs = ["/debug/events"];
   /** @type {any[]} */
   const all = [...(api.get("/debug/events")?.value ?? [])].reverse();
+  // Answers of proxies make no event.
+  if (all.some((row) => row.waiting > 0 && now() - Date.parse(row.at) < 60_000)) api.expect();
   const filter = place.query.get("filter") ?? "";
   const rows = all.filter((row) => `${cause(row)} ${row.effect}`.toLowerCase().includes(filter.toLowerCase()));
   const refused = all.filter((row) => row.refused > 0).length;

@@ -27,7 +27,7 @@ use super::output::{self, Cell, Column, OutputStyle, Show, TableLayout, items, t
 use super::proxy;
 
 /// What is asked as it is; what a version of ours doesn't have is left out.
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 19] = [
     "/livez",
     "/readyz",
     "/metrics",
@@ -35,6 +35,7 @@ const PATHS: [&str; 18] = [
     "/debug/services",
     "/debug/networks",
     "/debug/proxies",
+    "/debug/summary",
     "/debug/sources",
     "/debug/certificates",
     "/debug/mesh",

@@ -36,6 +36,7 @@ impl Stream {
         receipts.for_each(|receipt| receipt.refuse(&admitted.proxy, &text));
         let Some(kind) = kind else { return };
         self.shared.stats.nacked(kind);
+        self.shared.connections.tell();
         warn!(
             code = "STR0507",
             proxy = %admitted.proxy.id,

@@ -1,0 +1,156 @@
+//! How many endpoints some connected proxy can't be given because of networks: counted anew of services that have changed alone.
+//!
+//! A count looks at every endpoint of a service, for every kind of proxy there is, and pages ask for it whenever something changes, which mostly
+//! is a service or two. Holds nobody else's data: of services only whether they are still the same.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::views;
+use crate::aggregate::{MergedService, SameAddresses};
+use crate::mesh::{MeshConfig, MeshNetworks};
+use crate::metrics::WithheldCounts;
+use crate::model::{ClusterId, Hostname, KnownClusters};
+use crate::network::Networks;
+use crate::policy::Policy;
+use crate::push::PushContext;
+use crate::push::view::ViewKey;
+use crate::traffic::Traffic;
+
+/// What was counted last.
+#[derive(Debug, Default)]
+pub struct WithheldTally(Mutex<Option<Tally>>);
+
+#[derive(Debug)]
+struct Tally {
+    basis: Basis,
+    services: HashMap<Hostname, CountedService>,
+}
+
+#[derive(Debug)]
+struct CountedService {
+    /// What was counted. Its place in memory is nobody else's while this is here.
+    of: Weak<MergedService>,
+    counts: Vec<WithheldCount>,
+}
+
+/// Of a cluster so many endpoints for the reason of that code.
+pub(super) type WithheldCount = (ClusterId, &'static str, usize);
+
+/// What counts depend on beside the service.
+#[derive(Debug)]
+struct Basis {
+    views: BTreeSet<ViewKey>,
+    same_addresses: SameAddresses,
+    networks: Weak<Networks>,
+    clusters: Weak<KnownClusters>,
+    mesh: Weak<MeshConfig>,
+    mesh_networks: Weak<MeshNetworks>,
+    policy: Weak<Policy>,
+    traffic: Weak<Traffic>,
+}
+
+impl Basis {
+    fn of(context: &PushContext, views: BTreeSet<ViewKey>) -> Self {
+        Self {
+            views,
+            same_addresses: context.same_addresses.clone(),
+            networks: Arc::downgrade(&context.networks),
+            clusters: Arc::downgrade(&context.clusters),
+            mesh: Arc::downgrade(&context.mesh),
+            mesh_networks: Arc::downgrade(&context.mesh_networks),
+            policy: Arc::downgrade(&context.policy),
+            traffic: Arc::downgrade(&context.traffic),
+        }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        // By name, so that whoever adds a field must decide.
+        let Self {
+            views,
+            same_addresses,
+            networks,
+            clusters,
+            mesh,
+            mesh_networks,
+            policy,
+            traffic,
+        } = self;
+        networks.ptr_eq(&other.networks)
+            && clusters.ptr_eq(&other.clusters)
+            && mesh.ptr_eq(&other.mesh)
+            && mesh_networks.ptr_eq(&other.mesh_networks)
+            && policy.ptr_eq(&other.policy)
+            && traffic.ptr_eq(&other.traffic)
+            && *same_addresses == other.same_addresses
+            && *views == other.views
+    }
+}
+
+impl WithheldTally {
+    /// For each cluster, how many of its ready endpoints at least one of the clients with these views can't be given because of
+    /// networks, by the code of the first such view's reason.
+    pub(super) fn count(&self, context: &PushContext, views: BTreeSet<ViewKey>) -> WithheldCounts {
+        let basis = Basis::of(context, views);
+        // A panic while the lock was held leaves nothing there.
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = kept.take().filter(|tally| tally.basis.is_same(&basis));
+        let mut known = before.map(|tally| tally.services).unwrap_or_default();
+        let clients = views::Clients::of(&basis.views);
+        let mut services = HashMap::with_capacity(context.services.len());
+        let mut sum = WithheldCounts::new();
+        for (host, service) in &context.services {
+            let same = known.remove(host).filter(|one| one.of.as_ptr() == Arc::as_ptr(service));
+            let counted = same.unwrap_or_else(|| CountedService {
+                of: Arc::downgrade(service),
+                counts: clients.withheld(context, service),
+            });
+            for (cluster, code, count) in &counted.counts {
+                *sum.entry(cluster.clone()).or_default().entry(code).or_default() += count;
+            }
+            services.insert(host.clone(), counted);
+        }
+        *kept = Some(Tally { basis, services });
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{endpoint, member, service, settings, shard, sidecar};
+    use crate::model::KnownClusters;
+    use crate::push::event_loop::{MeshEvent, MeshState};
+    use crate::push::view::Role;
+
+    #[test]
+    fn a_count_that_goes_on_from_the_last_is_the_same_as_one_from_nothing() {
+        let mut mesh = MeshState::new(settings());
+        let clusters = [("east".into(), member(Some("n1"))), ("west".into(), member(Some("n2")))];
+        mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters: clusters.into() })));
+        let both = shard("west", 1)
+            .with(service("db.shop"), vec![endpoint("10.1.0.9")])
+            .with(service("web.shop"), vec![endpoint("10.1.0.1"), endpoint("10.1.0.2")]);
+        mesh.apply(MeshEvent::Registry(both.said()));
+        mesh.apply(MeshEvent::Complete);
+        let tally = WithheldTally::default();
+        let count = |mesh: &mut MeshState, network: &str| {
+            let context = mesh.next_version().expect("a version").0;
+            let client = ViewKey::of(&sidecar("client.shop", "east"), network.into(), Role::Client);
+            let views = BTreeSet::from([client]);
+            let counts = tally.count(&context, views.clone());
+            assert_eq!(counts, WithheldTally::default().count(&context, views));
+            counts
+                .get(&ClusterId::from("west"))
+                .map_or(0, |by_code| by_code.values().sum::<usize>())
+        };
+        assert_eq!(count(&mut mesh, "n1"), 3);
+        let more = vec![endpoint("10.1.0.1"), endpoint("10.1.0.2"), endpoint("10.1.0.3")];
+        let changed = shard("west", 1).with(service("web.shop"), more);
+        mesh.apply(MeshEvent::Registry(changed.update().said()));
+        assert_eq!(count(&mut mesh, "n1"), 4, "one service has changed");
+        let gone = shard("west", 1).without("db.shop");
+        mesh.apply(MeshEvent::Registry(gone.update().said()));
+        assert_eq!(count(&mut mesh, "n2"), 0, "the client is in the same network now");
+    }
+}
