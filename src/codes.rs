@@ -69,7 +69,7 @@ pub fn named(text: &str) -> Option<&'static Code> {
 codes! {
     /// `--mesh-config` or its ConfigMap.
     MESH_CONFIG = "STR0110", "the mesh config can't be used",
-        "Correct the field named; it is read again by itself.", "\
+        "Correct the field named, it is read again by itself: strait check mesh", "\
 The text is not YAML, or a field has a value of the wrong type or range. What was last good stays
 in force (the defaults, where nothing was), and everything else goes on.";
 
@@ -114,7 +114,8 @@ known of the cluster stays in use. What is accepted and may not read enough is S
 
     /// Unknown CA, wrong name, expired.
     TLS_FAILED = "STR0305", "the API server's certificate is not acceptable",
-        "Put the right CA into certificate-authority-data, or set tls-server-name.", "\
+        "See what it presents: openssl s_client -showcerts -connect HOST:PORT
+Then set certificate-authority-data, or tls-server-name.", "\
 It is expired, is neither signed by the CA of the kubeconfig nor that CA's own certificate, or doesn't
 name the address dialled. What was last known of the cluster stays in use.";
 
@@ -479,7 +480,8 @@ force.";
 
     /// Certificates and keys on disk.
     TLS_MISMATCH = "STR0703", "key and certificate are not a pair",
-        "Replace both files; they are read together.", "\
+        "Compare them: openssl x509 -in CERT -noout -pubkey, openssl pkey -in KEY -pubout
+Then replace both; they are read together.", "\
 The certificate is for another key. Often one of the two has been replaced and the other not yet:
 what was last good stays in force until they fit.";
 

@@ -5,7 +5,7 @@ use super::code::Code;
 codes! {
     /// A value or field of a policy.
     ACCESS_UNREADABLE = "STR0820", "an access policy can't be read",
-        "Correct the field named; the policy is read again by itself.", "\
+        "Correct the field named: strait policy status [NAMESPACE/]NAME. It is read again by itself.", "\
 A field has a value that means nothing, or a name that nobody knows. An access policy of which a part is left
 out would let in more than it says, or keep out more, so such a part is never skipped in silence: what was
 last good of the policy stays in force, over a restart, too. Other policies are not affected.";

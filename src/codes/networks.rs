@@ -5,7 +5,8 @@ use super::code::Code;
 codes! {
     /// explain: gateway.
     NO_GATEWAY = "STR0401", "the network has no gateway",
-        "Label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\
+        "Put one up: strait network join CONTEXT --network NAME
+Or label a Service of that network with topology.istio.io/network, or name a gateway in meshNetworks.", "\
 Endpoints of another network are reached through a gateway of theirs, or not at all: a raw address
 may belong to somebody else in the proxy's own network. Proxies in the same network are not
 affected. --allow-direct-cross-network restores the other rule, for flat networks.";
@@ -56,7 +57,8 @@ of mTLS, so whatever else arrives there is closed. Within a network plain text g
 
     /// `--probe-gateways`.
     GATEWAY_DEAD = "STR0409", "a gateway does not answer",
-        "Look at the process and at the way to it: strait network list shows which one.", "\
+        "See which one: strait network list. Try the way to it: openssl s_client -connect HOST:PORT
+Then look at its process.", "\
 Three times in a row nobody took a connection at the gateway's address, or the hello of TLS for a service
 behind it was not answered. Proxies are sent the other gateways of its network until it answers again; where
 no gateway of the network answers all stay in use, for it may be the line from here that is down.";

@@ -1,26 +1,33 @@
 // The page in a real browser: every page in every state, theme and size; and what people do with it.
 
 import assert from "node:assert/strict";
-import { mkdirSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { after, before, test } from "node:test";
+import { after, before, describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
 import { ControlPlane, axe, browser, command, every, folder, open, run, start, tab, tooWide, turn, until, words } from "./rig.mjs";
 import { saysTheSame } from "./same.mjs";
-import { HOSTILE, crowd, empty, failure, failures, hostile, stopped } from "./worlds.mjs";
+import { HOSTILE, calm, crowd, empty, failure, failures, hostile, stopped } from "./worlds.mjs";
 
 /** As soon as anybody would wait for it. */
 const SOON = 20_000;
 
 const REVIEWS = "reviews.shop.svc.cluster.local";
+/** A proxy and a service of which all worlds know why it has which endpoints. */
+const QUESTION = `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`;
 const PAGES = [
   "#/map", "#/map/cluster/prod-ap", "#/map/network/ap-sg", "#/clusters", "#/clusters/prod-ap", "#/services", `#/services/${REVIEWS}`,
-  "#/proxies", "#/proxies/103", `#/explain?proxy=web-0.shop%40hub&service=${REVIEWS}`, "#/explain", "#/timeline", "#/timeline/37", "#/timeline/rollout", "#/trust",
+  "#/proxies", "#/proxies/103", QUESTION, "#/explain", "#/timeline", "#/timeline/37", "#/timeline/rollout", "#/trust",
 ];
 /** Of hostile names those that stand where others stand alone. */
 const HOSTILE_PAGES = [
   ...["#/map", "#/clusters", "#/services", "#/proxies", "#/timeline", "#/timeline/0", "#/timeline/rollout", "#/trust", "#/explain?proxy=a&service=b", "#/proxies/1"],
   ...HOSTILE.slice(0, 5).flatMap((name) => [`#/clusters/${encodeURIComponent(name)}`, `#/services/${encodeURIComponent(name)}`, `#/map/cluster/${encodeURIComponent(name)}`]),
 ];
+
+/** Tests that mostly wait for something, so that they can do that at the same time. */
+const patient = [];
+const waits = (name, run) => patient.push([name, run]);
 
 let chromium;
 let demo;
@@ -39,20 +46,37 @@ after(async () => {
   await demo?.stop();
 });
 
-/** Every page of a world, in both themes and sizes. */
-const everywhere = (world, pages, rules) => every(chromium, { server: demo.server, storageState: session, world: () => world }, pages, rules);
+const START = Date.now();
+/** Whoever asks is not answered yet, or told that there is nothing yet to answer. */
+const always = (answer) => Object.fromEntries(
+  ["clusters", "networks", "summary", "proxies", "services", "events", "rollout", "mesh", "certificates", "explain", "codes"].map((path) => [`/debug/${path}`, answer]));
+const unready = (route) => route.fulfill({ status: 503, json: { error: "the mesh is not complete yet; waiting for cluster west" } });
 
-test("each page of a mesh in trouble is readable for everybody", async () => {
-  await everywhere(failure(Date.now()), PAGES, true);
-});
+/** What the control plane may answer, and the pages on which that shows. All are looked at in both themes and sizes. */
+const STATES = [
+  { name: "a mesh that is well", world: calm(START), pages: PAGES },
+  { name: "a mesh in trouble", world: failure(START), pages: PAGES },
+  { name: "an empty mesh", world: empty(), pages: ["#/map", "#/map/cluster/prod-ap", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"] },
+  { name: "a roll-out that stopped", world: stopped(START), pages: PAGES },
+  { name: "a hundred clusters", world: crowd(START), pages: ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies", "#/services"] },
+  // Rules find names that are no names wanting, which is not the page's fault.
+  { name: "hostile names", world: hostile(START), pages: HOSTILE_PAGES, rules: () => false },
+  { name: "no answer yet", world: always(() => {}), pages: ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/trust"], shows: "Asking the control plane" },
+  { name: "a mesh that is not complete yet", world: always(unready), pages: ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/trust"], shows: "waiting for cluster west", expected: (fault) => fault.includes("503") },
+  ...failures(START).map(({ name, world }) => ({ name, world, pages: PAGES, rules: (hash) => ["#/map", "#/clusters"].includes(hash) })),
+];
+
+for (const { name, world, pages, expected, ...how } of STATES) {
+  test(`each page can be read of ${name}`, () => every(chromium, { server: demo.server, storageState: session, world: () => world, expected }, pages, how));
+}
 
 test("what needs a look stands beside the map, the worst first", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => failure(Date.now()) });
   await open(page, demo.server, "#/map");
-  await until(async () => (await page.locator(".troubles li").count()) === 10, SOON, "all ten");
+  await until(async () => (await page.locator(".troubles li").count()) === 11, SOON, "all eleven");
   const rows = await Promise.all((await page.locator(".troubles li").all()).map(words));
   for (const fact of [/^Cluster lab quarantined: STR0308/, /^Network ap-sg gateway has no address yet/, /^Proxy cart-3.shop refused EDS: malformed/,
-    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* What mends it/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/]) {
+    /^Cluster prod-ap 1410 endpoints withheld .* STR0402/, /^Cluster prod-ap its token ends at/, /^Mesh config STR0110: .* What mends it/, /^Policy STR0601: line 3/, /^Source consul-dc1 stale: no answer/, /^Certificates STR0703: tls.crt does not belong to tls.key/]) {
     assert.ok(rows.some((row) => fact.test(row)), `${fact}: ${rows.join("\n")}`);
   }
   await context.close();
@@ -72,7 +96,9 @@ test("of each failure the map shows what is broken, and one click what mends it"
     await until(async () => (await row.count()) > 0, SOON, `${one.name}: something on the map`);
     const rows = await Promise.all((await row.all()).map(words));
     assert.deepEqual(rows.filter((said) => !one.fact.test(said)), [], `${one.name}: nothing else is wrong`);
-    if (one.mark) assert.ok((await page.locator(one.mark).count()) > 0, `${one.name}: ${one.mark}`);
+    assert.ok((await page.locator(one.mark).count()) > 0, `${one.name}: ${one.mark}`);
+    // A command, or the beginning of one, and nothing that any text would hold.
+    assert.match(one.mend, /^(strait|kubectl|curl|openssl) \S+/, one.name);
     await row.first().locator("a, summary").first().click();
     const mended = page.locator(`.mend[data-code=${one.code}]`).first();
     await mended.waitFor({ timeout: SOON });
@@ -136,7 +162,6 @@ test("what is let out to a share stands at the head of the map, on the timeline 
   }
   assert.deepEqual(faults, []);
   await context.close();
-  await everywhere(world, ["#/map", "#/timeline", "#/timeline/rollout"], true);
 });
 
 test("a bundle is shown as it was, with no control plane at hand", async (t) => {
@@ -165,8 +190,7 @@ test("a bundle is shown as it was, with no control plane at hand", async (t) => 
   await context.close();
 });
 
-test("each page of an empty mesh says what to do", async () => {
-  await everywhere(empty(), ["#/map", "#/clusters", "#/services", "#/proxies", "#/explain", "#/timeline", "#/timeline/7", "#/timeline/rollout", "#/trust"], true);
+test("an empty mesh says what to do", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: empty });
   await open(page, demo.server, "#/map");
   assert.match(await words(page.locator("main")), /No clusters yet.*strait cluster add CONTEXT/);
@@ -174,7 +198,6 @@ test("each page of an empty mesh says what to do", async () => {
 });
 
 test("hostile names are text", async () => {
-  await everywhere(hostile(Date.now()), HOSTILE_PAGES, false);
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => hostile(Date.now()) });
   await open(page, demo.server, "#/clusters");
   const text = await words(page.locator("main"));
@@ -186,7 +209,6 @@ test("hostile names are text", async () => {
 });
 
 test("a hundred clusters are readable, and two thousand usable", async () => {
-  await everywhere(crowd(Date.now()), ["#/map", "#/map/network/region-03", "#/clusters", "#/proxies"], false);
   const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
   let world = crowd(Date.now());
   await open(page, demo.server, "#/map");
@@ -228,7 +250,8 @@ test("the page is there within 300 ms, and ten thousand proxies within a second"
   await page.reload();
   await page.waitForFunction(() => document.body.innerText.replaceAll("\u202f", "").includes("10000 proxies"), undefined, { timeout: SOON });
   const drawn = await best(5, async () => {
-    await turn(page, "#/map");
+    // Where they are known as well.
+    await turn(page, "#/proxies/1");
     // From the click to the second frame behind it, in which all is painted.
     const took = await page.evaluate(() => new Promise((resolve) => {
       const begun = performance.now();
@@ -271,13 +294,15 @@ test("without a session the page says how to get in, and shows nothing", async (
   }
 });
 
-test("loading, failing, unready and old data are told apart", async () => {
+waits("loading, failing, unready and old data are told apart", async () => {
   let world = {};
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => world });
   let release;
   const held = new Promise((resolve) => {
     release = resolve;
   });
+  // Nobody tells of anything: it is asked every ten seconds.
+  await context.route("**/api/changes", (route) => route.fulfill({ status: 503, json: { error: "enough pages wait for changes already" } }));
   await context.route("**/debug/**", async (route) => {
     await held;
     return route.fallback();
@@ -300,7 +325,7 @@ test("loading, failing, unready and old data are told apart", async () => {
   await context.close();
 });
 
-test("where enough pages listen already, one more asks now and then", async () => {
+waits("where enough pages listen already, one more asks now and then", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session });
   await context.route("**/api/changes", (route) => route.fulfill({ status: 503, json: { error: "enough pages wait for changes already" } }));
   let asked = 0;
@@ -377,7 +402,7 @@ test("the keyboard reaches everything, and reloading restores it", async () => {
   await context.close();
 });
 
-test("a cluster whose API server goes away shows within 25 s, and a new process asks for a new session", async (t) => {
+waits("a cluster whose API server goes away shows within 25 s, and a new process asks for a new session", async (t) => {
   const place = folder(t);
   mkdirSync(join(place, "state"), { mode: 0o700 });
   const simulation = await start("strait-sim", ["--clusters", "3", "--networks", "2", "--services", "6", "--endpoints", "3", "--pods", "--out", place],
@@ -467,12 +492,134 @@ test("a roll-out shows as it goes, in the words of the commands", async (t) => {
   await context.close();
 });
 
-// STRAIT_PICTURE=map.png writes it; docs/guide/map.png is that, with fewer colours (pngquant 128).
-test("the picture of the README can be made", async () => {
-  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, height: 700, world: () => failure(Date.now()) });
-  await open(page, demo.server, "#/map");
-  const path = process.env.STRAIT_PICTURE;
-  const picture = await page.screenshot({ path, type: "png" });
-  assert.ok(picture.length > 10_000);
+/**
+ * Failures, made for real one after another, in a mesh of three simulated clusters: what is done, and undone; what the map says of it then, and
+ * which command one click more.
+ */
+const REAL = [
+  { name: "a credential that is not accepted", fact: /^Cluster c3 authFailed: STR0304/, code: "STR0304", mend: "strait cluster rotate c3",
+    make: async ({ order }) => {
+      // Watches that are open go on until they end.
+      await order("unauthorized", { cluster: "c3" });
+      await order("kill", { cluster: "c3" });
+      await order("start", { cluster: "c3" });
+    },
+    undo: ({ order }) => order("unauthorized", { cluster: "c3", on: false }) },
+  { name: "one address twice in a network", fact: /^Cluster c2 \d+ addresses of its pods .* STR0414/, code: "STR0414", mend: "strait network join CONTEXT --network NAME",
+    make: ({ secret }) => secret("c2", "n1"), undo: ({ secret }) => secret("c2") },
+  { name: "a mesh config that can't be read", fact: /^Mesh config STR0110: .*outboundTrafficPolicy/, code: "STR0110", mend: "strait check mesh",
+    make: ({ write }) => write("mesh.yaml", "outboundTrafficPolicy: 7\n"), undo: ({ write }) => write("mesh.yaml", "{}\n") },
+  { name: "a policy that can't be used", fact: /^Policy STR0601: .*exprt/, code: "STR0601", mend: "strait policy check FILE",
+    make: ({ write }) => write("policy.yaml", `${POLICY}exprt: 7\n`), undo: ({ write }) => write("policy.yaml", POLICY) },
+  { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: (refused|counts in part): spec.rules/, code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
+    make: ({ write }) => write("secrets/web.json", JSON.stringify({
+      apiVersion: "security.istio.io/v1", kind: "AuthorizationPolicy", metadata: { name: "web", namespace: "shop" }, spec: { rules: 7 } })),
+    undo: ({ remove }) => remove("secrets/web.json") },
+  { name: "a certificate that can't be used", fact: /^Certificates STR070[23]: /, code: "STR0702", mend: "openssl x509 -in FILE -text",
+    make: ({ write }) => write("tls/cert-chain.pem", "no certificate\n"), undo: ({ write, certificate }) => write("tls/cert-chain.pem", certificate) },
+  // The last, for nothing makes it again.
+  { name: "a network without a gateway", fact: /^Network n2 no gateway/, code: "STR0401", mend: "strait network join CONTEXT --network NAME",
+    make: ({ order }) => order("service", { cluster: "c2", do: "delete", service: "strait-system/eastwestgateway" }), undo: () => {} },
+];
+const POLICY = "apiVersion: strait.dev/v1\nkind: Policy\n";
+
+waits("failures that are made for real show on the map, and go from it", async (t) => {
+  const place = folder(t);
+  mkdirSync(join(place, "state"), { mode: 0o700 });
+  const simulation = await start("strait-sim", ["--clusters", "3", "--networks", "2", "--services", "6", "--endpoints", "3", "--pods", "--out", place],
+    (line) => (line.startsWith("{") ? JSON.parse(line).control : undefined));
+  t.after(() => simulation.stop());
+  await command("certs", "init", join(place, "ca"));
+  await command("certs", "issue", "--ca-dir", join(place, "ca"), "--namespace", "strait-system", "--service-account", "strait", "--out", join(place, "tls"));
+  // All of a file or nothing, as editors and the kubelet have it.
+  const write = (name, text) => {
+    writeFileSync(join(place, `${name}.new`), text);
+    renameSync(join(place, `${name}.new`), join(place, name));
+  };
+  write("mesh.yaml", "{}\n");
+  write("policy.yaml", POLICY);
+  const secrets = Object.fromEntries(["c2", "c3"].map((id) => [id, readFileSync(join(place, `secrets/${id}.yaml`), "utf8")]));
+  const it = {
+    write, remove: (name) => rmSync(join(place, name)), certificate: readFileSync(join(place, "tls/cert-chain.pem"), "utf8"),
+    order: async (verb, body) => {
+      const answer = await fetch(`http://${simulation.found}/v1/${verb}`, { method: "POST", body: JSON.stringify(body) });
+      assert.ok(answer.ok, `${verb}: ${await answer.text()}`);
+    },
+    // With a network that the Secret fixes, or as it was.
+    secret: (id, network) => {
+      const secret = JSON.parse(secrets[id]);
+      if (network) secret.metadata.annotations = { ...secret.metadata.annotations, "strait.dev/network": network };
+      write(`secrets/${id}.yaml`, JSON.stringify(secret));
+    },
+  };
+  const plane = await ControlPlane.serve(join(place, "secrets"), join(place, "state"), "127.0.0.1:0", ["--mesh-config", join(place, "mesh.yaml"), "--policy", join(place, "policy.yaml"),
+    "--tls-cert", join(place, "tls/cert-chain.pem"), "--tls-key", join(place, "tls/key.pem"), "--client-ca", join(place, "tls/root-cert.pem")]);
+  t.after(() => plane.stop());
+  const { context, page, faults } = await tab(chromium, { server: plane.server });
+  await page.goto(await plane.link());
+  const rows = async () => Promise.all((await page.locator(".troubles li").all()).map((row) => words(row).catch(() => "")));
+  for (const { name, fact, code, mend, make, undo } of REAL) {
+    await turn(page, "#/map");
+    await page.getByText("Nothing needs a look").waitFor({ timeout: SOON });
+    await make(it);
+    await until(async () => (await rows()).some((row) => fact.test(row)), 25_000, async () => `${name}: ${(await rows()).join(" | ")}`);
+    const at = (await rows()).findIndex((row) => fact.test(row));
+    await page.locator(".troubles li").nth(at).locator("a, summary").first().click();
+    const mended = page.locator(`.mend[data-code=${code}]`).first();
+    await mended.waitFor({ timeout: SOON });
+    assert.ok((await words(mended)).includes(mend), `${name}: ${await words(mended)}`);
+    await undo(it);
+  }
+  assert.deepEqual(faults, []);
   await context.close();
+});
+
+/** The picture of the guide, and by how much what is drawn may differ from it: in so many of its squares of 8 by 8, by so much of a colour. */
+const PICTURE = fileURLToPath(new URL("../../docs/guide/map.png", import.meta.url));
+const DIFFERENT = { share: 0.06, by: 24 };
+
+/** How large two pictures are, and the share of their squares that differ. */
+async function differing(of, a, b) {
+  const page = await of.newPage();
+  const url = (png) => `data:image/png;base64,${png.toString("base64")}`;
+  const found = await page.evaluate(async ([a, b, by]) => {
+    const side = 8;
+    const squares = async (url) => {
+      const image = new Image();
+      image.src = url;
+      await image.decode();
+      const { width, height } = image;
+      const canvas = new OffscreenCanvas(width / side, height / side);
+      const context = canvas.getContext("2d");
+      context.imageSmoothingQuality = "high";
+      context.drawImage(image, 0, 0, canvas.width, canvas.height);
+      return { size: `${width}x${height}`, data: context.getImageData(0, 0, canvas.width, canvas.height).data };
+    };
+    const [one, two] = [await squares(a), await squares(b)];
+    let count = 0;
+    for (let i = 0; i < one.data.length; i += 4) if ([0, 1, 2].some((at) => Math.abs(one.data[i + at] - two.data[i + at]) > by)) count += 1;
+    return { sizes: [one.size, two.size], share: count / (one.data.length / 4) };
+  }, [url(a), url(b), DIFFERENT.by]);
+  await page.close();
+  return found;
+}
+
+test("the picture of the guide is what is drawn", async () => {
+  // Of one moment, in which all clocks stand.
+  const moment = Date.UTC(2026, 10, 26, 9, 30);
+  const { context, page } = await tab(chromium, { server: demo.server, storageState: session, height: 704, world: () => world });
+  const codes = await (await context.request.get(`${demo.server}/debug/codes`)).json();
+  const world = { ...failure(moment), "/debug/codes": codes };
+  await page.clock.setFixedTime(moment);
+  await open(page, demo.server, "#/map");
+  await page.locator(".lane").first().waitFor({ state: "attached", timeout: SOON });
+  const drawn = await page.screenshot({ type: "png", animations: "disabled" });
+  await context.close();
+  if (process.env.STRAIT_PICTURE) writeFileSync(PICTURE, drawn);
+  const { sizes, share } = await differing(chromium, readFileSync(PICTURE), drawn);
+  assert.ok(sizes[0] === sizes[1] && share < DIFFERENT.share, `${sizes.join(" and ")}, ${(share * 100).toFixed(1)} % differ: tests/page/run --picture makes it anew`);
+});
+
+describe("at the same time", { concurrency: true }, () => {
+  for (const [name, run] of patient) test(name, run);
 });

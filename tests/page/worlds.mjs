@@ -33,6 +33,32 @@ const service = (hostname, clusters, more = {}) => ({
   serviceAccounts: ["spiffe://cluster.local/ns/shop/sa/reviews"], clusters, conflicts: [], ...more,
 });
 
+/** What the control plane would answer of a world in short. */
+export function summary(world) {
+  const counts = () => ({ connected: 0, refusing: 0, waiting: 0 });
+  const proxies = { ...counts(), clusters: Object.create(null), refusals: [] };
+  for (const one of world["/debug/proxies"] ?? []) {
+    const types = Object.entries(one.types);
+    const refused = types.filter(([, entry]) => entry.nack).map(([type, entry]) => [type, entry.nack.error]);
+    const waits = types.some(([, entry]) => entry.sent !== entry.acked);
+    for (const of of [proxies, (proxies.clusters[one.cluster] ??= counts())]) {
+      of.connected += 1;
+      if (refused.length > 0) of.refusing += 1;
+      else if (waits) of.waiting += 1;
+    }
+    if (refused.length > 0 && proxies.refusals.length < 40) proxies.refusals.push({ key: one.key, id: one.id, cluster: one.cluster, types: Object.fromEntries(refused) });
+  }
+  const { problems = [], held = null } = world["/debug/mesh"] ?? {};
+  const faulty = (world["/debug/config"] ?? []).filter((one) => one.state === "refused");
+  const { running = null, lost = null } = world["/debug/rollout"] ?? {};
+  return {
+    proxies, mesh: { problems, held, holdLost: null }, policy: { problem: world["/debug/policy"]?.problem ?? null }, sources: world["/debug/sources"] ?? [],
+    certificates: world["/debug/certificates"] ?? { problem: null },
+    objects: { faulty: faulty.length, first: faulty.map(({ kind, namespace, name, state, reasons }) => ({ kind, namespace, name, state, ...reasons[0] })) },
+    rollout: { running, lost },
+  };
+}
+
 const STEPS = ["ready", "pod", "export", "network", "gateway", "family", "mtls"];
 const DETAILS = ["ready", "pod shop/reviews-1", "visible to namespace shop", "in network eu-west, the proxy is in us-east", "through 203.0.113.9:15443", "the proxy speaks the address family", "takes mTLS"];
 
@@ -134,7 +160,7 @@ export function failure(now) {
     "/debug/sources": [{ name: "consul-dc1", kind: "consul", state: "stale", reason: "no answer for 2m", code: null, warnings: [] }],
     "/debug/certificates": {
       serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) },
-      problem: { code: "STR0702", message: "tls.crt does not belong to tls.key", since: at(now, -30 * MINUTE) },
+      problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: at(now, -30 * MINUTE) },
     },
     "/debug/services": [
       service("cart.shop.svc.cluster.local", ["prod-eu", "stage-eu"]),
@@ -160,7 +186,7 @@ export function failure(now) {
 }
 
 /** Three clusters in two networks, and nothing is wrong. */
-function calm(now) {
+export function calm(now) {
   return {
     "/debug/clusters": [cluster(now, "hub", "us-east", { secret: null }), cluster(now, "lab", "us-east"), cluster(now, "prod-eu", "eu-west")],
     "/debug/networks": [
@@ -170,7 +196,16 @@ function calm(now) {
     "/debug/proxies": Array.from({ length: 4 }, (_, i) => proxy(now, i + 1, `web-${i}.shop`, "hub", "us-east")),
     "/debug/mesh": { problems: [] }, "/debug/policy": { problem: null, unknownClusters: [], preferences: [] }, "/debug/sources": [],
     "/debug/rollout": { plan: null, running: null, stopped: null, stoppedTotal: 0, completedTotal: 0, lost: null },
-    "/debug/events": [], "/debug/services": [],
+    "/debug/events": [], "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE) }, authority: { expires: at(now, 3100 * 1440 * MINUTE) }, problem: null },
+    "/debug/services": [service(REVIEWS, ["hub", "prod-eu"])],
+    "/debug/explain": {
+      proxy: "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local", hostname: REVIEWS, port: 9080,
+      clusters: [
+        { cluster: "hub", network: "us-east", ready: 1, total: 1, sent: 1, via: "direct", reason: null, code: null },
+        { cluster: "prod-eu", network: "eu-west", ready: 1, total: 1, sent: 1, via: "203.0.113.9:15443", reason: null, code: null },
+      ],
+      endpoints: [endpoint("10.1.0.1", "hub", "us-east", "direct"), endpoint("10.2.0.1", "prod-eu", "eu-west", "gateway")],
+    },
   };
 }
 
@@ -187,17 +222,17 @@ export function failures(now) {
       change: member("prod-eu", { state: "stale", reason: "STR0301: connect 198.51.100.9:6443: connection refused", since: ago, lastContact: ago }) },
     { name: "a credential that is not accepted", fact: /^Cluster prod-eu authFailed: STR0304/, mark: ".box.bad", code: "STR0304", mend: "strait cluster rotate prod-eu",
       change: member("prod-eu", { state: "authFailed", reason: "STR0304: answered 401", since: ago, lastContact: ago }) },
-    { name: "a certificate that is not acceptable", fact: /^Cluster lab tlsFailed: STR0305/, mark: ".box.bad", code: "STR0305", mend: "tls-server-name",
+    { name: "a certificate that is not acceptable", fact: /^Cluster lab tlsFailed: STR0305/, mark: ".box.bad", code: "STR0305", mend: "openssl s_client -showcerts -connect HOST:PORT",
       change: member("lab", { state: "tlsFailed", reason: "STR0305: certificate expired", since: ago, lastContact: ago }) },
     { name: "another cluster behind a kubeconfig", fact: /^Cluster lab identityChanged: STR0306/, mark: ".box.bad", code: "STR0306", mend: "kubectl annotate secret NAME strait.dev/cluster-uid=UID",
       change: member("lab", { state: "identityChanged", reason: "STR0306: its uid was 9a72 and is 11fe", since: ago, lastContact: ago }) },
     { name: "an API server that comes and goes", fact: /^Cluster lab quarantined: STR0308/, mark: ".box.doubtful", code: "STR0308", mend: "strait cluster get lab",
       change: member("lab", { state: "quarantined", reason: "STR0308: contact was lost 5 times in 2m", since: ago }) },
-    { name: "a network without a gateway", fact: /^Network eu-west no gateway/, mark: ".land.bad", code: "STR0401", mend: "topology.istio.io/network",
+    { name: "a network without a gateway", fact: /^Network eu-west no gateway/, mark: ".land.bad", code: "STR0401", mend: "strait network join CONTEXT --network NAME",
       change: network("eu-west", { gateways: [] }) },
     { name: "a gateway without an address", fact: /^Network eu-west gateway has no address yet/, mark: ".land.bad", code: "STR0402", mend: "strait network list",
       change: network("eu-west", { gateways: [], pending: [{ cluster: "prod-eu", source: "service istio-system/eastwest", reason: "the Service has no external address yet" }] }) },
-    { name: "a gateway that does not answer", fact: /^Network us-east no gateway answers/, mark: ".land.bad", code: "STR0409", mend: "",
+    { name: "a gateway that does not answer", fact: /^Network us-east no gateway answers/, mark: ".land.bad", code: "STR0409", mend: "openssl s_client -connect HOST:PORT",
       change: network("us-east", { gateways: [gateway("203.0.113.7", "hub", { dead: true })] }) },
     { name: "endpoints that are kept from others", fact: /^Cluster prod-eu 12 endpoints withheld .* STR0405/, mark: ".box .withheld", code: "STR0405", mend: "strait network list",
       change: member("prod-eu", { withheld: 12, withheldBy: { STR0405: 12 } }) },
@@ -207,13 +242,17 @@ export function failures(now) {
       change: member("prod-eu", { credential: { expires: at(now, 60 * MINUTE), endsSoon: true, renewsItself: false } }) },
     { name: "a proxy that refuses", fact: /^Proxy web-2.shop refused EDS: malformed/, mark: ".chip", code: "STR0507", mend: "strait proxy get NAME",
       change: (world) => world["/debug/proxies"].splice(2, 1, proxy(now, 3, "web-2.shop", "hub", "us-east", "malformed IP address")) },
-    { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: null, code: "STR0110", mend: "Correct the field named",
+    { name: "a mesh config that can't be read", fact: /^Mesh config STR0110/, mark: ".troubles .what", code: "STR0110", mend: "strait check mesh",
       change: (world) => Object.assign(world["/debug/mesh"], { problems: [{ code: "STR0110", text: "meshConfig: outboundTrafficPolicy is no object" }] }) },
-    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies refused it.*2 changes wait/, mark: null, code: "STR1091", mend: "strait history release",
+    { name: "a roll-out that stopped", fact: /^Configuration STR1091: held for 2m\S* by strait roll-out: .* 3 proxies refused it.*2 changes wait/, mark: ".troubles a.bad", code: "STR1091", mend: "strait history release",
       change: (world) => Object.assign(world, { "/debug/mesh": { problems: [], held: stoppedAt(now).held }, "/debug/rollout": stoppedAt(now).rollout }) },
-    { name: "a configuration that is held", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: null, code: "STR1070", mend: "strait history list",
+    { name: "a configuration that is held", fact: /^Configuration STR1070: held for 10m\S* by ann@ops: 5xx; 1 change waits/, mark: ".troubles .what", code: "STR1070", mend: "strait history list",
       change: (world) => Object.assign(world["/debug/mesh"], { held: { ...stoppedAt(now).held, since: ago, by: "ann@ops", reason: "5xx", byRollout: false, waiting: 1 } }) },
-    { name: "a policy that can't be used", fact: /^Policy STR0601/, mark: null, code: "STR0601", mend: "strait policy check FILE",
+    { name: "a certificate that can't be used", fact: /^Certificates STR0703: tls.crt/, mark: ".troubles .what.bad", code: "STR0703", mend: "openssl pkey -in KEY -pubout",
+      change: (world) => Object.assign(world, { "/debug/certificates": { serving: { expires: at(now, 40 * MINUTE) }, authority: null, problem: { code: "STR0703", message: "tls.crt does not belong to tls.key", since: ago } } }) },
+    { name: "a policy object that can't be read", fact: /^AuthorizationPolicy shop\/web STR0820: refused: spec.rules/, mark: ".troubles .what.bad", code: "STR0820", mend: "strait policy status [NAMESPACE/]NAME",
+      change: (world) => Object.assign(world, { "/debug/config": [{ kind: "AuthorizationPolicy", namespace: "shop", name: "web", state: "refused", reasons: [{ code: "STR0820", path: "spec.rules[0]", text: "no list" }] }] }) },
+    { name: "a policy that can't be used", fact: /^Policy STR0601/, mark: ".troubles .what", code: "STR0601", mend: "strait policy check FILE",
       change: (world) => Object.assign(world["/debug/policy"], { problem: "line 3: unknown field \"exprt\"" }) },
   ].map(({ change, ...one }) => {
     const world = calm(now);

@@ -1,0 +1,66 @@
+// The page over two real clusters: run by tests/cluster/traffic, which has a control plane there and says where. Every page is drawn over what
+// it really answers and says what the commands say; then a member's API server stops, and the map shows it.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { after, before, test } from "node:test";
+import { promisify } from "node:util";
+import { ControlPlane, browser, every, tab, turn, until, words } from "./rig.mjs";
+import { saysTheSame } from "./same.mjs";
+
+/** What stops and continues the API server of c2: it is given a signal. */
+const outage = (signal) => promisify(execFile)(process.env.STRAIT_OUTAGE, [signal]);
+/** As soon as anybody would wait for it, beside two clusters on the same machine. */
+const SOON = 30_000;
+
+let chromium;
+let plane;
+let context;
+let page;
+let faults;
+
+before(async () => {
+  plane = new ControlPlane(process.env.STRAIT_SERVER, process.env.STRAIT_TOKEN_FILE, () => {});
+  chromium = await browser();
+  ({ context, page, faults } = await tab(chromium, { server: plane.server }));
+  await page.goto(await plane.link());
+  await page.locator(".sea").waitFor({ timeout: SOON });
+});
+
+after(() => chromium?.close());
+
+test("each page says what the commands say, and can be read in both themes and sizes", async () => {
+  const clients = JSON.parse(await plane.strait("proxy", "list", "-o", "json")).filter((one) => one.type === "sidecar");
+  const { name, namespace } = /~(?<name>[^~.]+)\.(?<namespace>[^~.]+)~/.exec(clients[0].id).groups;
+  const asker = `${name}.${namespace}@${clients[0].cluster}`;
+  const { clusters, status, services } = await saysTheSame(page, plane, asker);
+  assert.deepEqual(clusters.map((one) => [one.id, one.state]).sort(), [["c1", "live"], ["c2", "live"]]);
+  assert.deepEqual(status.problems, []);
+  await turn(page, "#/map");
+  await until(async () => /Nothing needs a look/.test(await words(page.locator(".panel"))), SOON, "nothing needs a look");
+  const pages = ["#/map", "#/map/cluster/c2", "#/map/network/n1", "#/clusters", "#/clusters/c1", "#/services", `#/services/${services[0].hostname}`, "#/proxies",
+    `#/proxies/${clients[0].key}`, `#/explain?proxy=${encodeURIComponent(asker)}&service=${services[0].hostname}`, "#/timeline", "#/timeline/rollout", "#/trust"];
+  await every(chromium, { server: plane.server, storageState: await context.storageState() }, pages);
+  assert.deepEqual(faults, []);
+});
+
+test("an API server that stops shows on the map within 25 s, with what mends it, and that it is back", async () => {
+  await turn(page, "#/map");
+  const box = page.locator(".box", { hasText: "c2" });
+  const state = (wanted, limit) => until(async () => (await box.locator(".state").innerText().catch(() => "")) === wanted, limit, `c2 is ${wanted}`);
+  await state("live", SOON);
+  await outage("STOP");
+  try {
+    await state("stale", 25_000);
+    assert.match(await words(box), /heard \d+s ago/);
+    const row = page.locator(".troubles li", { hasText: "Cluster c2" }).first();
+    assert.match(await words(row), /^Cluster c2 stale: STR0301/);
+    await row.locator("a").first().click();
+    await page.locator(".mend[data-code=STR0301]").waitFor({ timeout: SOON });
+  } finally {
+    await outage("CONT");
+  }
+  await turn(page, "#/map");
+  await state("live", 60_000);
+  assert.deepEqual(faults, []);
+});
