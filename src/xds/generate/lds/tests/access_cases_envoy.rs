@@ -7,11 +7,12 @@ use serde_json::json;
 
 use super::access::event_of;
 use super::access_envoy::{
-    Doors, Issuer, MeshClients, OLD_TLS, SharedEnvoy, behind_doors_of, envoys, modes_of_doors,
+    Doors, Issuer, MeshClients, OLD_TLS, SharedEnvoy, answered_whole, behind_doors_of,
+    client_config, modes_of_doors,
 };
 use super::envoy::{
-    Authority, Running, at_loopback, bootstrap, free_ports, static_cluster, to_loopback, validated,
-    workload_server,
+    Authority, Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback,
+    validated, workload_server,
 };
 use super::*;
 use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
@@ -398,7 +399,7 @@ fn head(line: &str, headers: &str) -> String {
 }
 
 /// What these objects come to, some of which can't be read.
-fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
+pub(super) fn as_far_as_readable(objects: &[Value]) -> MeshEvent {
     let objects: Collection = objects.iter().cloned().map(Arc::new).collect();
     let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
     let mut index = AccessIndex::new(settings.clone());
@@ -572,6 +573,110 @@ async fn real_envoys_choose_routes_by_what_tokens_say() {
             let found = clients.say((from, port), None, "", &head("GET /", headers)).await;
             assert_eq!(found, *status, "{}: {what}", envoy.display());
         }
+        drop(running);
+    }
+}
+
+/// The first message of a client of TLS that asks for that name, or for none, and offers these protocols.
+fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
+    let identity = "spiffe://mesh.example/ns/shop/sa/a";
+    let mut config = client_config(&Authority::new(), identity, protocols);
+    config.enable_sni = !name.is_empty();
+    // Libraries refuse to send some names, so another as long stands in its place.
+    let letter = |at: usize| if at % 32 == 31 && at + 1 < name.len() { '.' } else { 'x' };
+    let stand_in: String = (0..name.len().max(1)).map(letter).collect();
+    let server = stand_in.clone().try_into().expect("a name");
+    let mut client =
+        rustls::ClientConnection::new(Arc::new(config), server).expect("a configuration");
+    let mut bytes = Vec::new();
+    client.write_tls(&mut bytes).expect("written");
+    if !name.is_empty() {
+        let at = bytes.windows(name.len()).position(|part| part == stand_in.as_bytes());
+        let at = at.expect("it asks for the name");
+        bytes[at..at + name.len()].copy_from_slice(name.as_bytes());
+    }
+    bytes
+}
+
+/// A workload that says the same to everybody, and counts them.
+#[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
+async fn counting_server(answer: &'static [u8]) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let count = Arc::<std::sync::atomic::AtomicUsize>::default();
+    let counted = Arc::clone(&count);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 1024]).await;
+                let _ = stream.write_all(answer).await;
+            });
+        }
+    });
+    (port, count)
+}
+
+/// CVE-2021-31921: a gateway in front of other networks led wherever a client's name said, to what nobody lets out.
+#[tokio::test]
+async fn real_envoys_lead_from_other_networks_to_what_is_let_out_and_nowhere_else() {
+    const ISTIO: &[&str] = &["istio"];
+    let web = "outbound_.80_._.web.ns.svc.cluster.local";
+    let cases = [
+        (web, ISTIO, true),
+        // Names count in any case.
+        ("OUTBOUND_.80_._.WEB.ns.svc.cluster.local", ISTIO, true),
+        ("outbound_.9000_._.web.ns.svc.cluster.local", ISTIO, true),
+        // Not of the mesh.
+        (web, &["h2", "http/1.1"], false),
+        (web, &[], false),
+        // Seen by one namespace alone, and by its own cluster alone.
+        ("outbound_.80_._.here.ns.svc.cluster.local", ISTIO, false),
+        ("outbound_.80_._.local.kube-system.svc.cluster.local", ISTIO, false),
+        // No such port, subset, or form of a name.
+        ("outbound_.22_._.web.ns.svc.cluster.local", ISTIO, false),
+        ("outbound_.80_.v1_.web.ns.svc.cluster.local", ISTIO, false),
+        ("web.ns.svc.cluster.local", ISTIO, false),
+        ("outbound_.80_._.web.ns.svc.cluster.local.", ISTIO, false),
+        ("outbound_.80_._.web.ns.svc.cluster.local\0", ISTIO, false),
+        ("a.outbound_.80_._.web.ns.svc.cluster.local", ISTIO, false),
+        ("*.ns.svc.cluster.local", ISTIO, false),
+        ("*", ISTIO, false),
+        ("kubernetes.default.svc.cluster.local", ISTIO, false),
+        ("127.0.0.1", ISTIO, false),
+        ("", ISTIO, false),
+    ];
+    let here = service("here.ns")
+        .vip("10.1.0.2")
+        .with(|it| it.export_to = ExportTo::Namespaces(vec!["ns".into()]));
+    let local = service("local.kube-system").vip("10.1.0.3");
+    let ports = vec![port("http", 80, 8080), port("tcp", 9000, 9000)];
+    let web = service("web.ns").vip("10.1.0.1").ports(ports);
+    let context = context(vec![east(vec![(web, vec![]), (here, vec![]), (local, vec![])])]);
+    let proxy = east_west_gateway();
+    for envoy in envoys() {
+        let (workload, count) = counting_server(b"here").await;
+        let [port] = free_ports();
+        let mut listener = listeners(&context, &proxy).remove("0.0.0.0_15443").expect("one");
+        listener["address"] = at_loopback(port);
+        let clusters = held(&context, &proxy, ResourceType::Cluster).into_iter();
+        let clusters =
+            clusters.map(|(name, one)| static_cluster(one, to_loopback(&name, workload)));
+        let bootstrap = bootstrap(vec![listener], clusters.collect());
+        validated(&envoy, "a gateway of another network", &bootstrap);
+        let running = Running::start(&envoy, &bootstrap).await;
+        let said = async |bytes: Vec<u8>| {
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await;
+            answered_whole(stream.expect("it listens"), bytes).await
+        };
+        for (name, protocols, passes) in cases {
+            let answer = said(client_hello(name, protocols)).await;
+            assert_eq!(answer == "here", passes, "{name} {protocols:?}: {answer:?}");
+        }
+        assert_eq!(said(b"GET / HTTP/1.1\r\nhost: web.ns\r\n\r\n".to_vec()).await, "");
+        let passed = cases.iter().filter(|case| case.2).count();
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), passed, "{}", envoy.display());
         drop(running);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::access::{event_of, guarded_by};
 use super::envoy::{
-    Authority, Running, at_loopback, bootstrap, envoy, free_ports, static_cluster, to_loopback,
+    Authority, Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback,
     validated, workload_server,
 };
 use super::*;
@@ -31,14 +31,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The ports of a workload: of HTTP by mTLS alone, of HTTP in plain text alone, and of bytes either way.
 pub(super) type Doors = [u16; 3];
-
-/// The Envoys there are: the newest, and one of the oldest that are served.
-pub(super) fn envoys() -> Vec<PathBuf> {
-    let newest = envoy();
-    let old =
-        newest.as_ref().and_then(|path| Some(path.parent()?.parent()?.join("envoy-1.36/envoy")));
-    newest.into_iter().chain(old.filter(|path| path.exists())).collect()
-}
 
 /// The text of policies as it is for a workload on loopback.
 fn on_loopback(policy: &Value, [mtls, plain, bytes]: Doors) -> Value {
@@ -348,11 +340,11 @@ async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -
 /// Sends a request; all that comes back, as far as it does.
 pub(super) async fn answered_whole(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    head: &str,
+    said: impl AsRef<[u8]>,
 ) -> String {
     let mut answer = Vec::new();
     let exchange = async {
-        stream.write_all(head.as_bytes()).await?;
+        stream.write_all(said.as_ref()).await?;
         // Who denies a connection may reset it.
         stream.read_to_end(&mut answer).await
     };
@@ -364,6 +356,15 @@ pub(super) async fn answered_whole(
 pub(super) const OLD_TLS: &str = "tls1.2 ";
 
 fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls::TlsConnector {
+    tokio_rustls::TlsConnector::from(Arc::new(client_config(authority, identity, &[alpn])))
+}
+
+/// How a client of the mesh makes itself known, and which protocols it offers.
+pub(super) fn client_config(
+    authority: &Authority,
+    identity: &str,
+    protocols: &[&str],
+) -> rustls::ClientConfig {
     let (versions, identity) = match identity.strip_prefix(OLD_TLS) {
         Some(identity) => (&[&rustls::version::TLS12][..], identity),
         None => (rustls::ALL_VERSIONS, identity),
@@ -378,8 +379,8 @@ fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls:
         .with_custom_certificate_verifier(Arc::new(AnyServer))
         .with_client_auth_cert(vec![certificate.der().clone()], key.into())
         .expect("a certificate");
-    config.alpn_protocols = vec![alpn.as_bytes().to_vec()];
-    tokio_rustls::TlsConnector::from(Arc::new(config))
+    config.alpn_protocols = protocols.iter().map(|one| one.as_bytes().to_vec()).collect();
+    config
 }
 
 /// Takes any server: who it is is not what is tried here.

@@ -13,10 +13,10 @@ use strait_proto::envoy::envoy::service::auth::v3 as auth;
 use strait_proto::envoy::envoy::r#type::v3::HttpStatus;
 
 use super::access::{event_of, guarded_by};
-use super::access_envoy::{answered_whole, envoys};
+use super::access_envoy::answered_whole;
 use super::authorizers::{asks, authorizers, with_providers};
 use super::envoy::{
-    Running, at_loopback, bootstrap, free_ports, static_cluster, to_loopback, validated,
+    Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback, validated,
 };
 use super::*;
 use crate::model::TlsMode;

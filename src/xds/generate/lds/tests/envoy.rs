@@ -35,28 +35,39 @@ use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
 const PATIENCE: Duration = Duration::from_secs(20);
 const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 
-/// The Envoy of `STRAIT_ENVOY`, else the one that `tests/components/install` brought.
+/// The Envoy of `STRAIT_ENVOY`, else the newest that `tests/components/install` brought.
 pub(super) fn envoy() -> Option<PathBuf> {
+    found("STRAIT_ENVOY", "envoy-1.40")
+}
+
+/// The Envoy of `STRAIT_ENVOY_OLD`, else the oldest that it brought.
+pub(super) fn old_envoy() -> Option<PathBuf> {
+    found("STRAIT_ENVOY_OLD", "envoy-1.36")
+}
+
+/// Envoys of both versions, as far as they are here.
+pub(super) fn envoys() -> impl Iterator<Item = PathBuf> {
+    [envoy(), old_envoy()].into_iter().flatten()
+}
+
+/// The Envoy that a variable names, else the one in that folder of what was installed.
+fn found(variable: &str, folder: &str) -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    let installed = cache.map(|cache| cache.join("strait/components/envoy-1.40/envoy"));
-    let found = set("STRAIT_ENVOY").or(installed).filter(|path| path.exists());
+    let installed = cache.map(|cache| cache.join("strait/components").join(folder).join("envoy"));
+    let found = set(variable).or(installed).filter(|path| path.exists());
     if found.is_none() {
-        let line = format!("SKIPPED {}: no envoy, run tests/components/install\n", module_path!());
+        let line =
+            format!("SKIPPED {}: no {folder}, run tests/components/install\n", module_path!());
         std::io::stderr().write_all(line.as_bytes()).expect("stderr");
         if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
             let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
             file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a file");
         }
         let required = std::env::var_os("STRAIT_REAL").is_some_and(|value| value == "required");
-        assert!(!required, "real tests are required here");
+        assert!(!required, "real tests are required here, and there is no {folder}");
     }
     found
-}
-
-/// The Envoy of `STRAIT_ENVOY_OLD`, if any.
-fn old_envoy() -> Option<PathBuf> {
-    std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from)
 }
 
 /// The static secrets of a bootstrap: one identity for everybody.

@@ -1,6 +1,6 @@
 //! What real Envoys of two versions make of the filters of EnvoyFilters.
 
-use super::rules::{envoys, governed};
+use super::rules::governed;
 use super::*;
 
 /// A filter of each type that is followed, with what may be said of it.

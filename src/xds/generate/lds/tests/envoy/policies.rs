@@ -1,6 +1,6 @@
 //! What real Envoys of two versions make of upstream clusters with policies: which they take, and whom they reach by TLS.
 
-use super::rules::{envoys, governed};
+use super::rules::governed;
 use super::*;
 use crate::model::NamedEndpoint;
 use crate::xds::file_secret;

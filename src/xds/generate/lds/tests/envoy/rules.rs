@@ -107,16 +107,6 @@ pub(super) async fn version(name: &'static str, asked: Arc<AtomicUsize>) -> u16 
     port
 }
 
-/// Envoys of two versions, as far as they are here.
-pub(super) fn envoys() -> impl Iterator<Item = PathBuf> {
-    let old = std::env::var_os("STRAIT_ENVOY_OLD").map(PathBuf::from);
-    let beside = envoy().and_then(|new| {
-        let old = new.parent()?.parent()?.join("envoy-1.36/envoy");
-        old.exists().then_some(old)
-    });
-    envoy().into_iter().chain(old.or(beside))
-}
-
 #[tokio::test]
 async fn requests_go_where_rules_say() {
     let context = ruled(RULES);

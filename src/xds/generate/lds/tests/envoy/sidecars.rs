@@ -8,7 +8,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
 use super::policies::with_secrets_sent;
-use super::rules::{envoys, version};
+use super::rules::version;
 use super::*;
 use crate::fixtures::kind_settings;
 use crate::model::{Collection, ISTIO_NETWORKING, ObjectKey};

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use super::rules::{envoys, version};
+use super::rules::version;
 use super::*;
 use crate::fixtures::kind_settings;
 use crate::model::{Collection, ISTIO_TELEMETRY, ObjectKey};
