@@ -315,3 +315,52 @@ async fn a_pod_that_nobody_has_seen_is_given_no_key() {
     assert_eq!(sent.name, name);
     assert!(!chain.is_empty());
 }
+
+/// CVE-2021-34824: what was read for one gateway was served from a cache to another of any namespace that used the name.
+#[tokio::test]
+async fn what_one_gateway_was_given_is_given_to_no_other_that_asks_by_the_same_name() {
+    let (setup, east, server) = running().await;
+    let west = Member::start("west", "n2", "198.18.0.2").await;
+    setup.join(&[&west]);
+    server.cluster_in("west", "live").await;
+    west.apply(objects::pod(SHOP, "ingress-0", "ingress", "10.0.0.9", "node"));
+    east.apply(objects::pod("pay", "ingress-0", "ingress", "10.0.0.11", "node"));
+    let of = |namespace: &str, name: &str, data: &Value| {
+        let mut secret = kubernetes_secret(name, data);
+        secret["metadata"]["namespace"] = namespace.into();
+        secret
+    };
+    let hosts = ["shop.example", "pay.example", "west.example"].map(|host| pair(&setup, host));
+    let [shops, pays, wests] = &hosts;
+    east.apply(of(SHOP, "tls", &shops.0));
+    east.apply(of(SHOP, "own", &shops.0));
+    east.apply(of("pay", "tls", &pays.0));
+    west.apply(of(SHOP, "tls", &wests.0));
+    let (both, alone) = ("kubernetes://tls", "kubernetes://own");
+    let pay = Proxy { namespace: "pay", ip: "10.0.0.11".into(), ..ingress() };
+    let far = Proxy { cluster: "west".to_owned(), ..ingress() };
+    let gateways = [ingress(), pay, far];
+    // Each asks when those before it have been answered, in either order.
+    for order in [[0, 1, 2], [2, 1, 0]] {
+        for at in order {
+            let (gateway, chain) = (&gateways[at], &hosts[at].1);
+            let mut gateway = Gateway::open(&server, &setup, gateway).await;
+            gateway.ask(&[both, alone, "kubernetes-gateway://shop/own"]).await;
+            let mut come = std::collections::BTreeMap::new();
+            let wanted = if at == 0 { 3 } else { 1 };
+            while come.len() < wanted {
+                come.extend(gateway.secrets().await);
+            }
+            if at != 0 {
+                assert!(gateway.is_quiet().await, "{at}: nothing of another's comes after it");
+                assert_eq!(come.keys().collect::<Vec<_>>(), [both], "{at}");
+            }
+            assert!(come.values().all(|one| one == chain), "{at}: another's certificate");
+        }
+    }
+    let asked = |member: &Member, namespace: &str| {
+        let path = format!("/namespaces/{namespace}/secrets");
+        member.api.requests(|one| one.path.contains(&path)).len()
+    };
+    assert!(asked(&east, "pay") > 0 && asked(&west, SHOP) > 0, "each is read where it lies");
+}
