@@ -127,15 +127,51 @@ fn each_row_of_the_guides_of_traffic_names_a_golden_case() {
 fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
     let cases = cases_of("migrate-from-istio.md");
     assert!(cases.len() > 30, "rows are looked for where none are: {cases:?}");
-    let tests: Vec<_> = sources().into_iter().filter(|(file, _)| is_tests(file)).collect();
-    let real = std::fs::read_to_string(root().join("tests/real/main.rs")).expect("the scenarios");
-    let is_test = |case: &str| {
-        let name = case.trim_matches('`');
-        let (function, scenario) = (format!("fn {name}("), format!("(\"{name}\", "));
-        real.contains(&scenario) || tests.iter().any(|(_, text)| text.contains(&function))
-    };
+    let is_test = among_tests();
     let missing: Vec<_> = cases.iter().filter(|case| !is_golden(case) && !is_test(case)).collect();
     assert!(missing.is_empty(), "rows that nothing holds: {missing:?}");
+}
+
+#[test]
+fn each_flaw_of_others_names_the_tests_that_hold_it_off() {
+    let text = std::fs::read_to_string(root().join("docs/guide/access.md")).expect("the guide");
+    let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| F-")).collect();
+    let numbers = rows.iter().map(|row| row.split(' ').nth(1).unwrap_or_default().to_owned());
+    let all: Vec<_> = (1..=26).map(|number| format!("F-{number}")).collect();
+    assert_eq!(numbers.collect::<Vec<_>>(), all, "each once, in order");
+    let is_test = among_tests();
+    // What can't be wrong, since it isn't there.
+    let without = ["F-9"];
+    for (row, flaw) in rows.iter().zip(&all) {
+        let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
+        if without.contains(&&**flaw) {
+            assert_eq!(cases, "–", "{flaw}");
+            continue;
+        }
+        let unknown: Vec<_> =
+            cases.split(", ").filter(|case| !is_golden(case) && !is_test(case)).collect();
+        assert!(unknown.is_empty(), "{flaw} is held off by nothing that is there: {unknown:?}");
+    }
+}
+
+/// Tells whether something is the name of a test or of a scenario, as code.
+fn among_tests() -> impl Fn(&str) -> bool {
+    let real = std::fs::read_to_string(root().join("tests/real/main.rs")).expect("the scenarios");
+    let integration = std::fs::read_dir(root().join("tests/integration")).expect("the tests");
+    let files = integration.map(|entry| entry.expect("readable").path());
+    let files = files.filter(|file| file.extension().is_some_and(|end| end == "rs"));
+    let texts = files.map(|file| std::fs::read_to_string(file).expect("readable"));
+    let tests: Vec<_> = sources().into_iter().map(|(_, text)| text).chain(texts).collect();
+    move |case| {
+        let name = case.trim_matches('`');
+        let (function, scenario) = (format!("fn {name}("), format!("(\"{name}\", "));
+        let attribute = |text: &String| {
+            let place = text.find(&function).unwrap_or_default();
+            // The attribute of a test stands a line or some above its name.
+            text[..place].lines().rev().take(6).any(|line| line.trim().contains("test"))
+        };
+        case.starts_with('`') && (real.contains(&scenario) || tests.iter().any(attribute))
+    }
 }
 
 /// The last column of the tables of a guide that say what works by the case that holds it.
