@@ -19,6 +19,41 @@ pub const fn lacks_most(known: usize, found: usize) -> bool {
     found < known && known - found > known / 2
 }
 
+/// The most objects that a doubt names.
+const NAMED: usize = 3;
+
+/// What an answer has of some objects that were known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardedPart<K> {
+    of: K,
+    known: usize,
+    found: usize,
+    lacking: Vec<String>,
+}
+
+impl<K> GuardedPart<K> {
+    /// One that has `found` of the `known`.
+    pub const fn of(of: K, known: usize, found: usize) -> Self {
+        Self { of, known, found, lacking: Vec::new() }
+    }
+
+    /// The same, which lacks these.
+    #[must_use]
+    pub fn lacking<T: fmt::Display>(self, objects: impl IntoIterator<Item = T>) -> Self {
+        let named = objects.into_iter().take(NAMED).map(|object| object.to_string());
+        Self { lacking: named.collect(), ..self }
+    }
+
+    /// The same where several have to be lacking: one alone was deleted.
+    #[must_use]
+    pub fn of_several(self) -> Self {
+        match self.known.saturating_sub(self.found) {
+            0 | 1 => Self { known: self.found, ..self },
+            _ => self,
+        }
+    }
+}
+
 /// The answers that wait to be repeated, each by what it is a list of.
 #[derive(Debug)]
 pub struct MassDeletionGuard<K> {
@@ -32,12 +67,22 @@ pub struct Doubt {
     since: Instant,
     known: usize,
     found: usize,
+    lacking: Vec<String>,
 }
 
 impl fmt::Display for Doubt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { known, found, .. } = self;
-        write!(f, "has {found} where {known} were known; asked again before it counts")
+        let Self { known, found, lacking, .. } = self;
+        write!(f, "has {found} where {known} were known")?;
+        if !lacking.is_empty() {
+            let further = (known - found).saturating_sub(lacking.len());
+            write!(f, " (lacking {}", lacking.join(", "))?;
+            if further > 0 {
+                write!(f, " and {further} more")?;
+            }
+            write!(f, ")")?;
+        }
+        write!(f, "; asked again before it counts")
     }
 }
 
@@ -51,21 +96,37 @@ impl<K: Ord> MassDeletionGuard<K> {
     /// Whether an answer counts that has `found` of the `known`. Where it doesn't it is to be asked for again, after
     /// [`ASK_AGAIN`], and nothing is to be taken away meanwhile.
     pub fn admits(&mut self, of: K, known: usize, found: usize, now: Instant) -> bool {
-        if !lacks_most(known, found) {
-            self.waiting.remove(&of);
-            return true;
-        }
-        if let Some(doubt) = self.waiting.get_mut(&of) {
-            if now.duration_since(doubt.since) >= APART {
+        self.admits_all([GuardedPart::of(of, known, found)], now)
+    }
+
+    /// Whether an answer counts whose parts are judged each by itself: all of it does, or nothing.
+    pub fn admits_all(
+        &mut self,
+        parts: impl IntoIterator<Item = GuardedPart<K>>,
+        now: Instant,
+    ) -> bool {
+        let mut all = true;
+        let mut repeated = Vec::new();
+        for GuardedPart { of, known, found, lacking } in parts {
+            if !lacks_most(known, found) {
                 self.waiting.remove(&of);
-                return true;
+            } else if let Some(doubt) = self.waiting.get_mut(&of) {
+                (doubt.known, doubt.found, doubt.lacking) = (known, found, lacking);
+                // What waits for another part stays as good as repeated.
+                match now.duration_since(doubt.since) >= APART {
+                    true => repeated.push(of),
+                    false => all = false,
+                }
+            } else {
+                self.waiting.insert(of, Doubt { since: now, known, found, lacking });
+                self.doubted += 1;
+                all = false;
             }
-            (doubt.known, doubt.found) = (known, found);
-            return false;
         }
-        self.waiting.insert(of, Doubt { since: now, known, found });
-        self.doubted += 1;
-        false
+        if all {
+            repeated.iter().for_each(|of| drop(self.waiting.remove(of)));
+        }
+        all
     }
 
     /// Forgets what nobody asks for any more.
@@ -105,6 +166,37 @@ mod tests {
         for (known, found, expected) in cases {
             assert_eq!(lacks_most(known, found), expected, "{found} of {known}");
         }
+    }
+
+    #[test]
+    fn an_answer_in_parts_counts_when_none_of_them_waits() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut guard = MassDeletionGuard::default();
+        let all = || GuardedPart::of("all", 100, 60);
+        let half = GuardedPart::of("denying", 4, 2).lacking(["a", "b"]);
+        assert!(guard.admits_all([all(), half], at(0)));
+        let denying = || GuardedPart::of("denying", 4, 0).lacking(["a", "b", "c", "d"]);
+        assert!(!guard.admits_all([all(), denying()], at(1)));
+        let told: Vec<_> = guard.waiting().map(|(of, doubt)| format!("{of} {doubt}")).collect();
+        let text = "denying has 0 where 4 were known (lacking a, b, c and 1 more); asked again before it counts";
+        assert_eq!(told, [text]);
+        // Another part comes to be doubted later: the one that is repeated by then doesn't begin anew.
+        let most = || GuardedPart::of("all", 100, 49);
+        assert!(!guard.admits_all([most(), denying()], at(4)));
+        assert_eq!((guard.waiting().count(), guard.doubted()), (2, 2));
+        assert!(guard.admits_all([most(), denying()], at(7)));
+        assert_eq!((guard.waiting().count(), guard.doubted()), (0, 2));
+    }
+
+    #[test]
+    fn what_is_lacking_alone_was_deleted() {
+        let mut guard = MassDeletionGuard::default();
+        let now = Instant::now();
+        let mut admits =
+            |known, found| guard.admits_all([GuardedPart::of((), known, found).of_several()], now);
+        assert!(admits(1, 0) && admits(2, 1) && admits(4, 2));
+        assert!(!admits(2, 0) && !admits(3, 1));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::spec;
 use crate::model::{
     GATEWAY_API, INGRESS_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
-    ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectKey,
+    ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectJson, ObjectKey,
 };
 
 /// From the body of an object to the form in which manifests have it.
@@ -241,6 +241,42 @@ impl StoreKind {
         let version = self.versions.first().copied().unwrap_or_default();
         object["apiVersion"] = format!("{}/{version}", self.group).into();
         object["kind"] = self.kind.into();
+    }
+}
+
+/// What an access policy does to callers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PolicyEffect {
+    /// Without it callers are let in that are kept out now.
+    Restricts,
+    /// It lets in, or only looks on.
+    Other,
+}
+
+impl PolicyEffect {
+    /// `None` of what is no access policy.
+    pub(super) fn of(key: &ObjectKey, object: &ObjectJson) -> Option<Self> {
+        if &*key.group != ISTIO_SECURITY {
+            return None;
+        }
+        let restricts = match &*key.kind {
+            "PeerAuthentication" => true,
+            "AuthorizationPolicy" => {
+                let object = object.to_value();
+                match object.pointer("/spec/action").and_then(Value::as_str) {
+                    // One without rules lets nobody in.
+                    None | Some("ALLOW") => object.pointer("/spec/rules/0").is_none(),
+                    Some("AUDIT") => false,
+                    Some(_) => true,
+                }
+            }
+            _ => false,
+        };
+        Some(if restricts { Self::Restricts } else { Self::Other })
+    }
+
+    pub(super) fn restricts(&self) -> bool {
+        *self == Self::Restricts
     }
 }
 

@@ -21,7 +21,7 @@ use tracing::warn;
 
 use self::input::{ReadObject, StoreInput, StoreReader};
 use super::combined::OWN_CLUSTER;
-use super::kinds::{self, StoreKind};
+use super::kinds::{self, PolicyEffect, StoreKind};
 use super::object::{self, UnusableObject};
 use super::{
     CONFIG_MAPS, ISTIO_SECRET_LABEL, ObjectName, Objects, RememberedStore, SECRET_LABEL, Warning,
@@ -32,7 +32,7 @@ use crate::apiserver::{
     ReadLimits, WatchEvent, cluster_uid, identity_check, look, null_as_default,
 };
 use crate::codes;
-use crate::mass_deletion::{Doubt, MassDeletionGuard};
+use crate::mass_deletion::{Doubt, GuardedPart, MassDeletionGuard};
 use crate::model::{Collection, ObjectJson, ObjectKey};
 use crate::sources::SourceFacts;
 use crate::task::Supervisor;
@@ -403,6 +403,22 @@ fn name_of_key(key: &ObjectKey) -> ObjectName {
     ObjectName { namespace: Arc::clone(&key.namespace), name: Arc::clone(&key.name) }
 }
 
+/// What of a list must have most of what was known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum GuardedList {
+    Whole(StoreReader),
+    /// The policies in it that restrict: few, beside those that let in.
+    Restricting(StoreReader),
+}
+
+impl GuardedList {
+    fn reader(self) -> StoreReader {
+        match self {
+            Self::Whole(reader) | Self::Restricting(reader) => reader,
+        }
+    }
+}
+
 /// What is known, by reader. Pure.
 #[derive(Default)]
 struct StoreIndex {
@@ -420,7 +436,7 @@ struct StoreIndex {
     /// a group. A first list is held against it.
     expected: BTreeMap<StoreReader, BTreeSet<ObjectName>>,
     /// Lists that were hard to believe.
-    guard: MassDeletionGuard<StoreReader>,
+    guard: MassDeletionGuard<GuardedList>,
     /// The kinds that are to be listed again, by plural.
     again: BTreeSet<&'static str>,
 }
@@ -534,7 +550,28 @@ impl StoreIndex {
         if known == 0 {
             return true;
         }
-        self.guarded(reader, known, found, now)
+        let whole = GuardedPart::of(GuardedList::Whole(reader), known, found);
+        let restricting = self.restricting_part(reader, names);
+        self.guarded(reader, [whole, restricting], now)
+    }
+
+    /// What a list of these has of the policies that restrict.
+    fn restricting_part(
+        &self,
+        reader: StoreReader,
+        names: &BTreeSet<ObjectName>,
+    ) -> GuardedPart<GuardedList> {
+        let of = GuardedList::Restricting(reader);
+        let StoreReader::Kept(kind) = reader else { return GuardedPart::of(of, 0, 0) };
+        let held = self.kept.iter().filter(|(key, _)| kind.restricts() && kind.holds(key));
+        let restricts = |(key, object): &(&ObjectKey, &ObjectJson)| {
+            PolicyEffect::of(key, object).is_some_and(|effect| effect.restricts())
+        };
+        let held = held.filter(restricts).map(|(key, _)| key);
+        let (left, gone): (Vec<_>, Vec<_>) =
+            held.partition(|key| names.contains(&name_of_key(key)));
+        let part = GuardedPart::of(of, left.len() + gone.len(), left.len());
+        part.lacking(gone).of_several()
     }
 
     /// Looks whether what was known before is among the first lists of all that read such things; if not, all of
@@ -548,22 +585,28 @@ impl StoreIndex {
         let Some(expected) = self.expected.remove(&first) else { return };
         let held: BTreeSet<_> = group.iter().flat_map(|one| self.held_by(*one)).collect();
         let found = expected.intersection(&held).count();
-        if !self.guarded(first, expected.len(), found, now) {
+        let whole = GuardedPart::of(GuardedList::Whole(first), expected.len(), found);
+        if !self.guarded(first, [whole], now) {
             self.read.retain(|one, ()| !group.contains(one));
             self.expected.insert(first, expected);
         }
     }
 
-    fn guarded(&mut self, reader: StoreReader, known: usize, found: usize, now: Instant) -> bool {
+    fn guarded(
+        &mut self,
+        reader: StoreReader,
+        parts: impl IntoIterator<Item = GuardedPart<GuardedList>>,
+        now: Instant,
+    ) -> bool {
         let before = self.guard.doubted();
-        let admitted = self.guard.admits(reader, known, found, now);
+        let admitted = self.guard.admits_all(parts, now);
         if !admitted {
             self.again.insert(reader.plural());
         }
         if self.guard.doubted() > before {
-            let doubts = self.guard.waiting().filter(|(one, _)| **one == reader);
+            let doubts = self.guard.waiting().filter(|(list, _)| list.reader() == reader);
             doubts.for_each(
-                |(reader, doubt)| warn!(warning = %doubted(*reader, doubt), "not taken at once"),
+                |(list, doubt)| warn!(warning = %doubted(*list, doubt), "not taken at once"),
             );
         }
         admitted
@@ -669,7 +712,7 @@ impl StoreIndex {
         // Found by two readers; while a change has reached one of them only, either will do.
         secrets.dedup_by(|a, b| a.name == b.name);
         let failures = self.failing.iter().map(|(reader, trouble)| failure(*reader, trouble));
-        let doubts = self.guard.waiting().map(|(reader, doubt)| doubted(*reader, doubt));
+        let doubts = self.guard.waiting().map(|(list, doubt)| doubted(*list, doubt));
         let warnings = self.warnings.values().cloned();
         let mut warnings: Vec<_> = warnings.chain(failures).chain(doubts).collect();
         warnings.sort();
@@ -685,10 +728,13 @@ impl StoreIndex {
     }
 }
 
-fn doubted(reader: StoreReader, doubt: &Doubt) -> Warning {
-    let text =
-        format!("{}: its list {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL);
-    Warning { source: reader.all(), document: None, line: None, text }
+fn doubted(list: GuardedList, doubt: &Doubt) -> Warning {
+    let of = match list {
+        GuardedList::Whole(_) => "its list",
+        GuardedList::Restricting(_) => "of those that restrict access its list",
+    };
+    let text = format!("{}: {of} {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL);
+    Warning { source: list.reader().all(), document: None, line: None, text }
 }
 
 fn failure(reader: StoreReader, (code, fact): &(&str, String)) -> Warning {

@@ -274,6 +274,52 @@ fn an_empty_list_of_any_kind_takes_nothing_away_until_a_second_one_says_the_same
     assert_eq!((names(&told), told.warnings.len()), (vec!["a", "b"], 0));
 }
 
+/// A policy as a list has it.
+fn policy(name: &str, action: &str) -> ReadObject {
+    let json = format!(
+        r#"{{"metadata": {{"name": "{name}", "namespace": "shop"}}, "spec": {{"action": "{action}", "rules": [{{}}]}}}}"#
+    );
+    serde_json::from_str::<KeptObject>(&json).expect("a policy").into()
+}
+
+#[test]
+fn a_list_without_most_of_the_policies_that_restrict_is_asked_again_however_many_let_in() {
+    let named = |action: &str, many: usize| {
+        let all = (0..many)
+            .map(|number| policy(&format!("{}-{number:02}", action.to_lowercase()), action));
+        all.collect::<Vec<_>>()
+    };
+    let kind = kinds::ALL.iter().find(|kind| kind.kind == "AuthorizationPolicy").expect("a row");
+    let reader = StoreReader::Kept(kind);
+    let list = |denying, asking| {
+        let all = [named("DENY", denying), named("CUSTOM", asking), named("ALLOW", 60)];
+        listed(reader, all.into_iter().flatten().collect())
+    };
+    let (mut index, _) = read(vec![]);
+    let start = Instant::now();
+    let told = index.apply(list(38, 2), start).expect("all is read");
+    assert_eq!((told.others.len(), told.warnings.len()), (100, 0));
+    let told = index.apply(list(0, 0), start).expect("all is read");
+    assert_eq!(told.others.len(), 100);
+    assert_eq!(
+        told.warnings.iter().map(|one| &*one.text).collect::<Vec<_>>(),
+        [
+            "STR0606: of those that restrict access its list has 0 where 40 were known (lacking AuthorizationPolicy shop/custom-00, AuthorizationPolicy shop/custom-01, AuthorizationPolicy shop/deny-00 and 37 more); asked again before it counts, what was read before is kept"
+        ]
+    );
+    assert_eq!(index.take_asked_again().collect::<Vec<_>>(), ["authorizationpolicies"]);
+    // It was a fault; and what is meant is said twice.
+    let told = index.apply(list(38, 1), start + ASK_AGAIN).expect("all is read");
+    assert_eq!((told.others.len(), told.warnings.len()), (99, 0));
+    index.apply(list(0, 0), start + ASK_AGAIN);
+    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("all is read");
+    assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
+    // One of one is a deletion.
+    index.apply(list(1, 0), start + 2 * ASK_AGAIN);
+    let told = index.apply(list(0, 0), start + 2 * ASK_AGAIN).expect("all is read");
+    assert_eq!((told.others.len(), told.warnings.len()), (60, 0));
+}
+
 #[test]
 fn a_first_list_is_held_against_what_was_known_before_the_start() {
     let set = |names: &[&str]| -> BTreeSet<ObjectName> {
@@ -282,7 +328,7 @@ fn a_first_list_is_held_against_what_was_known_before_the_start() {
     let known = || RememberedStore {
         secrets: set(&["a", "b", "c"]),
         config_maps: set(&["strait", "istio"]),
-        entries: Collection::default(),
+        ..RememberedStore::default()
     };
     let (start, mut index) = (Instant::now(), StoreIndex::knowing(&known()));
     let mut tell = |reader, objects, now| index.apply(listed(reader, objects), now);

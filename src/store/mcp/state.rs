@@ -11,10 +11,10 @@ use strait_proto::envoy::envoy::service::discovery::v3::{DiscoveryRequest, Disco
 use strait_proto::envoy::google::rpc;
 
 use super::convert::{self, UnusableDocument};
-use crate::mass_deletion::MassDeletionGuard;
+use crate::mass_deletion::{GuardedPart, MassDeletionGuard};
 use crate::model::{Collection, ObjectJson, ObjectKey};
 use crate::sources::WARNINGS_MAX;
-use crate::store::kinds::{self, StoreKind};
+use crate::store::kinds::{self, PolicyEffect, StoreKind};
 
 /// Far more objects of a kind than any mesh has.
 const OBJECTS_MAX: usize = 200_000;
@@ -51,7 +51,15 @@ impl Type {
 #[derive(Debug, Default)]
 pub(super) struct McpState {
     types: BTreeMap<Type, McpCollection>,
-    guard: MassDeletionGuard<Type>,
+    guard: MassDeletionGuard<(Type, AnsweredObjects)>,
+}
+
+/// Of which objects of a type an answer must have most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum AnsweredObjects {
+    All,
+    /// Policies that restrict: few, beside those that let in.
+    Restricting,
 }
 
 /// What becomes of an answer.
@@ -73,6 +81,21 @@ struct McpCollection {
     accepted: String,
     objects: BTreeMap<ObjectKey, ObjectJson>,
     invalid: Vec<String>,
+}
+
+impl McpCollection {
+    /// What an answer with these objects has of those that are held and meant.
+    fn part<K>(
+        &self,
+        of: K,
+        answered: &BTreeMap<ObjectKey, ObjectJson>,
+        is_meant: impl Fn(&ObjectKey, &ObjectJson) -> bool,
+    ) -> GuardedPart<K> {
+        let meant = self.objects.iter().filter(|(key, object)| is_meant(key, object));
+        let (left, gone): (Vec<_>, Vec<_>) =
+            meant.map(|(key, _)| key).partition(|key| answered.contains_key(*key));
+        GuardedPart::of(of, left.len() + gone.len(), left.len()).lacking(gone)
+    }
 }
 
 impl McpState {
@@ -136,12 +159,25 @@ impl McpState {
                     objects.entry(key.clone()).or_insert_with(|| before.clone());
                 }
             }
-            let kept = held.objects.keys().filter(|key| objects.contains_key(key)).count();
-            if !self.guard.admits(asked, held.objects.len(), kept, now) {
-                let doubts = self.guard.waiting().filter(|(one, _)| **one == asked);
-                let doubts =
-                    doubts.map(|(one, doubt)| format!("its list of {} {doubt}", one.url()));
-                return McpOutcome::Doubtful(doubts.collect());
+            let parts = [
+                held.part((asked, AnsweredObjects::All), &objects, |_, _| true),
+                held.part((asked, AnsweredObjects::Restricting), &objects, |key, object| {
+                    PolicyEffect::of(key, object).is_some_and(|effect| effect.restricts())
+                })
+                .of_several(),
+            ];
+            if !self.guard.admits_all(parts, now) {
+                let doubts = self.guard.waiting().filter(|((one, _), _)| *one == asked);
+                let doubts: Vec<_> = doubts
+                    .map(|((one, objects), doubt)| match objects {
+                        AnsweredObjects::All => format!("its list of {} {doubt}", one.url()),
+                        AnsweredObjects::Restricting => format!(
+                            "of those that restrict access its list of {} {doubt}",
+                            one.url()
+                        ),
+                    })
+                    .collect();
+                return McpOutcome::Doubtful(doubts.join("; "));
             }
             held.objects = objects;
         }
@@ -374,6 +410,42 @@ mod tests {
         assert_eq!(hosts(&state), ["new.example"]);
     }
 
+    fn policy(name: &str, action: i32) -> Any {
+        use strait_proto::istio::security::{AuthorizationPolicy, Rule};
+        let rules = vec![Rule::default()];
+        let policy = AuthorizationPolicy { action, rules, ..AuthorizationPolicy::default() };
+        let url = "type.googleapis.com/istio.security.v1beta1.AuthorizationPolicy";
+        resource(name, url, policy.encode_to_vec())
+    }
+
+    #[test]
+    fn an_answer_without_most_of_the_policies_that_restrict_is_asked_again() {
+        let mut state = McpState::default();
+        state.begin();
+        let answer = |denying: &[&str]| {
+            let allowing = (0..9).map(|number| policy(&format!("shop/allow-{number}"), 0));
+            let denying = denying.iter().map(|name| policy(name, 1));
+            DiscoveryResponse {
+                type_url: "security.istio.io/v1/AuthorizationPolicy".to_owned(),
+                ..response("", "1", allowing.chain(denying).collect())
+            }
+        };
+        state.take(&answer(&["shop/deny-a", "shop/deny-b"]));
+        let start = Instant::now();
+        let McpOutcome::Doubtful(fact) = state.answer(&answer(&[]), start) else {
+            panic!("it is doubted")
+        };
+        let text = "of those that restrict access its list of security.istio.io/v1/AuthorizationPolicy has 0 where 2 were known (lacking AuthorizationPolicy shop/deny-a, AuthorizationPolicy shop/deny-b); asked again before it counts";
+        assert_eq!(fact, text);
+        assert_eq!(state.objects().len(), 11);
+        state.begin();
+        assert!(matches!(state.answer(&answer(&[]), start + ASK_AGAIN), McpOutcome::Yes(_)));
+        assert_eq!(state.objects().len(), 9);
+        // One alone is a deletion.
+        state.take(&answer(&["shop/deny-a"]));
+        state.take(&answer(&[]));
+    }
+
     #[test]
     fn an_answer_without_most_of_what_was_held_counts_when_the_next_stream_has_the_same() {
         let mut state = McpState::default();
@@ -385,7 +457,8 @@ mod tests {
         let McpOutcome::Doubtful(fact) = state.answer(&empty, start) else {
             panic!("it is doubted")
         };
-        assert!(fact.contains("v1/ServiceEntry has 0 where 1 were known"), "{fact}");
+        let lacking = "v1/ServiceEntry has 0 where 1 were known (lacking ServiceEntry shop/a)";
+        assert!(fact.contains(lacking), "{fact}");
         state.begin();
         assert!(matches!(
             state.answer(&response("v1/ServiceEntry", "3", one()), start),
