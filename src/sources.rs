@@ -74,7 +74,7 @@ pub struct RememberedSource<T> {
 }
 
 /// Stores of such objects as they were last known, by name.
-pub type RememberedStores<O> = BTreeMap<Arc<str>, RememberedSource<Arc<Vec<O>>>>;
+pub type RememberedStores<O> = BTreeMap<Arc<str>, RememberedSource<O>>;
 
 /// Why a source can't be read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -155,6 +155,7 @@ impl OfflineMesh {
         let (context, _) = state.next_version().expect("the first version always differs");
         let reports = ConfigReports {
             objects: objects.others.clone(),
+            unread: Arc::clone(&objects.unread),
             traffic: traffic.reports().clone(),
             entries: entries.problems().into(),
             keys: Arc::default(),

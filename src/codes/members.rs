@@ -130,10 +130,12 @@ broadcast addresses are never dialled. k3d writes 0.0.0.0: use the host's addres
     /// A file of --config-dir.
     CONFIG_FILE = "STR0219", "a configuration file can't be read",
         "Correct the file; it is read again at once.", "\
-The file keeps its last good objects; those of other files are not affected. A file that was never good
-since the start gives those of its documents that are; member clusters that are known from before, and
-whose Secrets are not found, are taken to be in the rest: what was last known of them serves on, and
-they are shown as rejected. The warning names the file, the document in it (from 1) and the line.";
+The file keeps its last good objects, which /debug/config shows as refused; those of other files are not
+affected. A file that was never good since the start gives those of its documents that are, and beside
+them what it held before the start, where there is a state directory to remember that. Member clusters
+that are known from before, and whose Secrets are not found, are taken to be in the rest: what was last
+known of them serves on, and they are shown as rejected. The warning names the file, the document in it
+(from 1) and the line.";
 
     /// Two IDs, one cluster.
     SAME_CLUSTER_TWICE = "STR0220", "the cluster is a member already, under another ID",

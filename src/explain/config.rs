@@ -39,6 +39,8 @@ use crate::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficRepor
 pub struct ConfigReports {
     /// All of them, as they are stored.
     pub objects: Collection,
+    /// Those that can't be read as they are stored now, each with what is wrong: what is stored is what they were before.
+    pub unread: Arc<BTreeMap<ObjectKey, Arc<str>>>,
     /// Those of the traffic configuration, each as it was last read.
     pub traffic: TrafficReports,
     /// What is wrong with entries.
@@ -194,6 +196,7 @@ impl<'a> ConfigView<'a> {
             |name: &PolicyName| asked(&name.key()),
         );
         states.extend(policies);
+        states.iter_mut().for_each(|(_, state)| note_unread(state, &self.reports.unread));
         if let Some(waiting) = &self.reports.waiting {
             states.iter_mut().for_each(|(_, state)| note_waiting(state, waiting));
         }
@@ -274,6 +277,17 @@ impl<'a> ConfigView<'a> {
         let standing = found.standing.unwrap_or(by_parts);
         (standing, Finding { reasons: told, ..found })
     }
+}
+
+/// Says of an object that can't be read as it is stored now that what it was before counts.
+fn note_unread(state: &mut ConfigState, unread: &BTreeMap<ObjectKey, Arc<str>>) {
+    let is_it = |(key, _): &(&ObjectKey, &Arc<str>)| {
+        (&*key.kind, &*key.namespace, &*key.name) == (&*state.kind, &*state.namespace, &*state.name)
+    };
+    let Some((_, wrong)) = unread.iter().find(is_it) else { return };
+    state.state = ObjectStanding::Refused;
+    let text = format!("{wrong}; what it said before is in force");
+    state.reasons.insert(0, ConfigReason::new(&codes::CONFIG_FILE, "", text));
 }
 
 /// Says of an object that waits that it does. What else is told of it is what would become of it.

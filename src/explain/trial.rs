@@ -121,6 +121,7 @@ impl ConfigTrials {
         let context = PushContext { traffic, ..PushContext::clone(context) };
         let reports = ConfigReports {
             objects: objects.clone(),
+            unread: Arc::default(),
             traffic: index.reports().clone(),
             entries: Arc::clone(&reports.entries),
             keys: Arc::clone(&reports.keys),

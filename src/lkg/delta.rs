@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::codec::{Encode, Encoder, MalformedValue, StateDecoder, fields};
 use super::state::StateKind;
-use super::{DatacentreState, IssuerState, ShardState, StoredObjects};
+use super::{DatacentreState, IssuerState, ShardState, StoredFiles, StoredObjects};
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterFacts, ClusterId, DeclaredGateway, Endpoints, Hostname, Locality, NetworkId, Workload,
@@ -144,6 +144,20 @@ impl StateKind for DatacentreState {
 /// Objects change one at a time and seldom: they are written whole.
 impl StateKind for StoredObjects {
     const KIND: &'static str = "store";
+    type Delta = Infallible;
+
+    fn name(&self) -> &str {
+        &self.store
+    }
+
+    fn apply(&mut self, delta: Infallible) {
+        match delta {}
+    }
+}
+
+/// What is in which file changes with the objects, and as seldom.
+impl StateKind for StoredFiles {
+    const KIND: &'static str = "files";
     type Delta = Infallible;
 
     fn name(&self) -> &str {

@@ -422,7 +422,7 @@ fn checksum(start: &[u8], payload: &[u8]) -> u128 {
 /// Takes any bytes as a file of each kind, and what follows its head as what it holds.
 #[cfg(any(test, fuzzing))]
 pub(super) fn fuzz(bytes: &[u8]) -> bool {
-    use super::{DatacentreState, IssuerState, ShardState, StoredObjects};
+    use super::{DatacentreState, IssuerState, ShardState, StoredFiles, StoredObjects};
 
     let origin = StateOrigin {
         domain: "cluster.local".into(),
@@ -443,6 +443,7 @@ pub(super) fn fuzz(bytes: &[u8]) -> bool {
         held::<ShardState>,
         held::<DatacentreState>,
         held::<StoredObjects>,
+        held::<StoredFiles>,
         held::<IssuerState>,
         held::<MembersState>,
     ];

@@ -11,13 +11,15 @@ use serde_json::Value;
 
 use super::codec::{Encode, EncodePlain, Encoder, MalformedValue, StateDecoder, fields, numbers};
 use super::{
-    DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredObjects,
+    DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredFiles,
+    StoredObjects,
 };
 use crate::model::{
     Addresses, ByName, ClusterFacts, ClusterId, DeclaredGateway, Definition, Distribution,
     Endpoint, EndpointRef, Endpoints, ExportTo, GatewayHost, Health, Hostname, Labels, Locality,
-    Mode, NamedEndpoint, Namespace, NetworkId, ObjectJson, PodState, Port, Profile, Protocol,
-    Resolution, Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    Mode, NamedEndpoint, Namespace, NetworkId, ObjectFiles, ObjectJson, ObjectKey, PodState, Port,
+    Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey,
+    Workloads,
 };
 use crate::registry::ServiceRecord;
 
@@ -42,6 +44,8 @@ fields!(Note { secret, network, mode, last_contact });
 fields!(ShardState { cluster, uid, network_label, workloads, facts, services });
 fields!(DatacentreState { name, services });
 fields!(StoredObjects { store, objects });
+fields!(StoredFiles { store, files });
+fields!(ObjectKey { kind, group, namespace, name });
 fields!(IssuerState { cluster, issuer, key_set });
 fields!(ClusterFacts { localities, unready, gateways, entries });
 fields!(DeclaredGateway { network, of_config_cluster_only, addresses, entrances });
@@ -132,6 +136,26 @@ impl Encode for Arc<Vec<ObjectJson>> {
 
     fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
         Vec::read(from).map(Self::new)
+    }
+}
+
+impl Encode for Arc<Vec<ObjectKey>> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        Vec::write(self, to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        Vec::read(from).map(Self::new)
+    }
+}
+
+impl Encode for Arc<ObjectFiles> {
+    fn write<'a>(&'a self, to: &mut Encoder<'a>) {
+        BTreeMap::write(self, to);
+    }
+
+    fn read(from: &mut StateDecoder<'_>) -> Result<Self, MalformedValue> {
+        BTreeMap::read(from).map(Self::new)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Last-known-good: what each source was known to hold, on disk, so that a restart loses nothing.
 //!
 //! Owns the directory `lkg` of the state directory: a file for each cluster ([`ShardState`]), datacentre of
-//! Consul ([`DatacentreState`]) and store of objects ([`StoredObjects`]), one for the keys of each cluster's tokens
+//! Consul ([`DatacentreState`]) and store of objects ([`StoredObjects`], and [`StoredFiles`] of a directory), one for the keys of each cluster's tokens
 //! ([`IssuerState`]), and one for what belongs to none of them ([`MembersState`]). A file is written beside the old one, synced and renamed; the last few generations stay. What
 //! changes is appended to a journal beside the file, until that is as long as the file: then the file is written
 //! anew. What can't be proven whole on reading is refused with a reason, and what was written before it is used.
@@ -35,12 +35,13 @@ pub use others::{Issuers, Others, StandIns, StoreStates};
 pub use writer::{Writer, Writes};
 
 pub use self::state::{
-    DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredObjects,
+    DatacentreState, IssuerState, MembersState, Note, ShardState, StateOrigin, StoredFiles,
+    StoredObjects,
 };
 use crate::clusters::RememberedMember;
 use crate::codes;
 use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, Hostname, ObjectJson};
+use crate::model::{ClusterId, Hostname, RememberedObjects};
 use crate::registry::{Contents, ServiceRecord};
 use crate::sources;
 
@@ -53,7 +54,7 @@ pub struct RestoredState {
     pub datacentres:
         BTreeMap<ClusterId, sources::RememberedSource<BTreeMap<Hostname, ServiceRecord>>>,
     /// The stores of objects, by name.
-    pub stores: sources::RememberedStores<ObjectJson>,
+    pub stores: sources::RememberedStores<RememberedObjects>,
     /// By which keys the tokens of clusters are signed.
     pub issuers: BTreeMap<ClusterId, Arc<IssuerKeys>>,
     /// The data of the mesh's ConfigMap, where there was one.
@@ -121,8 +122,14 @@ fn restore(store: &mut StateDirectory) -> RestoredState {
         restored.datacentres.insert(name, source);
     }
     for (StoredObjects { store, objects }, refused) in store.read_all() {
-        let source = other(&sources, &store, objects, refused);
+        let held = RememberedObjects { objects, ..RememberedObjects::default() };
+        let source = other(&sources, &store, held, refused);
         restored.stores.insert(store, source);
+    }
+    for (StoredFiles { store, files }, _) in store.read_all() {
+        if let Some(source) = restored.stores.get_mut(&store) {
+            source.held.files = files;
+        }
     }
     for (IssuerState { cluster, issuer, key_set }, _) in store.read_all() {
         match IssuerKeys::parse(&issuer, key_set.as_bytes()) {

@@ -11,8 +11,8 @@ use super::delta::{Deltas, kept};
 use super::outcome::WriteOutcome;
 use super::outcome::WrittenOthers;
 pub use super::outcome::{Issuers, StandIns, StoreStates};
-use super::{DatacentreState, IssuerState, StateDirectory, StoredObjects};
-use crate::model::{ClusterId, ObjectJson};
+use super::{DatacentreState, IssuerState, StateDirectory, StoredFiles, StoredObjects};
+use crate::model::{ClusterId, ObjectFiles, ObjectJson, RememberedObjects};
 use crate::push::PushContext;
 use crate::sources::{SourceFacts, SourceStatusMap};
 
@@ -116,14 +116,34 @@ impl StateToWrite {
         self.put_issuers(before, store, done);
         let Some(stores) = &self.stores else { return };
         let as_before = Arc::ptr_eq(&self.stand_ins, &before.stand_ins);
-        for (name, objects) in &**stores {
-            let same = before.stores.get(name).is_some_and(|held| Arc::ptr_eq(held, objects));
-            if (same && as_before) || done.note(store.put(&self.stored(name, objects))) {
-                done.written.others.stores.insert(Arc::clone(name), Arc::clone(objects));
+        for (name, held) in &**stores {
+            let RememberedObjects { objects, files } = held;
+            let before = before.stores.get(name);
+            let same = before.is_some_and(|before| Arc::ptr_eq(&before.objects, objects));
+            let same_files = before.is_some_and(|before| Arc::ptr_eq(&before.files, files));
+            // An object of which nobody knows the file, as where we stop between the two, may be in any.
+            if ((same && as_before) || done.note(store.put(&self.stored(name, objects))))
+                && (same_files || done.note(Self::put_files(name, files, store)))
+            {
+                done.written.others.stores.insert(Arc::clone(name), held.clone());
             }
         }
         done.note(store.forget_others::<StoredObjects>(named()).map(|()| 0));
+        let directories = stores.iter().filter(|(_, held)| !held.files.is_empty());
+        let directories = directories.map(|(name, _)| &**name);
+        done.note(store.forget_others::<StoredFiles>(directories).map(|()| 0));
         done.written.others.stand_ins = self.stand_ins;
+    }
+
+    fn put_files(
+        name: &Arc<str>,
+        files: &Arc<ObjectFiles>,
+        store: &mut StateDirectory,
+    ) -> std::io::Result<usize> {
+        if files.is_empty() {
+            return Ok(0);
+        }
+        store.put(&StoredFiles { store: Arc::clone(name), files: Arc::clone(files) })
     }
 
     fn put_issuers(

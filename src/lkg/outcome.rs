@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::identity::token::IssuerKeys;
-use crate::model::{ClusterId, ObjectJson};
+use crate::model::{ClusterId, ObjectJson, RememberedObjects};
 use crate::push::PushContext;
 
 /// What the files say, as far as this process wrote them.
@@ -55,7 +55,7 @@ impl WriteOutcome {
 }
 
 /// What each store of objects holds, by its name.
-pub type StoreStates = BTreeMap<Arc<str>, Arc<Vec<ObjectJson>>>;
+pub type StoreStates = BTreeMap<Arc<str>, RememberedObjects>;
 
 /// Objects that make no sense, each with what it was when it last did.
 pub type StandIns = Vec<(ObjectJson, ObjectJson)>;

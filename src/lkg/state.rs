@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::codec::Encode;
-use crate::model::{ClusterFacts, ClusterId, Hostname, Mode, NetworkId, ObjectJson, Workloads};
+use crate::model::{
+    ClusterFacts, ClusterId, Hostname, Mode, NetworkId, ObjectFiles, ObjectJson, Workloads,
+};
 use crate::registry::ServiceRecord;
 
 /// What the names and identities in a file depend on: with other settings it is not read.
@@ -51,6 +53,15 @@ pub struct StoredObjects {
     pub store: Arc<str>,
     /// Its objects. No Secret is among them.
     pub objects: Arc<Vec<ObjectJson>>,
+}
+
+/// In which files the objects are of a store that is a directory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StoredFiles {
+    /// The store's name.
+    pub store: Arc<str>,
+    /// Its objects by file, Secrets among them by name.
+    pub files: Arc<ObjectFiles>,
 }
 
 /// By which keys the tokens of one cluster are signed. They are public.

@@ -13,8 +13,9 @@ use super::flaw::{Flaw, OLDEST, VERSION};
 use super::*;
 use crate::model::{
     Addresses, ByName, ClusterFacts, DeclaredGateway, Definition, Distribution, Endpoint, ExportTo,
-    GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, PodState, Port, Profile, Protocol,
-    Resolution, Service, TargetPort, TlsMode, UidMark, Workload, WorkloadKey, Workloads,
+    GatewayHost, Health, Labels, Locality, Mode, NamedEndpoint, ObjectJson, ObjectKey, PodState,
+    Port, Profile, Protocol, Resolution, Service, TargetPort, TlsMode, UidMark, Workload,
+    WorkloadKey, Workloads,
 };
 
 fn origin() -> StateOrigin {
@@ -278,6 +279,25 @@ fn others(seed: u64) -> (DatacentreState, StoredObjects) {
     let objects = Arc::new(dice.some(object));
     let store = format!("xds://[::1]:{seed}/ü").into();
     (DatacentreState { name: "consul/dc_1".into(), services }, StoredObjects { store, objects })
+}
+
+#[test]
+fn in_which_files_objects_are_is_kept_beside_them() {
+    let key = |kind: &str, name: &str| ObjectKey {
+        kind: kind.into(),
+        group: "".into(),
+        namespace: "shop".into(),
+        name: name.into(),
+    };
+    let files = [
+        ("a.yaml".into(), Arc::new(vec![key("Secret", "east"), key("Secret", "west")])),
+        ("b.yaml".into(), Arc::new(Vec::new())),
+    ];
+    let files = StoredFiles { store: "config directory".into(), files: Arc::new(files.into()) };
+    let directory = tempfile::tempdir().expect("a directory");
+    store(&directory).put(&files).expect("written");
+    assert_eq!(store(&directory).read_all::<StoredFiles>(), [(files, None)]);
+    assert_eq!(store(&directory).read_all::<StoredObjects>(), []);
 }
 
 fn clusters(store: &mut StateDirectory) -> Vec<String> {

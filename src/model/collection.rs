@@ -1,5 +1,6 @@
 //! Objects of the mesh's configuration as they are stored, of all kinds.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,6 +55,18 @@ impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
     }
+}
+
+/// By file, the keys of the objects in it.
+pub type ObjectFiles = BTreeMap<Arc<str>, Arc<Vec<ObjectKey>>>;
+
+/// What is remembered of a store of objects over a restart.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RememberedObjects {
+    /// Its objects.
+    pub objects: Arc<Vec<ObjectJson>>,
+    /// Of a directory, in which file which of them are.
+    pub files: Arc<ObjectFiles>,
 }
 
 /// Objects, of each key one. A clone shares everything, and what differs between two of which one came of the other is

@@ -36,7 +36,7 @@ mod workloads;
 mod writer_role;
 
 pub use cause::{Cause, Causes};
-pub use collection::{Collection, Difference, ObjectKey};
+pub use collection::{Collection, Difference, ObjectFiles, ObjectKey, RememberedObjects};
 pub use configuration::{ConfigurationSnapshot, Counted};
 pub use endpoint::{Endpoint, Health, Locality, NO_ADDRESS, PodState, TLS_MODE_LABEL, TlsMode};
 pub use endpoints::{EndpointGroup, EndpointRef, Endpoints, PackedEndpoint, WorkloadRef};

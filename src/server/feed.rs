@@ -137,6 +137,8 @@ pub(super) async fn run(
         outbox.extend(rollout.restore(plan.as_ref(), &mut in_force).await);
     }
     let config = Arc::clone(&in_force.settings().config);
+    let mut entries = service_entry::EntryIndex::new(&config.trust_domain);
+    entries.remember(&remembered);
     to.namespaces.send_replace(Some(Arc::clone(&config.namespaces)));
     to.trust_domain.send_replace(Some(config.trust_domain.as_str().into()));
     to.named_roots.send_replace(Arc::new(named_roots(&config)));
@@ -145,7 +147,7 @@ pub(super) async fn run(
         objects: configuration.stores.watch(settings.clone()).await,
         settings,
         known: Arc::default(),
-        entries: service_entry::EntryIndex::new(&config.trust_domain),
+        entries,
         in_force,
         hold_file: configuration.hold_file,
         rollout,
@@ -446,6 +448,7 @@ impl Feed {
         let Some(objects) = self.objects.borrow().clone() else { return live };
         self.to.reports.send_replace(Arc::new(ConfigReports {
             objects: objects.others.clone(),
+            unread: Arc::clone(&objects.unread),
             traffic: self.in_force.stored_traffic().reports().clone(),
             entries: self.entries.problems().into(),
             keys: Arc::clone(&self.from.fetched.borrow().0),

@@ -75,11 +75,13 @@ impl ConfigurationInForce {
         let root = live.config.root_namespace.as_str().into();
         let mut access = AccessIndex::new(AccessSettings { root, errors: rules.errors });
         access.remember(remembered);
+        let mut traffic = TrafficIndex::new(kinds);
+        traffic.remember(remembered);
         Self {
             rules,
             settings: live.clone(),
             live,
-            traffic: TrafficIndex::new(kinds),
+            traffic,
             access,
             held: None,
             snapshot: Arc::default(),

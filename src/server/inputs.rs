@@ -98,7 +98,7 @@ impl ServerInputs {
         let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
         let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
-        let config_cluster = source.objects(args, &restored, tasks);
+        let config_cluster = source.objects(args, &restored, state.is_some(), tasks);
         let remembered = restored.is_enough().then(|| restored.mesh.clone());
         let objects = config_cluster.objects;
         let mesh = MeshSource::of(args, objects.clone(), remembered, tasks);
@@ -159,7 +159,7 @@ impl ServerInputs {
         let stores = ObjectStores::of(
             args,
             (objects, contact),
-            restored.stores,
+            (restored.stores, state.is_some()),
             source_statuses.clone(),
             tasks,
         );

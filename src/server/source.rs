@@ -1,5 +1,6 @@
 //! Where configuration comes from: a directory, or the config cluster.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,12 +20,12 @@ use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, Director
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
 use crate::mesh::{self, Defaults, GatewayScope, StoreAddress, StoreSource as Listed};
-use crate::model::{ClusterId, Collection, NamespaceFilter, ObjectJson};
+use crate::model::{ClusterId, Collection, NamespaceFilter, ObjectFiles, RememberedObjects};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
 use crate::store::combined::{self, Store};
 use crate::store::mcp;
 use crate::store::own_cluster::own_cluster;
-use crate::store::{self, CONFIG_MAPS, ObjectName, Objects};
+use crate::store::{self, CONFIG_MAPS, ObjectName, Objects, WatchedConfigMap};
 use crate::task::Supervisor;
 
 /// Where configuration comes from.
@@ -51,14 +52,23 @@ impl ConfigOrigin {
         &self,
         args: &ServeArgs,
         restored: &lkg::RestoredState,
+        is_kept: bool,
         tasks: &Supervisor,
     ) -> store::kube::ConfigClusterState {
-        let entries = restored.stores.get(&combined::own_name(combined::OWN_CLUSTER));
+        let kind = match self {
+            Self::Directory(_) => combined::OWN_DIRECTORY,
+            Self::Cluster { .. } => combined::OWN_CLUSTER,
+        };
+        let held = restored.stores.get(&combined::own_name(kind)).map(|known| known.held.clone());
+        let RememberedObjects { objects, files } = held.unwrap_or_default();
         let names = CONFIG_MAPS.map(|name| ObjectName::new(&args.namespace, name));
         let known = store::RememberedStore {
             secrets: restored.clusters.values().filter_map(RememberedMember::holder).collect(),
             config_maps: restored.mesh.iter().flat_map(|_| names.clone()).collect(),
-            entries: entries.iter().flat_map(|known| known.held.iter().cloned()).collect(),
+            entries: objects.iter().cloned().collect(),
+            config_map: restored.mesh.as_ref().and_then(|data| config_map(&names, data, &files)),
+            files,
+            is_kept,
         };
         match self {
             Self::Directory(path) => store::kube::ConfigClusterState {
@@ -143,6 +153,22 @@ impl ConfigOrigin {
     }
 }
 
+/// The ConfigMap that counted for the mesh, where these files had it: the first of those names.
+fn config_map(
+    names: &[ObjectName],
+    data: &BTreeMap<String, String>,
+    files: &ObjectFiles,
+) -> Option<Arc<WatchedConfigMap>> {
+    let is_listed = |name: &&ObjectName| {
+        files.values().flat_map(|keys| keys.iter()).any(|key| {
+            (&*key.kind, &*key.group) == ("ConfigMap", "")
+                && (&key.namespace, &key.name) == (&name.namespace, &name.name)
+        })
+    };
+    let name = names.iter().find(is_listed)?.clone();
+    Some(Arc::new(WatchedConfigMap { name, data: data.clone() }))
+}
+
 /// The stores that objects of the mesh come from.
 pub(super) struct ObjectStores {
     config: combined::StoresConfig,
@@ -156,14 +182,14 @@ impl ObjectStores {
     pub(super) fn of(
         args: &ServeArgs,
         (own, own_contact): (watch::Receiver<Option<Arc<Objects>>>, watch::Receiver<SourceFacts>),
-        remembered: RememberedStores<ObjectJson>,
+        (remembered, is_kept): (RememberedStores<RememberedObjects>, bool),
         source_statuses: SourceStatusTable,
         tasks: &Supervisor,
     ) -> Self {
         let listed = watch::Sender::new(Vec::new());
         let namespaces = watch::Sender::new(Arc::default());
         let own_kind = match &args.config_dir {
-            Some(path) => ("directory", path.display().to_string()),
+            Some(path) => (combined::OWN_DIRECTORY, path.display().to_string()),
             None => (combined::OWN_CLUSTER, args.cluster_id.clone()),
         };
         let config = combined::StoresConfig {
@@ -175,6 +201,7 @@ impl ObjectStores {
             system_namespace: args.namespace.clone(),
             source_statuses,
             remembered,
+            is_kept,
             held: watch::Sender::new(None),
         };
         let node = mcp::McpNode { namespace: args.namespace.clone(), domain: args.domain.clone() };
@@ -188,7 +215,8 @@ impl ObjectStores {
 
     /// What they all held before this process started, each object as it was when it last could be read.
     pub(super) fn remembered(&self) -> Collection {
-        self.config.remembered.values().flat_map(|known| known.held.iter().cloned()).collect()
+        let known = self.config.remembered.values();
+        known.flat_map(|known| known.held.objects.iter().cloned()).collect()
     }
 
     /// Reads those that the mesh config lists, as it changes, beside Strait's own.

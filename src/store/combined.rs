@@ -14,13 +14,15 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::{Objects, RememberedStore, Warning, files, mcp};
-use crate::model::{Collection, Labels, NamespaceFilter, ObjectJson};
+use super::{Objects, RememberedStore, UnreadObjects, Warning, files, mcp};
+use crate::model::{Collection, Labels, NamespaceFilter, ObjectFiles, RememberedObjects};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable, WARNINGS_MAX};
 use crate::task::Supervisor;
 
-/// The kind of Strait's own store where that is an API server; a directory is there at any start.
+/// The kind of Strait's own store where that is an API server.
 pub const OWN_CLUSTER: &str = "cluster";
+/// The kind of Strait's own store where that is a directory.
+pub const OWN_DIRECTORY: &str = "directory";
 
 /// One store, in the order of the list it stands in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +65,9 @@ pub struct StoresConfig {
     /// Where stores say how they fare.
     pub source_statuses: SourceStatusTable,
     /// What each store held before this process started.
-    pub remembered: RememberedStores<ObjectJson>,
+    pub remembered: RememberedStores<RememberedObjects>,
+    /// Whether what they hold is remembered over a restart.
+    pub is_kept: bool,
     /// Told what each store holds that is to be remembered; `None` until that is known.
     pub held: watch::Sender<Option<Arc<StoreContents>>>,
 }
@@ -83,7 +87,7 @@ impl StoresConfig {
         };
         let facts = SourceFacts::starting(kind, address);
         match self.remembered.get(name) {
-            Some(known) => SourceFacts { objects: known.held.len(), ..facts.with(known) },
+            Some(known) => SourceFacts { objects: known.held.objects.len(), ..facts.with(known) },
             None => facts,
         }
     }
@@ -95,10 +99,43 @@ pub fn own_name(kind: &str) -> Arc<str> {
 }
 
 /// What each store holds that is to be remembered, by name.
-pub type StoreContents = BTreeMap<Arc<str>, ObjectList>;
+pub type StoreContents = BTreeMap<Arc<str>, RememberedObjects>;
 
 /// What each store holds, by name. A store writes its own line.
-type ContentsByStore = BTreeMap<Arc<str>, Collection>;
+type ContentsByStore = BTreeMap<Arc<str>, HeldObjects>;
+
+/// What a store holds of the mesh's objects.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct HeldObjects {
+    objects: Collection,
+    /// Of a directory, in which file which of them are.
+    files: Arc<ObjectFiles>,
+    /// Those that can't be read as they are stored now.
+    unread: Arc<UnreadObjects>,
+}
+
+impl From<Collection> for HeldObjects {
+    fn from(objects: Collection) -> Self {
+        Self { objects, ..Self::default() }
+    }
+}
+
+impl From<&Objects> for HeldObjects {
+    fn from(objects: &Objects) -> Self {
+        Self {
+            objects: objects.others.clone(),
+            files: Arc::clone(&objects.files),
+            unread: Arc::clone(&objects.unread),
+        }
+    }
+}
+
+impl From<&RememberedObjects> for HeldObjects {
+    fn from(known: &RememberedObjects) -> Self {
+        let objects = known.objects.iter().cloned().collect();
+        Self { objects, files: Arc::clone(&known.files), ..Self::default() }
+    }
+}
 
 /// Reads all stores. The value is `None` until Strait's own has been read once; stores that are read later
 /// add to it.
@@ -179,7 +216,7 @@ async fn run(
         let further = held_seen.borrow_and_update().clone();
         let all = with_remembered(&config, &own_name, &stores, own.as_deref(), &further);
         let own_objects = own.clone().or_else(|| {
-            let others = all.get(&own_name)?.clone();
+            let others = all.get(&own_name)?.objects.clone();
             Some(Arc::new(Objects { others, ..Objects::default() }))
         });
         if let Some(own_objects) = own_objects {
@@ -246,8 +283,7 @@ fn chosen(own: Arc<Objects>, filter: &NamespaceFilter) -> Arc<Objects> {
     Arc::new(Objects { others, ..Objects::clone(&own) })
 }
 
-/// What each store holds: what it reported, else what is remembered of it. Our own is among them where a restart may
-/// find it dead.
+/// What each store holds, our own among them: what it reported, else what is remembered of it.
 fn with_remembered(
     config: &StoresConfig,
     own_name: &Arc<str>,
@@ -256,12 +292,12 @@ fn with_remembered(
     further: &ContentsByStore,
 ) -> ContentsByStore {
     let mut all = further.clone();
-    if let Some(own) = own.filter(|_| config.own_kind.0 == OWN_CLUSTER) {
-        all.insert(Arc::clone(own_name), own.others.clone());
+    if let Some(own) = own {
+        all.insert(Arc::clone(own_name), own.into());
     }
     for name in stores.iter().map(|store| store.name(own_name)).chain([Arc::clone(own_name)]) {
         if let Some(known) = config.remembered.get(&name).filter(|_| !all.contains_key(&name)) {
-            all.insert(name, known.held.iter().cloned().collect());
+            all.insert(name, (&known.held).into());
         }
     }
     all
@@ -270,30 +306,32 @@ fn with_remembered(
 /// What stores hold, for whoever remembers it.
 #[derive(Default)]
 struct Remembering {
-    all: BTreeMap<Arc<str>, (Collection, ObjectList)>,
+    all: BTreeMap<Arc<str>, (Collection, RememberedObjects)>,
 }
-
-/// Objects as whoever remembers them takes them.
-pub type ObjectList = Arc<Vec<ObjectJson>>;
 
 impl Remembering {
     fn keep(&mut self, to: &watch::Sender<Option<Arc<StoreContents>>>, all: ContentsByStore) {
         let is_first = to.borrow().is_none();
         let mut before = std::mem::take(&mut self.all);
         let mut differs = false;
-        for (name, objects) in all {
+        for (name, HeldObjects { objects, files, .. }) in all {
+            let (held, known) = before.remove(&name).unzip();
             // The same value shows the writer that there is nothing to write.
-            let held = before.remove(&name).filter(|(held, _)| *held == objects);
-            differs |= held.is_none();
-            let held = held.unwrap_or_else(|| {
-                let listed = Arc::new(objects.values().cloned().collect());
-                (objects, listed)
-            });
-            self.all.insert(name, held);
+            let same = known.filter(|_| held.as_ref() == Some(&objects));
+            let kept = match same {
+                Some(known) if known.files == files => known,
+                same => {
+                    differs = true;
+                    let listed = same.map(|known| known.objects);
+                    let listed =
+                        listed.unwrap_or_else(|| Arc::new(objects.values().cloned().collect()));
+                    RememberedObjects { objects: listed, files }
+                }
+            };
+            self.all.insert(name, (objects, kept));
         }
         if differs || is_first || !before.is_empty() {
-            let listed =
-                self.all.iter().map(|(name, (_, held))| (Arc::clone(name), Arc::clone(held)));
+            let listed = self.all.iter().map(|(name, (_, held))| (Arc::clone(name), held.clone()));
             to.send_replace(Some(Arc::new(listed.collect())));
         }
     }
@@ -316,9 +354,11 @@ fn read(
     match store {
         Store::Own => {}
         Store::Directory(path) => {
-            let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
-            let entries = known.iter().flat_map(|known| known.iter().cloned()).collect();
-            let known = RememberedStore { entries, ..RememberedStore::default() };
+            let known =
+                config.remembered.get(&line.name).map(|known| HeldObjects::from(&known.held));
+            let HeldObjects { objects: entries, files, .. } = known.unwrap_or_default();
+            let is_kept = config.is_kept;
+            let known = RememberedStore { entries, files, is_kept, ..RememberedStore::default() };
             let objects = files::watch(path.clone(), config.system_namespace.clone(), known, tasks);
             let address = path.display().to_string();
             let follow = move || follow(objects.clone(), line.clone(), address.clone());
@@ -326,8 +366,9 @@ fn read(
         }
         Store::Mcp(server) => {
             let (server, label) = (server.clone(), format!("config source {}", line.name));
-            let known = config.remembered.get(&line.name).map(|known| Arc::clone(&known.held));
-            let known: Collection = known.iter().flat_map(|known| known.iter().cloned()).collect();
+            let known =
+                config.remembered.get(&line.name).map(|known| HeldObjects::from(&known.held));
+            let known = known.unwrap_or_default().objects;
             let run = move || mcp::run(server.clone(), line.clone(), known.clone());
             tasks.spawn_restarting(label, Duration::from_secs(1), run);
         }
@@ -344,7 +385,7 @@ pub(super) struct StoreReporter {
 
 impl StoreReporter {
     /// What it holds now.
-    pub(super) fn hold(&self, objects: Collection) {
+    pub(super) fn hold(&self, objects: HeldObjects) {
         self.held.send_if_modified(|held| {
             let differs = held.get(&self.name).is_none_or(|before| *before != objects);
             if differs {
@@ -372,7 +413,7 @@ async fn follow(
             facts.heard(SystemTime::now());
             facts.objects = now.others.len();
             facts.warnings = lines(&now.warnings);
-            line.hold(now.others.clone());
+            line.hold((&*now).into());
         }
         line.tell(&facts);
         if objects.changed().await.is_err() {
@@ -430,26 +471,33 @@ fn combine(
     stores: &[Store],
     further: &ContentsByStore,
 ) -> CombinedContents {
+    let own_held = HeldObjects::from(own);
     let own_first = (!stores.contains(&Store::Own)).then_some(&Store::Own);
     let order = own_first.into_iter().chain(stores).filter_map(|store| {
         let name = store.name(own_name);
         let objects = match store {
-            Store::Own => &own.others,
+            Store::Own => &own_held,
             _ => further.get(&name)?,
         };
         Some((name, objects))
     });
-    let order: Vec<(Arc<str>, &Collection)> =
-        order.filter(|(_, objects)| !objects.is_empty()).collect();
+    let order: Vec<(Arc<str>, &HeldObjects)> =
+        order.filter(|(_, held)| !held.objects.is_empty()).collect();
     let mut stores = order.iter();
-    let mut others =
-        stores.next().map(|(_, objects)| Collection::clone(objects)).unwrap_or_default();
+    let first = stores.next();
+    let mut others = first.map(|(_, held)| held.objects.clone()).unwrap_or_default();
+    let mut unread = first.map(|(_, held)| Arc::clone(&held.unread)).unwrap_or_default();
     let mut shadowed = Vec::new();
-    for (at, (loser, objects)) in stores.enumerate() {
-        for (key, object) in objects.iter() {
+    for (at, (loser, held)) in stores.enumerate() {
+        for (key, object) in held.objects.iter() {
             let before = order.iter().take(at + 1);
-            match before.into_iter().find(|(_, objects)| objects.get(key).is_some()) {
-                None => others.insert(key.clone(), object.clone()),
+            match before.into_iter().find(|(_, held)| held.objects.get(key).is_some()) {
+                None => {
+                    others.insert(key.clone(), object.clone());
+                    if let Some(wrong) = held.unread.get(key) {
+                        Arc::make_mut(&mut unread).insert(key.clone(), Arc::clone(wrong));
+                    }
+                }
                 Some((winner, _)) => shadowed.push(Shadowed {
                     object: key.to_string(),
                     loser: Arc::clone(loser),
@@ -462,7 +510,10 @@ fn combine(
     shadowed.sort();
     let told = shadowed.iter().filter(|one| !one.hosts.is_empty());
     let told = told.map(|one: &Shadowed| (one.hosts.clone(), one.to_string())).collect();
-    CombinedContents { objects: Objects { others, shadowed: told, ..own.clone() }, shadowed }
+    CombinedContents {
+        objects: Objects { others, unread, shadowed: told, ..own.clone() },
+        shadowed,
+    }
 }
 
 /// The hosts that an object names.
@@ -487,8 +538,8 @@ mod tests {
         }))
     }
 
-    fn held(objects: &[Arc<Value>]) -> Collection {
-        objects.iter().cloned().collect()
+    fn held(objects: &[Arc<Value>]) -> HeldObjects {
+        objects.iter().cloned().collect::<Collection>().into()
     }
 
     fn own(objects: &[Arc<Value>]) -> Objects {
@@ -544,7 +595,7 @@ mod tests {
         assert_eq!(combine(&own, &"own".into(), &all, &further).objects.others, before);
 
         // The winner goes, and the next one after it.
-        further.insert("xds://a:1".into(), Collection::default());
+        further.insert("xds://a:1".into(), HeldObjects::default());
         assert_eq!(result(&own, &all, &further).0, hosts(&["own", "mq"]));
         let none = Objects::default();
         assert_eq!(result(&none, &all, &further).0, hosts(&["c", "mq"]));

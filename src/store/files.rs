@@ -2,14 +2,14 @@
 //!
 //! Owns what was last good of each file: a file that can't be read, or in which any document is wrong,
 //! keeps the objects it had before, and a warning says where and why. One that was never good since the start
-//! gives what documents of it are good, and what is not among them may be there nevertheless. Not recursive; hidden files are
+//! gives what documents of it are good, and beside them what it is remembered to have held before. Not recursive; hidden files are
 //! left alone, so that a ConfigMap volume (`..data`, swapped as a whole) reads as its files. A look that finds hardly
-//! anything of what was there, as where a volume is not mounted, counts when the next one finds the same.
+//! anything of what was there, as where a volume is not mounted, counts when the next one finds the same; so does one that
+//! lacks most of the access policies, whatever else is there.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,13 +21,19 @@ use serde_saphyr::Spanned;
 use tokio::sync::{mpsc, watch};
 use tracing::warn;
 
+use self::config_file::{ConfigFile, Stamp};
+use self::remembered::RememberedFiles;
+use super::kinds::PolicyEffect;
 use super::object::{self, ObjectId, StoreObject, UnusableObject};
-use super::{Objects, RememberedStore, Warning};
+use super::{Objects, RememberedStore, UnreadObjects, Warning};
 use crate::codes;
 use crate::folder;
-use crate::mass_deletion::MassDeletionGuard;
-use crate::model::ObjectJson;
+use crate::mass_deletion::{GuardedPart, MassDeletionGuard};
+use crate::model::{ObjectJson, ObjectKey};
 use crate::task::Supervisor;
+
+mod config_file;
+mod remembered;
 
 /// The most bytes of one file: several of the largest Secrets an API server takes.
 const FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
@@ -116,7 +122,7 @@ async fn run(
     let (poke, mut poked) = mpsc::channel(1);
     let watcher = watcher(&directory, poke);
     let mut files = DirectoryFiles::new(system_namespace);
-    files.expect(&known);
+    files.remembered = RememberedFiles::of(&known);
     loop {
         let looked = {
             let directory = directory.clone();
@@ -176,44 +182,30 @@ fn report(before: Option<&Objects>, now: &Objects) {
 struct DirectoryFiles {
     system_namespace: String,
     files: BTreeMap<String, Arc<ConfigFile>>,
-    /// What was there before this process started, until it is looked for.
-    expected: BTreeSet<ObjectId>,
-    guard: MassDeletionGuard<()>,
+    /// What was there before this process started, until all has been read once.
+    remembered: RememberedFiles,
+    guard: MassDeletionGuard<GuardedObjects>,
     /// Why the directory itself can't be read.
     failure: Option<Warning>,
     read_once: bool,
 }
 
-/// One file.
-#[derive(Default, Clone, PartialEq)]
-struct ConfigFile {
-    /// Changes whenever the content may have.
-    stamp: Option<Stamp>,
-    /// Whether all of it has been good once.
-    was_good: bool,
-    /// The last good content; before there was any, what is good of the present one.
-    objects: Vec<(ObjectId, StoreObject)>,
-    /// About the present content.
-    warnings: Vec<Warning>,
+/// Of which objects a look must have most, each for itself: a few policies would not be missed among thousands of other
+/// objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum GuardedObjects {
+    All,
+    Policies,
+    Restricting,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
-    device: u64,
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
+impl GuardedObjects {
+    /// As a doubt names them.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "it",
+            Self::Policies => "of access policies it",
+            Self::Restricting => "of policies that restrict access it",
         }
     }
 }
@@ -223,17 +215,11 @@ impl DirectoryFiles {
         Self {
             system_namespace,
             files: BTreeMap::new(),
-            expected: BTreeSet::new(),
+            remembered: RememberedFiles::default(),
             guard: MassDeletionGuard::default(),
             failure: None,
             read_once: false,
         }
-    }
-
-    /// Takes what was known of the directory before it is looked at.
-    fn expect(&mut self, known: &RememberedStore) {
-        let entries = known.entries.iter().map(|(key, _)| ObjectId::of(key));
-        self.expected = known.secrets.iter().map(ObjectId::secret).chain(entries).collect();
     }
 
     /// Reads what has changed; `None` when nothing has.
@@ -269,6 +255,7 @@ impl DirectoryFiles {
             changed |= before.is_none_or(|before| !Arc::ptr_eq(before, &file));
             found.insert(name, file);
         }
+        self.remembered.place(&mut found);
         changed |= found.len() != self.files.len();
         let was_doubted = self.guard.waiting().next().is_some();
         changed |= was_doubted;
@@ -280,26 +267,38 @@ impl DirectoryFiles {
             return (!was_doubted && self.read_once).then(|| self.objects());
         }
         self.files = found;
-        self.expected.clear();
+        self.remembered.forget();
         self.read_once = true;
         Some(self.objects())
     }
 
     /// Whether these files count; else they are to be looked at again.
     fn admits(&mut self, found: &BTreeMap<String, Arc<ConfigFile>>, now: Instant) -> bool {
-        let keys = |files: &BTreeMap<String, Arc<ConfigFile>>| -> BTreeSet<ObjectId> {
-            files.values().flat_map(|file| &file.objects).map(|(key, _)| key.clone()).collect()
-        };
-        let there = keys(found);
-        let (known, found) = if self.read_once {
-            (keys(&self.files).len(), there.len())
-        } else if found.values().all(|file| file.was_good) {
-            (self.expected.len(), self.expected.intersection(&there).count())
+        let there: BTreeSet<&ObjectKey> = found.values().flat_map(|file| &*file.keys).collect();
+        let policies = || found.values().flat_map(|file| &file.policies);
+        let all = GuardedObjects::All;
+        let (all, known) = if self.read_once {
+            let known = self.files.values().flat_map(|file| &*file.keys);
+            let known = known.collect::<BTreeSet<_>>().len();
+            let policies = self.files.values().flat_map(|file| &file.policies);
+            (GuardedPart::of(all, known, there.len()), policies.collect::<Vec<_>>())
         } else {
-            // What is not good yet may be there all the same.
-            (0, 0)
+            let (known, policies) = self.remembered.expected(found, &there);
+            let left = known.intersection(&there).count();
+            (GuardedPart::of(all, known.len(), left), policies)
         };
-        self.guard.admits((), known, found, now)
+        let part = |of, is_meant: fn(&PolicyEffect) -> bool| {
+            let meant = |all: &mut dyn Iterator<Item = &(ObjectKey, PolicyEffect)>| {
+                let meant = all.filter(|(_, effect)| is_meant(effect));
+                meant.map(|(key, _)| key.clone()).collect::<BTreeSet<_>>()
+            };
+            let (known, there) = (meant(&mut known.iter().copied()), meant(&mut policies()));
+            let part = GuardedPart::of(of, known.len(), there.len());
+            part.lacking(known.difference(&there)).of_several()
+        };
+        let policies = part(GuardedObjects::Policies, |_| true);
+        let restricting = part(GuardedObjects::Restricting, |effect| effect.restricts());
+        self.guard.admits_all([all, policies, restricting], now)
     }
 
     /// Reads one file; `None` where it has gone.
@@ -314,21 +313,22 @@ impl DirectoryFiles {
                 (None, Err(FileFault { wrong, good: Vec::new() }))
             }
         };
-        let mut file = before.map(|file| ConfigFile::clone(file)).unwrap_or_default();
+        let mut file = match before {
+            Some(before) => ConfigFile::clone(before),
+            None => ConfigFile::remembered(self.remembered.of_file(name)),
+        };
         file.stamp = read.0;
         match read.1 {
             Ok(ParsedFile { objects, members }) => {
                 let warnings = members.into_iter().map(|(_, warning)| warning).collect();
                 (file.objects, file.warnings, file.was_good) = (objects, warnings, true);
+                (file.earlier, file.wrong) = (Vec::new(), None);
             }
             Err(FileFault { mut wrong, good }) => {
-                let fate = if file.was_good {
-                    format!("its last good objects ({}) are kept", file.objects.len())
-                } else {
-                    file.objects = good;
-                    format!("what is good of it ({} objects) counts", file.objects.len())
-                };
-                wrong.text = format!("STR0219: {}; {fate}", wrong.text);
+                file.wrong = Some(wrong.to_string().into());
+                file.take_bad(good);
+                wrong.text =
+                    format!("STR0219: {}; {}", wrong.text, file.fate(self.remembered.is_kept));
                 file.warnings = vec![wrong];
                 // The same again, as of one that can't be opened.
                 if let Some(before) = before.filter(|before| ***before == file) {
@@ -336,6 +336,7 @@ impl DirectoryFiles {
                 }
             }
         }
+        file.note_counting();
         Some(Arc::new(file))
     }
 
@@ -343,15 +344,20 @@ impl DirectoryFiles {
     fn objects(&self) -> Objects {
         let mut all: BTreeMap<&ObjectId, (&str, &StoreObject)> = BTreeMap::new();
         let mut warnings: Vec<Warning> = self.failure.iter().cloned().collect();
-        warnings.extend(self.guard.waiting().map(|((), doubt)| Warning {
+        warnings.extend(self.guard.waiting().map(|(of, doubt)| Warning {
             source: "the directory".to_owned(),
             document: None,
             line: None,
-            text: format!("{}: it {doubt}, what was read before is kept", codes::MASS_WITHDRAWAL),
+            text: format!(
+                "{}: {} {doubt}, what was read before is kept",
+                codes::MASS_WITHDRAWAL,
+                of.as_str()
+            ),
         }));
+        let mut unread = UnreadObjects::new();
         for (name, file) in &self.files {
             warnings.extend(file.warnings.iter().cloned());
-            for (key, object) in &file.objects {
+            for (key, object) in file.counting() {
                 if let Some((first, _)) = all.get(key) {
                     let text =
                         format!("{} {} is in {first} already; that one counts", key.kind, key.name);
@@ -363,6 +369,13 @@ impl DirectoryFiles {
                     });
                 } else {
                     all.insert(key, (name, object));
+                }
+            }
+            let Some(wrong) = &file.wrong else { continue };
+            for (id, object) in &file.earlier {
+                let counts = all.get(id).is_some_and(|(_, one)| std::ptr::eq(*one, object));
+                if counts && let StoreObject::Other(key, _) = object {
+                    unread.insert(key.clone(), Arc::clone(wrong));
                 }
             }
         }
@@ -389,6 +402,9 @@ impl DirectoryFiles {
             }
         }
         objects.others = others.into_iter().collect();
+        objects.unread = Arc::new(unread);
+        let files = self.files.iter().map(|(name, file)| (name.as_str().into(), &file.keys));
+        objects.files = Arc::new(files.map(|(name, keys)| (name, Arc::clone(keys))).collect());
         warnings.sort();
         objects.warnings = warnings;
         let mut never_good = self.files.iter().filter(|(_, file)| !file.was_good);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::apiserver::Redacted;
-use crate::model::{Collection, ObjectKey};
+use crate::model::{Collection, ObjectFiles, ObjectKey};
 
 /// The label under which Istio keeps its remote Secrets.
 pub const ISTIO_SECRET_LABEL: (&str, &str) = ("istio/multiCluster", "true");
@@ -55,10 +55,17 @@ pub struct Objects {
     /// Where there may be more objects than these: a file that could not be read, or not all of it, and of which nobody
     /// knows what it held before.
     pub partial: Option<Arc<str>>,
+    /// Of a directory, in which file which objects are that count.
+    pub files: Arc<ObjectFiles>,
+    /// Objects that can't be read as they are stored now: what counts is what they were before.
+    pub unread: Arc<UnreadObjects>,
     /// What of several stores counts for nothing, since a store before has it: each with the hosts that it names, as
     /// text.
     pub shadowed: Vec<(Vec<Arc<str>>, String)>,
 }
+
+/// Objects that can't be read as they are stored, each with what is wrong.
+pub type UnreadObjects = BTreeMap<ObjectKey, Arc<str>>;
 
 /// What a store was known to hold before it is read. Of it first answers must have most, or be repeated.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +76,12 @@ pub struct RememberedStore {
     pub config_maps: BTreeSet<ObjectName>,
     /// The objects of other kinds.
     pub entries: Collection,
+    /// The ConfigMap of the mesh that counted, where its content is known.
+    pub config_map: Option<Arc<WatchedConfigMap>>,
+    /// Of a directory, in which file which objects were.
+    pub files: Arc<ObjectFiles>,
+    /// Whether anything is remembered over a restart.
+    pub is_kept: bool,
 }
 
 impl RememberedStore {
@@ -78,6 +91,7 @@ impl RememberedStore {
             secrets: objects.secrets.iter().map(|secret| secret.name.clone()).collect(),
             config_maps: objects.config_maps.iter().map(|map| map.name.clone()).collect(),
             entries: objects.others.clone(),
+            ..Self::default()
         }
     }
 }

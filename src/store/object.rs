@@ -35,10 +35,21 @@ impl ObjectId {
         Self { group: "".into(), kind: "Secret".into(), name: name.clone() }
     }
 
+    /// Of a ConfigMap.
+    pub(super) fn config_map(name: &ObjectName) -> Self {
+        Self { kind: "ConfigMap".into(), ..Self::secret(name) }
+    }
+
     /// Of an object that is kept as it is.
     pub(super) fn of(key: &ObjectKey) -> Self {
         let ObjectKey { kind, group, namespace, name } = key.clone();
         Self { group, kind, name: ObjectName { namespace, name } }
+    }
+
+    /// The same as a key.
+    pub(super) fn key(&self) -> ObjectKey {
+        let Self { group, kind, name: ObjectName { namespace, name } } = self.clone();
+        ObjectKey { kind, group, namespace, name }
     }
 }
 

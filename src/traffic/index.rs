@@ -184,6 +184,8 @@ pub struct TrafficIndex {
     traffic: Traffic,
     /// Of objects that came or changed, what was not yet passed on of what is said of them.
     news: Vec<(ObjectKey, Reason)>,
+    /// What objects were before the process started, until they have been taken once.
+    remembered: Collection,
     heard: bool,
 }
 
@@ -205,8 +207,15 @@ impl TrafficIndex {
             gateway_routes: GatewayRouteObjects::default(),
             ingresses: IngressObjects::default(),
             news: Vec::new(),
+            remembered: Collection::default(),
             heard: false,
         }
+    }
+
+    /// Takes note of what objects were before the process started: where one can't be read now, that is its last good form.
+    /// None of it counts before [`Self::apply`].
+    pub fn remember(&mut self, objects: &Collection) {
+        self.remembered = objects.clone();
     }
 
     /// Takes the objects that there are now; kinds of others are left alone. `None` where nothing comes of it: the same
@@ -239,6 +248,7 @@ impl TrafficIndex {
                 });
             }
         }
+        self.remembered = Collection::default();
         self.join_routes(&mut changes);
         self.note_news();
         let first = !std::mem::replace(&mut self.heard, true);
@@ -360,6 +370,11 @@ impl TrafficIndex {
         let objects = self.objects.clone();
         let heard = self.heard;
         let mut anew = Self::new(settings);
+        if !heard {
+            anew.remembered = std::mem::take(&mut self.remembered);
+            *self = anew;
+            return None;
+        }
         // The last good form first, so that it stands in again.
         let good = self.reports.iter().filter_map(|(key, report)| {
             Some((ObjectKey::clone(key), report.good.as_ref()?.0.clone()))
@@ -386,7 +401,7 @@ impl TrafficIndex {
         changes.every_scope |= anew.traffic.addressed != self.traffic.addressed;
         let traffic = Arc::new(anew.traffic.clone());
         *self = anew;
-        heard.then(|| TrafficUpdate { traffic, changes, causes: Causes::default() })
+        Some(TrafficUpdate { traffic, changes, causes: Causes::default() })
     }
 
     /// What is said of objects that came or changed since this was last asked.
@@ -422,7 +437,10 @@ impl TrafficIndex {
         let before = self.reports.remove(key);
         let said = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
         let was = match earlier {
-            EarlierForm::StandsIn => before.as_ref().and_then(|report| report.good.clone()),
+            EarlierForm::StandsIn => match &before {
+                Some(report) => report.good.clone(),
+                None => self.remembered_form(kind, key, object),
+            },
             EarlierForm::IsForgotten => None,
         };
         let old = before.as_ref().and_then(|report| report.in_force()).cloned();
@@ -459,6 +477,19 @@ impl TrafficIndex {
             self.put_in(new, changes);
         }
         true
+    }
+
+    /// What an object was before the process started, where that is another form.
+    fn remembered_form(
+        &self,
+        kind: TrafficKind,
+        key: &ObjectKey,
+        now: &ObjectJson,
+    ) -> Option<(ObjectJson, TrafficObject)> {
+        let stored = self.remembered.get(key).filter(|stored| *stored != now)?;
+        let value = stored.to_value();
+        let (read, _) = kind.read(ObjectMeta::of(key, &value), &value, &self.settings).ok()?;
+        Some((stored.clone(), read))
     }
 
     fn remove(&mut self, key: &ObjectKey, changes: &mut TrafficChanges) -> bool {

@@ -16,6 +16,7 @@ mod cli;
 mod demo;
 mod events;
 mod faults;
+mod files;
 mod frozen;
 mod golden;
 mod harness;

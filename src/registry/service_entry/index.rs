@@ -83,6 +83,8 @@ pub struct EntryIndex {
     stale: Stale,
     /// What stores say of objects that are not handed over at all, with the hosts that those name.
     shadowed: Vec<(Vec<Arc<str>>, String)>,
+    /// What objects were before the process started, until they have been taken once.
+    remembered: Collection,
 }
 
 /// What is to be made again though no object has changed.
@@ -135,13 +137,18 @@ impl<T> LastReadEntry<T> {
     fn read(
         object: &ObjectJson,
         before: Option<Self>,
+        remembered: Option<&ObjectJson>,
         read: impl Fn(&Value) -> Result<T, Fault>,
     ) -> Self {
         let (good, fault) = match read(&object.to_value()) {
             Ok(good) => (Some((object.clone(), good)), None),
             Err(fault) => {
                 // What is read of it may depend on settings that have changed since.
-                let good = before.and_then(|before| before.good);
+                let good = match before {
+                    Some(before) => before.good,
+                    None => remembered
+                        .and_then(|stored| Some((stored.clone(), read(&stored.to_value()).ok()?))),
+                };
                 let good = good.map(|(stored, good)| {
                     let again = read(&stored.to_value()).unwrap_or(good);
                     (stored, again)
@@ -195,7 +202,14 @@ impl EntryIndex {
             default_export: Vec::new(),
             stale: Stale::default(),
             shadowed: Vec::new(),
+            remembered: Collection::default(),
         }
+    }
+
+    /// Takes note of what objects were before the process started: where one makes no sense now, that is its last good form.
+    /// None of it counts before [`Self::apply`].
+    pub fn remember(&mut self, objects: &Collection) {
+        self.remembered = objects.clone();
     }
 
     /// An empty index with the same settings.
@@ -255,6 +269,7 @@ impl EntryIndex {
                 }
             }
         }
+        self.remembered = Collection::default();
         if stale.identities {
             touched.hosts.extend(self.naming.keys().cloned());
             touched.vms = true;
@@ -314,9 +329,10 @@ impl EntryIndex {
         }
         let mut problems = Vec::new();
         if let Some(object) = object {
+            let remembered = self.remembered.get(&EntryKind::Service.key(&name));
             let export = &self.default_export;
             let read = |object: &Value| convert::service_entry(name.clone(), object, export);
-            let kept = LastReadEntry::read(object, before, read);
+            let kept = LastReadEntry::read(object, before, remembered, read);
             problems.extend(kept.problem(EntryKind::Service, &name));
             if let Some(entry) = kept.good() {
                 let place = (entry.created, name.clone());
@@ -352,8 +368,9 @@ impl EntryIndex {
         self.touch_selecting(&name, before.as_ref().and_then(LastReadEntry::good), touched);
         let mut problems = Vec::new();
         if let Some(object) = object {
+            let remembered = self.remembered.get(&EntryKind::Workload.key(&name));
             let read = |object: &Value| convert::workload_entry(name.clone(), object);
-            let kept = LastReadEntry::read(object, before, read);
+            let kept = LastReadEntry::read(object, before, remembered, read);
             problems.extend(kept.problem(EntryKind::Workload, &name));
             self.touch_selecting(&name, kept.good(), touched);
             self.workloads.insert(name.clone(), kept);

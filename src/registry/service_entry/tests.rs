@@ -339,6 +339,20 @@ fn an_object_that_turns_wrong_is_remembered_as_it_was() {
 }
 
 #[test]
+fn what_was_good_before_the_start_is_what_an_object_was() {
+    let good = entry("shop/db", database(json!({})));
+    let gone = entry("shop/x", database(json!({ "hosts": ["x.example.com"] })));
+    let bad = entry("shop/db", database(json!({ "hosts": [] })));
+    let mut index = Told::new();
+    index.remember(&[good.clone(), gone].into_iter().collect());
+    let contents = index.apply(std::slice::from_ref(&bad));
+    let hosts: Vec<_> = contents.services.keys().map(ToString::to_string).collect();
+    assert_eq!(hosts, ["db.example.com"]);
+    let [(now, before)] = &index.stand_ins()[..] else { panic!("{:?}", index.stand_ins()) };
+    assert!(now.to_value() == *bad && before.to_value() == *good);
+}
+
+#[test]
 fn another_trust_domain_renames_accounts_and_forgets_nothing() {
     let endpoint = json!({ "address": "10.0.0.1", "serviceAccount": "db" });
     let good = entry("shop/db", database(json!({ "endpoints": [endpoint] })));

@@ -361,16 +361,196 @@ fn a_directory_that_is_suddenly_as_good_as_empty_is_looked_at_again() {
 
 #[test]
 fn a_directory_that_lacks_what_was_known_before_the_start_is_looked_at_again() {
+    let secrets: BTreeSet<_> = [ObjectName::new("strait-system", "a")].into();
+    let known = RememberedStore { secrets, ..RememberedStore::default() };
     let mut fixture = Fixture::new();
-    let secrets = [ObjectName::new("strait-system", "a")].into();
-    fixture.files.expect(&RememberedStore { secrets, ..RememberedStore::default() });
+    fixture.files.remembered = RememberedFiles::of(&known);
     assert!(!fixture.look() && !fixture.files.read_once, "it is not read yet");
     fixture.write("a.yaml", &secret("a", ""));
     assert!(fixture.look());
     let mut empty = Fixture::new();
-    empty.files.expect(&RememberedStore {
-        secrets: [ObjectName::new("strait-system", "a")].into(),
-        ..RememberedStore::default()
-    });
+    empty.files.remembered = RememberedFiles::of(&known);
     assert!(!empty.look() && empty.look_later() && empty.files.read_once);
+}
+
+fn policy(name: &str, action: &str) -> String {
+    format!(
+        "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {{name: {name}, namespace: shop}}\nspec: {{action: {action}, rules: [{{}}]}}\n"
+    )
+}
+
+fn entry(name: &str) -> String {
+    format!(
+        "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: {name}, namespace: shop}}\n"
+    )
+}
+
+/// What a directory is known to have held, as by the next process.
+fn known(fixture: &Fixture) -> RememberedStore {
+    let files = Arc::clone(&fixture.objects.files);
+    RememberedStore { files, is_kept: true, ..RememberedStore::of(&fixture.objects) }
+}
+
+impl Fixture {
+    /// The same directory after a restart. What is known is `known`.
+    fn restarted(self, known: &RememberedStore) -> Self {
+        let mut files = DirectoryFiles::new("strait-system".to_owned());
+        files.remembered = RememberedFiles::of(known);
+        Self { files, objects: Objects::default(), ..self }
+    }
+
+    /// The objects of the mesh, each with its action if it has one.
+    fn others(&self) -> Vec<String> {
+        let text = |object: &ObjectJson| {
+            let object = object.to_value();
+            let [name, action] = [&object["metadata"]["name"], &object["spec"]["action"]];
+            [name, action].map(|one| one.as_str().unwrap_or_default()).join(" ")
+        };
+        self.objects.others.values().map(text).collect()
+    }
+
+    /// Those that can't be read as they are stored.
+    fn unread(&self) -> Vec<&str> {
+        self.objects.unread.keys().map(|key| &*key.name).collect()
+    }
+}
+
+#[test]
+fn a_file_that_is_broken_at_a_start_keeps_what_it_is_remembered_to_have_held() {
+    let [deny, allow, narrow] =
+        [policy("deny", "DENY"), policy("allow", "ALLOW"), policy("allow", "AUDIT")];
+    let config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: strait}\ndata: {mesh: 'rootNamespace: root'}\n";
+    let files = [
+        ("all.yaml", format!("{deny}---\n{config}---\n{allow}")),
+        ("gone.yaml", policy("gone", "DENY")),
+        ("less.yaml", format!("{}---\n{}", policy("less", "DENY"), policy("more", "DENY"))),
+    ];
+    let fixture = Fixture::with(&files.each_ref().map(|(name, text)| (*name, &**text)));
+    assert_eq!(
+        fixture.others(),
+        ["allow ALLOW", "deny DENY", "gone DENY", "less DENY", "more DENY"]
+    );
+    let known = RememberedStore {
+        config_map: fixture.objects.config_maps.first().cloned(),
+        ..known(&fixture)
+    };
+    // One file is broken, one has gone, and one lacks an object.
+    fixture.write("all.yaml", &format!("kind: [\n---\n{narrow}"));
+    fs::remove_file(fixture.directory.path().join("gone.yaml")).expect("removed");
+    fixture.write("less.yaml", &policy("more", "DENY"));
+    let mut second = fixture.restarted(&known);
+    second.look();
+    assert_eq!(second.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
+    assert_eq!(second.unread(), ["deny"]);
+    assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not another one by a slip");
+    assert!(second.warnings()[0].contains("what else it held before (2 objects) is kept"));
+    // The next start finds the same.
+    let next = RememberedStore { config_map: known.config_map.clone(), ..self::known(&second) };
+    let mut third = second.restarted(&next);
+    third.look();
+    assert_eq!((third.others().len(), third.unread()), (3, vec!["deny"]));
+    // A worse edit takes nothing away either; a good one does.
+    third.write("all.yaml", "kind: [\n");
+    third.look();
+    assert_eq!(third.others(), ["allow AUDIT", "deny DENY", "more DENY"]);
+    third.write("all.yaml", &narrow);
+    third.look();
+    assert_eq!(
+        (third.others(), third.unread().len()),
+        (vec!["allow AUDIT".into(), "more DENY".into()], 0)
+    );
+    assert!(third.objects.config_maps.is_empty());
+}
+
+#[test]
+fn what_a_file_holds_that_breaks_later_is_told_of_as_unread_but_for_what_reads_the_same() {
+    let [a, b] = [policy("a", "DENY"), policy("b", "DENY")];
+    let mut fixture = Fixture::with(&[("x.yaml", &format!("{a}---\n{b}"))]);
+    fixture.write("x.yaml", &format!("{a}---\nkind: [\n---\n{}", policy("b", "ALLOW")));
+    fixture.look();
+    assert_eq!(
+        (fixture.others(), fixture.unread()),
+        (vec!["a DENY".into(), "b DENY".into()], vec!["b"])
+    );
+}
+
+/// As after an upgrade, or where the process ended between the two files that say so.
+#[test]
+fn what_was_in_a_file_of_which_nobody_knows_may_be_in_one_that_cannot_be_read() {
+    let fixture =
+        Fixture::with(&[("a.yaml", &policy("a", "DENY")), ("b.yaml", &policy("b", "DENY"))]);
+    let known = RememberedStore { files: Arc::default(), ..known(&fixture) };
+    fixture.write("a.yaml", "kind: [\n");
+    let mut second = fixture.restarted(&known);
+    second.look();
+    assert_eq!(
+        (second.others(), second.unread()),
+        (vec!["a DENY".into(), "b DENY".into()], vec!["a"])
+    );
+}
+
+#[test]
+fn without_a_state_directory_a_warning_says_that_nothing_is_remembered() {
+    let broken = format!("kind: [\n---\n{}", policy("a", "DENY"));
+    let fixture = Fixture::with(&[("a.yaml", &broken)]);
+    assert!(fixture.warnings()[0].ends_with(
+        "what is good of it (1 objects) counts, and what else it held before the start does not: without --state-dir nothing is remembered"
+    ), "{:?}", fixture.warnings());
+    let mut kept =
+        fixture.restarted(&RememberedStore { is_kept: true, ..RememberedStore::default() });
+    kept.look();
+    assert!(
+        kept.warnings()[0].ends_with("and nothing else is known of it"),
+        "{:?}",
+        kept.warnings()
+    );
+}
+
+#[test]
+fn policies_that_restrict_are_missed_among_whatever_else_there_is() {
+    let many = |name: &str, count: usize, text: &dyn Fn(&str) -> String| {
+        let all = (0..count).map(|number| text(&format!("{name}-{number:02}")));
+        all.collect::<Vec<_>>().join("---\n")
+    };
+    let denying = |count| many("deny", count, &|name| policy(name, "DENY"));
+    let allowing = many("allow", 60, &|name| policy(name, "ALLOW"));
+    let entries = many("entry", 200, &entry);
+    let files = [("deny.yaml", denying(40)), ("allow.yaml", allowing), ("entries.yaml", entries)];
+    let mut fixture = Fixture::with(&files.each_ref().map(|(name, text)| (*name, &**text)));
+    assert_eq!(fixture.others().len(), 300);
+    fixture.write("deny.yaml", "");
+    assert!(fixture.look(), "it is told");
+    assert_eq!(fixture.others().len(), 300);
+    assert_eq!(
+        fixture.warnings(),
+        [
+            "the directory: STR0606: of policies that restrict access it has 0 where 40 were known (lacking AuthorizationPolicy shop/deny-00, AuthorizationPolicy shop/deny-01, AuthorizationPolicy shop/deny-02 and 37 more); asked again before it counts, what was read before is kept"
+        ]
+    );
+    assert!(fixture.look_later());
+    assert_eq!((fixture.others().len(), fixture.warnings().len()), (260, 0));
+    // All policies, of whatever kind.
+    fixture.write("allow.yaml", "");
+    fixture.look();
+    assert!(fixture.warnings()[0].contains("of access policies it has 0 where 60 were known"));
+    assert!(fixture.look_later());
+    assert_eq!(fixture.others().len(), 200);
+    // One alone was deleted, and so were half of them.
+    fixture.write("deny.yaml", &denying(1));
+    fixture.look();
+    fixture.write("deny.yaml", "");
+    assert!(fixture.look());
+    assert_eq!((fixture.others().len(), fixture.warnings().len()), (200, 0));
+    fixture.write("deny.yaml", &denying(4));
+    fixture.look();
+    fixture.write("deny.yaml", &denying(2));
+    assert!(fixture.look());
+    assert_eq!((fixture.others().len(), fixture.warnings().len()), (202, 0));
+    // So it is with what was known before the start.
+    let known = known(&fixture);
+    fixture.write("deny.yaml", "");
+    let mut second = fixture.restarted(&known);
+    assert!(!second.look() && !second.files.read_once);
+    assert!(second.look_later());
+    assert_eq!(second.others().len(), 200);
 }

@@ -153,7 +153,7 @@ fn publish(state: &McpState, facts: &mut SourceFacts, line: &StoreReporter) {
     let objects = state.objects();
     facts.objects = objects.len();
     facts.warnings = state.warnings();
-    line.hold(objects);
+    line.hold(objects.into());
     line.tell(facts);
 }
 

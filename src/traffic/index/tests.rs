@@ -199,6 +199,28 @@ fn an_object_that_does_not_fit_keeps_its_last_good_form() {
     assert!(in_force(&anew, "client", HOST, "shop").is_empty());
 }
 
+#[test]
+fn what_was_good_before_the_start_is_the_last_good_form_and_counts_for_nothing_else() {
+    let good = rule("shop", "own", 0, json!({"host": "web"}));
+    let gone = rule("shop", "gone", 0, json!({"host": "web"}));
+    let bad = rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": 1}));
+    let mut index = TrafficIndex::new(kind_settings());
+    index.remember(&all(&[good.clone(), gone.clone()]));
+    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+    // Other settings of the mesh come before the objects do.
+    assert!(index.set(KindSettings { domain: "example.org".into(), ..kind_settings() }).is_none());
+    assert!(index.set(kind_settings()).is_none());
+    assert!(index.apply(&all(std::slice::from_ref(&bad))).is_some(), "the first time");
+    assert_eq!(in_force(&index, "client", HOST, "shop"), ["shop/own"]);
+    assert!(index.reports().values().next().expect("one object").state.is_last_good);
+    let [(now, before)] = &index.stand_ins()[..] else { panic!("{:?}", index.stand_ins()) };
+    assert!(now.to_value() == *bad && before.to_value() == *good);
+    // Later it is as any object that never was good.
+    let bad = rule("shop", "gone", 0, json!({"host": "web", "subsets": 1}));
+    index.apply(&all(&[bad]));
+    assert!(in_force(&index, "client", HOST, "shop").is_empty());
+}
+
 /// Whoever asks for TLS in an object that can't be read doesn't get plain text.
 #[test]
 fn an_object_that_never_fitted_and_asks_for_tls_leaves_no_way_to_its_host() {

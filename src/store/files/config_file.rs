@@ -1,0 +1,113 @@
+//! One file of a directory of configuration: what counts of it, be it good or not. Pure.
+
+use std::collections::BTreeMap;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
+use crate::model::ObjectKey;
+use crate::store::Warning;
+use crate::store::kinds::PolicyEffect;
+use crate::store::object::{ObjectId, StoreObject};
+
+/// One file.
+#[derive(Default, Clone, PartialEq)]
+pub(super) struct ConfigFile {
+    /// Changes whenever the content may have.
+    pub(super) stamp: Option<Stamp>,
+    /// Whether all of it has been good once.
+    pub(super) was_good: bool,
+    /// What counts of the present content: all of a good one.
+    pub(super) objects: Vec<(ObjectId, StoreObject)>,
+    /// What counts beside that while the present content can't be read wholly: what the file held before.
+    pub(super) earlier: Vec<(ObjectId, StoreObject)>,
+    /// What is wrong with the present content, as text.
+    pub(super) wrong: Option<Arc<str>>,
+    /// About the present content.
+    pub(super) warnings: Vec<Warning>,
+    /// Which objects count, for whoever remembers them.
+    pub(super) keys: Arc<Vec<ObjectKey>>,
+    /// The access policies among them.
+    pub(super) policies: Vec<(ObjectKey, PolicyEffect)>,
+}
+
+/// By what a change of a file is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stamp {
+    device: u64,
+    inode: u64,
+    length: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    pub(super) fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            length: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+}
+
+impl ConfigFile {
+    /// One of which this is remembered, and which has not been read.
+    pub(super) fn remembered(earlier: &[(ObjectId, StoreObject)]) -> Self {
+        Self { earlier: earlier.to_vec(), ..Self::default() }
+    }
+
+    /// What counts of it.
+    pub(super) fn counting(&self) -> impl Iterator<Item = &(ObjectId, StoreObject)> {
+        self.objects.iter().chain(&self.earlier)
+    }
+
+    /// Takes a content of which only this can be read. What the file held before stays as far as this lacks it; and where the
+    /// file was good once, also what this has otherwise: half of an edit is none.
+    pub(super) fn take_bad(&mut self, good: Vec<(ObjectId, StoreObject)>) {
+        let mut before = std::mem::take(&mut self.objects);
+        before.append(&mut self.earlier);
+        let found: BTreeMap<&ObjectId, &StoreObject> =
+            good.iter().map(|(id, object)| (id, object)).collect();
+        if self.was_good {
+            let is_same = |(id, object): &(ObjectId, StoreObject)| found.get(id) == Some(&object);
+            (self.objects, self.earlier) = before.into_iter().partition(is_same);
+        } else {
+            before.retain(|(id, _)| !found.contains_key(id));
+            drop(found);
+            (self.objects, self.earlier) = (good, before);
+        }
+    }
+
+    /// What becomes of the objects of a content that can't be read wholly. `is_kept` is whether anything is remembered over a
+    /// restart.
+    pub(super) fn fate(&self, is_kept: bool) -> String {
+        let (objects, earlier) = (self.objects.len(), self.earlier.len());
+        if self.was_good {
+            return format!("its last good objects ({}) are kept", objects + earlier);
+        }
+        let counts = format!("what is good of it ({objects} objects) counts");
+        match (earlier, is_kept) {
+            (0, true) => format!("{counts}, and nothing else is known of it"),
+            (0, false) => format!(
+                "{counts}, and what else it held before the start does not: without --state-dir nothing is remembered"
+            ),
+            _ => format!("{counts}, and what else it held before ({earlier} objects) is kept"),
+        }
+    }
+
+    /// Notes which objects count.
+    pub(super) fn note_counting(&mut self) {
+        let keys: Vec<_> = self.counting().map(|(id, _)| id.key()).collect();
+        if *self.keys != keys {
+            self.keys = Arc::new(keys);
+        }
+        let policies = self.counting().filter_map(|(_, object)| match object {
+            StoreObject::Other(key, object) => Some((key.clone(), PolicyEffect::of(key, object)?)),
+            _ => None,
+        });
+        self.policies = policies.collect();
+    }
+}
