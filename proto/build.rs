@@ -22,6 +22,14 @@ const OURS: [&str; 10] = [
     "istio/security.proto",
 ];
 
+/// Our own files that are read by their descriptors alone.
+const OURS_DESCRIBED: [&str; 4] = [
+    "istio/proxy_config.proto",
+    "istio/request_authentication.proto",
+    "istio/telemetry.proto",
+    "istio/traffic.proto",
+];
+
 /// Envoy's files that no other file leads to: resources, admin answers, and what travels in an `Any`.
 /// `envoy-types` holds the Rust code of all; listed here is what JSON must be able to show.
 const ENVOY: &[&str] = &[
@@ -123,7 +131,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     includes.sort();
     let mut compiler = protox::Compiler::new(&includes)?;
-    compiler.include_imports(true).open_files(OURS.iter().chain(ENVOY))?;
+    compiler.include_imports(true).open_files(OURS.iter().chain(&OURS_DESCRIBED).chain(ENVOY))?;
     let mut all = compiler.encode_file_descriptor_set();
     let mut compiler = protox::Compiler::new(&includes)?;
     compiler.include_imports(true).open_files(ENVOY_ALONE)?;

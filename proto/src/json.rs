@@ -8,7 +8,10 @@
 use std::sync::LazyLock;
 
 use prost::Message as _;
-use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, MapKey, MessageDescriptor, ReflectMessage as _,
+    SerializeOptions, Value as Field,
+};
 use serde_json::Value;
 
 /// Why a message has no JSON form, or some JSON no message.
@@ -48,6 +51,58 @@ pub fn to_json(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
     message
         .serialize_with_options(serde_json::value::Serializer, &options)
         .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })
+}
+
+/// The message of type `type_url` in `bytes` as a manifest of Kubernetes has it: names in lowerCamelCase, all numbers as
+/// numbers. A field that the descriptors don't know is there as `field` and its number, so that who reads manifests says what
+/// becomes of it.
+///
+/// # Errors
+/// The type or that of a nested `Any` has no descriptor, or the bytes don't decode.
+pub fn to_manifest(type_url: &str, bytes: &[u8]) -> Result<Value, Error> {
+    let message = decoded(type_url, bytes)?;
+    let options = SerializeOptions::new().stringify_64_bit_integers(false);
+    let mut json = message
+        .serialize_with_options(serde_json::value::Serializer, &options)
+        .map_err(|source| Error::Json { type_url: type_url.to_owned(), source })?;
+    note_unknown(&message, &mut json);
+    Ok(json)
+}
+
+/// Notes what fields of a message are not in its JSON form.
+fn note_unknown(message: &DynamicMessage, json: &mut Value) {
+    // These have forms of their own.
+    if message.descriptor().full_name().starts_with("google.protobuf.") {
+        return;
+    }
+    let Some(object) = json.as_object_mut() else { return };
+    for (field, value) in message.fields() {
+        let Some(json) = object.get_mut(field.json_name()) else { continue };
+        match value {
+            Field::Message(inner) => note_unknown(inner, json),
+            Field::List(all) => {
+                let items = json.as_array_mut().into_iter().flatten();
+                for (inner, json) in all.iter().zip(items) {
+                    if let Field::Message(inner) = inner {
+                        note_unknown(inner, json);
+                    }
+                }
+            }
+            Field::Map(all) => {
+                for (key, inner) in all {
+                    if let (MapKey::String(key), Field::Message(inner)) = (key, inner)
+                        && let Some(json) = json.get_mut(key)
+                    {
+                        note_unknown(inner, json);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for unknown in message.unknown_fields() {
+        object.insert(format!("field{}", unknown.number()), Value::Null);
+    }
 }
 
 /// The bytes of the message of type `type_url` that `json` describes; unknown fields are an error.

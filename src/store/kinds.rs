@@ -4,17 +4,16 @@
 use std::cmp::Ordering;
 use std::sync::{Arc, LazyLock};
 
-use prost::DecodeError;
 use serde_json::Value;
 
-use super::spec;
+use super::spec::{self, UnreadableSpec};
 use crate::model::{
     GATEWAY_API, INGRESS_API, ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY,
     ISTIO_SECURITY_VERSIONS, ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS, ObjectJson, ObjectKey,
 };
 
 /// From the body of an object to the form in which manifests have it.
-pub(super) type ReadSpec = fn(&[u8]) -> Result<Value, DecodeError>;
+pub(super) type ReadSpec = fn(&[u8]) -> Result<Value, UnreadableSpec>;
 
 /// A kind of objects that are kept as they are stored. What they mean others decide.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +57,7 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "destinationrules",
         kind: "DestinationRule",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.networking.v1alpha3.DestinationRule", body)),
     },
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -67,7 +66,7 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "envoyfilters",
         kind: "EnvoyFilter",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.networking.v1alpha3.EnvoyFilter", body)),
     },
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -76,7 +75,7 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "proxyconfigs",
         kind: "ProxyConfig",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.networking.v1beta1.ProxyConfig", body)),
     },
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -84,7 +83,7 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "gateways",
         kind: "Gateway",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.networking.v1alpha3.Gateway", body)),
     },
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -92,7 +91,7 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "sidecars",
         kind: "Sidecar",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.networking.v1alpha3.Sidecar", body)),
     },
     StoreKind {
         group: ISTIO_NETWORKING,
@@ -100,18 +99,20 @@ pub(super) const ALL: &[StoreKind] = &[
         plural: "virtualservices",
         kind: "VirtualService",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.networking.v1alpha3.VirtualService", body)),
     },
-    access("AuthorizationPolicy", "authorizationpolicies", Some(spec::authorization_policy)),
-    access("PeerAuthentication", "peerauthentications", Some(spec::peer_authentication)),
-    access("RequestAuthentication", "requestauthentications", None),
+    access("AuthorizationPolicy", "authorizationpolicies", spec::authorization_policy),
+    access("PeerAuthentication", "peerauthentications", spec::peer_authentication),
+    access("RequestAuthentication", "requestauthentications", |body| {
+        spec::described("istio.security.v1beta1.RequestAuthentication", body)
+    }),
     StoreKind {
         group: ISTIO_TELEMETRY,
         versions: ISTIO_TELEMETRY_VERSIONS,
         plural: "telemetries",
         kind: "Telemetry",
         namespaced: true,
-        spec: None,
+        spec: Some(|body| spec::described("istio.telemetry.v1alpha1.Telemetry", body)),
     },
     StoreKind {
         group: GATEWAY_API,
@@ -187,14 +188,14 @@ pub(super) fn of_mcp() -> impl Iterator<Item = &'static StoreKind> {
 }
 
 /// A kind that says who may call whom.
-const fn access(kind: &'static str, plural: &'static str, spec: Option<ReadSpec>) -> StoreKind {
+const fn access(kind: &'static str, plural: &'static str, spec: ReadSpec) -> StoreKind {
     StoreKind {
         group: ISTIO_SECURITY,
         versions: ISTIO_SECURITY_VERSIONS,
         plural,
         kind,
         namespaced: true,
-        spec,
+        spec: Some(spec),
     }
 }
 

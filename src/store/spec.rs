@@ -9,9 +9,25 @@ use strait_proto::istio::security::{
     AuthorizationPolicy, PeerAuthentication, PolicyTargetReference, Rule, WorkloadSelector,
     authorization_policy, peer_authentication as peer,
 };
+use strait_proto::json::to_manifest;
+
+/// A body that is not of its kind.
+#[derive(Debug)]
+pub(super) struct UnreadableSpec;
+
+impl From<DecodeError> for UnreadableSpec {
+    fn from(_: DecodeError) -> Self {
+        Self
+    }
+}
+
+/// The spec of a kind that is read by its descriptor: what any field means whoever reads manifests decides.
+pub(super) fn described(message: &str, body: &[u8]) -> Result<Value, UnreadableSpec> {
+    to_manifest(message, body).map_err(|_| UnreadableSpec)
+}
 
 /// The spec of a ServiceEntry.
-pub(super) fn service_entry(body: &[u8]) -> Result<Value, DecodeError> {
+pub(super) fn service_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let entry = ServiceEntry::decode(body)?;
     // A number without a name is passed on as one: who reads the object says what is wrong with it.
     let location = service_entry::Location::try_from(entry.location)
@@ -40,7 +56,7 @@ pub(super) fn service_entry(body: &[u8]) -> Result<Value, DecodeError> {
 }
 
 /// The spec of a WorkloadEntry.
-pub(super) fn workload_entry(body: &[u8]) -> Result<Value, DecodeError> {
+pub(super) fn workload_entry(body: &[u8]) -> Result<Value, UnreadableSpec> {
     Ok(workload(WorkloadEntry::decode(body)?))
 }
 
@@ -58,7 +74,7 @@ pub(super) fn workload(entry: WorkloadEntry) -> Value {
 }
 
 /// The spec of a PeerAuthentication.
-pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, DecodeError> {
+pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: PeerAuthentication = whole(body)?;
     let mode = |mtls: &peer::MutualTls| {
         let mode = peer::mutual_tls::Mode::try_from(mtls.mode);
@@ -74,7 +90,7 @@ pub(super) fn peer_authentication(body: &[u8]) -> Result<Value, DecodeError> {
 }
 
 /// The spec of an AuthorizationPolicy.
-pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, DecodeError> {
+pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, UnreadableSpec> {
     let policy: AuthorizationPolicy = whole(body)?;
     let action = authorization_policy::Action::try_from(policy.action);
     let action = action.map_or(policy.action.to_string(), |known| known.as_str_name().to_owned());
@@ -90,13 +106,9 @@ pub(super) fn authorization_policy(body: &[u8]) -> Result<Value, DecodeError> {
 }
 
 /// A message all of whose fields are known: one that we don't know may restrict what the others allow.
-fn whole<M: Message + Default + std::fmt::Debug>(body: &[u8]) -> Result<M, DecodeError> {
+fn whole<M: Message + Default>(body: &[u8]) -> Result<M, UnreadableSpec> {
     let message = M::decode(body)?;
-    if message.encoded_len() == body.len() {
-        return Ok(message);
-    }
-    // There is no other way to make such an error.
-    Err(M::decode(&[0_u8][..]).expect_err("a tag of zero is no tag"))
+    if message.encoded_len() == body.len() { Ok(message) } else { Err(UnreadableSpec) }
 }
 
 fn put(spec: &mut Value, field: &str, value: Option<Value>) {
@@ -162,4 +174,175 @@ fn rule(rule: Rule) -> Value {
         put(&mut object, field, (!items.is_empty()).then(|| items.into()));
     }
     object
+}
+
+#[cfg(test)]
+mod tests {
+    use strait_proto::json::from_json;
+
+    use super::*;
+    use crate::store::kinds;
+
+    /// A spec of each kind that is read by its descriptor, as a manifest has it.
+    fn specs() -> Vec<(&'static str, &'static str, Value)> {
+        vec![
+            (
+                "VirtualService",
+                "istio.networking.v1alpha3.VirtualService",
+                json!({
+                    "hosts": ["web"], "gateways": ["mesh"], "exportTo": ["."],
+                    "http": [{
+                        "name": "all",
+                        "match": [{
+                            "uri": {"prefix": ""}, "headers": {"x-a": {"exact": "b"}}, "withoutHeaders": {"c": {}},
+                            "queryParams": {"q": {"regex": "[0-9]+"}}, "ignoreUriCase": true, "port": 80,
+                            "sourceLabels": {"app": "a"}, "sourceNamespace": "shop", "statPrefix": "s",
+                        }],
+                        "route": [{
+                            "destination": {"host": "web", "subset": "v1", "port": {"number": 80}}, "weight": 90,
+                            "headers": {"request": {"set": {"a": "b"}, "add": {"c": "d"}, "remove": ["e"]}},
+                        }],
+                        "redirect": {"uri": "/", "redirectCode": 302, "derivePort": "FROM_REQUEST_PORT"},
+                        "directResponse": {"status": 503, "body": {"bytes": "Z29uZQ=="}},
+                        "delegate": {"name": "a", "namespace": "b"},
+                        "rewrite": {"uriRegexRewrite": {"match": "a", "rewrite": "b"}},
+                        "timeout": "3s",
+                        "retries": {"attempts": 2, "perTryTimeout": "5s", "retryRemoteLocalities": true, "backoff": "1s"},
+                        "fault": {
+                            "delay": {"percentage": {"value": 1.5}, "fixedDelay": "2s"},
+                            "abort": {"percentage": {"value": 0.5}, "httpStatus": 503},
+                        },
+                        "mirrors": [{"destination": {"host": "b"}, "percentage": {"value": 2.5}}],
+                        "mirrorPercent": 7,
+                        "corsPolicy": {
+                            "allowOrigins": [{"exact": "*"}], "maxAge": "60s", "allowCredentials": false,
+                            "unmatchedPreflights": "IGNORE",
+                        },
+                    }],
+                    "tls": [{"match": [{"sniHosts": ["a"], "port": 443}], "route": [{"destination": {"host": "a"}}]}],
+                    "tcp": [{"match": [{"destinationSubnets": ["10.0.0.0/8"]}], "route": [{"destination": {"host": "a"}, "weight": 1}]}],
+                }),
+            ),
+            (
+                "DestinationRule",
+                "istio.networking.v1alpha3.DestinationRule",
+                json!({
+                    "host": "web", "exportTo": ["*"], "workloadSelector": {"matchLabels": {"a": "b"}},
+                    "trafficPolicy": {
+                        "tls": {"mode": "ISTIO_MUTUAL", "sni": "a", "subjectAltNames": ["b"], "insecureSkipVerify": true},
+                        "connectionPool": {
+                            "tcp": {"maxConnections": 1, "connectTimeout": "1s", "tcpKeepalive": {"probes": 3, "time": "9s"}},
+                            "http": {"http1MaxPendingRequests": 1, "http2MaxRequests": 2, "h2UpgradePolicy": "UPGRADE", "maxConcurrentStreams": 5},
+                        },
+                        "outlierDetection": {"consecutive5xxErrors": 0, "consecutiveGatewayErrors": 3, "baseEjectionTime": "30s", "minHealthPercent": 5},
+                        "loadBalancer": {
+                            "consistentHash": {"httpCookie": {"name": "c", "ttl": "0s"}, "ringHash": {"minimumRingSize": 1024}},
+                            "localityLbSetting": {"distribute": [{"from": "a", "to": {"b": 100}}], "failoverPriority": ["x"], "enabled": false},
+                            "warmup": {"duration": "5s", "minimumPercent": 10.5},
+                        },
+                        "portLevelSettings": [{"port": {"number": 80}, "loadBalancer": {"simple": "RANDOM"}}],
+                        "tunnel": {"protocol": "CONNECT", "targetHost": "a", "targetPort": 1},
+                        "proxyProtocol": {"version": "V2"},
+                        "retryBudget": {"percent": 25.5, "minRetryConcurrency": 3},
+                    },
+                    "subsets": [{"name": "v1", "labels": {"version": "v1"}}],
+                }),
+            ),
+            (
+                "Gateway",
+                "istio.networking.v1alpha3.Gateway",
+                json!({
+                    "selector": {"istio": "ingressgateway"},
+                    "servers": [{
+                        "port": {"number": 443, "name": "https", "protocol": "HTTPS"}, "hosts": ["*"], "name": "a", "bind": "::",
+                        "tls": {"mode": "MUTUAL", "credentialName": "c", "minProtocolVersion": "TLSV1_2", "cipherSuites": ["x"], "httpsRedirect": true},
+                    }],
+                }),
+            ),
+            (
+                "Sidecar",
+                "istio.networking.v1alpha3.Sidecar",
+                json!({
+                    "workloadSelector": {"labels": {"a": "b"}},
+                    "outboundTrafficPolicy": {"mode": "ALLOW_ANY", "egressProxy": {"host": "e"}},
+                    "inboundConnectionPool": {"http": {"maxRetries": 1}},
+                    "ingress": [{"port": {"number": 80, "protocol": "HTTP", "name": "h"}, "defaultEndpoint": "127.0.0.1:1", "captureMode": "NONE"}],
+                    "egress": [{"hosts": ["./*"], "bind": "0.0.0.0"}],
+                }),
+            ),
+            (
+                "EnvoyFilter",
+                "istio.networking.v1alpha3.EnvoyFilter",
+                json!({
+                    "workloadSelector": {"labels": {"a": "b"}}, "priority": -1,
+                    "targetRefs": [{"kind": "Service", "name": "s"}],
+                    "configPatches": [{
+                        "applyTo": "HTTP_FILTER",
+                        "match": {
+                            "context": "SIDECAR_INBOUND", "proxy": {"proxyVersion": "1.*"},
+                            "listener": {"portNumber": 80, "filterChain": {"filter": {"name": "a", "subFilter": {"name": "b"}}}},
+                        },
+                        "patch": {"operation": "INSERT_BEFORE", "filterClass": "AUTHZ", "value": {"name": "x", "typed_config": {"@type": "y", "z": [1.0, null, true]}}},
+                    }],
+                }),
+            ),
+            (
+                "ProxyConfig",
+                "istio.networking.v1beta1.ProxyConfig",
+                json!({"selector": {"matchLabels": {"a": "b"}}, "concurrency": 0, "environmentVariables": {"A": "b"}, "image": {"imageType": "distroless"}}),
+            ),
+            (
+                "RequestAuthentication",
+                "istio.security.v1beta1.RequestAuthentication",
+                json!({
+                    "selector": {"matchLabels": {"a": "b"}}, "targetRefs": [{"kind": "Gateway", "name": "g"}],
+                    "jwtRules": [{
+                        "issuer": "i", "audiences": ["a"], "jwksUri": "https://i/keys", "jwks": "{}", "fromHeaders": [{"name": "x", "prefix": "Bearer "}],
+                        "fromParams": ["p"], "fromCookies": ["c"], "outputPayloadToHeader": "o", "forwardOriginalToken": true,
+                        "outputClaimToHeaders": [{"header": "h", "claim": "c"}], "timeout": "5s", "spaceDelimitedClaims": ["s"],
+                    }],
+                }),
+            ),
+            (
+                "Telemetry",
+                "istio.telemetry.v1alpha1.Telemetry",
+                json!({
+                    "accessLogging": [{"match": {"mode": "SERVER"}, "providers": [{"name": "envoy"}], "disabled": false, "filter": {"expression": "true"}}],
+                    "tracing": [{"randomSamplingPercentage": 1.5, "customTags": {"t": {"header": {"name": "h", "defaultValue": "d"}}}, "disableSpanReporting": true}],
+                    "metrics": [{"overrides": [{"match": {"metric": "REQUEST_COUNT", "mode": "CLIENT"}, "tagOverrides": {"a": {"operation": "REMOVE"}}}]}],
+                }),
+            ),
+        ]
+    }
+
+    #[test]
+    fn each_kind_that_is_read_by_its_descriptor_comes_as_a_manifest_has_it() {
+        for (kind, message, spec) in specs() {
+            let body =
+                from_json(message, &spec).unwrap_or_else(|error| panic!("{kind}: {error:?}"));
+            let row = kinds::ALL.iter().find(|row| row.kind == kind).expect("a row");
+            let read = row.spec.expect("it is asked for");
+            assert_eq!(read(&body).expect("it can be read"), spec, "{kind}");
+            assert!(read(&[0xff]).is_err());
+        }
+        let by_hand =
+            ["ServiceEntry", "WorkloadEntry", "AuthorizationPolicy", "PeerAuthentication"];
+        let all = kinds::of_mcp().map(|row| row.kind).filter(|kind| !by_hand.contains(kind));
+        let tried: std::collections::BTreeSet<_> = specs().iter().map(|(kind, ..)| *kind).collect();
+        assert_eq!(all.collect::<std::collections::BTreeSet<_>>(), tried, "each of them is tried");
+    }
+
+    /// So that who reads manifests says what becomes of it, as of any field that nobody knows.
+    #[test]
+    fn a_field_that_the_descriptors_do_not_know_is_passed_on_by_its_number() {
+        let message = "istio.networking.v1alpha3.VirtualService";
+        // Of a match that has nothing else, in an HTTP route: field 99, a number.
+        let unknown = [0x98, 0x06, 0x01];
+        let within = |tag: u8, inner: &[u8]| [&[tag, inner.len() as u8], inner].concat();
+        let body = within(0x1a, &within(0x0a, &unknown));
+        let read = described(message, &body).expect("it can be read");
+        assert_eq!(read, json!({ "http": [{ "match": [{ "field99": null }] }] }));
+        let read = described(message, &unknown).expect("it can be read");
+        assert_eq!(read, json!({ "field99": null }));
+    }
 }

@@ -34,6 +34,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::checked::KEYS;
 use crate::mesh::{
     Member, Proxy, SOON as LIMIT, SYSTEM, Server as Strait, Setup, holds, wait_until,
 };
@@ -374,6 +375,107 @@ async fn objects_of_an_mcp_server_come_change_and_outlive_it() {
     until_hosts(&strait, &[("own.example", &["192.0.2.9"])]).await;
     strait.shut_down().await;
     again.shut_down(LIMIT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn traffic_configuration_and_rules_of_tokens_of_an_mcp_server_are_in_force() {
+    let serving = Supervisor::new();
+    let mcp = Mcp::new();
+    mcp.set("ServiceEntry", vec![entry("shop/a", "a.example", "192.0.2.1")]);
+    let networking = "istio.networking.v1alpha3";
+    let rule =
+        json!({ "match": [{ "uri": { "prefix": "/old" } }], "directResponse": { "status": 410 } });
+    let objects = [
+        (
+            "networking.istio.io/v1",
+            networking,
+            "VirtualService",
+            json!({ "hosts": ["a.example"], "http": [rule] }),
+        ),
+        (
+            "networking.istio.io/v1",
+            networking,
+            "DestinationRule",
+            json!({ "host": "a.example", "trafficPolicy": { "connectionPool": { "tcp": { "connectTimeout": "7s" } } } }),
+        ),
+        (
+            "networking.istio.io/v1",
+            networking,
+            "Gateway",
+            json!({ "selector": { "a": "b" }, "servers": [{ "port": { "number": 80, "name": "http", "protocol": "HTTP" }, "hosts": ["*"] }] }),
+        ),
+        (
+            "networking.istio.io/v1",
+            networking,
+            "Sidecar",
+            json!({ "workloadSelector": { "labels": { "a": "b" } }, "egress": [{ "hosts": ["./*"] }] }),
+        ),
+        (
+            "networking.istio.io/v1alpha3",
+            networking,
+            "EnvoyFilter",
+            json!({ "workloadSelector": { "labels": { "a": "b" } } }),
+        ),
+        (
+            "networking.istio.io/v1beta1",
+            "istio.networking.v1beta1",
+            "ProxyConfig",
+            json!({ "concurrency": 2 }),
+        ),
+        (
+            "telemetry.istio.io/v1",
+            "istio.telemetry.v1alpha1",
+            "Telemetry",
+            json!({ "accessLogging": [{ "providers": [{ "name": "envoy" }] }] }),
+        ),
+        (
+            "security.istio.io/v1",
+            "istio.security.v1beta1",
+            "RequestAuthentication",
+            json!({ "jwtRules": [{ "issuer": "i", "jwks": KEYS }] }),
+        ),
+    ];
+    for (group, package, kind, spec) in &objects {
+        let message = format!("{package}.{kind}");
+        let body = strait_proto::json::from_json(&message, spec).expect("a message");
+        let metadata = Metadata { name: "shop/x".to_owned(), ..Metadata::default() };
+        let body = Some(Any { type_url: format!("type.googleapis.com/{message}"), value: body });
+        let resource = Resource { metadata: Some(metadata), body };
+        let type_url = "type.googleapis.com/istio.mcp.v1alpha1.Resource".to_owned();
+        let any = Any { type_url, value: resource.encode_to_vec() };
+        mcp.contents.send_modify(|contents| {
+            contents.types.insert(format!("{group}/{kind}"), vec![any]);
+        });
+    }
+    let address = mcp.serve("127.0.0.1:0", &serving).await;
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = format!("configSources: [{{address: 'xds://{address}'}}]\n");
+    let setup = Setup::new().with(&["--mesh-config", &mesh_config(&folder, &config)]);
+    setup.join(&[&east]);
+    let strait = setup.start_ready().await;
+    let client = strait.connect(&setup, &Proxy::sidecar("east")).await;
+    let wanted: Vec<&str> = objects.iter().map(|(_, _, kind, _)| *kind).collect();
+    wait_until(LIMIT, async || {
+        let states = strait.admin.json("/debug/config?namespace=shop&name=x").await;
+        let states = states.as_array().expect("a list");
+        let known: Vec<_> = states.iter().filter_map(|one| one["kind"].as_str()).collect();
+        let all = wanted.iter().all(|kind| known.contains(kind));
+        holds(all && states.iter().all(|one| one["state"] != "refused"), states)
+    })
+    .await;
+    // What they say reaches proxies.
+    wait_until(LIMIT, async || {
+        let held = client.held();
+        let routes: Vec<_> = held.names(ResourceType::Route).collect();
+        let body = held.body(ResourceType::Route, "80").unwrap_or_default();
+        holds(body.windows(4).any(|part| part == b"/old"), routes)
+    })
+    .await;
+    let url = "http://a.example/old";
+    let explained = strait.strait(&["explain", "route", "client.shop", "GET", url]).await;
+    let told = String::from_utf8_lossy(&explained.stdout).into_owned();
+    assert!(told.contains("410"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

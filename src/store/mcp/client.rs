@@ -41,7 +41,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const MESSAGE_MAX: usize = 64 << 20;
 /// Requests that wait to be sent: one for each type, and the reply to an answer. A full queue makes the reader wait,
 /// and with it the server.
-const REQUESTS: usize = 16;
+pub(super) const REQUESTS: usize = 32;
 
 /// Why there is no stream, or no longer.
 #[derive(Debug)]
