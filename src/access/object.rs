@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::codes::{self, Code};
@@ -124,7 +125,8 @@ pub(super) fn created(object: &Value) -> i64 {
 }
 
 /// What becomes of a rule that can't be read and has no last good form (`--policy-errors`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum PolicyErrors {
     /// What of it can be read counts; where that is nothing it counts for nothing, and is shown.
     #[default]

@@ -110,8 +110,9 @@ fn newest_by<'a, K: Ord>(
 /// What decides about access: the policies, and the workloads that they select.
 pub(super) async fn snapshot(State(sources): SourcesState) -> AdminResult {
     let context = current(&sources)?;
-    let reports = Arc::clone(&sources.reports.borrow());
-    Ok(pretty(StatusCode::OK, &AccessSnapshot::of(&context, &reports.objects)))
+    let counting = &context.configuration.access;
+    let snapshot = AccessSnapshot::of(&context, counting, sources.trials.errors());
+    Ok(pretty(StatusCode::OK, &snapshot))
 }
 
 /// The proxies of this replica for which a policy is, each with whether it has acknowledged the listeners that hold it as it is

@@ -16,6 +16,7 @@ use super::failure::{CommandFailure, CommandResult, Exit};
 use super::list::QueryArgs;
 use super::offline_mesh::{OfflineMesh, read_files};
 use super::output::{self, Format, clean};
+use crate::access::PolicyErrors;
 use crate::explain::AccessSnapshot;
 use crate::model::ISTIO_SECURITY;
 use crate::store::files::read_manifests;
@@ -113,7 +114,7 @@ async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure>
     for warning in &mesh.warnings {
         eprintln!("{}", clean(&warning.to_string()));
     }
-    Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects))
+    Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
 }
 
 /// Has every call of a file decided.

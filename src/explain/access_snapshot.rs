@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::access::{ProviderReach, ReachableProviders};
+use crate::access::{PolicyErrors, ProviderReach, ReachableProviders};
 use crate::mesh::ProviderKind;
 use crate::model::{Collection, ISTIO_SECURITY, Namespace};
 use crate::push::PushContext;
@@ -25,8 +25,11 @@ pub struct AccessSnapshot {
     pub trust_domains: Vec<String>,
     /// The providers that can be asked, each with whether about requests alone.
     pub providers: BTreeMap<String, bool>,
-    /// The access policies, as they are stored.
+    /// The access policies as they count: of what can't be read the last form that could.
     pub objects: Vec<Arc<Value>>,
+    /// What becomes of those that can't be read and have no such form.
+    #[serde(default)]
+    pub policy_errors: PolicyErrors,
     /// The workloads that are known.
     pub workloads: Vec<SnapshotWorkload>,
 }
@@ -50,8 +53,8 @@ pub struct SnapshotWorkload {
 }
 
 impl AccessSnapshot {
-    /// Of a version of the mesh, whose objects these are.
-    pub fn of(context: &PushContext, objects: &Collection) -> Self {
+    /// Of a version of the mesh, in which these objects count.
+    pub fn of(context: &PushContext, objects: &Collection, policy_errors: PolicyErrors) -> Self {
         let policies = objects.iter().filter(|(key, _)| &*key.group == ISTIO_SECURITY);
         let workloads = context.workloads.iter().flat_map(|(cluster, pods)| {
             pods.iter().map(move |(key, pod)| SnapshotWorkload {
@@ -81,6 +84,7 @@ impl AccessSnapshot {
             trust_domains: context.trust_bundle().domains().map(str::to_owned).collect(),
             providers: providers.collect(),
             objects: policies.map(|(_, object)| Arc::new(object.to_value())).collect(),
+            policy_errors,
             workloads: workloads.collect(),
         }
     }

@@ -56,6 +56,11 @@ impl ConfigTrials {
         Self { errors, traffic: Mutex::default() }
     }
 
+    /// What becomes of access policies that can't be read.
+    pub fn errors(&self) -> PolicyErrors {
+        self.errors
+    }
+
     /// What would become of an object among those of the stores; `None` of one that is no part of the mesh's
     /// configuration, or has no name.
     pub fn verdict(

@@ -105,6 +105,24 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     }
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
+
+    // What would change is told from what is in force, not from what is stored: putting it right changes nothing.
+    let (log, good) = (setup.path("web.log"), setup.path("good.json"));
+    let line = json!({
+        "method": "GET", "path": "/admin", "authority": "web", "upstream_cluster": "inbound|8080||",
+        "downstream_local_address": "10.0.0.1:8080", "downstream_remote_address": "10.0.0.2:5",
+    });
+    std::fs::write(&log, format!("{line}\n")).expect("written");
+    std::fs::write(&good, policy("deny", &json!({ "app": "web" }), &rules).to_string())
+        .expect("written");
+    let [log, good] = [&log, &good].map(|path| path.to_str().expect("a name"));
+    let simulated = server.strait(&["policy", "simulate", "-f", good, "--from-log", log]).await;
+    assert!(
+        text(&simulated).contains("Nothing would be decided otherwise"),
+        "{}",
+        text(&simulated)
+    );
+    assert_eq!(simulated.status.code(), Some(0), "{}", text(&simulated));
 }
 
 /// How the pods of an app take connections.

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::log::{LogEntry, LogFault};
 use crate::access::{
     AccessDecision, AccessIndex, AccessPolicies, AccessRequest, AccessSettings, AccessSubject,
-    AccessVerdict, Atom, EnforcedRules, MatchedClause, PolicyErrors, PolicyName,
-    ReachableProviders, RuleMatcher, TrustBundle, WireForm, decide, enforced,
+    AccessVerdict, Atom, EnforcedRules, MatchedClause, PolicyName, ReachableProviders, RuleMatcher,
+    TrustBundle, WireForm, decide, enforced,
 };
 use crate::explain::{AccessSnapshot, SnapshotWorkload};
 use crate::model::{Collection, Labels, Namespace, WorkloadKey};
@@ -106,7 +106,7 @@ impl<'a> PolicyTrial<'a> {
             kept.chain(given.iter()).map(|(key, object)| (key.clone(), object.clone())).collect();
         let settings = AccessSettings {
             root: snapshot.root_namespace.as_str().into(),
-            errors: PolicyErrors::default(),
+            errors: snapshot.policy_errors,
         };
         let mut index = AccessIndex::new(settings.clone());
         // As it stands when proxies have followed: until then some take what was sent before.
@@ -336,6 +336,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::access::PolicyErrors;
 
     fn policy(name: &str, spec: Value) -> Arc<Value> {
         Arc::new(json!({
@@ -361,6 +362,7 @@ mod tests {
             trust_domains: vec!["td".to_owned()],
             providers: [("opa".to_owned(), true)].into(),
             objects,
+            policy_errors: PolicyErrors::default(),
             workloads: vec![
                 workload("web", "10.0.0.7", "web"),
                 workload("front", "10.0.0.8", "front"),
@@ -412,6 +414,19 @@ mod tests {
         );
         let found = simulated(vec![deny], vec![nothing], &lines);
         assert_eq!((found.changes[0].verdict, found.newly_denied()), ("allow", 0));
+    }
+
+    #[test]
+    fn what_cannot_be_read_does_what_the_server_says() {
+        let broken = policy("deny", json!({ "action": "DENY", "rules": [{ "when": [{}] }] }));
+        let denied = |policy_errors| {
+            let snapshot = AccessSnapshot { policy_errors, ..snapshot(vec![]) };
+            let (mut trial, faults) = PolicyTrial::new(&snapshot, std::slice::from_ref(&broken));
+            assert!(!faults.is_empty());
+            trial.take(super::super::log::read(&line("/", "10.0.0.8")));
+            trial.end().newly_denied()
+        };
+        assert_eq!([PolicyErrors::Narrow, PolicyErrors::Strict].map(denied), [0, 1]);
     }
 
     #[test]
