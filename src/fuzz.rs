@@ -20,6 +20,8 @@ pub const TARGETS: &[Target] = &[
     ("mesh_networks", mesh_networks),
     ("policy", policy),
     ("access_policies", crate::access::fuzz::policies),
+    ("traffic_objects", crate::cli::fuzz::traffic_objects),
+    ("service_entries", crate::registry::service_entry::fuzz::service_entries),
     ("state_file", crate::lkg::fuzz),
     ("store_manifests", crate::store::fuzz::manifests),
     ("store_kubernetes", crate::store::fuzz::kubernetes),

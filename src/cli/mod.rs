@@ -20,6 +20,8 @@ mod explain;
 mod explain_policy;
 mod explain_route;
 mod failure;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod history;
 mod hold;
 mod inject;

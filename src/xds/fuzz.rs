@@ -3,13 +3,53 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::client::names_in;
+use super::generate::{Cache, ProxyConfig};
 use super::grpc;
 use super::list::SharedList;
 use super::request::AdsRequest;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
 use super::session::{ProtocolForm, Session};
+use crate::model::{NetworkId, Proxy};
+use crate::push::PushContext;
 use crate::push::interest::Dirty;
 use strait_http2 as http2;
+use strait_proto::rules;
+
+/// Holds all that a proxy is given of a mesh against what Envoy refuses before it looks at what it means; how many resources
+/// there are.
+pub(crate) fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
+    let cache = Cache::default();
+    let mut config = ProxyConfig::new(context, proxy, NetworkId::default(), &cache);
+    let mut count = 0;
+    let mut check = |kind: ResourceType, resource: &Resource| {
+        let bytes = resource.body.to_bytes();
+        let violation = rules::violation(kind.url(), &bytes);
+        assert!(
+            matches!(violation, Ok(None)),
+            "{} {} of {}: {violation:?}",
+            kind.short(),
+            resource.name,
+            proxy.id
+        );
+        count += 1;
+        names_in(kind, &bytes)
+    };
+    for (kind, named) in [
+        (ResourceType::Cluster, ResourceType::Endpoint),
+        (ResourceType::Listener, ResourceType::Route),
+    ] {
+        let all = config.all(kind);
+        let resources = all.shared.resources().iter().chain(&all.own);
+        let names: Vec<_> = resources.flat_map(|resource| check(kind, resource)).collect();
+        for name in names {
+            let resource = config.one(named, &name);
+            let resource = resource.unwrap_or_else(|| panic!("no {name} for {}", proxy.id));
+            check(named, &resource);
+        }
+    }
+    count
+}
 
 /// Frames: the first byte says in pieces of which length they arrive.
 pub(crate) fn http2(bytes: &[u8]) -> bool {

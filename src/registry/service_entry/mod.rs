@@ -6,6 +6,8 @@
 
 mod addresses;
 mod convert;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod index;
 mod join;
 mod problem;

@@ -1,0 +1,4 @@
+//! See `strait::fuzz`. Good seeds: tests/corpus/fuzz/traffic_objects.
+#![no_main]
+
+strait_fuzz::target!("traffic_objects");

@@ -1,0 +1,56 @@
+//! Whatever is stored as traffic configuration, all the way to what proxies are sent: see [`crate::fuzz`].
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use super::offline_mesh::OfflineMesh;
+use crate::model::{ClusterId, Labels, Locality, Proxy};
+use crate::xds::fuzz::check_given;
+
+/// What the objects may name: two services, with their pods, and a gateway.
+const BASE: &str = include_str!("fuzz/base.yaml");
+
+/// A file of manifests. What can be read of it gives a sidecar and a router nothing that Envoy refuses by the rules of its API.
+pub(crate) fn traffic_objects(bytes: &[u8]) -> bool {
+    let files = [("base.yaml", BASE.as_bytes()), ("fuzz.yaml", bytes)];
+    let files = files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
+    let Ok(mesh) = OfflineMesh::of(files.into(), "istio-system") else { return false };
+    for proxy in [
+        proxy("sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local", &[("app", "web")]),
+        proxy(
+            "router~10.0.0.9~gateway-1.istio-system~istio-system.svc.cluster.local",
+            &[("istio", "ingressgateway")],
+        ),
+    ] {
+        assert!(check_given(&mesh.context, &proxy) > 0, "{} is given something", proxy.id);
+    }
+    mesh.reports.traffic.values().any(|report| report.good.is_some())
+}
+
+fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
+    let unknown = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let (kind, address, workload, domain) = Proxy::parse_id(id).expect("a node id, written above");
+    let labels: Labels =
+        labels.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    Proxy {
+        id: id.into(),
+        kind,
+        addresses: vec![address.unwrap_or(unknown)],
+        workload,
+        dns_domain: domain.into(),
+        cluster: ClusterId::from("files"),
+        network: None,
+        service_account: None,
+        labels,
+        locality: Locality::default(),
+        node_name: None,
+        takes_given_addresses: false,
+        sees: None,
+        sds: None,
+        istio_version: None,
+        grpc: None,
+        envoy_version: "1.40.0".into(),
+        envoy_release: Some((1, 40)),
+        extensions: Arc::new([]),
+    }
+}

@@ -1,0 +1,60 @@
+//! Whatever is stored as an entry: see [`crate::fuzz`].
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::EntryIndex;
+use crate::model::{Collection, Hostname};
+use crate::registry::{ServiceRecord, ShardChange};
+
+/// What an index has said so far.
+#[derive(Default)]
+struct SaidServices(BTreeMap<Hostname, ServiceRecord>);
+
+impl SaidServices {
+    fn take(&mut self, change: Option<ShardChange>) {
+        let contents = match change {
+            None => return,
+            Some(ShardChange::Removed) => return self.0.clear(),
+            Some(ShardChange::Reset(contents)) => {
+                self.0.clear();
+                contents
+            }
+            Some(ShardChange::Update(contents)) => contents,
+        };
+        for (host, record) in contents.services {
+            match record {
+                Some(record) => _ = self.0.insert(host, record),
+                None => _ = self.0.remove(&host),
+            }
+        }
+    }
+}
+
+/// One object, or a list of them. Whatever they say, saying it again changes nothing, saying it bit by bit comes to the same, and
+/// when all have gone nothing is left.
+pub(crate) fn service_entries(bytes: &[u8]) -> bool {
+    let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return false };
+    let objects: Vec<Value> = match value {
+        Value::Array(objects) => objects,
+        one => vec![one],
+    };
+    let objects: Collection = objects.into_iter().map(Arc::new).collect();
+    let (mut index, mut said) = (EntryIndex::new("cluster.local"), SaidServices::default());
+    said.take(index.apply(&objects));
+    assert!(index.apply(&objects).is_none(), "the same again is news");
+    let (mut slow, mut slowly) = (EntryIndex::new("cluster.local"), SaidServices::default());
+    let mut some = Collection::default();
+    for (key, object) in objects.iter() {
+        some.insert(key.clone(), object.clone());
+        slowly.take(slow.apply(&some));
+    }
+    assert_eq!(said.0, slowly.0, "bit by bit it comes to something else");
+    assert_eq!(index.problems(), slow.problems());
+    let understood = !said.0.is_empty();
+    said.take(index.apply(&Collection::default()));
+    assert!(said.0.is_empty() && index.problems().is_empty(), "{:?} is left", said.0.keys());
+    understood
+}
