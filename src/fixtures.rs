@@ -2,13 +2,11 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
-use crate::hold::{ConfigurationHold, HoldScope};
 use crate::model::{
-    ClusterId, ConfigurationSnapshot, Definition, Endpoint, ExportTo, Health, Hostname,
-    KnownCluster, Labels, Locality, Mode, NamedEndpoint, NetworkId, PodState, Port, Profile,
-    Protocol, Proxy, Resolution, Service, TargetPort, TlsMode, Workload, WorkloadKey,
+    ClusterId, Definition, Endpoint, ExportTo, Health, Hostname, KnownCluster, Labels, Locality,
+    Mode, NamedEndpoint, NetworkId, PodState, Port, Profile, Protocol, Proxy, Resolution, Service,
+    TargetPort, TlsMode, Workload, WorkloadKey,
 };
 use crate::push::FixedSettings;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
@@ -237,17 +235,6 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         istio_filters: Default::default(),
-    }
-}
-
-/// A hold of that configuration, with access policies, since so many milliseconds after the Unix epoch.
-pub(crate) fn hold_of(configuration: ConfigurationSnapshot, since: u64) -> ConfigurationHold {
-    ConfigurationHold {
-        configuration: Arc::new(configuration),
-        since: UNIX_EPOCH + Duration::from_millis(since),
-        by: "alice".to_owned(),
-        reason: "5xx since noon".to_owned(),
-        scope: HoldScope::WithAccess,
     }
 }
 

@@ -174,3 +174,21 @@ impl Waiting {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    //! Holds, for tests.
+
+    use super::{Arc, ConfigurationHold, ConfigurationSnapshot, Duration, HoldScope, UNIX_EPOCH};
+
+    /// A hold of that configuration, with access policies, since so many milliseconds after the Unix epoch.
+    pub(crate) fn hold_of(configuration: ConfigurationSnapshot, since: u64) -> ConfigurationHold {
+        ConfigurationHold {
+            configuration: Arc::new(configuration),
+            since: UNIX_EPOCH + Duration::from_millis(since),
+            by: "alice".to_owned(),
+            reason: "5xx since noon".to_owned(),
+            scope: HoldScope::WithAccess,
+        }
+    }
+}

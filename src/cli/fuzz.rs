@@ -1,7 +1,6 @@
 //! Whatever is stored as traffic configuration, all the way to what proxies are sent: see [`crate::fuzz`].
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use super::offline_mesh::OfflineMesh;
 use crate::model::{ClusterId, Labels, Locality, Proxy};
@@ -47,10 +46,14 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         takes_given_addresses: false,
         sees: None,
         sds: None,
+        topology: None,
         istio_version: None,
+        interception: Default::default(),
+        mounted: Default::default(),
+        named_ports: Default::default(),
         grpc: None,
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
-        extensions: Arc::new([]),
+        istio_filters: Default::default(),
     }
 }

@@ -174,7 +174,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::hold_of;
+    use crate::hold::fixtures::hold_of;
 
     fn hold() -> ConfigurationHold {
         let object = |kind: &str, group: &str| {

@@ -150,7 +150,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::fixtures::hold_of;
+    use crate::hold::fixtures::hold_of;
     use crate::model::{Collection, ConfigurationSnapshot};
 
     /// One whose objects are as many bytes as that, which don't compress.

@@ -44,8 +44,8 @@ pub(crate) fn check_given(context: &Arc<PushContext>, proxy: &Proxy) -> usize {
         let names: Vec<_> = resources.flat_map(|resource| check(kind, resource)).collect();
         for name in names {
             let resource = config.one(named, &name);
-            let resource = resource.unwrap_or_else(|| panic!("no {name} for {}", proxy.id));
-            check(named, &resource);
+            assert!(resource.is_some(), "no {name} for {}", proxy.id);
+            resource.iter().for_each(|resource| drop(check(named, resource)));
         }
     }
     count

@@ -81,7 +81,7 @@ fn newest(own: RestoredHold, shared: Option<FoundHold>) -> (RestoredHold, bool) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::hold_of;
+    use crate::hold::fixtures::hold_of;
     use crate::model::ConfigurationSnapshot;
 
     fn hold(since: u64) -> Arc<ConfigurationHold> {

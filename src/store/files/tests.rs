@@ -445,7 +445,7 @@ fn a_file_that_is_broken_at_a_start_keeps_what_it_is_remembered_to_have_held() {
     assert_eq!(second.objects.config_maps.len(), 1, "the mesh config is not another one by a slip");
     assert!(second.warnings()[0].contains("what else it held before (2 objects) is kept"));
     // The next start finds the same.
-    let next = RememberedStore { config_map: known.config_map.clone(), ..self::known(&second) };
+    let next = RememberedStore { config_map: known.config_map, ..self::known(&second) };
     let mut third = second.restarted(&next);
     third.look();
     assert_eq!((third.others().len(), third.unread()), (3, vec!["deny"]));

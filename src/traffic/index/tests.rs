@@ -205,7 +205,7 @@ fn what_was_good_before_the_start_is_the_last_good_form_and_counts_for_nothing_e
     let gone = rule("shop", "gone", 0, json!({"host": "web"}));
     let bad = rule("shop", "own", 0, json!({"host": "web", "trafficPolicy": 1}));
     let mut index = TrafficIndex::new(kind_settings());
-    index.remember(&all(&[good.clone(), gone.clone()]));
+    index.remember(&all(&[good.clone(), gone]));
     assert!(in_force(&index, "client", HOST, "shop").is_empty());
     // Other settings of the mesh come before the objects do.
     assert!(index.set(KindSettings { domain: "example.org".into(), ..kind_settings() }).is_none());
