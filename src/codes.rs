@@ -405,7 +405,8 @@ five minutes, a no one.";
     SECRET_INVALID = "STR0543", "a gateway's Secret holds no certificate that is of use",
         "Put a certificate that is valid now and its own key into the Secret: tls.crt and tls.key, or ca.crt.", "\
 It lacks a part, is no PEM, has ended or is not valid yet, or certificate and key are no pair; or what it says
-is revoked (ca.crl) can't be read, so that whom it shuts out would be let in. It is not sent: the gateway goes on with what it was sent before, if anything.";
+is revoked (ca.crl) can't be read, so that whom it shuts out would be let in. It is not sent: the gateway goes
+on with what it was sent before, if anything.";
 
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",

@@ -237,7 +237,15 @@ impl ApiRules {
                 }
                 ("map", Value::Map(all)) => {
                     keeps_count(all.len(), said, ["min_pairs", "max_pairs"])?;
-                    only(said, &["min_pairs", "max_pairs"])?;
+                    only(said, &["min_pairs", "max_pairs", "keys", "values"])?;
+                    let of = |name| set(said, name).and_then(|one| one.as_message().cloned());
+                    if let Some(keys) = of("keys") {
+                        let mut all = all.keys().cloned().map(Value::from);
+                        all.try_for_each(|key| self.keeps(&key, &keys, field))?;
+                    }
+                    if let Some(values) = of("values") {
+                        all.values().try_for_each(|one| self.keeps(one, &values, field))?;
+                    }
                 }
                 ("string", Value::String(text)) => keeps_text(text, said)?,
                 ("bytes", Value::Bytes(bytes)) => {
@@ -256,17 +264,17 @@ impl ApiRules {
                 // A wrapper (`UInt32Value`) has the rules of what is in it.
                 (_, Value::Message(wrapper)) => {
                     let inner = wrapper.get_field_by_number(1).map(|value| value.into_owned());
-                    keeps_number(inner.as_ref().and_then(number).ok_or(UNKNOWN)?, said)?;
+                    keeps_number(inner.as_ref().and_then(number).ok_or(UNCHECKED)?, said)?;
                 }
-                (_, value) => keeps_number(number(value).ok_or(UNKNOWN)?, said)?,
+                (_, value) => keeps_number(number(value).ok_or(UNCHECKED)?, said)?,
             }
         }
         Ok(())
     }
 }
 
-/// Said of a rule that is not known here.
-const UNKNOWN: &str = "it has a rule that is not checked here";
+/// What is said of a rule that is not known here.
+pub const UNCHECKED: &str = "it has a rule that is not checked here";
 
 /// What is asked of a field that isn't there.
 fn required(rules: &DynamicMessage) -> Result<(), String> {
@@ -294,7 +302,7 @@ fn flag(rules: &DynamicMessage, kind: &str, name: &str) -> bool {
 fn only(said: &DynamicMessage, known: &[&str]) -> Result<(), String> {
     match said.fields().all(|(field, _)| known.contains(&field.name())) {
         true => Ok(()),
-        false => Err(UNKNOWN.to_owned()),
+        false => Err(UNCHECKED.to_owned()),
     }
 }
 
@@ -479,6 +487,15 @@ mod tests {
         for (json, wanted) in cases {
             assert_eq!(fault(LIMIT, &json).as_deref(), Some(wanted), "{json}");
         }
+    }
+
+    #[test]
+    fn rules_of_maps_hold_for_their_keys() {
+        const METADATA: &str = "envoy.config.core.v3.Metadata";
+        let named = |name: &str| json!({ "filter_metadata": { name: { "a": 1 } } });
+        assert_eq!(fault(METADATA, &named("istio")), None);
+        let wanted = "filter_metadata: there must be at least 1 of it";
+        assert_eq!(fault(METADATA, &named("")).as_deref(), Some(wanted));
     }
 
     #[test]

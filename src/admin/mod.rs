@@ -23,6 +23,7 @@ mod stored;
 mod summary;
 mod tally;
 mod token;
+mod topics;
 mod views;
 mod walk;
 
@@ -43,7 +44,6 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 pub use self::announcements::Announcements;
-use self::announcements::PageTopics;
 use self::events::EventsQuery;
 use self::failure::pretty;
 use self::failure::{AdminFailure, AdminResult, bad};
@@ -57,6 +57,7 @@ use self::sources::{SourcesState, connected, current, served_to};
 pub use self::stored::{StoredAnswer, StoredAnswers, serve_stored};
 pub use self::tally::WithheldTally;
 pub use self::token::{Token, TokenError, runtime_directory};
+use self::topics::PageTopics;
 use crate::clusters::status::ClusterStatus;
 use crate::codes;
 use crate::descriptors::Descriptors;
@@ -77,7 +78,7 @@ pub async fn serve(listener: TcpListener, sources: Arc<Sources>) {
     let tasks = sources.tasks.clone();
     let announcing = Arc::clone(&sources);
     tasks.spawn("announcements", async move {
-        announcing.announcements.announce(PageTopics::of(&announcing)).await;
+        PageTopics::of(&announcing).announce(&announcing.announcements).await;
     });
     port::serve(listener, router(sources), admin_connections, descriptors, tasks).await;
 }
@@ -483,14 +484,8 @@ async fn mesh(State(sources): SourcesState) -> AdminResult {
     let problems = sources.mesh_problems.borrow().clone();
     let texts: Vec<_> = problems.iter().map(|problem| problem.text.as_str()).collect();
     answer["problem"] = json!((!texts.is_empty()).then(|| texts.join(" ")));
-    answer["problems"] = mesh_problems(&sources);
+    answer["problems"] = views::mesh_problems(&problems);
     Ok(pretty(StatusCode::OK, &answer))
-}
-
-/// What of the mesh config and the mesh networks is not in force.
-fn mesh_problems(sources: &Sources) -> Value {
-    let problems = sources.mesh_problems.borrow();
-    problems.iter().map(|one| json!({ "code": one.code, "text": one.text })).collect()
 }
 
 /// Why the policy file is not in force, where it isn't, and what of the policy is about nobody.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::failure::{AdminResult, pretty};
 use super::sources::{Sources, SourcesState, current};
-use super::{hold, mesh_problems, rollout, views};
+use super::{hold, rollout, views};
 use crate::access::PolicyState;
 use crate::explain::ConfigReports;
 use crate::model::ClusterId;
@@ -49,7 +49,7 @@ pub(super) async fn summary(State(sources): SourcesState) -> AdminResult {
     let mesh = json!({
         "held": hold::in_short(&sources, &held),
         "holdLost": held.lost,
-        "problems": mesh_problems(&sources),
+        "problems": views::mesh_problems(&sources.mesh_problems.borrow()),
     });
     let policy = sources.policy.problem.borrow().clone();
     let identity = sources.metrics.identity.borrow().clone();

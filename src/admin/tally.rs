@@ -6,11 +6,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::views;
+use super::views::{Clients, WithheldCount};
 use crate::aggregate::{MergedService, SameAddresses};
 use crate::mesh::{MeshConfig, MeshNetworks};
 use crate::metrics::WithheldCounts;
-use crate::model::{ClusterId, Hostname, KnownClusters};
+use crate::model::{Hostname, KnownClusters};
 use crate::network::Networks;
 use crate::policy::Policy;
 use crate::push::PushContext;
@@ -33,9 +33,6 @@ struct CountedService {
     of: Weak<MergedService>,
     counts: Vec<WithheldCount>,
 }
-
-/// Of a cluster so many endpoints for the reason of that code.
-pub(super) type WithheldCount = (ClusterId, &'static str, usize);
 
 /// What counts depend on beside the service.
 #[derive(Debug)]
@@ -96,7 +93,7 @@ impl WithheldTally {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = kept.take().filter(|tally| tally.basis.is_same(&basis));
         let mut known = before.map(|tally| tally.services).unwrap_or_default();
-        let clients = views::Clients::of(&basis.views);
+        let clients = Clients::of(&basis.views);
         let mut services = HashMap::with_capacity(context.services.len());
         let mut sum = WithheldCounts::new();
         for (host, service) in &context.services {
@@ -119,7 +116,7 @@ impl WithheldTally {
 mod tests {
     use super::*;
     use crate::fixtures::{endpoint, member, service, settings, shard, sidecar};
-    use crate::model::KnownClusters;
+    use crate::model::{ClusterId, KnownClusters};
     use crate::push::event_loop::{MeshEvent, MeshState};
     use crate::push::view::Role;
 

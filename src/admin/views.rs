@@ -8,10 +8,10 @@ use ipnet::IpNet;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::tally::WithheldCount;
 use crate::aggregate::{Conflict, MergedService};
 use crate::explain::code;
 use crate::identity::ServerIdentity;
+use crate::mesh::watch::SourceProblem;
 use crate::model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
     NetworkId, Resolution, SameAddress,
@@ -199,6 +199,11 @@ fn by_name(service: &MergedService) -> Vec<Value> {
     rows
 }
 
+/// What of the mesh config and the mesh networks is not in force.
+pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Value {
+    problems.iter().map(|one| json!({ "code": one.code, "text": one.text })).collect()
+}
+
 /// The serving certificate, what signs, and why something newer is not in force.
 pub(super) fn certificates(identity: &ServerIdentity) -> Value {
     let problem = identity.problem.as_ref().map(|problem| {
@@ -382,6 +387,9 @@ pub(super) fn same_addresses(context: &PushContext) -> BTreeMap<&ClusterId, Vec<
     }
     rows
 }
+
+/// Of a cluster so many endpoints for the reason of that code.
+pub(super) type WithheldCount = (ClusterId, &'static str, usize);
 
 /// The clients that are looked at, without what no decision about networks depends on, so that they are few.
 pub(super) struct Clients {

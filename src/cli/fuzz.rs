@@ -14,15 +14,11 @@ pub(crate) fn traffic_objects(bytes: &[u8]) -> bool {
     let files = [("base.yaml", BASE.as_bytes()), ("fuzz.yaml", bytes)];
     let files = files.map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
     let Ok(mesh) = OfflineMesh::of(files.into(), "istio-system") else { return false };
-    for proxy in [
-        proxy("sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local", &[("app", "web")]),
-        proxy(
-            "router~10.0.0.9~gateway-1.istio-system~istio-system.svc.cluster.local",
-            &[("istio", "ingressgateway")],
-        ),
-    ] {
-        assert!(check_given(&mesh.context, &proxy) > 0, "{} is given something", proxy.id);
-    }
+    let sidecar = proxy("sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local", &[("app", "web")]);
+    assert!(check_given(&mesh.context, &sidecar) > 0, "a sidecar is always given its way in");
+    // Without a Gateway that can be read a router is given nothing.
+    let router = "router~10.0.0.9~gateway-1.istio-system~istio-system.svc.cluster.local";
+    check_given(&mesh.context, &proxy(router, &[("istio", "ingressgateway")]));
     mesh.reports.traffic.values().any(|report| report.good.is_some())
 }
 

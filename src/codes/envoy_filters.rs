@@ -23,7 +23,7 @@ and do nothing else there, since an Envoy runs that once as it loads them.";
     ENVOY_FILTER_UPSTREAM = "STR1081", "a filter of an EnvoyFilter asks by an upstream cluster that isn't there",
         "Name the service as outbound|PORT||HOST, with a port that it has, and export it to those proxies.", "\
 A filter of external authorization asks by the upstream cluster that it names. That of a service comes along
-to every proxy that has the filter, whatever its Sidecar imports and its Gateways lead to. One that isn't there
-gives no answer: requests are denied, or with failure_mode_allow pass unasked. Other names than those of
+to every proxy that has the filter, whatever its Sidecar imports and its Gateways lead to. One that isn't
+there gives no answer: requests are denied, or with failure_mode_allow pass unasked. Other names than those of
 services only the proxy's own bootstrap can have, of which nothing is known here.";
 }

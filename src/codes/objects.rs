@@ -109,8 +109,8 @@ A subset has the endpoints whose labels, of the pod or the entry or of where it 
 subset's. None does, while the service has endpoints: requests that are led to the subset are answered 503
 until one comes.";
     /// A right that is missing.
-    ROUTE_STATUS_DENIED = "STR1056", "statuses of HTTPRoutes and GRPCRoutes may not be written",
-        "Let the control plane patch the status of httproutes, grpcroutes, tlsroutes and tcproutes, as the chart's ClusterRole does.", "\
+    ROUTE_STATUS_DENIED = "STR1056", "statuses of routes may not be written",
+        "Let the control plane patch statuses of httproutes, grpcroutes, tlsroutes and tcproutes, as the chart does.", "\
 What becomes of routes on Services is written into their status, for those who look with kubectl. Routes
 work without it, and `strait check config` and /debug/config say the same. It is tried again after ten
 minutes.";

@@ -81,6 +81,6 @@ VirtualServices of its namespace (`namespace/host`). There it is not; elsewhere 
     SECRETS_SURPLUS = "STR1082", "a gateway asks for more secrets than it is given",
         "Give some of the hosts a gateway of their own, or certificates for several hosts (*.example.com).", "\
 One proxy is given 4,096 secrets: certificates of servers, and roots for their clients. What it asks for
-beyond these it is told not to wait for: those servers take no connection, and all others serve. Which they are:
-strait proxy get PROXY.";
+beyond these it is told not to wait for: those servers take no connection, and all others serve. Which they
+are: strait proxy get PROXY.";
 }

@@ -106,11 +106,18 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     named_until(&of_web, "ns[shop]-policy[deny]-rule[0]", true).await;
     assert_eq!(woken().await, before.map(|before| before + 1), "nobody is given anything else");
 
-    // What would change is told from what is in force, not from what is stored: putting it right changes nothing.
+    // What would change is told from what is in force, not from what is stored: putting it right changes nothing. Of an
+    // address that two pods are known by nobody could say whose log it is.
+    pod(&east, "web-2", "web", "10.0.0.3");
+    wait_until(SOON, async || {
+        let known = server.admin.json("/debug/access").await;
+        holds(known.to_string().contains("10.0.0.3"), known)
+    })
+    .await;
     let (log, good) = (setup.path("web.log"), setup.path("good.json"));
     let line = json!({
         "method": "GET", "path": "/admin", "authority": "web", "upstream_cluster": "inbound|8080||",
-        "downstream_local_address": "10.0.0.1:8080", "downstream_remote_address": "10.0.0.2:5",
+        "downstream_local_address": "10.0.0.3:8080", "downstream_remote_address": "10.0.0.2:5",
     });
     std::fs::write(&log, format!("{line}\n")).expect("written");
     std::fs::write(&good, policy("deny", &json!({ "app": "web" }), &rules).to_string())

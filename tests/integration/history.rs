@@ -102,12 +102,19 @@ fn route(timeout: &str) -> Value {
 
 const ROUTE: &str = "VirtualService.networking.istio.io shop/web";
 
-/// The last record that has something of an object.
-async fn record_of(server: &Server, object: &str, test: impl Fn(&Value) -> bool) -> Value {
+/// The last record, once it is another than the one of before and has something of an object.
+async fn record_of(
+    server: &Server,
+    before: &Value,
+    object: &str,
+    test: impl Fn(&Value) -> bool,
+) -> Value {
     wait_until(SOON, async || {
         let all = server.admin.json("/debug/history").await;
-        let own = all.as_array().into_iter().flatten().rev().find(|row| row["restored"] == false);
-        let last = own.ok_or_else(|| format!("{all:#}"))?;
+        let rows = all.as_array().into_iter().flatten().rev();
+        let mut own = rows.filter(|row| row["restored"] == false);
+        let last = own.next().filter(|row| row["version"] != before["version"]);
+        let last = last.ok_or_else(|| format!("{all:#}"))?;
         let path = format!("/debug/history?version={}", last["version"]);
         let whole = server.admin.json(&path).await;
         holds(test(&whole["objects"][object]), &whole).map(|()| last.clone())
@@ -131,7 +138,7 @@ async fn a_rule_that_changes_is_a_record_by_which_one_goes_back() {
         let good = before["configuration"].as_str().expect("its name").to_owned();
         setup.put("route", &route(&format!("{}s", expected + 1)));
         let changed = |it: &Value| it["before"].is_string() && it["after"].is_string();
-        let bad = record_of(&server, ROUTE, changed).await;
+        let bad = record_of(&server, &before, ROUTE, changed).await;
         assert_eq!((&bad["objects"], &bad["services"]), (&json!(1), &json!(0)), "round {round}");
         assert_ne!(bad["configuration"], good);
 

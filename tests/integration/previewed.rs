@@ -128,7 +128,7 @@ async fn what_is_told_before_is_what_is_sent() {
     // Each step is told and done on top of those before it: the object, or that it goes.
     let steps = [
         ("VirtualService", "web", Some(route(json!({ "timeout": "3s" })))),
-        ("VirtualService", "web", Some(route(json!({ "timeout": "4s", "exportTo": [] })))),
+        ("VirtualService", "web", Some(route(json!({ "timeout": "4s" })))),
         ("DestinationRule", "web", Some(subsets)),
         (
             "VirtualService",
