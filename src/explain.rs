@@ -526,7 +526,7 @@ impl Decision<'_> {
             WithholdingStep::Family => "the proxy speaks the address family".into(),
             WithholdingStep::Mtls if self.same_network() => match endpoint.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
-                TlsMode::Disabled => "plain text, inside one network".into(),
+                TlsMode::Changing | TlsMode::Disabled => "plain text, inside one network".into(),
             },
             WithholdingStep::Mtls => format!("tlsMode is {}", endpoint.tls_mode.as_str()),
         }

@@ -138,7 +138,7 @@ impl AccessPolicies {
     }
 
     /// How a workload takes connections, while some clients may still speak to it as before.
-    fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
+    pub(super) fn served_modes(&self, subject: AccessSubject<'_>) -> PeerModes {
         let begun = self.moves.iter();
         begun.fold(self.modes(subject), |modes, one| {
             modes.coming_from(&one.modes_before(subject), one.ends)

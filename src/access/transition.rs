@@ -90,6 +90,11 @@ impl AccessPolicies {
         before.filter(|mode| *mode != PeerMode::Permissive).unwrap_or(now) == PeerMode::Disable
     }
 
+    /// Whether a port of a workload takes mTLS now, whatever clients send it.
+    pub fn take_mtls(&self, subject: AccessSubject<'_>, port: u16) -> bool {
+        self.served_modes(subject).of_port(port).mode != PeerMode::Disable
+    }
+
     /// Whether clients speak in plain text to any workload since a policy says, or said, so.
     pub fn speaks_plainly_anywhere(&self) -> bool {
         let untold = self.moves.iter().filter(|one| !one.is_told);

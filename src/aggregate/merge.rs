@@ -165,44 +165,41 @@ impl MergedService {
         counts.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
     }
 
-    /// Has endpoints of which `is_plain` says so be spoken to in plain text, whatever their source says.
-    pub fn speak_plainly(&mut self, is_plain: impl Fn(&ShardKey, EndpointRef<'_>) -> bool) {
+    /// Gives endpoints the TLS modes that policies make of what their sources report.
+    pub fn set_tls_modes(&mut self, mode: impl Fn(&ShardKey, EndpointRef<'_>) -> TlsMode) {
         for shard in &mut self.shards {
-            let plain = |one: &EndpointRef<'_>| is_plain(&shard.key, *one);
-            let plain: Vec<bool> = shard.endpoints.iter().map(|one| plain(&one)).collect();
-            if !plain.contains(&true) {
+            let modes: Vec<TlsMode> =
+                shard.endpoints.iter().map(|one| mode(&shard.key, one)).collect();
+            if shard.endpoints.iter().zip(&modes).all(|(one, mode)| one.tls_mode == *mode) {
                 continue;
             }
-            let spoken = shard.endpoints.iter().zip(&plain).map(|(one, is_plain)| EndpointRef {
-                tls_mode: if *is_plain { TlsMode::Disabled } else { one.tls_mode },
-                ..one
-            });
-            let spoken = spoken.collect();
-            shard.reported = Some(std::mem::replace(&mut shard.endpoints, spoken));
+            let changed = shard.endpoints.iter().zip(&modes);
+            let changed = changed.map(|(one, mode)| EndpointRef { tls_mode: *mode, ..one });
+            let changed = changed.collect();
+            shard.reported = Some(std::mem::replace(&mut shard.endpoints, changed));
         }
         let mut kinds = self.shards.iter().flat_map(|shard| shard.endpoints.kinds());
         self.takes_mtls = kinds.any(|kind| kind.tls_mode == TlsMode::Istio);
     }
 
-    /// Whether [`Self::speak_plainly`] with the same answers would leave it as it is. Ends at the first endpoint of which it is not so.
-    pub fn is_spoken_to_so(&self, is_plain: impl Fn(&ShardKey, EndpointRef<'_>) -> bool) -> bool {
-        self.shards.iter().all(|shard| match &shard.reported {
-            None => !shard.endpoints.iter().any(|one| is_plain(&shard.key, one)),
-            Some(reported) => {
-                let mut pairs = reported.iter().zip(shard.endpoints.iter());
-                pairs.all(|(was, is)| is_plain(&shard.key, was) == (was.tls_mode != is.tls_mode))
-            }
+    /// Whether [`Self::set_tls_modes`] with the same answers would leave it as it is. Ends at the first endpoint of which it
+    /// is not so.
+    pub fn has_tls_modes(&self, mode: impl Fn(&ShardKey, EndpointRef<'_>) -> TlsMode) -> bool {
+        self.shards.iter().all(|shard| {
+            let reported = shard.reported.as_ref().unwrap_or(&shard.endpoints);
+            let mut pairs = reported.iter().zip(shard.endpoints.iter());
+            pairs.all(|(reported, one)| mode(&shard.key, reported) == one.tls_mode)
         })
     }
 
-    /// Undoes [`Self::speak_plainly`].
-    pub fn speak_as_reported(&mut self) {
+    /// Undoes [`Self::set_tls_modes`].
+    pub fn reset_tls_modes(&mut self) {
         for shard in &mut self.shards {
             if let Some(reported) = shard.reported.take() {
                 shard.endpoints = reported;
             }
         }
-        self.speak_plainly(|_, _| false);
+        self.set_tls_modes(|_, one| one.tls_mode);
     }
 
     /// The name under which it was merged.

@@ -172,7 +172,7 @@ impl NameTelling<'_> {
             WithholdingStep::Family => Ok(format!("the proxy resolves {name}")),
             WithholdingStep::Mtls => Ok(match one.tls_mode {
                 TlsMode::Istio => "takes mTLS".into(),
-                TlsMode::Disabled => "plain text".into(),
+                TlsMode::Changing | TlsMode::Disabled => "plain text".into(),
             }),
         }
     }

@@ -88,17 +88,20 @@ pub const TLS_MODE_LABEL: &str = "security.istio.io/tlsMode";
 pub enum TlsMode {
     /// A proxy before it terminates mTLS.
     Istio,
+    /// Clients send plain text while the proxy before it goes on terminating mTLS, or begins to: gateways carry what
+    /// comes for it, until all clients have learnt of a PeerAuthentication that changes that.
+    Changing,
     /// Plain text.
     #[default]
     Disabled,
 }
 
 impl TlsMode {
-    /// The label's value.
+    /// The label's value, of what clients send.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Istio => "istio",
-            Self::Disabled => "disabled",
+            Self::Changing | Self::Disabled => "disabled",
         }
     }
 

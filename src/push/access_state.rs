@@ -73,7 +73,7 @@ impl AccessState {
             let kinds = service.shards.iter().flat_map(|shard| shard.endpoints.kinds());
             let mut spaces_of_kinds = kinds.filter_map(|kind| kind.workload_namespace());
             spaces_of_kinds.any(|one| everywhere || spaces.contains(one))
-                && !service.is_spoken_to_so(|shard, one| self.is_plain(shard, one, workloads))
+                && !service.has_tls_modes(|shard, one| self.tls_mode(shard, one, workloads))
         };
         let public = services.iter().filter(|(_, service)| is_stale(service));
         hosts.extend(public.map(|(host, _)| host.clone()));
@@ -83,8 +83,8 @@ impl AccessState {
         }
     }
 
-    /// Has those endpoints of a service be spoken to in plain text whose workloads take nothing else.
-    pub(super) fn speak(
+    /// Gives the endpoints of a service the TLS modes that policies make of what is reported.
+    pub(super) fn set_tls_modes(
         &self,
         service: &mut MergedService,
         workloads: &OrdMap<ClusterId, Workloads>,
@@ -92,26 +92,33 @@ impl AccessState {
         if !self.policies.speaks_plainly_anywhere() {
             return;
         }
-        service.speak_plainly(|shard, endpoint| self.is_plain(shard, endpoint, workloads));
+        service.set_tls_modes(|shard, endpoint| self.tls_mode(shard, endpoint, workloads));
     }
 
-    /// Whether an endpoint, as its source reports it, takes mTLS for all that is known there, and by policy is sent none.
-    fn is_plain(
+    /// What policies make of the TLS mode of an endpoint, as its source reports it: one that takes mTLS for all that is known
+    /// there may be sent none.
+    fn tls_mode(
         &self,
         shard: &ShardKey,
         endpoint: EndpointRef<'_>,
         workloads: &OrdMap<ClusterId, Workloads>,
-    ) -> bool {
-        let Some(workload) = endpoint.workload else { return false };
-        if endpoint.tls_mode != TlsMode::Istio {
-            return false;
-        }
+    ) -> TlsMode {
+        let reported = endpoint.tls_mode;
+        let Some(workload) = endpoint.workload.filter(|_| reported == TlsMode::Istio) else {
+            return reported;
+        };
         let pods = workloads.get(&shard.cluster);
         let pod = pods.and_then(|pods| pods.find_next(&mut Near::default(), workload));
         let unlabelled = Labels::new();
         let labels = pod.map_or(&unlabelled, |pod| &*pod.labels);
         let subject = AccessSubject { namespace: workload.namespace, labels, is_known: true };
-        self.policies.are_spoken_to_plainly(subject, endpoint.port)
+        if !self.policies.are_spoken_to_plainly(subject, endpoint.port) {
+            TlsMode::Istio
+        } else if self.policies.take_mtls(subject, endpoint.port) {
+            TlsMode::Changing
+        } else {
+            TlsMode::Disabled
+        }
     }
 }
 
@@ -127,8 +134,8 @@ impl PushContext {
         let mut next = Self { access: state.policies(), ..self.clone() };
         let spoken = |service: &MergedService| {
             let mut service = service.clone();
-            service.speak_as_reported();
-            state.speak(&mut service, &self.workloads);
+            service.reset_tls_modes();
+            state.set_tls_modes(&mut service, &self.workloads);
             Arc::new(service)
         };
         for host in hosts {
@@ -152,10 +159,14 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::access::{AccessIndex, AccessSettings, PolicyErrors};
-    use crate::fixtures::{endpoint, host, member, service, settings, shard, workload};
+    use crate::access::{
+        AccessIndex, AccessSettings, PolicyErrors, SERVERS_FIRST, TRANSITION, TimePoint,
+    };
+    use crate::fixtures::{endpoint, host, member, service, settings, shard, sidecar, workload};
     use crate::model::{Collection, KnownClusters};
     use crate::push::event_loop::{MeshEvent, MeshState};
+    use crate::push::view::assignment;
+    use crate::push::view_key::{Role, ViewKey};
 
     /// One service for each app, with one pod each.
     const APPS: [&str; 3] = ["a", "b", "c"];
@@ -176,6 +187,50 @@ mod tests {
         mesh.apply(MeshEvent::Registry(word.said()));
         mesh.apply(MeshEvent::Complete);
         mesh
+    }
+
+    /// A gateway that loses an endpoint as soon as clients do resets what they have just begun to send.
+    #[test]
+    fn gateways_carry_endpoints_for_as_long_as_a_client_may_send_them_mtls() {
+        let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+        let mode = |mode: &str| -> Collection {
+            let object = json!({
+                "apiVersion": "security.istio.io/v1", "kind": "PeerAuthentication",
+                "metadata": { "namespace": "ns", "name": "all" }, "spec": { "mtls": { "mode": mode } },
+            });
+            [Arc::new(object)].into_iter().collect()
+        };
+        let view = |role| ViewKey::of(&sidecar("client.ns", "east"), "".into(), role);
+        let seen = |context: &PushContext| {
+            let service = &context.services[&host("a.ns")];
+            [Role::Client, Role::Gateway].map(|role| {
+                let assignment = assignment(context, &view(role), service, 80);
+                let mut members = assignment.localities.iter().flat_map(|one| &one.members);
+                members.next().map(|one| one.tls_mode)
+            })
+        };
+        let (istio, plain) = (Some(TlsMode::Istio), Some(TlsMode::Disabled));
+        for (before, now, expected) in [
+            ("STRICT", "DISABLE", [[istio, istio], [istio, istio], [plain, istio], [plain, None]]),
+            ("DISABLE", "STRICT", [[plain, None], [plain, istio], [istio, istio], [istio, istio]]),
+        ] {
+            let mut index = AccessIndex::new(settings.clone());
+            index.apply(&settings, &mode(before));
+            let mut steps = vec![mesh().next_version().expect("a first version").0];
+            let begin = TimePoint::now();
+            let mut step = |policies| {
+                let next = steps.last().expect("the first").with_access(policies);
+                steps.push(Arc::new(next));
+            };
+            step(index.policies());
+            index.apply_at(&settings, &mode(now), begin);
+            step(index.policies());
+            for later in [SERVERS_FIRST, TRANSITION] {
+                step(index.settle(begin.instant + later).expect("a step"));
+            }
+            let found: Vec<_> = steps[1..].iter().map(|context| seen(context)).collect();
+            assert_eq!(found, expected, "{before} to {now}");
+        }
     }
 
     /// The apps whose services are merged again when the mesh goes from some PeerAuthentications to others.

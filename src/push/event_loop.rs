@@ -504,7 +504,7 @@ impl MeshState {
         };
         let mut new = self.aggregate.merge(host, &placement);
         if let Some(new) = &mut new {
-            self.access.speak(new, &self.workloads);
+            self.access.set_tls_modes(new, &self.workloads);
         }
         if let Some((host, namespace)) = host.split_private() {
             return self.merge_private(host, namespace, new, changes);

@@ -102,6 +102,8 @@ struct Reach<'a, 'v> {
     way: Result<Via, WithheldReason>,
     /// Why endpoints are withheld that take no mTLS, where they are.
     needs_mtls: Option<WithheldReason>,
+    /// Whether what is carried is what others send: a gateway's mTLS is its clients'.
+    carries: bool,
     gateways: Vec<&'a ResolvedGateway>,
 }
 
@@ -198,6 +200,7 @@ impl<'a, 'v> Reach<'a, 'v> {
             ipv6: view.ipv6,
             way: Ok(Via::Direct),
             needs_mtls: None,
+            carries: view.role == Role::Gateway,
             gateways: Vec::new(),
         };
         if !view.sees(network) {
@@ -272,6 +275,15 @@ impl<'a, 'v> Reach<'a, 'v> {
         sockets
     }
 
+    /// The TLS mode of an endpoint, as the view's proxies need to know it.
+    fn tls_mode(&self, mode: TlsMode) -> TlsMode {
+        match mode {
+            TlsMode::Changing if self.carries => TlsMode::Istio,
+            TlsMode::Changing => TlsMode::Disabled,
+            mode => mode,
+        }
+    }
+
     /// Decides one endpoint.
     fn decide(&self, endpoint: Traits<'_>) -> Result<Via, WithheldReason> {
         if endpoint.health != Health::Healthy {
@@ -293,7 +305,8 @@ impl<'a, 'v> Reach<'a, 'v> {
             return Err(reason);
         }
         let way = self.way?;
-        if let Some(reason) = self.needs_mtls.filter(|_| endpoint.tls_mode != TlsMode::Istio) {
+        let tls_mode = self.tls_mode(endpoint.tls_mode);
+        if let Some(reason) = self.needs_mtls.filter(|_| tls_mode != TlsMode::Istio) {
             return Err(reason);
         }
         match way {
@@ -601,7 +614,7 @@ impl SortedEndpoints {
                             address: endpoint.address(),
                             port: endpoint.port(),
                             weight,
-                            tls_mode: kind.tls_mode,
+                            tls_mode: reach.tls_mode(kind.tls_mode),
                             origin: *origin,
                         });
                     }

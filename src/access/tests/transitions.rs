@@ -131,6 +131,38 @@ fn clients_speak_otherwise_once_servers_are_ready_for_it() {
     assert_eq!(told.changed_modes(&begun), ["shop".into()].into());
 }
 
+/// What comes through a gateway is mTLS as long as any client may send it, and before the first one does.
+#[test]
+fn gateways_carry_what_is_taken_and_not_what_clients_are_told_to_send() {
+    let takes_mtls = |policies: &AccessPolicies| {
+        let (namespace, labels) = ("shop".into(), labels(&[("app", "web")]));
+        let subject = AccessSubject { namespace: &namespace, labels: &labels, is_known: true };
+        policies.take_mtls(subject, 80)
+    };
+    for (before, now, expected) in [
+        ("STRICT", "DISABLE", [true, true, true, true, false]),
+        ("PERMISSIVE", "DISABLE", [true, true, true, true, false]),
+        ("DISABLE", "STRICT", [false, true, true, true, true]),
+        ("DISABLE", "PERMISSIVE", [false, true, true, true, true]),
+    ] {
+        let mut run = Run::new([whole("shop", before)]);
+        let settled = run.then(0.0);
+        let begun = run.at(10.0, [whole("shop", now)]);
+        let told = run.then(15.0);
+        let later = run.then(69.9);
+        let ended = run.then(70.0);
+        let all = [&settled, &begun, &told, &later, &ended];
+        assert_eq!(all.map(|policies| takes_mtls(policies)), expected, "{before} to {now}");
+        // Who merges endpoints looks again.
+        let differs = [(&settled, &begun), (&later, &ended)].map(|(before, now)| {
+            (takes_mtls(before) == takes_mtls(now), now.changed_modes(before))
+        });
+        for (is_same, changed) in differs {
+            assert!(is_same || changed == ["shop".into()].into(), "{before} to {now}: {changed:?}");
+        }
+    }
+}
+
 #[test]
 fn nobody_elses_edits_prolong_a_transition() {
     type Edit = fn(usize) -> Value;

@@ -244,7 +244,7 @@ impl ClusterInputs<'_> {
         // Envoy refuses weights whose sum takes more than 32 bits.
         let room = u32::MAX / u32::try_from(members.len()).unwrap_or(u32::MAX).max(1);
         for (locality, address, weight, mode) in members {
-            let in_plain_text = speaks_mtls && mode == TlsMode::Disabled;
+            let in_plain_text = speaks_mtls && mode != TlsMode::Istio;
             let member = given_endpoint(address, weight.min(room).max(1), in_plain_text);
             localities.entry(locality).or_default().push(member);
         }

@@ -200,7 +200,7 @@ fn metadata(mode: TlsMode) -> &'static [u8] {
     static DISABLED: LazyLock<Vec<u8>> = LazyLock::new(|| made_metadata(TlsMode::Disabled));
     match mode {
         TlsMode::Istio => &[],
-        TlsMode::Disabled => &DISABLED,
+        TlsMode::Changing | TlsMode::Disabled => &DISABLED,
     }
 }
 
@@ -247,7 +247,7 @@ impl MemberMetadata {
     fn metadata(&self, mode: TlsMode) -> &[u8] {
         match mode {
             TlsMode::Istio => &self.mtls,
-            TlsMode::Disabled => &self.plain,
+            TlsMode::Changing | TlsMode::Disabled => &self.plain,
         }
     }
 }
