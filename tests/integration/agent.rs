@@ -2,14 +2,12 @@
 //! after it. Who it is and what refuses it is in `tokens.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::time::SystemTime;
 
 use prost::Message;
 use serde_json::{Value, json};
 use strait::identity::AuthorityPem;
-use strait::task::Supervisor;
-use strait::xds::client::{Options as ClientOptions, XdsClient, channel};
+use strait::xds::client::channel;
 use strait::xds::resource::ResourceType;
 use strait::xds::session::ProtocolForm;
 use strait_proto::envoy::envoy::config::core::v3::Node;
@@ -496,82 +494,4 @@ async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
     assert!(stream.hear().await.resources.is_empty());
     assert_eq!(agent.proxy.namespace, SHOP);
     server.shut_down().await;
-}
-
-/// Istio's own program, without its Envoy: it gets its certificate by its token and has ADS for whoever asks at its socket.
-#[tokio::test]
-async fn istios_own_agent_gets_a_certificate_and_passes_on_what_its_envoy_asks() {
-    let Some(program) = std::env::var_os("STRAIT_PILOT_AGENT") else {
-        skip(
-            "STRAIT_PILOT_AGENT names no pilot-agent, which is in no registry of programs: build it from istio/istio (make build), or take it out of the \
-             image proxyv2 (/usr/local/bin/pilot-agent)",
-        );
-        return;
-    };
-    let (setup, east, server) = running().await;
-    let agent = Agent::of(&east);
-    agent.certificate_soon(&server, &setup).await;
-    let folder = tempfile::tempdir().expect("a folder");
-    // Its paths are relative to where it runs.
-    let write = |path: &str, text: &str| {
-        let path = folder.path().join(path);
-        std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
-        std::fs::write(path, text).expect("written");
-    };
-    write("var/run/secrets/tokens/istio-token", &agent.token);
-    write("var/run/secrets/istio/root-cert.pem", &setup.authority().roots().to_pem());
-    write("etc/istio/proxy/.keep", "");
-    let discovery = format!("localhost:{}", server.bound.xds.port());
-    let mut child = tokio::process::Command::new(program)
-        .args(["proxy", "sidecar", "--domain", "shop.svc.cluster.local"])
-        .current_dir(folder.path())
-        .env_clear()
-        .envs([
-            ("DISABLE_ENVOY", "true"),
-            ("PILOT_CERT_PROVIDER", "istiod"),
-            ("CA_ADDR", &discovery),
-            ("PROXY_CONFIG", &json!({ "discoveryAddress": discovery }).to_string()),
-            ("POD_NAME", agent.proxy.name),
-            ("POD_NAMESPACE", SHOP),
-            ("INSTANCE_IP", &agent.proxy.ip),
-            ("SERVICE_ACCOUNT", agent.proxy.account),
-            ("TRUST_DOMAIN", "cluster.local"),
-            ("ISTIO_META_CLUSTER_ID", east.id()),
-            ("OUTPUT_CERTS", "certs"),
-        ])
-        .kill_on_drop(true)
-        .spawn()
-        .expect("it starts");
-    let chain = folder.path().join("certs/cert-chain.pem");
-    wait_until(SOON, async || {
-        let ended = child.try_wait().expect("its state");
-        assert_eq!(ended, None, "it goes on");
-        holds(chain.exists(), "no certificate yet")
-    })
-    .await;
-    // In the place of its Envoy.
-    let socket = folder.path().join("etc/istio/proxy/XDS");
-    let connect = tower::service_fn(move |_| {
-        let socket = socket.clone();
-        async move { tokio::net::UnixStream::connect(socket).await.map(hyper_util::rt::TokioIo::new) }
-    });
-    let endpoint = tonic::transport::Endpoint::from_static("http://agent");
-    let channel = endpoint.connect_with_connector(connect).await.expect("its socket");
-    let tasks = Supervisor::new();
-    let options = ClientOptions::default();
-    let client = XdsClient::open(channel, node(&agent), options, &tasks).await.expect("let in");
-    wait_until(SOON, async || holds(client.held().is_complete(), client.held().rejected)).await;
-    let shown = server.admin.json("/debug/proxies").await;
-    assert_eq!(shown[0]["knownBy"], json!("token"), "{shown}");
-    tasks.shut_down(SOON).await;
-}
-
-/// Says loudly what did not run, and writes it where .ci/run collects such lines.
-fn skip(reason: &str) {
-    let line = format!("SKIPPED integration::agent: {reason}");
-    eprintln!("{line}");
-    if let Some(path) = std::env::var_os("STRAIT_SKIPS") {
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| writeln!(file, "{line}")).expect("STRAIT_SKIPS is a file");
-    }
 }

@@ -56,6 +56,11 @@ impl Envoy {
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
 
+    /// One that an agent has started, of which the process is given: what the agent says is what it says.
+    pub(crate) fn of_agent(process: Process, netns: &Rc<Netns>, name: &str) -> Self {
+        Self { process, netns: Rc::clone(netns), name: name.to_owned() }
+    }
+
     /// Waits until it has had all it needs from wherever its configuration comes (state LIVE).
     pub(crate) fn wait_until_live(&mut self, limit: Duration) {
         let name = self.name.clone();

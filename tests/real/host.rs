@@ -21,6 +21,8 @@ pub(crate) struct Host {
     pub(crate) grpc_python: Option<PathBuf>,
     /// The client and server of grpc-go; likewise.
     pub(crate) grpc_go: Option<PathBuf>,
+    /// Istio's agent, with its bootstrap beside it; likewise.
+    pub(crate) pilot_agent: Option<PathBuf>,
     /// One scenario needs it; the others run without.
     pub(crate) consul: Option<PathBuf>,
     folder: Option<TempDir>,
@@ -71,6 +73,7 @@ impl Host {
         let envoy_old = optional("STRAIT_ENVOY_OLD");
         let grpc_python = optional("STRAIT_GRPC_PYTHON");
         let grpc_go = optional("STRAIT_GRPC_GO");
+        let pilot_agent = optional("STRAIT_PILOT_AGENT");
         for tool in ["ip", "iptables-restore", "nsenter", "setpriv"] {
             let answer = Command::new(tool)
                 .arg("--version")
@@ -93,10 +96,24 @@ impl Host {
             .tempdir()
             .expect("a folder for this run");
         let folder = Some(folder);
-        let mut host =
-            Self { kube_apiserver, etcd, envoy, envoy_old, grpc_python, grpc_go, consul, folder };
+        let mut host = Self {
+            kube_apiserver,
+            etcd,
+            envoy,
+            envoy_old,
+            grpc_python,
+            grpc_go,
+            pilot_agent,
+            consul,
+            folder,
+        };
         host.envoy = host.readable_by_all(&host.envoy, "envoy");
         host.envoy_old = host.envoy_old.as_ref().map(|old| host.readable_by_all(old, "envoy-old"));
+        host.pilot_agent = host.pilot_agent.as_ref().map(|agent| {
+            let bootstrap = agent.with_file_name("envoy_bootstrap.json");
+            host.readable_by_all(&bootstrap, "envoy_bootstrap.json");
+            host.readable_by_all(agent, "pilot-agent")
+        });
         Ok(host)
     }
 

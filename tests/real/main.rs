@@ -28,6 +28,7 @@ mod holding;
 mod host;
 mod ingress;
 mod injection;
+mod istio_agent;
 mod kube;
 mod mode_rollout;
 mod netns;
@@ -114,6 +115,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("change_is_let_out_to_a_share_and_stops_by_itself", Both(rollout::run)),
     ("bad_change_reaches_one_of_twenty_and_no_more", Both(five_percent::run)),
     ("certificate_that_is_renewed_is_used_without_a_restart", Mesh(renewal::run)),
+    ("istios_own_agent_runs_an_envoy_with_nothing_but_a_token", Both(istio_agent::run)),
     ("pod_that_is_not_ready_gets_no_connection", Mesh(scenarios::not_ready)),
     ("restart_of_strait_changes_nothing_in_running_envoys", Mesh(scenarios::restart)),
     ("api_server_that_is_away_loses_no_request", Mesh(scenarios::dark_cluster)),

@@ -140,6 +140,18 @@ impl Netns {
         command
     }
 
+    /// Ends what still runs inside as the user of Envoys.
+    pub(crate) fn kill_envoys(&self) {
+        let inside = succeed(Command::new("ip").args(["netns", "pids", &self.name]), "");
+        for pid in inside.unwrap_or_default().lines() {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+            if uid.is_some_and(|ids| ids.split_whitespace().next() == Some("1337")) {
+                let _ = succeed(Command::new("kill").args(["-KILL", pid]), "");
+            }
+        }
+    }
+
     /// One of the rig's own programs ([`crate::helper`]) inside, not yet started.
     pub(crate) fn helper_command(&self, arguments: &[&str]) -> Command {
         let mut command =

@@ -1,0 +1,194 @@
+//! Istio's own agent, unmodified, with an Envoy that it starts by Istio's own bootstrap: nothing is provisioned but a token
+//! and the roots, as in a pod that Istio injects. It calls the other network and is called, and outlasts a restart of
+//! either side.
+
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::envoy::Envoy;
+use crate::helper::{Answers, Load};
+use crate::host::{self, Host};
+use crate::kube::{Request, path};
+use crate::netns::{ENVOY_UID, Netns};
+use crate::process::Process;
+use crate::rig_check::ask;
+use crate::scenarios::{PROPAGATION, finish, http};
+use crate::topology::HUB;
+use crate::wait;
+use crate::world::{World, application, vip};
+
+const APP: &str = "foreign";
+const POD: &str = "foreign-1";
+const ADDRESS: &str = "10.10.0.31";
+const KEY: &str = "a/foreign-1";
+const VIP: u8 = 33;
+/// Of which tokens of agents are for.
+const AUDIENCE: &str = "istio-ca";
+const LIMIT: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(world: &mut World, host: &Host) {
+    let Some(agent) = &host.pilot_agent else {
+        let lacking = "SKIPPED istios_own_agent: no pilot-agent: run tests/components/install";
+        assert!(!host::required(), "{lacking}");
+        return host::note_skip(lacking);
+    };
+    let mut objects = application(APP, vip("a", VIP), &[(POD, ADDRESS)]);
+    objects.push(json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": { "name": APP, "namespace": "shop" },
+    }));
+    world.apiservers["a"].apply(&objects);
+    let netns = world.topology.pod("a", POD, ADDRESS);
+    world.pods.insert(KEY.to_owned(), Rc::clone(&netns));
+    world.start_echo(host, "a", POD);
+    let folder = world.agent_folder(host);
+    let start = || Envoy::of_agent(spawn(host, agent, &netns, &folder), &netns, POD);
+    world.envoys.insert(KEY.to_owned(), start());
+    world.calls_and_is_called();
+
+    // An agent that is killed, and its Envoy with it, comes back as who it was.
+    world.envoys.remove(KEY);
+    netns.kill_envoys();
+    world.envoys.insert(KEY.to_owned(), start());
+    world.calls_and_is_called();
+
+    // Strait is away for a moment: nothing is lost, and the agent is back by itself.
+    let load = Load { pause_ms: 20, ..http(1).lasting(12) };
+    let specification = serde_json::to_string(&load).expect("plain values");
+    let command = netns.helper_command(&["load", &specification]);
+    let load = Process::spawn(command, &world.folder, "istio-agent-load");
+    world.strait.kill();
+    world.strait.launch();
+    world.strait.wait_until_ready();
+    wait::until(LIMIT, "the agent is connected again", || world.is_known_by_token());
+    let answers = finish(load);
+    assert!(answers.failures.is_empty() && answers.requests > 100, "{answers:?}");
+    world.wait_for_everyone();
+
+    world.envoys.remove(KEY);
+    world.pods.remove(KEY);
+    let gone: Vec<_> = objects.iter().map(|object| Request::delete(&path(object))).collect();
+    world.apiservers["a"].requests(&gone);
+}
+
+/// The agent as its image starts it; paths are relative to where it runs.
+fn spawn(host: &Host, agent: &Path, netns: &Netns, folder: &Path) -> Process {
+    // What it and its Envoy say goes to one file.
+    let mut command = netns.command_as_envoy("sh");
+    command.args(["-c", "exec \"$@\" >&2", "sh"]).arg(agent);
+    command.args(["proxy", "sidecar", "--domain", "shop.svc.cluster.local", "--templateFile"]);
+    command.arg(agent.with_file_name("envoy_bootstrap.json"));
+    let config = json!({
+        "discoveryAddress": format!("{HUB}:15012"), "binaryPath": host.envoy, "concurrency": 1,
+        "terminationDrainDuration": "1s",
+    });
+    command.current_dir(folder).envs([
+        ("PILOT_CERT_PROVIDER", "istiod"),
+        ("PROXY_CONFIG", &config.to_string()),
+        ("POD_NAME", POD),
+        ("POD_NAMESPACE", "shop"),
+        ("INSTANCE_IP", ADDRESS),
+        ("SERVICE_ACCOUNT", APP),
+        ("TRUST_DOMAIN", "cluster.local"),
+        ("ISTIO_META_CLUSTER_ID", "a"),
+        ("ISTIO_META_NETWORK", "net-a"),
+    ]);
+    Process::spawn(command, &host.subfolder("envoy"), POD)
+}
+
+impl World {
+    /// What a pod has mounted: the token that the kubelet asks for, and the roots of `istio-ca-root-cert`.
+    fn agent_folder(&self, host: &Host) -> PathBuf {
+        let folder = host.subfolder("istio-agent");
+        let token = self.token();
+        let files = [
+            ("var/run/secrets/tokens/istio-token", token.as_str()),
+            ("var/run/secrets/istio/root-cert.pem", self.ca.pem()),
+            ("etc/istio/proxy/.keep", ""),
+        ];
+        for (file, text) in files {
+            let path = folder.join(file);
+            std::fs::create_dir_all(path.parent().expect("a folder")).expect("our own folder");
+            std::fs::write(path, text).expect("our own folder");
+        }
+        // It makes its sockets and its Envoy's bootstrap below.
+        let mut all = Command::new("find");
+        let listed = all.arg(&folder).output().expect("find is there").stdout;
+        for path in String::from_utf8_lossy(&listed).lines() {
+            chown(path, Some(ENVOY_UID), Some(ENVOY_UID)).expect("the rig runs as root");
+        }
+        folder
+    }
+
+    fn token(&self) -> String {
+        let of_pod = format!("/api/v1/namespaces/shop/pods/{POD}");
+        let pod = self.apiservers["a"].requests(&[Request::get(&of_pod)]);
+        let request = Request {
+            method: "POST".into(),
+            path: format!("/api/v1/namespaces/shop/serviceaccounts/{APP}/token"),
+            content_type: Some("application/json".into()),
+            body: Some(json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                "spec": {
+                    "audiences": [AUDIENCE],
+                    "boundObjectRef": {
+                        "apiVersion": "v1", "kind": "Pod", "name": POD,
+                        "uid": pod[0]["metadata"]["uid"],
+                    },
+                },
+            })),
+        };
+        let answers = self.apiservers["a"].requests(&[request]);
+        answers[0]["status"]["token"].as_str().expect("a token").to_owned()
+    }
+
+    fn is_known_by_token(&self) -> Result<(), String> {
+        let proxies = self.strait.try_json("/debug/proxies")?;
+        let id = format!("~{POD}.shop~");
+        let is_it = |one: &&Value| one["id"].as_str().is_some_and(|text| text.contains(&id));
+        let found = proxies.as_array().into_iter().flatten().find(is_it);
+        match found.map(|one| &one["knownBy"]) {
+            Some(known) if known == "token" => Ok(()),
+            _ => Err(format!("{found:?}")),
+        }
+    }
+
+    /// It reaches all endpoints of a service of both networks, where it is known as who it is, and is reached by others.
+    fn calls_and_is_called(&mut self) {
+        self.envoys.get_mut(KEY).expect("just started").wait_until_live(LIMIT);
+        wait::until(PROPAGATION, "it is let in by its token", || self.is_known_by_token());
+        let everywhere = |answers: &Answers| {
+            let clusters = ["a/", "b/"].map(|id| answers.by.keys().any(|pod| pod.starts_with(id)));
+            answers.failures.is_empty() && clusters == [true, true]
+        };
+        let answers = wait::until(PROPAGATION, "both networks answer it", || {
+            let answers = ask(self.pod(KEY), &http(60));
+            if everywhere(&answers) { Ok(answers) } else { Err(format!("{answers:?}")) }
+        });
+        for (pod, sample) in &answers.samples {
+            let seen = sample["headers"]["x-forwarded-client-cert"].as_str().unwrap_or_default();
+            assert!(seen.contains(&format!("sa/{APP}")), "{pod} saw {seen:?}");
+        }
+        let load = Load::http(
+            &format!("{}:80", vip("a", VIP)),
+            &format!("{APP}.shop.svc.cluster.local"),
+            20,
+        );
+        wait::until(PROPAGATION, "others reach it by mTLS", || {
+            let answers = ask(self.pod("a/client"), &load);
+            let sample = answers.samples.values().next();
+            let seen = sample.map(|one| one["headers"]["x-forwarded-client-cert"].to_string());
+            let is_by_mtls = seen.is_some_and(|seen| seen.contains("sa/client"));
+            if answers.failures.is_empty() && is_by_mtls {
+                Ok(())
+            } else {
+                Err(format!("{answers:?}"))
+            }
+        });
+        assert_eq!(self.complaints(), Vec::<String>::new());
+    }
+}
