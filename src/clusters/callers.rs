@@ -12,7 +12,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
@@ -20,6 +20,7 @@ pub use self::issuers::MemberKeys;
 use self::issuers::{IssuerReader, KeysWanted};
 use self::review::Reviews;
 use super::reconciler::{MemberClients, MembersSettled};
+use super::status::ClusterStatus;
 use crate::codes;
 use crate::identity::SpiffeId;
 use crate::identity::caller::{
@@ -50,6 +51,8 @@ pub struct CallersConfig {
     pub clients: watch::Receiver<Arc<MemberClients>>,
     /// Whom they may vouch for, where the operator says.
     pub policy: watch::Receiver<Arc<Policy>>,
+    /// How they fare.
+    pub statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
     /// Who runs in them.
     pub pods: Arc<dyn RunningPods>,
     /// For whom tokens must be.
@@ -131,8 +134,11 @@ impl MemberCallers {
         };
         let signed = SignedToken::read(token).map_err(refused)?;
         let now = SystemTime::now();
-        signed.check(&self.config.audiences, now).map_err(refused)?;
         let claims = signed.unverified();
+        let grace = self.grace(cluster, claims.expires, now);
+        // Of one that has ended, the rest is looked at as of its last moment.
+        let then = grace.map_or(now, |_| claims.expires - Duration::from_secs(1));
+        signed.check(&self.config.audiences, then).map_err(refused)?;
         let id = SpiffeId::new(trust_domain, &claims.namespace, &claims.service_account)
             .map_err(|error| refused(TokenFlaw::Form("sub")).because(&error.to_string()))?;
 
@@ -145,6 +151,9 @@ impl MemberCallers {
             },
             OfflineVerdict::Unknown(why) => Some(why),
         };
+        if unknown.is_some() && grace.is_some() {
+            return Err(refused(TokenFlaw::Ended));
+        }
         if let Some(why) = unknown {
             self.foreign_issuer(cluster, claims, keys.is_some())?;
             let client = self.config.clients.borrow().get(cluster).cloned();
@@ -160,8 +169,19 @@ impl MemberCallers {
                 .map_err(|refusal| refusal.because(why))?;
         }
         self.vouched(&known, cluster, &id)?;
-        let (pod, expires) = (claims.pod.clone(), claims.expires);
+        let pod = claims.pod.clone();
+        let expires = claims.expires + grace.unwrap_or_default();
         Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), named: true, pod, expires }))
+    }
+
+    /// For how long after its end a token of a member is taken, where it has ended: not longer than policy says, and while the
+    /// member is out of contact alone, when its nodes get no new ones for their pods.
+    fn grace(&self, cluster: &ClusterId, expires: SystemTime, now: SystemTime) -> Option<Duration> {
+        let late = now.duration_since(expires).ok()?;
+        let (grace, _) = self.config.policy.borrow().dark_token_grace(cluster)?;
+        let statuses = self.config.statuses.borrow();
+        let is_dark = statuses.iter().any(|one| one.id == cluster.as_str() && one.state.is_dark());
+        (late < grace && is_dark).then_some(grace)
     }
 
     /// What the member's keys say. A key that is not among them may be new.

@@ -189,6 +189,11 @@ pub enum ClusterState {
 }
 
 impl ClusterState {
+    /// Whether its API server is out of contact, so that its nodes get no new tokens for their pods either.
+    pub fn is_dark(self) -> bool {
+        matches!(self, Self::Stale | Self::Timeout | Self::Restored)
+    }
+
     /// All states, in the order of docs/reference/interface.md.
     pub const ALL: &[Self] = &[
         Self::Syncing,
@@ -256,6 +261,8 @@ pub(super) struct MemberFacts<'a> {
     pub(super) held: Option<String>,
     /// Why its endpoints leave, where it is out of contact for too long.
     pub(super) withdrawn: Option<&'a str>,
+    /// For how long tokens of its pods are taken after their end while it is out of contact, and by which rule.
+    pub(super) dark_tokens: Option<(Duration, String)>,
     /// Why the present Secret is not used.
     pub(super) kept: Option<&'a KubeconfigRefusal>,
     /// Whether it never had one in this process: all there is of it is from disk.
@@ -274,6 +281,11 @@ pub(super) fn judge(facts: &MemberFacts<'_>) -> (ClusterState, Option<String>) {
     let state = state(facts, &mut reasons);
     if let Some(why) = facts.withdrawn {
         reasons.push(format!("{}: its endpoints are withdrawn: {why}", codes::CLUSTER_DARK));
+    }
+    if let Some((grace, rule)) = facts.dark_tokens.as_ref().filter(|_| state.is_dark()) {
+        reasons.push(format!(
+            "tokens of its pods are taken for {grace:?} after they end (policy {rule})"
+        ));
     }
     if facts.mode == Mode::Drain && state != ClusterState::Draining && facts.has_data {
         reasons.push(drained(facts));
@@ -485,6 +497,7 @@ mod tests {
             flapping: case.flapping,
             held: None,
             withdrawn: None,
+            dark_tokens: None,
             kept: None,
             without_secret: false,
             successor: None,

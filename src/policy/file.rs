@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::Deserialize;
@@ -18,6 +19,8 @@ use crate::model::{ClusterId, Mode, NetworkId, is_trust_domain};
 
 /// The largest file that is read: far more than people write.
 const BYTES_MAX: usize = 1 << 20;
+/// Who holds a token has its rights for so much longer than its issuer meant, at most.
+const DARK_TOKEN_GRACE_MAX: Duration = Duration::from_secs(7 * 86_400);
 /// The only version there is.
 const API_VERSION: &str = "strait.dev/v1";
 const KIND: &str = "Policy";
@@ -50,6 +53,7 @@ struct RulesText {
     trust_domains: Option<Vec<String>>,
     addresses: Option<Vec<String>>,
     identities: Option<Vec<String>>,
+    dark_token_grace: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -166,7 +170,20 @@ fn rules(field: &str, text: RulesText) -> Result<Rules, InvalidPolicy> {
             .transpose()?,
         addresses: text.addresses.map(|list| ranges(&of("addresses"), &list)).transpose()?,
         identities: text.identities.map(|list| namespaces(&of("identities"), list)).transpose()?,
+        dark_token_grace: text
+            .dark_token_grace
+            .map(|text| dark_token_grace(&of("darkTokenGrace"), &text))
+            .transpose()?,
     })
+}
+
+fn dark_token_grace(field: &str, text: &str) -> Result<Duration, InvalidPolicy> {
+    let grace = duration(field, text)?;
+    if grace > DARK_TOKEN_GRACE_MAX {
+        let days = DARK_TOKEN_GRACE_MAX.as_secs() / 86_400;
+        return invalid(field, format!("{text:?} is more than {days} days (168h)"));
+    }
+    Ok(grace)
 }
 
 fn mode(field: &str, text: &str) -> Result<Mode, InvalidPolicy> {

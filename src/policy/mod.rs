@@ -17,6 +17,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use self::invalid::InvalidPolicy;
 pub use self::names::ServiceNames;
@@ -68,6 +69,13 @@ impl Policy {
     /// nothing else is set.
     pub fn when_dark(&self, cluster: &ClusterId) -> Option<(WhenDark, String)> {
         self.rule(cluster, "whenDark", |rules| rules.when_dark)
+    }
+
+    /// For how long after their end tokens of a cluster are taken while it is out of contact, and by which rule; none
+    /// where they aren't.
+    pub fn dark_token_grace(&self, cluster: &ClusterId) -> Option<(Duration, String)> {
+        let rule = self.rule(cluster, "darkTokenGrace", |rules| rules.dark_token_grace);
+        rule.filter(|(grace, _)| !grace.is_zero())
     }
 
     /// When the loss of many endpoints is held back, whatever says so; none where only what a fresh

@@ -20,6 +20,7 @@ pub(super) struct Rules {
     pub(super) trust_domains: Option<BTreeSet<String>>,
     pub(super) addresses: Option<Vec<IpNet>>,
     pub(super) identities: Option<BTreeSet<String>>,
+    pub(super) dark_token_grace: Option<Duration>,
 }
 
 /// Names that only some clusters may have endpoints for.

@@ -247,3 +247,14 @@ fn changes_are_let_out_in_shares_where_the_policy_says_so() {
         assert!(found.field.contains(&field) && found.fact.contains(fact), "{text}: {found}");
     }
 }
+
+#[test]
+fn tokens_count_on_after_their_end_where_an_operator_says_for_how_long() {
+    let policy = policy("mesh: {darkTokenGrace: 24h}\nclusters: {east: {darkTokenGrace: 0s}}\n");
+    let day = Duration::from_secs(86_400);
+    assert_eq!(policy.dark_token_grace(&id("west")), Some((day, "mesh.darkTokenGrace".into())));
+    assert_eq!(policy.dark_token_grace(&id("east")), None);
+    let refused = Policy::parse(&format!("{HEAD}mesh: {{darkTokenGrace: 169h}}\n"));
+    let refused = refused.expect_err("too long").to_string();
+    assert_eq!(refused, "mesh.darkTokenGrace: \"169h\" is more than 7 days (168h)");
+}

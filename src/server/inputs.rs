@@ -145,6 +145,7 @@ impl ServerInputs {
                 settled: clusters.settled.clone(),
                 clients: clusters.clients.clone(),
                 policy: policy.clone(),
+                statuses: clusters.statuses.clone(),
                 pods: Arc::new(KnownPods(core.context.clone())),
                 audiences: args.token_audience.clone(),
                 aliases: args.cluster_alias.iter().cloned().collect(),

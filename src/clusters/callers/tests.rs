@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::super::status::ClusterState;
 use super::*;
 use crate::fixtures::member;
 use crate::identity::token::tests::Signer;
@@ -33,6 +34,7 @@ fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberC
             settled: watch::channel(MembersSettled::All).1,
             clients: watch::channel(Arc::default()).1,
             policy: watch::channel(Arc::new(Policy::parse(policy).expect("a policy"))).1,
+            statuses: watch::channel(Arc::default()).1,
             pods: Arc::new(EachRuns(uid)),
             audiences: vec!["istio-ca".to_owned()],
             aliases: [(ClusterId::from("Kubernetes"), ClusterId::from("east"))].into(),
@@ -130,6 +132,48 @@ async fn a_member_vouches_for_what_policy_says() {
             assert_eq!(found, Err(("STR0524", RefusalKind::Denied)));
         }
     }
+}
+
+/// Its nodes can't renew tokens of their pods while a member's API server is away: the operator may have them count on.
+#[tokio::test]
+async fn a_token_that_has_ended_is_taken_while_its_member_is_dark_and_policy_says_so() {
+    let signer = Signer::new(ISSUER, "k1");
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
+    let ended = |ago: Duration, uid: &str| {
+        // They are good for an hour.
+        let mut claims = signer.claims(SystemTime::now() - ago - hours(1));
+        claims["kubernetes.io"]["pod"]["uid"] = uid.into();
+        signer.sign(&claims)
+    };
+    let grace = format!("{NO_RULES}clusters:\n  east:\n    darkTokenGrace: 24h\n");
+    let of = |policy: &str, state: ClusterState| {
+        let mut callers = callers(&[("east", &signer), ("west", &signer)], "pod-uid", policy);
+        let status = |id: &str| ClusterStatus { state, ..ClusterStatus::live(id) };
+        callers.config.statuses = watch::channel(Arc::new(vec![status("east"), status("west")])).1;
+        callers
+    };
+    let refused = Err(("STR0522", RefusalKind::Unauthenticated));
+    let [recent, old] = [hours(23), hours(25)].map(|ago| ended(ago, "pod-uid"));
+    let dark = of(&grace, ClusterState::Stale);
+    let taken = dark.verify(&recent, &ClusterId::from("east")).await.expect("within the grace");
+    let left = taken.token().expect("a token").expires.duration_since(SystemTime::now());
+    let left = left.expect("it holds still");
+    assert!(left > hours(1) - Duration::from_secs(60) && left <= hours(1), "{left:?}");
+    assert_eq!(verdict(&dark, &old, "east").await, refused, "for no longer than that");
+    assert_eq!(verdict(&dark, &recent, "west").await, refused, "for the member that it names");
+    let unknown = ended(hours(23), "another-uid");
+    assert_eq!(verdict(&dark, &unknown, "east").await, refused, "of pods that are known alone");
+    for state in [ClusterState::Live, ClusterState::AuthFailed, ClusterState::Paused] {
+        assert_eq!(verdict(&of(&grace, state), &recent, "east").await, refused, "{state:?}");
+    }
+    for state in [ClusterState::Restored, ClusterState::Timeout] {
+        assert!(verdict(&of(&grace, state), &recent, "east").await.is_ok(), "{state:?}");
+    }
+    let without = of(NO_RULES, ClusterState::Stale);
+    assert_eq!(verdict(&without, &recent, "east").await, refused, "unless an operator says so");
+    let mut claims = signer.claims(SystemTime::now() - hours(24));
+    claims["aud"] = serde_json::json!(["another"]);
+    assert_eq!(verdict(&dark, &signer.sign(&claims), "east").await, refused, "for us alone");
 }
 
 #[test]

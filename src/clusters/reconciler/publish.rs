@@ -128,6 +128,7 @@ impl Reconciler {
             flapping: member.flapping.stage(now.into_std()),
             held: member.held().map(|held| held.seen_at(now.into_std())),
             withdrawn,
+            dark_tokens: self.policy.borrow().dark_token_grace(id),
             kept: self.plan.kept.get(id),
             without_secret: cluster.is_some_and(|cluster| cluster.hold == Hold::Assumed),
             successor: successor.as_ref(),
