@@ -27,6 +27,15 @@ pub(crate) fn wants_aggregated(headers: &HeaderMap) -> bool {
     header(headers, ACCEPT).split(',').any(|offer| offer.trim() == discovery::AGGREGATED)
 }
 
+/// Whether the client takes a page of this type, which is no object's.
+pub(crate) fn takes(headers: &HeaderMap, content_type: &str) -> bool {
+    let accept = header(headers, ACCEPT);
+    let fits = |offer| {
+        matches!(media_type(offer), "application/*" | "*/*") || media_type(offer) == content_type
+    };
+    accept.is_empty() || accept.split(',').any(fits)
+}
+
 /// The first form the client takes that we have, and protobuf only if we speak it. Tables are an offer that a
 /// server may leave out: clients that ask for them name plain JSON as well.
 pub(crate) fn accepted(

@@ -17,7 +17,9 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use crate::accept::{accepted, accepted_status, header, media_type, parse, wants_aggregated};
+use crate::accept::{
+    accepted, accepted_status, header, media_type, parse, takes, wants_aggregated,
+};
 use crate::admit::{self, Part};
 use crate::body::Answer;
 use crate::discovery;
@@ -194,6 +196,9 @@ impl ApiServer {
             }
         }
         if reading && let Some((content_type, page)) = self.tokens.page(path) {
+            if !takes(&parts.headers, content_type) {
+                return Err(ApiError::not_acceptable());
+            }
             let body = Answer::Whole(Some(page.to_string().into()));
             return Ok(with_type(StatusCode::OK, content_type, body));
         }

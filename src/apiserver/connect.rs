@@ -143,8 +143,9 @@ impl ApiClient {
             USER_AGENT,
             HeaderValue::from_static(concat!("strait/", env!("CARGO_PKG_VERSION"))),
         );
-        // Who also reads another form says so.
-        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json"));
+        // Who also reads another form says so. Pages that are no objects have types of their own: keys of tokens are
+        // `application/jwk-set+json`, and 406 for who takes plain JSON alone.
+        headers.entry(ACCEPT).or_insert(HeaderValue::from_static("application/json, */*"));
         if let Some(authorization) = &self.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }

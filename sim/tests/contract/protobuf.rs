@@ -67,6 +67,9 @@ async fn a_client_gets_the_first_form_that_the_kind_has() {
         (custom, &metadata, 200, PROTOBUF),
         (custom, PROTOBUF, 406, PROTOBUF),
         ("/api/v1/namespaces/shop/services/none", BOTH, 404, PROTOBUF),
+        // A page that is no object has a type of its own.
+        ("/openid/v1/jwks", "application/json", 406, "application/json"),
+        ("/openid/v1/jwks", "application/json, */*", 200, "application/jwk-set+json"),
         ("/api/v1/namespaces/shop/services/none", "application/json", 404, "application/json"),
     ];
     for (path, accept, status, content_type) in cases {
