@@ -19,6 +19,7 @@ use tokio_rustls::client::TlsStream;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
+use tracing::info;
 
 use crate::credentials::{Credentials, KeyRequest, RootSet};
 use crate::files::read_text;
@@ -43,11 +44,26 @@ impl ControlPlane {
         Self { args }
     }
 
-    /// Has a new key certified.
+    /// Has a new key certified, by the pod's token; by the certificate that it holds where the token is not taken: nodes renew
+    /// no tokens while their API server is away.
     ///
     /// # Errors
-    /// What stood in the way, with what to do about it.
-    pub(crate) async fn certificate(&self) -> Result<Credentials, Problem> {
+    /// What stood in the way, with what to do about it; of both, what is wrong with the token.
+    pub(crate) async fn certificate(
+        &self,
+        held: Option<&Credentials>,
+    ) -> Result<Credentials, Problem> {
+        match (self.certificate_by(None).await, held) {
+            (Err(problem), Some(held)) if problem.is_about_token() => {
+                let renewed = self.certificate_by(Some(held)).await.map_err(|_| problem)?;
+                info!("the token is not taken; the certificate was renewed by the one before");
+                Ok(renewed)
+            }
+            (answer, _) => answer,
+        }
+    }
+
+    async fn certificate_by(&self, held: Option<&Credentials>) -> Result<Credentials, Problem> {
         let unusable = |error| {
             let fact = format!(
                 "the control plane's certificate for this pod can't be used: {}",
@@ -56,12 +72,16 @@ impl ControlPlane {
             Problem::new("STR0956", fact, "look at the control plane's log and its CA")
         };
         let request = KeyRequest::new().map_err(unusable)?;
-        let call = self.with_caller(IstioCertificateRequest {
+        let message = IstioCertificateRequest {
             csr: request.csr.clone(),
             validity_duration: LIFETIME_SECONDS,
             metadata: None,
-        })?;
-        let mut client = IstioCertificateServiceClient::new(self.connect().await?);
+        };
+        let call = match held {
+            None => self.with_caller(message)?,
+            Some(_) => self.with_cluster(message)?,
+        };
+        let mut client = IstioCertificateServiceClient::new(self.connect_as(held).await?);
         let answer = timeout(CALL, client.create_certificate(call)).await;
         let answer =
             answer.unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer within 10 s")));
@@ -82,13 +102,19 @@ impl ControlPlane {
         let bearer = AsciiMetadataValue::try_from(format!("Bearer {}", token.trim()));
         let mut bearer = bearer.map_err(|_| problem(format!("{path} holds no token")))?;
         bearer.set_sensitive(true);
+        let mut request = self.with_cluster(message)?;
+        request.metadata_mut().insert("authorization", bearer);
+        Ok(request)
+    }
+
+    /// A call that says of which cluster its caller is.
+    fn with_cluster<T>(&self, message: T) -> Result<Request<T>, Problem> {
         let cluster = AsciiMetadataValue::try_from(&self.args.cluster).map_err(|_| {
             let fact =
                 format!("--cluster (STRAIT_CLUSTER_ID) {:?} is no cluster ID", self.args.cluster);
             Problem::new("STR0950", fact, "give an ID of: strait cluster list")
         })?;
         let mut request = Request::new(message);
-        request.metadata_mut().insert("authorization", bearer);
         request.metadata_mut().insert("clusterid", cluster);
         Ok(request)
     }
@@ -98,7 +124,12 @@ impl ControlPlane {
     /// # Errors
     /// Roots that can't be read; why none could be reached.
     pub(crate) async fn connect(&self) -> Result<Channel, Problem> {
-        let tls = Arc::new(self.tls()?);
+        self.connect_as(None).await
+    }
+
+    /// The same by a certificate.
+    async fn connect_as(&self, held: Option<&Credentials>) -> Result<Channel, Problem> {
+        let tls = Arc::new(self.tls(held)?);
         let mut facts = Vec::new();
         for discovery in &self.args.discovery {
             for name in server_names(discovery, &self.args.domain) {
@@ -137,13 +168,26 @@ impl ControlPlane {
         RootSet::parse(&text).map_err(|error| problem(format!("{path}: {error}")))
     }
 
-    fn tls(&self) -> Result<ClientConfig, Problem> {
+    fn tls(&self, held: Option<&Credentials>) -> Result<ClientConfig, Problem> {
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates(
             self.mounted_roots()?.certificates().map(|one| one.into_owned()),
         );
-        let mut config =
-            ClientConfig::builder().with_root_certificates(store).with_no_client_auth();
+        let builder = ClientConfig::builder().with_root_certificates(store);
+        let mut config = match held {
+            None => builder.with_no_client_auth(),
+            Some(held) => {
+                let (chain, key) = held.identity().map_err(|error| {
+                    let fact = format!("the certificate that is held can't be used: {error}");
+                    Problem::new(
+                        "STR0956",
+                        fact,
+                        "remove the files in --dir, and start the pod anew",
+                    )
+                })?;
+                builder.with_client_auth_cert(chain, key).map_err(unreachable)?
+            }
+        };
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
     }

@@ -94,6 +94,18 @@ impl Credentials {
         let roots = RootSet::parse(roots)?;
         Ok(Self { chain, key, roots, validity })
     }
+
+    /// The certificate, leaf first, and its key, for a handshake.
+    pub(crate) fn identity(
+        &self,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Unusable> {
+        let pem = |what| {
+            move |error: rustls_pki_types::pem::Error| Unusable::Pem(what, error.to_string())
+        };
+        let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
+        let chain = chain.collect::<Result<_, _>>().map_err(pem("certificate"))?;
+        Ok((chain, PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(pem("key"))?))
+    }
 }
 
 /// Roots, each once, in one order.

@@ -19,6 +19,13 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// Whether it is the pod's token that is not there, or not taken.
+    pub(crate) fn is_about_token(&self) -> bool {
+        matches!(self.code, "STR0952" | "STR0955")
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}; next: {}", self.code, self.fact, self.next)

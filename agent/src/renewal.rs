@@ -84,7 +84,9 @@ impl Renewal {
     }
 
     async fn renew(&mut self) {
-        let renewed = self.control_plane.certificate().await.and_then(|credentials| {
+        let held = self.held.as_ref().map(|(held, _)| held);
+        let held = held.filter(|held| held.validity.holds_at(SystemTime::now()));
+        let renewed = self.control_plane.certificate(held).await.and_then(|credentials| {
             let now = Now::read();
             if !credentials.validity.holds_at(now.wall) {
                 warn!("the new certificate does not hold by this host's clock; next: correct the clock of the node");
