@@ -222,6 +222,30 @@ impl Apiserver {
         self.try_requests(requests).unwrap_or_else(|fact| panic!("{}: {fact}", self.url))
     }
 
+    /// Signs as it signs tokens (ES256).
+    pub(crate) fn sign(&self, text: &[u8]) -> Vec<u8> {
+        use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
+        let pem = std::fs::read_to_string(self.folder.join("sa.key")).expect("our own key");
+        let key = rcgen::KeyPair::from_pem(&pem).expect("a key").serialize_der();
+        let random = ring::rand::SystemRandom::new();
+        let key = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &key, &random);
+        key.expect("of P-256").sign(&random, text).expect("it signs").as_ref().to_vec()
+    }
+
+    /// The token of a service account that its nodes would ask for.
+    pub(crate) fn token(&self, namespace: &str, account: &str, spec: &Value) -> String {
+        let request = Request {
+            method: "POST".into(),
+            path: format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"),
+            content_type: Some("application/json".into()),
+            body: Some(json!({
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec,
+            })),
+        };
+        let answers = self.requests(&[request]);
+        answers[0]["status"]["token"].as_str().expect("a token").to_owned()
+    }
+
     /// Makes requests in order, up to the first that fails; what the server says then.
     pub(crate) fn try_requests(&self, requests: &[Request]) -> Result<Vec<Value>, String> {
         let kubeconfig = self.admin_kubeconfig();
@@ -238,11 +262,14 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.is_ok_and(|status| status.success()), "{} was not copied", from.display());
 }
 
-/// The rights of the reader, as `strait cluster add` gives them: read services, endpointslices, namespaces, pods, nodes.
+/// The rights of the reader, as `strait cluster add` gives them: read services, endpointslices, namespaces, pods, nodes, and the keys of tokens;
+/// ask about tokens.
 pub(crate) fn reader_rights() -> Vec<Value> {
     let rules = json!([
         { "apiGroups": [""], "resources": ["services", "namespaces", "pods", "nodes"], "verbs": ["get", "list", "watch"] },
         { "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"] },
+        { "apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"] },
+        { "nonResourceURLs": ["/.well-known/openid-configuration", "/openid/v1/jwks"], "verbs": ["get"] },
     ]);
     vec![
         json!({

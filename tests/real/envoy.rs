@@ -61,6 +61,16 @@ impl Envoy {
         Self { process, netns: Rc::clone(netns), name: name.to_owned() }
     }
 
+    /// What it, or its agent, said that contains `word`.
+    pub(crate) fn said(&self, word: &str) -> Vec<String> {
+        self.process.said(word)
+    }
+
+    /// The end of what it said, for a failure's text.
+    pub(crate) fn last_words(&self) -> String {
+        self.process.last_words()
+    }
+
     /// Waits until it has had all it needs from wherever its configuration comes (state LIVE).
     pub(crate) fn wait_until_live(&mut self, limit: Duration) {
         let name = self.name.clone();

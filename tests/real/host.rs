@@ -130,7 +130,7 @@ impl Host {
     }
 
     /// The user that Envoy runs as can't enter root's home, where the cache is, so it gets a link (or a copy).
-    fn readable_by_all(&self, program: &Path, name: &str) -> PathBuf {
+    pub(crate) fn readable_by_all(&self, program: &Path, name: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let folder = self.folder();
         std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755))

@@ -125,25 +125,11 @@ impl World {
     }
 
     fn token(&self) -> String {
+        let apiserver = &self.apiservers["a"];
         let of_pod = format!("/api/v1/namespaces/shop/pods/{POD}");
-        let pod = self.apiservers["a"].requests(&[Request::get(&of_pod)]);
-        let request = Request {
-            method: "POST".into(),
-            path: format!("/api/v1/namespaces/shop/serviceaccounts/{APP}/token"),
-            content_type: Some("application/json".into()),
-            body: Some(json!({
-                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-                "spec": {
-                    "audiences": [AUDIENCE],
-                    "boundObjectRef": {
-                        "apiVersion": "v1", "kind": "Pod", "name": POD,
-                        "uid": pod[0]["metadata"]["uid"],
-                    },
-                },
-            })),
-        };
-        let answers = self.apiservers["a"].requests(&[request]);
-        answers[0]["status"]["token"].as_str().expect("a token").to_owned()
+        let uid = apiserver.requests(&[Request::get(&of_pod)])[0]["metadata"]["uid"].clone();
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": POD, "uid": uid });
+        apiserver.token("shop", APP, &json!({ "audiences": [AUDIENCE], "boundObjectRef": bound }))
     }
 
     fn is_known_by_token(&self) -> Result<(), String> {

@@ -17,6 +17,7 @@ mod apiserver;
 mod authorizers;
 mod certs;
 mod consul;
+mod dark_hours;
 mod demo;
 mod envoy;
 mod examples;
@@ -94,6 +95,7 @@ const SCENARIOS: &[(&str, Scenario)] = &[
     ("pods_are_injected_refused_or_left_alone_by_a_real_api_server", Machine(injection::run)),
     ("libraries_of_grpc_call_each_other_by_mtls_and_in_plain_text", Machine(grpc::run)),
     ("libraries_of_grpc_enforce_policies_as_the_evaluator_says", Machine(grpc_access::run)),
+    ("api_server_that_is_gone_for_hours_stops_no_pod", Machine(dark_hours::run)),
     ("gateway_takes_in_requests_as_gateways_and_secrets_say", Machine(ingress::run)),
     ("cluster_that_waits_when_the_stream_breaks_waits_no_longer", Machine(warming::broken_stream)),
     ("every_envoy_takes_its_configuration", Mesh(scenarios::configuration)),

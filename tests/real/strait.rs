@@ -20,6 +20,11 @@ fn program() -> String {
     std::env::var("STRAIT_REAL_PROGRAM").unwrap_or_else(|_| env!("CARGO_BIN_EXE_strait").to_owned())
 }
 
+/// The agent that cargo built beside it.
+pub(crate) fn agent_program() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_strait")).with_file_name("strait-agent")
+}
+
 /// A running control plane. SIGKILL on drop.
 pub(crate) struct Strait {
     process: Option<Process>,
@@ -30,6 +35,8 @@ pub(crate) struct Strait {
     state: PathBuf,
     /// The policy file of whoever has one.
     policy: PathBuf,
+    /// What it is started with beside that of the rig.
+    environment: Vec<(String, String)>,
     starts: usize,
 }
 
@@ -46,6 +53,16 @@ static MADE: AtomicUsize = AtomicUsize::new(0);
 impl Strait {
     /// `strait serve` with `arguments`, a state folder of this run, and an admin port of its choice.
     pub(crate) fn start(host: &Host, hub: &Rc<Netns>, arguments: Vec<String>) -> Self {
+        Self::start_with(host, hub, arguments, Vec::new())
+    }
+
+    /// The same in an environment that has more.
+    pub(crate) fn start_with(
+        host: &Host,
+        hub: &Rc<Netns>,
+        arguments: Vec<String>,
+        environment: Vec<(String, String)>,
+    ) -> Self {
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         // What one keeps of a cluster is not another's.
         let state = host.subfolder(&format!("strait-state-{number}"));
@@ -57,6 +74,7 @@ impl Strait {
             logs: host.subfolder("strait"),
             policy: host.subfolder("policy").join(format!("policy-{number}.yaml")),
             state,
+            environment,
             starts: 0,
         };
         strait.set_policy("");
@@ -69,6 +87,7 @@ impl Strait {
         let mut command = self.hub.command(program());
         command.arg("serve").args(&self.arguments).arg("--state-dir").arg(&self.state);
         command.arg("--policy").arg(&self.policy);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         self.starts += 1;
         let mut process = Process::spawn(command, &self.logs, &format!("strait-{}", self.starts));
         self.addresses =
