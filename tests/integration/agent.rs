@@ -453,7 +453,10 @@ async fn istioctl_asks_with_a_token_of_no_pod_and_names_no_cluster() {
     let ask = async |type_url: &str, names: &[&str]| {
         let mut stream = AgentStream::open(&istioctl, &server, &setup, ProtocolForm::Sotw).await;
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        stream.ask(type_url, &names, &Held::default(), Some(asker.clone())).await;
+        // Its nonce is the time, though there is nothing yet that it could answer.
+        let nonce = "2026-11-27 03:49:08.743 +0000 UTC m=+0.021".to_owned();
+        let said = Said { type_url: type_url.to_owned(), names, nonce, ..Said::default() };
+        stream.say(said, Some(asker.clone()), None).await;
         let Responses::Sotw(responses) = &mut stream.responses else { unreachable!("SotW") };
         tokio::time::timeout(SOON, responses.message())
             .await
