@@ -11,7 +11,7 @@ import { setServerTime, setStoredTime } from "./format.js";
 
 /** How often what is shown is asked for where nobody says that it has changed, and while something is awaited that makes no event. */
 const PAUSE = 10_000;
-/** How often it is asked for all the same while events are listened to. */
+/** How often it is asked for all the same while events are listened to, and however long answers take: a slow one says nothing of the next. */
 const QUIET = 60_000;
 /** After a change proxies acknowledge, which makes no event. The server announces changes no more often than each two seconds. */
 const SETTLES = 2_500;
@@ -122,7 +122,7 @@ function turn() {
   }
   // What takes the server long is asked for less often.
   const slowest = Math.max(0, ...[...answers.values()].map((one) => one.took));
-  const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited ? QUIET : PAUSE, slowest * 20);
+  const pause = Math.max(signedOut ? 5_000 : eventsOpen && !awaited ? QUIET : PAUSE, Math.min(slowest * 20, QUIET));
   // Timers may be a little early.
   if (Date.now() > asked + pause - 100) refresh();
   else plan(Math.min(PAUSE, asked + pause - Date.now()));
@@ -201,14 +201,18 @@ function follow() {
       heard = Date.now();
     });
     source.addEventListener("error", () => {
+      const brokeOff = eventsOpen;
       eventsOpen = false;
       if (source.readyState === EventSource.CLOSED) {
         // Refused: asked for again with an answer after a while.
         events = null;
         followAfter = Date.now() + REFUSED_FOR;
       }
-      // Whoever ends streams may have ended.
-      plan(1_000);
+      // Whoever ends streams may have ended: asked at once, and not when it would be time to.
+      if (brokeOff) {
+        clearTimeout(told);
+        told = setTimeout(refresh, 1_000);
+      }
       changed();
     });
   }
