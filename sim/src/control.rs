@@ -116,9 +116,10 @@ async fn run(
     perform(world, verb, cluster, body).await
 }
 
-const VERBS: [&str; 15] = [
+const VERBS: [&str; 16] = [
     "change",
     "service",
+    "gateway",
     "rollout",
     "scale",
     "kill",
@@ -264,6 +265,10 @@ async fn perform(
             return Ok(json!(stamp));
         }
         "service" => return change_service(world, id, read(body)?).map_err(refusal),
+        "gateway" => {
+            let Switch { on } = read(body)?;
+            world.set_gateway(id, on).map_err(refusal)?;
+        }
         "rollout" => return rollout(world, id, read(body)?).await,
         "scale" => {
             let Scale { service, endpoints } = read(body)?;
@@ -380,7 +385,9 @@ fn bad(error: String) -> Refusal {
 fn refusal(error: WorldError) -> Refusal {
     let status = match error {
         WorldError::NoSuchCluster(_) | WorldError::NoSuchService(_) => StatusCode::NOT_FOUND,
-        WorldError::NoEndpoints(_) | WorldError::NoNamedPort(_) => StatusCode::CONFLICT,
+        WorldError::NoEndpoints(_) | WorldError::NoNamedPort(_) | WorldError::OneNetwork => {
+            StatusCode::CONFLICT
+        }
         WorldError::NoAddresses(_) | WorldError::NoLabel(_) => StatusCode::BAD_REQUEST,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     };

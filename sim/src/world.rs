@@ -113,6 +113,8 @@ pub enum WorldError {
     NoNamedPort(String),
     /// What would be written is no label.
     NoLabel(String),
+    /// All clusters are in one network, which nobody enters by a gateway.
+    OneNetwork,
     /// The store refused.
     Refused(ApiError),
     /// No port could be had.
@@ -132,6 +134,7 @@ impl std::fmt::Display for WorldError {
             WorldError::NoSuchService(name) => write!(f, "no service {name:?} in this cluster"),
             WorldError::NoEndpoints(name) => write!(f, "service {name:?} has no endpoint"),
             WorldError::NoNamedPort(name) => write!(f, "service {name:?} has no port http"),
+            WorldError::OneNetwork => write!(f, "there is one network, and no gateway into it"),
             WorldError::NoLabel(text) => write!(f, "{text:?} is no key or value of a label"),
             WorldError::Refused(_) => write!(f, "the store refused an object"),
             WorldError::Io(_) => write!(f, "can't open a port"),
@@ -426,6 +429,25 @@ impl World {
         Ok(self.note(changes, cluster, service, at_ns, StampKind::ServiceRemoved))
     }
 
+    /// Takes the Service of a cluster's east-west gateway away, or gives it back as it was.
+    ///
+    /// # Errors
+    /// If there is no such cluster, or one network only.
+    pub fn set_gateway(&self, id: &str, is_there: bool) -> Result<(), WorldError> {
+        let cluster = self.position(id)?;
+        let (plan, store) = (&self.scene.plan, self.members[cluster].cluster.store());
+        if plan.options.networks < 2 {
+            return Err(WorldError::OneNetwork);
+        }
+        let service = gateway(plan, cluster);
+        if is_there {
+            return apply(store, service);
+        }
+        let part = |field: &str| service["metadata"][field].as_str().unwrap_or_default();
+        store.at_once().delete(resource("Service"), &Name::new(part("namespace"), part("name")));
+        Ok(())
+    }
+
     /// Says the target of port `http` of a service in the other way, by number or by the name that its pods
     /// have for it. So its definition changes and no endpoint does.
     ///
@@ -683,6 +705,16 @@ fn in_slice(places: &[Place], slice: usize) -> &[Place] {
     places.chunks(SLICE_ENDPOINTS_MAX).nth(slice).unwrap_or_default()
 }
 
+/// The east-west gateway of a cluster.
+fn gateway(plan: &Plan, cluster: usize) -> Value {
+    let options = &plan.options;
+    let cluster_ip = plan.cluster_ip(cluster, options.services);
+    // 198.18.0.0/15, which is for benchmarks: nobody else has it.
+    let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
+    let (namespace, network) = (&options.system_namespace, plan.network(cluster));
+    objects::gateway_service(namespace, &network, &cluster_ip, &external_ip)
+}
+
 /// Writes all objects of one cluster.
 fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, WorldError> {
     let plan = &scene.plan;
@@ -692,11 +724,7 @@ fn fill(scene: &Arc<Scene>, cluster: usize, store: &Store) -> Result<Vec<Name>, 
     if options.networks > 1 {
         let network = plan.network(cluster);
         apply(store, objects::labelled(system, NETWORK_LABEL, &network))?;
-        let cluster_ip = plan.cluster_ip(cluster, options.services);
-        // 198.18.0.0/15, which is for benchmarks: nobody else has it.
-        let external_ip = Ipv4Addr::from(0xc612_0000 + as_u32(cluster) + 1).to_string();
-        let namespace = &options.system_namespace;
-        apply(store, objects::gateway_service(namespace, &network, &cluster_ip, &external_ip))?;
+        apply(store, gateway(plan, cluster))?;
     } else {
         apply(store, system)?;
     }

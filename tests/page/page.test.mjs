@@ -586,7 +586,8 @@ const REAL = [
     undo: ({ remove }) => remove("secrets/web.json") },
   { name: "a certificate that can't be used", fact: /^Certificates STR070[23]: /, code: "STR0702", mend: "openssl x509 -in FILE -text",
     make: ({ write }) => write("tls/cert-chain.pem", "no certificate\n"), undo: ({ write, certificate }) => write("tls/cert-chain.pem", certificate) },
-  // The last, for nothing makes it again.
+  { name: "a network without a gateway", fact: /^Network n2 no gateway/, code: "STR0401", mend: "strait network join CONTEXT --network NAME",
+    make: ({ order }) => order("gateway", { cluster: "c2", on: false }), undo: ({ order }) => order("gateway", { cluster: "c2" }) },
 ];
 const POLICY = "apiVersion: strait.dev/v1\nkind: Policy\n";
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use strait_sim::{Family, Object, RESOURCES, SimCluster, StampKind, World, WorldOptions};
+use strait_sim::{
+    Family, Object, RESOURCES, SimCluster, StampKind, World, WorldError, WorldOptions,
+};
 
 use crate::client;
 use crate::script::get;
@@ -54,6 +56,17 @@ async fn two_networks_share_pod_addresses_and_each_has_a_gateway() {
         services.iter().map(|service| text(service, "/spec/clusterIP")).collect::<BTreeSet<_>>()
     };
     assert!(cluster_ips(c1).is_disjoint(&cluster_ips(c2)));
+    // Taken away and given back it is as it was.
+    let gateway = || c1.store().get("Service", "strait-system", "eastwestgateway");
+    let before = gateway().expect("there").value();
+    for is_there in [false, false, true] {
+        world.set_gateway("c1", is_there).expect("there are two networks");
+        assert_eq!(gateway().is_some(), is_there);
+    }
+    let after = gateway().expect("there").value();
+    assert_eq!((&before["spec"], &before["status"]), (&after["spec"], &after["status"]));
+    assert!(c2.store().get("Service", "strait-system", "eastwestgateway").is_some());
+    assert!(matches!(world.set_gateway("c9", false), Err(WorldError::NoSuchCluster(_))));
 }
 
 #[tokio::test]
