@@ -208,7 +208,7 @@ mod tests {
             receipt
         };
         let proxy = sidecar("web.shop", "east");
-        enter(1).acknowledge(&proxy);
+        enter(1).acknowledge(&proxy, Instant::now());
         let second = enter(2);
         let mut stream = Box::pin(follow(Arc::clone(&timeline), 1));
         let mut told = Vec::new();
@@ -218,9 +218,9 @@ mod tests {
             told.len()
         };
         assert_eq!(next().await, 1);
-        second.refuse(&proxy, "no");
+        second.refuse(&proxy, Instant::now(), "no");
         assert_eq!(next().await, 2);
-        enter(3).acknowledge(&proxy);
+        enter(3).acknowledge(&proxy, Instant::now());
         assert_eq!(next().await, 3);
         let order = ["change", "answered", "change"].iter().zip(["2", "2", "3"]);
         for (told, (name, id)) in told.iter().zip(order) {

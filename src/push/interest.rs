@@ -288,7 +288,14 @@ struct Unread {
     /// Something was taken that nobody was passed yet.
     is_in_hand: bool,
     /// For the changes that it is of, the last [`RECEIPTS_MAX`].
-    receipts: Vec<Receipt>,
+    receipts: OwedReceipts,
+}
+
+/// Receipts in the order of their changes. Most streams look before there is a second one, and take no memory for the first.
+#[derive(Debug, Default)]
+struct OwedReceipts {
+    first: Option<Receipt>,
+    more: Vec<Receipt>,
 }
 
 /// One stream's entry in the table; dropping it takes the stream out.
@@ -424,7 +431,7 @@ impl Interest {
                 unread.since = unread.since.or(changes.since);
                 unread.streams = streams;
                 if let Some(delivery) = delivery {
-                    unread.owe(delivery.receipt());
+                    unread.receipts.add(delivery.receipt());
                 }
                 drop(unread);
                 pending.wake.wake();
@@ -554,8 +561,9 @@ impl Subscription {
 
     /// Takes what is owed for the changes that there are to look at. Do this before [`Self::take`], so that none is of
     /// a change that was not looked at.
-    pub fn take_receipts(&self) -> Vec<Receipt> {
-        std::mem::take(&mut lock(&self.pending.dirty).receipts)
+    pub fn take_receipts(&self) -> impl Iterator<Item = Receipt> + use<> {
+        let OwedReceipts { first, more } = std::mem::take(&mut lock(&self.pending.dirty).receipts);
+        first.into_iter().chain(more)
     }
 
     /// Takes what there is to look at; read the context after this, and say when it is [`Self::passed_on`].
@@ -603,14 +611,20 @@ impl Drop for Subscription {
     }
 }
 
-impl Unread {
-    fn owe(&mut self, receipt: Receipt) {
-        if self.receipts.len() == RECEIPTS_MAX {
-            self.receipts.remove(0);
+impl OwedReceipts {
+    fn add(&mut self, receipt: Receipt) {
+        if self.first.is_none() {
+            self.first = Some(receipt);
+            return;
         }
-        self.receipts.push(receipt);
+        if self.more.len() + 1 == RECEIPTS_MAX {
+            self.first = Some(self.more.remove(0));
+        }
+        self.more.push(receipt);
     }
+}
 
+impl Unread {
     fn is_empty(&self) -> bool {
         !self.everything && self.lists.is_empty() && self.routes.is_empty() && self.names.is_empty()
     }

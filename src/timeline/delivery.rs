@@ -2,10 +2,12 @@
 //!
 //! Each stream that is woken for a change holds a [`Receipt`] and hands it back with the proxy's answer. Of most only the counts
 //! are kept. Which proxy it was, and when, is kept of the first few that were sent the change, of the last few that answered, and
-//! of those that refused it: room for these is taken once, and the lock is held for one line of it.
+//! of those that refused it: room for these is taken once, and the lock is held for one line of it. Streams are what there are
+//! most of, so they leave moments as their clock gave them, one that they have anyhow where they can; how long each step took, and
+//! which answer was the last, is worked out for whoever asks.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,11 +30,29 @@ pub struct Delivery {
     acknowledged: AtomicU32,
     refused: AtomicU32,
     unfollowed: AtomicU32,
-    /// When the last answer came, in microseconds after the change was heard.
-    last_answer: AtomicU64,
+    /// When the last answer came, of a change that nobody will hear more of.
+    past_answer: Option<Duration>,
     /// How many of the first have been sent it: whether there is room is asked without the lock.
     first: AtomicU32,
-    steps: Mutex<DeliverySteps>,
+    lines: Mutex<DeliveryLines>,
+}
+
+/// [`DeliverySteps`] as streams leave them.
+#[derive(Debug, Default)]
+struct DeliveryLines {
+    first: Vec<ProxyLine>,
+    last: VecDeque<ProxyLine>,
+    refusals: Vec<DeliveryRefusal>,
+}
+
+/// [`ProxySteps`], in moments.
+#[derive(Debug)]
+struct ProxyLine {
+    proxy: Arc<str>,
+    cluster: ClusterId,
+    sent: Option<Instant>,
+    answered: Option<Instant>,
+    answer: ProxyAnswer,
 }
 
 /// Who was sent a change, as far as that is kept.
@@ -102,8 +122,8 @@ pub struct DeliveryCounts {
 #[derive(Debug)]
 pub struct Receipt {
     delivery: Option<Arc<Delivery>>,
-    /// When it was sent the first of it, in microseconds after the change was heard.
-    sent: Option<u32>,
+    /// When it was sent the first of it.
+    sent: Option<Instant>,
     /// Which of the first it is.
     first: Option<u8>,
 }
@@ -123,17 +143,21 @@ impl Delivery {
 
     /// How far one came of which nobody will hear more.
     pub(super) fn past(heard: Instant, counts: DeliveryCounts, steps: DeliverySteps) -> Self {
+        let line = |steps: ProxySteps| ProxyLine::of_steps(steps, heard);
+        let lines = DeliveryLines {
+            first: steps.first.into_iter().map(line).collect(),
+            last: steps.last.into_iter().map(line).collect(),
+            refusals: steps.refusals,
+        };
         Self {
             heard,
             proxies: AtomicU32::new(counts.proxies),
             acknowledged: AtomicU32::new(counts.acknowledged),
             refused: AtomicU32::new(counts.refused),
             unfollowed: AtomicU32::new(counts.unfollowed),
-            last_answer: AtomicU64::new(
-                counts.last_answer.map_or(0, |after| micros(after).unwrap_or(u64::MAX)),
-            ),
-            first: AtomicU32::new(u32::try_from(steps.first.len()).unwrap_or(u32::MAX)),
-            steps: Mutex::new(steps),
+            past_answer: counts.last_answer,
+            first: AtomicU32::new(u32::try_from(lines.first.len()).unwrap_or(u32::MAX)),
+            lines: Mutex::new(lines),
         }
     }
 
@@ -145,19 +169,37 @@ impl Delivery {
 
     /// How far it is now.
     pub fn counts(&self) -> DeliveryCounts {
-        let last = self.last_answer.load(Ordering::Relaxed);
         DeliveryCounts {
             proxies: self.proxies.load(Ordering::Relaxed),
             acknowledged: self.acknowledged.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
             unfollowed: self.unfollowed.load(Ordering::Relaxed),
-            last_answer: (last > 0).then(|| Duration::from_micros(last)),
+            last_answer: self.past_answer.or_else(|| self.last_answer()),
         }
+    }
+
+    /// When the last answer came. Who gave it is among those that are kept: the first, and the last to answer.
+    fn last_answer(&self) -> Option<Duration> {
+        let lines = self.lock();
+        let last = lines.first.iter().chain(&lines.last).filter_map(|line| line.answered).max();
+        last.map(|last| self.after(last))
     }
 
     /// Who was sent it, as far as that is kept.
     pub fn steps(&self) -> DeliverySteps {
-        self.lock().clone()
+        let lines = self.lock();
+        let steps = |line: &ProxyLine| ProxySteps {
+            proxy: Arc::clone(&line.proxy),
+            cluster: line.cluster.clone(),
+            sent: line.sent.map(|then| self.after(then)),
+            answered: line.answered.map(|then| self.after(then)),
+            answer: line.answer,
+        };
+        DeliverySteps {
+            first: lines.first.iter().map(steps).collect(),
+            last: lines.last.iter().map(steps).collect(),
+            refusals: lines.refusals.clone(),
+        }
     }
 
     /// The node ids of proxies that refused some of it: the first eight.
@@ -165,70 +207,83 @@ impl Delivery {
         self.lock().refusals.iter().map(|one| Arc::clone(&one.proxy)).collect()
     }
 
-    /// How long ago it was heard, in microseconds.
-    fn after(&self) -> u64 {
-        micros(self.heard.elapsed()).unwrap_or(u64::MAX).max(1)
+    /// How long after it was heard that was, in whole microseconds, of which nothing takes none.
+    fn after(&self, then: Instant) -> Duration {
+        let micros = then.saturating_duration_since(self.heard).as_micros();
+        Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX).max(1))
     }
 
     /// Takes a place among the first, where there is one, for a proxy that was sent it then.
-    fn enter_first(&self, proxy: &Proxy, sent: Option<u32>) -> Option<u8> {
+    fn enter_first(&self, proxy: &Proxy, sent: Option<Instant>) -> Option<u8> {
         if self.first.load(Ordering::Relaxed) as usize >= FIRST_MAX {
             return None;
         }
-        let mut steps = self.lock();
-        let place = steps.first.len();
+        let mut lines = self.lock();
+        let place = lines.first.len();
         if place >= FIRST_MAX {
             return None;
         }
         if place == 0 {
             // All of the room at once; most changes are for few.
             let proxies = self.proxies.load(Ordering::Relaxed) as usize;
-            steps.first.reserve_exact(proxies.clamp(1, FIRST_MAX));
+            lines.first.reserve_exact(proxies.clamp(1, FIRST_MAX));
         }
-        steps.first.push(ProxySteps::of(proxy, sent));
+        lines.first.push(ProxyLine::of(proxy, sent));
         self.first.store(u32::try_from(place + 1).unwrap_or(u32::MAX), Ordering::Relaxed);
         u8::try_from(place).ok()
     }
 
-    /// Notes the answer of a proxy: in its line, or among the last.
-    fn note(&self, receipt: &Receipt, proxy: &Proxy, answer: ProxyAnswer) {
+    /// Notes the answer that a proxy gave then: in its line, or among the last.
+    fn note(
+        &self,
+        receipt: &Receipt,
+        proxy: &Proxy,
+        at: Instant,
+        answer: ProxyAnswer,
+    ) -> MutexGuard<'_, DeliveryLines> {
         let first = receipt.first.or_else(|| self.enter_first(proxy, receipt.sent));
-        let after = self.after();
-        self.last_answer.fetch_max(after, Ordering::Relaxed);
-        let mut steps = self.lock();
+        let mut lines = self.lock();
         let line = match first {
-            Some(place) => steps.first.get_mut(usize::from(place)),
+            Some(place) => lines.first.get_mut(usize::from(place)),
             None => {
-                if steps.last.len() >= LAST_MAX {
-                    steps.last.pop_front();
-                } else if steps.last.is_empty() {
-                    steps.last.reserve_exact(LAST_MAX);
+                if lines.last.len() >= LAST_MAX {
+                    lines.last.pop_front();
+                } else if lines.last.is_empty() {
+                    lines.last.reserve_exact(LAST_MAX);
                 }
-                steps.last.push_back(ProxySteps::of(proxy, receipt.sent));
-                steps.last.back_mut()
+                lines.last.push_back(ProxyLine::of(proxy, receipt.sent));
+                lines.last.back_mut()
             }
         };
         if let Some(line) = line {
-            line.answered = Some(Duration::from_micros(after));
+            line.answered = Some(at);
             line.answer = answer;
         }
+        lines
     }
 
     /// A panic while the lock was held can't leave it half-changed, so poison is ignored.
-    fn lock(&self) -> MutexGuard<'_, DeliverySteps> {
-        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, DeliveryLines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl ProxySteps {
-    fn of(proxy: &Proxy, sent: Option<u32>) -> Self {
+impl ProxyLine {
+    fn of(proxy: &Proxy, sent: Option<Instant>) -> Self {
         Self {
             proxy: Arc::clone(&proxy.id),
             cluster: proxy.cluster.clone(),
-            sent: sent.map(|after| Duration::from_micros(after.into())),
+            sent,
             answered: None,
             answer: ProxyAnswer::Waiting,
         }
+    }
+
+    /// That of a change that was heard then.
+    fn of_steps(steps: ProxySteps, heard: Instant) -> Self {
+        let at = |after: Option<Duration>| after.and_then(|after| heard.checked_add(after));
+        let (sent, answered) = (at(steps.sent), at(steps.answered));
+        Self { proxy: steps.proxy, cluster: steps.cluster, sent, answered, answer: steps.answer }
     }
 }
 
@@ -265,34 +320,33 @@ impl DeliveryCounts {
 }
 
 impl Receipt {
-    /// The proxy has been sent the first of what the change is for it.
-    pub fn sent(&mut self, proxy: &Proxy) {
+    /// The proxy was sent the first of what the change is for it, then.
+    pub fn sent(&mut self, proxy: &Proxy, at: Instant) {
         if self.sent.is_none()
             && let Some(delivery) = &self.delivery
         {
-            self.sent = Some(u32::try_from(delivery.after()).unwrap_or(u32::MAX));
+            self.sent = Some(at);
             self.first = delivery.enter_first(proxy, self.sent);
         }
     }
 
-    /// The proxy has acknowledged all that it was sent of the change.
-    pub fn acknowledge(mut self, proxy: &Proxy) {
+    /// The proxy has acknowledged all that it was sent of the change, then.
+    pub fn acknowledge(mut self, proxy: &Proxy, at: Instant) {
         if let Some(delivery) = self.delivery.take() {
-            delivery.note(&self, proxy, ProxyAnswer::Acknowledged);
+            drop(delivery.note(&self, proxy, at, ProxyAnswer::Acknowledged));
             delivery.acknowledged.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The proxy refused some of it, and said why.
-    pub fn refuse(mut self, proxy: &Proxy, error: &str) {
+    /// The proxy refused some of it then, and said why.
+    pub fn refuse(mut self, proxy: &Proxy, at: Instant, error: &str) {
         if let Some(delivery) = self.delivery.take() {
-            delivery.note(&self, proxy, ProxyAnswer::Refused);
-            let mut steps = delivery.lock();
-            if steps.refusals.len() < REFUSERS_MAX {
+            let mut lines = delivery.note(&self, proxy, at, ProxyAnswer::Refused);
+            if lines.refusals.len() < REFUSERS_MAX {
                 let error = cut(error).into();
-                steps.refusals.push(DeliveryRefusal { proxy: Arc::clone(&proxy.id), error });
+                lines.refusals.push(DeliveryRefusal { proxy: Arc::clone(&proxy.id), error });
             }
-            drop(steps);
+            drop(lines);
             delivery.refused.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -309,10 +363,6 @@ impl Drop for Receipt {
             delivery.unfollowed.fetch_add(1, Ordering::Relaxed);
         }
     }
-}
-
-fn micros(duration: Duration) -> Option<u64> {
-    u64::try_from(duration.as_micros()).ok()
 }
 
 /// The first of a text that comes from outside.
@@ -337,8 +387,8 @@ mod tests {
         let delivery = Arc::new(Delivery::new(Instant::now()));
         let [first, second, third, fourth] = [(); 4].map(|()| delivery.receipt());
         assert_eq!((delivery.counts().waiting(), delivery.counts().last_answer), (4, None));
-        first.acknowledge(&sidecar("web-1.shop", "east"));
-        second.refuse(&sidecar("web-0.shop", "east"), "no such filter");
+        first.acknowledge(&sidecar("web-1.shop", "east"), Instant::now());
+        second.refuse(&sidecar("web-0.shop", "east"), Instant::now(), "no such filter");
         drop(third);
         let counts = delivery.counts();
         assert!(counts.last_answer.is_some());
@@ -350,7 +400,7 @@ mod tests {
             refusals[0].proxy.contains("~web-0.shop~") && &*refusals[0].error == "no such filter"
         );
         assert_eq!(delivery.refused_by(), [Arc::clone(&refusals[0].proxy)]);
-        fourth.acknowledge(&sidecar("web-2.shop", "east"));
+        fourth.acknowledge(&sidecar("web-2.shop", "east"), Instant::now());
         assert_eq!(delivery.counts().waiting(), 0);
     }
 
@@ -361,15 +411,15 @@ mod tests {
         let mut receipts = proxies.each_ref().map(|_| delivery.receipt());
         // The fourth has nothing to be sent.
         for (receipt, proxy) in receipts.iter_mut().zip(&proxies[..3]) {
-            receipt.sent(proxy);
+            receipt.sent(proxy, Instant::now());
         }
         let sent = delivery.steps();
         assert!(sent.proxies().all(|one| one.sent.is_some() && one.answered.is_none()));
         let [a, b, c, d] = receipts;
-        a.acknowledge(&proxies[0]);
-        b.refuse(&proxies[1], &"x".repeat(3 * ERROR_BYTES_MAX));
+        a.acknowledge(&proxies[0], Instant::now());
+        b.refuse(&proxies[1], Instant::now(), &"x".repeat(3 * ERROR_BYTES_MAX));
         drop(c);
-        d.acknowledge(&proxies[3]);
+        d.acknowledge(&proxies[3], Instant::now());
         let steps = delivery.steps();
         let answers: Vec<_> = steps.proxies().map(|one| one.answer.as_str()).collect();
         assert_eq!(answers, ["acknowledged", "refused", "unfollowed", "acknowledged"]);
@@ -390,18 +440,20 @@ mod tests {
             (0..200).map(|at| sidecar(&format!("p{at:03}.shop"), "east")).collect();
         let mut receipts: Vec<_> = proxies.iter().map(|_| delivery.receipt()).collect();
         for (receipt, proxy) in receipts.iter_mut().zip(&proxies) {
-            receipt.sent(proxy);
+            receipt.sent(proxy, Instant::now());
             // Once only.
-            receipt.sent(proxy);
+            receipt.sent(proxy, Instant::now());
         }
         // The first are the last to answer.
         for (receipt, proxy) in receipts.into_iter().zip(&proxies).rev() {
-            receipt.acknowledge(proxy);
+            receipt.acknowledge(proxy, Instant::now());
         }
         let steps = delivery.steps();
         let expected: Vec<_> = (0..FIRST_MAX).map(|at| format!("p{at:03}.shop")).collect();
         assert_eq!(names(steps.first.clone()), expected);
-        assert_eq!(steps.first.capacity(), FIRST_MAX);
+        assert_eq!(delivery.lock().first.capacity(), FIRST_MAX);
+        let latest = steps.proxies().filter_map(|one| one.answered).max();
+        assert_eq!(delivery.counts().last_answer, latest);
         let expected: Vec<_> =
             (FIRST_MAX..FIRST_MAX + LAST_MAX).rev().map(|at| format!("p{at:03}.shop")).collect();
         assert_eq!(names(steps.last.clone()), expected);

@@ -307,9 +307,9 @@ mod tests {
         let first = enter(&timeline, 7);
         let [mut followed, refused] = [(); 2].map(|()| first.delivery.receipt());
         let [willing, unwilling] = ["web-1.shop", "web-0.shop"].map(|name| sidecar(name, "east"));
-        followed.sent(&willing);
-        followed.acknowledge(&willing);
-        refused.refuse(&unwilling, "no such filter");
+        followed.sent(&willing, Instant::now());
+        followed.acknowledge(&willing, Instant::now());
+        refused.refuse(&unwilling, Instant::now(), "no such filter");
         write(&mut file, &timeline);
         enter(&timeline, 8);
         write(&mut file, &timeline);
@@ -368,7 +368,7 @@ mod tests {
         let timeline = Arc::new(Timeline::restored(past));
         let drain = CancellationToken::new();
         let proxy = sidecar("web-0.shop", "east");
-        enter(&timeline, 1).delivery.receipt().acknowledge(&proxy);
+        enter(&timeline, 1).delivery.receipt().acknowledge(&proxy, Instant::now());
         let keeping = keep(Arc::clone(&timeline), file, drain.clone());
         let written = async {
             while reopened(&path).1.is_empty() {

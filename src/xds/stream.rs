@@ -353,7 +353,7 @@ impl Stream {
             aside.encode_message(&mut rope);
         }
         self.idle = rope.is_empty();
-        self.note_sent();
+        self.note_sent(begun.into_std());
         if let Some((since, version)) = self.pending_since.take()
             && !self.idle
         {
@@ -630,11 +630,10 @@ impl Stream {
         self.idle = false;
         let begun = Instant::now();
         let Some(admitted) = &mut self.admitted else { return Ok(()) };
-        let receipts = admitted.subscription.take_receipts();
+        self.receipts.extend(admitted.subscription.take_receipts());
+        let surplus = self.receipts.len().saturating_sub(RECEIPTS_MAX);
+        self.receipts.drain(..surplus);
         let dirty = admitted.subscription.take();
-        let surplus = (self.receipts.len() + receipts.len()).saturating_sub(RECEIPTS_MAX);
-        self.receipts.drain(..surplus.min(self.receipts.len()));
-        self.receipts.extend(receipts);
         if dirty.everything {
             admitted.change_sides(&self.shared, &lock(&self.session));
         }

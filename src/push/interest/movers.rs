@@ -21,7 +21,7 @@ impl Interest {
             if listener.stand.as_ref().is_none_or(|stand| is_meant(&stand.proxy)) {
                 let mut unread = lock(&listener.pending.dirty);
                 unread.everything = true;
-                unread.owe(delivery.receipt());
+                unread.receipts.add(delivery.receipt());
                 drop(unread);
                 listener.pending.wake.wake();
                 marked += 1;

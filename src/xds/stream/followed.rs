@@ -1,5 +1,7 @@
 //! What a client has done of the changes that its stream was woken for: who waits to know has receipts here.
 
+use std::time::Instant;
+
 use tracing::warn;
 
 use super::Stream;
@@ -7,11 +9,11 @@ use crate::xds::connections::lock;
 use crate::xds::resource::ResourceType;
 
 impl Stream {
-    /// Says of the changes that were taken that they have been sent, or that there was nothing to send.
-    pub(super) fn note_sent(&mut self) {
+    /// Says of the changes that were taken that they were sent then, or that there was nothing to send.
+    pub(super) fn note_sent(&mut self, at: Instant) {
         match &self.admitted {
             Some(admitted) if !self.idle => {
-                self.receipts.iter_mut().for_each(|receipt| receipt.sent(&admitted.proxy));
+                self.receipts.iter_mut().for_each(|receipt| receipt.sent(&admitted.proxy, at));
             }
             _ => self.settle(),
         }
@@ -23,7 +25,8 @@ impl Stream {
             && !self.receipts.is_empty()
             && lock(&self.session).is_settled()
         {
-            self.receipts.drain(..).for_each(|receipt| receipt.acknowledge(&admitted.proxy));
+            let now = Instant::now();
+            self.receipts.drain(..).for_each(|receipt| receipt.acknowledge(&admitted.proxy, now));
         }
     }
 
@@ -32,8 +35,8 @@ impl Stream {
         let Some(admitted) = &self.admitted else { return };
         let nack = kind.and_then(|kind| lock(&self.session).progress().remove(&kind)?.nack);
         let text = nack.map(|nack| nack.error).unwrap_or_default();
-        let receipts = self.receipts.drain(..);
-        receipts.for_each(|receipt| receipt.refuse(&admitted.proxy, &text));
+        let (receipts, now) = (self.receipts.drain(..), Instant::now());
+        receipts.for_each(|receipt| receipt.refuse(&admitted.proxy, now, &text));
         let Some(kind) = kind else { return };
         self.shared.stats.nacked(kind);
         self.shared.connections.tell();
