@@ -68,7 +68,9 @@ impl RecordGap {
     /// The reason in words.
     pub fn as_str(self) -> &'static str {
         match self {
-            Self::Start => "the process before it kept no state, or did not end properly",
+            Self::Start => {
+                "it is the first that was recorded, or the process before it kept no state or did not end properly"
+            }
             Self::Size => "it is more than is kept of one version",
         }
     }
