@@ -6,8 +6,10 @@
 mod config;
 mod finding;
 mod injection;
+mod matrix;
 mod member_policies;
 mod objects;
+mod probes;
 mod roots;
 mod schedule;
 mod traffic;
@@ -163,15 +165,10 @@ pub(crate) async fn run(args: &CheckArgs) -> CommandResult {
         return config::run(&args.config, &args.hub.namespace, &args.ask).await;
     }
     args.config.refuse()?;
-    let client = AdminClient::new(&args.ask.connect)?;
-    if let Some(every) = args.traffic.every {
-        let mut given = None;
-        let ask = async || traffic::requests(&args.traffic, &client, &mut given).await;
-        return schedule::run(every.0, args.traffic.metrics_address, ask).await;
-    }
     if args.traffic.traffic {
-        return traffic::run(&args.traffic, &client, &args.ask.show).await;
+        return traffic::run(&args.traffic, &args.hub, &args.ask).await;
     }
+    let client = AdminClient::new(&args.ask.connect)?;
     let of_hub = args.secrets || args.categories.iter().any(|one| OF_SECRETS.contains(&&**one));
     let is_wanted = |category: &str| {
         args.categories.is_empty() || args.categories.iter().any(|one| one == category)

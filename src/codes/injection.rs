@@ -66,4 +66,14 @@ The API server believes the roots in caBundle of the MutatingWebhookConfiguratio
 others. After the CA was replaced these are the old ones: it can't ask, and does what failurePolicy says of a
 webhook that doesn't answer. The roots that the config cluster publishes (ConfigMap istio-ca-root-cert) belong
 there.";
+
+    /// strait check --traffic --probes.
+    PROBE_AWAY = "STR0913", "the probe of a cluster can't be asked",
+        "See whether it runs: kubectl --context CONTEXT get pods -A -l app.kubernetes.io/name=strait-probe
+and what it says: kubectl --context CONTEXT -n NAMESPACE logs deployment/strait-probe -c probe
+There is none yet: the chart strait-member has it, with probe.enabled.", "\
+`strait check --traffic --probes` reads what the probe in each cluster found last, by the API server of the
+cluster and with the rights of the context: `list` of pods, `get` of `pods/proxy` in the probe's namespace.
+A probe that runs and can't ask, since the control plane or its identity is away, tells that and what it found
+before. What other clusters' probes found is shown all the same.";
 }

@@ -15,7 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
@@ -29,6 +29,8 @@ use crate::metrics::Family;
 use crate::task::Supervisor;
 use crate::xds::connections::rfc3339;
 
+/// Where a probe tells what came of the last round, for `--probes`.
+pub(super) const ROUND_PATH: &str = "/requests";
 /// The format that Prometheus reads, of which the metrics are.
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// The shortest time from one round of requests to the next.
@@ -43,6 +45,7 @@ const LABELS: [&str; 5] = ["from", "to", "network", "gateway", "service"];
 pub(super) async fn run<F>(
     every: Duration,
     address: Option<SocketAddr>,
+    from: Option<&str>,
     mut ask: F,
 ) -> CommandResult
 where
@@ -52,7 +55,8 @@ where
         let text = format!("--every {}: at least 1s", HumanDuration(every));
         return Err(CommandFailure::usage(text));
     }
-    let rounds = Arc::new(Mutex::new(Rounds::default()));
+    let from = from.map(str::to_owned);
+    let rounds = Arc::new(Mutex::new(Rounds { from, ..Rounds::default() }));
     let serving = async {
         match address {
             Some(address) => serve(address, Arc::clone(&rounds)).await,
@@ -110,9 +114,13 @@ fn answer(request: &Request<Incoming>, rounds: &Mutex<Rounds>) -> Response<Full<
     if request.uri().path() == "/metrics" {
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(METRICS_TYPE));
         *response.body_mut() = Full::from(lock(rounds).metrics().unwrap_or_default());
+    } else if request.uri().path() == ROUND_PATH {
+        let json = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(CONTENT_TYPE, json);
+        *response.body_mut() = Full::from(lock(rounds).last_round().to_string());
     } else {
         *response.status_mut() = StatusCode::NOT_FOUND;
-        *response.body_mut() = Full::from("only /metrics is here\n");
+        *response.body_mut() = Full::from(format!("only /metrics and {ROUND_PATH} are here\n"));
     }
     response
 }
@@ -124,6 +132,10 @@ fn lock(rounds: &Mutex<Rounds>) -> MutexGuard<'_, Rounds> {
 /// What came of all rounds.
 #[derive(Debug, Default)]
 struct Rounds {
+    /// The cluster that is stood for.
+    from: Option<String>,
+    /// The last round that could be asked, as it was.
+    rows: Vec<Value>,
     /// By [`LABELS`]. Those that the last round had are kept.
     requests: BTreeMap<[String; 5], ProbeCounts>,
     asked: u64,
@@ -169,7 +181,7 @@ impl Rounds {
         self.asked += 1;
         self.last = Some(now);
         let mut before = std::mem::take(&mut self.requests);
-        for row in rows {
+        for row in &rows {
             let key = LABELS.map(|label| text(&row[label]));
             let [from, to, network, gateway, service] = &key;
             let whose = format!("{from} to {to} ({network}) by {gateway} for {service}");
@@ -177,7 +189,7 @@ impl Rounds {
             let was = old.as_ref().map(|old| old.failing.clone());
             let mut counts = old.unwrap_or_default();
             let step = |step: &Value| (text(&step["step"]), text(&step["detail"]));
-            counts.failing = failed(&row).map(step);
+            counts.failing = failed(row).map(step);
             counts.seconds = row["ms"].as_f64().map(|ms| ms / 1e3);
             let result = counts.failing.as_ref().map_or("ok", |(step, _)| step);
             *counts.by_result.entry(result.to_owned()).or_default() += 1;
@@ -197,7 +209,13 @@ impl Rounds {
                 "{from} to {to} ({network}) by {gateway} for {service}: is asked no more"
             ));
         }
+        self.rows = rows;
         news
+    }
+
+    /// What came of each request of the last round that could be asked, and why one since could not.
+    fn last_round(&self) -> Value {
+        json!({ "from": self.from, "at": self.last.map(rfc3339), "problem": self.problem, "requests": self.rows })
     }
 
     /// The text of `/metrics`.
@@ -243,8 +261,6 @@ fn labels(values: &[String; 5]) -> [(&'static str, &str); 5] {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn row(gateway: &str, fails_at: Option<&str>) -> Value {
@@ -304,5 +320,21 @@ mod tests {
             ]
         );
         assert!(!metrics.contains("10.0.0.1:15443"), "{metrics}");
+    }
+
+    #[test]
+    fn the_last_round_is_told_with_why_one_since_could_not_be_asked() {
+        let mut rounds = Rounds { from: Some("east".to_owned()), ..Rounds::default() };
+        assert_eq!(
+            rounds.last_round(),
+            json!({ "from": "east", "at": null, "problem": null, "requests": [] })
+        );
+        let asked = row("10.0.0.1:15443", Some("gateway"));
+        rounds.take(Ok(vec![asked.clone()]), SystemTime::UNIX_EPOCH);
+        rounds.take(Err(CommandFailure::failed("nobody listens")), SystemTime::now());
+        assert_eq!(
+            rounds.last_round(),
+            json!({ "from": "east", "at": "1970-01-01T00:00:00.000Z", "problem": "error: nobody listens", "requests": [asked] })
+        );
     }
 }

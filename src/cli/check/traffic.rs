@@ -18,9 +18,13 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
+use super::matrix::matrix;
+use super::{probes, schedule};
 use crate::cli::client::AdminClient;
+use crate::cli::cluster::api::Hub;
 use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
+use crate::cli::list::QueryArgs;
 use crate::cli::output::{self, Cell, Column, OutputStyle, Show, TableLayout, clean, items, text};
 use crate::codes::{self, Code};
 use crate::identity::mesh_client::{MeshClientRequest, mesh_client, workload};
@@ -49,21 +53,30 @@ pub(crate) struct TrafficArgs {
     /// control plane's CA gives for some minutes to 'strait-probe' of its namespace]
     #[arg(long, value_name = "DIR", requires = "traffic")]
     identity: Option<PathBuf>,
-    /// The cluster that this machine stands for: networks that it is in are not entered by gateways
+    /// The cluster that this machine stands for: networks that it is in are not entered by gateways; of probes, only its own
     #[arg(long, value_name = "ID", requires = "traffic")]
     from: Option<String>,
     /// Only to services of this cluster
     #[arg(long, value_name = "ID", requires = "traffic")]
     to: Option<String>,
+    /// What the probes in the clusters of these kubeconfig contexts found last, in place of asking from here
+    #[arg(
+        long,
+        value_name = "CONTEXT",
+        value_delimiter = ',',
+        requires = "traffic",
+        conflicts_with_all = ["identity", "every"]
+    )]
+    probes: Vec<String>,
     /// Write what was found as JUnit's XML, too
     #[arg(long, value_name = "FILE", requires = "traffic", conflicts_with = "every")]
     junit: Option<PathBuf>,
     /// Ask again so often, at least 1s, until it is ended, and tell what has changed
     #[arg(long, value_name = "DURATION", requires = "traffic")]
-    pub(super) every: Option<HumanDuration>,
+    every: Option<HumanDuration>,
     /// Where what came of it is served as metrics, at /metrics; needs --every
     #[arg(long, value_name = "HOST:PORT", requires = "every")]
-    pub(super) metrics_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
 }
 
 const RESULTS: TableLayout = TableLayout {
@@ -81,6 +94,7 @@ const RESULTS: TableLayout = TableLayout {
             None => "<none>".into(),
         }),
         Column::new("ANSWERED BY", |row, _| text(&row["identity"]).into()),
+        Column::wide("ASKED AT", |row, _| text(&row["at"]).into()),
     ],
 };
 
@@ -91,7 +105,7 @@ fn result(row: &Value, look: &OutputStyle) -> Cell {
     }
 }
 
-fn sign(ok: bool, look: &OutputStyle) -> &'static str {
+pub(super) fn sign(ok: bool, look: &OutputStyle) -> &'static str {
     match (ok, look.unicode) {
         (true, true) => "✓",
         (false, true) => "✗",
@@ -104,15 +118,48 @@ pub(super) fn failed(row: &Value) -> Option<&Value> {
     items(&row["steps"]).iter().find(|step| step["ok"] == false)
 }
 
-/// Runs `strait check --traffic`. Exit code 2: some request failed.
-pub(super) async fn run(args: &TrafficArgs, client: &AdminClient, show: &Show) -> CommandResult {
-    let answer = Value::Array(requests(args, client, &mut None).await?);
+/// Runs `strait check --traffic`. Exit code 2: some request failed, or a probe is away.
+pub(super) async fn run(args: &TrafficArgs, hub: &Hub, ask: &QueryArgs) -> CommandResult {
+    if !args.probes.is_empty() {
+        // The control plane is not asked: it may be what is away.
+        let found = probes::gather(hub, &args.probes).await?;
+        return tell(args, chosen(args, found)?, &ask.show);
+    }
+    let client = AdminClient::new(&ask.connect)?;
+    let mut given = None;
+    let Some(every) = args.every else {
+        return tell(args, requests(args, &client, &mut given).await?, &ask.show);
+    };
+    let round = async || requests(args, &client, &mut given).await;
+    schedule::run(every.0, args.metrics_address, args.from.as_deref(), round).await
+}
+
+/// Of what probes found what `--from` and `--to` name. That a probe is away is told whatever is asked of it.
+fn chosen(args: &TrafficArgs, mut found: Vec<Value>) -> Result<Vec<Value>, CommandFailure> {
+    if let Some(from) = &args.from {
+        found.retain(|row| row["from"] == **from);
+        if found.is_empty() {
+            let text = format!("no probe of {} asks from {from:?}", args.probes.join(", "));
+            return Err(CommandFailure::failed(text).next("strait cluster list"));
+        }
+    }
+    found.retain(|row| row["to"].is_null() || args.to.as_ref().is_none_or(|to| row["to"] == **to));
+    Ok(found)
+}
+
+/// Prints what came of requests: for people each pair of clusters first, then each request, then what failed.
+fn tell(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
+    let answer = Value::Array(rows);
     let raw = format!("{answer:#}\n");
     let look = OutputStyle::of_stdout();
-    let mut printed = RESULTS.render(&raw, &answer, show, &look);
-    if show.output.is_for_people() {
-        printed += &told(items(&answer));
-    }
+    let printed = if show.output.is_for_people() {
+        let pairs = matrix(items(&answer), &look);
+        let separate = if pairs.is_empty() { "" } else { "\n" };
+        let each = RESULTS.render(&raw, &answer, show, &look);
+        pairs + separate + &each + &told(items(&answer))
+    } else {
+        RESULTS.render(&raw, &answer, show, &look)
+    };
     output::print(&printed)?;
     if let Some(file) = &args.junit {
         std::fs::write(file, junit(items(&answer))).map_err(|error| {
@@ -197,9 +244,10 @@ fn told(rows: &[Value]) -> String {
     let mut out = String::new();
     for row in rows {
         let Some(step) = failed(row) else { continue };
-        let (from, to, code) = (text(&row["from"]), text(&row["to"]), text(&step["code"]));
+        let (from, to, code) = (text(&row["from"]), &row["to"], text(&step["code"]));
         let found = codes::find(&code).map_or("", |code| code.next);
-        out += &format!("\n{from} to {to}: {}: {}\n", text(&step["step"]), text(&step["detail"]));
+        let to = if to.is_null() { String::new() } else { format!(" to {}", text(to)) };
+        out += &format!("\n{from}{to}: {}: {}\n", text(&step["step"]), text(&step["detail"]));
         out +=
             &format!("  next: {}\n  help: strait help {code}\n", found.replace('\n', "\n        "));
     }
@@ -597,6 +645,37 @@ mod tests {
         drop(nobody);
         let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
         assert!(step == "gateway" && !ok && detail.contains("refused"), "{detail}");
+    }
+
+    #[test]
+    fn of_what_probes_found_only_that_is_shown_which_was_asked_for() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            traffic: TrafficArgs,
+        }
+        let row = |from: &str, to: Option<&str>| json!({ "from": from, "to": to, "steps": [] });
+        let found = || {
+            vec![
+                row("c1", Some("c2")),
+                row("c1", Some("c3")),
+                row("c2", Some("c1")),
+                row("c2", None),
+            ]
+        };
+        let shown = |words: &str| {
+            let words = format!("check --traffic --probes a,b {words}");
+            let line =
+                <Line as clap::Parser>::try_parse_from(words.split_whitespace()).expect("flags");
+            let rows = chosen(&line.traffic, found())?;
+            let pair = |row: &Value| format!("{} {}", text(&row["from"]), text(&row["to"]));
+            Ok::<_, CommandFailure>(rows.iter().map(pair).collect::<Vec<_>>())
+        };
+        let none = |words| shown(words).expect_err("nobody asks from there").to_string();
+        assert_eq!(shown("").expect("all"), ["c1 c2", "c1 c3", "c2 c1", "c2 <none>"]);
+        assert_eq!(shown("--to c3").expect("one"), ["c1 c3", "c2 <none>"]);
+        assert_eq!(shown("--from c1").expect("two"), ["c1 c2", "c1 c3"]);
+        assert!(none("--from c9").contains("no probe of a, b asks from \"c9\""));
     }
 
     #[tokio::test]
