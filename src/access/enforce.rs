@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::authorization::{AuthorizationAction, AuthorizationPolicy};
-use super::matcher::{MatchScope, RuleMatcher, WireForm};
+use super::matcher::{MatchScope, RuleInForm, RuleMatcher, WireForm};
 use super::policies::WorkloadAccess;
 use super::trust::TrustBundle;
 
@@ -118,13 +118,6 @@ impl<R> EnforcedRules<R> {
     }
 }
 
-impl EnforcedRules {
-    /// Whether any rule looks at paths.
-    pub fn looks_at_paths(&self) -> bool {
-        self.rules().any(RuleMatcher::looks_at_paths)
-    }
-}
-
 /// Which policies a workload enforces, by their actions. What one would have a provider asked about that can't be asked is
 /// denied; about connections, one that speaks HTTP is not asked at all. (Istio's rules for TCP.)
 pub fn enforced_policies<'a>(
@@ -162,7 +155,7 @@ pub fn enforced(
 ) -> EnforcedRules {
     let scope = MatchScope::new(trust, access.token_rules().len());
     enforced_policies(access, form, providers).map(|EnforcedPolicy { policy, key_end }| {
-        let rules = RuleMatcher::of_policy(policy, form, &scope).into_iter();
+        let rules = RuleInForm::of_policy(policy, form, &scope).map(|rule| rule.matcher());
         rules.map(|rule| RuleMatcher { key: rule.key + key_end, ..rule }).collect()
     })
 }

@@ -88,7 +88,7 @@ pub fn decide(rules: &EnforcedRules, request: &AccessRequest) -> AccessDecision 
 /// Why a rule matches or not: the fields that decide it, each with whether it holds.
 pub fn rule_steps(rule: &RuleMatcher, request: &AccessRequest) -> Vec<(String, bool)> {
     let clauses = rule.sources.iter().chain(&rule.operations).flatten();
-    clauses.map(|clause| (clause.path.clone(), clause.holds(request))).collect()
+    clauses.map(|clause| (clause.place.to_string(), clause.holds(request))).collect()
 }
 
 impl RuleMatcher {
@@ -104,12 +104,12 @@ impl RuleMatcher {
 
 impl MatchedClause {
     fn holds(&self, request: &AccessRequest) -> bool {
-        let all = |atoms: &Vec<Atom>| atoms.iter().all(|atom| atom.holds(request));
+        let all = |atoms: &Vec<Atom<'_>>| atoms.iter().all(|atom| atom.holds(request));
         self.any.iter().any(all) != self.negated
     }
 }
 
-impl Atom {
+impl Atom<'_> {
     fn holds(&self, request: &AccessRequest) -> bool {
         let within = |address: Option<IpAddr>, range: &ipnet::IpNet| {
             address.is_some_and(|address| range.contains(&address))
@@ -121,12 +121,12 @@ impl Atom {
             Self::PeerAddress(range) => within(request.peer, range),
             Self::ClientAddress(range) => within(request.client.or(request.peer), range),
             Self::Header(name, pattern) => {
-                request.headers.get(name).is_some_and(|value| pattern.matches(value))
+                request.headers.get(&**name).is_some_and(|value| pattern.matches(value))
             }
             Self::HeaderNowhere(name, pattern) => {
-                request.headers.get(name).is_none_or(|value| !pattern.matches(value))
+                request.headers.get(&**name).is_none_or(|value| !pattern.matches(value))
             }
-            Self::HeaderPresent(name) => request.headers.contains_key(name),
+            Self::HeaderPresent(name) => request.headers.contains_key(&**name),
             Self::Path(pattern) => {
                 request.path.as_deref().is_some_and(|path| pattern.matches(path))
             }

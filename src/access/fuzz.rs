@@ -103,7 +103,7 @@ fn check_expressions(rule: &RuleMatcher) {
 }
 
 /// Holds what decides against the expression of the same pattern, on texts like it.
-fn check_expression(pattern: &TextPattern) {
+fn check_expression(pattern: &TextPattern<'_>) {
     let text = format!("^(?:{})$", pattern.regex());
     // To the library that tries it here `\<` and `\>` mean something, as they don't in RE2.
     if !text.is_ascii() || text.contains(['<', '>']) {
@@ -111,7 +111,7 @@ fn check_expression(pattern: &TextPattern) {
     }
     let expression = regex::Regex::new(&text).expect("what proxies are sent is an expression");
     let like = pattern.parts.iter().map(|part| match part {
-        super::TextPart::Text(text) => text.clone(),
+        super::TextPart::Text(text) => text.to_string(),
         super::TextPart::HostEnd => ".:80".to_owned(),
         super::TextPart::ListBefore => "x, ".to_owned(),
         super::TextPart::ListAfter => " ,y".to_owned(),

@@ -3,10 +3,14 @@
 //! Names of trust domains are written out, and texts are patterns. Where it is in doubt whether something matches, it
 //! does where matching denies, and does not where matching allows.
 
+use std::borrow::Cow;
+use std::fmt::Write;
+
 use ipnet::IpNet;
 
 use super::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, RequestTest,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, ClausePlace,
+    RequestTest,
 };
 use super::text::{TextForm, TextPart, TextPattern};
 use super::trust::TrustBundle;
@@ -73,40 +77,46 @@ pub fn token_key(place: usize, rules: usize) -> String {
     if rules > 1 { format!("{TOKEN_KEY}-{place}") } else { TOKEN_KEY.to_owned() }
 }
 
-/// What names in rules stand for, for one workload.
-pub(super) struct MatchScope<'a> {
+/// What names in rules stand for, for one workload: that depends on the trust domains of the mesh, and on how many rules say
+/// which tokens are believed, and on nothing else.
+#[derive(Debug)]
+pub struct MatchScope<'a> {
     trust: &'a TrustBundle,
     /// The keys under which claims may stand.
     token_keys: Vec<String>,
 }
 
 impl<'a> MatchScope<'a> {
-    pub(super) fn new(trust: &'a TrustBundle, rules: usize) -> Self {
-        let keys = (0..rules.max(1)).map(|place| token_key(place, rules));
+    /// Where so many rules say which tokens are believed.
+    pub fn new(trust: &'a TrustBundle, token_rules: usize) -> Self {
+        let keys = (0..token_rules.max(1)).map(|place| token_key(place, token_rules));
         Self { trust, token_keys: keys.collect() }
     }
-
-    /// A claim of any token, looked at in each.
-    fn any_token(&self, atoms: impl Fn(&str) -> Vec<Atom>) -> Vec<Vec<Atom>> {
-        self.token_keys.iter().map(|key| atoms(key)).collect()
-    }
-}
-
-/// What the rules of a policy match where so many rules say which tokens are believed: that and the trust domains are all
-/// that it depends on besides.
-pub fn rule_matchers(
-    policy: &AuthorizationPolicy,
-    form: WireForm,
-    trust: &TrustBundle,
-    token_rules: usize,
-) -> Vec<RuleMatcher> {
-    RuleMatcher::of_policy(policy, form, &MatchScope::new(trust, token_rules))
 }
 
 /// How SPIFFE IDs begin.
 const SPIFFE: &str = "spiffe://";
 
-/// A rule of a policy, ready to be enforced.
+/// A rule of a policy as it is matched in one form. What it looks at is said when somebody asks, and kept nowhere: of
+/// hundreds of rules that are encoded each is needed once.
+#[derive(Debug, Clone, Copy)]
+pub struct RuleInForm<'a> {
+    policy: &'a AuthorizationPolicy,
+    /// `None` for what matches nothing, as a policy without rules.
+    rule: Option<&'a AuthorizationRule>,
+    form: WireForm,
+    scope: &'a MatchScope<'a>,
+}
+
+/// A field of it.
+#[derive(Debug, Clone, Copy)]
+pub struct ClauseInForm<'a> {
+    clause: &'a Clause,
+    leaning: Leaning,
+    scope: &'a MatchScope<'a>,
+}
+
+/// The same, made ready to decide requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleMatcher {
     /// Names it in figures and logs: `ns[NS]-policy[NAME]-rule[I]`.
@@ -119,44 +129,44 @@ pub struct RuleMatcher {
     pub never: bool,
 }
 
-/// A field of a rule.
+/// A field of a rule that is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MatchedClause {
     /// Where it stands in the object.
-    pub path: String,
+    pub place: ClausePlace,
     /// Whether none of `any` may hold.
     pub negated: bool,
     /// Each of these lists all of its atoms.
-    pub any: Vec<Vec<Atom>>,
+    pub any: Vec<Vec<Atom<'static>>>,
 }
 
 /// One thing to look at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Atom {
+pub enum Atom<'a> {
     /// The client's SPIFFE ID, which mTLS shows.
-    Identity(TextPattern),
+    Identity(TextPattern<'a>),
     /// The address of the peer of the connection.
     PeerAddress(IpNet),
     /// The address of the client, as proxies on the way say.
     ClientAddress(IpNet),
     /// A header, `:authority` and `:method` among them.
-    Header(String, TextPattern),
+    Header(Cow<'a, str>, TextPattern<'a>),
     /// A header of which no value is like this, nor all of them in one; or none at all.
-    HeaderNowhere(String, TextPattern),
+    HeaderNowhere(Cow<'a, str>, TextPattern<'a>),
     /// Whether a header is there.
-    HeaderPresent(String),
+    HeaderPresent(Cow<'a, str>),
     /// The path without query and fragment.
-    Path(TextPattern),
+    Path(TextPattern<'a>),
     /// The same, by Envoy's template.
-    PathTemplate(String),
+    PathTemplate(Cow<'a, str>),
     /// The port of the workload.
     Port(u16),
     /// Its address.
     DestinationAddress(IpNet),
     /// The server name that a TLS client asks for.
-    ServerName(TextPattern),
+    ServerName(TextPattern<'a>),
     /// What a filter has noted: filter, path, and the text there, or that of an element of a list.
-    Metadata(String, Vec<String>, TextPattern),
+    Metadata(Cow<'a, str>, Vec<String>, TextPattern<'a>),
 }
 
 /// Which way what is in doubt is decided.
@@ -168,167 +178,266 @@ enum Leaning {
     Narrow,
 }
 
-impl RuleMatcher {
+impl<'a> RuleInForm<'a> {
     /// What the rules of a policy match; at least one of a policy that allows, which matches never where no other does.
-    pub(super) fn of_policy(
-        policy: &AuthorizationPolicy,
+    pub fn of_policy(
+        policy: &'a AuthorizationPolicy,
         form: WireForm,
-        scope: &MatchScope<'_>,
-    ) -> Vec<Self> {
-        let rules = policy.rules.iter().filter_map(|rule| Self::of(policy, rule, form, scope));
-        let mut rules: Vec<_> = rules.collect();
-        if rules.is_empty() && policy.action == AuthorizationAction::Allow {
-            rules.push(Self::never(policy));
-        }
-        rules
+        scope: &'a MatchScope<'a>,
+    ) -> impl Iterator<Item = Self> {
+        let of = move |rule| Self { policy, rule, form, scope };
+        let rules = policy.rules.iter().map(move |rule| of(Some(rule)));
+        let mut rules = rules.filter(Self::is_said).peekable();
+        let is_empty = rules.peek().is_none() && policy.action == AuthorizationAction::Allow;
+        rules.chain(is_empty.then(|| of(None)))
     }
 
-    /// What a rule matches; `None` where it matches nothing in this form.
+    /// Whether the form can say it.
     ///
     /// A connection without HTTP has none of the things that fields of HTTP look at: a rule that allows by them allows
     /// no connection, and one that denies by them denies without looking. (Istio's rules for TCP.) The same goes for what
     /// gRPC's own library doesn't look at.
-    fn of(
-        policy: &AuthorizationPolicy,
-        rule: &AuthorizationRule,
-        form: WireForm,
-        scope: &MatchScope<'_>,
-    ) -> Option<Self> {
-        let allows = policy.action == AuthorizationAction::Allow;
-        let lost = |clause: &Clause| clause.any.iter().any(|test| form.lacks(test));
-        if allows && rule.clauses().any(lost) {
-            return None;
+    fn is_said(&self) -> bool {
+        let mut clauses = self.rule.into_iter().flat_map(AuthorizationRule::clauses);
+        let may_lose = self.form != WireForm::Http && self.allows();
+        !(may_lose && clauses.any(|clause| self.loses(clause)))
+    }
+
+    fn allows(&self) -> bool {
+        self.policy.action == AuthorizationAction::Allow
+    }
+
+    fn loses(&self, clause: &Clause) -> bool {
+        self.form != WireForm::Http && clause.any.iter().any(|test| self.form.lacks(test))
+    }
+
+    /// Writes what names it in figures and logs: `ns[NS]-policy[NAME]-rule[I]`.
+    pub fn write_key(&self, out: &mut String) {
+        let name = &self.policy.name;
+        for part in ["ns[", name.namespace.as_str(), "]-policy[", &name.name, "]-rule["] {
+            out.push_str(part);
         }
-        let matched =
-            |clause: &Clause| (!lost(clause)).then(|| MatchedClause::of(clause, allows, scope));
-        let (of_source, of_target): (Vec<_>, Vec<_>) =
-            rule.when.iter().partition(|clause| clause.any.iter().all(RequestTest::is_of_source));
-        let spread = |alternatives: &[Box<[Clause]>], conditions: &[&Clause]| {
-            let conditions: Vec<_> =
-                conditions.iter().filter_map(|clause| matched(clause)).collect();
-            if alternatives.is_empty() {
-                return vec![conditions];
-            }
-            let with = |clauses: &[Clause]| {
-                clauses.iter().filter_map(matched).chain(conditions.iter().cloned()).collect()
-            };
-            alternatives.iter().map(|clauses| with(clauses)).collect()
-        };
-        Some(Self {
-            key: key(policy, rule.index),
-            sources: spread(&rule.from, &of_source),
-            operations: spread(&rule.to, &of_target),
-            never: false,
+        let _infallible = write!(out, "{}]", self.rule.map_or(0, |rule| rule.index));
+    }
+
+    /// Whether it matches never.
+    pub fn is_never(&self) -> bool {
+        self.rule.is_none()
+    }
+
+    /// Any of these lists, each all of its clauses; about who calls. None where it matches never.
+    pub fn sources(&self) -> impl Iterator<Item = impl Iterator<Item = ClauseInForm<'a>>> {
+        self.alternatives(true)
+    }
+
+    /// The same, about what is called.
+    pub fn operations(&self) -> impl Iterator<Item = impl Iterator<Item = ClauseInForm<'a>>> {
+        self.alternatives(false)
+    }
+
+    fn alternatives(
+        self,
+        of_source: bool,
+    ) -> impl Iterator<Item = impl Iterator<Item = ClauseInForm<'a>>> {
+        let is_of_side =
+            move |clause: &&Clause| clause.any.iter().all(RequestTest::is_of_source) == of_source;
+        self.rule.into_iter().flat_map(move |rule| {
+            let named = if of_source { &rule.from } else { &rule.to };
+            let all = named.iter().map(|clauses| &**clauses);
+            // Conditions count whichever of them is looked at, and alone where there is none.
+            let all = all.chain(named.is_empty().then_some(&[][..]));
+            all.map(move |clauses| {
+                let clauses = clauses.iter().chain(rule.when.iter().filter(is_of_side));
+                let clauses = clauses.filter(move |clause| !self.loses(clause));
+                clauses.map(move |clause| self.clause(clause))
+            })
         })
     }
 
-    /// What matches nothing, as a policy without rules.
-    fn never(policy: &AuthorizationPolicy) -> Self {
-        Self { key: key(policy, 0), sources: Vec::new(), operations: Vec::new(), never: true }
+    fn clause(self, clause: &'a Clause) -> ClauseInForm<'a> {
+        let is_wide = self.allows() == clause.negated;
+        let leaning = if is_wide { Leaning::Wide } else { Leaning::Narrow };
+        ClauseInForm { clause, leaning, scope: self.scope }
     }
 
     /// Whether it looks at paths.
     pub fn looks_at_paths(&self) -> bool {
-        let clauses = self.operations.iter().chain(&self.sources).flatten();
-        let mut atoms = clauses.flat_map(|clause| clause.any.iter().flatten());
-        atoms.any(|atom| matches!(atom, Atom::Path(_) | Atom::PathTemplate(_)))
+        let mut clauses = self.operations().flatten();
+        clauses.any(|one| {
+            let mut tests = one.clause.any.iter();
+            tests.any(|test| matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_)))
+        })
+    }
+
+    /// Made ready to decide requests.
+    pub fn matcher(&self) -> RuleMatcher {
+        let mut key = String::new();
+        self.write_key(&mut key);
+        RuleMatcher {
+            key,
+            sources: self
+                .sources()
+                .map(|clauses| clauses.map(MatchedClause::of).collect())
+                .collect(),
+            operations: self
+                .operations()
+                .map(|clauses| clauses.map(MatchedClause::of).collect())
+                .collect(),
+            never: self.is_never(),
+        }
     }
 }
 
-fn key(policy: &AuthorizationPolicy, rule: u32) -> String {
-    format!("ns[{}]-policy[{}]-rule[{rule}]", policy.name.namespace, policy.name.name)
+impl ClauseInForm<'_> {
+    /// Whether none of what it says may hold.
+    pub fn negated(&self) -> bool {
+        self.clause.negated
+    }
+
+    /// Says what it looks at: any of the lists, each with all of its atoms.
+    pub fn each(&self, say: &mut dyn FnMut(&[Atom<'_>])) {
+        for test in &self.clause.any {
+            each_match(test, self.leaning, self.scope, say);
+        }
+    }
 }
 
 impl MatchedClause {
-    fn of(clause: &Clause, allows: bool, scope: &MatchScope<'_>) -> Self {
-        let leaning = if allows == clause.negated { Leaning::Wide } else { Leaning::Narrow };
-        let any = clause.any.iter().flat_map(|test| atoms(test, leaning, scope)).collect();
-        Self { path: clause.place.to_string(), negated: clause.negated, any }
+    fn of(clause: ClauseInForm<'_>) -> Self {
+        let mut any = Vec::new();
+        clause.each(&mut |atoms| any.push(atoms.iter().map(Atom::to_static).collect()));
+        Self { place: clause.clause.place, negated: clause.negated(), any }
     }
 }
 
-/// Any of these lists of atoms, each in full.
-fn atoms(test: &RequestTest, leaning: Leaning, scope: &MatchScope<'_>) -> Vec<Vec<Atom>> {
+impl Atom<'_> {
+    /// The same for as long as anybody likes.
+    fn to_static(&self) -> Atom<'static> {
+        let owned = |text: &Cow<'_, str>| Cow::Owned(text.to_string());
+        match self {
+            Self::Identity(pattern) => Atom::Identity(pattern.to_static()),
+            Self::PeerAddress(range) => Atom::PeerAddress(*range),
+            Self::ClientAddress(range) => Atom::ClientAddress(*range),
+            Self::Header(name, pattern) => Atom::Header(owned(name), pattern.to_static()),
+            Self::HeaderNowhere(name, pattern) => {
+                Atom::HeaderNowhere(owned(name), pattern.to_static())
+            }
+            Self::HeaderPresent(name) => Atom::HeaderPresent(owned(name)),
+            Self::Path(pattern) => Atom::Path(pattern.to_static()),
+            Self::PathTemplate(template) => Atom::PathTemplate(owned(template)),
+            Self::Port(port) => Atom::Port(*port),
+            Self::DestinationAddress(range) => Atom::DestinationAddress(*range),
+            Self::ServerName(pattern) => Atom::ServerName(pattern.to_static()),
+            Self::Metadata(filter, path, pattern) => {
+                Atom::Metadata(owned(filter), path.clone(), pattern.to_static())
+            }
+        }
+    }
+}
+
+/// What a test looks at: any of the lists of atoms that are said, each in full.
+fn each_match(
+    test: &RequestTest,
+    leaning: Leaning,
+    scope: &MatchScope<'_>,
+    say: &mut dyn FnMut(&[Atom<'_>]),
+) {
     let trust = scope.trust;
     use RequestTest as Test;
-    let form = |text: &str| TextForm::read(text).pattern();
-    let one = |atom| vec![vec![atom]];
+    let form = TextForm::read;
     match test {
         Test::Principal(name) => {
-            let names = trust.principals(name, leaning == Leaning::Wide);
-            names.iter().map(|name| vec![Atom::Identity(identity(name))]).collect()
+            let is_wide = leaning == Leaning::Wide;
+            trust.each_principal(name, is_wide, |name| say_identity(name, say));
         }
-        Test::Namespace(name) => of_trusted(leaning, trust, &[in_namespace(name)]),
+        Test::Namespace(name) => of_trusted(leaning, trust, &[in_namespace(name)], say),
         Test::ServiceAccount(account) => {
             let [namespace, name] = &**account;
-            of_trusted(leaning, trust, &of_account(leaning, namespace, name))
+            of_trusted(leaning, trust, &of_account(leaning, namespace, name), say);
         }
         Test::TrustDomain(domain) => {
-            let same = match TextForm::read(domain) {
+            let same = match form(domain) {
                 TextForm::Exact(domain) => trust.same_as(domain),
                 _ => vec![domain.to_string()],
             };
-            same.iter().map(|domain| vec![Atom::Identity(in_trust_domain(domain))]).collect()
+            for domain in &same {
+                say(&[Atom::Identity(in_trust_domain(domain))]);
+            }
         }
-        Test::PeerAddress(range) => one(Atom::PeerAddress(*range)),
-        Test::ClientAddress(range) => one(Atom::ClientAddress(*range)),
-        Test::RequestPrincipal(name) => request_principal(name, leaning, scope),
+        Test::PeerAddress(range) => say(&[Atom::PeerAddress(*range)]),
+        Test::ClientAddress(range) => say(&[Atom::ClientAddress(*range)]),
+        Test::RequestPrincipal(name) => request_principal(name, leaning, scope, say),
         Test::Claim(tested) => {
             let ClaimTest { path, value } = &**tested;
-            scope.any_token(|key| vec![claim(key, path, form(value))])
+            form(value).with_pattern(|value| {
+                for key in &scope.token_keys {
+                    say(&[claim(key, path.iter().map(|name| &**name), &value)]);
+                }
+            });
         }
         Test::Header(tested) => {
             let [name, value] = &**tested;
-            header(name, value, leaning)
+            header(name, value, leaning, say);
         }
-        Test::Host(host) => vec![vec![Atom::Header(":authority".into(), host_pattern(host))]],
-        Test::Method(method) => one(Atom::Header(":method".into(), form(method))),
-        Test::Path(path) => one(Atom::Path(form(path))),
-        Test::PathTemplate(template) => one(Atom::PathTemplate(template.to_string())),
-        Test::Port(port) => one(Atom::Port(*port)),
-        Test::DestinationAddress(range) => one(Atom::DestinationAddress(*range)),
-        Test::ServerName(name) => one(Atom::ServerName(form(name))),
+        Test::Host(host) => {
+            say(&[Atom::Header(Cow::Borrowed(":authority"), host_pattern(host))]);
+        }
+        Test::Method(method) => form(method)
+            .with_pattern(|method| say(&[Atom::Header(Cow::Borrowed(":method"), method)])),
+        Test::Path(path) => form(path).with_pattern(|path| say(&[Atom::Path(path)])),
+        Test::PathTemplate(template) => {
+            say(&[Atom::PathTemplate(Cow::Borrowed(template))]);
+        }
+        Test::Port(port) => say(&[Atom::Port(*port)]),
+        Test::DestinationAddress(range) => say(&[Atom::DestinationAddress(*range)]),
+        Test::ServerName(name) => form(name).with_pattern(|name| say(&[Atom::ServerName(name)])),
         Test::Noted(noted) => {
             let [filter, key, value] = &**noted;
             // `[v]` is one of a list; a list and a text are both looked at.
             let listed = value.strip_prefix('[').and_then(|value| value.strip_suffix(']'));
-            let pattern = form(listed.unwrap_or(value));
-            one(Atom::Metadata(filter.to_string(), vec![key.to_string()], pattern))
+            form(listed.unwrap_or(value)).with_pattern(|value| {
+                say(&[Atom::Metadata(Cow::Borrowed(filter), vec![key.to_string()], value)]);
+            });
         }
     }
 }
 
-fn identity(name: &str) -> TextPattern {
-    let spiffe = |rest: &str| TextPart::text(format!("{SPIFFE}{rest}"));
-    TextPattern::new(match TextForm::read(name) {
-        TextForm::Present => vec![TextPart::Some],
-        TextForm::Exact(name) => vec![spiffe(name)],
-        TextForm::Prefix(prefix) => vec![spiffe(prefix), TextPart::Any],
-        TextForm::Suffix(suffix) => vec![spiffe(""), TextPart::Any, TextPart::text(suffix)],
-    })
+fn say_identity(name: &str, say: &mut dyn FnMut(&[Atom<'_>])) {
+    let spiffe = |rest: &str| TextPart::Text(Cow::Owned([SPIFFE, rest].concat()));
+    let mut say = |parts: &[TextPart<'_>]| say(&[Atom::Identity(TextPattern::of(parts))]);
+    match TextForm::read(name) {
+        TextForm::Present => say(&[TextPart::Some]),
+        TextForm::Exact(name) => say(&[spiffe(name)]),
+        TextForm::Prefix(prefix) => say(&[spiffe(prefix), TextPart::Any]),
+        TextForm::Suffix(suffix) => {
+            say(&[TextPart::text(SPIFFE), TextPart::Any, TextPart::text(suffix)]);
+        }
+    }
 }
 
 /// Namespaces and accounts are those of the mesh, whose trust domains are its own. Of another trust domain one of the
 /// same name is denied alike, and never let in. (docs/decisions/0039-access.md)
-fn of_trusted(leaning: Leaning, trust: &TrustBundle, rests: &[Vec<TextPart>]) -> Vec<Vec<Atom>> {
-    let mut all = Vec::new();
+fn of_trusted(
+    leaning: Leaning,
+    trust: &TrustBundle,
+    rests: &[Vec<TextPart<'_>>],
+    say: &mut dyn FnMut(&[Atom<'_>]),
+) {
+    let mut identity = |start: &[TextPart<'_>], rest: &[TextPart<'_>]| {
+        say(&[Atom::Identity(TextPattern::new(joined(start.iter().chain(rest))))]);
+    };
     for rest in rests {
         match leaning {
-            Leaning::Wide => {
-                let start = [TextPart::text(SPIFFE), TextPart::Any];
-                all.push(start.into_iter().chain(rest.iter().cloned()).collect());
-            }
-            Leaning::Narrow => all.extend(trust.domains().map(|domain| {
-                let start = TextPart::text(format!("{SPIFFE}{domain}"));
-                std::iter::once(start).chain(rest.iter().cloned()).collect::<Vec<_>>()
-            })),
+            Leaning::Wide => identity(&[TextPart::text(SPIFFE), TextPart::Any], rest),
+            Leaning::Narrow => trust.domains().for_each(|domain| {
+                identity(&[TextPart::text(SPIFFE), TextPart::text(domain)], rest);
+            }),
         }
     }
-    all.into_iter().map(|parts| vec![Atom::Identity(TextPattern::new(joined(parts)))]).collect()
 }
 
 /// What follows the trust domain of every account of a namespace.
-fn in_namespace(name: &str) -> Vec<TextPart> {
+fn in_namespace(name: &str) -> Vec<TextPart<'_>> {
     let mut parts = vec![TextPart::text("/ns/")];
     for (at, text) in name.split('*').enumerate() {
         if at != 0 {
@@ -341,7 +450,7 @@ fn in_namespace(name: &str) -> Vec<TextPart> {
 }
 
 /// What follows the trust domain of an account. Others issue longer names, of which those that deny take account.
-fn of_account(leaning: Leaning, namespace: &str, name: &str) -> Vec<Vec<TextPart>> {
+fn of_account<'a>(leaning: Leaning, namespace: &str, name: &str) -> Vec<Vec<TextPart<'a>>> {
     let exact = vec![TextPart::text(format!("/ns/{namespace}/sa/{name}"))];
     let (space, account) =
         (TextPart::text(format!("/ns/{namespace}/")), TextPart::text(format!("/sa/{name}")));
@@ -355,7 +464,7 @@ fn of_account(leaning: Leaning, namespace: &str, name: &str) -> Vec<Vec<TextPart
     }
 }
 
-fn in_trust_domain(domain: &str) -> TextPattern {
+fn in_trust_domain(domain: &str) -> TextPattern<'_> {
     let (spiffe, slash) = (TextPart::text(SPIFFE), TextPart::text("/"));
     let mut parts = vec![spiffe];
     match TextForm::read(domain) {
@@ -365,70 +474,73 @@ fn in_trust_domain(domain: &str) -> TextPattern {
         TextForm::Suffix(suffix) => parts.extend([TextPart::Segment, TextPart::text(suffix)]),
     }
     parts.extend([slash, TextPart::Any]);
-    TextPattern::new(joined(parts))
+    TextPattern::new(joined(&parts))
 }
 
 /// With texts that follow each other in one, and none that is empty.
-fn joined(parts: Vec<TextPart>) -> Vec<TextPart> {
-    let mut joined: Vec<TextPart> = Vec::with_capacity(parts.len());
+fn joined<'p, 'a: 'p>(parts: impl IntoIterator<Item = &'p TextPart<'a>>) -> Vec<TextPart<'a>> {
+    let mut joined: Vec<TextPart<'a>> = Vec::new();
     for part in parts {
         match (joined.last_mut(), part) {
             (_, TextPart::Text(text)) if text.is_empty() => {}
-            (Some(TextPart::Text(before)), TextPart::Text(text)) => before.push_str(&text),
-            (_, part) => joined.push(part),
+            (Some(TextPart::Text(before)), TextPart::Text(text)) => before.to_mut().push_str(text),
+            (_, part) => joined.push(part.clone()),
         }
     }
     joined
 }
 
-fn claim(key: &str, names: &[Box<str>], pattern: TextPattern) -> Atom {
-    let path = std::iter::once(key.to_owned());
-    let path = path.chain(names.iter().map(|name| name.to_string())).collect();
-    Atom::Metadata(TOKEN_FILTER.into(), path, pattern)
+fn claim<'a, 'n>(
+    key: &'n str,
+    names: impl IntoIterator<Item = &'n str>,
+    value: &TextPattern<'a>,
+) -> Atom<'a> {
+    let path = std::iter::once(key).chain(names).map(str::to_owned).collect();
+    Atom::Metadata(Cow::Borrowed(TOKEN_FILTER), path, value.clone())
 }
 
 /// `ISSUER/SUBJECT`, divided at the last slash, each of the halves in any form.
-fn request_principal(name: &str, leaning: Leaning, scope: &MatchScope<'_>) -> Vec<Vec<Atom>> {
+fn request_principal(
+    name: &str,
+    leaning: Leaning,
+    scope: &MatchScope<'_>,
+    say: &mut dyn FnMut(&[Atom<'_>]),
+) {
     // Both of one token.
-    let both = |issuer: TextPattern, subject: TextPattern| {
-        scope.any_token(|key| {
-            let of =
-                |name: &str, pattern: &TextPattern| claim(key, &[name.into()], pattern.clone());
-            vec![of("iss", &issuer), of("sub", &subject)]
-        })
+    let mut both = |issuer: TextForm<'_>, subject: TextForm<'_>| {
+        let (issuer, subject) = (issuer.pattern(), subject.pattern());
+        for key in &scope.token_keys {
+            say(&[claim(key, ["iss"], &issuer), claim(key, ["sub"], &subject)]);
+        }
     };
-    let some = || TextForm::Present.pattern();
-    let form = |text: &str| TextForm::read(text).pattern();
     let divided = name.rsplit_once('/');
-    let mut all = Vec::new();
     if let Some((issuer, subject)) = divided {
-        all.extend(both(form(issuer), form(subject)));
+        both(TextForm::read(issuer), TextForm::read(subject));
     }
     // The beginning of an issuer may hold slashes, too, and so may the end of a subject.
     if divided.is_none() || leaning == Leaning::Wide {
         match TextForm::read(name) {
-            TextForm::Present => all.extend(both(some(), some())),
-            TextForm::Prefix(_) => all.extend(both(form(name), some())),
-            TextForm::Suffix(_) => all.extend(both(some(), form(name))),
+            TextForm::Present => both(TextForm::Present, TextForm::Present),
+            form @ TextForm::Prefix(_) => both(form, TextForm::Present),
+            form @ TextForm::Suffix(_) => both(TextForm::Present, form),
             // Without a subject it is nobody's.
             TextForm::Exact(_) => {}
         }
     }
-    all
 }
 
 /// A host in any case, with a dot at its end or without, and at any port unless it names one.
-fn host_pattern(host: &str) -> TextPattern {
+fn host_pattern(host: &str) -> TextPattern<'_> {
     let parts = match TextForm::read(host) {
         TextForm::Present => vec![TextPart::Some],
         TextForm::Prefix(prefix) => vec![TextPart::text(prefix), TextPart::Any],
         TextForm::Exact(host) => host_end(Vec::new(), host),
         TextForm::Suffix(suffix) => host_end(vec![TextPart::Any], suffix),
     };
-    TextPattern { parts, ignore_case: true }
+    TextPattern { ignore_case: true, ..TextPattern::new(parts) }
 }
 
-fn host_end(mut parts: Vec<TextPart>, host: &str) -> Vec<TextPart> {
+fn host_end<'a>(mut parts: Vec<TextPart<'a>>, host: &'a str) -> Vec<TextPart<'a>> {
     let named = host
         .rsplit_once(':')
         .filter(|(_, port)| !port.is_empty() && port.chars().all(|digit| digit.is_ascii_digit()));
@@ -445,19 +557,20 @@ fn host_end(mut parts: Vec<TextPart>, host: &str) -> Vec<TextPart> {
 
 /// A header. Proxies join one that is repeated by commas before they look, or look at each (since CVE-2026-26308): what
 /// denies counts a value wherever it stands, and what allows asks that none is there which it does not fit.
-fn header(name: &str, value: &str, leaning: Leaning) -> Vec<Vec<Atom>> {
+fn header(name: &str, value: &str, leaning: Leaning, say: &mut dyn FnMut(&[Atom<'_>])) {
     let form = TextForm::read(value);
-    let name = || name.to_owned();
+    let name = || Cow::Borrowed(name);
     if form == TextForm::Present {
-        return vec![vec![Atom::HeaderPresent(name())]];
+        return say(&[Atom::HeaderPresent(name())]);
     }
     let pattern = form.pattern();
     if leaning == Leaning::Narrow {
         let others = form.others().into_iter();
         let nowhere = others.map(|other| Atom::HeaderNowhere(name(), other));
-        return vec![std::iter::once(Atom::Header(name(), pattern)).chain(nowhere).collect()];
+        let all: Vec<_> = std::iter::once(Atom::Header(name(), pattern)).chain(nowhere).collect();
+        return say(&all);
     }
     let before = std::iter::once(TextPart::ListBefore);
-    let parts = before.chain(pattern.parts).chain([TextPart::ListAfter]).collect();
-    vec![vec![Atom::Header(name(), TextPattern { parts, ignore_case: false })]]
+    let parts = before.chain(pattern.parts.iter().cloned()).chain([TextPart::ListAfter]).collect();
+    say(&[Atom::Header(name(), TextPattern::new(parts))]);
 }

@@ -35,7 +35,8 @@ mod transition;
 mod trust;
 
 pub use self::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, RequestTest,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, ClausePlace,
+    RequestTest,
 };
 pub use self::concerned::{ConcernedWorkloads, WorkloadSelection};
 pub use self::enforce::{
@@ -47,7 +48,8 @@ pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
 pub use self::keys::{cut, verifying_keys};
 pub use self::matcher::{
-    Atom, MatchedClause, RuleMatcher, TOKEN_FILTER, WireForm, rule_matchers, token_key,
+    Atom, ClauseInForm, MatchScope, MatchedClause, RuleInForm, RuleMatcher, TOKEN_FILTER, WireForm,
+    token_key,
 };
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{ModeTransition, PeerAuthentication, PeerMode, PeerModes, PortMode};
@@ -55,7 +57,7 @@ pub use self::policies::{AccessPolicies, PolicyReport, WorkloadAccess};
 pub use self::request::{RequestAuthentication, TokenRule};
 pub use self::selector::PolicySelector;
 pub use self::subject::AccessSubject;
-pub use self::text::{TextPart, TextPattern};
+pub use self::text::{TextPart, TextParts, TextPattern};
 pub use self::time_point::TimePoint;
 pub use self::transition::{SERVERS_FIRST, TRANSITION};
 pub use self::trust::TrustBundle;

@@ -1,6 +1,8 @@
 //! Patterns of text: how conditions are written, and what they mean, once for proxies and for `explain`.
 
+use std::borrow::Cow;
 use std::fmt::Write;
+use std::ops::Deref;
 
 /// A text condition as policies write it: `*` alone, at the front or at the end; anywhere else it is a character.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,30 +27,71 @@ impl<'a> TextForm<'a> {
         }
     }
 
-    pub(super) fn pattern(&self) -> TextPattern {
-        TextPattern::new(match self {
-            Self::Present => vec![TextPart::Some],
-            Self::Exact(text) => vec![TextPart::text(*text)],
-            Self::Prefix(text) => vec![TextPart::text(*text), TextPart::Any],
-            Self::Suffix(text) => vec![TextPart::Any, TextPart::text(*text)],
-        })
+    /// Hands on the pattern of what is of this form.
+    pub(super) fn with_pattern(&self, then: impl FnOnce(TextPattern<'_>)) {
+        match self {
+            Self::Present => then(TextPattern::of(&[TextPart::Some])),
+            Self::Exact(text) => then(TextPattern::of(&[TextPart::text(*text)])),
+            Self::Prefix(text) => then(TextPattern::of(&[TextPart::text(*text), TextPart::Any])),
+            Self::Suffix(text) => then(TextPattern::of(&[TextPart::Any, TextPart::text(*text)])),
+        }
+    }
+
+    pub(super) fn pattern(&self) -> TextPattern<'static> {
+        let mut pattern = TextPattern::default();
+        self.with_pattern(|one| pattern = one.to_static());
+        pattern
     }
 }
 
 /// What a whole text must be.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TextPattern {
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TextPattern<'a> {
     /// One after the other.
-    pub parts: Vec<TextPart>,
+    pub parts: TextParts<'a>,
     /// Whether letters count in either case.
     pub ignore_case: bool,
 }
 
+/// Parts that somebody else holds, or of its own.
+#[derive(Debug, Clone)]
+pub enum TextParts<'a> {
+    /// Somebody else's.
+    Lent(&'a [TextPart<'a>]),
+    /// Its own.
+    Own(Vec<TextPart<'a>>),
+}
+
+impl<'a> Deref for TextParts<'a> {
+    type Target = [TextPart<'a>];
+
+    fn deref(&self) -> &[TextPart<'a>] {
+        match self {
+            Self::Lent(parts) => parts,
+            Self::Own(parts) => parts,
+        }
+    }
+}
+
+impl Default for TextParts<'_> {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
+}
+
+impl PartialEq for TextParts<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for TextParts<'_> {}
+
 /// A part of a pattern.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TextPart {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TextPart<'a> {
     /// Just this.
-    Text(String),
+    Text(Cow<'a, str>),
     /// Anything, or nothing.
     Any,
     /// Anything but nothing.
@@ -71,11 +114,11 @@ pub enum TextPart {
 /// is still one that an Envoy takes as it comes.
 const DIFFERING_MAX: usize = 48;
 
-impl TextForm<'_> {
+impl<'a> TextForm<'a> {
     /// Patterns that together are every text that is not of this form: of the elements of a comma-separated list where
     /// the form could be that of an element, and is no whole text. None where that can't be said in short.
-    pub(super) fn others(&self) -> Vec<TextPattern> {
-        let (text, is_end) = match self {
+    pub(super) fn others(&self) -> Vec<TextPattern<'a>> {
+        let (text, is_end): (&'a str, _) = match self {
             Self::Present => return Vec::new(),
             Self::Exact(text) | Self::Prefix(text) => (*text, false),
             Self::Suffix(text) => (*text, true),
@@ -90,7 +133,7 @@ impl TextForm<'_> {
             let blanks = if is_listed && is_outer { " \t" } else { "" };
             format!("{one}{blanks}")
         };
-        let mut all: Vec<Vec<TextPart>> = Vec::with_capacity(count + 1);
+        let mut all: Vec<Vec<TextPart<'_>>> = Vec::with_capacity(count + 1);
         for (place, (at, one)) in text.char_indices().enumerate() {
             let (before, after) = (&text[..at], &text[at + one.len_utf8()..]);
             let mut parts = Vec::new();
@@ -105,7 +148,7 @@ impl TextForm<'_> {
                 parts
                     .extend([TextPart::text(before), TextPart::OtherAfter(other(one, place == 0))]);
             }
-            parts.retain(|part| *part != TextPart::Text(String::new()));
+            parts.retain(|part| *part != TextPart::text(""));
             all.push(parts);
         }
         if let Self::Exact(text) = self {
@@ -115,15 +158,39 @@ impl TextForm<'_> {
     }
 }
 
-impl TextPart {
-    pub(super) fn text(text: impl Into<String>) -> Self {
+impl<'a> TextPart<'a> {
+    pub(super) fn text(text: impl Into<Cow<'a, str>>) -> Self {
         Self::Text(text.into())
+    }
+
+    fn to_static(&self) -> TextPart<'static> {
+        match self {
+            Self::Text(text) => TextPart::Text(Cow::Owned(text.to_string())),
+            Self::Any => TextPart::Any,
+            Self::Some => TextPart::Some,
+            Self::Segment => TextPart::Segment,
+            Self::HostEnd => TextPart::HostEnd,
+            Self::ListBefore => TextPart::ListBefore,
+            Self::ListAfter => TextPart::ListAfter,
+            Self::OtherAfter(not) => TextPart::OtherAfter(not.clone()),
+            Self::OtherBefore(not) => TextPart::OtherBefore(not.clone()),
+        }
     }
 }
 
-impl TextPattern {
-    pub(super) fn new(parts: Vec<TextPart>) -> Self {
-        Self { parts, ignore_case: false }
+impl<'a> TextPattern<'a> {
+    pub(super) fn new(parts: Vec<TextPart<'a>>) -> Self {
+        Self { parts: TextParts::Own(parts), ignore_case: false }
+    }
+
+    pub(super) fn of(parts: &'a [TextPart<'a>]) -> Self {
+        Self { parts: TextParts::Lent(parts), ignore_case: false }
+    }
+
+    /// The same for as long as anybody likes.
+    pub(super) fn to_static(&self) -> TextPattern<'static> {
+        let parts = self.parts.iter().map(TextPart::to_static).collect();
+        TextPattern { parts: TextParts::Own(parts), ignore_case: self.ignore_case }
     }
 
     /// Whether `text` is of this form.
@@ -141,7 +208,7 @@ impl TextPattern {
     /// The regular expression (RE2) that a whole text of this form matches.
     pub fn regex(&self) -> String {
         let mut regex = String::from(if self.ignore_case { "(?i)" } else { "" });
-        for part in &self.parts {
+        for part in self.parts.iter() {
             match part {
                 TextPart::Text(text) => text.chars().for_each(|one| {
                     let is_word = one.is_ascii_alphanumeric() || one == '_' || !one.is_ascii();
@@ -181,7 +248,7 @@ fn in_class(all: &str) -> String {
 }
 
 /// Whether the whole text is these parts, one after the other.
-fn fits(parts: &[TextPart], text: &str, ignore_case: bool) -> bool {
+fn fits(parts: &[TextPart<'_>], text: &str, ignore_case: bool) -> bool {
     let Some((part, rest)) = parts.split_first() else { return text.is_empty() };
     let tail = |at: usize| text.get(at..).is_some_and(|tail| fits(rest, tail, ignore_case));
     let blanks = |text: &str| text.len() - text.trim_start_matches([' ', '\t']).len();

@@ -29,16 +29,19 @@ impl TrustBundle {
         self.0.iter().map(String::as_str)
     }
 
-    /// What a principal's name, as policies write it, stands for: itself, or the same in each trust domain of the mesh.
+    /// Says what a principal's name, as policies write it, stands for: itself, or the same in each trust domain of the mesh.
     /// Names that say less than a whole SPIFFE ID are left as they are, unless `shorter` ones count as well; but
     /// `cluster.local` always points to the mesh, and never to a member's trust domain that is called so.
-    pub(super) fn principals(&self, name: &str, shorter: bool) -> Vec<String> {
-        let as_written = || vec![name.to_owned()];
-        let Some((domain, rest)) = name.split_once('/') else { return as_written() };
+    pub(super) fn each_principal(&self, name: &str, shorter: bool, mut say: impl FnMut(&str)) {
+        let Some((domain, rest)) = name.split_once('/') else { return say(name) };
+        // Nearly always: that of the only trust domain there is.
+        if matches!(&self.0[..], [only] if only == domain) {
+            return say(name);
+        }
         let points = domain == OWN && !self.domains().any(|one| one == OWN);
-        let is_whole = rest.split('/').count() == 4;
-        if domain == "*" || !(is_whole || shorter || points) {
-            return as_written();
+        let is_whole = || rest.split('/').count() == 4;
+        if domain == "*" || !(points || shorter || is_whole()) {
+            return say(name);
         }
         let form = TextForm::read(domain);
         let covers = |one: &str| match form {
@@ -47,18 +50,19 @@ impl TrustBundle {
             TextForm::Prefix(prefix) => one.starts_with(prefix),
             TextForm::Suffix(suffix) => one.ends_with(suffix),
         };
-        if !(self.domains().any(covers) || points) {
-            return as_written();
+        if !(points || self.domains().any(covers)) {
+            return say(name);
         }
-        let stays = |one: &str| matches!(form, TextForm::Suffix(_)) && covers(one);
-        let mut names = Vec::new();
+        let stays = |one: &str| one == domain || matches!(form, TextForm::Suffix(_)) && covers(one);
+        let mut has_stayed = false;
         for one in self.domains() {
-            let new = if stays(one) { name.to_owned() } else { format!("{one}/{rest}") };
-            if !names.contains(&new) {
-                names.push(new);
+            if !stays(one) {
+                say(&format!("{one}/{rest}"));
+            } else if !has_stayed {
+                has_stayed = true;
+                say(name);
             }
         }
-        names
     }
 
     /// What a trust domain's name stands for.

@@ -321,10 +321,7 @@ fn names_are_never_expressions() {
     assert!(policies.lets_in(&request("a.b", "/")) && !policies.lets_in(&request("axb", "/")));
     let policies = index().hold([allow(from(json!({ "namespaces": ["s.*"] })))]);
     assert!(!policies.lets_in(&request("a", "/")));
-    let pattern = TextPattern {
-        parts: vec![TextPart::Text("a.b(c)*\\".into()), TextPart::Any],
-        ignore_case: false,
-    };
+    let pattern = TextPattern::new(vec![TextPart::text("a.b(c)*\\"), TextPart::Any]);
     assert_eq!(pattern.regex(), r"a\.b\(c\)\*\\.*");
 }
 

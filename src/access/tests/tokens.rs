@@ -53,7 +53,7 @@ fn each_of_several_rules_has_a_key_of_its_own() {
     let rules = enforced(&policies.of(subject), WireForm::Http, &trust(), &Default::default());
     let rule = rules.allow.rules().next().expect("one");
     let clause = &rule.sources[0][0];
-    let key = |atoms: &Vec<Atom>| match &atoms[..] {
+    let key = |atoms: &Vec<Atom<'_>>| match &atoms[..] {
         [Atom::Metadata(_, issuer, _), Atom::Metadata(_, subject, _)] => {
             assert_eq!((&*issuer[1], &*subject[1]), ("iss", "sub"));
             assert_eq!(issuer[0], subject[0], "both of one token");

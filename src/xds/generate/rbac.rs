@@ -11,7 +11,7 @@ use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::google::protobuf::Any;
 
 use super::rbac_rules::{
-    EncodedPolicies, EncodedRule, RuleEncoder, matching_never, permission, principal, rbac_of,
+    EncodedPolicies, EncodedRules, RuleEncoder, matching_never, permission, principal, rbac_of,
 };
 use super::{ext_authz, jwt};
 use crate::access::{
@@ -55,7 +55,7 @@ impl AccessFilters {
         let providers = authorizers.reach();
         let rules = |form| {
             let policies = enforced_policies(access, form, &providers);
-            policies.map(|policy| encoder.rules(policy, form))
+            policies.map(|policy| vec![encoder.rules(policy, form)])
         };
         let (requests, connections) = (rules(WireForm::Http), rules(WireForm::Tcp));
         let asked = each_provider(&requests, authorizers).flat_map(|(name, provider, rules)| {
@@ -71,7 +71,7 @@ impl AccessFilters {
         });
         let judged = each_action(&requests).map(http_filter);
         Self {
-            looks_at_paths: requests.rules().any(EncodedRule::looks_at_paths),
+            looks_at_paths: requests.rules().any(EncodedRules::looks_at_paths),
             http: asked.chain(tokens).chain(judged).collect(),
             network: asked_of.chain(each_action(&connections).map(network_filter)).collect(),
         }
@@ -80,9 +80,9 @@ impl AccessFilters {
 
 /// The rules by which providers are asked, with how that is done.
 fn each_provider<'r>(
-    rules: &'r EnforcedRules<EncodedRule>,
+    rules: &'r EnforcedRules<EncodedRules>,
     authorizers: &'r Authorizers<'r>,
-) -> impl Iterator<Item = (&'r str, &'r Authorizer<'r>, &'r ActionRules<EncodedRule>)> {
+) -> impl Iterator<Item = (&'r str, &'r Authorizer<'r>, &'r ActionRules<EncodedRules>)> {
     authorizers
         .reachable()
         .filter_map(|(name, authorizer)| Some((&**name, authorizer, rules.custom.get(name)?)))
@@ -96,8 +96,8 @@ struct NotedRules {
 }
 
 /// A provider's rules that are only tried, and those by which it is asked.
-fn noted_rules(provider: &str, rules: &ActionRules<EncodedRule>) -> [Option<NotedRules>; 2] {
-    let noted = |prefix: String, rules: &Option<Vec<EncodedRule>>| {
+fn noted_rules(provider: &str, rules: &ActionRules<EncodedRules>) -> [Option<NotedRules>; 2] {
+    let noted = |prefix: String, rules: &Option<Vec<EncodedRules>>| {
         let keys = format!("istio-ext-authz-{provider}-");
         let rules = rbac_of(rbac::rbac::Action::Deny, &keys, rules.as_deref()?)?;
         Some(NotedRules { prefix, rules })
@@ -134,8 +134,8 @@ pub(super) fn of_library(
 ) -> Vec<hcm::HttpFilter> {
     let encoder = RuleEncoder { kept, trust, token_rules: access.token_rules().len() };
     let policies = enforced_policies(access, WireForm::Grpc, &ReachableProviders::new());
-    let rules = policies.map(|policy| encoder.rules(policy, WireForm::Grpc));
-    let action = |action, name, rules: &ActionRules<EncodedRule>| {
+    let rules = policies.map(|policy| vec![encoder.rules(policy, WireForm::Grpc)]);
+    let action = |action, name, rules: &ActionRules<EncodedRules>| {
         Some(library_filter(name, of_action(action, rules.enforced.as_deref())?))
     };
     [
@@ -187,8 +187,8 @@ fn library_filter(name: &str, rules: Vec<u8>) -> hcm::HttpFilter {
 
 /// The actions that have anything to do, with the name under which what is tried is counted.
 fn each_action(
-    rules: &EnforcedRules<EncodedRule>,
-) -> impl Iterator<Item = (rbac::rbac::Action, &'static str, &ActionRules<EncodedRule>)> {
+    rules: &EnforcedRules<EncodedRules>,
+) -> impl Iterator<Item = (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>)> {
     let all = [
         (rbac::rbac::Action::Log, "istio_dry_run_audit_", &rules.audit),
         (rbac::rbac::Action::Deny, "istio_dry_run_deny_", &rules.deny),
@@ -198,7 +198,7 @@ fn each_action(
 }
 
 fn http_filter(
-    (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRule>),
+    (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>),
 ) -> hcm::HttpFilter {
     let shadow = of_action(action, rules.tried.as_deref());
     let config = HttpRbac {
@@ -219,7 +219,7 @@ fn http_rbac(config: HttpRbac) -> hcm::HttpFilter {
 }
 
 fn network_filter(
-    (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRule>),
+    (action, tried, rules): (rbac::rbac::Action, &'static str, &ActionRules<EncodedRules>),
 ) -> listener::Filter {
     let shadow = of_action(action, rules.tried.as_deref());
     let config = NetworkRbac {
@@ -272,6 +272,6 @@ struct OrderedRbac {
     policies: BTreeMap<String, rbac::Policy>,
 }
 
-fn of_action(action: rbac::rbac::Action, rules: Option<&[EncodedRule]>) -> Option<Vec<u8>> {
+fn of_action(action: rbac::rbac::Action, rules: Option<&[EncodedRules]>) -> Option<Vec<u8>> {
     rbac_of(action, "", rules?)
 }

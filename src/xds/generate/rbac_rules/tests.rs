@@ -1,0 +1,179 @@
+//! The rules of policies, held against plain messages.
+
+use prost::Message;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::access::tests::generator::random_policy;
+use crate::access::{AccessIndex, AccessSettings, Atom, PolicyErrors};
+use crate::model::Collection;
+
+fn object(name: &str, rules: &Value) -> Value {
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
+        "metadata": { "namespace": "shop", "name": name },
+        "spec": { "action": "DENY", "rules": rules },
+    })
+}
+
+fn policies(objects: &[Value]) -> Arc<AccessPolicies> {
+    let settings = AccessSettings { root: "root".into(), errors: PolicyErrors::Narrow };
+    let objects: Collection = objects.iter().cloned().map(Arc::new).collect();
+    let mut index = AccessIndex::new(settings.clone());
+    index.apply(&settings, &objects);
+    index.policies()
+}
+
+fn trust(domain: &str) -> TrustBundle {
+    TrustBundle::new([domain].into_iter())
+}
+
+/// The rules of all policies, as they are written, and as they are when they are read again.
+fn encoded(
+    kept: &EncodedPolicies,
+    policies: &AccessPolicies,
+    domain: &str,
+    token_rules: usize,
+) -> (Vec<u8>, rbac::Rbac) {
+    let trust = trust(domain);
+    let encoder = RuleEncoder { kept, trust: &trust, token_rules };
+    let rules: Vec<_> = policies
+        .authorizations()
+        .map(|policy| encoder.rules(EnforcedPolicy { policy, key_end: "-end" }, WireForm::Http))
+        .collect();
+    let bytes = rbac_of(rbac::rbac::Action::Deny, "begin-", &rules).expect("rules");
+    let read = rbac::Rbac::decode(&bytes[..]).expect("a message");
+    (bytes, read)
+}
+
+#[test]
+fn what_is_put_together_is_the_message_of_all_rules_in_the_order_of_their_keys() {
+    let path = |path: &str| json!({ "to": [{ "operation": { "paths": [path] } }] });
+    let rules: Vec<Value> = (0..12).map(|at| path(&format!("/{at}"))).collect();
+    let held = policies(&[object("b", &json!([path("/b")])), object("a", &json!(rules))]);
+    let (bytes, read) = encoded(&EncodedPolicies::default(), &held, "mesh.example", 0);
+    assert_eq!(read.action, i32::from(rbac::rbac::Action::Deny));
+    assert_eq!(read.policies.len(), 13);
+    for policy_held in held.authorizations() {
+        let trust = trust("mesh.example");
+        let scope = MatchScope::new(&trust, 0);
+        for rule in RuleInForm::of_policy(policy_held, WireForm::Http, &scope) {
+            let rule = rule.matcher();
+            let key = format!("begin-{}-end", rule.key);
+            assert_eq!(read.policies.get(&key), Some(&oracle::policy(&rule)), "{key}");
+        }
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let places: Vec<_> = ["[a]-rule[0]", "[a]-rule[10]", "[a]-rule[2]", "[b]-rule[0]"]
+        .map(|key| text.find(key).expect(key))
+        .into();
+    assert!(places.is_sorted(), "{places:?}");
+}
+
+/// One whose lists have every field and key, and lists longer than the length of a message is short.
+fn of_everything() -> Vec<Value> {
+    let source = json!({
+        "principals": ["*", "mesh.example/ns/shop/sa/a", "cluster.local/ns/*", "*/sa/a"],
+        "notNamespaces": ["shop", "o*r"], "trustDomains": ["*", "mesh.example", "a*", "*b"],
+        "ipBlocks": ["10.0.0.0/8", "::/0"], "notRemoteIpBlocks": ["192.0.2.1", "fd00::/8"],
+        "requestPrincipals": ["*", "https://a/b", "a*", "*b", "a"],
+    });
+    let operation = json!({
+        "hosts": ["*", "a.example", "*.example", "a.*", "b.example:80"],
+        "methods": ["GET", "P*", "*"], "notPaths": ["/", "/a*", "*.php", "*", "/a/{*}/{**}"],
+        "ports": ["80", "0", "65535"],
+    });
+    let key = |key: &str, value: &str| json!({ "key": key, "values": [value], "notValues": ["x"] });
+    let when = [
+        key("request.headers[x-role]", "*"),
+        key("request.headers[x-role]", "adm*"),
+        key("source.serviceAccount", "shop/a"),
+        key("request.auth.audiences", "a"),
+        key("request.auth.claims[a][b]", "*c"),
+        key("destination.ip", "10.1.0.0/16"),
+        key("connection.sni", "*.local"),
+        key("experimental.envoy.filters.a.b[c]", "[d]"),
+    ];
+    let accounts = json!({ "serviceAccounts": ["a", "other/b"] });
+    let rules = json!([
+        { "from": [{ "source": source }, { "source": accounts }], "to": [{ "operation": operation }] },
+        { "when": when }, { "from": [{ "source": accounts }], "when": when }, {},
+    ]);
+    let of = |action: &str| {
+        let mut object = object(&action.to_lowercase(), &rules);
+        object["spec"]["action"] = action.into();
+        object
+    };
+    vec![of("DENY"), of("ALLOW"), of("AUDIT")]
+}
+
+#[test]
+fn rules_are_the_bytes_of_the_plain_messages() {
+    let mut random = StdRng::seed_from_u64(7);
+    let mut objects: Vec<_> =
+        (0..300).map(|at| random_policy(&mut random, &format!("p{at}"))).collect();
+    objects.extend(of_everything());
+    let nothing = json!({ "name": "nothing", "namespace": "shop" });
+    objects.push(json!({ "kind": "AuthorizationPolicy", "metadata": nothing, "spec": {} }));
+    let held = policies(&objects);
+    let mut lengths = std::collections::BTreeSet::new();
+    for (domains, token_rules) in
+        [(&["mesh.example"][..], 0), (&["mesh.example", "old.example"], 2), (&[], 1)]
+    {
+        let trust = TrustBundle::new(domains.iter().copied());
+        let scope = MatchScope::new(&trust, token_rules);
+        for policy in held.authorizations() {
+            for form in [WireForm::Http, WireForm::Tcp, WireForm::Grpc] {
+                for rule in RuleInForm::of_policy(policy, form, &scope) {
+                    let mut bytes = Vec::new();
+                    wire::policy(&rule, &mut bytes);
+                    let plain = oracle::policy(&rule.matcher());
+                    let name = &policy.name;
+                    assert_eq!(rbac::Policy::decode(&bytes[..]).as_ref(), Ok(&plain), "{name}");
+                    assert_eq!(bytes, plain.encode_to_vec(), "{name} in {form:?}: {plain:#?}");
+                    let in_form = rule.matcher().operations.iter().flatten().any(|clause| {
+                        let mut atoms = clause.any.iter().flatten();
+                        atoms.any(|atom| matches!(atom, Atom::Path(_) | Atom::PathTemplate(_)))
+                    });
+                    assert_eq!(rule.looks_at_paths(), in_form, "{name} in {form:?}");
+                    lengths.insert(encoded_len_varint(bytes.len() as u64));
+                }
+            }
+        }
+    }
+    assert_eq!(lengths.len(), 3, "short and long ones: {lengths:?}");
+}
+
+#[test]
+fn what_is_kept_of_a_policy_is_made_anew_where_anything_it_is_made_of_is_another() {
+    let from = |source: Value| json!([{ "from": [{ "source": source }] }]);
+    let by_principal = from(json!({ "principals": ["cluster.local/ns/shop/sa/a"] }));
+    let held = policies(&[object("a", &by_principal)]);
+    let kept = EncodedPolicies::default();
+    let first = encoded(&kept, &held, "mesh.example", 1).0;
+    assert_eq!(encoded(&kept, &held, "mesh.example", 1).0, first);
+    assert_eq!(kept.0.entries.len(), 1, "once for all who enforce it");
+    let moved = encoded(&kept, &held, "other.example", 1).0;
+    assert!(String::from_utf8_lossy(&moved).contains("other.example"));
+    let edited = policies(&[object("a", &from(json!({ "namespaces": ["pay"] })))]);
+    let edited = encoded(&kept, &edited, "mesh.example", 1).0;
+    assert!(String::from_utf8_lossy(&edited).contains("pay"));
+    let tokens = policies(&[object("a", &from(json!({ "requestPrincipals": ["a/*"] })))]);
+    let [one, two] = [1, 2].map(|rules| encoded(&kept, &tokens, "mesh.example", rules).0);
+    assert!(!String::from_utf8_lossy(&one).contains("payload-1"));
+    assert!(String::from_utf8_lossy(&two).contains("payload-1"), "a key for each rule");
+}
+
+#[test]
+fn a_policy_that_has_gone_leaves_nothing_behind() {
+    let held = policies(&[object("a", &json!([{}])), object("b", &json!([{}]))]);
+    let kept = EncodedPolicies::default();
+    encoded(&kept, &held, "mesh.example", 0);
+    let left = policies(&[object("b", &json!([{}]))]);
+    encoded(&kept, &left, "mesh.example", 0);
+    kept.sweep(&left);
+    let names: Vec<_> = kept.0.entries.iter().map(|entry| entry.key().0.name.to_string()).collect();
+    assert_eq!(names, ["b"]);
+}
