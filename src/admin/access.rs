@@ -11,13 +11,15 @@ use serde_json::{Value, json};
 
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::sources::{SourcesState, connected, current, served_to};
-use crate::access::PolicyName;
+use crate::access::{PolicyKind, PolicyName};
 use crate::explain::{
     AccessSnapshot, AskedRequest, ConfigQuery, ConfigView, CredentialFault, explain_policy, is_for,
     transition_by,
 };
+use crate::model::Cause;
 use crate::push::PushContext;
-use crate::xds::connections::OpenStream;
+use crate::timeline::{Timeline, TimelineEntry};
+use crate::xds::connections::{OpenStream, rfc3339};
 use crate::xds::secrets::SecretReport;
 
 /// A question about a request.
@@ -133,8 +135,47 @@ pub(super) async fn reach(
     });
     // Pods of two clusters may have the same names and addresses.
     let streams = newest_by(&streams, |stream| (&stream.proxy().cluster, &*stream.proxy().id));
-    let answer: Vec<_> = named.map(|name| of_policy(&context, &name, &streams)).collect();
+    let of_policy = |name: PolicyName| {
+        let mut answer = of_policy(&context, &name, &streams);
+        if name.kind == PolicyKind::Peer {
+            answer["told"] = told(&sources.timeline, &name);
+        }
+        answer
+    };
+    let answer: Vec<_> = named.map(of_policy).collect();
     Ok(pretty(StatusCode::OK, &answer))
+}
+
+/// How far those have come who were told of the last change of a policy, and of the steps of transitions since: servers of
+/// what they take, and clients of what they are to send. Of changes before this process nobody knows that.
+fn told(timeline: &Timeline, name: &PolicyName) -> Value {
+    let is_of_kind = |cause: &Cause| cause.kind == name.kind.as_str();
+    let is_it = |cause: &Cause| {
+        let object = &name.object;
+        is_of_kind(cause)
+            && *cause.namespace == *object.namespace.as_str()
+            && cause.name == object.name
+    };
+    // Steps are nobody's: that of another policy's transition may be among them.
+    let is_step = |cause: &Cause| is_of_kind(cause) && cause.name.is_empty();
+    let entries = timeline.since(0);
+    let by = |entry: &Arc<TimelineEntry>, is: &dyn Fn(&Cause) -> bool| {
+        !entry.restored && entry.causes.named_causes().iter().any(is)
+    };
+    let last = entries.iter().rposition(|entry| by(entry, &is_it));
+    let since = last.and_then(|last| entries.get(last..)).unwrap_or_default();
+    let of = |entry: &Arc<TimelineEntry>| {
+        let counts = entry.delivery.counts();
+        json!({
+            "seq": entry.seq,
+            "at": rfc3339(entry.at),
+            "proxies": counts.proxies,
+            "acknowledged": counts.acknowledged,
+            "refused": counts.refused,
+            "waiting": counts.waiting(),
+        })
+    };
+    since.iter().filter(|entry| by(entry, &is_it) || by(entry, &is_step)).map(of).collect()
 }
 
 fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&OpenStream]) -> Value {
@@ -167,4 +208,51 @@ fn of_policy(context: &PushContext, name: &PolicyName, streams: &[&OpenStream]) 
         answer["transition"] = json!({ "proxies": ends.len(), "until": last.to_string() });
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::model::{ClusterId, WorkloadKey};
+    use crate::timeline::Delivery;
+
+    #[test]
+    fn of_a_change_of_modes_it_is_told_who_has_not_answered_yet() {
+        let timeline = Timeline::default();
+        let enter = |namespace: &str, name: &str| {
+            let (kind, cluster) = ("PeerAuthentication".into(), ClusterId::default());
+            let cause = Cause { cluster, kind, namespace: namespace.into(), name: name.into() };
+            let now = Instant::now();
+            let delivery = Arc::new(Delivery::new(now));
+            timeline.enter(1, cause.into(), String::new(), Arc::clone(&delivery), now);
+            delivery
+        };
+        let name = PolicyName { kind: PolicyKind::Peer, object: WorkloadKey::new("shop", "mode") };
+        let found = || {
+            let told = told(&timeline, &name);
+            let told = told.as_array().cloned().unwrap_or_default();
+            let counts = |one: &Value| {
+                ["seq", "proxies", "acknowledged", "waiting"].map(|field| one[field].as_u64())
+            };
+            told.iter().map(counts).collect::<Vec<_>>()
+        };
+        assert!(found().is_empty(), "nothing has changed");
+        let _settled = enter("", "");
+        let _of_another = enter("pay", "mode");
+        assert!(found().is_empty(), "that is nothing of its own");
+        let first = enter("shop", "mode");
+        let waits = first.receipt();
+        assert_eq!(found(), [[3, 1, 0, 1].map(Some)]);
+        let last = enter("shop", "mode");
+        let (done, late) = (last.receipt(), last.receipt());
+        done.acknowledge(&crate::fixtures::sidecar("a.shop", "east"));
+        let _of_another = enter("shop", "other");
+        let step = enter("", "");
+        let client = step.receipt();
+        assert_eq!(found(), [[4, 2, 1, 1].map(Some), [6, 1, 0, 1].map(Some)]);
+        drop((waits, late, client));
+        assert_eq!(found(), [[4, 2, 1, 0].map(Some), [6, 1, 0, 0].map(Some)], "they are gone");
+    }
 }

@@ -248,7 +248,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
         let mut both = state.clone();
         if let Some(found) = items(&reach.value).iter().find(is_it) {
             // Of one moment, both.
-            for field in ["proxies", "acknowledged", "connected", "transition", "rows"] {
+            for field in ["proxies", "acknowledged", "connected", "transition", "told", "rows"] {
                 both[field] = found[field].clone();
             }
         }
@@ -258,6 +258,7 @@ async fn status(args: &PolicyStatusArgs) -> CommandResult {
         (one["state"] == "inForce" || one["state"] == "unused")
             && one["acknowledged"] == one["proxies"]
             && one["transition"].is_null()
+            && items(&one["told"]).iter().all(|told| told["waiting"] == 0)
     };
     let fine = all.iter().all(is_fine);
     match args.ask.show.output {
@@ -286,6 +287,21 @@ fn render_status(state: &Value) -> String {
             transition["proxies"],
             text(&transition["until"])
         );
+    }
+    for told in items(&state["told"]).iter().filter(|told| told["proxies"] != 0) {
+        let [proxies, acknowledged, refused, waiting] =
+            ["proxies", "acknowledged", "refused", "waiting"].map(|field| &told[field]);
+        out += &format!(
+            "  told at {}: {proxies} proxies, servers and clients; {acknowledged} acknowledged all of it",
+            text(&told["at"]),
+        );
+        if *refused != 0 {
+            out += &format!(", {refused} refused some of it");
+        }
+        if *waiting != 0 {
+            out += &format!(", {waiting} to answer yet, where all is as before");
+        }
+        out.push('\n');
     }
     for reason in items(&state["reasons"]) {
         let [code, path, fact] = ["code", "path", "text"].map(|field| text(&reason[field]));

@@ -175,7 +175,8 @@ async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_
 
     setup.put("mode", &mode("STRICT"));
     let until = "in transition: workloads of 2 proxies take plain text as well as mTLS until 20";
-    status("shop/mode", &[all, until], 2).await;
+    let told = "2 proxies, servers and clients; 2 acknowledged all of it";
+    status("shop/mode", &[all, until, told], 2).await;
     let asked = server.strait(&["explain", "policy", "web-1.shop", "--port", "8080"]).await;
     let told =
         "mode  PERMISSIVE: in transition to STRICT of PeerAuthentication shop/mode, until 20";
@@ -183,6 +184,8 @@ async fn a_policy_is_followed_by_all_when_each_has_accepted_it_and_no_port_goes_
     let query = format!("/debug/explain/policy?proxy={}&port=8080", first.id());
     let answer = server.admin.json(&query).await;
     let reach = server.admin.json("/debug/config/reach?kind=PeerAuthentication").await;
+    let told = &reach[0]["told"][0];
+    assert_eq!([&told["proxies"], &told["waiting"]], [&json!(2), &json!(0)], "{reach}");
     let (mode, until) = (&answer["mode"], &reach[0]["transition"]["until"]);
     let expected = json!({ "to": "STRICT", "by": "PeerAuthentication shop/mode", "until": until });
     assert_eq!((&mode["value"], &mode["transition"]), (&json!("PERMISSIVE"), &expected));
