@@ -154,6 +154,19 @@ fn each_flaw_of_others_names_the_tests_that_hold_it_off() {
     }
 }
 
+#[test]
+fn each_vulnerability_of_others_names_the_tests_that_hold_it_off() {
+    let text = std::fs::read_to_string(root().join("docs/guide/access.md")).expect("the guide");
+    let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| CVE-")).collect();
+    assert!(rows.len() > 10, "rows are looked for where none are: {rows:?}");
+    let is_test = among_tests();
+    for row in rows {
+        let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
+        let unknown: Vec<_> = cases.split(", ").filter(|case| !is_test(case)).collect();
+        assert!(unknown.is_empty(), "held off by nothing that is there: {unknown:?} in {row}");
+    }
+}
+
 /// Tells whether something is the name of a test or of a scenario, as code.
 fn among_tests() -> impl Fn(&str) -> bool {
     let real = std::fs::read_to_string(root().join("tests/real/main.rs")).expect("the scenarios");
