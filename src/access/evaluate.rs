@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use super::enforce::{ActionRules, EnforcedRules};
 use super::matcher::{Atom, MatchedClause, RuleMatcher};
 
@@ -26,6 +28,8 @@ pub struct AccessRequest {
     pub destination: Option<IpAddr>,
     /// The server name that a TLS client asks for.
     pub server_name: Option<String>,
+    /// What filters have noted of it, by their names: what a token says that was verified.
+    pub noted: BTreeMap<String, Value>,
 }
 
 /// Whether a request may pass.
@@ -138,8 +142,15 @@ impl Atom<'_> {
             Self::ServerName(pattern) => {
                 request.server_name.as_deref().is_some_and(|name| pattern.matches(name))
             }
-            // Nothing is noted of a request that is only described.
-            Self::Metadata(..) => false,
+            Self::Metadata(filter, path, pattern) => {
+                let noted = request.noted.get(&**filter);
+                let noted = path.iter().try_fold(noted, |found, name| Some(found?.get(name)));
+                let fits = |one: &Value| one.as_str().is_some_and(|text| pattern.matches(text));
+                match noted.flatten() {
+                    Some(Value::Array(all)) => all.iter().any(fits),
+                    one => one.is_some_and(fits),
+                }
+            }
         }
     }
 }

@@ -1,9 +1,5 @@
 //! Access policies on values: what they mean, what becomes of broken ones, and random ones against the oracle.
 
-#[path = "../../tests/access/evaluator.rs"]
-pub(crate) mod evaluator;
-#[path = "../../tests/access/generator.rs"]
-pub(crate) mod generator;
 mod histories;
 mod meaning;
 mod modes;
@@ -16,6 +12,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub(crate) use super::oracle::{evaluator, generator};
 use super::*;
 use crate::model::{Collection, Labels, Namespace, ObjectJson};
 

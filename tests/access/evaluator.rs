@@ -1,6 +1,7 @@
 //! What access policies say of a request, worked out slowly and straight from their text: the oracle of the tests. It
 //! shares nothing with `strait::access`: no type, no pattern, no order of steps.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -23,6 +24,33 @@ pub(crate) struct Call {
     pub(crate) sni: String,
     /// Whether the server takes it for HTTP.
     pub(crate) is_http: bool,
+    /// What it brings along to say on whose behalf it is.
+    pub(crate) tokens: Vec<Token>,
+}
+
+/// A token of a request.
+#[derive(Debug, Clone)]
+pub(crate) struct Token {
+    /// The name of the header in which it stands.
+    pub(crate) place: String,
+    /// Who it says has issued it.
+    pub(crate) issuer: String,
+    /// Whose key has signed it.
+    pub(crate) signer: String,
+    pub(crate) subject: String,
+    pub(crate) groups: Vec<String>,
+    pub(crate) has_ended: bool,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Outcome {
+    Passes,
+    Denied,
+    /// A token in it is not believed.
+    Unauthorized,
+    /// The server doesn't take connections of this kind.
+    Closed,
 }
 
 /// The workload that is called.
@@ -32,30 +60,125 @@ pub(crate) struct Server<'a> {
     pub(crate) root: &'a str,
     /// Trust domains of the mesh, its own first.
     pub(crate) domains: &'a [&'a str],
+    /// Who can be asked about calls, each with whether about connections as well.
+    pub(crate) providers: &'a [(&'a str, bool)],
 }
 
-/// Whether the policies let the call pass.
-pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
-    let is_of_kind = |policy: &&Value| policy["kind"] == "AuthorizationPolicy";
-    let selected = policies.iter().filter(is_of_kind).filter(|policy| is_for(policy, server));
-    let selected: Vec<&Value> = selected.collect();
-    let of = |action: &str| {
-        let action = action.to_owned();
-        selected.iter().copied().filter(move |policy| {
-            let said = policy["spec"]["action"].as_str().unwrap_or("ALLOW");
-            let tried = policy["metadata"]["annotations"]["istio.io/dry-run"] == "true";
-            said == action && !tried
+/// What becomes of a call, by how the server takes connections, whom it believes, and whom it lets in.
+pub(crate) fn outcome(policies: &[Value], server: &Server<'_>, call: &Call) -> Outcome {
+    match (mode(policies, server, call.port), &call.identity) {
+        ("STRICT", None) | ("DISABLE", Some(_)) => return Outcome::Closed,
+        _ => {}
+    }
+    let is_believed = |token: &Token| {
+        let places = token_rules(policies, server);
+        let is_looked_for = places.iter().any(|(place, _)| *place == token.place);
+        !is_looked_for || holds(policies, server, token)
+    };
+    if call.is_http && !call.tokens.iter().all(is_believed) {
+        return Outcome::Unauthorized;
+    }
+    if passes(policies, server, call) { Outcome::Passes } else { Outcome::Denied }
+}
+
+/// How a port takes connections: each level in the place of the one before it, the oldest of each, and none that says nothing.
+fn mode<'a>(policies: &'a [Value], server: &Server<'_>, port: u16) -> &'a str {
+    let oldest = |is_of_level: &dyn Fn(&Value) -> bool| {
+        let modes = policies.iter().filter(|policy| policy["kind"] == "PeerAuthentication");
+        modes.filter(|policy| is_of_level(policy)).min_by_key(|policy| {
+            let text = |field: &str| policy["metadata"][field].as_str().unwrap_or_default();
+            (text("creationTimestamp"), text("name"))
         })
     };
-    let rules = |policy: &Value| policy["spec"]["rules"].as_array().cloned().unwrap_or_default();
-    let hit = |policy: &Value, denies: bool| {
-        let namespace = policy["metadata"]["namespace"].as_str().unwrap_or_default();
-        rules(policy).iter().any(|rule| applies(rule, namespace, denies, server, call))
+    let lies_in = |policy: &Value, namespace: &str| policy["metadata"]["namespace"] == namespace;
+    let selects = |policy: &Value| policy["spec"]["selector"].is_object();
+    let mesh = oldest(&|policy| lies_in(policy, server.root) && !selects(policy));
+    let own = oldest(&|policy| lies_in(policy, server.namespace) && !selects(policy));
+    let workload = oldest(&|policy| {
+        lies_in(policy, server.namespace) && selects(policy) && is_for(policy, server)
+    });
+    let said = |mode: &'a Value| mode["mode"].as_str().filter(|mode| *mode != "UNSET");
+    let levels = [mesh, own, workload].into_iter().flatten();
+    let levels = levels.filter_map(|policy| said(&policy["spec"]["mtls"]));
+    let of_port = workload.and_then(|one| said(&one["spec"]["portLevelMtls"][port.to_string()]));
+    levels.chain(of_port).last().unwrap_or("PERMISSIVE")
+}
+
+/// Where tokens are looked for, and the issuer that is believed there.
+fn token_rules<'a>(policies: &'a [Value], server: &Server<'_>) -> Vec<(String, &'a str)> {
+    let of_kind = policies.iter().filter(|policy| policy["kind"] == "RequestAuthentication");
+    let rules = of_kind.filter(|policy| is_for(policy, server));
+    let rules =
+        rules.flat_map(|policy| policy["spec"]["jwtRules"].as_array().into_iter().flatten());
+    let place = |rule: &Value| match rule["fromHeaders"][0]["name"].as_str() {
+        Some(name) => name.to_lowercase(),
+        None => "authorization".to_owned(),
     };
-    if of("DENY").any(|policy| hit(policy, true)) {
-        return false;
-    }
-    of("ALLOW").next().is_none() || of("ALLOW").any(|policy| hit(policy, false))
+    rules.map(|rule| (place(rule), rule["issuer"].as_str().unwrap_or_default())).collect()
+}
+
+/// Whether a token is that of an issuer who is believed where it stands.
+fn holds(policies: &[Value], server: &Server<'_>, token: &Token) -> bool {
+    let rules = token_rules(policies, server);
+    let is_known = rules.iter().any(|(place, by)| *place == token.place && *by == token.issuer);
+    is_known && token.signer == token.issuer && !token.has_ended
+}
+
+/// Whether the policies let the call pass, if all who are asked do.
+pub(crate) fn passes(policies: &[Value], server: &Server<'_>, call: &Call) -> bool {
+    let of = |action| in_force(policies, action, server);
+    let denied = of("DENY").any(|policy| hit(policies, policy, server, call));
+    // Of whom nobody knows how to ask there is no answer.
+    let unanswered = of("CUSTOM")
+        .any(|policy| provider(policy, server).is_none() && hit(policies, policy, server, call));
+    let allowed = of("ALLOW").any(|policy| hit(policies, policy, server, call));
+    !denied && !unanswered && (allowed || of("ALLOW").next().is_none())
+}
+
+/// Who is asked about the call.
+pub(crate) fn asked<'a>(
+    policies: &'a [Value],
+    server: &Server<'a>,
+    call: &Call,
+) -> BTreeSet<&'a str> {
+    let asking = in_force(policies, "CUSTOM", server);
+    let asking = asking.filter(|policy| hit(policies, policy, server, call));
+    let providers = asking.filter_map(|policy| provider(policy, server));
+    providers
+        .filter(|(_, connections)| call.is_http || *connections)
+        .map(|(name, _)| name)
+        .collect()
+}
+
+/// The provider that a policy names, if it can be asked.
+fn provider<'a>(policy: &Value, server: &Server<'a>) -> Option<(&'a str, bool)> {
+    let named = &policy["spec"]["provider"]["name"];
+    server.providers.iter().copied().find(|(name, _)| named == name)
+}
+
+/// The policies of an action for the server that are not only tried.
+fn in_force<'a>(
+    policies: &'a [Value],
+    action: &'a str,
+    server: &Server<'_>,
+) -> impl Iterator<Item = &'a Value> {
+    policies.iter().filter(move |policy| {
+        let said = policy["spec"]["action"].as_str().unwrap_or("ALLOW");
+        let tried = policy["metadata"]["annotations"]["istio.io/dry-run"] == "true";
+        let is_it = policy["kind"] == "AuthorizationPolicy" && said == action && !tried;
+        is_it && is_for(policy, server)
+    })
+}
+
+/// Whether any rule of a policy is about the call.
+fn hit(policies: &[Value], policy: &Value, server: &Server<'_>, call: &Call) -> bool {
+    let held = call.tokens.iter().filter(|token| holds(policies, server, token));
+    let held: Vec<&Token> = held.collect();
+    let namespace = policy["metadata"]["namespace"].as_str().unwrap_or_default();
+    let denies = policy["spec"]["action"].as_str().is_some_and(|action| action != "ALLOW");
+    let judge = Judge { namespace, denies, server, call, tokens: &held };
+    let rules = policy["spec"]["rules"].as_array();
+    rules.into_iter().flatten().any(|rule| applies(rule, &judge))
 }
 
 fn is_for(policy: &Value, server: &Server<'_>) -> bool {
@@ -69,11 +192,10 @@ fn is_for(policy: &Value, server: &Server<'_>) -> bool {
     })
 }
 
-fn applies(rule: &Value, namespace: &str, denies: bool, server: &Server<'_>, call: &Call) -> bool {
-    if !denies && !call.is_http && names_http(rule) {
+fn applies(rule: &Value, judge: &Judge<'_>) -> bool {
+    if !judge.denies && !judge.call.is_http && names_http(rule) {
         return false;
     }
-    let judge = Judge { namespace, denies, server, call };
     let any = |list: &Value, inner: &str| {
         let Some(list) = list.as_array() else { return true };
         list.iter().any(|item| {
@@ -104,6 +226,8 @@ struct Judge<'a> {
     denies: bool,
     server: &'a Server<'a>,
     call: &'a Call,
+    /// Those that hold.
+    tokens: &'a [&'a Token],
 }
 
 impl Judge<'_> {
@@ -124,6 +248,7 @@ impl Judge<'_> {
             "ipBlocks" => "source.ip",
             "remoteIpBlocks" => "remote.ip",
             "ports" => "destination.port",
+            "requestPrincipals" => "request.auth.principal",
             other => other,
         };
         self.key(key, values, not)
@@ -146,6 +271,7 @@ impl Judge<'_> {
         let Call {
             identity, from, client, host, method, path, headers, port, address, sni, ..
         } = self.call;
+        let mut tokens = self.tokens.iter();
         let own = |domain: &str| self.server.domains.contains(&domain);
         match key {
             "source.principal" => identity.as_ref().is_some_and(|(domain, namespace, account)| {
@@ -179,6 +305,21 @@ impl Judge<'_> {
                 let is_mesh = value == "cluster.local" || own(value);
                 if is_mesh { own(domain) } else { like(value, domain) }
             }),
+            "request.auth.principal" => tokens.any(|token| {
+                let halves = value.rsplit_once('/');
+                let of_both = halves.is_some_and(|(issuer, subject)| {
+                    like(issuer, &token.issuer) && like(subject, &token.subject)
+                });
+                let of_one = match (value.strip_suffix('*'), value.strip_prefix('*')) {
+                    (Some(start), _) => token.issuer.starts_with(start),
+                    (_, Some(end)) => token.subject.ends_with(end),
+                    _ => false,
+                };
+                of_both || of_one && (doubt || halves.is_none())
+            }),
+            "request.auth.claims[groups]" => {
+                tokens.any(|token| token.groups.iter().any(|group| like(value, group)))
+            }
             "source.ip" => within(value, *from),
             "remote.ip" => within(value, *client),
             "destination.ip" => within(value, *address),

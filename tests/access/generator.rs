@@ -1,13 +1,12 @@
 //! Random access policies and calls of a workload, for tests that compare answers.
 
 use rand::Rng;
-use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
-use super::evaluator::Call;
+use super::evaluator::{Call, Token};
 
-fn some<'a>(random: &mut StdRng, all: &[&'a str]) -> &'a str {
+fn some<'a>(random: &mut impl Rng, all: &[&'a str]) -> &'a str {
     all.choose(random).expect("some")
 }
 
@@ -22,36 +21,40 @@ const PRINCIPALS: &[&str] = &[
     "*example/ns/shop/sa/a",
     "cluster.local/ns/shop/*",
 ];
-const FIELDS: &[(&str, &[&str])] = &[
+type Table = [(&'static str, &'static [&'static str])];
+const FIELDS: &Table = &[
     ("principals", PRINCIPALS),
     ("namespaces", &["shop", "s*", "*", "oth*r", "*op"]),
     ("trustDomains", &["mesh.example", "cluster.local", "foreign.org", "*", "*.org", "mesh*"]),
     ("ipBlocks", &["10.0.0.0/24", "10.0.0.7", "0.0.0.0/0", "fd00::/8"]),
     ("remoteIpBlocks", &["192.0.2.0/25", "192.0.2.9"]),
 ];
-const OPERATIONS: &[(&str, &[&str])] = &[
+const OPERATIONS: &Table = &[
     ("hosts", &["a.example", "*.example", "A.example.", "*", "a.*", "b.example:8080"]),
     ("ports", &["8080", "5432", "0"]),
     ("methods", &["GET", "POST", "*", "P*"]),
     ("paths", &["/", "/admin*", "*.php", "*", "/a/{*}/c", "/a/{**}", "/a/b"]),
 ];
-const KEYS: &[(&str, &[&str])] = &[
+const KEYS: &Table = &[
     ("request.headers[X-Role]", &["admin", "*", "adm*", "*min", "user"]),
-    ("source.namespace", &["shop", "other"]),
-    ("source.principal", PRINCIPALS),
-    ("source.serviceAccount", &["shop/a", "other/b", "a"]),
     ("destination.port", &["8080"]),
     ("destination.ip", &["10.1.0.1", "10.1.0.0/16"]),
     ("connection.sni", &["outbound_.80_.*", "*.local"]),
     ("source.ip", &["10.0.0.0/29"]),
+    ("source.namespace", &["shop", "other"]),
+    ("source.principal", PRINCIPALS),
+    ("source.serviceAccount", &["shop/a", "other/b", "a"]),
 ];
+/// Those that don't say who calls, which isn't known where a provider is asked: the last fields, and the first keys.
+const NAMELESS_FIELDS: &Table = FIELDS.split_at(3).1;
+const NAMELESS_KEYS: &Table = KEYS.split_at(5).0;
 
-fn values(random: &mut StdRng, all: &[&str]) -> Value {
+fn values(random: &mut impl Rng, all: &[&str]) -> Value {
     let count = random.random_range(1..3);
     (0..count).map(|_| Value::from(some(random, all))).collect::<Vec<_>>().into()
 }
 
-fn fields(random: &mut StdRng, table: &[(&str, &[&str])]) -> Value {
+fn fields(random: &mut impl Rng, table: &Table) -> Value {
     let mut fields = json!({});
     for _ in 0..random.random_range(1..3) {
         let (name, all) = table.choose(random).expect("some");
@@ -65,19 +68,17 @@ fn fields(random: &mut StdRng, table: &[(&str, &[&str])]) -> Value {
     fields
 }
 
-fn rule(random: &mut StdRng) -> Value {
+fn rule(random: &mut impl Rng, sources: &Table, keys: &Table) -> Value {
     let mut rule = json!({});
-    let mut list = |random: &mut StdRng, name: &str, inner: &str, table: &[(&str, &[&str])]| {
+    for (name, inner, table) in [("from", "source", sources), ("to", "operation", OPERATIONS)] {
         if random.random_bool(0.6) {
             let count = random.random_range(1..3);
             let all: Vec<_> = (0..count).map(|_| json!({ inner: fields(random, table) })).collect();
             rule[name] = all.into();
         }
-    };
-    list(random, "from", "source", FIELDS);
-    list(random, "to", "operation", OPERATIONS);
+    }
     if random.random_bool(0.3) {
-        let (key, all) = KEYS.choose(random).expect("some");
+        let (key, all) = keys.choose(random).expect("some");
         let mut condition = json!({ "key": key });
         let which = random.random_range(1..4);
         if which & 1 != 0 {
@@ -91,11 +92,28 @@ fn rule(random: &mut StdRng) -> Value {
     rule
 }
 
-pub(crate) fn random_policy(random: &mut StdRng, name: &str) -> Value {
+pub(crate) fn random_policy(random: &mut impl Rng, name: &str) -> Value {
     let action = some(random, &["ALLOW", "ALLOW", "DENY", "AUDIT"]);
     let least = usize::from(action == "DENY");
-    let rules: Vec<_> = (0..random.random_range(least..3)).map(|_| rule(random)).collect();
-    let mut spec = json!({ "action": action, "rules": rules });
+    let count = random.random_range(least..3);
+    let rules: Vec<_> = (0..count).map(|_| rule(random, FIELDS, KEYS)).collect();
+    of_spec(random, name, json!({ "action": action, "rules": rules }))
+}
+
+/// Who is asked by random policies, each with whether about connections as well; and one more, whom nobody knows.
+pub(crate) const PROVIDERS: [(&str, bool); 2] =
+    [("asked-of-all", true), ("asked-of-requests", false)];
+
+/// One that has somebody asked.
+pub(crate) fn random_asking_policy(random: &mut impl Rng, name: &str) -> Value {
+    let provider = some(random, &["asked-of-all", "asked-of-all", "asked-of-requests", "nobody"]);
+    let count = random.random_range(1..3);
+    let rules: Vec<_> = (0..count).map(|_| rule(random, NAMELESS_FIELDS, NAMELESS_KEYS)).collect();
+    let spec = json!({ "action": "CUSTOM", "provider": { "name": provider }, "rules": rules });
+    of_spec(random, name, spec)
+}
+
+fn of_spec(random: &mut impl Rng, name: &str, mut spec: Value) -> Value {
     if random.random_bool(0.4) {
         spec["selector"] = json!({ "matchLabels": { "app": some(random, &["web", "web", "db"]) } });
     }
@@ -112,7 +130,7 @@ pub(crate) fn random_policy(random: &mut StdRng, name: &str) -> Value {
     object
 }
 
-pub(crate) fn random_call(random: &mut StdRng) -> Call {
+pub(crate) fn random_call(random: &mut impl Rng) -> Call {
     let mut text = |all: &[&str]| some(random, all).to_owned();
     let identity = (
         text(&["mesh.example", "mesh.example", "old.example", "foreign.org", "cluster.local"]),
@@ -138,6 +156,7 @@ pub(crate) fn random_call(random: &mut StdRng) -> Call {
         address: text(&["10.1.0.1", "10.2.0.1"]).parse().expect("an address"),
         sni: text(&["outbound_.80_._.web.shop.svc.cluster.local", "x"]),
         is_http: true,
+        tokens: Vec::new(),
     };
     for _ in 0..random.random_range(0..3) {
         let value = some(random, &["admin", "user", "adm", "user, admin"]);
@@ -151,4 +170,154 @@ pub(crate) fn random_call(random: &mut StdRng) -> Call {
         call.identity = None;
     }
     call
+}
+
+fn object(kind: &str, namespace: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "security.istio.io/v1", "kind": kind,
+        "metadata": { "namespace": namespace, "name": name }, "spec": spec,
+    })
+}
+
+/// How the workload takes connections, said at any of the levels, sometimes by several, and sometimes by none; of these ports
+/// apart.
+pub(crate) fn random_modes(random: &mut impl Rng, ports: &[&str]) -> Vec<Value> {
+    let mut all = Vec::new();
+    // The name of each, where it lies, whom it selects, and how often it is there.
+    for (name, namespace, selected, share) in [
+        ("mesh", "istio-system", None, 0.4),
+        ("mesh-of-some", "istio-system", Some("web"), 0.1),
+        ("namespace", "shop", None, 0.3),
+        ("namespace-too", "shop", None, 0.1),
+        ("workload", "shop", Some("web"), 0.5),
+        ("workload-too", "shop", Some("web"), 0.1),
+        ("others", "shop", Some("db"), 0.2),
+        ("elsewhere", "pay", None, 0.2),
+    ] {
+        if random.random_bool(share) {
+            all.push(random_mode(random, (namespace, name), selected, ports));
+        }
+    }
+    all
+}
+
+/// How one policy has workloads take connections.
+pub(crate) fn random_mode(
+    random: &mut impl Rng,
+    (namespace, name): (&str, &str),
+    selected: Option<&str>,
+    ports: &[&str],
+) -> Value {
+    const MODES: &[&str] = &["STRICT", "PERMISSIVE", "DISABLE", "UNSET"];
+    let mut spec = json!({});
+    if random.random_bool(0.8) {
+        spec["mtls"] = json!({ "mode": some(random, MODES) });
+    }
+    if let Some(app) = selected {
+        spec["selector"] = json!({ "matchLabels": { "app": app } });
+        for port in ports {
+            if random.random_bool(0.3) {
+                spec["portLevelMtls"][port] = json!({ "mode": some(random, MODES) });
+            }
+        }
+    }
+    let mut one = object("PeerAuthentication", namespace, name, spec);
+    let year = random.random_range(2021..2025);
+    one["metadata"]["creationTimestamp"] = format!("{year}-01-01T00:00:00Z").into();
+    one
+}
+
+/// The issuers whose keys there are, the first of whom is looked for where tokens usually stand, the second in a header of
+/// its own.
+pub(crate) const ISSUERS: [&str; 2] = ["https://a", "https://b"];
+const PLACES: [&str; 2] = ["authorization", "x-b"];
+
+/// Whose tokens the workload believes, with keys by issuer.
+pub(crate) fn random_token_rules(
+    random: &mut impl Rng,
+    keys: impl Fn(&str) -> String,
+) -> Vec<Value> {
+    let mut all = Vec::new();
+    for at in 0..ISSUERS.len() {
+        if random.random_bool(0.4) {
+            let namespace = some(random, &["shop", "shop", "istio-system", "pay"]);
+            let of = (namespace, &*format!("tokens-{at}"));
+            all.push(random_token_rule(random, of, at, &keys));
+        }
+    }
+    all
+}
+
+/// A policy by which tokens of that issuer are believed.
+pub(crate) fn random_token_rule(
+    random: &mut impl Rng,
+    (namespace, name): (&str, &str),
+    at: usize,
+    keys: impl Fn(&str) -> String,
+) -> Value {
+    let mut rule = json!({ "issuer": ISSUERS[at], "jwks": keys(ISSUERS[at]) });
+    if at > 0 {
+        rule["fromHeaders"] = json!([{ "name": PLACES[at] }]);
+    }
+    let mut spec = json!({ "jwtRules": [rule] });
+    if random.random_bool(0.4) {
+        let app = some(random, &["web", "web", "db"]);
+        spec["selector"] = json!({ "matchLabels": { "app": app } });
+    }
+    object("RequestAuthentication", namespace, name, spec)
+}
+
+/// Has some rule of a policy ask for a token, or for none.
+pub(crate) fn asking_for_tokens(random: &mut impl Rng, mut policy: Value) -> Value {
+    const NAMES: &[&str] =
+        &["*", "https://a/alice", "https://b/*", "*/bob", "https://a/al*", "https://c/*"];
+    let Some(rule) = policy["spec"]["rules"].as_array_mut().and_then(|rules| rules.first_mut())
+    else {
+        return policy;
+    };
+    if random.random_bool(0.6) {
+        let field =
+            some(random, &["requestPrincipals", "requestPrincipals", "notRequestPrincipals"]);
+        let names = values(random, NAMES);
+        match rule["from"].as_array_mut().and_then(|from| from.first_mut()) {
+            Some(first) => first["source"][field] = names,
+            None => rule["from"] = json!([{ "source": { field: names } }]),
+        }
+    } else {
+        let field = some(random, &["values", "notValues"]);
+        let groups = values(random, &["admin", "adm*", "*", "user"]);
+        rule["when"] = json!([{ "key": "request.auth.claims[groups]", field: groups }]);
+    }
+    policy
+}
+
+/// None, or some tokens: good ones, ended ones, some of issuers that nobody knows, and some that another has signed.
+pub(crate) fn random_tokens(random: &mut impl Rng) -> Vec<Token> {
+    let mut all = Vec::new();
+    for (at, place) in PLACES.into_iter().enumerate() {
+        if !random.random_bool([0.6, 0.3][at]) {
+            continue;
+        }
+        let own = ISSUERS[at];
+        let (issuer, signer, has_ended) = match random.random_range(0..10) {
+            0 => (own, own, true),
+            1 => ("https://c", own, false),
+            2 => (own, ISSUERS[1 - at], false),
+            _ => (own, own, false),
+        };
+        let groups = match random.random_range(0..3) {
+            0 => Vec::new(),
+            1 => vec!["user".to_owned()],
+            _ => vec!["user".to_owned(), "admin".to_owned()],
+        };
+        all.push(Token {
+            place: place.to_owned(),
+            issuer: issuer.to_owned(),
+            signer: signer.to_owned(),
+            subject: some(random, &["alice", "bob"]).to_owned(),
+            groups,
+            has_ended,
+        });
+    }
+    all
 }

@@ -2,6 +2,7 @@
 //! libraries, and calls whose answers an independent evaluator knows (`tests/access/evaluator.rs`).
 
 #[path = "../access/evaluator.rs"]
+#[expect(dead_code, reason = "tokens, modes and providers are nothing that libraries look at")]
 mod evaluator;
 #[path = "../access/generator.rs"]
 #[expect(dead_code, reason = "its calls are an Envoy's: those of gRPC are made here")]
@@ -248,6 +249,7 @@ fn call(identity: Option<(&str, &str, &str)>, address: &str, port: u16, path: &s
         address: address.parse().expect("an address"),
         sni: String::new(),
         is_http: true,
+        tokens: Vec::new(),
     }
 }
 
@@ -273,7 +275,13 @@ fn random_calls(
 /// What is to become of a call while these policies hold.
 fn expected(policies: &[Value], server: &str, call: &Call) -> Answer {
     let labels = [("app", server)];
-    let guarded = Server { namespace: "shop", labels: &labels, root: ROOT, domains: &DOMAINS };
+    let guarded = Server {
+        namespace: "shop",
+        labels: &labels,
+        root: ROOT,
+        domains: &DOMAINS,
+        providers: &[],
+    };
     let is_known = |(domain, ..): &(String, _, _)| DOMAINS.contains(&&**domain);
     let passes = call.identity.as_ref().is_none_or(is_known) && passes(policies, &guarded, call);
     if passes { Answer::Done } else { Answer::Denied }

@@ -274,6 +274,7 @@ fn described(entry: &LogEntry, identity: Option<String>) -> AccessRequest {
         port: Some(entry.local.port()),
         destination: Some(entry.local.ip()),
         server_name: entry.server_name.clone(),
+        noted: BTreeMap::new(),
     }
 }
 

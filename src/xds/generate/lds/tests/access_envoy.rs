@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use futures::StreamExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -15,18 +16,24 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::access::{event_of, guarded_by};
+use super::access_cases_envoy::as_far_as_readable;
 use super::envoy::{
     Authority, Running, at_loopback, bootstrap, envoys, free_ports, static_cluster, to_loopback,
     validated, workload_server,
 };
 use super::*;
-use crate::access::tests::evaluator::{Call, Server, passes};
-use crate::access::tests::generator::{random_call, random_policy};
+use crate::access::tests::evaluator::{Call, Outcome, Server, Token, outcome};
+use crate::access::tests::generator::{
+    ISSUERS, asking_for_tokens, random_call, random_modes, random_policy, random_token_rules,
+    random_tokens,
+};
 
 const DOMAINS: [&str; 2] = ["mesh.example", "old.example"];
 /// Sets of policies, and requests of each.
 const SETS: usize = 120;
 const CALLS: usize = 25;
+/// How many are on their way at once: each waits for others' answers most of the time.
+const AT_ONCE: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The ports of a workload: of HTTP by mTLS alone, of HTTP in plain text alone, and of bytes either way.
@@ -133,11 +140,13 @@ impl SharedEnvoy {
     }
 }
 
-/// The matrix: who calls, from which cluster and network, which path, method, host, header and port, in HTTP/1.1, HTTP/2
-/// or bytes.
-#[tokio::test]
+/// The matrix: who calls, from which cluster and network, on whose behalf, which path, method, host, header and port, in
+/// HTTP/1.1, HTTP/2 or bytes; under policies of all kinds, which say how the workload takes connections as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn real_envoys_answer_random_requests_as_the_oracle_does() {
     let clients = MeshClients::new(Authority::new());
+    let issuers = ISSUERS.map(Issuer::new);
+    let issuer = |name: &str| issuers.iter().find(|one| one.name == name).expect("it has keys");
     for envoy in envoys() {
         let echo = workload_server().await;
         let mut sets = Vec::new();
@@ -148,49 +157,90 @@ async fn real_envoys_answer_random_requests_as_the_oracle_does() {
             let mut random = StdRng::seed_from_u64(seed as u64);
             let doors = [all[3 * seed], all[3 * seed + 1], all[3 * seed + 2]];
             let count = random.random_range(1..5);
-            let policies: Vec<_> = (0..count)
-                .map(|at| on_loopback(&random_policy(&mut random, &format!("p{at}")), doors))
-                .collect();
-            shared.add(&format!("inbound-{seed}"), &context(&policies, doors), doors, echo);
+            let mut policies: Vec<_> =
+                (0..count).map(|at| random_policy(&mut random, &format!("p{at}"))).collect();
+            let rules = random_token_rules(&mut random, |name| issuer(name).keys());
+            if random.random_bool(0.6) {
+                policies[0] = asking_for_tokens(&mut random, policies[0].clone());
+            }
+            policies.extend(rules);
+            policies.extend(random_modes(&mut random, &["8080", "5432", "0"]));
+            let policies: Vec<_> = policies.iter().map(|one| on_loopback(one, doors)).collect();
+            let sidecar = behind_doors(as_far_as_readable(&policies), doors);
+            shared.add(&format!("inbound-{seed}"), &sidecar, doors, echo);
             sets.push((policies, doors, random));
         }
         let running = shared.run(&envoy, "random policies", &clients.authority).await;
-        let mut count = BTreeMap::<(AsSent, bool), usize>::new();
+        let mut calls = Vec::new();
         for (seed, (policies, doors, random)) in sets.iter_mut().enumerate() {
             for _ in 0..CALLS {
-                let call = as_sent(random_call(random), *doors);
+                let mut call = as_sent(random_call(random), *doors);
                 let how = match (call.is_http, random.random_bool(0.4)) {
                     (false, _) => AsSent::Bytes,
                     (true, false) => AsSent::Http1,
                     (true, true) => AsSent::Http2,
                 };
+                if call.is_http {
+                    call.tokens = random_tokens(random);
+                }
                 let server = Server {
                     namespace: "shop",
                     labels: &[("app", "web")],
                     root: "root",
                     domains: &DOMAINS,
+                    providers: &[],
                 };
-                let expected = passes(policies, &server, &call);
-                let found = match clients.send(&call, how).await {
-                    200 => true,
-                    403 => false,
-                    0 if how == AsSent::Bytes => false,
-                    other => panic!("seed {seed}: {other} for {how:?} {call:?}"),
-                };
-                assert_eq!(
-                    found,
-                    expected,
-                    "{} seed {seed}: {how:?} {call:?}\n{:#}",
-                    envoy.display(),
-                    json!(policies)
-                );
-                *count.entry((how, expected)).or_default() += 1;
+                let expected = outcome(policies, &server, &call);
+                calls.push((seed, how, expected, call));
             }
         }
-        let is_mixed = count.len() == 6 && count.values().all(|count| *count > 150);
-        assert!(is_mixed, "requests by how they were sent, and whether they passed: {count:?}");
+        let mut count = BTreeMap::<(AsSent, Outcome), usize>::new();
+        let answers = futures::stream::iter(calls).map(|(seed, how, expected, call)| {
+            let bearers = call.tokens.iter().map(|token| bearer(issuer(&token.signer), token));
+            let bearers: Vec<_> = bearers.collect();
+            let clients = &clients;
+            async move { (clients.send(&call, how, &bearers).await, seed, how, expected, call) }
+        });
+        let mut answers = answers.buffer_unordered(AT_ONCE);
+        while let Some((status, seed, how, expected, call)) = answers.next().await {
+            let found = match status {
+                200 => Outcome::Passes,
+                401 => Outcome::Unauthorized,
+                403 => Outcome::Denied,
+                // Of bytes nobody says why they don't pass.
+                0 if how == AsSent::Bytes && expected != Outcome::Passes => expected,
+                0 => Outcome::Closed,
+                other => panic!("seed {seed}: {other} for {how:?} {call:?}"),
+            };
+            let policies = &sets[seed].0;
+            assert_eq!(
+                found,
+                expected,
+                "{} seed {seed}: {how:?} {call:?}\n{:#}",
+                envoy.display(),
+                json!(policies)
+            );
+            *count.entry((how, expected)).or_default() += 1;
+        }
+        // A connection of bytes has no tokens.
+        let is_mixed = count.len() == 11 && count.values().all(|count| *count > 30);
+        assert!(is_mixed, "requests by how they were sent, and what became of them: {count:?}");
         drop(running);
     }
+}
+
+/// The header in which a token stands, and its text.
+fn bearer(signer: &Issuer, token: &Token) -> (String, String) {
+    let mut claims = json!({ "sub": token.subject });
+    if !token.groups.is_empty() {
+        claims["groups"] = json!(token.groups);
+    }
+    if token.has_ended {
+        claims["exp"] = 1_000_000_000.into();
+    }
+    let text = signer.token(&token.issuer, claims);
+    let is_usual = token.place == "authorization";
+    (token.place.clone(), if is_usual { format!("Bearer {text}") } else { text })
 }
 
 /// How a call is sent.
@@ -203,7 +253,7 @@ enum AsSent {
 
 /// The call as it comes over loopback. Clients of other clusters are in another network: all of them come from where its
 /// gateway is.
-fn as_sent(call: Call, [mtls, plain, bytes]: Doors) -> Call {
+fn as_sent(call: Call, [one, other, bytes]: Doors) -> Call {
     let domain = call.identity.as_ref().map(|(domain, ..)| &**domain);
     let is_far = domain.is_some_and(|domain| !DOMAINS.contains(&domain));
     let from = match call.from.to_string().as_str() {
@@ -213,10 +263,10 @@ fn as_sent(call: Call, [mtls, plain, bytes]: Doors) -> Call {
         _ => "127.32.0.1",
     };
     let from = from.parse().expect("an address");
-    let port = match (call.is_http, domain.is_some()) {
+    let port = match (call.is_http, call.port) {
         (false, _) => bytes,
-        (true, true) => mtls,
-        (true, false) => plain,
+        (true, 8080) => one,
+        (true, _) => other,
     };
     let sni = if domain.is_some() { "x.local".to_owned() } else { String::new() };
     let client = if call.is_http { call.client } else { from };
@@ -276,51 +326,58 @@ impl MeshClients {
         tokio::time::timeout(PATIENCE, exchange).await.expect("an answer")
     }
 
-    /// Sends a call; the status that comes back, 0 for none.
-    async fn send(&self, call: &Call, how: AsSent) -> u16 {
+    /// Sends a call with further headers; the status that comes back, 0 for none.
+    async fn send(&self, call: &Call, how: AsSent, more: &[(String, String)]) -> u16 {
         let identity = call.identity.as_ref();
         let identity = identity.map(|(domain, namespace, account)| {
             format!("spiffe://{domain}/ns/{namespace}/sa/{account}")
         });
         let (to, identity) = ((call.from, call.port), identity.as_deref());
         if how == AsSent::Http2 {
-            let stream = self.connect(to, identity, "h2").await.expect("it listens");
-            let exchange = asked_in_http2(stream, call);
-            return tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+            let exchange = async {
+                let stream = self.connect(to, identity, "istio-h2").await.ok()?;
+                asked_in_http2(stream, call, more).await
+            };
+            let status = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+            return status.unwrap_or_default();
         }
         let mut head = format!("{} {} HTTP/1.1\r\nhost: {}\r\n", call.method, call.path, call.host);
         head += &format!("connection: close\r\nx-forwarded-for: {}\r\n", call.client);
-        for (name, value) in &call.headers {
+        for (name, value) in call.headers.iter().chain(more) {
             head += &format!("{name}: {value}\r\n");
         }
         head += "content-length: 0\r\n\r\n";
-        let alpn = if how == AsSent::Bytes { "istio" } else { "http/1.1" };
+        let alpn = if how == AsSent::Bytes { "istio" } else { "istio-http/1.1" };
         self.say(to, identity, alpn, &head).await
     }
 }
 
-/// The status of an answer in HTTP/2.
+/// The status of an answer in HTTP/2, if any.
 #[expect(
     clippy::disallowed_methods,
     reason = "a connection of a test, which ends with its request"
 )]
-async fn asked_in_http2(stream: Box<dyn Stream>, call: &Call) -> u16 {
+async fn asked_in_http2(
+    stream: Box<dyn Stream>,
+    call: &Call,
+    more: &[(String, String)],
+) -> Option<u16> {
     let io = hyper_util::rt::TokioIo::new(stream);
     let executor = hyper_util::rt::TokioExecutor::new();
     let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(executor, io).await.expect("HTTP/2");
+        hyper::client::conn::http2::handshake(executor, io).await.ok()?;
     let connection = tokio::spawn(connection);
     let mut request = http::Request::builder()
         .method(&*call.method)
         .uri(format!("http://{}{}", call.host, call.path))
         .header("x-forwarded-for", call.client.to_string());
-    for (name, value) in &call.headers {
+    for (name, value) in call.headers.iter().chain(more) {
         request = request.header(name, value);
     }
     let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).expect("a request");
-    let status = sender.send_request(request).await.expect("an answer").status();
+    let answer = sender.send_request(request).await.ok();
     connection.abort();
-    status.as_u16()
+    Some(answer?.status().as_u16())
 }
 
 async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -> u16 {
@@ -356,7 +413,13 @@ pub(super) async fn answered_whole(
 pub(super) const OLD_TLS: &str = "tls1.2 ";
 
 fn connector(authority: &Authority, identity: &str, alpn: &str) -> tokio_rustls::TlsConnector {
-    tokio_rustls::TlsConnector::from(Arc::new(client_config(authority, identity, &[alpn])))
+    // As sidecars offer them.
+    let protocols: &[&str] = match alpn {
+        "istio-http/1.1" => &["istio-http/1.1", "istio", "http/1.1"],
+        "istio-h2" => &["istio-h2", "istio", "h2"],
+        _ => &[alpn],
+    };
+    tokio_rustls::TlsConnector::from(Arc::new(client_config(authority, identity, protocols)))
 }
 
 /// How a client of the mesh makes itself known, and which protocols it offers.

@@ -1,0 +1,204 @@
+//! What an independent evaluator says of a call, beside what policies in force do.
+
+#[path = "../../tests/access/evaluator.rs"]
+pub(crate) mod evaluator;
+#[path = "../../tests/access/generator.rs"]
+pub(crate) mod generator;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::sync::Arc;
+
+use rand::Rng;
+use serde_json::{Map, Value, json};
+
+use self::evaluator::{Call, Outcome, Server, Token, asked, outcome};
+use self::generator::{
+    ISSUERS, PROVIDERS, asking_for_tokens, random_asking_policy, random_call, random_policy,
+    random_tokens,
+};
+use super::{
+    AccessPolicies, AccessRequest, AccessSubject, AccessVerdict, PeerMode, ProviderReach,
+    ReachableProviders, TOKEN_FILTER, TokenRule, TrustBundle, WireForm, decide, enforced,
+    token_key,
+};
+use crate::model::{Labels, Namespace};
+
+/// Whose policies are for the whole mesh.
+pub(super) const ROOT: &str = "istio-system";
+/// The ports that calls are to.
+pub(super) const PORTS: &[&str] = &["8080", "5432"];
+/// Trust domains of the mesh, its own first.
+const DOMAINS: [&str; 2] = ["mesh.example", "old.example"];
+
+/// The workload that is called.
+const SERVER: Server<'static> = Server {
+    namespace: "shop",
+    labels: &[("app", "web")],
+    root: ROOT,
+    domains: &DOMAINS,
+    providers: &PROVIDERS,
+};
+
+/// What becomes of a call, who is asked about it, and why that is so, for whoever reads it.
+#[derive(Debug)]
+pub(super) struct Judgement {
+    pub(super) outcome: Outcome,
+    asked: BTreeSet<String>,
+    why: String,
+}
+
+/// Both judge a call: the oracle by the objects, and what proxies are sent by the policies that came of them.
+///
+/// # Panics
+/// They differ.
+pub(super) fn compare(
+    case: impl Display,
+    objects: &[Value],
+    policies: &AccessPolicies,
+    call: &Call,
+) -> Outcome {
+    let found = judged(policies, call);
+    let expected = (outcome(objects, &SERVER, call), asked(objects, &SERVER, call));
+    // Of what is not looked at any more nobody is asked.
+    let is_closed = expected.0 == Outcome::Closed;
+    let asked = found.asked.iter().map(String::as_str);
+    assert_eq!(
+        (found.outcome, asked.filter(|_| !is_closed).collect::<BTreeSet<_>>()),
+        (expected.0, expected.1.into_iter().filter(|_| !is_closed).collect::<BTreeSet<_>>()),
+        "{case}: {call:?}\n{}\n{:#}",
+        found.why,
+        json!(objects)
+    );
+    found.outcome
+}
+
+/// What policies in force say of a call.
+fn judged(policies: &AccessPolicies, call: &Call) -> Judgement {
+    let labels: Labels =
+        SERVER.labels.iter().map(|(key, value)| (Arc::from(*key), Arc::from(*value))).collect();
+    let namespace = Namespace::from(SERVER.namespace);
+    let access =
+        policies.of(AccessSubject { namespace: &namespace, labels: &labels, is_known: true });
+    let mode = access.modes.of_port(call.port).mode;
+    let form = if call.is_http { WireForm::Http } else { WireForm::Tcp };
+    let reach = |is_everything| match is_everything {
+        true => ProviderReach::Everything,
+        false => ProviderReach::Requests,
+    };
+    let providers: ReachableProviders = PROVIDERS
+        .iter()
+        .map(|(name, connections)| (Arc::from(*name), reach(*connections)))
+        .collect();
+    let trust = TrustBundle::new(DOMAINS.into_iter());
+    let rules: Vec<_> = access.token_rules().into_iter().map(|rule| rule.into_owned()).collect();
+    let tokens = if call.is_http { verified(&rules, &call.tokens) } else { Some(Map::new()) };
+    let noted = tokens.clone().unwrap_or_default();
+    let request = AccessRequest {
+        noted: BTreeMap::from([(TOKEN_FILTER.to_owned(), noted.into())]),
+        ..as_request(call)
+    };
+    let decision = decide(&enforced(&access, form, &trust, &providers), &request);
+    let outcome = match (mode, &call.identity, tokens, decision.verdict) {
+        (PeerMode::Strict, None, ..) | (PeerMode::Disable, Some(_), ..) => Outcome::Closed,
+        (_, _, None, _) => Outcome::Unauthorized,
+        (.., AccessVerdict::Allow) => Outcome::Passes,
+        (.., AccessVerdict::Deny) => Outcome::Denied,
+    };
+    let asked = decision.asked.iter().map(|(name, _)| name.to_string()).collect();
+    Judgement { outcome, asked, why: format!("{mode:?}, {decision:?}") }
+}
+
+/// What Envoy's filter notes of tokens that stand in headers, by the key of the rule that believes each; `None` where one is
+/// believed by none of those that look where it stands.
+fn verified(rules: &[TokenRule], tokens: &[Token]) -> Option<Map<String, Value>> {
+    let looks_there = |rule: &TokenRule, token: &Token| match &rule.from_headers[..] {
+        [] => token.place == "authorization",
+        given => given.iter().any(|(name, _)| name.eq_ignore_ascii_case(&token.place)),
+    };
+    let has_signed = |rule: &TokenRule, token: &Token| {
+        let id = json!({ "kid": token.signer }).to_string();
+        rule.keys.as_deref().is_some_and(|keys| keys.contains(id.trim_matches(['{', '}'])))
+    };
+    let mut noted = Map::new();
+    for token in tokens {
+        let mut looking =
+            rules.iter().enumerate().filter(|(_, rule)| looks_there(rule, token)).peekable();
+        if looking.peek().is_none() {
+            continue;
+        }
+        let (place, _) = looking.find(|(_, rule)| {
+            rule.issuer == token.issuer && has_signed(rule, token) && !token.has_ended
+        })?;
+        let mut claims = json!({ "iss": token.issuer, "sub": token.subject });
+        if !token.groups.is_empty() {
+            claims["groups"] = json!(token.groups);
+        }
+        noted.insert(token_key(place, rules.len()), claims);
+    }
+    Some(noted)
+}
+
+/// As a proxy sees it: headers that come twice in one.
+fn as_request(call: &Call) -> AccessRequest {
+    let identity = call.identity.as_ref();
+    let mut request = AccessRequest {
+        identity: identity.map(|(domain, namespace, account)| {
+            format!("spiffe://{domain}/ns/{namespace}/sa/{account}")
+        }),
+        peer: Some(call.from),
+        client: Some(call.client),
+        port: Some(call.port),
+        destination: Some(call.address),
+        server_name: Some(call.sni.clone()),
+        ..AccessRequest::default()
+    };
+    if call.is_http {
+        request.path = Some(call.path.clone());
+        request.headers.insert(":authority".into(), call.host.clone());
+        request.headers.insert(":method".into(), call.method.clone());
+        let roles: Vec<_> = call.headers.iter().map(|(_, value)| value.as_str()).collect();
+        if !roles.is_empty() {
+            request.headers.insert("x-role".into(), roles.join(","));
+        }
+    }
+    request
+}
+
+/// An AuthorizationPolicy of any action, some of which ask for tokens.
+pub(super) fn random_authorization(random: &mut impl Rng, name: &str) -> Value {
+    match random.random_range(0..10) {
+        0..2 => random_asking_policy(random, name),
+        2..5 => {
+            let policy = random_policy(random, name);
+            asking_for_tokens(random, policy)
+        }
+        _ => random_policy(random, name),
+    }
+}
+
+/// A call with tokens, if it is one of HTTP.
+pub(super) fn random_call_with_tokens(random: &mut impl Rng) -> Call {
+    let mut call = random_call(random);
+    if call.is_http {
+        call.tokens = random_tokens(random);
+    }
+    call
+}
+
+/// The keys of an issuer: points on P-256, of RFC 7517 A.1 and the curve's own.
+pub(super) fn keys_of(issuer: &str) -> String {
+    let [x, y] = if issuer == ISSUERS[0] {
+        [
+            "MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+            "4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM",
+        ]
+    } else {
+        [
+            "axfR8uEsQkf4vOblY6RA8ncDfYEt6zOg9KE5RdiYwpY",
+            "T-NC4v4af5uO5-tKfA-eFivOM1drMV7Oy7ZAaDe_UfU",
+        ]
+    };
+    let key = json!({ "kty": "EC", "crv": "P-256", "alg": "ES256", "kid": issuer, "x": x, "y": y });
+    json!({ "keys": [key] }).to_string()
+}
