@@ -5,8 +5,37 @@
 //! A target neither panics nor hangs, and asserts what must hold of whatever was understood. It lives beside what
 //! it tries; here is the list of all, and of each a corpus in tests/corpus/fuzz/NAME.
 
+use rand::RngCore;
+
 /// A target, by the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]) -> bool);
+
+/// The fuzzer's bytes as a source of random numbers; zeros once they are used up. So what the fuzzer
+/// mutates are the decisions of a generator.
+#[derive(Debug)]
+pub struct Numbers<'a>(pub &'a [u8]);
+
+impl RngCore for Numbers<'_> {
+    fn next_u32(&mut self) -> u32 {
+        let mut number = [0; 4];
+        self.fill_bytes(&mut number);
+        u32::from_le_bytes(number)
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        let mut number = [0; 8];
+        self.fill_bytes(&mut number);
+        u64::from_le_bytes(number)
+    }
+
+    fn fill_bytes(&mut self, to: &mut [u8]) {
+        let count = to.len().min(self.0.len());
+        let (now, later) = self.0.split_at(count);
+        to[..count].copy_from_slice(now);
+        to[count..].fill(0);
+        self.0 = later;
+    }
+}
 
 /// All targets but those that compare with an oracle, which `fuzz/` has besides.
 pub const TARGETS: &[Target] = &[
@@ -20,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     ("mesh_networks", mesh_networks),
     ("policy", policy),
     ("access_policies", crate::access::fuzz::policies),
+    ("access_oracle", crate::access::oracle::fuzz),
     ("traffic_objects", crate::cli::fuzz::traffic_objects),
     ("service_entries", crate::registry::service_entry::fuzz::service_entries),
     ("state_file", crate::lkg::fuzz),

@@ -22,8 +22,8 @@ mod key_share;
 mod keys;
 mod matcher;
 mod object;
-#[cfg(test)]
-mod oracle;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod oracle;
 mod peer;
 mod policies;
 mod request;

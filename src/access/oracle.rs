@@ -1,4 +1,5 @@
-//! What an independent evaluator says of a call, beside what policies in force do.
+//! What an independent evaluator says of a call, beside what policies in force do: random ones of the tests, and whatever a
+//! fuzzer makes of them.
 
 #[path = "../../tests/access/evaluator.rs"]
 pub(crate) mod evaluator;
@@ -14,14 +15,15 @@ use serde_json::{Map, Value, json};
 
 use self::evaluator::{Call, Outcome, Server, Token, asked, outcome};
 use self::generator::{
-    ISSUERS, PROVIDERS, asking_for_tokens, random_asking_policy, random_call, random_policy,
-    random_tokens,
+    ISSUERS, PROVIDERS, asking_for_tokens, random_asking_policy, random_call, random_modes,
+    random_policy, random_token_rules, random_tokens,
 };
 use super::{
-    AccessPolicies, AccessRequest, AccessSubject, AccessVerdict, PeerMode, ProviderReach,
-    ReachableProviders, TOKEN_FILTER, TokenRule, TrustBundle, WireForm, decide, enforced,
-    token_key,
+    AccessIndex, AccessPolicies, AccessRequest, AccessSettings, AccessSubject, AccessVerdict,
+    PeerMode, PolicyErrors, ProviderReach, ReachableProviders, TOKEN_FILTER, TokenRule,
+    TrustBundle, WireForm, decide, enforced, token_key,
 };
+use crate::fuzz::Numbers;
 use crate::model::{Labels, Namespace};
 
 /// Whose policies are for the whole mesh.
@@ -39,6 +41,25 @@ const SERVER: Server<'static> = Server {
     domains: &DOMAINS,
     providers: &PROVIDERS,
 };
+
+/// A fuzz target: random policies and calls, whose every decision the bytes make. What policies in force say of a call is what
+/// the oracle says.
+pub(crate) fn fuzz(bytes: &[u8]) -> bool {
+    let random = &mut Numbers(bytes);
+    let count = random.random_range(1..5);
+    let mut objects: Vec<Value> =
+        (0..count).map(|at| random_authorization(random, &format!("p{at}"))).collect();
+    objects.extend(random_token_rules(random, keys_of));
+    objects.extend(random_modes(random, PORTS));
+    let settings = AccessSettings { root: ROOT.into(), errors: PolicyErrors::Narrow };
+    let mut index = AccessIndex::new(settings.clone());
+    index.apply(&settings, &objects.iter().cloned().map(Arc::new).collect());
+    for at in 0..8 {
+        let call = random_call_with_tokens(random);
+        compare(format_args!("call {at}"), &objects, &index.policies(), &call);
+    }
+    !bytes.is_empty()
+}
 
 /// What becomes of a call, who is asked about it, and why that is so, for whoever reads it.
 #[derive(Debug)]
