@@ -36,7 +36,7 @@ to a port that isn't there are answered 503.";
 For a client of a service one DestinationRule is in force: of the client's own namespace, else of the
 service's, else of the root namespace. They are never mixed: a rule of the client's namespace that says
 only something else takes the subsets of the others away. Requests to a subset that isn't there are
-answered 503.";
+answered 503. One that was taken out of its rule stays for 30 s, as long as something leads there.";
 
     /// Nothing has that name.
     HOST_UNKNOWN = "STR1045", "a host that no service is",

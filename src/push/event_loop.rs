@@ -39,6 +39,8 @@ use crate::registry::service_entry::Selections;
 use crate::registry::{RegistryUpdate, ShardChange};
 use crate::task::Watchdog;
 use crate::timeline::Timeline;
+use crate::traffic::destination_rule::DestinationRule;
+use crate::traffic::kept_subsets::KeptSubsets;
 use crate::traffic::{HostPattern, Traffic, TrafficChanges, TrafficUpdate};
 
 /// Everything that can change the mesh.
@@ -121,6 +123,7 @@ pub struct MeshState {
     renamed: BTreeSet<Hostname>,
     configuration: Arc<ConfigurationSnapshot>,
     traffic: Arc<Traffic>,
+    kept_subsets: KeptSubsets,
     /// What of it waits for the next version.
     touched_traffic: TrafficChanges,
     claims: AddressClaims,
@@ -162,6 +165,7 @@ impl MeshState {
             renamed: BTreeSet::new(),
             configuration: Arc::default(),
             traffic: Arc::default(),
+            kept_subsets: KeptSubsets::default(),
             touched_traffic: TrafficChanges::default(),
             claims: AddressClaims::default(),
             joins: Joins::default(),
@@ -191,7 +195,10 @@ impl MeshState {
             MeshEvent::Traffic(update) => {
                 self.causes.merge(update.causes);
                 self.touched_traffic.merge(update.changes);
-                self.traffic = update.traffic;
+                let aliases = &self.aliases;
+                let target = |host: &Hostname| aliases.target(host).clone();
+                let gone = self.kept_subsets.take(update.traffic, target);
+                self.go_without(&gone);
             }
             MeshEvent::Clusters(clusters) if clusters != self.clusters => {
                 self.note_clusters(&clusters);
@@ -281,6 +288,26 @@ impl MeshState {
     fn complete(&mut self) {
         self.everything |= !self.complete;
         self.complete = true;
+    }
+
+    /// Has [subsets](KeptSubsets) go that were kept until `now`. Until when the next one is kept.
+    pub fn expire(&mut self, now: Instant) -> Option<Instant> {
+        let gone = self.kept_subsets.expire(now);
+        if !gone.is_empty() {
+            self.go_without(&gone);
+            let of = |rule: &Arc<DestinationRule>| Cause {
+                namespace: rule.namespace().as_str().into(),
+                ..Cause::named(ClusterId::default(), "DestinationRule", &*rule.meta().name)
+            };
+            gone.iter().for_each(|rule| self.causes.add(of(rule)));
+        }
+        self.kept_subsets.due()
+    }
+
+    /// Puts in force what objects say and what is kept, which is nothing more of these rules.
+    fn go_without(&mut self, gone: &[Arc<DestinationRule>]) {
+        self.touched_traffic.hosts.extend(gone.iter().map(|rule| rule.host.clone()));
+        self.traffic = self.kept_subsets.in_force(&self.settings.domain);
     }
 
     /// Whether anything waits for the next version.
@@ -660,13 +687,16 @@ pub async fn run(
     let mut figures = LoopCounters::none();
     loop {
         watchdog.beat();
+        let expires = heads.expire(Instant::now());
+        if heads.is_complete() && heads.is_dirty() {
+            waiting_since.get_or_insert_with(Instant::now);
+        }
         let due = waiting_since.map(|since| clock.due(since, heads.definitions_wait()));
         let wait = async {
             match due {
                 // The timer counts in milliseconds: even what is due already would wait for the next.
                 Some(due) if due <= Instant::now() => {}
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
+                due => until(due).await,
             }
         };
         tokio::select! {
@@ -698,12 +728,19 @@ pub async fn run(
                     // Names are resolved before the first version, so that a restart withholds
                     // nothing that was reachable before it.
                     heads.resolve(&outputs);
-                } else if heads.is_dirty() {
-                    waiting_since.get_or_insert_with(Instant::now);
                 }
             }
+            () = until(expires) => {}
             () = watchdog.idle() => {}
         }
+    }
+}
+
+/// Waits until then; for ever where that is never.
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use imbl::ordmap::DiffItem;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -45,6 +46,8 @@ pub struct Subset {
     pub labels: Labels,
     /// How it is spoken to, over what holds for the service.
     pub policy: Option<Arc<TrafficPolicy>>,
+    /// Whether no object has it any more: see [`super::kept_subsets`].
+    pub is_kept: bool,
 }
 
 /// What Istio's control plane takes for a label of every endpoint.
@@ -128,7 +131,7 @@ impl DestinationRule {
             let labels = raw.labels.iter();
             let labels =
                 labels.map(|(key, value)| (text(&mut texts, key), text(&mut texts, value)));
-            let subset = Subset { labels: labels.collect(), policy: of_subset };
+            let subset = Subset { labels: labels.collect(), policy: of_subset, is_kept: false };
             subsets.insert(text(&mut texts, &raw.name), subset);
         }
         let subsets = subsets.into_iter().collect();
@@ -188,19 +191,21 @@ impl DestinationRule {
 
     /// Whether all clients of its host see it alike, wherever they are: a service's own namespace says to everybody how
     /// it is spoken to, or the root namespace does where nobody else does.
-    fn is_general(&self, settings: &KindSettings) -> bool {
+    fn is_general(&self, domain: &str, root_namespace: &Namespace) -> bool {
         let of_own_service = || {
-            let suffix = format!(".{}.svc.{}", self.namespace(), settings.domain);
+            let suffix = format!(".{}.svc.{domain}", self.namespace());
             self.host.exact().is_some_and(|host| host.as_str().ends_with(&suffix))
         };
         self.selector.is_none()
             && self.export_to == ExportTo::Public
-            && (*self.namespace() == settings.root_namespace || of_own_service())
+            && (self.namespace() == root_namespace || of_own_service())
     }
 
-    /// Whether a younger one says of the same clients and services what it doesn't.
-    fn merges_with(&self, younger: &Self) -> bool {
-        self.export_to == younger.export_to && self.selector == younger.selector
+    /// Whether it is of the same namespace and for the same clients as another one of its host.
+    pub(super) fn is_for_those_of(&self, other: &Self) -> bool {
+        self.namespace() == other.namespace()
+            && self.export_to == other.export_to
+            && self.selector == other.selector
     }
 
     /// Takes in what a younger one says that it doesn't say itself.
@@ -351,6 +356,83 @@ impl DestinationRules {
     /// See [`super::Traffic::concerns`].
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         self.special_namespaces.contains_key(namespace)
+    }
+
+    /// The rules that name this very host.
+    pub(super) fn of_pattern(&self, host: &HostPattern) -> &[Arc<DestinationRule>] {
+        self.by_host.get(host).map_or(&[], |rules| rules)
+    }
+
+    /// The rules of each host that has others than before: those before, and these.
+    pub(super) fn differing<'a>(
+        &'a self,
+        before: &'a Self,
+    ) -> impl Iterator<Item = [&'a [Arc<DestinationRule>]; 2]> {
+        before.by_host.diff(&self.by_host).map(|one| match one {
+            DiffItem::Add(_, new) => [&[][..], &**new],
+            DiffItem::Remove(_, old) => [&**old, &[]],
+            DiffItem::Update { old: (_, old), new: (_, new) } => [&**old, &**new],
+        })
+    }
+
+    /// Has a subset of a rule be in force that no object has any more. Another rule that is for the same clients takes it;
+    /// where there is none, the rule itself stays, behind all others.
+    pub(super) fn keep(&mut self, rule: &DestinationRule, subset: &Arc<str>, domain: &str) {
+        let Some(kept) = rule.subsets.get(subset) else { return };
+        let kept = Subset { is_kept: true, ..kept.clone() };
+        let (host, namespace) = (&rule.host, rule.namespace());
+        let all = self.of_pattern(host);
+        let mut now = all[range_of(all, namespace)].to_vec();
+        match now.iter_mut().find(|one| one.is_for_those_of(rule)) {
+            Some(one) => Arc::make_mut(one).subsets.insert(Arc::clone(subset), kept),
+            None => {
+                let subsets = [(Arc::clone(subset), kept)].into_iter().collect();
+                let rule = DestinationRule { subsets, ..rule.clone() };
+                let is_before =
+                    |one: &Arc<DestinationRule>| one.selector.is_some() || rule.selector.is_none();
+                now.insert(now.partition_point(is_before), Arc::new(rule));
+            }
+        }
+        self.replace(host, namespace, &now, domain);
+    }
+
+    /// Puts other rules of a host and a namespace in force; whether they differ.
+    fn replace(
+        &mut self,
+        host: &HostPattern,
+        namespace: &Namespace,
+        rules: &[Arc<DestinationRule>],
+        domain: &str,
+    ) -> bool {
+        let all = self.by_host.get(host).cloned().unwrap_or_default();
+        let range = range_of(&all, namespace);
+        let (ahead, behind) = (&all[..range.start], &all[range.end..]);
+        let before = &all[range];
+        if before == rules {
+            return false;
+        }
+        let placed = |rules: &[Arc<DestinationRule>]| rules.iter().any(|rule| rule.places());
+        for (rules_then, up) in [(before, false), (rules, true)] {
+            if placed(rules_then) {
+                count(&mut self.placed_hosts, host, up);
+            }
+            for rule in rules_then {
+                if rule.is_general(domain, &self.root_namespace) {
+                    continue;
+                }
+                count(&mut self.special_hosts, host, up);
+                for namespace in special_namespaces(rule) {
+                    count(&mut self.special_namespaces, &namespace, up);
+                }
+            }
+        }
+        let now: HostRules = ahead.iter().chain(rules).chain(behind).cloned().collect();
+        if now.is_empty() {
+            self.by_host.remove(host);
+        } else {
+            self.by_host.insert(host.clone(), now);
+        }
+        true
     }
 }
 
@@ -507,38 +589,14 @@ impl DestinationRuleObjects {
         let objects = self.by_host.get(host).cloned().unwrap_or_default();
         let joined = joined(&objects[range_of(&objects, namespace)]);
         rules.root_namespace = settings.root_namespace.clone();
-        let all = rules.by_host.get(host).cloned().unwrap_or_default();
-        let range = range_of(&all, namespace);
-        let (ahead, behind) = (&all[..range.start], &all[range.end..]);
-        let before = &all[range];
-        if *before == *joined {
+        if !rules.replace(host, namespace, &joined, &settings.domain) {
             return;
         }
-        let placed = |rules: &[Arc<DestinationRule>]| rules.iter().any(|rule| rule.places());
-        for (rules_then, up) in [(before, false), (&*joined, true)] {
-            if placed(rules_then) {
-                count(&mut rules.placed_hosts, host, up);
-            }
-        }
-        for rule in before.iter().filter(|rule| !rule.is_general(settings)) {
-            count(&mut rules.special_hosts, host, false);
-            for namespace in special_namespaces(rule) {
-                count(&mut rules.special_namespaces, &namespace, false);
-            }
-        }
-        for rule in joined.iter().filter(|rule| !rule.is_general(settings)) {
-            count(&mut rules.special_hosts, host, true);
-            for namespace in special_namespaces(rule) {
-                count(&mut rules.special_namespaces, &namespace, true);
-            }
-        }
-        let now: HostRules = ahead.iter().chain(&joined).chain(behind).cloned().collect();
-        if now.is_empty() {
-            rules.by_host.remove(host);
-        } else {
+        if let Some(now) = rules.by_host.get_mut(host) {
             let is_own = |(one, object)| Arc::ptr_eq(one, object);
-            let are_own = now.len() == objects.len() && now.iter().zip(&*objects).all(is_own);
-            rules.by_host.insert(host.clone(), if are_own { objects } else { now });
+            if now.len() == objects.len() && now.iter().zip(&*objects).all(is_own) {
+                *now = objects;
+            }
         }
         changes.hosts.insert(host.clone());
     }
@@ -548,7 +606,7 @@ impl DestinationRuleObjects {
 fn joined(objects: &[Arc<DestinationRule>]) -> Vec<Arc<DestinationRule>> {
     let mut joined: Vec<Arc<DestinationRule>> = Vec::new();
     for rule in objects {
-        match joined.iter_mut().find(|older| older.merges_with(rule)) {
+        match joined.iter_mut().find(|older| older.is_for_those_of(rule)) {
             Some(older) => Arc::make_mut(older).merge(rule),
             None => joined.push(Arc::clone(rule)),
         }

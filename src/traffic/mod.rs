@@ -18,6 +18,7 @@ pub mod hosts;
 pub mod index;
 pub mod ingress;
 pub mod ingresses;
+pub mod kept_subsets;
 pub mod kind;
 pub mod object;
 pub mod policy;

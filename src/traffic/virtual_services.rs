@@ -150,6 +150,12 @@ impl VirtualServices {
         all.take_while(move |((to, _), _)| *to == service).map(|((_, host), by)| (host, by))
     }
 
+    /// All objects in force, those of several hosts or gateways more than once.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<RoutedService>> {
+        let for_sidecars = self.by_host.values().flat_map(|all| all.iter());
+        for_sidecars.chain(self.by_gateway.values().flat_map(OrdMap::values))
+    }
+
     /// All hosts that are named, the most specific first.
     pub fn hosts(&self) -> impl Iterator<Item = &HostPattern> {
         self.by_host.keys()

@@ -1,5 +1,5 @@
 //! Where requests go while rules of traffic change under load: from one version of a service to another by weights, to a
-//! subset that comes and one that goes in the same moment as its route, in both networks.
+//! subset that comes and one that goes, in the same moment as its route or before it, in both networks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -69,6 +69,17 @@ pub(crate) fn run(world: &mut World) {
         for client in &clients {
             world.wait_for_version(client, "v2");
         }
+        // In the wrong order: the subset goes, and it is known, while all requests are led there.
+        config.apply(&[rule(&["v1"])]);
+        world.wait_for_loss("v2");
+        config.apply(&[route(&[("v1", 100)])]);
+        for client in &clients {
+            world.wait_for_version(client, "v1");
+        }
+        config.apply(&[rule(&["v1", "v2"]), route(&[("v2", 100)])]);
+        for client in &clients {
+            world.wait_for_version(client, "v2");
+        }
     }
     for (load, client) in loads.into_iter().zip(&clients) {
         let answers = finish(load);
@@ -77,8 +88,8 @@ pub(crate) fn run(world: &mut World) {
         assert_eq!(by, [pods_of("v1"), pods_of("v2")].into_iter().flatten().collect(), "{client}");
     }
     assert_eq!(world.complaints(), Vec::<String>::new());
-    // Of a gateway's filter chains those end that went: of the subset that came and went, one for each port.
-    let went = (ROUNDS * PORTS.len()) as u64;
+    // Of a gateway's filter chains those end that went: of the subsets that came and went, one for each port.
+    let went = (2 * ROUNDS * PORTS.len()) as u64;
     for ((cluster, _), before) in ECHO_PODS.into_iter().zip(draining) {
         let now = world.chains_draining(cluster);
         assert!(now <= before + went, "{cluster}: {before}, then {now}");
@@ -131,6 +142,15 @@ impl World {
     fn chains_draining(&self, cluster: &str) -> u64 {
         let gateway = self.envoy(&format!("{cluster}/eastwest-1"));
         gateway.stats("listener_manager.total_filter_chains_draining$").values().sum()
+    }
+
+    /// Until what led to a subset says that it is gone.
+    fn wait_for_loss(&self, subset: &str) {
+        wait::until(PROPAGATION, &format!("{subset} is gone"), || {
+            let told = self.strait.try_json("/debug/config?kind=VirtualService&name=echo")?;
+            let is_told = told.to_string().contains(&format!("no subset {subset} any more"));
+            if is_told { Ok(()) } else { Err(told.to_string()) }
+        });
     }
 
     /// Until a client reaches all pods of a version, in both networks, and no others.

@@ -14,6 +14,7 @@ use crate::explain::standing::ObjectStanding;
 use crate::model::{GATEWAY_API, Namespace, Port, Protocol, Resolution};
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
+use crate::traffic::kept_subsets::KEPT_FOR;
 use crate::traffic::route::{Destination, HttpRule, MESH};
 use crate::traffic::virtual_service::VirtualService;
 use crate::traffic::virtual_services::RoutedService;
@@ -425,9 +426,16 @@ impl ConfigView<'_> {
         let client = RuleClient { namespace, selection: &Selection::default() };
         let subset = &to.subset;
         let text = match rules.rule(client, &service.primary.namespace) {
-            Some(rule) if rule.subsets.contains_key(subset) => return None,
             Some(rule) => {
-                format!("DestinationRule {} of {host} has no subset {subset}", rule.meta())
+                let text =
+                    format!("DestinationRule {} of {host} has no subset {subset}", rule.meta());
+                match rule.subsets.get(subset) {
+                    Some(found) if !found.is_kept => return None,
+                    Some(_) => {
+                        format!("{text} any more, and keeps it for {} s", KEPT_FOR.as_secs())
+                    }
+                    None => text,
+                }
             }
             None if !self.services_known => return None,
             None => format!("no DestinationRule of {host} holds, so there is no subset {subset}"),

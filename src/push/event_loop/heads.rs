@@ -107,6 +107,12 @@ impl MeshHeads {
         self.settled.complete
     }
 
+    /// See [`MeshState::expire`].
+    pub(super) fn expire(&mut self, now: Instant) -> Option<Instant> {
+        let next = self.next.as_mut().and_then(|(mesh, _)| mesh.expire(now));
+        self.settled.expire(now).into_iter().chain(next).min()
+    }
+
     /// Whether anything waits for the next version of a head.
     pub(super) fn is_dirty(&self) -> bool {
         self.all().any(MeshState::is_dirty)

@@ -1,5 +1,7 @@
 //! What an edit of a VirtualService costs: the tables of routes that differ, for those who see it, and nothing else.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -37,13 +39,32 @@ impl Edited {
     /// Puts an object there, in that version of it; what proxies see of it, by namespace. `None` where no version comes of
     /// it.
     fn edit(&mut self, version: &str, spec: Value) -> Option<BTreeMap<String, SeenChanges>> {
+        let object = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+        self.store("VirtualService", "one", object)
+    }
+
+    /// The same of another object.
+    fn put(
+        &mut self,
+        kind: &str,
+        name: &str,
+        spec: Value,
+    ) -> Option<BTreeMap<String, SeenChanges>> {
+        self.store(kind, name, json!({ "spec": spec }))
+    }
+
+    fn store(
+        &mut self,
+        kind: &str,
+        name: &str,
+        object: Value,
+    ) -> Option<BTreeMap<String, SeenChanges>> {
         let key = ObjectKey {
-            kind: "VirtualService".into(),
+            kind: kind.into(),
             group: ISTIO_NETWORKING.into(),
             namespace: "shop".into(),
-            name: "one".into(),
+            name: name.into(),
         };
-        let object = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
         self.rules.objects.insert(key, Arc::new(object));
         let update = self.rules.index.apply(&self.rules.objects)?;
         self.mesh.apply(MeshEvent::Traffic(update));
@@ -215,4 +236,41 @@ fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
             assert_eq!(kept.version, fresh.version, "{namespace} at {timeout}");
         }
     }
+}
+
+/// Whoever takes a subset away before the route to it has nobody's requests fail, and wakes nobody for it.
+#[test]
+fn a_subset_that_rules_lead_to_stays_a_while_for_those_who_have_it() {
+    let mut mesh = Edited::new();
+    let rule = |subsets: Value| json!({ "host": "a", "subsets": subsets });
+    let to = |subset: &str| {
+        let to = json!([{ "destination": { "host": "a", "subset": subset } }]);
+        json!({ "hosts": ["a"], "http": [{ "route": to }] })
+    };
+    let both = json!([{ "name": "v1" }, { "name": "v2" }]);
+    mesh.put("DestinationRule", "a", rule(both.clone()));
+    mesh.edit("1", to("v2")).expect("it is new");
+    let subsets = |mesh: &Edited| {
+        let rules = mesh.before.traffic.destination_rules.of("a.shop.svc.cluster.local");
+        rules.owners(&"shop".into()).expect("it is there").subsets.keys().count()
+    };
+    assert_eq!(subsets(&mesh), 2);
+
+    let seen = mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
+    assert_eq!(routes(&seen.expect("it differs")), Vec::<String>::new());
+    assert_eq!(subsets(&mesh), 2);
+    let now = Instant::now();
+    let due = mesh.mesh.expire(now).expect("its time is set");
+    assert_eq!(mesh.seen(), None, "nothing changed");
+    assert!(mesh.mesh.expire(due).is_none());
+    let seen = mesh.seen().expect("it went");
+    assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
+    assert_eq!(subsets(&mesh), 1);
+
+    // Where the route goes meanwhile the subset goes with it, and not before.
+    mesh.put("DestinationRule", "a", rule(both));
+    mesh.put("DestinationRule", "a", rule(json!([{ "name": "v1" }])));
+    let seen = mesh.edit("2", to("v1")).expect("it differs");
+    assert!(seen.values().all(|seen| seen.lists.contains(Wildcard::Clusters)), "{seen:?}");
+    assert_eq!((subsets(&mesh), mesh.mesh.expire(now)), (1, None));
 }

@@ -1,0 +1,199 @@
+//! Which subsets stay, and for how long.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::fixtures::kind_settings;
+use crate::model::Collection;
+use crate::traffic::TrafficIndex;
+use crate::traffic::destination_rule::RuleClient;
+use crate::traffic::selection::Selection;
+
+const HOST: &str = "web.shop.svc.cluster.local";
+
+/// Objects that can be edited, and what is kept.
+struct Edited {
+    objects: Vec<Arc<Value>>,
+    index: TrafficIndex,
+    kept: KeptSubsets,
+}
+
+impl Edited {
+    fn new() -> Self {
+        let index = TrafficIndex::new(kind_settings());
+        Self { objects: Vec::new(), index, kept: KeptSubsets::default() }
+    }
+
+    /// Puts an object of `shop` there, or takes it away. The hosts of what is kept no longer.
+    fn edit(&mut self, kind: &str, name: &str, spec: Option<Value>) -> Vec<String> {
+        self.objects.retain(|one| one["kind"] != kind || one["metadata"]["name"] != name);
+        self.objects.extend(spec.map(|spec| {
+            Arc::new(json!({
+                "apiVersion": "networking.istio.io/v1", "kind": kind,
+                "metadata": { "namespace": "shop", "name": name }, "spec": spec,
+            }))
+        }));
+        let objects: Collection = self.objects.iter().cloned().collect();
+        let Some(update) = self.index.apply(&objects) else { return Vec::new() };
+        let target = |host: &Hostname| match host.as_str() {
+            "other.shop.svc.cluster.local" => HOST.into(),
+            _ => host.clone(),
+        };
+        let gone = self.kept.take(update.traffic, target);
+        gone.iter().map(|rule| rule.host.to_string()).collect()
+    }
+
+    fn rule(&mut self, name: &str, host: &str, subsets: &[&str], more: Value) -> Vec<String> {
+        let of = |name: &&str| json!({ "name": name, "labels": { "version": name } });
+        let subsets: Vec<_> = subsets.iter().map(of).collect();
+        let mut spec = json!({ "host": host, "subsets": subsets });
+        more.as_object().expect("an object").iter().for_each(|(key, value)| {
+            spec[key] = value.clone();
+        });
+        self.edit("DestinationRule", name, Some(spec))
+    }
+
+    /// Has requests for `x` lead to a subset of a host.
+    fn lead(&mut self, host: &str, subset: &str) -> Vec<String> {
+        let to = json!([{ "destination": { "host": host, "subset": subset } }]);
+        let spec = json!({ "hosts": ["x"], "http": [{ "route": to }] });
+        self.edit("VirtualService", "x", Some(spec))
+    }
+
+    /// The subsets that clients of a namespace have; those that are kept with a `*`.
+    fn subsets_in(&self, namespace: &str) -> Vec<String> {
+        let traffic = self.kept.in_force("cluster.local");
+        let rules = traffic.destination_rules.of(HOST);
+        let namespace = &namespace.into();
+        let client = RuleClient { namespace, selection: &Selection::default() };
+        let rule = rules.rule(client, &"shop".into());
+        let all = rule.into_iter().flat_map(|rule| rule.subsets.iter());
+        all.map(|(name, one)| format!("{name}{}", if one.is_kept { "*" } else { "" })).collect()
+    }
+
+    fn subsets(&self) -> Vec<String> {
+        self.subsets_in("shop")
+    }
+}
+
+fn nothing() -> Value {
+    json!({})
+}
+
+#[test]
+fn a_subset_stays_that_a_rule_leads_to_for_its_time_and_no_longer() {
+    let (mut mesh, start) = (Edited::new(), Instant::now());
+    mesh.lead("web", "v2");
+    mesh.rule("web", "web", &["v1", "v2"], nothing());
+    mesh.rule("web", "web", &[], nothing());
+    assert_eq!(mesh.subsets(), ["v2*"], "nothing leads to v1");
+    assert!(mesh.kept.expire(start).is_empty());
+    assert_eq!(mesh.kept.due(), Some(start + KEPT_FOR));
+    // Other edits change neither that nor its time.
+    mesh.rule(
+        "web",
+        "web",
+        &["v3"],
+        json!({ "trafficPolicy": { "loadBalancer": { "simple": "RANDOM" } } }),
+    );
+    mesh.rule("other", "elsewhere", &["v2"], nothing());
+    assert!(mesh.kept.expire(start + KEPT_FOR / 2).is_empty());
+    assert_eq!(mesh.subsets(), ["v2*", "v3"]);
+    let gone = mesh.kept.expire(start + KEPT_FOR);
+    assert_eq!(gone.iter().map(|rule| rule.host.to_string()).collect::<Vec<_>>(), [HOST]);
+    assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v3".to_owned()], None));
+}
+
+#[test]
+fn it_goes_when_no_rule_leads_there_any_more() {
+    let mut mesh = Edited::new();
+    mesh.lead("web", "v2");
+    mesh.rule("web", "web", &["v1", "v2"], nothing());
+    mesh.rule("web", "web", &["v1"], nothing());
+    assert_eq!(mesh.subsets(), ["v1", "v2*"]);
+    assert_eq!(mesh.lead("web", "v1"), [HOST]);
+    assert_eq!(mesh.subsets(), ["v1"]);
+    // Too late: it went before something led there.
+    assert!(mesh.lead("web", "v2").is_empty());
+    assert_eq!(mesh.subsets(), ["v1"]);
+}
+
+#[test]
+fn what_an_object_says_again_counts() {
+    let mut mesh = Edited::new();
+    mesh.lead("web", "v2");
+    mesh.rule("web", "web", &["v2"], nothing());
+    mesh.rule("web", "web", &[], nothing());
+    assert_eq!(mesh.rule("web", "web", &["v2"], nothing()), [HOST]);
+    assert_eq!((mesh.subsets(), mesh.kept.due()), (vec!["v2".to_owned()], None));
+    // Another object of the same host may say it, too.
+    mesh.rule("web", "web", &[], nothing());
+    assert_eq!(mesh.rule("young", "web", &["v2"], nothing()), [HOST]);
+    assert_eq!(mesh.subsets(), ["v2"]);
+}
+
+#[test]
+fn of_a_rule_that_is_gone_its_subsets_stay_with_its_policy() {
+    let mut mesh = Edited::new();
+    mesh.lead("web", "v2");
+    let policy = json!({ "trafficPolicy": { "tls": { "mode": "SIMPLE" } } });
+    mesh.rule("web", "web", &["v1", "v2"], policy);
+    let before = mesh.kept.in_force("cluster.local").destination_rules.clone();
+    mesh.edit("DestinationRule", "web", None);
+    let traffic = mesh.kept.in_force("cluster.local");
+    assert_eq!(mesh.subsets(), ["v2*"]);
+    let resolved = [&before, &traffic.destination_rules].map(|rules| {
+        let rules = rules.of(HOST);
+        rules.owners(&"shop".into()).expect("it is there").resolved("v2", 80)
+    });
+    assert_eq!(resolved[0], resolved[1], "nothing becomes plain text");
+    assert!(resolved[1].tls.is_some());
+    // The next rule counts in its place, with what it says.
+    mesh.rule("next", "web", &["v1"], nothing());
+    assert_eq!(mesh.subsets(), ["v1", "v2*"]);
+    let rules = mesh.kept.in_force("cluster.local").destination_rules.of(HOST);
+    let rule = rules.owners(&"shop".into()).expect("it is there").clone();
+    assert_eq!(rule.resolved("v2", 80).tls, None);
+}
+
+#[test]
+fn those_keep_it_that_had_it() {
+    let mut mesh = Edited::new();
+    mesh.lead("web", "v2");
+    mesh.rule("web", "web", &["v2"], nothing());
+    mesh.rule("web", "web", &["v1"], json!({ "exportTo": ["."] }));
+    assert_eq!(mesh.subsets_in("client"), ["v2*"]);
+    assert_eq!(mesh.subsets_in("shop"), ["v1"], "what is there comes first");
+}
+
+#[test]
+fn wildcards_and_other_names_lead_there_too() {
+    let mut mesh = Edited::new();
+    for (host, of) in [("web", "*.shop.svc.cluster.local"), ("other", "web")] {
+        mesh.lead(host, "v2");
+        mesh.rule("web", of, &["v2"], nothing());
+        mesh.rule("web", of, &[], nothing());
+        assert_eq!(mesh.subsets(), ["v2*"], "{of}");
+        mesh.lead("elsewhere.example", "v2");
+        assert_eq!(mesh.subsets(), Vec::<String>::new(), "{of}");
+    }
+}
+
+/// What is counted for the sake of look-ups is the same as if all objects said it.
+#[test]
+fn what_is_kept_counts_as_what_is_said() {
+    for more in [nothing(), json!({ "exportTo": ["client"] })] {
+        let mut mesh = Edited::new();
+        mesh.lead("web", "v2");
+        mesh.rule("web", "web", &["v2"], more.clone());
+        let before = mesh.kept.in_force("cluster.local");
+        mesh.edit("DestinationRule", "web", None);
+        let now = mesh.kept.in_force("cluster.local");
+        let of =
+            |traffic: &Traffic| (traffic.is_by_namespace(HOST), traffic.concerns(&"client".into()));
+        assert_eq!(of(&before), of(&now), "{more}");
+        mesh.kept.expire(Instant::now());
+        mesh.kept.expire(Instant::now() + KEPT_FOR);
+        assert_eq!(of(&mesh.kept.in_force("cluster.local")), (false, false), "{more}");
+    }
+}
