@@ -338,13 +338,20 @@ where
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// Annotations are free text of any size; only those of the mesh and our own are kept.
+/// Annotations are free text of any size; only those of the mesh and our own are kept, and those that say whose an Ingress is.
 fn means_something(annotation: &[u8]) -> bool {
     let domain = annotation.split(|byte| *byte == b'/').next().unwrap_or_default();
     let of_a_domain = domain.len() < annotation.len();
     of_a_domain && (domain.ends_with(b"istio.io") || domain == b"strait.dev")
-        || annotation == INITIAL_EVENTS_END.as_bytes()
+        || OF_KUBERNETES.iter().any(|one| annotation == one.as_bytes())
 }
+
+/// Those of Kubernetes' own that mean something. (Kubernetes, "Well-Known Labels, Annotations and Taints".)
+const OF_KUBERNETES: [&str; 3] = [
+    INITIAL_EVENTS_END,
+    "kubernetes.io/ingress.class",
+    "ingressclass.kubernetes.io/is-default-class",
+];
 
 /// The annotation of the bookmark that ends a streamed list.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -374,7 +381,7 @@ pub struct ObjectMetadata {
     /// Labels.
     #[serde(deserialize_with = "null_as_default")]
     pub labels: BTreeMap<Arc<str>, Arc<str>>,
-    /// Those annotations that may mean something here: the mesh's (`*.istio.io/`) and our own.
+    /// Those annotations that may mean something here: the mesh's (`*.istio.io/`), our own, and Ingress classes.
     #[serde(deserialize_with = "annotations")]
     pub annotations: BTreeMap<Arc<str>, Arc<str>>,
 }
