@@ -1,5 +1,5 @@
 //! What objects of the mesh's configuration say of themselves, written into the config cluster: routes of the Gateway API,
-//! and with `--write-status` those of Istio's kinds.
+//! Ingresses, and with `--write-status` those of Istio's kinds.
 //!
 //! A courtesy beside `/debug/config`: the mesh needs none of it, and where it may not be written nothing else suffers. Each is read
 //! before it is changed, and changed only while it still is what was read, so that what other controllers say stays.
@@ -132,6 +132,7 @@ impl TriedStatuses {
                 let code = match status {
                     WantedStatus::Route(_) => &codes::ROUTE_STATUS_DENIED,
                     WantedStatus::Object(_) => &codes::OBJECT_STATUS_DENIED,
+                    WantedStatus::Ingress(_) => &codes::INGRESS_STATUS_DENIED,
                 };
                 if self.denied.insert(kind_of(status), now).is_none() {
                     warn!(%code, %error, %object, next = code.next, "statuses of this kind may not be written");

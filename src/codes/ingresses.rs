@@ -1,4 +1,4 @@
-//! 1066 to 1069: Ingresses of Kubernetes.
+//! 1066 to 1068, and 1083: Ingresses of Kubernetes.
 
 use super::code::Code;
 
@@ -23,4 +23,11 @@ secretName, of a Secret in the namespace of the routers.";
         "Merge the two, or give one another path.", "\
 All Ingresses of a host are served together: the longest path that fits decides, exact before prefix.
 Of two that are alike the oldest Ingress has it, and in an object the first.";
+
+    /// A right that is missing.
+    INGRESS_STATUS_DENIED = "STR1083", "statuses of Ingresses may not be written",
+        "Let the control plane patch ingresses/status of networking.k8s.io, as the chart does.", "\
+Ingresses that the mesh serves say in status.loadBalancer at which addresses they are reached: those of
+the Service in the root namespace that the mesh config names (ingressService, istio-ingressgateway unless
+said). They are served without it. It is tried again after ten minutes.";
 }

@@ -489,6 +489,7 @@ impl MeshConfig {
             "outboundTrafficPolicy": {"mode": policy},
             "pathNormalization": {
                 "normalization": self.path_normalization.map(PathNormalization::as_str),
+            "ingressService": self.ingress.service,
             },
             "protocolDetectionTimeout": format_duration(self.protocol_detection_timeout),
             "proxyInboundListenPort": self.proxy_inbound_listen_port,

@@ -14,6 +14,8 @@ pub struct IngressSettings {
     /// What the label `istio` of the routers is that serve them: `ingressSelector`, or `ingressService` where that is empty;
     /// never empty.
     pub selector: String,
+    /// `ingressService`: the Service in the root namespace at whose addresses Ingresses are reached, as their status says.
+    pub service: String,
 }
 
 /// Which Ingresses are followed.
@@ -47,6 +49,7 @@ impl Default for IngressSettings {
             mode: IngressMode::Strict,
             class: "istio".to_owned(),
             selector: "ingressgateway".to_owned(),
+            service: "istio-ingressgateway".to_owned(),
         }
     }
 }
@@ -63,13 +66,14 @@ impl IngressSettings {
         let selector = match fields.take::<String>("ingressSelector")? {
             None => base.selector,
             Some(selector) if !selector.is_empty() => selector,
-            Some(_) => service.unwrap_or(base.selector),
+            Some(_) => service.clone().unwrap_or(base.selector),
         };
         let class = fields.take("ingressClass")?.filter(|class: &String| !class.is_empty());
         Ok(Self {
             mode: fields.take("ingressControllerMode")?.unwrap_or(base.mode),
             class: class.unwrap_or(base.class),
             selector,
+            service: service.unwrap_or(base.service),
         })
     }
 }

@@ -1,4 +1,75 @@
-//! The names of Kubernetes' Ingress that more than one reader needs.
+//! What of Kubernetes' Ingress more than one reader needs: its names, and what it says of itself in its status. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::ObjectKey;
 
 /// Its API group.
 pub const INGRESS_API: &str = "networking.k8s.io";
+
+/// Where an Ingress shall say that it is reached. (Kubernetes, `IngressLoadBalancerStatus`.)
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IngressStatus {
+    /// Which Ingress.
+    pub key: ObjectKey,
+    /// The generation of it that this is about.
+    pub generation: i64,
+    /// IP addresses and host names.
+    pub addresses: Arc<[Arc<str>]>,
+}
+
+impl IngressStatus {
+    /// The `loadBalancer` that is to be merged into a status; `None` where it says these addresses already, in whatever
+    /// order.
+    pub fn merged(&self, status: &Value) -> Option<Value> {
+        let held = status.pointer("/loadBalancer/ingress").and_then(Value::as_array);
+        let address = |one: &Value| {
+            let texts = ["ip", "hostname"].map(|field| one[field].as_str().map(Arc::<str>::from));
+            texts.into_iter().flatten().next().unwrap_or_default()
+        };
+        let held: BTreeSet<Arc<str>> = held.into_iter().flatten().map(address).collect();
+        if held == self.addresses.iter().cloned().collect() {
+            return None;
+        }
+        let entry = |address: &Arc<str>| match address.parse::<std::net::IpAddr>() {
+            Ok(_) => json!({ "ip": address }),
+            Err(_) => json!({ "hostname": address }),
+        };
+        let entries: Vec<Value> = self.addresses.iter().map(entry).collect();
+        // A list that is merged without entries goes.
+        let entries = if entries.is_empty() { Value::Null } else { entries.into() };
+        Some(json!({ "ingress": entries }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_it_is_reached_is_said_once() {
+        let status = |addresses: &[&str]| IngressStatus {
+            key: ObjectKey {
+                kind: "Ingress".into(),
+                group: INGRESS_API.into(),
+                namespace: "shop".into(),
+                name: "web".into(),
+            },
+            generation: 1,
+            addresses: addresses.iter().map(|one| Arc::from(*one)).collect(),
+        };
+        let both = status(&["203.0.113.9", "edge.example"]);
+        let said = both.merged(&Value::Null).expect("nothing is said");
+        let entries = json!([{ "ip": "203.0.113.9" }, { "hostname": "edge.example" }]);
+        assert_eq!(said, json!({ "ingress": entries }));
+        let turned =
+            json!([{ "hostname": "edge.example" }, { "ip": "203.0.113.9", "ipMode": "VIP" }]);
+        let held = json!({ "loadBalancer": { "ingress": turned } });
+        assert_eq!(both.merged(&held), None);
+        assert_eq!(status(&[]).merged(&held), Some(json!({ "ingress": null })));
+        assert_eq!(status(&[]).merged(&json!({ "loadBalancer": {} })), None);
+    }
+}

@@ -49,7 +49,7 @@ pub use gateway_api::GATEWAY_API;
 pub use gateway_topology::{ForwardedCertificate, GatewayTopology};
 pub use header::{is_header_name, is_header_value};
 pub use ids::{ClusterId, ClusterIdError, Hostname, Namespace, NetworkId};
-pub use ingress::INGRESS_API;
+pub use ingress::{INGRESS_API, IngressStatus};
 pub use istio::{
     ISTIO_NETWORKING, ISTIO_NETWORKING_VERSIONS, ISTIO_SECURITY, ISTIO_SECURITY_VERSIONS,
     ISTIO_TELEMETRY, ISTIO_TELEMETRY_VERSIONS,

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use super::status_condition::StatusCondition;
-use super::{ObjectKey, RouteStatus};
+use super::{IngressStatus, ObjectKey, RouteStatus};
 
 /// What stands before the name of a condition of ours that another controller has for one of its own.
 const PREFIX: &str = "strait.dev/";
@@ -19,6 +19,8 @@ pub enum WantedStatus {
     Route(RouteStatus),
     /// An object of a kind of Istio's.
     Object(ObjectStatus),
+    /// An Ingress, which says where it is reached.
+    Ingress(IngressStatus),
 }
 
 /// What an object of a kind of Istio's shall say of itself.
@@ -38,6 +40,7 @@ impl WantedStatus {
         match self {
             Self::Route(route) => &route.key,
             Self::Object(object) => &object.key,
+            Self::Ingress(ingress) => &ingress.key,
         }
     }
 
@@ -46,6 +49,7 @@ impl WantedStatus {
         match self {
             Self::Route(route) => route.generation,
             Self::Object(object) => object.generation,
+            Self::Ingress(ingress) => ingress.generation,
         }
     }
 
@@ -60,6 +64,9 @@ impl WantedStatus {
             Self::Object(object) => {
                 let conditions = object.merged(held("conditions"), now)?;
                 Some(json!({ "conditions": conditions }))
+            }
+            Self::Ingress(ingress) => {
+                ingress.merged(status).map(|balancer| json!({ "loadBalancer": balancer }))
             }
         }
     }

@@ -1,5 +1,5 @@
 //! When to judge the objects of the mesh's configuration anew, so that each can say in its status what becomes of it: routes
-//! of the Gateway API, and with `--write-status` those of Istio's kinds.
+//! of the Gateway API, Ingresses, and with `--write-status` those of Istio's kinds.
 //!
 //! Judges without the proxies that are connected here, so that all replicas judge alike, and what comes and goes with pods
 //! writes nothing.
@@ -146,7 +146,9 @@ fn statuses(
     let view = ConfigView::new(&context, reports, &[]);
     let routes = view.route_statuses().into_iter().map(WantedStatus::Route);
     let objects = if of_istio { view.object_statuses() } else { Vec::new() };
-    routes.chain(objects.into_iter().map(WantedStatus::Object)).collect()
+    let ingresses = view.ingress_statuses().into_iter().map(WantedStatus::Ingress);
+    let objects = objects.into_iter().map(WantedStatus::Object);
+    routes.chain(ingresses).chain(objects).collect()
 }
 
 #[cfg(test)]

@@ -155,3 +155,52 @@ async fn objects_are_left_alone_where_nobody_asked_for_their_statuses() {
     assert_eq!(written, [0, 0]);
     server.shut_down().await;
 }
+
+#[tokio::test]
+async fn ingresses_say_where_they_are_reached() {
+    let hub = hub().await;
+    let entrance = |addresses: Value| {
+        let port = objects::Port { name: "http", port: 80, target: 8080 };
+        let name = "istio-ingressgateway";
+        let mut entrance = objects::service("strait-system", name, "172.20.9.9", &[port]);
+        entrance["spec"]["type"] = json!("LoadBalancer");
+        entrance["status"] = json!({ "loadBalancer": { "ingress": addresses } });
+        entrance
+    };
+    let ingress = |name: &str, class: &str| {
+        json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+            "metadata": {
+                "name": name, "namespace": "shop",
+                "annotations": { "kubernetes.io/ingress.class": class },
+            },
+            "spec": { "defaultBackend": { "service": { "name": "web", "port": { "number": 80 } } } },
+        })
+    };
+    hub.apply(entrance(json!([{ "ip": "203.0.113.9" }])));
+    hub.apply(ingress("ours", "istio"));
+    let mut theirs = ingress("theirs", "nginx");
+    let said = json!({ "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }] } });
+    theirs["status"] = said.clone();
+    hub.apply(theirs);
+    let setup = Setup::new().with(&["--cluster-id", "hub"]);
+    let servers = [start(&setup, &hub, "state-1").await, start(&setup, &hub, "state-2").await];
+    let until = async |expected: Value| {
+        wait_until(SOON, async || {
+            let held = stored(&hub, "Ingress", "ours")["status"]["loadBalancer"]["ingress"].clone();
+            holds(held == expected, held)
+        })
+        .await;
+    };
+    until(json!([{ "ip": "203.0.113.9" }])).await;
+    let both = json!([{ "hostname": "edge.example" }, { "ip": "203.0.113.10" }]);
+    hub.apply(entrance(both.clone()));
+    until(both).await;
+    hub.apply(entrance(json!([])));
+    until(Value::Null).await;
+    assert_eq!(stored(&hub, "Ingress", "theirs")["status"], said, "another controller's");
+    assert_eq!(hub.api.request_count("patch", "ingresses"), 3, "one writes, each once");
+    for server in servers {
+        server.shut_down().await;
+    }
+}

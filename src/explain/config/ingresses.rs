@@ -1,12 +1,15 @@
 //! What becomes of Ingresses and IngressClasses.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use super::clients::Audience;
 use super::{ConfigView, Finding};
 use crate::codes;
 use crate::explain::standing::ObjectStanding;
-use crate::model::Namespace;
+use crate::model::{Hostname, IngressStatus, Namespace, Resolution};
 use crate::traffic::gateway::Gateway;
 use crate::traffic::ingress::{INGRESS_CONTROLLER, Ingress, IngressClass};
 use crate::traffic::ingresses::taken_paths;
@@ -48,6 +51,36 @@ impl ConfigView<'_> {
             }
         }
         found
+    }
+
+    /// Where Ingresses shall say that they are reached. Those are left out that say it already, and those of other
+    /// controllers. Nobody says anything where the Service isn't there: who takes requests in, then others know.
+    pub fn ingress_statuses(&self) -> Vec<IngressStatus> {
+        let Some(addresses) = self.ingress_addresses() else { return Vec::new() };
+        let settings = &self.context.mesh.ingress;
+        let all = self.reports.traffic.iter().filter_map(|(key, report)| {
+            let Some((_, TrafficObject::Ingress(ingress))) = &report.good else { return None };
+            ingress.is_followed(self.ingress_classes(), settings).ok()?;
+            let object = self.reports.objects.get(key)?.to_value();
+            let generation = object.pointer("/metadata/generation").and_then(Value::as_i64)?;
+            let key = (**key).clone();
+            let status = IngressStatus { key, generation, addresses: Arc::clone(&addresses) };
+            status.merged(&object["status"]).map(|_| status)
+        });
+        all.collect()
+    }
+
+    /// The addresses of the Service that takes in what is for Ingresses, in the cluster whose objects they are.
+    fn ingress_addresses(&self) -> Option<Arc<[Arc<str>]>> {
+        let (settings, mesh) = (&self.context.settings, &self.context.mesh);
+        let name = &mesh.ingress.service;
+        let host = Hostname::of_kubernetes_service(name, &mesh.root_namespace, &settings.domain);
+        let service = self.context.services.get(&host)?;
+        let own = service.by_cluster.get(settings.config_cluster.as_ref()?)?;
+        Some(match &own.resolution {
+            Resolution::Alias(target) => [Arc::from(target.as_str())].into(),
+            _ => own.external_addresses.iter().cloned().collect(),
+        })
     }
 
     /// What of an Ingress others have, that came first.
