@@ -94,7 +94,7 @@ pub(crate) struct Estate {
     token: String,
     clients: Supervisor,
     _clusters: Vec<SimCluster>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Estate {
@@ -142,8 +142,14 @@ impl Estate {
             token: token.trim().to_owned(),
             clients: Supervisor::new(),
             _clusters: clusters,
-            _directory: directory,
+            directory,
         }
+    }
+
+    /// Puts a file into the config directory, at once as a whole.
+    pub(crate) fn add(&self, name: &str, text: &str) {
+        let path = self.directory.path().join("config").join(name);
+        super::mesh::replace(&path, text);
     }
 
     /// Connects as `node` by the delta form.

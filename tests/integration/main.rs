@@ -16,6 +16,7 @@ mod cli;
 mod demo;
 mod events;
 mod faults;
+mod fenced;
 mod files;
 mod frozen;
 mod golden;
