@@ -135,14 +135,26 @@ fn each_difference_from_istio_names_the_case_or_the_test_that_holds_it() {
 
 #[test]
 fn each_flaw_of_others_names_the_tests_that_hold_it_off() {
-    let text = std::fs::read_to_string(root().join("docs/guide/access.md")).expect("the guide");
-    let rows: Vec<_> = text.lines().filter(|line| line.starts_with("| F-")).collect();
-    let numbers = rows.iter().map(|row| row.split(' ').nth(1).unwrap_or_default().to_owned());
-    let all: Vec<_> = (1..=26).map(|number| format!("F-{number}")).collect();
-    assert_eq!(numbers.collect::<Vec<_>>(), all, "each once, in order");
     let is_test = among_tests();
     // What can't be wrong, since it isn't there.
-    let without = ["F-9"];
+    flaws_are_held_off("access.md", "F", 26, &["F-9"], &is_test);
+    flaws_are_held_off("traffic.md", "T", 40, &[], &is_test);
+}
+
+/// That a guide has a row for each flaw of a list, which ends with what holds it off.
+fn flaws_are_held_off(
+    guide: &str,
+    letter: &str,
+    count: usize,
+    without: &[&str],
+    is_test: impl Fn(&str) -> bool,
+) {
+    let text = std::fs::read_to_string(root().join("docs/guide").join(guide)).expect("the guide");
+    let start = format!("| {letter}-");
+    let rows: Vec<_> = text.lines().filter(|line| line.starts_with(&start)).collect();
+    let numbers = rows.iter().map(|row| row.split(' ').nth(1).unwrap_or_default().to_owned());
+    let all: Vec<_> = (1..=count).map(|number| format!("{letter}-{number}")).collect();
+    assert_eq!(numbers.collect::<Vec<_>>(), all, "each once, in order");
     for (row, flaw) in rows.iter().zip(&all) {
         let cases = row.rsplit('|').nth(1).unwrap_or_default().trim();
         if without.contains(&&**flaw) {
@@ -198,7 +210,8 @@ fn cases_of(guide: &str) -> Vec<String> {
         if !line.starts_with('|') {
             is_of_cases = false;
         } else if line.ends_with("| case |") {
-            is_of_cases = true;
+            // Those of flaws have rows of several.
+            is_of_cases = !line.starts_with("| |");
         } else if is_of_cases && line.starts_with("| ") {
             cases.push(line.rsplit('|').nth(1).unwrap_or_default().trim().to_owned());
         }
