@@ -48,6 +48,8 @@ pub struct MeshConfig {
     pub path_normalization: Option<PathNormalization>,
     /// `meshMTLS`: what servers take of the mesh's mTLS.
     pub mesh_tls: Arc<MeshTls>,
+    /// `tlsDefaults`: what is taken of other TLS, of DestinationRules, Gateways and Sidecars, where these don't say it.
+    pub tls_defaults: Arc<MeshTls>,
     /// `outboundTrafficPolicy.mode`: what becomes of traffic to unknown hosts.
     pub outbound_traffic_policy: OutboundTrafficPolicy,
     /// `enableAutoMtls`: clients use mTLS where the endpoint takes it.
@@ -239,6 +241,7 @@ impl MeshConfig {
             tcp_keepalive: None,
             path_normalization: None,
             mesh_tls: Arc::default(),
+            tls_defaults: Arc::default(),
             outbound_traffic_policy: OutboundTrafficPolicy::AllowAny,
             enable_auto_mtls: true,
             access_log: Arc::new(AccessLog::to_file(STANDARD_OUTPUT)),
@@ -281,10 +284,17 @@ impl MeshConfig {
         let default_tracing = chosen.tracing.first().cloned();
         let (access_log, default_logs) =
             read_access_logs(&mut fields, chosen.access_logging.clone())?;
-        let (mesh_tls, mut ignored) =
-            fields.take_with("meshMTLS", RawMeshTls::read)?.unwrap_or_default();
+        let mut taken = |field: &'static str| {
+            fields
+                .take_with(field, |raw: RawMeshTls| raw.read(field))
+                .map(Option::unwrap_or_default)
+        };
+        let (mesh_tls, mut ignored) = taken("meshMTLS")?;
+        let (tls_defaults, more) = taken("tlsDefaults")?;
+        ignored.extend(more);
         let mut config = Self {
             mesh_tls: Arc::new(mesh_tls),
+            tls_defaults: Arc::new(tls_defaults),
             access_log,
             default_logs,
             default_tracing,
@@ -479,9 +489,11 @@ impl MeshConfig {
             "ingressClass": self.ingress.class,
             "ingressControllerMode": self.ingress.mode.as_str(),
             "ingressSelector": self.ingress.selector,
+            "ingressService": self.ingress.service,
             "defaultHttpRetryPolicy": self.retries.as_ref().map(|rule| rule.to_json()),
             "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
             "meshMTLS": self.mesh_tls.to_json(),
+            "tlsDefaults": self.tls_defaults.to_json(),
             "localityLbSetting": self.localities.as_ref().map(|setting| setting.to_json()),
             "discoverySelectors": discovery::to_json(&self.namespaces),
             "connectTimeout": format_duration(self.connect_timeout),
@@ -489,7 +501,6 @@ impl MeshConfig {
             "outboundTrafficPolicy": {"mode": policy},
             "pathNormalization": {
                 "normalization": self.path_normalization.map(PathNormalization::as_str),
-            "ingressService": self.ingress.service,
             },
             "protocolDetectionTimeout": format_duration(self.protocol_detection_timeout),
             "proxyInboundListenPort": self.proxy_inbound_listen_port,
@@ -678,6 +689,9 @@ mod tests {
             assert_eq!(*of(text).mesh_tls, expected, "{text}");
         }
         assert_eq!(of("{ecdhCurves: [P-256]}").ignored, ["meshMTLS.ecdhCurves"]);
+        let defaults = parse("tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256]}");
+        assert!(defaults.tls_defaults.newest_alone && !defaults.mesh_tls.newest_alone);
+        assert_eq!(defaults.ignored, ["tlsDefaults.ecdhCurves"]);
         let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
         assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
         let told = error("meshMTLS: {cipherSuites: [RC4]}");

@@ -1,4 +1,4 @@
-//! What TLS workloads take of each other: `meshMTLS` of the mesh config.
+//! What TLS workloads take of each other, and of strangers: `meshMTLS` and `tlsDefaults` of the mesh config.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ pub const CIPHERS: &[&str] = &[
     "AES256-SHA",
 ];
 
-/// What a server takes of the mesh's mTLS.
+/// What is taken of TLS: of the mesh's own by servers, of other TLS by both ends where nothing else says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshTls {
-    /// `minProtocolVersion`: whether it takes TLS 1.3 alone, else 1.2 as well.
+    /// `minProtocolVersion`: whether that is TLS 1.3 alone, else 1.2 as well.
     pub newest_alone: bool,
-    /// `cipherSuites`: the ciphers of TLS 1.2 that it takes; Envoy's own choice where there are none.
+    /// `cipherSuites`: the ciphers of TLS 1.2 that are taken; Envoy's own choice where there are none.
     pub ciphers: Vec<Arc<str>>,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct RawMeshTls {
 }
 
 impl RawMeshTls {
-    /// What it says, and which of its fields have no effect. What can't be followed is refused: Envoy would refuse every
+    /// What `field` of the mesh config says, and which of its fields have no effect. What can't be followed is refused: Envoy would refuse every
     /// listener for it, or servers would take less, or more, than was meant.
-    pub(super) fn read(self) -> Result<(MeshTls, Vec<String>), String> {
+    pub(super) fn read(self, field: &str) -> Result<(MeshTls, Vec<String>), String> {
         let newest_alone = match self.min_protocol_version.as_deref() {
             None | Some("" | "TLS_AUTO" | "TLSV1_2") => false,
             Some("TLSV1_3") => true,
@@ -61,7 +61,7 @@ impl RawMeshTls {
             return Err(format!("cipherSuites: {unknown:?} is no cipher of Envoy's"));
         }
         let curves = self.ecdh_curves.as_array().is_some_and(|curves| !curves.is_empty());
-        let ignored = curves.then(|| "meshMTLS.ecdhCurves".to_owned());
+        let ignored = curves.then(|| format!("{field}.ecdhCurves"));
         Ok((MeshTls { newest_alone, ciphers: self.cipher_suites }, ignored.into_iter().collect()))
     }
 }

@@ -373,7 +373,8 @@ impl ClusterInputs<'_> {
                 cluster.transport_socket = Some(self.mtls(service, part, server));
             }
             Some(ClientTls::Foreign(foreign)) => {
-                tls::speak_to_strangers(cluster, foreign, port.protocol.is_http2());
+                let taken = &self.context.mesh.tls_defaults;
+                tls::speak_to_strangers(cluster, foreign, port.protocol.is_http2(), taken);
             }
         }
         true

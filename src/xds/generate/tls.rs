@@ -89,7 +89,7 @@ impl Secrets {
         tls::CommonTlsContext {
             tls_certificate_sds_secret_configs: vec![self.config(CERTIFICATE_SECRET, end)],
             validation_context_type: Some(checked(self.config(ROOTS_SECRET, end), peers)),
-            ..spoken(alpn)
+            ..spoken(alpn, &MeshTls::default())
         }
     }
 
@@ -118,12 +118,7 @@ impl Secrets {
         taken: &MeshTls,
     ) -> core::TransportSocket {
         let mut common = self.common(TlsEnd::Server, alpn, anybody_of(trust_domains).collect());
-        if let Some(params) = &mut common.tls_params {
-            params.cipher_suites = taken.ciphers.iter().map(ToString::to_string).collect();
-            if taken.newest_alone {
-                params.tls_minimum_protocol_version = version(TlsVersion::V1_3);
-            }
-        }
+        common.tls_params = common.tls_params.map(|params| taking(params, taken));
         let context = tls::DownstreamTlsContext {
             common_tls_context: Some(common),
             require_client_certificate: Some(BoolValue { value: true }),
@@ -137,6 +132,7 @@ impl Secrets {
 pub(super) fn foreign(
     ForeignTls { server, roots, client }: &ForeignTls,
     alpn: &[&str],
+    taken: &MeshTls,
 ) -> core::TransportSocket {
     let names = || named(&server.subject_alt_names);
     let own = client.iter().map(|own| match own {
@@ -150,7 +146,7 @@ pub(super) fn foreign(
     let common = tls::CommonTlsContext {
         tls_certificate_sds_secret_configs: own.map(from_stream).collect(),
         validation_context_type: roots.map(|roots| checked(from_stream(roots), names())),
-        ..spoken(alpn)
+        ..spoken(alpn, taken)
     };
     let context = tls::UpstreamTlsContext {
         common_tls_context: Some(common),
@@ -163,6 +159,7 @@ pub(super) fn foreign(
 /// The transport socket of a port of a workload at which TLS ends that is none of the mesh.
 pub(super) fn of_ingress(
     SidecarTls { certificate, clients, names }: &SidecarTls,
+    taken: &MeshTls,
 ) -> core::TransportSocket {
     let own = from_stream(file_secret::certificate_name(certificate));
     let roots = clients.as_ref().map(|roots| from_stream(file_secret::roots_name(roots)));
@@ -171,7 +168,7 @@ pub(super) fn of_ingress(
         common_tls_context: Some(tls::CommonTlsContext {
             tls_certificate_sds_secret_configs: vec![own],
             validation_context_type: roots.map(|roots| checked(roots, named(names))),
-            ..spoken(&["h2", "http/1.1"])
+            ..spoken(&["h2", "http/1.1"], taken)
         }),
         ..Default::default()
     };
@@ -179,14 +176,21 @@ pub(super) fn of_ingress(
 }
 
 /// The transport socket of a server of a Gateway, whose certificates the router asks for by the stream it has.
-pub(super) fn of_server(server: &ServerTls) -> core::TransportSocket {
+/// What it doesn't say itself is as the mesh takes it.
+pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportSocket {
     use tls::common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
     let secret = |name: String| tls::SdsSecretConfig { name, sds_config: Some(by_ads()) };
     let (oldest, newest) = server.versions;
+    // A server for old clients stays one.
+    let default = match (taken.newest_alone, newest) {
+        (true, None | Some(TlsVersion::V1_3)) => TlsVersion::V1_3,
+        _ => TlsVersion::V1_2,
+    };
+    let ciphers = if server.ciphers.is_empty() { &*taken.ciphers } else { &*server.ciphers };
     let params = tls::TlsParameters {
-        tls_minimum_protocol_version: version(oldest.unwrap_or(TlsVersion::V1_2)),
+        tls_minimum_protocol_version: version(oldest.unwrap_or(default)),
         tls_maximum_protocol_version: newest.map_or(0, version),
-        cipher_suites: server.ciphers.iter().map(ToString::to_string).collect(),
+        cipher_suites: ciphers.iter().map(ToString::to_string).collect(),
         ..Default::default()
     };
     let roots = server.roots.as_ref().or_else(|| server.credentials.first());
@@ -229,15 +233,29 @@ pub(super) fn of_server(server: &ServerTls) -> core::TransportSocket {
     socket(any(&context))
 }
 
+/// The same, of what is taken of TLS.
+fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
+    let oldest = match taken.newest_alone {
+        true => version(TlsVersion::V1_3),
+        false => params.tls_minimum_protocol_version,
+    };
+    tls::TlsParameters {
+        tls_minimum_protocol_version: oldest,
+        cipher_suites: taken.ciphers.iter().map(ToString::to_string).collect(),
+        ..params
+    }
+}
+
 /// Versions and protocols.
-fn spoken(alpn: &[&str]) -> tls::CommonTlsContext {
+fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
     use tls::tls_parameters::TlsProtocol;
+    let params = tls::TlsParameters {
+        tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
+        tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
+        ..Default::default()
+    };
     tls::CommonTlsContext {
-        tls_params: Some(tls::TlsParameters {
-            tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
-            tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
-            ..Default::default()
-        }),
+        tls_params: Some(taking(params, taken)),
         alpn_protocols: alpn.iter().map(|&name| name.into()).collect(),
         ..Default::default()
     }

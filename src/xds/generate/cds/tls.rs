@@ -6,15 +6,21 @@ use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 
 use super::super::tls::foreign;
+use crate::mesh::MeshTls;
 use crate::traffic::policy::{ClientTls, ForeignTls, ResolvedPolicy};
 
 /// What Istio's own filter for ALPN looks for: it keeps out of connections that aren't the mesh's.
 const ALPN_OVERRIDE: (&str, &str) = ("istio", "alpn_override");
 
 /// Has all endpoints spoken to as servers are that know nothing of the mesh.
-pub(super) fn speak_to_strangers(cluster: &mut cluster::Cluster, tls: &ForeignTls, http2: bool) {
+pub(super) fn speak_to_strangers(
+    cluster: &mut cluster::Cluster,
+    tls: &ForeignTls,
+    http2: bool,
+    taken: &MeshTls,
+) {
     cluster.metadata = Some(alpn_stays());
-    cluster.transport_socket = Some(foreign(tls, if http2 { &["h2"] } else { &[] }));
+    cluster.transport_socket = Some(foreign(tls, if http2 { &["h2"] } else { &[] }, taken));
 }
 
 /// What of the server's name follows from each request: the name that is asked for, where the policy names none; and the name

@@ -349,7 +349,7 @@ impl<'a> Inbound<'a> {
         let is_http = self.protocol.is_http() || self.protocol == Protocol::Https;
         let content = if is_http { Content::Http } else { Content::Bytes };
         let taken = InboundMatch { transport: TLS, alpn: &[], mtls: false, content };
-        let transport_socket = Some(of_ingress(tls));
+        let transport_socket = Some(of_ingress(tls, &self.settings.tls_defaults));
         listener::FilterChain { transport_socket, ..self.chain(&taken) }
     }
 

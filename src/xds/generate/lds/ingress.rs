@@ -144,7 +144,7 @@ impl IngressListeners<'_> {
                 let taken = &self.settings.mesh_tls;
                 self.secrets.downstream(of_mesh, self.trust_domains, taken)
             }
-            _ => of_server(tls),
+            _ => of_server(tls, &self.settings.tls_defaults),
         }
     }
 

@@ -44,6 +44,8 @@ pub(in crate::xds::generate) struct TrafficSettings {
     pub(super) path_normalization: Option<PathNormalization>,
     /// What servers take of the mesh's mTLS.
     pub(super) mesh_tls: Arc<MeshTls>,
+    /// What they take of other TLS, where nothing else says it.
+    pub(super) tls_defaults: Arc<MeshTls>,
     /// How long a connection may stay silent before it counts as neither TLS nor HTTP; zero for ever.
     pub(super) detection_timeout: Duration,
 }
@@ -126,6 +128,7 @@ impl TrafficSettings {
             inbound_port: mesh.proxy_inbound_listen_port,
             path_normalization: mesh.path_normalization,
             mesh_tls: Arc::clone(&mesh.mesh_tls),
+            tls_defaults: Arc::clone(&mesh.tls_defaults),
             detection_timeout: mesh.protocol_detection_timeout,
         }
     }
