@@ -7,7 +7,8 @@ codes! {
     ENVOY_FILTER_FIELD = "STR1076", "a part of an EnvoyFilter that is not followed",
         "Do what the reason names instead, or put the filter first or before the router (docs/guide/traffic.md).", "\
 Of an EnvoyFilter the patches of HTTP filters are followed that put one first (INSERT_FIRST) or right before
-the router (INSERT_BEFORE), by context and port of the listener. Each patch is taken by itself: the others
+the router (INSERT_BEFORE), and those that MERGE something into the HTTP connection manager, by context and
+port of the listener, and those that ADD an upstream cluster. Each patch is taken by itself: the others
 of the object hold. Other patches name parts of what Strait makes, which are no promise: they change with
 its versions.";
 

@@ -1,11 +1,14 @@
-//! EnvoyFilter: HTTP filters that users put among those of their proxies, in Envoy's own words. (Istio, "Envoy Filter";
+//! EnvoyFilter: HTTP filters that users put among those of their proxies, what they merge into the managers of these, and
+//! upstream clusters that they add, in Envoy's own words. (Istio, "Envoy Filter";
 //! docs/reference/traffic.md, "EnvoyFilter".)
 //!
 //! Patches are taken one by one, and only those that an Envoy can't refuse: one that it refused would cost its proxies all that
 //! a listener has. What is not followed is said with what is there instead.
 
+mod added;
 mod filters;
 mod lua;
+mod manager;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +16,9 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+pub use self::added::AddedCluster;
 pub use self::filters::{FilterUpstream, PatchedFilter};
+pub use self::manager::PatchedManager;
 use super::changes::TrafficChanges;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
@@ -35,16 +40,27 @@ pub struct EnvoyFilter {
     patches: Vec<FilterPatch>,
 }
 
-/// A filter that is put among others.
+/// A part of what requests pass, and where they are when they do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FilterPatch {
     /// Its place in the object, from 0.
     index: usize,
-    /// Where requests are that it sees; `None` for everywhere.
+    /// Where these requests are; `None` for everywhere.
     place: Option<PatchPlace>,
     /// The port at which they arrive; `None` for each.
     port: Option<u16>,
-    filter: Arc<PlacedFilter>,
+    what: Arc<PlacedPatch>,
+}
+
+/// What a patch does.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum PlacedPatch {
+    /// Puts a filter among others.
+    Filter(PlacedFilter),
+    /// Merges something into the managers of filters.
+    Manager(PatchedManager),
+    /// Adds an upstream cluster.
+    Cluster(AddedCluster),
 }
 
 /// A filter, and where it stands among those of a proxy.
@@ -78,8 +94,8 @@ impl PatchPlace {
     }
 }
 
-/// The filters that hold at one place, in the order in which they are put in, each with the port that it is for.
-pub type FiltersAt = Arc<[(Option<u16>, Arc<PlacedFilter>)]>;
+/// The patches that hold at one place, in the order in which they are made, each with the port that it is for.
+pub type FiltersAt = Arc<[(Option<u16>, Arc<PlacedPatch>)]>;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -95,6 +111,10 @@ type PatchFault = (String, String);
 
 const MANAGERS: [&str; 2] =
     ["envoy.filters.network.http_connection_manager", "envoy.http_connection_manager"];
+/// What patches are applied to that are about these.
+const OF_MANAGERS: &str = "NETWORK_FILTER";
+/// The same of upstream clusters.
+const OF_CLUSTERS: &str = "CLUSTER";
 const ROUTERS: [&str; 2] = ["envoy.filters.http.router", "envoy.router"];
 
 impl EnvoyFilter {
@@ -139,7 +159,9 @@ impl EnvoyFilter {
             |patch: &&FilterPatch| patch.place.is_none_or(|place| places.contains(&place));
         let there = self.patches.iter().filter(is_there);
         there.filter_map(|patch| {
-            let filter = &patch.filter.filter;
+            let PlacedPatch::Filter(PlacedFilter { filter, .. }) = &*patch.what else {
+                return None;
+            };
             Some((patch.index, &*filter.name, filter.asks.as_ref()?))
         })
     }
@@ -148,34 +170,46 @@ impl EnvoyFilter {
 impl FilterPatch {
     fn read(index: usize, raw: &Value) -> Result<Self, (&'static codes::Code, PatchFault)> {
         let unfollowed = |fault: PatchFault| (&codes::ENVOY_FILTER_FIELD, fault);
-        let (place, port, before_router) = Self::target(raw).map_err(unfollowed)?;
-        let patch = raw.get("patch").unwrap_or(&Value::Null);
-        let is_first = operation(patch, before_router).map_err(unfollowed)?;
-        let value = patch.get("value").unwrap_or(&Value::Null);
-        let filter = filters::read(value).map_err(|(path, fact)| {
+        let refused = |(path, fact): filters::FilterFault| {
             let dot = if path.is_empty() { "" } else { "." };
             (&codes::ENVOY_FILTER_VALUE, (format!(".patch.value{dot}{path}"), fact))
-        })?;
-        let filter = Arc::new(PlacedFilter { is_first, filter });
-        Ok(Self { index, place, port, filter })
+        };
+        let (place, port, before_router) = Self::target(raw).map_err(unfollowed)?;
+        let patch = raw.get("patch").unwrap_or(&Value::Null);
+        let value = patch.get("value").unwrap_or(&Value::Null);
+        let what = match text(raw, "applyTo") {
+            OF_MANAGERS => {
+                is_operation(patch, "MERGE", MANAGERS[0]).map_err(unfollowed)?;
+                PlacedPatch::Manager(manager::read(value).map_err(refused)?)
+            }
+            OF_CLUSTERS => {
+                is_operation(patch, "ADD", "upstream clusters").map_err(unfollowed)?;
+                PlacedPatch::Cluster(added::read(value).map_err(refused)?)
+            }
+            _ => {
+                let is_first = operation(patch, before_router).map_err(unfollowed)?;
+                let filter = filters::read(value).map_err(refused)?;
+                PlacedPatch::Filter(PlacedFilter { is_first, filter })
+            }
+        };
+        Ok(Self { index, place, port, what: Arc::new(what) })
     }
 
     /// Where it is to be put: the place, the port, and whether the router is named.
     fn target(raw: &Value) -> Result<(Option<PatchPlace>, Option<u16>, bool), PatchFault> {
         let apply_to = text(raw, "applyTo");
-        if apply_to != "HTTP_FILTER" {
+        if !["HTTP_FILTER", OF_MANAGERS, OF_CLUSTERS].contains(&apply_to) {
             let fact =
                 format!("{apply_to:?} is not patched, HTTP_FILTER is; {}", instead_of(apply_to));
             return Err((".applyTo".into(), fact));
         }
         let matches = raw.get("match").unwrap_or(&Value::Null);
         let path = ".match";
-        known(
-            matches,
-            path,
-            &["context", "listener"],
-            "name a context and a port of the listener",
-        )?;
+        let (fields, instead): (&[&str], _) = match apply_to {
+            OF_CLUSTERS => (&["context"], "a cluster that is added is there in a context"),
+            _ => (&["context", "listener"], "name a context and a port of the listener"),
+        };
+        known(matches, path, fields, instead)?;
         let place = match text(matches, "context") {
             "" | "ANY" => None,
             "SIDECAR_INBOUND" => Some(PatchPlace::Inbound),
@@ -205,10 +239,18 @@ impl FilterPatch {
             let fact = format!("{manager:?} has no HTTP filters; {} has", MANAGERS[0]);
             return Err((format!("{path}.name"), fact));
         }
+        if manager.is_empty() && apply_to == OF_MANAGERS {
+            let fact = format!("of network filters {} is patched: name it", MANAGERS[0]);
+            return Err((format!("{path}.name"), fact));
+        }
         let before = filter.get("subFilter").unwrap_or(&Value::Null);
         let path = ".match.listener.filterChain.filter.subFilter";
         known(before, path, &["name"], "name the router")?;
         let before = text(before, "name");
+        if !before.is_empty() && apply_to == OF_MANAGERS {
+            let fact = "what is merged into a manager has no place among its filters".to_owned();
+            return Err((format!("{path}.name"), fact));
+        }
         if !before.is_empty() && !ROUTERS.contains(&before) {
             let fact = format!(
                 "which filters there are beside the router is no promise; name {}, or INSERT_FIRST",
@@ -217,6 +259,18 @@ impl FilterPatch {
             return Err((format!("{path}.name"), fact));
         }
         Ok((place, port, !before.is_empty()))
+    }
+}
+
+/// That a patch does the one thing that is followed for what it is about.
+fn is_operation(patch: &Value, followed: &str, about: &str) -> Result<(), PatchFault> {
+    known(patch, ".patch", &["operation", "value"], "order objects by priority")?;
+    match text(patch, "operation") {
+        operation if operation == followed => Ok(()),
+        other => {
+            let fact = format!("{other:?} is not followed for {about}; {followed} is");
+            Err((".patch.operation".into(), fact))
+        }
     }
 }
 
@@ -259,11 +313,10 @@ fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<()
 /// What there is in the place of patches of other parts.
 fn instead_of(apply_to: &str) -> &'static str {
     match apply_to {
-        "CLUSTER" => "a DestinationRule says how services are spoken to",
         "ROUTE_CONFIGURATION" | "VIRTUAL_HOST" | "HTTP_ROUTE" => {
             "a VirtualService says which way requests go"
         }
-        "LISTENER" | "FILTER_CHAIN" | "LISTENER_FILTER" | "NETWORK_FILTER" => {
+        "LISTENER" | "FILTER_CHAIN" | "LISTENER_FILTER" => {
             "a Sidecar or a Gateway says what is listened to, the mesh config what holds for all"
         }
         "EXTENSION_CONFIG" => "write the filter into the patch itself",
@@ -325,6 +378,24 @@ impl EnvoyFilters {
         all.into_iter().flat_map(|one| one.asks(places)).map(|(_, _, to)| to).collect()
     }
 
+    /// The upstream clusters that a proxy has besides: of each name the first.
+    pub fn clusters_of(&self, proxy: &Proxy, selection: &Selection) -> Vec<&AddedCluster> {
+        let mut names = BTreeSet::new();
+        if self.objects.is_empty() {
+            return Vec::new();
+        }
+        let places = PatchPlace::of(proxy);
+        let all = self.of_proxy(proxy.namespace(), selection).into_iter();
+        let patches = all.flat_map(|one| &one.patches).filter(|patch| {
+            !places.is_empty() && patch.place.is_none_or(|place| places.contains(&place))
+        });
+        let clusters = patches.filter_map(|patch| match &*patch.what {
+            PlacedPatch::Cluster(cluster) => Some(cluster),
+            _ => None,
+        });
+        clusters.filter(|cluster| names.insert(&cluster.name)).collect()
+    }
+
     /// The filters that a proxy has at one place, in the order in which they are put in.
     pub fn at(
         &self,
@@ -333,7 +404,7 @@ impl EnvoyFilters {
     ) -> FiltersAt {
         let all = self.of_proxy(namespace, selection).into_iter().flat_map(|one| &one.patches);
         let there = all.filter(|patch| patch.place.is_none_or(|one| one == place));
-        there.map(|patch| (patch.port, Arc::clone(&patch.filter))).collect()
+        there.map(|patch| (patch.port, Arc::clone(&patch.what))).collect()
     }
 
     pub(super) fn insert(&mut self, filter: &Arc<EnvoyFilter>, into: ScopedInForce<'_>) {

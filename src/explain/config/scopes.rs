@@ -153,6 +153,10 @@ impl ConfigView<'_> {
             for (at, name, to) in filter.asks(PatchPlace::of(proxy)) {
                 let end = if to.fails_open { "passes unasked" } else { "is denied" };
                 let path = format!("spec.configPatches[{at}].patch.value.typed_config");
+                let added = self.context.traffic.envoy_filters.clusters_of(proxy, selection);
+                if added.iter().any(|one| one.name == to.name) {
+                    continue;
+                }
                 let reason = if to.service.is_none() {
                     let text = format!(
                         "{name} asks {:?}, which is no upstream cluster of a service (outbound|PORT||HOST): unless the proxy's bootstrap has it, every request {end}",

@@ -54,8 +54,8 @@ fn said(bad: Value) -> String {
 fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead() {
     let cases = [
         (
-            with("applyTo", json!("CLUSTER")),
-            "STR1076 .applyTo: \"CLUSTER\" is not patched, HTTP_FILTER is; a DestinationRule",
+            with("applyTo", json!("LISTENER")),
+            "STR1076 .applyTo: \"LISTENER\" is not patched, HTTP_FILTER is; a Sidecar",
         ),
         (
             with("applyTo", json!("HTTP_ROUTE")),
@@ -245,9 +245,159 @@ fn typed_structs_are_what_they_hold() {
     let all = [of("udpa.type.v1.TypedStruct"), of("xds.type.v3.TypedStruct"), patch("x")];
     let (filter, reasons) = read("shop", "one", &json!({ "configPatches": all }));
     assert_eq!(reasons, []);
-    let filters: Vec<_> = filter.patches.iter().map(|patch| &patch.filter.filter).collect();
+    let filters: Vec<_> = filter.patches.iter().map(|patch| filter_of(&patch.what)).collect();
     assert!(filters.iter().all(|one| *one == filters[0]), "{filters:?}");
     assert_eq!(&*filters[0].type_url, url);
+}
+
+fn filter_of(patch: &PlacedPatch) -> &PatchedFilter {
+    match patch {
+        PlacedPatch::Filter(placed) => &placed.filter,
+        other => panic!("{other:?} is no filter"),
+    }
+}
+
+/// A patch that merges this into managers.
+fn merging(fields: Value) -> Value {
+    let name = "envoy.filters.network.http_connection_manager";
+    let kind = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    let mut config = json!({ "@type": format!("type.googleapis.com/{kind}") });
+    config
+        .as_object_mut()
+        .expect("an object")
+        .extend(fields.as_object().expect("an object").clone());
+    json!({
+        "applyTo": "NETWORK_FILTER",
+        "match": { "listener": { "filterChain": { "filter": { "name": name } } } },
+        "patch": { "operation": "MERGE", "value": { "name": name, "typed_config": config } },
+    })
+}
+
+#[test]
+fn what_is_merged_into_managers_is_what_envoys_take() {
+    let good = [
+        json!({ "useRemoteAddress": true, "xffNumTrustedHops": 2, "skip_xff_append": true }),
+        json!({ "stream_idle_timeout": "0s", "request_timeout": "30s" }),
+        json!({ "http_protocol_options": { "header_key_format": { "proper_case_words": {} } } }),
+        json!({ "common_http_protocol_options": { "idle_timeout": "10s", "headers_with_underscores_action": "REJECT_REQUEST" } }),
+    ];
+    let spec = json!({ "configPatches": good.map(merging) });
+    let (filter, reasons) = read("shop", "one", &spec);
+    assert_eq!((filter.patches.len(), reasons), (4, vec![]));
+    let at = |path: &str, value: Value| {
+        let mut patch = merging(json!({ "via": "x" }));
+        *patch.pointer_mut(path).expect("it is there") = value;
+        patch
+    };
+    let value = "STR1077 .patch.value.typed_config";
+    let cases = [
+        (merging(json!({})), format!("{value}: it says nothing")),
+        (merging(json!({ "request_timeout": "-1s" })), format!("{value}.request_timeout: ")),
+        (merging(json!({ "via": "a\nb" })), value.to_owned()),
+        (merging(json!({ "max_request_headers_kb": 0 })), format!("{value}: Envoy refuses it: ")),
+        (
+            merging(json!({ "merge_slashes": true })),
+            format!("{value}.merge_slashes: this field is not followed; the mesh config"),
+        ),
+        (merging(json!({ "http_filters": [{ "name": "a" }] })), value.to_owned()),
+        (
+            merging(json!({ "http2_protocol_options": { "allow_connect": true } })),
+            format!("{value}.http2_protocol_options.allow_connect: "),
+        ),
+        (merging(json!({ "no_such": 1 })), value.to_owned()),
+        (
+            at(
+                "/patch/value/typed_config/@type",
+                json!("x/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"),
+            ),
+            format!("{value}.@type: "),
+        ),
+        (at("/patch/operation", json!("INSERT_FIRST")), "STR1076 .patch.operation: ".to_owned()),
+        (
+            at("/match/listener/filterChain/filter", json!({})),
+            "STR1076 .match.listener.filterChain.filter.name: of network filters".to_owned(),
+        ),
+        (
+            at("/match/listener/filterChain/filter/name", json!("envoy.filters.network.tcp_proxy")),
+            "STR1076 .match.listener.filterChain.filter.name: ".to_owned(),
+        ),
+    ];
+    for (bad, wanted) in cases {
+        let said = said(bad);
+        assert!(said.starts_with(&wanted), "{said}");
+    }
+}
+
+/// A patch that adds a cluster, of which something is otherwise.
+fn adding(pointer: &str, value: Value) -> Value {
+    let address = json!({ "socketAddress": { "address": "limits.example", "portValue": 8081 } });
+    let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    let mut cluster = json!({
+        "name": "limits", "type": "STRICT_DNS", "connect_timeout": "1s", "lb_policy": "ROUND_ROBIN",
+        "load_assignment": {
+            "cluster_name": "limits",
+            "endpoints": [{ "lb_endpoints": [{ "endpoint": { "address": address } }] }],
+        },
+        "typed_extension_protocol_options": { protocol: {
+            "@type": format!("type.googleapis.com/{protocol}"),
+            "explicit_http_config": { "http2_protocol_options": {} },
+        } },
+    });
+    let mut at = &mut cluster;
+    for field in pointer.split('/').filter(|field| !field.is_empty()) {
+        at = match field.parse::<usize>() {
+            Ok(index) => &mut at[index],
+            Err(_) => &mut at[field],
+        };
+    }
+    if !pointer.is_empty() {
+        *at = value;
+    }
+    json!({ "applyTo": "CLUSTER", "patch": { "operation": "ADD", "value": cluster } })
+}
+
+#[test]
+fn clusters_are_added_that_envoys_take() {
+    let (filter, reasons) =
+        read("shop", "one", &json!({ "configPatches": [adding("", Value::Null)] }));
+    assert_eq!((filter.patches.len(), reasons), (1, vec![]));
+    let endpoint = "load_assignment/endpoints/0/lb_endpoints/0/endpoint/address/socketAddress";
+    let at = |field: &str, value| adding(&format!("{endpoint}/{field}"), value);
+    let two = json!([{}, {}]);
+    for (bad, wanted) in [
+        (adding("name", json!("outbound|80||a")), ".name: names that begin with outbound|"),
+        (adding("name", json!("")), ": Envoy refuses it"),
+        (adding("type", json!("EDS")), ".type: EDS is not followed"),
+        (adding("type", json!("STATIC")), ".load_assignment: \"limits.example\" is no address"),
+        (adding("type", json!("ORIGINAL_DST")), ".type: "),
+        (adding("connect_timeout", json!("0s")), ": Envoy refuses it"),
+        (adding("lb_policy", json!("RING_HASH")), ".lb_policy: "),
+        (adding("load_assignment", json!(null)), ".load_assignment: it needs an endpoint"),
+        (adding("load_assignment/endpoints", two), ".load_assignment: it needs an endpoint"),
+        (at("address", json!("a b")), ".load_assignment: \"a b\" is no address"),
+        (at("portValue", json!(0)), ".load_assignment: "),
+        (adding("transport_socket", json!({ "name": "x" })), ".transport_socket"),
+        (adding("outlier_detection", json!({})), ".outlier_detection: this field is not followed"),
+        (adding("no_such", json!(1)), ""),
+        (
+            adding(
+                "typed_extension_protocol_options",
+                json!({ "x": { "@type": "type.googleapis.com/google.protobuf.Empty" } }),
+            ),
+            "",
+        ),
+    ] {
+        let said = said(bad);
+        assert!(said.starts_with(&format!("STR1077 .patch.value{wanted}")), "{said}");
+    }
+    let mut bad = adding("", Value::Null);
+    bad["patch"]["operation"] = json!("MERGE");
+    assert!(
+        said(bad).starts_with("STR1076 .patch.operation: \"MERGE\" is not followed for upstream")
+    );
+    let mut bad = adding("", Value::Null);
+    bad["match"] = json!({ "cluster": { "name": "a" } });
+    assert!(said(bad).starts_with("STR1076 .match.cluster: "));
 }
 
 /// The names of the filters that a proxy has at a place.
@@ -255,7 +405,8 @@ fn names(filters: &EnvoyFilters, of: (&Namespace, &Selection), place: PatchPlace
     let all = filters.at(of, place);
     all.iter()
         .map(|(port, one)| {
-            format!("{}{}", one.filter.name, port.map_or(String::new(), |port| format!(":{port}")))
+            let port = port.map_or(String::new(), |port| format!(":{port}"));
+            format!("{}{port}", filter_of(one).name)
         })
         .collect()
 }

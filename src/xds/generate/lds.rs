@@ -8,6 +8,7 @@
 mod gateway;
 mod inbound;
 mod ingress;
+mod merged;
 mod outbound;
 mod parts;
 mod ruled;

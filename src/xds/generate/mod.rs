@@ -141,6 +141,9 @@ impl<'a> ProxyConfig<'a> {
         }
         if self.east_west_port.is_none() {
             own.extend(self.providers());
+            let added = context.traffic.envoy_filters.clusters_of(self.proxy, &self.view.selection);
+            let added = added.into_iter().map(|one| Resource::new(&*one.name, one.config.to_vec()));
+            own.extend(added.map(Arc::new));
         }
         all(shared.unwrap_or_else(|| list(ResourceType::Cluster, Vec::new())), own)
     }

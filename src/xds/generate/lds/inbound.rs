@@ -15,6 +15,7 @@ use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 
+use super::merged::merged;
 use super::parts::{
     Families, Http, PLAIN, PLAIN_HTTP, RetryOn, TLS, any_port, bool_value, chain, detect, found,
     http, http_inspector, is_transparent, listening_on, no_port, normalizing, original_destination,
@@ -413,7 +414,7 @@ impl<'a> Inbound<'a> {
         }
         .manager(self.settings);
         let manager = normalizing(self.settings, self.filters.looks_at_paths, manager);
-        http(&hcm::HttpConnectionManager {
+        let manager = hcm::HttpConnectionManager {
             server_name: "istio-envoy".into(),
             // Without mTLS Envoy drops what the client says of itself.
             forward_client_cert_details: ForwardClientCertDetails::AppendForward.into(),
@@ -424,6 +425,7 @@ impl<'a> Inbound<'a> {
                 ..Default::default()
             }),
             ..manager
-        })
+        };
+        http(&merged(self.settings, self.arrives_at, manager))
     }
 }

@@ -12,6 +12,7 @@ use strait_proto::envoy::envoy::extensions::filters::network::http_connection_ma
 
 use super::TrafficSettings;
 use super::inbound::ACCEPTED_ALPN;
+use super::merged::merged;
 use super::parts::{
     Families, Http, PLAIN, TLS, bool_value, chain, found, http, listening_on, log_of_refused,
     normalizing, proxy_protocol, routes_named, tls_inspector, wildcards,
@@ -243,7 +244,7 @@ impl IngressListeners<'_> {
         }
         .manager(self.settings);
         let manager = normalizing(self.settings, self.filters.looks_at_paths, manager);
-        http(&hcm::HttpConnectionManager {
+        let manager = hcm::HttpConnectionManager {
             use_remote_address: bool_value(true),
             xff_num_trusted_hops: self.topology.trusted_proxies,
             server_name: "istio-envoy".into(),
@@ -258,6 +259,7 @@ impl IngressListeners<'_> {
                 }
             }),
             ..manager
-        })
+        };
+        http(&merged(self.settings, Some(port), manager))
     }
 }

@@ -20,9 +20,11 @@ use strait_proto::envoy::envoy::extensions::retry::host::previous_hosts::v3::Pre
 use strait_proto::envoy::envoy::r#type::v3::{HashPolicy, Int32Range, hash_policy};
 use strait_proto::envoy::google::protobuf::{Any, BoolValue, UInt32Value};
 
+use super::merged::merged;
 use super::{ConnectionLimits, TrafficSettings};
 use crate::mesh::{AccessLog, AccessLogFormat, PathNormalization};
 use crate::model::Interception;
+use crate::traffic::envoy_filter::PlacedPatch;
 use crate::traffic::telemetry::WrittenLog;
 use crate::xds::generate::spans::SpanReport;
 use crate::xds::generate::{any, duration, nested, seconds, struct_of};
@@ -176,6 +178,7 @@ pub(super) struct Http {
 }
 
 impl Http {
+    /// The manager. Whoever says more of it lets users [merge](merged) theirs again.
     pub(super) fn manager(self, settings: &TrafficSettings) -> hcm::HttpConnectionManager {
         let mut filters: Vec<_> = settings.istio.peer_metadata().into_iter().collect();
         filters.extend(self.guards);
@@ -195,7 +198,7 @@ impl Http {
         put_in(settings, self.port, &mut filters);
         let router = http_filters::router::v3::Router::default();
         filters.push(http_filter("envoy.filters.http.router", &router));
-        hcm::HttpConnectionManager {
+        let manager = hcm::HttpConnectionManager {
             stat_prefix: self.stat_prefix,
             route_specifier: Some(self.routes),
             http_filters: filters,
@@ -210,14 +213,16 @@ impl Http {
                 ..Default::default()
             }],
             ..Default::default()
-        }
+        };
+        merged(settings, self.port, manager)
     }
 }
 
 /// Puts the filters of users among those before the router, one after the other.
 fn put_in(settings: &TrafficSettings, port: Option<u16>, filters: &mut Vec<hcm::HttpFilter>) {
     let here = settings.filters.iter().filter(|(of, _)| of.is_none() || *of == port);
-    for (_, placed) in here {
+    for (_, patch) in here {
+        let PlacedPatch::Filter(placed) = &**patch else { continue };
         let config = Any {
             type_url: placed.filter.type_url.to_string(),
             value: placed.filter.config.to_vec(),

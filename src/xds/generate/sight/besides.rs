@@ -53,12 +53,14 @@ impl Lens<'_> {
         self.is_filtered_otherwise(proxy.namespace(), selections.each_ref(), places)
     }
 
-    /// Whether they ask others about its requests than before.
+    /// Whether they ask others about its requests than before, or bring others along.
     pub(super) fn asks_otherwise(&self, proxy: &Proxy) -> bool {
         let [before, now] = self.whole;
         let selections = self.whole.map(|context| context.selection(proxy));
-        before.traffic.envoy_filters.asked_by(proxy, &selections[0])
-            != now.traffic.envoy_filters.asked_by(proxy, &selections[1])
+        let [before, now] = [before, now].map(|context| &context.traffic.envoy_filters);
+        let [then, since] = &selections;
+        before.asked_by(proxy, then) != now.asked_by(proxy, since)
+            || before.clusters_of(proxy, then) != now.clusters_of(proxy, since)
     }
 
     /// Of the services those that policies for the workload of a proxy have asked: no matter what Sidecars give it.

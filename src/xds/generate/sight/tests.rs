@@ -419,7 +419,7 @@ fn some_http_route(random: &mut StdRng) -> serde_json::Value {
     })
 }
 
-/// A filter first or last, for some places, ports and workloads.
+/// A filter first or last, a field that is merged or a cluster that is added, for some places, ports and workloads.
 fn some_envoy_filter(random: &mut StdRng) -> serde_json::Value {
     let context = pick(random, &["ANY", "SIDECAR_INBOUND", "SIDECAR_OUTBOUND", "GATEWAY"]);
     let mut matches = serde_json::json!({ "context": context });
@@ -427,14 +427,39 @@ fn some_envoy_filter(random: &mut StdRng) -> serde_json::Value {
     if random.random_ratio(1, 6) {
         matches["listener"] = serde_json::json!({ "portNumber": pick(random, &[80, 8080, 7000]) });
     }
-    let patch = serde_json::json!({
-        "operation": "INSERT_FIRST",
-        "value": { "name": pick(random, &["one", "two"]), "typed_config": {
-            "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
-            "max_request_bytes": random.random_range(1..4),
-        } },
-    });
-    let patch = serde_json::json!({ "applyTo": "HTTP_FILTER", "match": matches, "patch": patch });
+    let patch = match random.random_range(0..4) {
+        0 => {
+            matches["listener"]["filterChain"] = serde_json::json!({
+                "filter": { "name": "envoy.filters.network.http_connection_manager" },
+            });
+            serde_json::json!({ "applyTo": "NETWORK_FILTER", "match": matches, "patch": {
+                "operation": "MERGE",
+                "value": { "typed_config": {
+                    "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                    "xff_num_trusted_hops": random.random_range(1..4),
+                } },
+            } })
+        }
+        1 => {
+            let name = pick(random, &["mine", "yours"]);
+            let port = random.random_range(1..4);
+            let socket = serde_json::json!({ "address": "192.0.2.1", "port_value": port });
+            let endpoint = serde_json::json!({ "address": { "socket_address": socket } });
+            let endpoints = [serde_json::json!({ "lb_endpoints": [{ "endpoint": endpoint }] })];
+            let assignment = serde_json::json!({ "cluster_name": name, "endpoints": endpoints });
+            serde_json::json!({
+                "applyTo": "CLUSTER", "match": { "context": context },
+                "patch": { "operation": "ADD", "value": { "name": name, "load_assignment": assignment } },
+            })
+        }
+        _ => serde_json::json!({ "applyTo": "HTTP_FILTER", "match": matches, "patch": {
+            "operation": "INSERT_FIRST",
+            "value": { "name": pick(random, &["one", "two"]), "typed_config": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer",
+                "max_request_bytes": random.random_range(1..4),
+            } },
+        } }),
+    };
     let mut spec =
         serde_json::json!({ "configPatches": [patch], "priority": random.random_range(-1..2) });
     if random.random_ratio(1, 3) {

@@ -17,6 +17,25 @@ const FILTERS: &[&str] = &[
     "{name: ask, typed_config: {'@type': T/ext_authz.v3.ExtAuthz, http_service: {server_uri: {uri: 'http://a.example:80', cluster: nowhere, timeout: 0.5s}, path_prefix: /check, authorization_request: {headers_to_add: [{key: a, value: b}]}, authorization_response: {allowed_upstream_headers: {patterns: [{exact: a}, {prefix: b}, {safe_regex: {regex: 'c.*'}}]}}}, allowed_headers: {patterns: [{exact: cookie}]}, include_peer_certificate: true}}",
 ];
 
+/// All that is merged into managers.
+const MERGED: &str = "{use_remote_address: true, xff_num_trusted_hops: 4, skip_xff_append: true, via: hop, server_name: edge, server_header_transformation: PASS_THROUGH, stat_prefix: own, stream_idle_timeout: 0s, request_timeout: 1s, request_headers_timeout: 1s, drain_timeout: 1s, delayed_close_timeout: 1s, max_request_headers_kb: 96, add_user_agent: true, generate_request_id: false, preserve_external_request_id: true, always_set_request_id_in_response: true, common_http_protocol_options: {idle_timeout: 1s, max_connection_duration: 1s, max_headers_count: 7, max_stream_duration: 1s, headers_with_underscores_action: REJECT_REQUEST, max_requests_per_connection: 9}, http_protocol_options: {accept_http_10: true, default_host_for_http_10: a.example, header_key_format: {proper_case_words: {}}}, http2_protocol_options: {max_concurrent_streams: 5, initial_stream_window_size: 65535, initial_connection_window_size: 65535}}";
+
+/// Clusters that are added, of each type.
+const ADDED: [&str; 3] = [
+    "{name: limits, type: STRICT_DNS, connect_timeout: 1s, lb_policy: RANDOM, dns_lookup_family: V4_ONLY, respect_dns_ttl: true, load_assignment: {cluster_name: limits, endpoints: [{lb_endpoints: [{endpoint: {hostname: x, address: {socket_address: {address: limits.example, port_value: 8081}}}, load_balancing_weight: 3}]}]}, typed_extension_protocol_options: {envoy.extensions.upstreams.http.v3.HttpProtocolOptions: {'@type': type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions, explicit_http_config: {http2_protocol_options: {}}}}}",
+    "{name: one, type: LOGICAL_DNS, alt_stat_name: x, load_assignment: {cluster_name: one, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: one.example, port_value: 1}}}}]}]}}",
+    "{name: fixed, load_assignment: {cluster_name: fixed, endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: 192.0.2.1, port_value: 65535}}}}]}]}}",
+];
+
+/// A patch that merges these fields.
+fn merging(fields: &str) -> String {
+    let fields = fields.strip_prefix('{').expect("fields");
+    let kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    format!(
+        "- {{applyTo: NETWORK_FILTER, match: {{listener: {{filterChain: {{filter: {{name: envoy.filters.network.http_connection_manager}}}}}}}}, patch: {{operation: MERGE, value: {{typed_config: {{'@type': {kind}, {fields}}}}}}}"
+    )
+}
+
 fn filtered(patches: &[String], ports: Vec<Port>) -> Arc<PushContext> {
     let app = service("app.ns").vip("10.1.0.1").ports(ports);
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
@@ -45,17 +64,23 @@ fn filters_of(listener: &Value) -> Vec<String> {
 #[test]
 fn envoys_take_every_filter_that_is_followed() {
     let Some(_) = envoy() else { return };
-    let patches: Vec<_> = FILTERS
+    let put_in = FILTERS
         .iter()
-        .flat_map(|value| ["INSERT_FIRST", "INSERT_BEFORE"].map(|how| patch("{}", how, value)))
-        .collect();
+        .flat_map(|value| ["INSERT_FIRST", "INSERT_BEFORE"].map(|how| patch("{}", how, value)));
+    let adding =
+        |value| format!("- {{applyTo: CLUSTER, patch: {{operation: ADD, value: {value}}}}}");
+    let patches: Vec<_> = put_in.chain([merging(MERGED)]).chain(ADDED.map(adding)).collect();
     let context = filtered(&patches, vec![port("http", 80, 8080)]);
     let all = listeners(&context, &client());
     for name in ["virtualInbound", "0.0.0.0_80"] {
         let own = filters_of(&all[name]);
         assert!(own.len() > 2 * FILTERS.len(), "{name} has all of them: {own:?}");
+        let said = all[name].to_string();
+        assert!(said.contains("proper_case_words") && said.contains("PASS_THROUGH"), "{name}");
     }
-    let clusters: Vec<_> = held(&context, &client(), ResourceType::Cluster).into_values().collect();
+    let clusters = held(&context, &client(), ResourceType::Cluster);
+    assert!(["limits", "one", "fixed"].iter().all(|name| clusters.contains_key(*name)));
+    let clusters: Vec<_> = clusters.into_values().collect();
     for envoy in envoys() {
         let inbound = all["virtualInbound"].clone();
         let outbound = inlined(&context, &client(), all["0.0.0.0_80"].clone());

@@ -1,0 +1,168 @@
+//! Upstream clusters that users add to those of their proxies, for filters of theirs that ask somebody outside, and whether
+//! Envoys take them.
+//!
+//! Followed are those that lead to addresses or names in plain text, in HTTP/1.1 or HTTP/2. What is spoken to otherwise is a
+//! ServiceEntry with a DestinationRule: then all that is said of services holds for it.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use strait_proto::{json, rules};
+
+use super::filters::FilterFault;
+use crate::traffic::HostPattern;
+
+const TYPE_URL: &str = "type.googleapis.com/envoy.config.cluster.v3.Cluster";
+/// The protocol of the servers, as `typed_extension_protocol_options` has it.
+const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+/// What the names of Strait's own begin with, and those of bootstraps.
+const TAKEN: [&str; 12] = [
+    "outbound|",
+    "outbound_.",
+    "inbound|",
+    "BlackHoleCluster",
+    "PassthroughCluster",
+    "InboundPassthroughCluster",
+    "UnknownService",
+    "agent",
+    "prometheus_stats",
+    "sds-grpc",
+    "xds",
+    "zipkin",
+];
+
+/// Every path that may be said; `[]` stands for each entry of a list.
+const PATHS: [&str; 13] = [
+    ".name",
+    ".type",
+    ".connect_timeout",
+    ".lb_policy",
+    ".dns_lookup_family",
+    ".respect_dns_ttl",
+    ".load_assignment.cluster_name",
+    ".load_assignment.endpoints[].lb_endpoints[].endpoint.address.socket_address.address",
+    ".load_assignment.endpoints[].lb_endpoints[].endpoint.address.socket_address.port_value",
+    ".load_assignment.endpoints[].lb_endpoints[].endpoint.hostname",
+    ".load_assignment.endpoints[].lb_endpoints[].load_balancing_weight",
+    ".typed_extension_protocol_options",
+    ".alt_stat_name",
+];
+
+/// An upstream cluster of a user's.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AddedCluster {
+    /// Its name; none of Strait's own.
+    pub name: Arc<str>,
+    /// Encoded. Equal ones are equal bytes.
+    pub config: Arc<[u8]>,
+}
+
+/// Reads the value of a patch.
+///
+/// # Errors
+/// Where it is wrong, and how.
+pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
+    let wrong = |path: &str, fact: String| (path.trim_start_matches('.').to_owned(), fact);
+    let fields = value.as_object();
+    let fields = fields.ok_or_else(|| wrong("", "it is no cluster".to_owned()))?;
+    let unread = |error: &dyn std::error::Error| {
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        wrong("", cause)
+    };
+    let bytes = json::from_json(TYPE_URL, &Value::Object(fields.clone()));
+    let bytes = bytes.map_err(|error| unread(&error))?;
+    let bytes = rules::canonical(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
+    if let Some(fault) = rules::violation(TYPE_URL, &bytes).map_err(|error| unread(&error))? {
+        return Err(wrong("", format!("Envoy refuses it: {fault}")));
+    }
+    // As Envoy's API calls the fields, however they were written.
+    let said = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
+    followed(&said, String::new()).map_err(|path| {
+        let instead = "write a ServiceEntry, and a DestinationRule for how it is spoken to";
+        wrong(&path, format!("this field is not followed; {instead}"))
+    })?;
+    let text = |field: &str| said.get(field).and_then(Value::as_str).unwrap_or_default();
+    let name = text("name");
+    if let Some(taken) = TAKEN.iter().find(|taken| name.starts_with(**taken)) {
+        return Err(wrong("name", format!("names that begin with {taken} are not yours")));
+    }
+    if name.is_empty() || name.chars().any(char::is_control) {
+        return Err(wrong("name", format!("{name:?} is no name")));
+    }
+    protocol(&said).map_err(|fact| wrong("typed_extension_protocol_options", fact))?;
+    let kind = match text("type") {
+        "" => "STATIC",
+        kind => kind,
+    };
+    if !["STATIC", "STRICT_DNS", "LOGICAL_DNS"].contains(&kind) {
+        return Err(wrong("type", format!("{kind} is not followed; STATIC and DNS are")));
+    }
+    if !["", "ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"].contains(&text("lb_policy")) {
+        return Err(wrong("lb_policy", format!("{} is not followed", text("lb_policy"))));
+    }
+    endpoints(&said, kind).map_err(|fact| wrong("load_assignment", fact))?;
+    Ok(AddedCluster { name: name.into(), config: bytes.into() })
+}
+
+/// That nothing is said but what is followed; the path of what is.
+fn followed(value: &Value, path: String) -> Result<(), String> {
+    let is_known = PATHS.contains(&&*path);
+    let leads_on = PATHS.iter().any(|known| known.starts_with(&path));
+    match value {
+        _ if is_known => Ok(()),
+        _ if !leads_on => Err(path),
+        Value::Object(fields) => {
+            fields.iter().try_for_each(|(key, value)| followed(value, format!("{path}.{key}")))
+        }
+        Value::Array(all) => all.iter().try_for_each(|one| followed(one, format!("{path}[]"))),
+        _ => Err(path),
+    }
+}
+
+/// HTTP/1.1 or HTTP/2, without anything further.
+fn protocol(said: &Value) -> Result<(), String> {
+    let Some(options) = said["typed_extension_protocol_options"].as_object() else {
+        return Ok(());
+    };
+    let explicit = options.get(PROTOCOL).and_then(|one| one["explicit_http_config"].as_object());
+    let is_plain = |config: &Map<String, Value>| {
+        let known = ["http_protocol_options", "http2_protocol_options"];
+        let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+        config.len() == 1
+            && config.iter().all(|(key, value)| known.contains(&key.as_str()) && empty(value))
+    };
+    let says_no_more = options.len() == 1
+        && options.get(PROTOCOL).and_then(Value::as_object).is_some_and(|one| {
+            one.keys().all(|key| ["@type", "explicit_http_config"].contains(&key.as_str()))
+        });
+    match explicit {
+        Some(config) if says_no_more && is_plain(config) => Ok(()),
+        _ => Err(format!("explicit_http_config of {PROTOCOL} is followed, without options")),
+    }
+}
+
+fn endpoints(said: &Value, kind: &str) -> Result<(), String> {
+    let list = |value: &Value, field: &str| {
+        value[field].as_array().map(Vec::as_slice).unwrap_or_default().to_vec()
+    };
+    let localities = list(&said["load_assignment"], "endpoints");
+    let all: Vec<Value> =
+        localities.iter().flat_map(|locality| list(locality, "lb_endpoints")).collect();
+    if all.is_empty() || (kind == "LOGICAL_DNS" && (all.len() != 1 || localities.len() != 1)) {
+        return Err("it needs an endpoint, and with LOGICAL_DNS exactly one".to_owned());
+    }
+    for one in &all {
+        let socket = &one["endpoint"]["address"]["socket_address"];
+        let address = socket["address"].as_str().unwrap_or_default();
+        let is_ip = address.parse::<IpAddr>().is_ok();
+        let is_name = || HostPattern::written(address).is_ok_and(|host| host.exact().is_some());
+        if !(is_ip || kind != "STATIC" && is_name()) {
+            return Err(format!("{address:?} is no address that {kind} takes"));
+        }
+        if !matches!(socket["port_value"].as_u64(), Some(1..=65535)) {
+            return Err(format!("{} is no port", socket["port_value"]));
+        }
+    }
+    Ok(())
+}
