@@ -1,0 +1,146 @@
+//! What a mesh config says, and what of it is refused.
+
+use super::*;
+
+fn parse(text: &str) -> MeshConfig {
+    MeshConfig::parse(text, &Defaults::default()).expect("the text is a mesh config")
+}
+
+#[test]
+fn what_servers_take_of_mtls_is_read_and_what_envoy_would_not_take_is_refused() {
+    let of = |text: &str| parse(&format!("meshMTLS: {text}"));
+    let ciphers = |names: &[&str]| names.iter().map(|name| Arc::from(*name)).collect();
+    let aes = "ECDHE-RSA-AES256-GCM-SHA384";
+    for (text, newest_alone, names) in [
+        ("{}", false, &[][..]),
+        ("{minProtocolVersion: TLS_AUTO}", false, &[]),
+        ("{minProtocolVersion: TLSV1_3}", true, &[]),
+        (
+            "{minProtocolVersion: TLSV1_2, cipherSuites: [ECDHE-RSA-AES256-GCM-SHA384]}",
+            false,
+            &[aes],
+        ),
+    ] {
+        let expected = MeshTls { newest_alone, ciphers: ciphers(names) };
+        assert_eq!(*of(text).mesh_tls, expected, "{text}");
+    }
+    assert_eq!(of("{ecdhCurves: [P-256]}").ignored, ["meshMTLS.ecdhCurves"]);
+    let defaults = parse("tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256]}");
+    assert!(defaults.tls_defaults.newest_alone && !defaults.mesh_tls.newest_alone);
+    assert_eq!(defaults.ignored, ["tlsDefaults.ecdhCurves"]);
+    let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
+    assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
+    let told = error("meshMTLS: {cipherSuites: [RC4]}");
+    assert!(told.contains("\"RC4\" is no cipher of Envoy's"), "{told}");
+}
+
+fn error(text: &str) -> String {
+    MeshConfig::parse(text, &Defaults::default()).expect_err(text).to_string()
+}
+
+#[test]
+fn an_empty_text_is_the_default() {
+    for text in ["", "\n", "{}", "# nothing\n", "trustDomain:\nserviceSettings: null\n"] {
+        assert_eq!(parse(text), MeshConfig::default(), "{text:?}");
+    }
+}
+
+#[test]
+fn known_fields_take_effect_and_others_are_named() {
+    let parsed = parse(
+        "trustDomain: mesh.example\n\
+         trustDomainAliases: [b, a, a]\n\
+         connectTimeout: 1m\n\
+         outboundTrafficPolicy: {mode: REGISTRY_ONLY}\n\
+         enableAutoMtls: false\n\
+         accessLogFile: /dev/stdout\n\
+         enableTracing: true\n\
+         tcpKeepalive: {probes: 3, time: 10s}\n\
+         proxyListenPort: 16001\n\
+         defaultConfig: {discoveryAddress: x}\n\
+         enablePrometheusMerge: true\n",
+    );
+    let ignored = ["defaultConfig.discoveryAddress", "enablePrometheusMerge", "enableTracing"];
+    let expected = MeshConfig {
+        ignored: ignored.map(str::to_owned).into(),
+        trust_domain: "mesh.example".to_owned(),
+        trust_domain_aliases: vec!["a".to_owned(), "b".to_owned()],
+        connect_timeout: Duration::from_secs(60),
+        outbound_traffic_policy: OutboundTrafficPolicy::RegistryOnly,
+        enable_auto_mtls: false,
+        default_logs: vec!["envoy".into()],
+        tcp_keepalive: Some(TcpKeepalive {
+            probes: Some(3),
+            time: Some(Duration::from_secs(10)),
+            interval: None,
+        }),
+        proxy_listen_port: 16001,
+        ..MeshConfig::default()
+    };
+    assert_eq!(parsed, expected);
+}
+
+#[test]
+fn a_wrong_value_is_told_with_its_line_and_field() {
+    let cases = [
+        ("trustDomain: a\nconnectTimeout: 12x\n", "line 2, connectTimeout: ", "\"12x\""),
+        ("connectTimeout: 0s\n", "line 1, connectTimeout: ", "above zero"),
+        ("\nenableAutoMtls: maybe\n", "line 2, enableAutoMtls: ", "expected a boolean"),
+        ("trustDomain: [a]\n", "line 1, trustDomain: ", "expected a string"),
+        ("proxyListenPort: 65536\n", "line 1, proxyListenPort: ", "65536"),
+        ("outboundTrafficPolicy: {mode: DENY}\n", "line 1, outboundTrafficPolicy: ", "ALLOW_ANY"),
+        ("serviceSettings: {}\n", "line 1, serviceSettings: ", "expected a sequence"),
+        ("tcpKeepalive: {time: soon}\n", "line 1, tcpKeepalive: ", "soon"),
+        (
+            "discoverySelectors: [{matchExpressions: [{key: a, operator: Is}]}]\n",
+            "line 1, discoverySelectors: ",
+            "Is",
+        ),
+        ("a: b\na: c\n", "line 2: ", "a"),
+        ("trustDomain: {\n", "line ", ""),
+        ("just text\n", "line 1: ", ""),
+    ];
+    for (text, start, part) in cases {
+        let told = error(text);
+        assert!(told.starts_with(start) && told.contains(part), "{text:?} gives {told:?}");
+        assert!(!told.contains('\n'), "{told:?}");
+    }
+}
+
+#[test]
+fn the_most_specific_host_decides_what_is_cluster_local() {
+    let config = parse(
+        "serviceSettings:\n\
+         - settings: {clusterLocal: true}\n  hosts: ['*.shop.svc.cluster.local', 'one.lab.svc.cluster.local']\n\
+         - settings: {clusterLocal: false}\n  hosts: ['dns.kube-system.svc.cluster.local', '*.open.shop.svc.cluster.local']\n",
+    );
+    let cases = [
+        ("kubernetes.default.svc.cluster.local", true),
+        ("other.default.svc.cluster.local", false),
+        ("metrics.kube-system.svc.cluster.local", true),
+        ("dns.kube-system.svc.cluster.local", false),
+        ("a.shop.svc.cluster.local", true),
+        ("A.Shop.svc.cluster.local", true),
+        ("a.open.shop.svc.cluster.local", false),
+        ("shop.svc.cluster.local", false),
+        ("one.lab.svc.cluster.local", true),
+        ("two.lab.svc.cluster.local", false),
+        ("", false),
+    ];
+    for (host, expected) in cases {
+        assert_eq!(config.cluster_local(&host.into()), expected, "{host}");
+    }
+    let all = parse("serviceSettings: [{settings: {clusterLocal: true}, hosts: ['*']}]");
+    assert!(all.cluster_local(&"api.example.com".into()));
+}
+
+#[test]
+fn the_effective_config_reads_back_as_itself() {
+    let config = parse(
+        "connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n\
+         extensionProviders: [{name: a, envoyExtAuthzGrpc: {service: a.b, port: 80}}]\n\
+         discoverySelectors: [{matchLabels: {mesh: in}}]\n",
+    );
+    let again = parse(&config.to_json().to_string());
+    assert_eq!(again, config);
+}
