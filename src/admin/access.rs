@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(found(), [[3, 1, 0, 1].map(Some)]);
         let last = enter("shop", "mode");
         let (done, late) = (last.receipt(), last.receipt());
-        done.acknowledge(&crate::fixtures::sidecar("a.shop", "east"));
+        done.acknowledge(&crate::fixtures::sidecar("a.shop", "east"), Instant::now());
         let _of_another = enter("shop", "other");
         let step = enter("", "");
         let client = step.receipt();

@@ -22,9 +22,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
-use super::mesh::{
-    Member, SHOP, SOON, SYSTEM, Server, Setup, holds, outbound, replace, wait_until,
-};
+use super::mesh::{Member, SHOP, SOON, SYSTEM, Server, Setup, outbound, replace};
 use super::tokens::{Agent, identity_of, running, token_by_hand, without_certificate};
 
 const AGENT_CONFIG: &str = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig";

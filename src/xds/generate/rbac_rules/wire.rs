@@ -76,7 +76,7 @@ pub(super) fn policy(rule: &RuleInForm<'_>, out: &mut Vec<u8>) {
 }
 
 impl RuleSide {
-    fn alternative(&self, clauses: impl Iterator<Item = ClauseInForm<'_>>, out: &mut Vec<u8>) {
+    fn alternative<'a>(&self, clauses: impl Iterator<Item = ClauseInForm<'a>>, out: &mut Vec<u8>) {
         nest(self.list, out, |out| {
             nest(self.all, out, |out| {
                 let start = out.len();
