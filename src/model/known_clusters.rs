@@ -1,6 +1,6 @@
 //! The clusters of the mesh, as far as sending configuration to proxies depends on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -120,6 +120,29 @@ impl KnownClusters {
             Some(known) => known.created.map_or(Seniority::Unknown, Seniority::Since),
             None => Seniority::Unknown,
         }
+    }
+
+    /// The clusters of which it differs whether their endpoints count, where nothing else differs from `before`; `None`
+    /// where something else does.
+    pub fn differ_in_mode(&self, before: &Self) -> Option<BTreeSet<ClusterId>> {
+        let mut differing = BTreeSet::new();
+        if self.clusters.len() != before.clusters.len() {
+            return None;
+        }
+        for ((id, now), (then_id, then)) in self.clusters.iter().zip(&before.clusters) {
+            let as_now = || KnownCluster {
+                mode: now.mode,
+                withdrawn: now.withdrawn.clone(),
+                ..then.clone()
+            };
+            if id != then_id || as_now() != *now {
+                return None;
+            }
+            if (now.mode, &now.withdrawn) != (then.mode, &then.withdrawn) {
+                differing.insert(id.clone());
+            }
+        }
+        Some(differing)
     }
 
     /// Whether `cluster` may be claimed by a proxy.

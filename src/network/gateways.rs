@@ -201,6 +201,19 @@ impl Networks {
         &self.ignored
     }
 
+    /// The networks about which anything differs from `before`: by what they are entered, or only what is shown of it.
+    pub fn differing(&self, before: &Self) -> BTreeSet<NetworkId> {
+        if std::ptr::eq(self, before) {
+            return BTreeSet::new();
+        }
+        let [now, then] = [self, before].map(|one| one.all.iter().collect::<BTreeSet<_>>());
+        let gateways = now.symmetric_difference(&then).map(|one| &one.network);
+        let pending = self.pending.symmetric_difference(&before.pending).map(|one| &one.network);
+        let ignored = self.ignored.symmetric_difference(&before.ignored);
+        let ignored = ignored.map(|(_, claim)| &claim.network);
+        gateways.chain(pending).chain(ignored).cloned().collect()
+    }
+
     /// Notes what is stated in vain of clusters whose network is fixed.
     fn note_ignored(&mut self, inputs: Inputs<'_>) {
         for (cluster, known) in &inputs.clusters.clusters {

@@ -1,6 +1,7 @@
 //! What a change made of services and networks, in words: for people, and for nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::PushContext;
 use super::interest::{Changes, Dep};
@@ -25,6 +26,7 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
     };
     let mut services = BTreeMap::<&Hostname, ServiceChange>::new();
     let (mut pods, mut others) = (BTreeSet::new(), BTreeSet::new());
+    let (mut networks, mut clusters) = (Vec::new(), Vec::new());
     for dep in &changes.deps {
         match dep {
             Dep::Endpoints(host) | Dep::Members(host) => {
@@ -42,7 +44,9 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
             Dep::Filters(_) => drop(others.insert("filters of EnvoyFilters")),
             Dep::Gateways => drop(others.insert("gateways")),
             Dep::Machines => drop(others.insert("machines")),
-            Dep::Networks => drop(others.insert("networks and gateways")),
+            Dep::Networks => drop(others.insert("networks")),
+            Dep::NetworkGateways(network) => networks.push(network.as_str()),
+            Dep::ClusterMode(cluster) => clusters.push(cluster.as_str()),
             Dep::Mesh => drop(others.insert("settings of the mesh")),
             Dep::Access(_) => drop(others.insert("access policies")),
         }
@@ -51,21 +55,46 @@ pub(super) fn effect(before: Option<&PushContext>, now: &PushContext, changes: &
         others.remove("machines");
     }
     let mut words: Vec<String> = others.into_iter().map(str::to_owned).collect();
-    let told = services.iter().take(NAMED_MAX);
-    words.extend(told.map(|(host, change)| of_service(before, now, host, *change)));
+    words.extend(named("gateways of", &networks));
+    words.extend(named("state of", &clusters));
+    if !networks.is_empty() || !clusters.is_empty() {
+        // What lies behind these has not changed itself.
+        services.retain(|host, change| {
+            change.definition || change.traffic || differs(before, now, host)
+        });
+    }
+    let first = services.iter().take(NAMED_MAX);
+    words.extend(first.map(|(host, change)| of_service(before, now, host, *change)));
     if services.len() > NAMED_MAX {
         words.push(format!("{} more services", services.len() - NAMED_MAX));
     }
     if services.is_empty() {
-        let named = pods.iter().take(NAMED_MAX);
+        let first = pods.iter().take(NAMED_MAX);
         words.extend(
-            named.map(|(cluster, pod)| format!("pod {}.{} in {cluster}", pod.name, pod.namespace)),
+            first.map(|(cluster, pod)| format!("pod {}.{} in {cluster}", pod.name, pod.namespace)),
         );
         if pods.len() > NAMED_MAX {
             words.push(format!("{} more pods", pods.len() - NAMED_MAX));
         }
     }
     words.join("; ")
+}
+
+/// The first of some things, and how many more there are; `None` of none.
+fn named(what: &str, all: &[&str]) -> Option<String> {
+    let (first, more) = (all.iter().take(NAMED_MAX).copied(), all.len().saturating_sub(NAMED_MAX));
+    let first: Vec<_> = first.collect();
+    match (first.is_empty(), more) {
+        (true, _) => None,
+        (false, 0) => Some(format!("{what} {}", first.join(", "))),
+        (false, more) => Some(format!("{what} {} and {more} more", first.join(", "))),
+    }
+}
+
+/// Whether a service itself is another one than before.
+fn differs(before: &PushContext, now: &PushContext, host: &Hostname) -> bool {
+    let [then, since] = [before, now].map(|context| context.services.get(host).map(Arc::as_ptr));
+    then != since
 }
 
 fn of_service(
@@ -122,10 +151,19 @@ mod tests {
             MeshEvent::Registry(update.said())
         };
         let host = service("web.ns").hostname.clone();
-        let comes = format!("networks and gateways; service {host} comes, 2 endpoints");
+        let comes = format!("networks; service {host} comes, 2 endpoints");
         assert_eq!(next(east(2)), Some(comes));
         assert_eq!(next(east(3)), Some(format!("{host}: 2 -> 3 endpoints")));
+        let gateway = service("gateway.strait-system").gateway_of("", "203.0.113.1");
+        let gateway = shard("east", 1).with(gateway, vec![]).update();
+        next(MeshEvent::Registry(gateway.said()));
+        let moved = service("gateway.strait-system").gateway_of("n2", "203.0.113.9");
+        let moved = shard("east", 1).with(moved, vec![]).update();
+        let words = next(MeshEvent::Registry(moved.said())).expect("a version");
+        assert!(words.starts_with("gateways of n2"), "{words}");
+        assert!(!words.contains("web"), "what lies behind it is the same: {words}");
         let gone = next(MeshEvent::Registry(removed("east", 1)));
-        assert_eq!(gone, Some(format!("networks and gateways; service {host} goes, 3 endpoints")));
+        let gone = gone.expect("a version");
+        assert!(gone.contains(&format!("service {host} goes, 3 endpoints")), "{gone}");
     }
 }

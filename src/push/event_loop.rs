@@ -5,6 +5,7 @@
 //! is known to be complete, so that no proxy is ever given half a picture.
 
 mod heads;
+mod reach;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tracing::{info, warn};
 
 pub(crate) use self::heads::MeshHeads;
 pub use self::heads::{HeadOutputs, NextHead};
+use self::reach::TouchedReach;
 use super::access_state::AccessState;
 use super::aliases::ServiceAliases;
 use super::context::{FixedSettings, NetworkAssignment, Private, PushContext};
@@ -119,6 +121,8 @@ pub struct MeshState {
     private: Private,
     restricted_namespaces: OrdMap<Namespace, usize>,
     aliases: ServiceAliases,
+    /// What changed of the ways to endpoints since then.
+    touched_reach: TouchedReach,
     /// Names that stand for something else than at the last version.
     renamed: BTreeSet<Hostname>,
     configuration: Arc<ConfigurationSnapshot>,
@@ -162,6 +166,7 @@ impl MeshState {
             private: OrdMap::new(),
             restricted_namespaces: OrdMap::new(),
             aliases: ServiceAliases::default(),
+            touched_reach: TouchedReach::default(),
             renamed: BTreeSet::new(),
             configuration: Arc::default(),
             traffic: Arc::default(),
@@ -202,6 +207,11 @@ impl MeshState {
             }
             MeshEvent::Clusters(clusters) if clusters != self.clusters => {
                 self.note_clusters(&clusters);
+                if let Some(differing) = clusters.differ_in_mode(&self.clusters) {
+                    self.touched_reach.clusters.extend(differing);
+                    self.clusters = clusters;
+                    return;
+                }
                 // Upstream clusters name the trust domains that may answer, servers those that may call.
                 self.everything |= clusters.trust_domains() != self.clusters.trust_domains();
                 self.aggregate.rank(Arc::clone(&clusters));
@@ -318,6 +328,7 @@ impl MeshState {
             || self.joins.is_stale()
             || !self.touched_traffic.is_empty()
             || self.access.is_stale()
+            || !self.touched_reach.is_empty()
             || !self.touched.is_empty()
     }
 
@@ -378,6 +389,12 @@ impl MeshState {
         if mesh_changed {
             changes.deps.insert(Dep::Mesh);
         }
+        let touched = std::mem::take(&mut self.touched_reach);
+        let reads_more =
+            |service: &MergedService| is_read_beyond_assignments(service, &self.traffic);
+        let private = self.private.values().flat_map(|private| private.values());
+        let services = self.services.values().chain(private);
+        touched.note(services, reads_more, &mut changes);
         if changes.is_empty() {
             return None;
         }
@@ -492,8 +509,11 @@ impl MeshState {
                     let IgnoredClaim { claim, network } = claim;
                     warn!(%cluster, claim, %network, "claim ignored: Secret or policy say otherwise");
                 }
+                let differing = networks.differing(&self.networks);
+                // Names that DNS is asked for are of no one network.
+                self.everything |= differing.is_empty();
+                self.touched_reach.networks.extend(differing);
                 self.networks = Arc::new(networks);
-                self.everything = true;
             }
         }
     }

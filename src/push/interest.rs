@@ -21,7 +21,7 @@ use super::scope::{SeenChanges, Stand, Wildcards};
 use super::view::ViewKey;
 use super::workload_index::StreamsByWorkload;
 use crate::access::ConcernedWorkloads;
-use crate::model::{ClusterId, Hostname, Labels, Namespace, WorkloadKey};
+use crate::model::{ClusterId, Hostname, Labels, Namespace, NetworkId, WorkloadKey};
 use crate::timeline::{Delivery, Receipt};
 
 /// How many changes that a stream has yet to look at are followed until its proxy has answered; of older ones nobody
@@ -57,8 +57,12 @@ pub enum Dep {
     Gateways,
     /// Which machines and nodes there are, and what is known of them.
     Machines,
-    /// Gateways, and which network something is in.
+    /// Which network something is in.
     Networks,
+    /// The gateways of a network: assignments of what lies behind them, which are named beside it.
+    NetworkGateways(NetworkId),
+    /// Whether what a cluster has counts: assignments of it, which are named beside it.
+    ClusterMode(ClusterId),
     /// Access policies of a namespace; those of the root namespace are for the whole mesh.
     Access(Namespace),
     /// Settings that hold for all: mesh config, policy, the clusters there are.
@@ -163,6 +167,9 @@ impl Changes {
                 Dep::Endpoints(_)
                     | Dep::Workload(..)
                     | Dep::Networks
+                    // What depends on these is named beside them.
+                    | Dep::NetworkGateways(_)
+                    | Dep::ClusterMode(_)
                     | Dep::Mesh
                     // Whom they concern follows from the policies themselves.
                     | Dep::Access(_)

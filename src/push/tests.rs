@@ -1,6 +1,7 @@
 mod joins;
 mod merging;
 mod policy;
+mod reach;
 mod view_class;
 
 use std::sync::Arc;

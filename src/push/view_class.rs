@@ -43,6 +43,12 @@ pub(super) fn unaffected_views(
     if changes.is_everything() {
         return BTreeMap::new();
     }
+    let gateways = now.networks.differing(&before.networks);
+    let modes = now.clusters.differ_in_mode(&before.clusters).unwrap_or_default();
+    let is_reached_otherwise = |shard: &&ShardEndpoints| {
+        modes.contains(&shard.key.cluster)
+            || shard.networks().iter().any(|network| gateways.contains(network))
+    };
     let of_host = |host: &Hostname| {
         let (old, new) = (plain(before, host)?, plain(now, host)?);
         if !old.same_definition(new) || !old.same_security(new) {
@@ -51,7 +57,10 @@ pub(super) fn unaffected_views(
         let changed_shards = changed_shards(old, new);
         let networks: BTreeSet<_> =
             changed_shards.iter().flat_map(|shard| shard.networks()).collect();
-        let keys: BTreeSet<_> = changed_shards.iter().map(|shard| &shard.key).collect();
+        // Of what is the same, the way there may be another.
+        let reached_otherwise = new.shards.iter().filter(is_reached_otherwise);
+        let keys: BTreeSet<_> =
+            changed_shards.iter().copied().chain(reached_otherwise).map(|one| &one.key).collect();
         let all_rules = [before.rules_for(old), now.rules_for(new)];
         // By that a library chooses among endpoints that are the same as before.
         let flips = old.takes_mtls != new.takes_mtls;

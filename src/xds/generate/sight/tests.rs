@@ -23,9 +23,11 @@ use crate::fixtures::{
 use crate::mesh::MeshConfig;
 use crate::model::{
     ByName, Collection, Definition, Endpoint, ExportTo, GATEWAY_API, GrpcLibrary, Health,
-    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, Interception, IstioFilter, KnownClusters,
-    NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution, TargetPort, TlsMode, WorkloadKey,
+    INGRESS_API, ISTIO_NETWORKING, ISTIO_TELEMETRY, Interception, IstioFilter, KnownCluster,
+    KnownClusters, Mode, NamedEndpoint, ObjectKey, PodState, Port, Proxy, Resolution, TargetPort,
+    TlsMode, WorkloadKey,
 };
+use crate::push::context::FixedSettings;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep, Interest, Subscription};
 use crate::push::scope::{Wildcards, around, is_looked_at, same_access};
@@ -144,7 +146,9 @@ fn some_service(random: &mut StdRng, name: &str) -> (Service, Vec<Endpoint>) {
         }
         "gw.web" => {
             let number = pick(random, &["15443", "15444"]);
+            let address = pick(random, &[None, Some("203.0.113.1"), Some("203.0.113.2")]);
             one.with(|one| {
+                one.external_addresses = address.into_iter().map(Into::into).collect();
                 one.selector = labels(&[("app", "gw")]);
                 one.ports = [15443, 15444].map(|at| port("tls", at, at)).into();
                 one.labels = labels(&[
@@ -653,7 +657,13 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
     let cluster = pick(random, &CLUSTERS);
     let epoch = *epochs.entry(cluster).or_insert(1);
     let name = pick(random, &SERVICES);
-    match random.random_range(0..60) {
+    match random.random_range(0..64) {
+        60..62 => MeshEvent::Clusters(known(random)),
+        62.. => {
+            let (service, endpoints) = some_service(random, "gw.web");
+            let epoch = *epochs.entry("north").or_insert(1);
+            MeshEvent::Registry(shard("north", epoch).update().with(service, endpoints).said())
+        }
         0 => {
             let mut config = asking_config();
             config.enable_auto_mtls = random.random_ratio(1, 2);
@@ -690,6 +700,17 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
             MeshEvent::Registry(shard(cluster, epoch).update().with(service, endpoints).said())
         }
     }
+}
+
+/// The clusters, of which one may be drained.
+fn known(random: &mut StdRng) -> Arc<KnownClusters> {
+    let mode = |random: &mut StdRng| match random.random_range(0..4) {
+        0 => Mode::Drain,
+        _ => Mode::Normal,
+    };
+    let clusters =
+        CLUSTERS.map(|id| (id.into(), KnownCluster { mode: mode(random), ..member(None) }));
+    Arc::new(KnownClusters { clusters: clusters.into() })
 }
 
 fn all_of(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
@@ -915,7 +936,10 @@ struct Count {
 
 fn history(seed: u64, count: &mut Count) {
     let random = &mut StdRng::seed_from_u64(seed);
-    let mut mesh = MeshState::new(settings());
+    // Where networks without a gateway are reached directly, a gateway decides more than assignments.
+    let allow_direct_cross_network = seed.is_multiple_of(2);
+    let settings = FixedSettings { allow_direct_cross_network, ..(*settings()).clone() };
+    let mut mesh = MeshState::new(Arc::new(settings));
     let clusters = CLUSTERS.map(|id| (id.into(), member(None))).into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
     for cluster in CLUSTERS {
