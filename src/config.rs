@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::injection::InjectFlags;
 use crate::access::PolicyErrors;
-use crate::cli::duration::parse_duration;
+use crate::duration::parse_duration;
 use crate::identity::rotation::default_names;
 use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
 use crate::registry::consul;

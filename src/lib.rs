@@ -29,6 +29,7 @@ pub mod codes;
 pub mod config;
 pub mod descriptors;
 pub mod durable;
+pub mod duration;
 pub mod explain;
 pub mod folder;
 #[cfg(any(test, fuzzing))]

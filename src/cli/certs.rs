@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 
-use super::duration::HumanDuration;
+use crate::duration::HumanDuration;
 use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority};
 
 /// Make certificates without a control plane.

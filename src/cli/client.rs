@@ -12,9 +12,9 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-use super::duration::HumanDuration;
 use super::failure::{CommandFailure, Exit};
 use super::output::clean;
+use crate::duration::HumanDuration;
 
 /// The most bytes of an answer; a configuration of 100,000 resources fits.
 const ANSWER_BYTES_MAX: usize = 1 << 30;

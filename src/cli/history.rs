@@ -5,7 +5,6 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::duration::HumanDuration;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::hold;
 use super::list::QueryArgs;
@@ -13,6 +12,7 @@ use super::output::{
     self, Cell, Column, Format, OutputStyle, TableLayout, age, clean, items, text,
 };
 use super::rollout;
+use crate::duration::HumanDuration;
 
 /// What the mesh was before.
 #[derive(Debug, Subcommand)]

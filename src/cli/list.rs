@@ -8,9 +8,9 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use super::client::{AdminClient, AdminResponse, Connect};
-use super::duration::HumanDuration;
 use super::failure::{CommandFailure, CommandResult, Exit};
 use super::output::{self, Format, OutputStyle, Show, TableLayout, items};
+use crate::duration::HumanDuration;
 
 /// What every command that shows objects takes: whom to ask, and how to show the answer.
 #[derive(Debug, Args)]

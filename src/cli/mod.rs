@@ -14,7 +14,6 @@ mod cluster;
 mod consent;
 mod demo;
 mod diff;
-pub mod duration;
 mod events;
 mod explain;
 mod explain_policy;

@@ -11,6 +11,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("task", &[]),
     ("codes", &[]),
     ("durable", &[]),
+    // A leaf: flags and what they set are read with it.
+    ("duration", &[]),
     ("folder", &[]),
     ("hash", &[]),
     ("admission", &[]),
@@ -238,6 +240,18 @@ fn modules_use_only_what_they_may() {
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_below_the_commands_uses_them() {
+    let above = ["cli", "fuzz", "main", "lib"];
+    let wrong: Vec<_> = sources()
+        .into_iter()
+        .filter(|(file, _)| !above.contains(&root_of(&module_of(file))))
+        .filter(|(_, text)| uses(text).iter().any(|used| *used == "cli"))
+        .map(|(file, _)| file)
+        .collect();
+    assert!(wrong.is_empty(), "what a command and {wrong:?} need goes below both");
 }
 
 /// Who may use whom, whole folders taken as one.

@@ -22,9 +22,9 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::traffic::failed;
-use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
+use crate::duration::HumanDuration;
 use crate::metrics::Family;
 use crate::task::Supervisor;
 use crate::xds::connections::rfc3339;

@@ -24,12 +24,12 @@ use super::preview::preview;
 use super::webhook::WebhookFlags;
 use super::{ClusterChange, done, istio_service, rights};
 use crate::apiserver::{Access, Loopback};
-use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, OutputStyle, text};
 use crate::clusters::kubeconfig::{self, KubeconfigRefusal};
 use crate::clusters::secret::{self, MemberSpec};
 use crate::codes;
+use crate::duration::HumanDuration;
 use crate::model::{ClusterId, Mode, NETWORK_LABEL, NetworkId, is_trust_domain};
 
 /// `strait cluster add`.

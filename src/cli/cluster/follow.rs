@@ -12,10 +12,10 @@ use tokio::time::{Instant, sleep};
 
 use super::done;
 use crate::cli::client::{AdminClient, Connect, ServerFlags};
-use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{clean, items, text};
 use crate::codes;
+use crate::duration::HumanDuration;
 use crate::model::ClusterId;
 
 /// The pause between two looks.

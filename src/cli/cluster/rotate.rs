@@ -15,11 +15,11 @@ use super::api::{ClusterApi, full_name, holds, kubeconfigs, path_of};
 use super::follow::{Goal, Wait};
 use super::{ClusterChange, done};
 use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
-use crate::cli::duration::HumanDuration;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::clusters::kubeconfig;
 use crate::clusters::token::Lifetime;
 use crate::codes;
+use crate::duration::HumanDuration;
 use crate::model::ClusterId;
 
 /// `strait cluster rotate`.
