@@ -12,6 +12,13 @@ use crate::push::FixedSettings;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
 use crate::traffic::KindSettings;
 
+/// How many rounds a test of random histories goes: `few`, or so many times that as `STRAIT_ROUNDS` says
+/// (CONTRIBUTING.md).
+pub(crate) fn rounds(few: u64) -> u64 {
+    let times = std::env::var("STRAIT_ROUNDS").ok();
+    few * times.map_or(1, |times| times.parse().expect("STRAIT_ROUNDS is a number"))
+}
+
 /// What a mesh in `cluster.local` is started with.
 pub(crate) fn settings() -> Arc<FixedSettings> {
     Arc::new(FixedSettings {

@@ -6,9 +6,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::TARGETS;
+use crate::fixtures::rounds;
 
 /// Mutations of each file of a corpus.
-const MUTATIONS: u64 = 150;
+const MUTATIONS: u64 = 50;
 /// One run may take no longer, however slow the machine is: what outsiders say must not keep us busy.
 const RUN_MAX: Duration = Duration::from_secs(10);
 
@@ -36,7 +37,7 @@ fn every_target_takes_its_corpus_and_mutations_of_it() {
         let mut understood = 0;
         for (at, (path, bytes)) in seeds.iter().enumerate() {
             understood += usize::from(run(*target, bytes, &format!("{path:?}")));
-            for seed in 0..MUTATIONS {
+            for seed in 0..rounds(MUTATIONS) {
                 let mut random = StdRng::seed_from_u64(seed << 16 | at as u64);
                 let (_, other) = &seeds[random.random_range(0..seeds.len())];
                 let mutated = mutate(bytes, other, &mut random);

@@ -8,6 +8,7 @@ use rand::{Rng as _, SeedableRng as _};
 use serde_json::{Value, json};
 
 use super::EntryIndex;
+use crate::fixtures::rounds;
 use crate::model::{
     Collection, Endpoint, ExportTo, Health, Hostname, NO_ADDRESS, ObjectKey, Resolution, TlsMode,
 };
@@ -660,7 +661,7 @@ impl Dice {
 
 #[test]
 fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once() {
-    for seed in 0..300 {
+    for seed in 0..rounds(100) {
         let mut dice = Dice(StdRng::seed_from_u64(seed));
         let mut told = Told::new();
         let (mut objects, mut good) = (Collection::default(), Collection::default());

@@ -13,7 +13,7 @@ use strait_proto::json::to_json;
 
 use super::{Cache, ProxyConfig};
 use crate::fixtures::{
-    endpoint, host, labels, member, port, removed, service, settings, shard, sidecar,
+    endpoint, host, labels, member, port, removed, rounds, service, settings, shard, sidecar,
 };
 use crate::model::{
     Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Labels, Port, Proxy,
@@ -252,7 +252,7 @@ fn lost(before: &Held, after: &Held) -> Vec<String> {
 #[test]
 fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind() {
     let (mut added, mut shared) = (0, 0);
-    for seed in 0..400 {
+    for seed in 0..rounds(100) {
         let random = &mut StdRng::seed_from_u64(seed);
         let mut mesh = MeshState::new(settings());
         mesh.apply(known(false));
@@ -284,7 +284,7 @@ fn whatever_cluster_joins_nothing_of_older_ones_is_lost_and_nothing_stays_behind
             assert!(after.bytes == before.bytes, "seed {seed}: something stayed behind");
         }
     }
-    assert!(added > 1000 && shared > 100, "{added} {shared}");
+    assert!(added > 250 && shared > 25, "{added} {shared}");
 }
 
 /// A younger plain pod turned an older headless mTLS service into plain text.
