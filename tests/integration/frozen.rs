@@ -105,7 +105,7 @@ async fn a_cluster_that_comes_and_goes_is_left_alone_and_tried_again() {
     if std::env::var_os("STRAIT_SOAK").is_none() {
         return super::traced::skip(
             "frozen::a_cluster_that_comes_and_goes_is_left_alone_and_tried_again",
-            "takes over a minute: STRAIT_SOAK=300 cargo test -p strait --test integration -- frozen",
+            "takes over a minute: STRAIT_SOAK=300 cargo test --workspace --test integration -- frozen",
         );
     }
     let home = Member::start("home", "n1", "198.18.0.1").await;
