@@ -1,7 +1,7 @@
 //! The rules of the house that a compiler doesn't know.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::layering::sources;
 
@@ -95,22 +95,103 @@ fn one_crypto_provider_is_in_the_graph() {
 }
 
 #[test]
-fn the_architecture_and_recipes_name_only_files_that_exist() {
-    let mut pages = vec![root().join("ARCHITECTURE.md")];
-    let recipes = std::fs::read_dir(root().join("docs/recipes")).expect("docs/recipes");
-    pages.extend(recipes.map(|entry| entry.expect("readable").path()));
-    let places = ["src/", "tests/", "docs/", "benches/", "deploy/"];
+fn pages_name_only_files_that_exist() {
+    let pages = pages();
+    assert!(pages.len() > 60, "pages are looked for where none are: {}", pages.len());
     let mut missing = Vec::new();
-    for page in pages {
-        let text = std::fs::read_to_string(&page).expect("a page");
-        for name in text.split('`').skip(1).step_by(2) {
-            let is_path = places.iter().any(|place| name.starts_with(place));
-            if is_path && !root().join(name.trim_end_matches('/')).exists() {
-                missing.push((page.clone(), name.to_owned()));
+    for page in &pages {
+        let text = std::fs::read_to_string(page).expect("a page");
+        let named = code_spans(&text).filter_map(path_named).map(|path| root().join(path));
+        let linked = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        let is_page = |link: &&str| !link.is_empty() && !link.contains("://");
+        let beside = page.parent().expect("in a folder");
+        let linked = linked.filter(is_page).map(|link| beside.join(link));
+        missing.extend(named.chain(linked).filter(|path| !path.exists()).map(|path| (page, path)));
+    }
+    assert!(missing.is_empty(), "named but not there: {missing:#?}");
+}
+
+/// Each step of a recipe names files and what to look for in them.
+#[test]
+fn what_recipes_name_is_in_the_files_beside_it() {
+    let mut missing = Vec::new();
+    let mut looked_for = 0;
+    for page in below(&root().join("docs/recipes"), "md") {
+        let text = std::fs::read_to_string(&page).expect("a recipe");
+        let is_step = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+        let mut steps: Vec<String> = Vec::new();
+        for line in text.lines() {
+            match steps.last_mut() {
+                Some(step) if !is_step(line) => step.push_str(line),
+                _ if is_step(line) => steps.push(line.to_owned()),
+                _ => {}
+            }
+        }
+        for step in steps {
+            let files: Vec<_> = code_spans(&step).filter_map(path_named).collect();
+            let there: String = files.iter().map(|path| text_of(&root().join(path))).collect();
+            let is_word = |c: char| c.is_alphanumeric() || c == '_';
+            let words: BTreeSet<&str> = there.split(|c| !is_word(c)).collect();
+            for name in code_spans(&step).filter(|_| !files.is_empty()) {
+                let last = name.rsplit("::").next().unwrap_or_default();
+                if !last.is_empty() && last.chars().all(is_word) {
+                    looked_for += 1;
+                    if !words.contains(last) {
+                        missing.push((page.clone(), name.to_owned(), step.clone()));
+                    }
+                }
             }
         }
     }
-    assert!(missing.is_empty(), "named but not there: {missing:?}");
+    assert!(looked_for > 20, "names are looked for where none are: {looked_for}");
+    assert!(missing.is_empty(), "not in the files that the step names: {missing:#?}");
+}
+
+/// What users and successors read.
+fn pages() -> Vec<PathBuf> {
+    let top = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"];
+    let top = top.into_iter().map(|name| root().join(name));
+    top.chain(below(&root().join("docs"), "md")).collect()
+}
+
+/// What stands in code in a page.
+fn code_spans(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
+}
+
+/// The path in the repository that a piece of code is, or begins with.
+fn path_named(code: &str) -> Option<&str> {
+    const PLACES: [&str; 10] = [
+        "src/", "tests/", "docs/", "benches/", "deploy/", ".ci/", "proto/", "agent/", "sim/",
+        "fuzz/",
+    ];
+    let path = code.split(' ').next()?.trim_end_matches('/');
+    // What stands for any of many names none.
+    let is_one = !path.contains(['*', '<', '{']) && !path.contains("NAME");
+    (PLACES.iter().any(|place| code.starts_with(place)) && is_one).then_some(path)
+}
+
+/// The text of a file, or of all files below a folder.
+fn text_of(path: &Path) -> String {
+    if path.is_dir() {
+        return files_below(path).iter().map(|file| text_of(file)).collect();
+    }
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+fn below(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let files = files_below(folder).into_iter();
+    files.filter(|file| file.extension().is_some_and(|end| end == extension)).collect()
+}
+
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    let mut files: Vec<_> = paths
+        .flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] })
+        .collect();
+    files.sort();
+    files
 }
 
 #[test]
