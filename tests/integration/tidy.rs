@@ -94,6 +94,22 @@ fn one_crypto_provider_is_in_the_graph() {
     );
 }
 
+/// A chart installs the images of its own version. `deploy/release` writes all of these.
+#[test]
+fn charts_and_the_guide_name_the_version_that_this_is() {
+    let version = env!("CARGO_PKG_VERSION");
+    for chart in ["strait", "strait-member"] {
+        let path = root().join("deploy/charts").join(chart).join("Chart.yaml");
+        let text = std::fs::read_to_string(&path).expect("a chart");
+        for field in ["version", "appVersion"] {
+            let line = format!("{field}: {version}");
+            assert!(text.lines().any(|one| one == line), "{}: no {line}", path.display());
+        }
+    }
+    let guide = std::fs::read_to_string(root().join("docs/guide/install.md")).expect("the guide");
+    assert!(guide.contains(&format!("strait-agent:{version}")), "docs/guide/install.md");
+}
+
 #[test]
 fn pages_name_only_files_that_exist() {
     let pages = pages();
