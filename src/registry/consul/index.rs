@@ -28,7 +28,7 @@ pub(super) struct ConsulIndex {
     listed: bool,
     /// Answers that were hard to believe.
     guard: MassDeletionGuard<Asked>,
-    said: bool,
+    is_sent: bool,
     /// Hosts to say something about, each with the name whose it is.
     pending: BTreeMap<Hostname, Arc<str>>,
 }
@@ -77,7 +77,7 @@ impl ConsulIndex {
             unusable: Vec::new(),
             listed: false,
             guard: MassDeletionGuard::default(),
-            said: false,
+            is_sent: false,
             pending: BTreeMap::new(),
         }
     }
@@ -189,12 +189,12 @@ impl ConsulIndex {
 
     /// Whether all has been heard that there is to hear at first.
     pub(super) fn is_complete(&self) -> bool {
-        self.listed && (self.said || self.services.values().all(|held| held.heard))
+        self.listed && (self.is_sent || self.services.values().all(|held| held.heard))
     }
 
     /// Whether there is something to say.
     pub(super) fn has_news(&self) -> bool {
-        self.is_complete() && (!self.said || !self.pending.is_empty())
+        self.is_complete() && (!self.is_sent || !self.pending.is_empty())
     }
 
     /// What is to be reported: all at first, then what changed. Sending it is up to the caller.
@@ -203,7 +203,7 @@ impl ConsulIndex {
             return None;
         }
         let pending = std::mem::take(&mut self.pending);
-        if !std::mem::replace(&mut self.said, true) {
+        if !std::mem::replace(&mut self.is_sent, true) {
             let all = self
                 .records()
                 .map(|record| (record.service.hostname.clone(), Some(record.clone())));

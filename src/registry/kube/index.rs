@@ -66,7 +66,7 @@ impl KubeIndex {
             shared: SharedWithMesh::default(),
             invalid: BTreeMap::new(),
             last_invalid: None,
-            said: LastSent::default(),
+            last_sent: LastSent::default(),
         }
     }
 
@@ -153,45 +153,45 @@ impl KubeIndex {
         let mut contents = Contents::default();
         for key in &touched.services {
             let belongs = self.chosen.admits(self.namespaces.get(&key.namespace));
-            let said = self.said.services.get(key);
-            let record = if belongs { self.record(key, said) } else { None };
-            if waits(key, said, record.as_ref()) {
+            let sent = self.last_sent.services.get(key);
+            let record = if belongs { self.record(key, sent) } else { None };
+            if waits(key, sent, record.as_ref()) {
                 continue;
             }
-            let is_news = said != record.as_ref();
+            let is_news = sent != record.as_ref();
             // The service's own name, where there is one, so that it is held once.
-            let held = record.as_ref().or(said);
+            let held = record.as_ref().or(sent);
             let hostname = held.map(|record| record.service.hostname.clone());
             if self.shared.has_set() {
                 self.say_in_set(key, belongs.then_some(record.as_ref()), &mut contents);
             }
             let Some(hostname) = hostname.filter(|_| is_news) else { continue };
-            let before = match (&record, self.said.services.get_mut(key)) {
+            let before = match (&record, self.last_sent.services.get_mut(key)) {
                 (Some(record), Some(held)) => Some(std::mem::replace(held, record.clone())),
-                (Some(record), None) => self.said.services.insert(key.clone(), record.clone()),
-                (None, _) => self.said.services.remove(key),
+                (Some(record), None) => self.last_sent.services.insert(key.clone(), record.clone()),
+                (None, _) => self.last_sent.services.remove(key),
             };
-            self.said.endpoints += record.as_ref().map_or(0, |record| record.endpoints.len());
-            self.said.endpoints -= before.map_or(0, |record| record.endpoints.len());
+            self.last_sent.endpoints += record.as_ref().map_or(0, |record| record.endpoints.len());
+            self.last_sent.endpoints -= before.map_or(0, |record| record.endpoints.len());
             contents.services.insert(hostname, record);
         }
         let pods = self.chosen.pods(&self.pods);
-        if touched.workloads && self.said.workloads.as_ref() != Some(pods) {
-            self.said.workloads = Some(pods.clone());
+        if touched.workloads && self.last_sent.workloads.as_ref() != Some(pods) {
+            self.last_sent.workloads = Some(pods.clone());
             contents.workloads = Some(pods.clone());
         }
         if touched.system_namespace {
             let system = self.namespaces.get(&*self.scope.settings.system_namespace);
             let network = system.and_then(|facts| facts.network.clone());
-            if self.said.network.as_ref() != Some(&network) {
-                self.said.network = Some(network.clone());
+            if self.last_sent.network.as_ref() != Some(&network) {
+                self.last_sent.network = Some(network.clone());
                 contents.network_label = Some(network);
             }
         }
         if touched.facts {
             let facts = self.chosen.facts(&self.facts, &self.namespaces);
-            if self.said.facts.as_ref() != Some(&facts) {
-                self.said.facts = Some(facts.clone());
+            if self.last_sent.facts.as_ref() != Some(&facts) {
+                self.last_sent.facts = Some(facts.clone());
                 contents.facts = Some(facts);
             }
         }
@@ -204,22 +204,22 @@ impl KubeIndex {
 
     /// All there is.
     pub(super) fn everything(&mut self) -> Contents {
-        self.said = LastSent::default();
-        self.shared.said.clear();
+        self.last_sent = LastSent::default();
+        self.shared.last_sent.clear();
         let services = self.services.keys().chain(self.imports()).cloned().collect();
         let all = IndexChanges { services, workloads: true, system_namespace: true, facts: true };
         let contents = self.contents(&all).unwrap_or_default();
         // They have been filled by now, mostly in order.
         repack(&mut self.services);
-        repack(&mut self.said.services);
+        repack(&mut self.last_sent.services);
         self.slices.repack();
         contents
     }
 
     /// A service with the endpoints of all its slices. While an endpoint moves from one slice to
     /// another both may hold it: it counts once, in its better state. What is equal to what was
-    /// last sent (`said`) is shared with it, so that others see at once that it is.
-    fn record(&self, key: &NamespacedName, said: Option<&ServiceRecord>) -> Option<ServiceRecord> {
+    /// last sent (`sent`) is shared with it, so that others see at once that it is.
+    fn record(&self, key: &NamespacedName, sent: Option<&ServiceRecord>) -> Option<ServiceRecord> {
         let found = self.services.get(key)?;
         let mut listed: Vec<ListedEndpoint<'_>> = Vec::new();
         for slice in self.slices.of_service(key) {
@@ -248,17 +248,17 @@ impl KubeIndex {
         let service = self.shared.with_locality(key, service);
         let mut near = Near::default();
         let endpoints = listed.iter().map(|one| self.endpoint(&service, one, &mut near));
-        let endpoints = Endpoints::sharing(endpoints, |kinds| match said {
-            Some(said) if *said.endpoints.kinds() == *kinds => said.endpoints.shared_kinds(),
+        let endpoints = Endpoints::sharing(endpoints, |kinds| match sent {
+            Some(sent) if *sent.endpoints.kinds() == *kinds => sent.endpoints.shared_kinds(),
             _ => self.scope.kinds(kinds),
         });
         let mut record = ServiceRecord { service, endpoints };
-        if let Some(said) = said {
-            if said.service == record.service {
-                record.service = Arc::clone(&said.service);
+        if let Some(sent) = sent {
+            if sent.service == record.service {
+                record.service = Arc::clone(&sent.service);
             }
-            if said.endpoints == record.endpoints {
-                record.endpoints = said.endpoints.clone();
+            if sent.endpoints == record.endpoints {
+                record.endpoints = sent.endpoints.clone();
             }
         }
         Some(record)
@@ -320,7 +320,7 @@ impl KubeIndex {
     ///
     /// Before anything was sent every service waits to be sent: there is nothing to find.
     fn touch_slices(&self, reference: Reference<'_>, touched: &mut IndexChanges) {
-        if self.said.services.is_empty() {
+        if self.last_sent.services.is_empty() {
             return;
         }
         for slice in self.slices.that_name(reference) {
@@ -342,7 +342,7 @@ impl KubeIndex {
     fn touch_node(&self, name: &str, moved: bool, touched: &mut IndexChanges) {
         let by_nodes = self.services.iter().filter(|(_, service)| service.node_selector.is_some());
         touched.services.extend(by_nodes.map(|(key, _)| key.clone()));
-        if moved && !self.said.services.is_empty() {
+        if moved && !self.last_sent.services.is_empty() {
             for slice in self.slices.on_node(name) {
                 touched.service(&slice.service);
             }

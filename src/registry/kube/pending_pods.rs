@@ -26,11 +26,11 @@ impl PendingPods {
     pub(super) fn waits(
         &mut self,
         key: &NamespacedName,
-        said: Option<&ServiceRecord>,
+        sent: Option<&ServiceRecord>,
         next: Option<&ServiceRecord>,
     ) -> bool {
-        let worse = matches!((said, next), (Some(said), Some(next))
-            if without_pod(&next.endpoints) > without_pod(&said.endpoints));
+        let worse = matches!((sent, next), (Some(sent), Some(next))
+            if without_pod(&next.endpoints) > without_pod(&sent.endpoints));
         let waits = worse && {
             let now = Instant::now();
             now < *self.0.entry(key.clone()).or_insert(now) + LONGEST

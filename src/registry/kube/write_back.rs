@@ -81,7 +81,7 @@ impl KubeIndex {
             shared.services.get(&WorkloadKey::new(&*key.namespace, Arc::clone(&key.name)))
         };
         let exports = self.shared_exports().filter_map(|(key, export)| {
-            let mut wanted = conditions(self.said_service(key), of_mesh(key), cluster);
+            let mut wanted = conditions(self.last_sent_resolution(key), of_mesh(key), cluster);
             wanted.iter_mut().for_each(|one| one.observed = export.generation);
             let differ = |wanted: &ExportCondition| {
                 let held = export.conditions.iter().find(|held| held.kind == wanted.kind);
@@ -104,7 +104,7 @@ impl KubeIndex {
                 name: Arc::clone(&wanted.name),
             };
             // What is shared is sent a moment later than what is exported.
-            let due = !self.is_exported(&key) && self.said_service(&key).is_some();
+            let due = !self.is_exported(&key) && self.last_sent_resolution(&key).is_some();
             let due = due && !self.declines_export(&key);
             due.then_some(Wish { key, what: What::Export })
         });

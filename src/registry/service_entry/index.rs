@@ -68,7 +68,7 @@ pub struct EntryIndex {
     joined: BTreeMap<Hostname, Joined>,
     allocation: Allocation,
     /// What was last sent of each definition.
-    said: BTreeMap<Hostname, ServiceRecord>,
+    last_sent: BTreeMap<Hostname, ServiceRecord>,
     /// What definitions that select workloads select.
     wanted: BTreeMap<Hostname, Vec<PodsWanted>>,
     /// Objects that are wrong in themselves.
@@ -193,7 +193,7 @@ impl EntryIndex {
             selecting: BTreeMap::new(),
             joined: BTreeMap::new(),
             allocation: Allocation::default(),
-            said: BTreeMap::new(),
+            last_sent: BTreeMap::new(),
             wanted: BTreeMap::new(),
             faulty: BTreeMap::new(),
             problems: Vec::new(),
@@ -277,7 +277,8 @@ impl EntryIndex {
         let selections = Arc::clone(&self.selections);
         let contents = self.join(touched, stale.notes);
         if !std::mem::replace(&mut self.heard, true) {
-            let all = self.said.iter().map(|(key, record)| (key.clone(), Some(record.clone())));
+            let all =
+                self.last_sent.iter().map(|(key, record)| (key.clone(), Some(record.clone())));
             return Some(ShardChange::Reset(Contents {
                 services: all.collect(),
                 ..Contents::default()
@@ -459,14 +460,14 @@ impl EntryIndex {
         for key in keys {
             let Some(Defined { service, endpoints, selects, .. }) = self.defined(&key) else {
                 selected |= self.wanted.remove(&key).is_some();
-                if self.said.remove(&key).is_some() {
+                if self.last_sent.remove(&key).is_some() {
                     contents.services.insert(key, None);
                 }
                 continue;
             };
             let mut service = service.clone();
             service.vips.extend(self.allocation.given(&key));
-            let before = self.said.get(&key);
+            let before = self.last_sent.get(&key);
             let same = before.filter(|before| *before.service == service);
             let service = same.map_or_else(|| Arc::new(service), |same| Arc::clone(&same.service));
             let wanted = selects.iter().map(|(selector, ports)| PodsWanted {
@@ -485,7 +486,7 @@ impl EntryIndex {
                 }
             }
             if before != Some(&record) {
-                self.said.insert(key.clone(), record.clone());
+                self.last_sent.insert(key.clone(), record.clone());
                 contents.services.insert(key, Some(record));
             }
         }

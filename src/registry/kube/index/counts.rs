@@ -19,7 +19,7 @@ impl KubeIndex {
 
     /// Endpoints last sent.
     pub(in crate::registry::kube) fn endpoint_count(&self) -> usize {
-        self.said.endpoints
+        self.last_sent.endpoints
     }
 
     /// Objects of a kind held.
@@ -97,7 +97,7 @@ impl KubeIndex {
             && self.invalid.is_empty()
             && self.slices.is_bare()
             && self.unnamed.is_empty()
-            && self.said.services.is_empty()
-            && self.said.endpoints == 0
+            && self.last_sent.services.is_empty()
+            && self.last_sent.endpoints == 0
     }
 }

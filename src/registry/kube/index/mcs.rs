@@ -51,12 +51,12 @@ impl KubeIndex {
     ) {
         let hostname = Hostname::of_kubernetes_service(&key.name, &key.namespace, CLUSTERSET);
         let record = own.and_then(|own| self.shared.in_set(key, &hostname, own));
-        if self.shared.said.get(key) == record.as_ref() {
+        if self.shared.last_sent.get(key) == record.as_ref() {
             return;
         }
         match &record {
-            Some(record) => self.shared.said.insert(key.clone(), record.clone()),
-            None => self.shared.said.remove(key),
+            Some(record) => self.shared.last_sent.insert(key.clone(), record.clone()),
+            None => self.shared.last_sent.remove(key),
         };
         contents.services.insert(hostname, record);
     }
@@ -95,11 +95,11 @@ impl KubeIndex {
     }
 
     /// How the endpoints are found of a service that was sent.
-    pub(in crate::registry::kube) fn said_service(
+    pub(in crate::registry::kube) fn last_sent_resolution(
         &self,
         key: &NamespacedName,
     ) -> Option<&Resolution> {
-        self.said.services.get(key).map(|record| &record.service.resolution)
+        self.last_sent.services.get(key).map(|record| &record.service.resolution)
     }
 
     /// Keeps whether a service is exported.

@@ -96,7 +96,7 @@ impl KubeIndex {
         if self.slices.name_addresses() {
             pods.iter().for_each(|(key, pod)| self.enter(key, pod));
         }
-        if !self.said.services.is_empty() {
+        if !self.last_sent.services.is_empty() {
             for (key, pod) in pods.iter() {
                 self.touch_pod(key, pod, touched);
             }

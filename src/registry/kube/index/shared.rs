@@ -19,7 +19,7 @@ pub(super) struct SharedWithMesh {
     pub(super) exports: BTreeMap<NamespacedName, Export>,
     pub(super) imports: BTreeMap<NamespacedName, Import>,
     /// By the services' keys, as they are in the set.
-    pub(super) said: BTreeMap<NamespacedName, ServiceRecord>,
+    pub(super) last_sent: BTreeMap<NamespacedName, ServiceRecord>,
     /// Services whose export was taken away while they were there: whoever did that wants none.
     pub(super) taken_away: BTreeSet<NamespacedName>,
 }

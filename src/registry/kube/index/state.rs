@@ -40,7 +40,7 @@ pub(in crate::registry::kube) struct KubeIndex {
     pub(super) invalid: BTreeMap<(IndexedKind, Option<NamespacedName>), Box<str>>,
     pub(super) last_invalid: Option<String>,
     /// What was sent last: equal content is not sent again.
-    pub(super) said: LastSent,
+    pub(super) last_sent: LastSent,
 }
 
 #[derive(Debug, Default)]
