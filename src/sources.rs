@@ -284,7 +284,7 @@ impl SourceStatusTable {
     }
 
     /// Writes a source's line. What has been read once stays so, and so does what is known from disk.
-    pub fn tell(&self, name: &Arc<str>, facts: &SourceFacts) {
+    pub fn report(&self, name: &Arc<str>, facts: &SourceFacts) {
         self.lines.send_if_modified(|lines| {
             let before = lines.get(name);
             let mut facts = facts.clone();
@@ -434,8 +434,8 @@ mod tests {
         let remembered =
             RememberedSource { last_contact: Some(at(1000)), remark: Some("x".into()), held: () };
         let facts = || SourceFacts::starting("consul", "http://c:8500");
-        source_statuses.tell(&restored, &facts().with(&remembered));
-        source_statuses.tell(&other, &facts());
+        source_statuses.report(&restored, &facts().with(&remembered));
+        source_statuses.report(&other, &facts());
         // Both may say what is newer, for a moment.
         assert_eq!(source_statuses.waiting_for(), [Arc::clone(&restored), Arc::clone(&other)]);
         let later = SystemTime::now() + FRESH_WAIT;
@@ -443,7 +443,7 @@ mod tests {
         // A reader that begins doesn't know of it.
         let mut reader = facts();
         reader.failed(at(1300), "refused".into(), &codes::CONSUL_UNREACHABLE);
-        source_statuses.tell(&restored, &reader);
+        source_statuses.report(&restored, &reader);
         assert_eq!(source_statuses.waiting_for(), [other], "nothing newer is to be had of it");
         let facts = source_statuses.lines().borrow()[&restored].clone();
         let state = facts.state(at(1300), Duration::ZERO);

@@ -156,7 +156,7 @@ pub struct Conflict {
 
 impl MergedService {
     /// What each source says of it, whether that counts or not.
-    pub fn said(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
+    pub fn reported(&self) -> impl Iterator<Item = (&ShardKey, ServiceRecord)> {
         let counts = self.shards.iter().map(|shard| {
             let endpoints = shard.reported.as_ref().unwrap_or(&shard.endpoints).clone();
             let service = Arc::clone(&shard.service);

@@ -96,7 +96,7 @@ impl FetcherInputs {
             let before = gone.remove(place);
             let facts = facts(place, entry, before.as_ref());
             if before.as_ref() != Some(&facts) {
-                self.statuses.tell(&line(place), &facts);
+                self.statuses.report(&line(place), &facts);
             }
             lines.insert(place.clone(), facts);
         }

@@ -285,6 +285,6 @@ fn otherwise<T: Eq>(old: &Arc<T>, new: &Arc<T>) -> Option<Arc<T>> {
 /// as the other. What counts for nothing in the mesh just now is what its source says all the same.
 pub(super) fn kept(service: &MergedService) -> impl Iterator<Item = (&ClusterId, ServiceRecord)> {
     let is_kept = |key: &ShardKey| matches!(key.provider, Provider::Kubernetes | Provider::Consul);
-    let said = service.said().filter(move |(key, _)| is_kept(key));
+    let said = service.reported().filter(move |(key, _)| is_kept(key));
     said.map(|(key, record)| (&key.cluster, record))
 }

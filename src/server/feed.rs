@@ -611,7 +611,7 @@ fn tell_problems<P: ToString>(
     let warnings = problems.iter().take(WARNINGS_MAX).map(ToString::to_string).collect();
     let mut facts = SourceFacts { synced: true, warnings, ..SourceFacts::starting("entries", "") };
     facts.last_contact = Some(facts.since);
-    source_statuses.tell(&name, &facts);
+    source_statuses.report(&name, &facts);
 }
 
 /// Says that readiness waits for the configuration, and why: without it, and without any state from before,

@@ -131,7 +131,7 @@ pub(super) async fn tell(
                         path.display()
                     );
                     let facts = SourceFacts::starting("state", path.display().to_string());
-                    source_statuses.tell(
+                    source_statuses.report(
                         &name,
                         &SourceFacts { synced: true, warnings: vec![warning], ..facts },
                     );

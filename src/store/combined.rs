@@ -156,11 +156,11 @@ fn announce(config: &StoresConfig) {
         // Others say whether our own has been read.
         if *store != Store::Own {
             let name = store.name(&own);
-            config.source_statuses.tell(&name, &config.facts(store, &name));
+            config.source_statuses.report(&name, &config.facts(store, &name));
         }
     }
     if config.remembered.contains_key(&own) {
-        config.source_statuses.tell(&own, &config.facts(&Store::Own, &own));
+        config.source_statuses.report(&own, &config.facts(&Store::Own, &own));
     }
 }
 
@@ -396,8 +396,8 @@ impl StoreReporter {
     }
 
     /// How it fares.
-    pub(super) fn tell(&self, facts: &SourceFacts) {
-        self.source_statuses.tell(&self.name, facts);
+    pub(super) fn report(&self, facts: &SourceFacts) {
+        self.source_statuses.report(&self.name, facts);
     }
 }
 
@@ -415,7 +415,7 @@ async fn follow(
             facts.warnings = lines(&now.warnings);
             line.hold((&*now).into());
         }
-        line.tell(&facts);
+        line.report(&facts);
         if objects.changed().await.is_err() {
             return std::future::pending().await;
         }
@@ -434,7 +434,7 @@ fn tell_shadowed(
     shadowed: &[Shadowed],
 ) {
     facts.warnings.extend(shadowed.iter().take(WARNINGS_MAX).map(Shadowed::to_string));
-    source_statuses.tell(name, facts);
+    source_statuses.report(name, facts);
 }
 
 /// An object that counts for nothing, since a store before has it.

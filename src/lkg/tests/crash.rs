@@ -39,7 +39,7 @@ impl World {
         let dice = &mut self.dice;
         for _ in 0..dice.upto(3) {
             let host = Hostname::from(dice.of(&NAMES));
-            let before = self.context.services.get(&host).and_then(|one| one.said().next());
+            let before = self.context.services.get(&host).and_then(|one| one.reported().next());
             let mut record = match before.filter(|_| dice.flip()) {
                 // Its endpoints alone.
                 Some((_, record)) => record,

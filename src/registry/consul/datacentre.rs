@@ -89,7 +89,7 @@ impl Datacentre {
             running: FuturesUnordered::new(),
             wait: WAIT,
         };
-        state.tell(&self.source_statuses);
+        state.report(&self.source_statuses);
         let mut always = pin!(async { tokio::join!(readers.catalogue(), readers.probe()) });
         loop {
             tokio::select! {
@@ -98,7 +98,7 @@ impl Datacentre {
                     while let Ok(input) = inputs.try_recv() {
                         state.apply(input);
                     }
-                    state.tell(&self.source_statuses);
+                    state.report(&self.source_statuses);
                 }
                 // Readers run in here. One ends when its service has gone.
                 Some(_) = state.running.next() => {}
@@ -111,7 +111,7 @@ impl Datacentre {
                     if !std::mem::replace(&mut state.facts.synced, true) {
                         info!(registry = %name, "all services have been read");
                     }
-                    state.tell(&self.source_statuses);
+                    state.report(&self.source_statuses);
                 }
             }
         }
@@ -232,11 +232,11 @@ impl DatacentreRun<'_> {
         self.running.push(Abortable::new(reader, registration));
     }
 
-    fn tell(&mut self, source_statuses: &SourceStatusTable) {
+    fn report(&mut self, source_statuses: &SourceStatusTable) {
         (self.facts.services, self.facts.endpoints) = self.index.counts();
         self.facts.warnings = self.index.warnings();
         self.facts.doubts = self.index.doubts();
-        source_statuses.tell(&self.name, &self.facts);
+        source_statuses.report(&self.name, &self.facts);
     }
 }
 

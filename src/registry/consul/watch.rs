@@ -86,7 +86,7 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
         let newest = known.values().max_by_key(|known| known.last_contact);
         consul
             .source_statuses
-            .tell(&consul.name, &newest.map_or_else(facts, |known| facts().with(known)));
+            .report(&consul.name, &newest.map_or_else(facts, |known| facts().with(known)));
         for (datacentre, known) in known {
             let shard = consul.shard(&datacentre);
             let name: Arc<str> = shard.cluster.as_str().into();
@@ -94,7 +94,7 @@ pub fn start(config: ConsulConfig, tasks: &Supervisor) -> Vec<RegistryUpdate> {
             let services = known.held.len();
             consul
                 .source_statuses
-                .tell(&name, &SourceFacts { services, endpoints, ..facts().with(&known) });
+                .report(&name, &SourceFacts { services, endpoints, ..facts().with(&known) });
             info!(registry = %name, services, "datacentre restored from disk, until it is read");
             let services = known.held.into_iter().map(|(host, record)| (host, Some(record)));
             let contents = Contents { services: services.collect(), ..Contents::default() };
@@ -194,7 +194,7 @@ impl Consul {
                     LIST_AGAIN
                 }
             };
-            self.source_statuses.tell(&self.name, &facts);
+            self.source_statuses.report(&self.name, &facts);
             let rest = rest.mul_f64(0.8 + rand::random::<f64>() / 5.0);
             beside(&mut running, tokio::time::sleep(rest)).await;
         }

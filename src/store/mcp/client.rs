@@ -66,7 +66,7 @@ pub(in crate::store) async fn run(server: McpServer, line: StoreReporter, known:
             warn!(server = server.address, reason = ended.fact, %code, next, "no stream; what was last known stays");
         }
         facts.failed(SystemTime::now(), ended.fact, ended.code);
-        line.tell(&facts);
+        line.report(&facts);
         failures.held(began.elapsed());
         let doubts = state.doubts();
         let pause = match std::mem::replace(&mut facts.doubts, doubts) == doubts {
@@ -154,7 +154,7 @@ fn publish(state: &McpState, facts: &mut SourceFacts, line: &StoreReporter) {
     facts.objects = objects.len();
     facts.warnings = state.warnings();
     line.hold(objects.into());
-    line.tell(facts);
+    line.report(facts);
 }
 
 fn node(node: &McpNode) -> core::Node {

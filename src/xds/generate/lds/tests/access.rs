@@ -216,7 +216,7 @@ fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
     };
     assert_eq!([mode(0), mode(1)], [json!("disabled"), Value::Null]);
     // What the source reports stays what it is, for what is remembered over a restart.
-    let (_, record) = context.services[&host("app.ns")].said().next().expect("a shard");
+    let (_, record) = context.services[&host("app.ns")].reported().next().expect("a shard");
     assert!(record.endpoints.iter().all(|one| one.tls_mode == crate::model::TlsMode::Istio));
     mesh.apply(event(&[]));
     let (context, _) = mesh.next_version().expect("a third");
