@@ -92,7 +92,9 @@ fn refusal(stream: &OpenStream) -> Value {
 
 /// The objects of the mesh's configuration that can't be read, and access policies of which parts can't.
 fn objects(context: &PushContext, reports: &ConfigReports) -> Value {
-    let row = |(kind, namespace, name): (&str, &str, &str), state, (code, path, text): Told<'_>| json!({ "kind": kind, "namespace": namespace, "name": name, "state": state, "code": code, "path": path, "text": text });
+    let row = |(kind, namespace, name): (&str, &str, &str),
+               state,
+               (code, path, text): FirstProblem<'_>| json!({ "kind": kind, "namespace": namespace, "name": name, "state": state, "code": code, "path": path, "text": text });
     let traffic = reports.traffic.iter().filter(|(_, report)| report.state.refused);
     let traffic = traffic.map(|(key, report)| {
         let told = report.state.reasons.first();
@@ -115,4 +117,4 @@ fn objects(context: &PushContext, reports: &ConfigReports) -> Value {
 }
 
 /// The code, the place and the text of what is said first of an object.
-type Told<'a> = (Option<&'static str>, &'a str, &'a str);
+type FirstProblem<'a> = (Option<&'static str>, &'a str, &'a str);

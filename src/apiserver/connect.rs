@@ -31,7 +31,7 @@ use tower::{BoxError, ServiceExt};
 use super::access_error::AccessError;
 use super::address::{self, Resolver};
 use super::heard::Heard;
-use super::pool::{ConnectionPool, Place, Purpose};
+use super::pool::{ConnectionPool, Purpose, StreamPermit};
 use super::transport::Dial;
 use super::transport::Transport;
 use super::transport::http1_over;
@@ -137,7 +137,7 @@ impl ApiClient {
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
-    ) -> Result<(Response<Incoming>, Option<Place>), BoxError> {
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
         let headers = request.headers_mut();
         headers.insert(
             USER_AGENT,

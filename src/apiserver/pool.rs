@@ -82,9 +82,9 @@ pub(super) enum Purpose {
 }
 
 /// What a request is given.
-enum Turn {
+enum Dispatch {
     /// A stream of a shared connection.
-    Stream(Sender, Place),
+    Stream(Sender, StreamPermit),
     /// Connections of its own.
     Single(Transport),
     /// A connection that somebody else is making.
@@ -95,14 +95,14 @@ enum Turn {
 
 /// The right to a stream, for as long as it is held.
 #[derive(Debug)]
-pub(super) struct Place(#[expect(dead_code, reason = "counted")] Arc<()>);
+pub(super) struct StreamPermit(#[expect(dead_code, reason = "counted")] Arc<()>);
 
 /// A connection that several requests use at once.
 struct Shared {
     sender: Sender,
     connection: Driven,
     /// One more than there are streams.
-    places: Arc<()>,
+    permits: Arc<()>,
 }
 
 impl ConnectionPool {
@@ -111,33 +111,35 @@ impl ConnectionPool {
         Self { offering, http1, state: Mutex::default() }
     }
 
-    /// Sends a request. The place is to be held until its answer has been read.
+    /// Sends a request. The permit is to be held until its answer has been read.
     pub(super) async fn exchange(
         &self,
         mut request: Request<Full<Bytes>>,
         purpose: Purpose,
-    ) -> Result<(Response<Incoming>, Option<Place>), BoxError> {
+    ) -> Result<(Response<Incoming>, Option<StreamPermit>), BoxError> {
         let mut lost = 0;
         while lost < CONNECTIONS_LOST_MAX {
-            match self.turn(purpose) {
-                Turn::Single(http) => return Ok((http.oneshot(request).await?, None)),
-                Turn::Stream(mut sender, place) => match sender.try_send_request(request).await {
-                    Ok(response) => return Ok((response, Some(place))),
-                    // Where the connection ended before the request was on it, another will do.
-                    Err(mut error) => match error.take_message() {
-                        Some(unsent) => (request, lost) = (unsent, lost + 1),
-                        None => return Err(error.into_error().into()),
-                    },
-                },
-                Turn::Wait(mut dialled) => {
+            match self.dispatch(purpose) {
+                Dispatch::Single(http) => return Ok((http.oneshot(request).await?, None)),
+                Dispatch::Stream(mut sender, permit) => {
+                    match sender.try_send_request(request).await {
+                        Ok(response) => return Ok((response, Some(permit))),
+                        // Where the connection ended before the request was on it, another will do.
+                        Err(mut error) => match error.take_message() {
+                            Some(unsent) => (request, lost) = (unsent, lost + 1),
+                            None => return Err(error.into_error().into()),
+                        },
+                    }
+                }
+                Dispatch::Wait(mut dialled) => {
                     // An error says that whoever made it gave up: then it is our turn.
                     if let Ok(dialled) = dialled.wait_for(Option::is_some).await {
                         dialled.clone().transpose()?;
                     }
                 }
-                Turn::Dial(told) => {
+                Dispatch::Dial(result) => {
                     let dialled = self.dial(request.uri()).await;
-                    told.send_replace(Some(dialled.clone()));
+                    result.send_replace(Some(dialled.clone()));
                     dialled?;
                     lost += usize::from(self.is_empty());
                 }
@@ -158,24 +160,24 @@ impl ConnectionPool {
         state.shared.is_empty() && state.single.is_none()
     }
 
-    fn turn(&self, purpose: Purpose) -> Turn {
+    fn dispatch(&self, purpose: Purpose) -> Dispatch {
         let mut state = self.state();
         if let Some(single) = &state.single {
-            return Turn::Single(match purpose {
+            return Dispatch::Single(match purpose {
                 Purpose::Question => single.questions.clone(),
                 Purpose::Probe => single.probes.clone(),
             });
         }
         state.shared.retain(|one| !one.sender.is_closed());
-        if let Some((sender, place)) = state.shared.iter().find_map(Shared::place) {
-            return Turn::Stream(sender, place);
+        if let Some((sender, permit)) = state.shared.iter().find_map(Shared::permit) {
+            return Dispatch::Stream(sender, permit);
         }
         if let Some(dialling) = state.dialling.as_ref().filter(|one| one.has_changed().is_ok()) {
-            return Turn::Wait(dialling.clone());
+            return Dispatch::Wait(dialling.clone());
         }
         let (told, dialling) = watch::channel(None);
         state.dialling = Some(dialling);
-        Turn::Dial(told)
+        Dispatch::Dial(told)
     }
 
     /// Makes a connection and puts it where requests find it.
@@ -225,14 +227,14 @@ impl Shared {
         let (sender, connection) = builder.handshake(io).await?;
         let connection = Arc::new(Mutex::new(Some(connection)));
         TokioExecutor::new().execute(drive(Arc::clone(&connection)));
-        Ok(Self { sender, connection, places: Arc::new(()) })
+        Ok(Self { sender, connection, permits: Arc::new(()) })
     }
 
     /// A stream, where one more may be opened. Where a server permits none, the first waits until it does.
-    fn place(&self) -> Option<(Sender, Place)> {
+    fn permit(&self) -> Option<(Sender, StreamPermit)> {
         let permitted = locked(&self.connection).as_ref()?.current_max_send_streams();
-        let is_free = Arc::strong_count(&self.places) <= permitted.clamp(1, STREAMS_MAX);
-        is_free.then(|| (self.sender.clone(), Place(Arc::clone(&self.places))))
+        let is_free = Arc::strong_count(&self.permits) <= permitted.clamp(1, STREAMS_MAX);
+        is_free.then(|| (self.sender.clone(), StreamPermit(Arc::clone(&self.permits))))
     }
 }
 

@@ -13,7 +13,7 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 
 use super::envelope::Encoding;
-use super::pool::Place;
+use super::pool::StreamPermit;
 use super::{ApiClient, ApiError, protobuf};
 
 /// How long the head of an answer, and each further piece of it, may take. Not the whole answer:
@@ -144,7 +144,7 @@ impl ApiClient {
 
         // Apart, so that a watch doesn't hold what asking takes for as long as it lasts.
         let exchange = Box::pin(self.exchange(request));
-        let (response, place) = match timeout(SILENCE_LIMIT, exchange).await {
+        let (response, permit) = match timeout(SILENCE_LIMIT, exchange).await {
             Ok(Ok(answered)) => answered,
             Ok(Err(error)) => {
                 return Err(match ApiError::of_exchange(&description, error.as_ref()) {
@@ -157,7 +157,7 @@ impl ApiClient {
             }
             Err(_) => return Err(ApiError::Silent { request: description, limit: SILENCE_LIMIT }),
         };
-        OpenResponse::begin(description, response, place, best).await
+        OpenResponse::begin(description, response, permit, best).await
     }
 }
 
@@ -169,14 +169,14 @@ pub(super) struct OpenResponse {
     /// The form it is written in.
     pub(super) encoding: Encoding,
     body: Incoming,
-    _place: Option<Place>,
+    _permit: Option<StreamPermit>,
 }
 
 impl OpenResponse {
     async fn begin(
         request: String,
         response: Response<Incoming>,
-        place: Option<Place>,
+        permit: Option<StreamPermit>,
         best: Encoding,
     ) -> Result<Self, ApiError> {
         let (head, body) = response.into_parts();
@@ -189,7 +189,7 @@ impl OpenResponse {
             _ => None,
         };
         let mut answer =
-            Self { request, encoding: encoding.unwrap_or(Encoding::Json), body, _place: place };
+            Self { request, encoding: encoding.unwrap_or(Encoding::Json), body, _permit: permit };
         // Nothing compressed is asked for, and nothing is unpacked: what it would unpack to has no bound.
         if let Some(coding) = head.headers.get(CONTENT_ENCODING).filter(|one| **one != "identity") {
             let coding = super::error::one_line(&String::from_utf8_lossy(coding.as_bytes()));

@@ -43,6 +43,41 @@ fn a_type_name_has_one_meaning() {
     assert!(defined.is_empty(), "one name, several types; name what each is: {defined:#?}");
 }
 
+#[test]
+fn types_are_called_by_words_of_the_field() {
+    let glossary = std::fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary");
+    let (_, table) = glossary.split_once("## Words that no type has").expect("a table");
+    let rows = table.lines().filter(|line| line.starts_with("| ")).skip(1);
+    let words = rows.filter_map(|row| row.split('|').nth(1)).flat_map(|cell| cell.split(','));
+    let words: BTreeSet<&str> = words.map(str::trim).collect();
+    assert!(words.len() > 20 && words.contains("told"), "{words:?}");
+    let mut found = Vec::new();
+    for (file, text) in sources().into_iter().filter(|(file, _)| !is_tests(file)) {
+        let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        for name in code.lines().filter_map(defined_type) {
+            let is_word = |part: &String| {
+                words.contains(part.as_str()) || words.contains(part.trim_end_matches('s'))
+            };
+            if words_in(name).iter().any(is_word) {
+                found.push((file.clone(), name.to_owned()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "the glossary has better words: {found:#?}");
+}
+
+/// `told`, `of` and `webhook` of `ToldOfWebhook`.
+fn words_in(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for letter in name.chars() {
+        match words.last_mut() {
+            Some(word) if !letter.is_uppercase() => word.push(letter),
+            _ => words.push(letter.to_lowercase().collect()),
+        }
+    }
+    words
+}
+
 /// The name of the type that a line of code defines for a whole module.
 fn defined_type(line: &str) -> Option<&str> {
     let mut words = line.strip_prefix("pub").map_or(line, |rest| {

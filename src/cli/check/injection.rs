@@ -21,7 +21,7 @@ use crate::clusters::kubeconfig;
 use crate::codes;
 
 /// What the API server of a cluster is told of the webhook.
-pub(super) struct ToldOfWebhook {
+pub(super) struct WebhookReport {
     cluster: String,
     configuration: Value,
 }
@@ -33,10 +33,10 @@ pub(super) struct ToldOfWebhook {
 pub(super) async fn gather(
     hub: &ClusterApi,
     namespace: &str,
-) -> Result<(Vec<ToldOfWebhook>, Option<String>), CommandFailure> {
+) -> Result<(Vec<WebhookReport>, Option<String>), CommandFailure> {
     let path = path_of(&webhook::named());
     let told = |cluster: String, answer: Result<Option<Value>, CommandFailure>| {
-        Some(ToldOfWebhook { cluster, configuration: answer.ok().flatten()? })
+        Some(WebhookReport { cluster, configuration: answer.ok().flatten()? })
     };
     let mut found = Vec::new();
     found.extend(told(hub.context.clone(), hub.get(&path).await));
@@ -52,10 +52,10 @@ pub(super) async fn gather(
 }
 
 /// What there is to say of each.
-pub(super) fn findings(found: &[ToldOfWebhook], roots: Option<&str>) -> Vec<Value> {
+pub(super) fn findings(found: &[WebhookReport], roots: Option<&str>) -> Vec<Value> {
     let roots = roots.map(|pem| certificates(pem.as_bytes()));
     let mut rows = Vec::new();
-    for ToldOfWebhook { cluster, configuration } in found {
+    for WebhookReport { cluster, configuration } in found {
         let object = || format!("cluster/{cluster}");
         let webhooks = items(&configuration["webhooks"]);
         let fails = webhooks.iter().any(|one| one["failurePolicy"] == "Fail");
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn it_is_said_what_becomes_of_pods_and_who_could_not_ask() {
-        let told = |cluster: &str, policy: &str, bundle: &str| ToldOfWebhook {
+        let told = |cluster: &str, policy: &str, bundle: &str| WebhookReport {
             cluster: cluster.to_owned(),
             configuration: json!({ "webhooks": [{
                 "failurePolicy": policy, "clientConfig": { "caBundle": BASE64.encode(bundle) },

@@ -76,7 +76,7 @@ pub(super) struct IssuerReader {
 }
 
 /// When a member is asked next.
-struct IssuerTurn {
+struct IssuerSchedule {
     client: ApiClient,
     at: Instant,
     failures: u32,
@@ -91,20 +91,20 @@ struct IssuerPage {
 
 impl IssuerReader {
     pub(super) async fn run(mut self) {
-        let mut turns = BTreeMap::<ClusterId, IssuerTurn>::new();
+        let mut schedules = BTreeMap::<ClusterId, IssuerSchedule>::new();
         loop {
             let looked_at = std::time::Instant::now();
             let clients = Arc::clone(&self.clients.borrow_and_update());
             self.forget();
-            take_clients(&mut turns, &clients);
-            self.read_due(&mut turns).await;
-            let next = turns.values().map(|turn| turn.at).min();
+            take_clients(&mut schedules, &clients);
+            self.read_due(&mut schedules).await;
+            let next = schedules.values().map(|schedule| schedule.at).min();
             tokio::select! {
                 changed = self.clients.changed() => if changed.is_err() { return },
                 () = self.wanted.news.notified() => {
                     for cluster in self.wanted.since(looked_at) {
-                        if let Some(turn) = turns.get_mut(&cluster) {
-                            turn.at = Instant::now();
+                        if let Some(schedule) = schedules.get_mut(&cluster) {
+                            schedule.at = Instant::now();
                         }
                     }
                 }
@@ -129,29 +129,29 @@ impl IssuerReader {
         });
     }
 
-    async fn read_due(&self, turns: &mut BTreeMap<ClusterId, IssuerTurn>) {
+    async fn read_due(&self, schedules: &mut BTreeMap<ClusterId, IssuerSchedule>) {
         let now = Instant::now();
-        let due = turns.iter().filter(|(_, turn)| turn.at <= now);
-        let due: Vec<_> = due.map(|(id, turn)| (id.clone(), turn.client.clone())).collect();
+        let due = schedules.iter().filter(|(_, schedule)| schedule.at <= now);
+        let due: Vec<_> = due.map(|(id, schedule)| (id.clone(), schedule.client.clone())).collect();
         let reads = due.into_iter().map(|(id, client)| async {
             let read = tokio::time::timeout(LIMIT, read(client)).await;
             (id, read.unwrap_or_else(|_| Err(format!("no answer within {LIMIT:?}"))))
         });
         let mut reads = stream::iter(reads).buffer_unordered(READS_MAX);
         while let Some((id, found)) = reads.next().await {
-            let Some(turn) = turns.get_mut(&id) else { continue };
+            let Some(schedule) = schedules.get_mut(&id) else { continue };
             match found {
                 Ok(keys) => {
                     let spread = 0.75 + 0.5 * rand::random::<f64>();
-                    turn.at = Instant::now() + REFRESH.mul_f64(spread);
-                    (turn.failures, turn.trouble) = (0, None);
+                    schedule.at = Instant::now() + REFRESH.mul_f64(spread);
+                    (schedule.failures, schedule.trouble) = (0, None);
                     self.keep(id, keys);
                 }
                 Err(trouble) => {
-                    let rest = RETRY * 2u32.saturating_pow(turn.failures.min(10));
-                    turn.at = Instant::now() + rest.min(RETRY_MAX);
-                    turn.failures += 1;
-                    if turn.trouble.as_ref() != Some(&trouble) {
+                    let rest = RETRY * 2u32.saturating_pow(schedule.failures.min(10));
+                    schedule.at = Instant::now() + rest.min(RETRY_MAX);
+                    schedule.failures += 1;
+                    if schedule.trouble.as_ref() != Some(&trouble) {
                         let code = &codes::KEYS_UNREADABLE;
                         warn!(
                             %code,
@@ -162,7 +162,7 @@ impl IssuerReader {
                             code.next
                         );
                     }
-                    turn.trouble = Some(trouble);
+                    schedule.trouble = Some(trouble);
                 }
             }
         }
@@ -181,16 +181,18 @@ impl IssuerReader {
 }
 
 /// Asks whoever is reached otherwise now, or for the first time.
-fn take_clients(turns: &mut BTreeMap<ClusterId, IssuerTurn>, clients: &MemberClients) {
-    turns.retain(|id, turn| clients.get(id).is_some_and(|client| client.is_same(&turn.client)));
+fn take_clients(schedules: &mut BTreeMap<ClusterId, IssuerSchedule>, clients: &MemberClients) {
+    schedules.retain(|id, schedule| {
+        clients.get(id).is_some_and(|client| client.is_same(&schedule.client))
+    });
     for (id, client) in clients {
-        let new = || IssuerTurn {
+        let new = || IssuerSchedule {
             client: client.clone(),
             at: Instant::now(),
             failures: 0,
             trouble: None,
         };
-        turns.entry(id.clone()).or_insert_with(new);
+        schedules.entry(id.clone()).or_insert_with(new);
     }
 }
 

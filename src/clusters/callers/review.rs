@@ -36,7 +36,7 @@ const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 #[derive(Debug, Default)]
 pub(super) struct Reviews {
     answers: Mutex<HashMap<Question, (Instant, Verdict)>>,
-    members: Mutex<BTreeMap<ClusterId, Arc<MemberTurns>>>,
+    members: Mutex<BTreeMap<ClusterId, Arc<MemberPermits>>>,
 }
 
 /// The SHA-256 of a cluster and a token.
@@ -47,7 +47,7 @@ type Verdict = Result<(), Arc<str>>;
 
 /// How much one API server is asked.
 #[derive(Debug)]
-struct MemberTurns {
+struct MemberPermits {
     in_flight: Arc<Semaphore>,
     bucket: Mutex<(f64, Instant)>,
 }
@@ -95,11 +95,11 @@ impl Reviews {
         if let Some(verdict) = self.answer(&question) {
             return verdict.map_err(|why| refused(&why));
         }
-        let turns = self.turns(cluster);
+        let permits = self.permits(cluster);
         let busy =
             || CallerRefusal::unchecked(format!("the API server of {cluster} is asked too much"));
-        let _turn = turns.in_flight.try_acquire().map_err(|_| busy())?;
-        if !turns.take(Instant::now()) {
+        let _permit = permits.in_flight.try_acquire().map_err(|_| busy())?;
+        if !permits.take(Instant::now()) {
             return Err(busy());
         }
         let review = json!({
@@ -149,11 +149,11 @@ impl Reviews {
         answers.insert(question, (now + counts, verdict.clone()));
     }
 
-    fn turns(&self, cluster: &ClusterId) -> Arc<MemberTurns> {
+    fn permits(&self, cluster: &ClusterId) -> Arc<MemberPermits> {
         let mut members = self.members.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(members.entry(cluster.clone()).or_insert_with(|| {
             let bucket = Mutex::new((PER_SECOND, Instant::now()));
-            Arc::new(MemberTurns { in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)), bucket })
+            Arc::new(MemberPermits { in_flight: Arc::new(Semaphore::new(IN_FLIGHT_MAX)), bucket })
         }))
     }
 
@@ -162,7 +162,7 @@ impl Reviews {
     }
 }
 
-impl MemberTurns {
+impl MemberPermits {
     fn take(&self, now: Instant) -> bool {
         let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, at) = *bucket;
@@ -273,12 +273,12 @@ mod tests {
     #[test]
     fn an_api_server_is_asked_so_much_and_no_more() {
         let now = Instant::now();
-        let turns = MemberTurns {
+        let permits = MemberPermits {
             in_flight: Arc::new(Semaphore::new(1)),
             bucket: Mutex::new((PER_SECOND, now)),
         };
-        assert_eq!((0..200).filter(|_| turns.take(now)).count(), 50);
-        assert!(turns.take(now + Duration::from_millis(25)));
-        assert!(!turns.take(now + Duration::from_millis(26)));
+        assert_eq!((0..200).filter(|_| permits.take(now)).count(), 50);
+        assert!(permits.take(now + Duration::from_millis(25)));
+        assert!(!permits.take(now + Duration::from_millis(26)));
     }
 }

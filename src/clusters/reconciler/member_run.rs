@@ -45,7 +45,7 @@ pub(super) fn start_run(
             status.contact = kube::ApiContact::Connecting;
         });
         shared.note(&id);
-        let (updates, words) = mpsc::channel(1);
+        let (sender, updates) = mpsc::channel(1);
         let config = kube::RunConfig {
             cluster: id.clone(),
             access: run_how.access.clone(),
@@ -61,10 +61,10 @@ pub(super) fn start_run(
             writes: shared.config.writes.clone(),
             epoch: shared.next_epoch(),
             client: client.clone(),
-            updates,
+            updates: sender,
             status: status.clone(),
         };
-        let course = MemberRun {
+        let run = MemberRun {
             context: Arc::clone(&shared),
             gate: gate_seen.clone(),
             delivered: delivered.clone(),
@@ -73,7 +73,7 @@ pub(super) fn start_run(
             guard: Guard::new(passed.clone()),
             held: holding.clone(),
         };
-        course.run(config, words)
+        run.run(config, updates)
     });
     Run {
         how: how.clone(),
@@ -99,20 +99,21 @@ struct MemberRun {
 }
 
 impl MemberRun {
-    async fn run(self, config: kube::RunConfig, words: mpsc::Receiver<RegistryUpdate>) {
+    async fn run(self, config: kube::RunConfig, updates: mpsc::Receiver<RegistryUpdate>) {
         // Closed never: it lives as long as the context.
-        let turn = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
+        let permit = Arc::clone(&self.context.first_syncs).acquire_owned().await.ok();
         let registry = (self.context.config.runner)(config);
         let Self { context, gate, delivered, status, id, guard, held } = self;
         let told = id.clone();
-        let mut words = Words { words, gate, delivered, context: &context, id, guard, held };
+        let mut updates =
+            MemberUpdates { updates, gate, delivered, context: &context, id, guard, held };
         tokio::select! {
             () = registry => {}
-            () = words.forward() => {}
+            () = updates.forward() => {}
             () = announce(status.clone(), &context, &told) => {}
             never = async {
                 let _ = tokio::time::timeout(FIRST_SYNC_TURN, over(status)).await;
-                drop(turn);
+                drop(permit);
                 std::future::pending::<std::convert::Infallible>().await
             } => match never {},
         }
@@ -125,9 +126,9 @@ async fn over(mut status: watch::Receiver<RunStatus>) {
     let _ = status.wait_for(|status| status.synced || status::trouble(status).is_some()).await;
 }
 
-/// What a run says, on its way.
-struct Words<'a> {
-    words: mpsc::Receiver<RegistryUpdate>,
+/// What a run reports, on its way.
+struct MemberUpdates<'a> {
+    updates: mpsc::Receiver<RegistryUpdate>,
     gate: watch::Receiver<bool>,
     delivered: watch::Sender<bool>,
     context: &'a ReconcilerContext,
@@ -136,16 +137,16 @@ struct Words<'a> {
     held: watch::Sender<Option<LossNotice>>,
 }
 
-impl Words<'_> {
+impl MemberUpdates<'_> {
     /// Passes updates on once the gate is open, as far as the guard lets them.
     async fn forward(&mut self) {
         // Whose update and when, for what is released without a new one.
         let mut last = None;
         loop {
             let due = self.guard.holding().map(|held| Instant::from_std(held.until));
-            let word = tokio::select! {
-                word = self.words.recv() => {
-                    let Some(RegistryUpdate { shard, epoch, change }) = word else { return };
+            let update = tokio::select! {
+                update = self.updates.recv() => {
+                    let Some(RegistryUpdate { shard, epoch, change }) = update else { return };
                     if self.gate.wait_for(|open| *open).await.is_err() {
                         return;
                     }
@@ -155,10 +156,10 @@ impl Words<'_> {
                 }
                 () = at(due) => self.guard.release(Instant::now().into_std()),
             };
-            self.tell();
-            let (Some(change), Some((shard, epoch))) = (word, last.clone()) else { continue };
-            let word = RegistryUpdate { shard, epoch, change };
-            if self.context.config.updates.send(word).await.is_err() {
+            self.report();
+            let (Some(change), Some((shard, epoch))) = (update, last.clone()) else { continue };
+            let update = RegistryUpdate { shard, epoch, change };
+            if self.context.config.updates.send(update).await.is_err() {
                 return;
             }
             if !self.delivered.send_replace(true) {
@@ -168,7 +169,7 @@ impl Words<'_> {
     }
 
     /// Shows what is held back.
-    fn tell(&self) {
+    fn report(&self) {
         let holding = self.guard.holding();
         let changed = self.held.send_if_modified(|held| {
             let differs = *held != holding;

@@ -11,9 +11,9 @@ use crate::registry::{ServiceRecord, ShardChange};
 
 /// What an index has said so far.
 #[derive(Default)]
-struct SaidServices(BTreeMap<Hostname, ServiceRecord>);
+struct SentServices(BTreeMap<Hostname, ServiceRecord>);
 
-impl SaidServices {
+impl SentServices {
     fn take(&mut self, change: Option<ShardChange>) {
         let contents = match change {
             None => return,
@@ -42,10 +42,10 @@ pub(crate) fn service_entries(bytes: &[u8]) -> bool {
         one => vec![one],
     };
     let objects: Collection = objects.into_iter().map(Arc::new).collect();
-    let (mut index, mut said) = (EntryIndex::new("cluster.local"), SaidServices::default());
+    let (mut index, mut said) = (EntryIndex::new("cluster.local"), SentServices::default());
     said.take(index.apply(&objects));
     assert!(index.apply(&objects).is_none(), "the same again is news");
-    let (mut slow, mut slowly) = (EntryIndex::new("cluster.local"), SaidServices::default());
+    let (mut slow, mut slowly) = (EntryIndex::new("cluster.local"), SentServices::default());
     let mut some = Collection::default();
     for (key, object) in objects.iter() {
         some.insert(key.clone(), object.clone());
