@@ -11,6 +11,7 @@ mod member_policies;
 mod objects;
 mod probes;
 mod roots;
+mod row;
 mod schedule;
 mod traffic;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::traffic::{failed, sign};
+use super::row::{failed, sign};
 use crate::cli::output::{self, Cell, OutputStyle, text};
 
 /// The table; nothing where no cluster was asked for.

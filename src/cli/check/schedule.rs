@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::traffic::failed;
+use super::row::failed;
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
 use crate::duration::HumanDuration;

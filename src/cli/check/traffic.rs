@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::matrix::matrix;
+use super::row::{failed, sign};
 use super::{probes, schedule};
 use crate::cli::client::AdminClient;
 use crate::cli::cluster::api::Hub;
@@ -103,19 +104,6 @@ fn result(row: &Value, look: &OutputStyle) -> Cell {
         None => Cell::good(format!("{} {}", sign(true, look), text(&row["answer"]))),
         Some(step) => Cell::bad(format!("{} {}", sign(false, look), text(&step["step"]))),
     }
-}
-
-pub(super) fn sign(ok: bool, look: &OutputStyle) -> &'static str {
-    match (ok, look.unicode) {
-        (true, true) => "✓",
-        (false, true) => "✗",
-        (true, false) => "ok",
-        (false, false) => "failed",
-    }
-}
-
-pub(super) fn failed(row: &Value) -> Option<&Value> {
-    items(&row["steps"]).iter().find(|step| step["ok"] == false)
 }
 
 /// Runs `strait check --traffic`. Exit code 2: some request failed, or a probe is away.
