@@ -341,12 +341,18 @@ impl Admin {
         path: &str,
         authorization: Option<&str>,
     ) -> (StatusCode, String) {
-        let mut request = Request::get(format!("http://{}{path}", self.address));
-        if let Some(value) = authorization {
-            request = request.header(header::AUTHORIZATION, value);
-        }
-        let request = request.body(Empty::new()).expect("a request");
-        let response = self.http.request(request).await.expect("an answer");
+        let ask = || {
+            let mut request = Request::get(format!("http://{}{path}", self.address));
+            if let Some(value) = authorization {
+                request = request.header(header::AUTHORIZATION, value);
+            }
+            self.http.request(request.body(Empty::new()).expect("a request"))
+        };
+        let response = match ask().await {
+            Ok(response) => response,
+            // A connection that was kept, and that the server ended in this very moment.
+            Err(_) => ask().await.expect("an answer"),
+        };
         let status = response.status();
         let body = response.into_body().collect().await.expect("a body").to_bytes();
         (status, String::from_utf8_lossy(&body).into_owned())

@@ -77,7 +77,7 @@ fn of_everything() -> Vec<Value> {
     let source = json!({
         "principals": ["*", "mesh.example/ns/shop/sa/a", "cluster.local/ns/*", "*/sa/a"],
         "notNamespaces": ["shop", "o*r"], "trustDomains": ["*", "mesh.example", "a*", "*b"],
-        "ipBlocks": ["10.0.0.0/8", "::/0"], "notRemoteIpBlocks": ["192.0.2.1", "fd00::/8"],
+        "ipBlocks": ["10.0.0.0/8", "::/0", "fd00::1", "192.0.2.7"], "notRemoteIpBlocks": ["192.0.2.1", "fd00::/8"],
         "requestPrincipals": ["*", "https://a/b", "a*", "*b", "a"],
     });
     let operation = json!({
@@ -96,7 +96,8 @@ fn of_everything() -> Vec<Value> {
         key("connection.sni", "*.local"),
         key("experimental.envoy.filters.a.b[c]", "[d]"),
     ];
-    let accounts = json!({ "serviceAccounts": ["a", "other/b"] });
+    let accounts: Vec<_> = (0..400).map(|at| format!("other/account-{at}")).collect();
+    let accounts = json!({ "serviceAccounts": accounts });
     let rules = json!([
         { "from": [{ "source": source }, { "source": accounts }], "to": [{ "operation": operation }] },
         { "when": when }, { "from": [{ "source": accounts }], "when": when }, {},

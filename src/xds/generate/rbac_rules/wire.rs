@@ -245,7 +245,8 @@ fn cidr(range: &IpNet, out: &mut Vec<u8>) {
     text(FIRST, &range.addr().to_string(), out);
     nest(LENGTH, out, |out| {
         if range.prefix_len() != 0 {
-            out.extend_from_slice(&[number(1), range.prefix_len()]);
+            out.push(number(1));
+            encode_varint(range.prefix_len().into(), out);
         }
     });
 }
