@@ -73,6 +73,7 @@ pub fn decide<'a>(
     };
     let reach = Reach::new(context, view, service, local, shard, spot);
     let (ipv4, located) = (address.is_ipv4(), address != NO_ADDRESS);
+    let tls_mode = view.role.tls_mode(tls_mode);
     match reach.decide(Traits { health, pod, tls_mode, ipv4, located, node })? {
         Via::Direct => Ok(Way::Direct),
         Via::Gateways => Ok(Way::Gateways(reach.gateways)),
@@ -102,8 +103,6 @@ struct Reach<'a, 'v> {
     way: Result<Via, WithheldReason>,
     /// Why endpoints are withheld that take no mTLS, where they are.
     needs_mtls: Option<WithheldReason>,
-    /// Whether what is carried is what others send: a gateway's mTLS is its clients'.
-    carries: bool,
     gateways: Vec<&'a ResolvedGateway>,
 }
 
@@ -138,6 +137,7 @@ impl<'v> Nodes<'v> {
 struct Traits<'a> {
     health: Health,
     pod: PodState,
+    /// As those of the view's role see it.
     tls_mode: TlsMode,
     ipv4: bool,
     /// Whether it has an address of its own.
@@ -146,11 +146,11 @@ struct Traits<'a> {
 }
 
 impl<'a> Traits<'a> {
-    fn of(endpoint: PackedEndpoint<'a>, kind: &EndpointGroup) -> Self {
+    fn of(endpoint: PackedEndpoint<'a>, kind: &EndpointGroup, tls_mode: TlsMode) -> Self {
         Self {
             health: endpoint.health(),
             pod: kind.pod,
-            tls_mode: kind.tls_mode,
+            tls_mode,
             ipv4: endpoint.is_ipv4(),
             located: endpoint.has_address(),
             node: endpoint.node(),
@@ -200,7 +200,6 @@ impl<'a, 'v> Reach<'a, 'v> {
             ipv6: view.ipv6,
             way: Ok(Via::Direct),
             needs_mtls: None,
-            carries: view.role == Role::Gateway,
             gateways: Vec::new(),
         };
         if !view.sees(network) {
@@ -275,15 +274,6 @@ impl<'a, 'v> Reach<'a, 'v> {
         sockets
     }
 
-    /// The TLS mode of an endpoint, as the view's proxies need to know it.
-    fn tls_mode(&self, mode: TlsMode) -> TlsMode {
-        match mode {
-            TlsMode::Changing if self.carries => TlsMode::Istio,
-            TlsMode::Changing => TlsMode::Disabled,
-            mode => mode,
-        }
-    }
-
     /// Decides one endpoint.
     fn decide(&self, endpoint: Traits<'_>) -> Result<Via, WithheldReason> {
         if endpoint.health != Health::Healthy {
@@ -305,8 +295,7 @@ impl<'a, 'v> Reach<'a, 'v> {
             return Err(reason);
         }
         let way = self.way?;
-        let tls_mode = self.tls_mode(endpoint.tls_mode);
-        if let Some(reason) = self.needs_mtls.filter(|_| tls_mode != TlsMode::Istio) {
+        if let Some(reason) = self.needs_mtls.filter(|_| endpoint.tls_mode != TlsMode::Istio) {
             return Err(reason);
         }
         match way {
@@ -400,7 +389,7 @@ pub fn assignment_of(
     let policy = subset.policy(port);
     let subset = subset.spoken_to(policy.as_ref());
     let preference = preference(context, view, service);
-    let mut found = SortedEndpoints::new(context);
+    let mut found = SortedEndpoints::new(context, view);
     let mut shares = super::traffic_weights::TrafficWeights::default();
     for (shard, port) in service.shards_of_port(port) {
         let mut reaches = reaches(context, view, service, local, shard);
@@ -417,7 +406,7 @@ pub fn assignment_of(
             shares.end(before, ranks, &found.groups, &found.remote);
         }
     }
-    let SortedEndpoints { mut groups, order, mut remote, origins } = found;
+    let SortedEndpoints { mut groups, order, mut remote, origins, .. } = found;
     let Origins { all: origins, gateways } = origins.unwrap_or_default();
     shares.apply(&mut groups, &mut remote);
     for group in &mut groups {
@@ -485,7 +474,7 @@ pub(super) fn contribution<'a>(
     let subset = subset.spoken_to(subset.policy(port).as_ref());
     let asked = service.shards_of_port(port).filter(|(shard, _)| keys.contains(&shard.key));
     let brings = |(shard, port): (&'a ShardEndpoints, &Port)| {
-        let mut found = SortedEndpoints::new(context);
+        let mut found = SortedEndpoints::new(context, view);
         let reaches = reaches(context, view, service, local, shard);
         found.collect(&reaches, shard, port, subset);
         (&shard.key, found)
@@ -531,7 +520,7 @@ fn order_of(a: &AssignmentMember, b: &AssignmentMember) -> Ordering {
 }
 
 /// Endpoints sorted by what becomes of them.
-#[derive(Default, PartialEq)]
+#[derive(PartialEq)]
 struct SortedEndpoints {
     /// One for each locality, in the order in which they were found.
     groups: Vec<AssignmentGroup>,
@@ -540,12 +529,15 @@ struct SortedEndpoints {
     remote: Vec<Remote>,
     /// Where they are asked for.
     origins: Option<Origins>,
+    /// For whom they are.
+    role: Role,
 }
 
 impl SortedEndpoints {
-    fn new(context: &PushContext) -> Self {
+    fn new(context: &PushContext, view: &ViewKey) -> Self {
         let full = context.settings.metadata == EndpointMetadata::Full;
-        Self { origins: full.then(Origins::default), ..Self::default() }
+        let origins = full.then(Origins::default);
+        Self { groups: Vec::new(), order: Vec::new(), remote: Vec::new(), origins, role: view.role }
     }
 
     /// Takes the endpoints of a subset that one shard has for a port. There is a reach for each of its networks.
@@ -557,7 +549,7 @@ impl SortedEndpoints {
         subset: SubsetFilter<'_>,
     ) {
         let endpoints = &shard.endpoints;
-        let cluster = &shard.key.cluster;
+        let (cluster, role) = (&shard.key.cluster, self.role);
         if !subset.is_of_cluster(cluster) {
             return;
         }
@@ -572,7 +564,7 @@ impl SortedEndpoints {
             .map(|kind| {
                 let is_asked =
                     kind.port_name == port.name && subset.is_of_labels(kind.labels.as_ref());
-                (kind, is_asked, origin(kind))
+                (kind, is_asked, role.tls_mode(kind.tls_mode), origin(kind))
             })
             .collect();
         // By reach and locality of the shard: its group, and what lies behind gateways.
@@ -596,7 +588,7 @@ impl SortedEndpoints {
         let mut behind = vec![0_u64; groups.len()];
         let places = (!subset.is_all()).then(|| subset_places(shard, subset));
         for (endpoint, network) in shard.packed() {
-            let (Some((kind, true, origin)), Some(reach)) =
+            let (Some((kind, true, tls_mode, origin)), Some(reach)) =
                 (kinds.get(endpoint.kind()), reaches.get(network))
             else {
                 continue;
@@ -606,7 +598,7 @@ impl SortedEndpoints {
             if places.as_ref().is_some_and(|places| places.get(place) != Some(&true)) {
                 continue;
             }
-            match reach.decide(Traits::of(endpoint, kind)) {
+            match reach.decide(Traits::of(endpoint, kind, *tls_mode)) {
                 Ok(Via::Direct) => {
                     let group = groups.get(place);
                     if let Some(group) = group.and_then(|at| self.groups.get_mut(*at)) {
@@ -614,7 +606,7 @@ impl SortedEndpoints {
                             address: endpoint.address(),
                             port: endpoint.port(),
                             weight,
-                            tls_mode: reach.tls_mode(kind.tls_mode),
+                            tls_mode: *tls_mode,
                             origin: *origin,
                         });
                     }

@@ -8,7 +8,7 @@ use super::context::{PushContext, Whereabouts};
 use crate::aggregate::MergedService;
 use crate::model::{
     ClusterId, Distribution, ExportTo, GrpcLibrary, Locality, Namespace, NetworkId, Proxy,
-    Resolution,
+    Resolution, TlsMode,
 };
 use crate::traffic::Selection;
 
@@ -47,6 +47,18 @@ pub enum Role {
     Client,
     /// An east-west gateway that forwards connections into its own network.
     Gateway,
+}
+
+impl Role {
+    /// The TLS mode of an endpoint, as those of this role need to know it.
+    pub(super) fn tls_mode(self, mode: TlsMode) -> TlsMode {
+        match (mode, self) {
+            // What a gateway carries is what its clients send.
+            (TlsMode::Changing, Self::Gateway) => TlsMode::Istio,
+            (TlsMode::Changing, Self::Client) => TlsMode::Disabled,
+            (mode, _) => mode,
+        }
+    }
 }
 
 impl ViewKey {
