@@ -41,7 +41,7 @@ const DOMAINS: [&str; 2] = [TRUST_DOMAIN, "old.example"];
 /// How many calls are made of each set, to either library.
 const CALLS: usize = 16;
 /// How many sets are random, besides those that are written down.
-const RANDOM_SETS: usize = 20;
+const RANDOM_SETS: usize = 83;
 
 /// By name, which is its app and account too: its library, address, and whether it has a certificate.
 const SERVERS: [(&str, Library, &str, bool); 4] = [
