@@ -470,7 +470,7 @@ async fn a_server_out_of_file_descriptors_says_so_and_accepts_again_when_there_a
         wait_until(SOON, async || process.answers("/livez").await).await;
     }
     assert!(process.ticks() - before < 25, "it rests while it can't accept");
-    let metrics = process.get("/metrics").await.expect("an answer");
+    let metrics = wait_until(SOON, async || process.get("/metrics").await).await;
     let exhausted = metrics
         .lines()
         .find_map(|line| line.strip_prefix("strait_descriptors_exhausted_total "))
