@@ -36,13 +36,18 @@ def pod(number, account):
 
 
 def tokens(it, numbers, account_of):
-    """Makes pods, in turn in each cluster; returns for each its cluster and its token."""
+    """Makes pods and their accounts, in turn in each cluster; returns for each its cluster and its token."""
+    accounts = set()
     clusters = [f"c{cluster + 1}" for cluster in range(CLUSTERS)]
     apis = {cluster: it.api(cluster) for cluster in clusters}
     pods = {cluster: Objects(it, "pods", "v1", cluster) for cluster in clusters}
     made = []
     for number in numbers:
         cluster, account = clusters[number % CLUSTERS], account_of(number)
+        if (cluster, account) not in accounts:
+            accounts.add((cluster, account))
+            body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": NAMESPACE, "name": account}}
+            apis[cluster].ask("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", body)
         pods[cluster].add(pod(number, account))
         bound = {"apiVersion": "v1", "kind": "Pod", "name": f"xdsload-{number}"}
         spec = {"audiences": [AUDIENCE], "expirationSeconds": 86400, "boundObjectRef": bound}
