@@ -27,6 +27,14 @@ const IDLE_BEAT: Duration = Duration::from_secs(10);
 /// When each loop last turned.
 type Beats = Arc<Mutex<BTreeMap<&'static str, Instant>>>;
 
+/// Waits until then; for ever where that is never.
+pub async fn until(moment: Option<impl Into<Instant>>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Starts tasks and ends them. Clones share one set of tasks; a child's tasks end with its parent's.
 #[derive(Clone, Debug)]
 pub struct Supervisor {

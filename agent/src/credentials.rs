@@ -65,6 +65,9 @@ impl KeyRequest {
     }
 }
 
+/// A certificate, leaf first, and its key.
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
 /// A certificate with its key, and the roots that came with it: they fit each other.
 #[derive(Clone)]
 pub(crate) struct Credentials {
@@ -79,15 +82,9 @@ pub(crate) struct Credentials {
 impl Credentials {
     /// Puts together what was written before, or has just been answered.
     pub(crate) fn new(chain: String, key: String, roots: &str) -> Result<Self, Unusable> {
-        let pem = |what| {
-            move |error: rustls_pki_types::pem::Error| Unusable::Pem(what, error.to_string())
-        };
-        let certificates: Vec<_> = CertificateDer::pem_slice_iter(chain.as_bytes())
-            .collect::<Result<_, _>>()
-            .map_err(pem("certificate"))?;
+        let (certificates, private) = identity(&chain, &key)?;
         let leaf = certificates.first().ok_or(Unusable::Empty("answer's elements"))?;
         let validity = Validity::of(leaf)?;
-        let private = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(pem("key"))?;
         let private = any_supported_type(&private)
             .map_err(|error| Unusable::Pem("key", error.to_string()))?;
         CertifiedKey::new(certificates, private).keys_match().map_err(|_| Unusable::OtherKey)?;
@@ -96,16 +93,18 @@ impl Credentials {
     }
 
     /// The certificate, leaf first, and its key, for a handshake.
-    pub(crate) fn identity(
-        &self,
-    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), Unusable> {
-        let pem = |what| {
-            move |error: rustls_pki_types::pem::Error| Unusable::Pem(what, error.to_string())
-        };
-        let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
-        let chain = chain.collect::<Result<_, _>>().map_err(pem("certificate"))?;
-        Ok((chain, PrivateKeyDer::from_pem_slice(self.key.as_bytes()).map_err(pem("key"))?))
+    pub(crate) fn identity(&self) -> Result<Identity, Unusable> {
+        identity(&self.chain, &self.key)
     }
+}
+
+/// Reads a certificate and its key in PEM form.
+fn identity(chain: &str, key: &str) -> Result<Identity, Unusable> {
+    let pem =
+        |what| move |error: rustls_pki_types::pem::Error| Unusable::Pem(what, error.to_string());
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes());
+    let chain = chain.collect::<Result<_, _>>().map_err(pem("certificate"))?;
+    Ok((chain, PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(pem("key"))?))
 }
 
 /// Roots, each once, in one order.

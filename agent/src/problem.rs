@@ -17,9 +17,7 @@ impl Problem {
     pub(crate) fn new(code: &'static str, fact: impl Into<String>, next: &'static str) -> Self {
         Self { code, fact: fact.into(), next }
     }
-}
 
-impl Problem {
     /// Whether it is the pod's token that is not there, or not taken.
     pub(crate) fn is_about_token(&self) -> bool {
         matches!(self.code, "STR0952" | "STR0955")

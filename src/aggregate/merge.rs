@@ -165,9 +165,12 @@ impl MergedService {
         counts.chain(self.overruled.iter().map(|(key, record)| (key, record.clone())))
     }
 
-    /// Gives endpoints the TLS modes that policies make of what their sources report.
+    /// Gives endpoints the TLS modes that policies make of what their sources report, whatever they had before.
     pub fn set_tls_modes(&mut self, mode: impl Fn(&ShardKey, EndpointRef<'_>) -> TlsMode) {
         for shard in &mut self.shards {
+            if let Some(reported) = shard.reported.take() {
+                shard.endpoints = reported;
+            }
             let modes: Vec<TlsMode> =
                 shard.endpoints.iter().map(|one| mode(&shard.key, one)).collect();
             if shard.endpoints.iter().zip(&modes).all(|(one, mode)| one.tls_mode == *mode) {
@@ -190,16 +193,6 @@ impl MergedService {
             let mut pairs = reported.iter().zip(shard.endpoints.iter());
             pairs.all(|(reported, one)| mode(&shard.key, reported) == one.tls_mode)
         })
-    }
-
-    /// Undoes [`Self::set_tls_modes`].
-    pub fn reset_tls_modes(&mut self) {
-        for shard in &mut self.shards {
-            if let Some(reported) = shard.reported.take() {
-                shard.endpoints = reported;
-            }
-        }
-        self.set_tls_modes(|_, one| one.tls_mode);
     }
 
     /// The name under which it was merged.

@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub use self::context::{ConfigCluster, MemberClients, MembersSettled, ReconcilerConfig, Runner};
-use self::context::{RESTART_PAUSE, ReconcilerContext, at};
+use self::context::{RESTART_PAUSE, ReconcilerContext};
 use self::member::{Member, RunSettings};
 use self::member_run::start_run;
 use super::flapping::Stage;
@@ -43,6 +43,7 @@ use crate::registry::{Epoch, RegistryUpdate, ShardChange, ShardKey};
 use crate::sources::FRESH_WAIT;
 use crate::store::{ObjectName, Objects, WatchedSecret};
 use crate::task::Supervisor;
+use crate::task::until;
 
 /// Clusters that sync for the first time at once: more would only share the same bandwidth.
 const FIRST_SYNCS: usize = 8;
@@ -225,8 +226,8 @@ impl Reconciler {
                 () = self.context.news.notified() => MembersToLookAt::News,
                 () = changed(Some(&mut self.policy)) => MembersToLookAt::All,
                 () = changed(Some(&mut self.trust_domain)) => MembersToLookAt::All,
-                () = at(self.presume_at) => MembersToLookAt::All,
-                () = at(self.fresh_by) => MembersToLookAt::All,
+                () = until(self.presume_at) => MembersToLookAt::All,
+                () = until(self.fresh_by) => MembersToLookAt::All,
                 _ = turn.tick() => MembersToLookAt::All,
                 _ = tick.tick() => MembersToLookAt::Unsettled,
             };

@@ -4,6 +4,7 @@
 //! nobody waits for this task, and it holds no lock. What an answer means is decided in
 //! `super::names`.
 
+use crate::task::until;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -119,20 +120,13 @@ pub async fn run(
         tokio::select! {
             changed = wanted.changed() => if changed.is_err() { return },
             Some((name, answers)) = asked.next() => histories.answered(&name, answers, now(), &limits),
-            () = sleep_until(next) => {}
+            () = until(next) => {}
         }
     }
 }
 
 fn now() -> ClockReading {
     ClockReading { instant: Instant::now(), system: SystemTime::now() }
-}
-
-async fn sleep_until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Every wanted name.

@@ -134,8 +134,7 @@ impl PushContext {
         let mut next = Self { access: state.policies(), ..self.clone() };
         let spoken = |service: &MergedService| {
             let mut service = service.clone();
-            service.reset_tls_modes();
-            state.set_tls_modes(&mut service, &self.workloads);
+            service.set_tls_modes(|shard, one| state.tls_mode(shard, one, &self.workloads));
             Arc::new(service)
         };
         for host in hosts {

@@ -39,7 +39,7 @@ use crate::network::{Inputs, Networks, ResolvedNames};
 use crate::policy::Policy;
 use crate::registry::service_entry::Selections;
 use crate::registry::{RegistryUpdate, ShardChange};
-use crate::task::Watchdog;
+use crate::task::{Watchdog, until};
 use crate::timeline::Timeline;
 use crate::traffic::destination_rule::DestinationRule;
 use crate::traffic::kept_subsets::KeptSubsets;
@@ -753,14 +753,6 @@ pub async fn run(
             () = until(expires) => {}
             () = watchdog.idle() => {}
         }
-    }
-}
-
-/// Waits until then; for ever where that is never.
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment.into()).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -39,7 +39,7 @@ use crate::registry::{Epoch, RegistryUpdate, ShardKey};
 use crate::rollout::RolloutFiles;
 use crate::sources::{SourceFacts, SourceStatusMap, SourceStatusTable, WARNINGS_MAX};
 use crate::store::Objects;
-use crate::task::{Supervisor, Watchdog};
+use crate::task::{Supervisor, Watchdog, until};
 
 /// What readiness waits for at first.
 const UNREAD: &str = "the configuration to be read";
@@ -586,14 +586,6 @@ fn named_roots(config: &mesh::MeshConfig) -> NamedRoots {
     NamedRoots {
         own: config.same_trust_domains(&config.trust_domain).map(str::to_owned).collect(),
         bundles: bundles.map(|one| (one.pem.clone(), one.trust_domains.clone())).collect(),
-    }
-}
-
-/// At that time, if ever.
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }
 

@@ -15,6 +15,7 @@ use crate::admin::Readiness;
 use crate::explain::{ConfigReports, ConfigView};
 use crate::model::{WantedStatus, WriterRole};
 use crate::push::PushContext;
+use crate::task::until;
 
 /// The least time between a change and a look, and so between two looks.
 const PACE: Duration = Duration::from_secs(1);
@@ -127,13 +128,6 @@ impl JudgedStatuses {
             // Objects are here before what comes of them is in force.
             sleep(PACE.max(cost)).await;
         }
-    }
-}
-
-async fn until(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due).await,
-        None => std::future::pending().await,
     }
 }
 

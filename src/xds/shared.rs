@@ -336,11 +336,3 @@ pub(super) async fn roots_changed(identity: Option<&mut watch::Receiver<Arc<Serv
 pub(super) fn drain_spread(streams: usize) -> Duration {
     Duration::from_secs_f64(streams as f64 / DRAIN_PER_SECOND).min(DRAIN_SPREAD_MAX)
 }
-
-/// Waits until then; for ever where there is no such time.
-pub(super) async fn at(time: Option<tokio::time::Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}

@@ -44,7 +44,7 @@ use super::secrets::SECRET;
 use super::session::{
     Handled, ProtocolForm, RESPONSE_BYTES, Response, Session, SubscriptionDelta, Violation,
 };
-use super::shared::{ConnectionShared, ServerShared, at, roots_changed};
+use super::shared::{ConnectionShared, ServerShared, roots_changed};
 use super::sync_limiter::SyncPermit;
 use super::unknown_types::SideResponse;
 use crate::codes;
@@ -54,6 +54,7 @@ use crate::model::{NodeError, Proxy};
 use crate::push::PushContext;
 use crate::push::interest::{Dirty, Subscription};
 use crate::push::scope::{Stand, Wildcards};
+use crate::task::until;
 use crate::timeline::Receipt;
 use strait_http2::Rope;
 
@@ -288,7 +289,7 @@ impl Stream {
                 ending = self.line.ended() => {
                     return Err(StreamEnd::by(ending.reason(), Status::unavailable(ending.text())));
                 }
-                () = at(self.ends_at) => {
+                () = until(self.ends_at) => {
                     let code = &codes::TOKEN_ENDS;
                     let text = format!("{code}: {}; reconnect", code.title);
                     return Err(StreamEnd::by("token ends", Status::unavailable(text)));

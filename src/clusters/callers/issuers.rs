@@ -17,6 +17,7 @@ use crate::clusters::reconciler::{MemberClients, MembersSettled};
 use crate::codes;
 use crate::identity::token::IssuerKeys;
 use crate::model::{ClusterId, KnownClusters};
+use crate::task::until;
 
 /// How long the reader rests after a panic.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
@@ -110,7 +111,7 @@ impl IssuerReader {
                 }
                 Ok(()) = self.known.changed() => {}
                 Ok(()) = self.settled.changed() => {}
-                () = at(next) => {}
+                () = until(next) => {}
             }
         }
     }
@@ -202,12 +203,4 @@ async fn read(client: ApiClient) -> Result<IssuerKeys, String> {
     let keys = client.get::<Value>(KEY_SET).await.map_err(fact)?;
     IssuerKeys::parse(&configuration.issuer, keys.to_string().as_bytes())
         .map_err(|error| error.to_string())
-}
-
-/// Waits until then; for ever where there is no such time.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
 }

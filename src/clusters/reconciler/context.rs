@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
-use tokio::time::Instant;
 
 use crate::apiserver::{Access, ApiClient, Loopback};
 use crate::clusters::remembered::RememberedMember;
@@ -125,13 +124,5 @@ impl ReconcilerContext {
     /// Of which members there is something new to see since the last time.
     pub(super) fn take_noted(&self) -> BTreeSet<ClusterId> {
         std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-/// Waits until then; for ever where there is no such time.
-pub(super) async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
     }
 }

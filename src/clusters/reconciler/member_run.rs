@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::context::{RESTART_PAUSE, ReconcilerContext, at};
+use super::context::{RESTART_PAUSE, ReconcilerContext};
 use super::member::{Run, RunSettings};
 use crate::clusters::guard::{Guard, LossNotice, Passed};
 use crate::clusters::status;
@@ -15,6 +15,7 @@ use crate::clusters::token::Lifetime;
 use crate::model::ClusterId;
 use crate::registry::RegistryUpdate;
 use crate::registry::kube::{self, ObjectCounts, RunStatus};
+use crate::task::until;
 
 /// How long one of the first syncs counts: a slow or dead one must not keep the others waiting.
 const FIRST_SYNC_TURN: Duration = Duration::from_secs(2);
@@ -154,7 +155,7 @@ impl MemberUpdates<'_> {
                     let rule = self.context.config.policy.borrow().mass_withdrawal(&self.id);
                     self.guard.offer(change, rule, Instant::now().into_std())
                 }
-                () = at(due) => self.guard.release(Instant::now().into_std()),
+                () = until(due) => self.guard.release(Instant::now().into_std()),
             };
             self.report();
             let (Some(change), Some((shard, epoch))) = (update, last.clone()) else { continue };
