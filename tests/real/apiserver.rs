@@ -232,14 +232,20 @@ impl Apiserver {
         key.expect("of P-256").sign(&random, text).expect("it signs").as_ref().to_vec()
     }
 
-    /// The token of a service account that its nodes would ask for.
-    pub(crate) fn token(&self, namespace: &str, account: &str, spec: &Value) -> String {
+    /// The token of a pod of `shop` that its node would ask for, with the audience of agents.
+    pub(crate) fn token(&self, pod: &str, account: &str, seconds: u64) -> String {
+        let of_pod = format!("/api/v1/namespaces/shop/pods/{pod}");
+        let uid = self.requests(&[Request::get(&of_pod)])[0]["metadata"]["uid"].clone();
+        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid });
         let request = Request {
             method: "POST".into(),
-            path: format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"),
+            path: format!("/api/v1/namespaces/shop/serviceaccounts/{account}/token"),
             content_type: Some("application/json".into()),
             body: Some(json!({
-                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec,
+                "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                "spec": {
+                    "audiences": ["istio-ca"], "expirationSeconds": seconds, "boundObjectRef": bound,
+                },
             })),
         };
         let answers = self.requests(&[request]);

@@ -113,9 +113,7 @@ fn set_check(state: &Path, code: u8) {
 /// Services with health checks in two datacentres, an outage, and a Consul that comes back empty.
 pub(crate) fn run(host: &Host) {
     let Some(program) = &host.consul else {
-        let lacking = "SKIPPED real::consul: no consul: run tests/components/install";
-        assert!(!host::required(), "{lacking}");
-        return host::note_skip(lacking);
+        return host::skip_without("real::consul", "no consul");
     };
     let hub = Rc::new(Netns::create("consul"));
     let folder = host.subfolder("consul");

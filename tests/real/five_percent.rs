@@ -298,10 +298,8 @@ impl World {
     fn loads_of_fleet(&self, fleet: &[String], seconds: u64) -> Vec<(String, Process)> {
         let start = |client: &String| {
             let load = Load { concurrency: 1, pause_ms: 100, ..http(1).lasting(seconds) };
-            let specification = serde_json::to_string(&load).expect("plain values");
-            let command = self.pod(client).helper_command(&["load", &specification]);
             let name = format!("five-percent-{}", name_of(client));
-            (client.clone(), Process::spawn(command, &self.folder, &name))
+            (client.clone(), load.spawn(self.pod(client), &self.folder, &name))
         };
         fleet.iter().map(start).collect()
     }

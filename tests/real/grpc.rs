@@ -45,11 +45,7 @@ impl Rig {
     /// In a namespace of its own; `None` where a library lacks, which is said for that scenario.
     pub(crate) fn create(host: &Host, label: &str, scenario: &str) -> Option<Self> {
         let (Some(go), Some(python)) = (&host.grpc_go, &host.grpc_python) else {
-            let lacking = format!(
-                "SKIPPED {scenario}: no grpc-go or no grpcio: run tests/components/install"
-            );
-            assert!(!host::required(), "{lacking}");
-            host::note_skip(&lacking);
+            host::skip_without(scenario, "no grpc-go or no grpcio");
             return None;
         };
         Some(Self {
@@ -168,7 +164,7 @@ fn wait_for(client: &Process, what: &str, servers: &[&str], identity: &str) {
 }
 
 /// The account of a pod: its name without the number.
-fn account(pod: &str) -> &str {
+pub(crate) fn account(pod: &str) -> &str {
     pod.rsplit_once('-').map_or(pod, |(name, _)| name)
 }
 

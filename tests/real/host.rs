@@ -43,6 +43,13 @@ pub(crate) fn note_skip(lines: &str) {
     }
 }
 
+/// What a scenario lacks, without which it does not run: said loudly, and a failure where real tests are required.
+pub(crate) fn skip_without(scenario: &str, what: &str) {
+    let line = format!("SKIPPED {scenario}: {what}: run tests/components/install");
+    assert!(!required(), "{line}");
+    note_skip(&line);
+}
+
 impl Host {
     /// The machine, or what it lacks (all of it, in one line).
     pub(crate) fn find() -> Result<Self, String> {

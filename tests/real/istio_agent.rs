@@ -27,15 +27,12 @@ const POD: &str = "foreign-1";
 const ADDRESS: &str = "10.10.0.31";
 const KEY: &str = "a/foreign-1";
 const VIP: u8 = 33;
-/// Of which tokens of agents are for.
-const AUDIENCE: &str = "istio-ca";
+const TOKEN_SECONDS: u64 = 3600;
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(world: &mut World, host: &Host) {
     let Some(agent) = &host.pilot_agent else {
-        let lacking = "SKIPPED istios_own_agent: no pilot-agent: run tests/components/install";
-        assert!(!host::required(), "{lacking}");
-        return host::note_skip(lacking);
+        return host::skip_without("real::istio_agent", "no pilot-agent");
     };
     let mut objects = application(APP, vip("a", VIP), &[(POD, ADDRESS)]);
     objects.push(json!({
@@ -58,9 +55,7 @@ pub(crate) fn run(world: &mut World, host: &Host) {
 
     // Strait is away for a moment: nothing is lost, and the agent is back by itself.
     let load = Load { pause_ms: 20, ..http(1).lasting(12) };
-    let specification = serde_json::to_string(&load).expect("plain values");
-    let command = netns.helper_command(&["load", &specification]);
-    let load = Process::spawn(command, &world.folder, "istio-agent-load");
+    let load = load.spawn(&netns, &world.folder, "istio-agent-load");
     world.strait.kill();
     world.strait.launch();
     world.strait.wait_until_ready();
@@ -104,7 +99,7 @@ impl World {
     /// What a pod has mounted: the token that the kubelet asks for, and the roots of `istio-ca-root-cert`.
     fn agent_folder(&self, host: &Host) -> PathBuf {
         let folder = host.subfolder("istio-agent");
-        let token = self.token();
+        let token = self.apiservers["a"].token(POD, APP, TOKEN_SECONDS);
         let files = [
             ("var/run/secrets/tokens/istio-token", token.as_str()),
             ("var/run/secrets/istio/root-cert.pem", self.ca.pem()),
@@ -122,14 +117,6 @@ impl World {
             chown(path, Some(ENVOY_UID), Some(ENVOY_UID)).expect("the rig runs as root");
         }
         folder
-    }
-
-    fn token(&self) -> String {
-        let apiserver = &self.apiservers["a"];
-        let of_pod = format!("/api/v1/namespaces/shop/pods/{POD}");
-        let uid = apiserver.requests(&[Request::get(&of_pod)])[0]["metadata"]["uid"].clone();
-        let bound = json!({ "apiVersion": "v1", "kind": "Pod", "name": POD, "uid": uid });
-        apiserver.token("shop", APP, &json!({ "audiences": [AUDIENCE], "boundObjectRef": bound }))
     }
 
     fn is_known_by_token(&self) -> Result<(), String> {

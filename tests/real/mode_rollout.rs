@@ -204,9 +204,7 @@ impl World {
         let start = |(name, load): (String, Load)| {
             let until = Some(end.to_owned());
             let load = Load { pause_ms: 40, until, ..load.lasting(240) };
-            let specification = serde_json::to_string(&load).expect("plain values");
-            let command = self.pod(client).helper_command(&["load", &specification]);
-            let process = Process::spawn(command, &self.folder, &name);
+            let process = load.spawn(self.pod(client), &self.folder, &name);
             (name, process)
         };
         loads.map(start).collect()

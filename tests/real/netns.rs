@@ -146,7 +146,8 @@ impl Netns {
         for pid in inside.unwrap_or_default().lines() {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let uid = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-            if uid.is_some_and(|ids| ids.split_whitespace().next() == Some("1337")) {
+            if uid.is_some_and(|ids| ids.split_whitespace().next() == Some(&*ENVOY_UID.to_string()))
+            {
                 let _ = succeed(Command::new("kill").args(["-KILL", pid]), "");
             }
         }

@@ -63,8 +63,7 @@ impl World {
     /// Requests on new connections, while certificates change.
     fn http_load(&self, client: &str) -> Process {
         let load = Load::http(&format!("{ECHO_VIP}:80"), HOST, 1).lasting(10);
-        let specification = serde_json::to_string(&load).expect("plain values");
-        let command = self.pod(client).helper_command(&["load", &specification]);
-        Process::spawn(command, &self.folder, &format!("renewal-{}", client.replace('/', "-")))
+        let name = format!("renewal-{}", client.replace('/', "-"));
+        load.spawn(self.pod(client), &self.folder, &name)
     }
 }

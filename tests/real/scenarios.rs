@@ -316,10 +316,7 @@ impl World {
 
     /// A load in the client's pod beside what follows; [`finish`] has its answers.
     pub(crate) fn background(&self, load: &Load, seconds: u64) -> Process {
-        let specification =
-            serde_json::to_string(&load.clone().lasting(seconds)).expect("plain values");
-        let command = self.pod("a/client").helper_command(&["load", &specification]);
-        Process::spawn(command, &self.folder, "load")
+        load.clone().lasting(seconds).spawn(self.pod("a/client"), &self.folder, "load")
     }
 }
 

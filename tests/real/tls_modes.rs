@@ -127,11 +127,9 @@ fn objects(modes: &Modes) -> Vec<Value> {
 impl World {
     /// A load in that client's pod, for as long as all the changes take at most.
     pub(crate) fn load_of(&self, client: &str, load: &Load) -> Process {
-        let specification = serde_json::to_string(&load.clone().lasting(40)).expect("plain values");
-        let command = self.pod(client).helper_command(&["load", &specification]);
         let kind = if load.host.is_some() { "http" } else { "tcp" };
         let name = format!("load-{}-{kind}", client.replace('/', "-"));
-        Process::spawn(command, &self.folder, &name)
+        load.clone().lasting(40).spawn(self.pod(client), &self.folder, &name)
     }
 
     /// Until a client's Envoy knows where connections to the service go. Before that it passes them on to the VIP, where

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{connect, exchange};
+use crate::netns::Netns;
+use crate::process::Process;
 use crate::wait;
 
 /// What to ask for. Goes to the helper as JSON.
@@ -49,6 +51,12 @@ pub(crate) struct Answers {
 }
 
 impl Load {
+    /// Begins it in a namespace; its answers are in `NAME.out` of `folder` at its end.
+    pub(crate) fn spawn(&self, netns: &Netns, folder: &Path, name: &str) -> Process {
+        let specification = serde_json::to_string(self).expect("plain values");
+        Process::spawn(netns.helper_command(&["load", &specification]), folder, name)
+    }
+
     /// `requests` TCP connections.
     pub(crate) fn tcp(address: &str, requests: usize) -> Self {
         Self {
