@@ -11,6 +11,7 @@ use crate::envoy::Envoy;
 use crate::helper::Load;
 use crate::host::Host;
 use crate::kube::{self, Request};
+use crate::mode_rollout;
 use crate::netns::ENVOY_UID;
 use crate::process::Process;
 use crate::rig_check::ask;
@@ -33,6 +34,14 @@ const OLD_PODS: (&str, &str) = ("generation", "old");
 type Updates = BTreeMap<String, BTreeMap<String, u64>>;
 
 pub(crate) fn run(world: &mut World, host: &Host) {
+    // Who is first is worked out from what the whole configuration is called, and a roll-out is called without its access
+    // policies: that of another scenario, which may not have run, goes first.
+    let _may_be_gone = world.apiservers["a"]
+        .try_requests(&[Request::delete(&kube::path(&mode_rollout::from_the_beginning()))]);
+    wait::until(PROPAGATION, "no access policy is in force", || {
+        let objects = world.strait.try_json("/debug/config")?.to_string();
+        if objects.contains("PeerAuthentication") { Err(objects) } else { Ok(()) }
+    });
     let fleet = world.start_fleet(host);
     world.apiservers["a"].apply(&[subset(&json!({ "app": "echo" }), 0), route()]);
     for client in &fleet {

@@ -136,6 +136,20 @@ impl Host {
         path
     }
 
+    /// Puts what there is of this run but programs into a folder of it, so that what is made next begins with nothing: a
+    /// certificate that is there is not made again, though its CA is.
+    pub(crate) fn set_aside(&self, name: &str) {
+        let aside = self.subfolder(name);
+        let all = std::fs::read_dir(self.folder()).expect("the folder of this run is ours");
+        for entry in all.flatten() {
+            let file = entry.file_name();
+            let stays = file == "bin" || file.to_string_lossy().starts_with("before-");
+            if !stays {
+                std::fs::rename(entry.path(), aside.join(&file)).expect("of the same volume");
+            }
+        }
+    }
+
     /// The user that Envoy runs as can't enter root's home, where the cache is, so it gets a link (or a copy).
     pub(crate) fn readable_by_all(&self, program: &Path, name: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;

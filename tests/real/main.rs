@@ -179,7 +179,10 @@ fn run(mut rig: Rig, selected: &[(&str, Scenario)]) -> ExitCode {
         println!("test {name} ... {verdict} ({:.1} s)", started.elapsed().as_secs_f32());
         if let Err(panic) = outcome {
             // What it left behind is nobody else's: the next one that needs a mesh gets a new one.
-            rig.tried = rig.world.take().is_none() && rig.tried;
+            if rig.world.take().is_some() {
+                rig.host.set_aside(&format!("before-{}-failed", failed.len() + 1));
+                rig.tried = false;
+            }
             failed.push(format!("{name}: {}", panic_text(panic.as_ref())));
         }
     }
