@@ -95,7 +95,12 @@ export class ControlPlane {
   async strait(...words) {
     const flags = ["--server", this.server, "--token-file", this.tokenFile];
     const run = promisify(execFile)(program("strait"), [...words, ...flags], { maxBuffer: 1 << 26 });
-    return (await run.catch((failed) => failed)).stdout;
+    const ended = await run.catch((failed) => {
+      // A number if it ran, else what kept it from it, as ENOENT.
+      if (typeof failed.code !== "number") throw failed;
+      return failed;
+    });
+    return ended.stdout;
   }
 
   /** A link that lets one browser in. */
