@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::context::PushContext;
 use super::interest::{Changes, Dep, Interest};
-use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, same_access};
+use super::scope::{SeenChanges, Sight, Stand, around, is_looked_at, reach, same_access};
 
 impl Changes {
     /// Finds out which of the streams each part of it concerns.
@@ -39,7 +39,8 @@ impl Changes {
     ) {
         let [before, now] = versions;
         let hosts = around([before, now], &self.services());
-        let stands = interest.stands();
+        self.reach = self.is_of_hosts_alone().then(|| reach([before, now], &hosts)).flatten();
+        let stands = interest.stands(self.reach.as_ref());
         let places: Vec<_> = stands.iter().map(|(_, stand)| Arc::clone(stand)).collect();
         let mut seen = sight.seen(before, now, &hosts, &places);
         if self.may_move() {

@@ -104,7 +104,9 @@ pub struct Changes {
     /// Of services whose endpoints changed, the view classes from which nothing differs: who stands there need not
     /// hear of it.
     pub unaffected_views: BTreeMap<Hostname, Vec<Arc<ViewKey>>>,
-    /// What streams see of the rest, by their numbers; who is not among them hears of all of it.
+    /// The namespaces of the proxies that alone can see the rest; `None` where any may.
+    pub reach: Option<BTreeSet<Namespace>>,
+    /// What the streams of these see of it, by their numbers; who is not among them hears of all of it.
     pub seen: Vec<SeenBy>,
     /// The workloads for which access policies may say otherwise than before; `None` where that is not known, and it may
     /// be any.
@@ -176,6 +178,24 @@ impl Changes {
             )
         };
         self.deps.iter().any(is)
+    }
+
+    /// Whether nothing is in it for [`super::scope::Sight`] but services.
+    pub fn is_of_hosts_alone(&self) -> bool {
+        let is_other = |dep: &Dep| {
+            matches!(
+                dep,
+                Dep::Selectors
+                    | Dep::Imports(_)
+                    | Dep::Logging(_)
+                    | Dep::Filters(_)
+                    | Dep::Gateways
+                    | Dep::Machines
+                    | Dep::Networks
+                    | Dep::Mesh
+            )
+        };
+        !self.deps.iter().any(is_other)
     }
 
     /// Whether proxies may stand elsewhere than before, as rules and views see them.
@@ -362,12 +382,13 @@ impl Interest {
         } else if changes.is_of_services() {
             let moves = changes.may_move();
             let unknown = SeenChanges { everything: moves, ..SeenChanges::default() };
-            let told = table.streams.iter().filter(|(stream, listener)| {
+            let told = table.reached(changes.reach.as_ref()).into_iter().filter(|stream| {
+                let Some(listener) = table.streams.get(*stream) else { return false };
                 let seen = changes.seen_by(*stream, listener.stand.as_ref());
                 let unknown = moves.then_some(&unknown);
                 listener.pending.add(listener, seen.or(unknown))
             });
-            marked.extend(told.map(|(stream, _)| stream));
+            marked.extend(told);
         }
         if changes.is_of_access() && !changes.is_everything() {
             let told = table.concerned(changes.concerned.as_ref()).into_iter().filter(|stream| {
@@ -384,6 +405,10 @@ impl Interest {
         let of_services = of_services
             .iter()
             .filter(|host| !changes.deps.contains(&Dep::Endpoints((*host).clone())));
+        let reached = changes.reach.as_ref().map(|reach| table.by_workload.in_namespaces(reach));
+        let is_reached = |stream: &u32| {
+            reached.as_ref().is_none_or(|reached| reached.binary_search(stream).is_ok())
+        };
         for (host, by_name) in changes
             .endpoints()
             .map(|host| (host, true))
@@ -401,7 +426,8 @@ impl Interest {
                             .is_none_or(|view_class| !unaffected_views.contains(&view_class))
                     } else {
                         let seen = changes.seen_by(*stream, listener.stand.as_ref());
-                        seen.is_none_or(|seen| seen.assignments.contains(host))
+                        is_reached(stream)
+                            && seen.is_none_or(|seen| seen.assignments.contains(host))
                     };
                     if is_told {
                         insert(&mut lock(&listener.pending.dirty).names, *name);
@@ -447,11 +473,12 @@ impl Interest {
         marked.len()
     }
 
-    /// Where all streams stand whose place is known, by their numbers.
-    pub fn stands(&self) -> Vec<(u32, Arc<Stand>)> {
+    /// Where streams of these namespaces stand, of all where none are named, and maybe others: those whose place is
+    /// known, by their numbers.
+    pub fn stands(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<(u32, Arc<Stand>)> {
         let table = lock(&self.table);
-        let of = |(number, listener): (u32, &StreamEntry)| Some((number, listener.stand.clone()?));
-        table.streams.iter().filter_map(of).collect()
+        let of = |stream: u32| Some((stream, table.streams.get(stream)?.stand.clone()?));
+        table.reached(reach).into_iter().filter_map(of).collect()
     }
 
     /// The same of the streams of certain workloads, and maybe of others.
@@ -665,6 +692,14 @@ impl InterestTable {
     fn concerned(&self, workloads: Option<&ConcernedWorkloads>) -> Vec<u32> {
         match workloads {
             Some(workloads) => self.by_workload.concerned(workloads),
+            None => self.reached(None),
+        }
+    }
+
+    /// The streams of certain namespaces, and maybe others; all where none are named.
+    fn reached(&self, reach: Option<&BTreeSet<Namespace>>) -> Vec<u32> {
+        match reach {
+            Some(namespaces) => self.by_workload.in_namespaces(namespaces),
             None => self.streams.iter().map(|(stream, _)| stream).collect(),
         }
     }

@@ -14,8 +14,8 @@ use imbl::OrdMap;
 use super::context::{Private, PushContext, Whereabouts};
 use crate::aggregate::MergedService;
 use crate::model::{
-    ClusterId, ExportTo, Hostname, NetworkId, Protocol, Proxy, ProxyType, Resolution, Service,
-    TargetPort,
+    ClusterId, ExportTo, Hostname, Namespace, NetworkId, Protocol, Proxy, ProxyType, Resolution,
+    Service, TargetPort,
 };
 use crate::registry::ShardKey;
 
@@ -206,6 +206,31 @@ pub fn same_before_ports(versions: [&PushContext; 2], host: &Hostname) -> bool {
         && then.0 == since.0
         && then.1.eq(since.1)
         && old.zip(new).all(|(old, new)| old.same_before_ports(new))
+}
+
+/// The namespaces that alone can see a change of `hosts` which is all [behind their ports](same_before_ports): those of
+/// the pods that may serve them. `None` where it may be seen from elsewhere.
+pub fn reach(
+    versions: [&PushContext; 2],
+    hosts: &BTreeSet<Hostname>,
+) -> Option<BTreeSet<Namespace>> {
+    if !hosts.iter().all(|host| same_before_ports(versions, host)) {
+        return None;
+    }
+    let merged = hosts
+        .iter()
+        .flat_map(|host| versions.into_iter().flat_map(move |context| definitions(context, host)));
+    let mut namespaces = BTreeSet::new();
+    for own in merged.flat_map(|merged| merged.by_cluster.values()) {
+        // What a gateway of a network listens on is what its clients are sent to.
+        if own.has_network_label() {
+            return None;
+        }
+        if !namespaces.contains(&own.namespace) {
+            namespaces.insert(own.namespace.clone());
+        }
+    }
+    Some(namespaces)
 }
 
 /// All definitions of a name, those that one namespace has for itself behind the others.

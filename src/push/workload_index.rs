@@ -90,6 +90,15 @@ impl StreamsByWorkload {
         found
     }
 
+    /// The streams of these namespaces, and those that may be of any; sorted, each once.
+    pub(super) fn in_namespaces(&self, namespaces: &BTreeSet<Namespace>) -> Vec<u32> {
+        let own = namespaces.iter().filter_map(|namespace| self.by_namespace.get(namespace));
+        let mut found: Vec<u32> = own.flat_map(|own| &own.all).copied().collect();
+        found.extend(&self.unplaced);
+        found.sort_unstable();
+        found
+    }
+
     fn select(&self, selection: &WorkloadSelection, found: &mut Vec<u32>) {
         let WorkloadSelection { namespace, labels } = selection;
         let of_namespace = namespace.as_ref().map(|namespace| self.by_namespace.get(namespace));

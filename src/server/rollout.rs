@@ -121,7 +121,7 @@ impl RolloutRun {
 
     /// Where all proxies stand that are connected.
     fn stands(&self) -> Vec<Arc<Stand>> {
-        let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands());
+        let stands = [&self.interest, self.head.interest()].map(|interest| interest.stands(None));
         stands.into_iter().flatten().map(|(_, stand)| stand).collect()
     }
 

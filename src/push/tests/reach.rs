@@ -1,13 +1,15 @@
 //! Who hears that the way to endpoints is another, which are the same as before.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::model::Hostname;
+use crate::fixtures::labels;
+use crate::model::{Hostname, Namespace};
 use crate::push::Whereabouts;
 use crate::push::context::PushContext;
 use crate::push::interest::{Interest, Subscription};
-use crate::push::scope::{SeenChanges, Sight, Stand};
+use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, Wildcards};
 use crate::push::view_class::unaffected_views;
 
 /// So many streams that watch a service as seen from a network.
@@ -21,7 +23,7 @@ impl Sight for SeesNothing {
         &self,
         _: &Arc<PushContext>,
         _: &Arc<PushContext>,
-        _: &std::collections::BTreeSet<Hostname>,
+        _: &BTreeSet<Hostname>,
         stands: &[Arc<Stand>],
     ) -> Vec<Arc<SeenChanges>> {
         stands.iter().map(|_| Arc::default()).collect()
@@ -112,4 +114,87 @@ fn a_drained_cluster_is_told_to_those_who_are_sent_there() {
     let (before, _) = mesh.next_version().expect("a first version");
     let told = told_of(&mut mesh, &before, known(Mode::Drain));
     assert_eq!(told, ["web in n1", "web in n2", "web in n3"]);
+}
+
+/// Sees a difference of listeners wherever it looks, and says in which namespaces that was.
+#[derive(Default)]
+struct SeesAll(Mutex<BTreeSet<Namespace>>);
+
+impl Sight for SeesAll {
+    fn seen(
+        &self,
+        _: &Arc<PushContext>,
+        _: &Arc<PushContext>,
+        _: &BTreeSet<Hostname>,
+        stands: &[Arc<Stand>],
+    ) -> Vec<Arc<SeenChanges>> {
+        let namespaces = stands.iter().map(|stand| stand.proxy.namespace().clone());
+        self.0.lock().expect("whole").extend(namespaces);
+        let lists = Wildcards::from(Wildcard::Listeners);
+        let seen = Arc::new(SeenChanges { lists, ..SeenChanges::default() });
+        stands.iter().map(|_| Arc::clone(&seen)).collect()
+    }
+}
+
+/// Streams in namespaces `ns` and `other`, and one that has not said where it stands: those that are told, and where
+/// somebody looked.
+fn looked_at(before: RegistryUpdate, then: RegistryUpdate) -> (Vec<&'static str>, Vec<String>) {
+    let mut mesh = mesh(vec![before]);
+    let (before, _) = mesh.next_version().expect("a first version");
+    let interest = Arc::<Interest>::default();
+    let streams = ["ns", "other", ""].map(|namespace| {
+        let mut subscription = interest.subscribe(None);
+        subscription.watch_lists(Wildcards::ALL);
+        subscription.watch(&["web".into()], |_| Some(host("web.ns")));
+        if !namespace.is_empty() {
+            let proxy = Arc::new(sidecar(&format!("client.{namespace}"), "east"));
+            let (network, whereabouts) = ("n1".into(), Whereabouts::default());
+            subscription.stand(
+                Stand { proxy, network, whereabouts },
+                client("n1").view_class(),
+                None,
+            );
+        }
+        (namespace, subscription)
+    });
+    mesh.apply(MeshEvent::Registry(then));
+    let (now, mut changes) = mesh.next_version().expect("a version that shows it");
+    let sight = SeesAll::default();
+    changes.look([&before, &now], &interest, &sight);
+    interest.mark(&changes);
+    let told = streams.iter().filter(|(_, stream)| !stream.take().is_empty());
+    let told = told.map(|(namespace, _)| *namespace).collect();
+    (told, sight.0.into_inner().expect("whole").iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn what_differs_behind_ports_is_looked_at_where_its_pods_are() {
+    let at = |number, target| {
+        let web = service("web.ns").with(|one| {
+            one.ports = vec![port("http", number, target)];
+            one.selector = labels(&[("app", "web")]);
+        });
+        shard("east", 1).with(web, vec![endpoint("10.0.0.1")])
+    };
+    let first = || at(80, 8080).said();
+    assert_eq!(
+        looked_at(first(), at(80, 8081).update().said()),
+        (vec!["ns", ""], vec!["ns".into()]),
+        "of whom nothing is known hears of it"
+    );
+    assert_eq!(
+        looked_at(first(), at(81, 8080).update().said()),
+        (vec!["ns", "other", ""], vec!["ns".into(), "other".into()]),
+        "another port concerns clients"
+    );
+    let gateway = |target| {
+        let service = service("gateway.ns").gateway_of("n1", "203.0.113.1");
+        let service = service.with(|one| one.ports = vec![port("tls", 15443, target)]);
+        shard("east", 1).with(service, vec![])
+    };
+    assert_eq!(
+        looked_at(gateway(15443).said(), gateway(15444).update().said()).1,
+        ["ns", "other"],
+        "what a gateway listens on is looked at everywhere"
+    );
 }

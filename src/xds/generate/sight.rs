@@ -227,7 +227,13 @@ impl<'a> Lens<'a> {
     /// Whether proxies of a namespace may be given other services than before, whatever became of these.
     fn is_rescoped(&self, namespace: &Namespace) -> bool {
         let [before, now] = self.whole.map(|context| &context.traffic.sidecars);
-        !now.same_in(before, namespace)
+        !self.has_same_rules() && !now.same_in(before, namespace)
+    }
+
+    /// Whether all traffic rules are those of before.
+    fn has_same_rules(&self) -> bool {
+        let [before, now] = self.whole.map(|context| &context.traffic);
+        Arc::ptr_eq(before, now)
     }
 
     fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
@@ -585,7 +591,8 @@ impl<'a> Groups<'a> {
 
     fn seen_from(&mut self, stand: &'a Arc<Stand>) -> Arc<SeenChanges> {
         let seen = self.seen_of_traffic(stand);
-        if seen.everything {
+        // What is behind ports is no matter to who writes logs, asks others or is filtered.
+        if seen.everything || (self.lens.is_behind_ports && self.lens.has_same_rules()) {
             return seen;
         }
         let mut asked = self.lens.asked_by(&stand.proxy);

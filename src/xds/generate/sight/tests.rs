@@ -30,7 +30,7 @@ use crate::model::{
 use crate::push::context::FixedSettings;
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::{Changes, Dep, Interest, Subscription};
-use crate::push::scope::{Wildcards, around, is_looked_at, same_access};
+use crate::push::scope::{Wildcards, around, is_looked_at, reach, same_access};
 use crate::push::view::Role;
 use crate::registry::{Contents, Epoch, RegistryUpdate, ServiceRecord, ShardChange, ShardKey};
 use crate::traffic::TrafficIndex;
@@ -930,6 +930,8 @@ struct Count {
     steps: usize,
     /// Versions that differ behind ports alone.
     behind_ports: usize,
+    /// How often a proxy was in none of the namespaces that alone may see a change.
+    not_reached: usize,
     /// How often other access policies held for a proxy.
     guarded: usize,
 }
@@ -1037,6 +1039,9 @@ fn check(
         count.behind_ports += usize::from(Lens::new(kept, [before, now], &hosts).is_behind_ports);
         kept.seen(before, now, &hosts, &stands)
     });
+    let reached = (decided && changes.is_of_hosts_alone())
+        .then(|| reach([before, now], &around([before, now], &services)))
+        .flatten();
     let fresh = Cache::default();
     let all: Vec<_> = stands.iter().map(|stand| shape(now, stand, &fresh)).collect();
     for ((at, stand), new) in stands.iter().enumerate().zip(&all) {
@@ -1054,6 +1059,12 @@ fn check(
         let differing = differing(&held[at], new);
         let nothing = Arc::default();
         let mut seen = Arc::clone(seen.as_ref().map_or(&nothing, |seen| &seen[at]));
+        if let Some(reach) = &reached
+            && !reach.contains(proxy.namespace())
+        {
+            assert_eq!(seen, nothing, "{place}: who isn't reached sees nothing, {proxy:?}");
+            count.not_reached += 1;
+        }
         let guarded_otherwise = changes.is_of_access() && !same_access([before, now], stand);
         assert_eq!(by_access[at], guarded_otherwise, "{place}: of access, at {proxy:?}");
         if guarded_otherwise {
@@ -1102,6 +1113,7 @@ fn who_is_told_is_who_sees_a_difference() {
     // Rules are in most of these versions, and what they say of a service, or of a port, may not matter to a client.
     assert!(count.in_vain * 4 < count.told, "{count:?}");
     assert!(count.behind_ports > seeds && count.guarded > 12 * seeds, "{count:?}");
+    assert!(count.not_reached > seeds, "{count:?}");
 }
 
 #[test]
