@@ -33,11 +33,13 @@ impl TrustBundle {
     /// Names that say less than a whole SPIFFE ID are left as they are, unless `shorter` ones count as well; but
     /// `cluster.local` always points to the mesh, and never to a member's trust domain that is called so.
     pub(super) fn each_principal(&self, name: &str, shorter: bool, mut say: impl FnMut(&str)) {
-        let Some((domain, rest)) = name.split_once('/') else { return say(name) };
         // Nearly always: that of the only trust domain there is.
-        if matches!(&self.0[..], [only] if only == domain) {
+        let is_of =
+            |domain: &str| name.strip_prefix(domain).is_some_and(|rest| rest.starts_with('/'));
+        if matches!(&self.0[..], [only] if is_of(only)) {
             return say(name);
         }
+        let Some((domain, rest)) = name.split_once('/') else { return say(name) };
         let points = domain == OWN && !self.domains().any(|one| one == OWN);
         let is_whole = || rest.split('/').count() == 4;
         if domain == "*" || !(points || shorter || is_whole()) {

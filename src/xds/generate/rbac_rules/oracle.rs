@@ -187,8 +187,16 @@ fn string(pattern: &TextPattern<'_>) -> matcher::StringMatcher {
             ..Default::default()
         })
     };
+    // Texts that follow each other are one.
+    let texts = pattern.parts.iter().map_while(|part| match part {
+        TextPart::Text(text) => Some(&**text),
+        _ => None,
+    });
+    let (count, begin) = (texts.clone().count(), texts.collect::<String>());
     // An empty prefix or suffix is none that Envoy takes.
     let plain = match &pattern.parts[..] {
+        [_, _] if count == 2 => MatchPattern::Exact(begin),
+        [_, _, TextPart::Any] if count == 2 && !begin.is_empty() => MatchPattern::Prefix(begin),
         [TextPart::Text(one)] => MatchPattern::Exact(text(one)),
         [TextPart::Text(one), TextPart::Any] if !one.is_empty() => MatchPattern::Prefix(text(one)),
         [TextPart::Any, TextPart::Text(one)] if !one.is_empty() => MatchPattern::Suffix(text(one)),

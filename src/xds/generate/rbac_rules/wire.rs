@@ -262,7 +262,11 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
     // An empty prefix or suffix is none that Envoy takes.
     match &*pattern.parts {
         [TextPart::Text(one)] => text(EXACT, one, out),
+        [TextPart::Text(one), TextPart::Text(more)] => text_of_two(EXACT, [one, more], out),
         [TextPart::Text(one), TextPart::Any] if !one.is_empty() => text(PREFIX, one, out),
+        [TextPart::Text(one), TextPart::Text(more), TextPart::Any] if !one.is_empty() => {
+            text_of_two(PREFIX, [one, more], out);
+        }
         [TextPart::Any, TextPart::Text(one)] if !one.is_empty() => text(SUFFIX, one, out),
         // Of a regular expression Envoy takes the case from the expression alone.
         _ => {
@@ -276,12 +280,18 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
 
 /// A text that is one of several things that may be there, and is written however short it is.
 fn text(key: u8, text: &str, out: &mut Vec<u8>) {
+    text_of_two(key, [text, ""], out);
+}
+
+/// The same, of a text in two parts.
+fn text_of_two(key: u8, texts: [&str; 2], out: &mut Vec<u8>) {
+    let length = texts[0].len() + texts[1].len();
     out.push(key);
-    match u8::try_from(text.len()) {
+    match u8::try_from(length) {
         Ok(short @ ..0x80) => out.push(short),
-        _ => encode_varint(text.len() as u64, out),
+        _ => encode_varint(length as u64, out),
     }
-    out.extend_from_slice(text.as_bytes());
+    texts.into_iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
 fn text_unless_empty(key: u8, one: &str, out: &mut Vec<u8>) {
