@@ -107,6 +107,15 @@ pub struct RuleInForm<'a> {
     scope: &'a MatchScope<'a>,
 }
 
+/// One of its sources or operations, with the conditions that are about the same.
+#[derive(Debug, Clone, Copy)]
+pub struct AlternativeInForm<'a> {
+    of: RuleInForm<'a>,
+    named: &'a [Clause],
+    when: &'a [Clause],
+    of_source: bool,
+}
+
 /// A field of it.
 #[derive(Debug, Clone, Copy)]
 pub struct ClauseInForm<'a> {
@@ -210,12 +219,15 @@ impl<'a> RuleInForm<'a> {
         self.form != WireForm::Http && clause.any.iter().any(|test| self.form.lacks(test))
     }
 
-    /// Writes what names it in figures and logs: `ns[NS]-policy[NAME]-rule[I]`.
-    pub fn write_key(&self, out: &mut String) {
-        let name = &self.policy.name;
-        for part in ["ns[", name.namespace.as_str(), "]-policy[", &name.name, "]-rule["] {
-            out.push_str(part);
-        }
+    /// How the names of a policy's rules begin.
+    pub fn key_start(policy: &AuthorizationPolicy) -> String {
+        let name = &policy.name;
+        ["ns[", name.namespace.as_str(), "]-policy[", &name.name, "]-rule["].concat()
+    }
+
+    /// Writes what names it in figures and logs, which begins so: `ns[NS]-policy[NAME]-rule[I]`.
+    pub fn write_key(&self, start: &str, out: &mut String) {
+        out.push_str(start);
         push_number(self.rule.map_or(0, |rule| rule.index), out);
         out.push(']');
     }
@@ -225,33 +237,26 @@ impl<'a> RuleInForm<'a> {
         self.rule.is_none()
     }
 
-    /// Any of these lists, each all of its clauses; about who calls. None where it matches never.
-    pub fn sources(&self) -> impl Iterator<Item = impl Iterator<Item = ClauseInForm<'a>>> {
-        self.alternatives(true)
+    /// Says any of which must hold, each all of its clauses; about who calls. Nothing where it matches never.
+    pub fn each_source(&self, say: impl FnMut(AlternativeInForm<'a>)) {
+        self.each_alternative(true, say);
     }
 
     /// The same, about what is called.
-    pub fn operations(&self) -> impl Iterator<Item = impl Iterator<Item = ClauseInForm<'a>>> {
-        self.alternatives(false)
+    pub fn each_operation(&self, say: impl FnMut(AlternativeInForm<'a>)) {
+        self.each_alternative(false, say);
     }
 
-    fn alternatives(
-        self,
-        of_source: bool,
-    ) -> impl Iterator<Item = impl Iterator<Item = ClauseInForm<'a>>> {
-        let is_of_side =
-            move |clause: &&Clause| clause.any.iter().all(RequestTest::is_of_source) == of_source;
-        self.rule.into_iter().flat_map(move |rule| {
-            let named = if of_source { &rule.from } else { &rule.to };
-            let all = named.iter().map(|clauses| &**clauses);
-            // Conditions count whichever of them is looked at, and alone where there is none.
-            let all = all.chain(named.is_empty().then_some(&[][..]));
-            all.map(move |clauses| {
-                let clauses = clauses.iter().chain(rule.when.iter().filter(is_of_side));
-                let clauses = clauses.filter(move |clause| !self.loses(clause));
-                clauses.map(move |clause| self.clause(clause))
-            })
-        })
+    fn each_alternative(&self, of_source: bool, mut say: impl FnMut(AlternativeInForm<'a>)) {
+        let Some(rule) = self.rule else { return };
+        let named = if of_source { &rule.from } else { &rule.to };
+        let mut say =
+            |named| say(AlternativeInForm { of: *self, named, when: &rule.when, of_source });
+        // Conditions count whichever of them is looked at, and alone where there is none.
+        if named.is_empty() {
+            say(&[]);
+        }
+        named.iter().for_each(|clauses| say(clauses));
     }
 
     fn clause(self, clause: &'a Clause) -> ClauseInForm<'a> {
@@ -262,29 +267,47 @@ impl<'a> RuleInForm<'a> {
 
     /// Whether it looks at paths.
     pub fn looks_at_paths(&self) -> bool {
-        let mut clauses = self.operations().flatten();
-        clauses.any(|one| {
-            let mut tests = one.clause.any.iter();
-            tests.any(|test| matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_)))
-        })
+        let is_path = |test: &RequestTest| {
+            matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_))
+        };
+        let mut looks = false;
+        self.each_operation(|one| {
+            one.each_clause(|one| looks = looks || one.clause.any.iter().any(is_path));
+        });
+        looks
     }
 
     /// Made ready to decide requests.
     pub fn matcher(&self) -> RuleMatcher {
         let mut key = String::new();
-        self.write_key(&mut key);
-        RuleMatcher {
-            key,
-            sources: self
-                .sources()
-                .map(|clauses| clauses.map(MatchedClause::of).collect())
-                .collect(),
-            operations: self
-                .operations()
-                .map(|clauses| clauses.map(MatchedClause::of).collect())
-                .collect(),
-            never: self.is_never(),
+        self.write_key(&Self::key_start(self.policy), &mut key);
+        let (mut sources, mut operations) = (Vec::new(), Vec::new());
+        self.each_source(|one| sources.push(one.matched()));
+        self.each_operation(|one| operations.push(one.matched()));
+        RuleMatcher { key, sources, operations, never: self.is_never() }
+    }
+}
+
+impl<'a> AlternativeInForm<'a> {
+    /// Says all its clauses that the form can say.
+    pub fn each_clause(&self, mut say: impl FnMut(ClauseInForm<'a>)) {
+        let mut say = |clause| {
+            if !self.of.loses(clause) {
+                say(self.of.clause(clause));
+            }
+        };
+        self.named.iter().for_each(&mut say);
+        for condition in self.when {
+            if condition.any.iter().all(RequestTest::is_of_source) == self.of_source {
+                say(condition);
+            }
         }
+    }
+
+    fn matched(&self) -> Vec<MatchedClause> {
+        let mut all = Vec::new();
+        self.each_clause(|clause| all.push(MatchedClause::of(clause)));
+        all
     }
 }
 
@@ -340,7 +363,7 @@ fn push_number(number: u32, out: &mut String) {
     if number >= 10 {
         push_number(number / 10, out);
     }
-    out.extend(char::from_digit(number % 10, 10));
+    out.push(char::from_digit(number % 10, 10).unwrap_or_default());
 }
 
 /// What a test looks at: any of the lists of atoms that are said, each in full.

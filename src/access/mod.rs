@@ -50,8 +50,8 @@ pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
 pub use self::keys::{cut, verifying_keys};
 pub use self::matcher::{
-    Atom, ClauseInForm, MatchScope, MatchedClause, RuleInForm, RuleMatcher, TOKEN_FILTER, WireForm,
-    token_key,
+    AlternativeInForm, Atom, ClauseInForm, MatchScope, MatchedClause, RuleInForm, RuleMatcher,
+    TOKEN_FILTER, WireForm, token_key,
 };
 pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, PolicyState};
 pub use self::peer::{ModeTransition, PeerAuthentication, PeerMode, PeerModes, PortMode};

@@ -110,19 +110,20 @@ impl EncodedPolicy {
         // Of a usual rule it is less, and what is left over goes when the last is written.
         const ROOM: usize = 256;
         let mut text = Vec::with_capacity(ROOM * policy.rules.len());
-        let mut keys = String::new();
+        let key_start = RuleInForm::key_start(policy);
+        let mut keys = String::with_capacity((key_start.len() + "100]".len()) * policy.rules.len());
         let mut rules = Vec::with_capacity(policy.rules.len());
         let mut looks_at_paths = false;
         for rule in RuleInForm::of_policy(policy, form, scope) {
             let (key, start) = (keys.len(), text.len());
-            rule.write_key(&mut keys);
+            rule.write_key(&key_start, &mut keys);
             wire::policy(&rule, &mut text);
             looks_at_paths = looks_at_paths || rule.looks_at_paths();
             let order = order(keys.get(key..).unwrap_or_default());
             let key = place(key)..place(keys.len());
             rules.push((order, EncodedRule { key, text: place(start)..place(text.len()) }));
         }
-        rules.sort_by_key(|(order, _)| *order);
+        rules.sort_unstable_by_key(|(order, _)| *order);
         Self {
             rules: rules.into_iter().map(|(_, rule)| rule).collect(),
             keys: keys.into(),

@@ -6,7 +6,7 @@
 use ipnet::IpNet;
 use prost::encoding::encode_varint;
 
-use crate::access::{Atom, ClauseInForm, RuleInForm, TextPart, TextPattern};
+use crate::access::{AlternativeInForm, Atom, ClauseInForm, RuleInForm, TextPart, TextPattern};
 
 /// How a field begins that has a length, by its number.
 const fn sized(tag: u8) -> u8 {
@@ -71,16 +71,16 @@ pub(super) fn policy(rule: &RuleInForm<'_>, out: &mut Vec<u8>) {
         }
         return;
     }
-    rule.operations().for_each(|clauses| OPERATION.alternative(clauses, out));
-    rule.sources().for_each(|clauses| SOURCE.alternative(clauses, out));
+    rule.each_operation(|one| OPERATION.alternative(one, out));
+    rule.each_source(|one| SOURCE.alternative(one, out));
 }
 
 impl RuleSide {
-    fn alternative<'a>(&self, clauses: impl Iterator<Item = ClauseInForm<'a>>, out: &mut Vec<u8>) {
+    fn alternative(&self, one: AlternativeInForm<'_>, out: &mut Vec<u8>) {
         nest(self.list, out, |out| {
             nest(self.all, out, |out| {
                 let start = out.len();
-                clauses.for_each(|clause| nest(FIRST, out, |out| self.clause(clause, out)));
+                one.each_clause(|clause| nest(FIRST, out, |out| self.clause(clause, out)));
                 if out.len() == start {
                     nest(FIRST, out, |out| self.anything(out));
                 }
@@ -280,18 +280,26 @@ fn string(pattern: &TextPattern<'_>, out: &mut Vec<u8>) {
 
 /// A text that is one of several things that may be there, and is written however short it is.
 fn text(key: u8, text: &str, out: &mut Vec<u8>) {
-    text_of_two(key, [text, ""], out);
+    begin_text(key, text.len(), out);
+    out.extend_from_slice(text.as_bytes());
 }
 
 /// The same, of a text in two parts.
-fn text_of_two(key: u8, texts: [&str; 2], out: &mut Vec<u8>) {
-    let length = texts[0].len() + texts[1].len();
-    out.push(key);
+fn text_of_two(key: u8, [start, end]: [&str; 2], out: &mut Vec<u8>) {
+    begin_text(key, start.len() + end.len(), out);
+    out.extend_from_slice(start.as_bytes());
+    out.extend_from_slice(end.as_bytes());
+}
+
+#[inline]
+fn begin_text(key: u8, length: usize, out: &mut Vec<u8>) {
     match u8::try_from(length) {
-        Ok(short @ ..0x80) => out.push(short),
-        _ => encode_varint(length as u64, out),
+        Ok(short @ ..0x80) => out.extend_from_slice(&[key, short]),
+        _ => {
+            out.push(key);
+            encode_varint(length as u64, out);
+        }
     }
-    texts.into_iter().for_each(|text| out.extend_from_slice(text.as_bytes()));
 }
 
 fn text_unless_empty(key: u8, one: &str, out: &mut Vec<u8>) {
@@ -300,19 +308,22 @@ fn text_unless_empty(key: u8, one: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a message as a field. Its length is known when it is there: one that is longer than usual is moved to make room
-/// for it.
+/// Writes a message as a field. Its length is known when it is there, and usually one byte.
+#[inline]
 fn nest(key: u8, out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[key, 0]);
     let start = out.len();
     write(out);
-    let length = out.len() - start;
-    match (u8::try_from(length), out.get_mut(start - 1)) {
+    match (u8::try_from(out.len() - start), out.get_mut(start - 1)) {
         (Ok(short @ ..0x80), Some(place)) => *place = short,
-        _ => {
-            let mut varint = Vec::with_capacity(5);
-            encode_varint(length as u64, &mut varint);
-            out.splice(start - 1..start, varint);
-        }
+        _ => make_room(start, out),
     }
+}
+
+/// Moves a message that is longer than usual, to write its length in more bytes.
+#[cold]
+fn make_room(start: usize, out: &mut Vec<u8>) {
+    let mut varint = Vec::with_capacity(5);
+    encode_varint((out.len() - start) as u64, &mut varint);
+    out.splice(start - 1..start, varint);
 }
