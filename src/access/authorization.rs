@@ -6,12 +6,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use serde_json::{Map, Value};
 
 use super::fields::{fields, items, present, texts};
 use super::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, created};
+use super::request_test::{ClaimTest, RequestTest};
 use super::selector::{PolicySelector, without_effect};
+use super::values;
 use crate::codes;
 use crate::model::{WorkloadKey, is_header_name};
 
@@ -142,118 +143,6 @@ impl fmt::Display for ClausePlace {
         write!(f, "rules[{rule}].{list}[{at}].")?;
         inner.map_or(Ok(()), |inner| write!(f, "{inner}."))?;
         f.write_str(self.field())
-    }
-}
-
-/// One value of a field. Texts are as policies write them, with `*` in front, at the end, or alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum RequestTest {
-    /// The client's SPIFFE ID without its scheme.
-    Principal(Box<str>),
-    /// The client's namespace; `*` anywhere.
-    Namespace(Box<str>),
-    /// The client's service account: its namespace, and its name.
-    ServiceAccount(Box<[Box<str>; 2]>),
-    /// The client's trust domain.
-    TrustDomain(Box<str>),
-    /// The address of the peer of the connection.
-    PeerAddress(IpNet),
-    /// The address of the client, as proxies on the way say.
-    ClientAddress(IpNet),
-    /// Issuer and subject of the token, with a slash between them.
-    RequestPrincipal(Box<str>),
-    /// A claim of the token, by its path.
-    Claim(Box<ClaimTest>),
-    /// A header, by its lower-case name, and its value.
-    Header(Box<[Box<str>; 2]>),
-    /// The host that the request names.
-    Host(Box<str>),
-    /// The method.
-    Method(Box<str>),
-    /// The path, without query.
-    Path(Box<str>),
-    /// The path, as a template of segments, in Envoy's form.
-    PathTemplate(Box<str>),
-    /// The port of the workload.
-    Port(u16),
-    /// The workload's own address.
-    DestinationAddress(IpNet),
-    /// The server name that a TLS client asks for.
-    ServerName(Box<str>),
-    /// What a filter of Envoy's has noted of the request: filter, key, value.
-    Noted(Box<[Box<str>; 3]>),
-}
-
-/// What a claim of a token has to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimTest {
-    /// The names that lead to it.
-    pub path: Box<[Box<str>]>,
-    /// Its value, or that of one of its elements.
-    pub value: Box<str>,
-}
-
-impl RequestTest {
-    /// Whether only a request of HTTP can be tested, no connection.
-    pub fn is_http(&self) -> bool {
-        match self {
-            Self::RequestPrincipal(_)
-            | Self::Claim(_)
-            | Self::Header(_)
-            | Self::Host(_)
-            | Self::Method(_)
-            | Self::Path(_)
-            | Self::PathTemplate(_) => true,
-            Self::Principal(_)
-            | Self::Namespace(_)
-            | Self::ServiceAccount(_)
-            | Self::TrustDomain(_)
-            | Self::PeerAddress(_)
-            | Self::ClientAddress(_)
-            | Self::Port(_)
-            | Self::DestinationAddress(_)
-            | Self::ServerName(_)
-            | Self::Noted(_) => false,
-        }
-    }
-
-    /// Whether it is about who calls, not about what is called.
-    pub(super) fn is_of_source(&self) -> bool {
-        match self {
-            Self::Principal(_)
-            | Self::Namespace(_)
-            | Self::ServiceAccount(_)
-            | Self::TrustDomain(_)
-            | Self::PeerAddress(_)
-            | Self::ClientAddress(_)
-            | Self::RequestPrincipal(_)
-            | Self::Claim(_)
-            | Self::Header(_) => true,
-            Self::Host(_)
-            | Self::Method(_)
-            | Self::Path(_)
-            | Self::PathTemplate(_)
-            | Self::Port(_)
-            | Self::DestinationAddress(_)
-            | Self::ServerName(_)
-            | Self::Noted(_) => false,
-        }
-    }
-
-    /// Whether it is not known yet when a provider is asked: filters that find it out come later. (Istio's validation.)
-    fn is_unknown_to_providers(&self) -> bool {
-        self.needs_mtls() || matches!(self, Self::RequestPrincipal(_) | Self::Claim(_))
-    }
-
-    /// Whether only mTLS shows it.
-    pub fn needs_mtls(&self) -> bool {
-        matches!(
-            self,
-            Self::Principal(_)
-                | Self::Namespace(_)
-                | Self::ServiceAccount(_)
-                | Self::TrustDomain(_)
-        )
     }
 }
 
@@ -404,23 +293,27 @@ type ReadTest = fn(&str, &PolicyRuleReader<'_>) -> Result<RequestTest, String>;
 
 /// The fields of a source, each with its negation.
 const SOURCE: [(&str, &str, ReadTest); 7] = [
-    ("principals", "notPrincipals", principal),
+    ("principals", "notPrincipals", |text, _| values::principal(text)),
     ("requestPrincipals", "notRequestPrincipals", |text, _| {
         Ok(RequestTest::RequestPrincipal(text.into()))
     }),
     ("namespaces", "notNamespaces", |text, _| Ok(RequestTest::Namespace(text.into()))),
-    ("serviceAccounts", "notServiceAccounts", account),
-    ("trustDomains", "notTrustDomains", trust_domain),
-    ("ipBlocks", "notIpBlocks", |text, _| Ok(RequestTest::PeerAddress(range(text)?))),
-    ("remoteIpBlocks", "notRemoteIpBlocks", |text, _| Ok(RequestTest::ClientAddress(range(text)?))),
+    ("serviceAccounts", "notServiceAccounts", |text, reader| {
+        values::account(text, &reader.policy.name.namespace)
+    }),
+    ("trustDomains", "notTrustDomains", |text, _| values::trust_domain(text)),
+    ("ipBlocks", "notIpBlocks", |text, _| Ok(RequestTest::PeerAddress(values::range(text)?))),
+    ("remoteIpBlocks", "notRemoteIpBlocks", |text, _| {
+        Ok(RequestTest::ClientAddress(values::range(text)?))
+    }),
 ];
 
 /// The fields of an operation, each with its negation.
 const OPERATION: [(&str, &str, ReadTest); 4] = [
     ("hosts", "notHosts", |text, _| Ok(RequestTest::Host(text.into()))),
-    ("ports", "notPorts", |text, _| port(text)),
+    ("ports", "notPorts", |text, _| values::port(text)),
     ("methods", "notMethods", |text, _| Ok(RequestTest::Method(text.into()))),
-    ("paths", "notPaths", |text, _| path(text)),
+    ("paths", "notPaths", |text, _| values::path(text)),
 ];
 
 impl PolicyRuleReader<'_> {
@@ -703,7 +596,7 @@ impl ConditionKey {
                 RequestTest::Claim(Box::new(ClaimTest { path: path.clone(), value: value.into() }))
             }
             Self::ServerName => RequestTest::ServerName(value.into()),
-            Self::DestinationAddress => RequestTest::DestinationAddress(range(value)?),
+            Self::DestinationAddress => RequestTest::DestinationAddress(values::range(value)?),
             Self::Noted(filter, key) => {
                 RequestTest::Noted([filter.clone(), key.clone(), value.into()].into())
             }
@@ -717,75 +610,4 @@ fn brackets(text: &str) -> Option<Vec<Box<str>>> {
     let names: Vec<_> = inner.split("][").map(Box::from).collect();
     let is_name = |name: &str| !name.is_empty() && !name.contains(['[', ']']);
     names.iter().all(|name| is_name(name)).then_some(names)
-}
-
-fn principal(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
-    if text.starts_with("spiffe://") {
-        return Err(format!("{text:?}: principals are written without spiffe://"));
-    }
-    Ok(RequestTest::Principal(text.into()))
-}
-
-fn account(text: &str, reader: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
-    if text.contains('*') {
-        return Err(format!("{text:?} has a wildcard"));
-    }
-    let own = reader.policy.name.namespace.as_str();
-    let (namespace, name) = text.split_once('/').unwrap_or((own, text));
-    if namespace.is_empty() || name.is_empty() || name.contains('/') {
-        return Err(format!("{text:?} is neither ACCOUNT nor NAMESPACE/ACCOUNT"));
-    }
-    Ok(RequestTest::ServiceAccount([namespace.into(), name.into()].into()))
-}
-
-fn trust_domain(text: &str, _: &PolicyRuleReader<'_>) -> Result<RequestTest, String> {
-    let inner = text.strip_prefix('*').unwrap_or(text);
-    let inner =
-        if inner.len() == text.len() { text.strip_suffix('*').unwrap_or(text) } else { inner };
-    if text.contains('/') || inner.contains('*') {
-        return Err(format!("{text:?} is no trust domain; * may be alone, first or last"));
-    }
-    Ok(RequestTest::TrustDomain(text.into()))
-}
-
-fn range(text: &str) -> Result<IpNet, String> {
-    let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
-    let range = text.parse::<IpNet>().map(|range| range.trunc());
-    range
-        .or_else(|_| address())
-        .map_err(|_| format!("{text:?} is neither an address nor a range of addresses"))
-}
-
-fn port(text: &str) -> Result<RequestTest, String> {
-    let port = text.parse::<u16>().map_err(|_| format!("{text:?} is no port, 0 to 65535"))?;
-    Ok(RequestTest::Port(port))
-}
-
-/// A path, or a template: `{*}` for one segment, `{**}` for the rest. (Istio's path templates.)
-fn path(text: &str) -> Result<RequestTest, String> {
-    if !text.contains(['{', '}']) {
-        return Ok(RequestTest::Path(text.into()));
-    }
-    if !text.starts_with('/') {
-        return Err(format!("{text:?} is a template that does not begin with /"));
-    }
-    let segments: Vec<_> = text.split('/').skip(1).collect();
-    let mut template = String::new();
-    for (at, segment) in segments.iter().enumerate() {
-        let last = at + 1 == segments.len();
-        let written = match *segment {
-            "{*}" => "*",
-            "{**}" if last => "**",
-            "{**}" => return Err(format!("{text:?}: {{**}} may only be last")),
-            literal if literal.contains(['{', '}', '*']) => {
-                return Err(format!(
-                    "{text:?}: {{*}} and {{**}} stand for whole segments, and no other * is in a template"
-                ));
-            }
-            literal => literal,
-        };
-        template.push('/');
-        template.push_str(written);
-    }
-    Ok(RequestTest::PathTemplate(template.into()))
 }

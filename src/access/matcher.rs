@@ -8,9 +8,9 @@ use std::borrow::Cow;
 use ipnet::IpNet;
 
 use super::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, ClausePlace,
-    RequestTest,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, ClausePlace,
 };
+use super::request_test::{ClaimTest, RequestTest};
 use super::text::{TextForm, TextPart, TextPattern};
 use super::trust::TrustBundle;
 

@@ -27,6 +27,7 @@ pub(crate) mod oracle;
 mod peer;
 mod policies;
 mod request;
+mod request_test;
 mod selector;
 mod subject;
 #[cfg(test)]
@@ -35,10 +36,10 @@ mod text;
 mod time_point;
 mod transition;
 mod trust;
+mod values;
 
 pub use self::authorization::{
-    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, ClaimTest, Clause, ClausePlace,
-    RequestTest,
+    AuthorizationAction, AuthorizationPolicy, AuthorizationRule, Clause, ClausePlace,
 };
 pub use self::concerned::{ConcernedWorkloads, WorkloadSelection};
 pub use self::enforce::{
@@ -57,6 +58,7 @@ pub use self::object::{AccessFault, PolicyErrors, PolicyKind, PolicyName, Policy
 pub use self::peer::{ModeTransition, PeerAuthentication, PeerMode, PeerModes, PortMode};
 pub use self::policies::{AccessPolicies, PolicyReport, WorkloadAccess};
 pub use self::request::{RequestAuthentication, TokenRule};
+pub use self::request_test::{ClaimTest, RequestTest};
 pub use self::selector::PolicySelector;
 pub use self::subject::AccessSubject;
 pub use self::text::{TextPart, TextParts, TextPattern};

@@ -356,14 +356,23 @@ impl RuleFields<'_, '_> {
         [name, value]: [&str; 2],
         needs_value: bool,
     ) -> Vec<(String, String)> {
-        let of = |one: &Map<String, Value>, field: &str| {
-            one.get(field).and_then(Value::as_str).unwrap_or_default().to_owned()
+        let of = |one: &Map<String, Value>, field: &str| match present(one, field) {
+            None => Some(String::new()),
+            Some(value) => value.as_str().map(str::to_owned),
         };
-        let objects = self.objects(field, &[name, value]);
-        let pairs: Vec<_> = objects.iter().map(|one| (of(one, name), of(one, value))).collect();
-        for (name, value) in &pairs {
-            if !is_header_name(name) || (needs_value && value.is_empty()) {
-                self.fault(field, "each needs the name of a header, and what belongs to it");
+        // Proxies refuse the whole listener for what can't stand in a header.
+        let can_stand = |value: &str| !value.contains(['\0', '\n', '\r']);
+        let mut pairs = Vec::new();
+        for one in self.objects(field, &[name, value]) {
+            match of(&one, name).zip(of(&one, value)) {
+                Some((name, value))
+                    if is_header_name(&name)
+                        && can_stand(&value)
+                        && !(needs_value && value.is_empty()) =>
+                {
+                    pairs.push((name, value));
+                }
+                _ => self.fault(field, "each needs the name of a header, and what belongs to it"),
             }
         }
         pairs

@@ -388,10 +388,37 @@ fn templates_of_paths_stand_for_segments() {
     ] {
         assert_eq!(policies.lets_in(&request("client", path)), passes, "{path}");
     }
-    for bad in ["/{**}/a", "/a{*}", "/{a}", "{*}", "/a/{*}*", "/{*}/b*"] {
+    let of_letters = |count: usize| format!("/{}/{{*}}", "a".repeat(count));
+    let (longest, too_long) = (of_letters(253), of_letters(254));
+    for bad in [
+        "/{**}/a",
+        "/a{*}",
+        "/{a}",
+        "{*}",
+        "/a/{*}*",
+        "/{*}/b*",
+        // At these Envoys end, or refuse the listener.
+        "/a b/{*}",
+        "/a//{*}",
+        "//{*}",
+        "/ä/{*}",
+        "/a?b/{*}",
+        "/a#b/{*}",
+        "/a\"/{*}",
+        "/[a]/{*}",
+        "/a|b/{*}",
+        "/a\\b/{*}",
+        "/a\tb/{*}",
+        &too_long,
+    ] {
         let policies = index().hold([allow(to(json!({ "paths": [bad] })))]);
         let (_, report) = policies.reports().next().expect("a report");
         assert_ne!(report.state, PolicyState::InForce, "{bad}");
+    }
+    for good in ["/{*}/", "/a%20b/{*}", "/a-b.c_d~e!f$g&h'i(j)k+l,m;n=o:p@q/{**}", &longest] {
+        let policies = index().hold([allow(to(json!({ "paths": [good] })))]);
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.state, PolicyState::InForce, "{good}");
     }
 }
 

@@ -1,0 +1,108 @@
+//! How single values of rules are read: what one means, or why it means nothing.
+
+use ipnet::IpNet;
+
+use super::request_test::RequestTest;
+use crate::model::Namespace;
+
+/// A principal, as policies write it.
+pub(super) fn principal(text: &str) -> Result<RequestTest, String> {
+    if text.starts_with("spiffe://") {
+        return Err(format!("{text:?}: principals are written without spiffe://"));
+    }
+    Ok(RequestTest::Principal(text.into()))
+}
+
+/// A service account, in the namespace `own` where it names none.
+pub(super) fn account(text: &str, own: &Namespace) -> Result<RequestTest, String> {
+    if text.contains('*') {
+        return Err(format!("{text:?} has a wildcard"));
+    }
+    let (namespace, name) = text.split_once('/').unwrap_or((own.as_str(), text));
+    if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        return Err(format!("{text:?} is neither ACCOUNT nor NAMESPACE/ACCOUNT"));
+    }
+    Ok(RequestTest::ServiceAccount([namespace.into(), name.into()].into()))
+}
+
+/// A trust domain, with `*` alone, first or last.
+pub(super) fn trust_domain(text: &str) -> Result<RequestTest, String> {
+    let inner = text.strip_prefix('*').unwrap_or(text);
+    let inner =
+        if inner.len() == text.len() { text.strip_suffix('*').unwrap_or(text) } else { inner };
+    if text.contains('/') || inner.contains('*') {
+        return Err(format!("{text:?} is no trust domain; * may be alone, first or last"));
+    }
+    Ok(RequestTest::TrustDomain(text.into()))
+}
+
+/// An address, or a range of addresses.
+pub(super) fn range(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse::<std::net::IpAddr>().map(IpNet::from);
+    let range = text.parse::<IpNet>().map(|range| range.trunc());
+    let range = range
+        .or_else(|_| address())
+        .map_err(|_| format!("{text:?} is neither an address nor a range of addresses"))?;
+    Ok(as_seen(range))
+}
+
+/// A range of IPv4 that is written in IPv6 (`::ffff:192.0.2.1`) as proxies see such addresses: in IPv4.
+fn as_seen(range: IpNet) -> IpNet {
+    const MAPPED_BITS: u8 = 96;
+    let IpNet::V6(mapped) = range else { return range };
+    let length = mapped.prefix_len().checked_sub(MAPPED_BITS);
+    let seen = mapped.addr().to_ipv4_mapped().zip(length);
+    seen.and_then(|(address, length)| ipnet::Ipv4Net::new(address, length).ok())
+        .map_or(range, IpNet::V4)
+}
+
+/// A port of a workload.
+pub(super) fn port(text: &str) -> Result<RequestTest, String> {
+    let port = text.parse::<u16>().map_err(|_| format!("{text:?} is no port, 0 to 65535"))?;
+    Ok(RequestTest::Port(port))
+}
+
+/// What a template may have besides letters and digits. Envoys end at what is none of it, and at an empty segment.
+const TEMPLATE_SIGNS: &str = "!$%&'()+,-.:;=@_~";
+/// The most bytes of a template. Envoys refuse the whole listener for a longer one.
+const TEMPLATE_BYTES_MAX: usize = 256;
+
+/// A path, or a template: `{*}` for one segment, `{**}` for the rest. (Istio's path templates.)
+pub(super) fn path(text: &str) -> Result<RequestTest, String> {
+    if !text.contains(['{', '}']) {
+        return Ok(RequestTest::Path(text.into()));
+    }
+    if !text.starts_with('/') {
+        return Err(format!("{text:?} is a template that does not begin with /"));
+    }
+    let segments: Vec<_> = text.split('/').skip(1).collect();
+    let mut template = String::new();
+    for (at, segment) in segments.iter().enumerate() {
+        let last = at + 1 == segments.len();
+        let written = match *segment {
+            "{*}" => "*",
+            "{**}" if last => "**",
+            "{**}" => return Err(format!("{text:?}: {{**}} may only be last")),
+            literal if literal.contains(['{', '}', '*']) => {
+                return Err(format!(
+                    "{text:?}: {{*}} and {{**}} stand for whole segments, and no other * is in a template"
+                ));
+            }
+            "" if !last => return Err(format!("{text:?}: a template has no empty segments")),
+            literal => literal,
+        };
+        let is_taken = |one: char| one.is_ascii_alphanumeric() || TEMPLATE_SIGNS.contains(one);
+        if let Some(other) = segment.chars().find(|one| !"{*}".contains(*one) && !is_taken(*one)) {
+            return Err(format!("{text:?}: {other:?} can't stand in a template; write it as %XX"));
+        }
+        template.push('/');
+        template.push_str(written);
+    }
+    if template.len() > TEMPLATE_BYTES_MAX {
+        return Err(format!(
+            "a template has at most {TEMPLATE_BYTES_MAX} bytes, and not {}",
+            template.len()
+        ));
+    }
+    Ok(RequestTest::PathTemplate(template.into()))
+}
