@@ -574,6 +574,10 @@ impl ConditionKey {
             _ => {
                 if let Some(path) = key.strip_prefix("request.headers") {
                     let [name] = &brackets(path)?[..] else { return None };
+                    // Proxies have the host in one place, whatever it was called on the way.
+                    if name.eq_ignore_ascii_case("host") {
+                        return of_field("hosts");
+                    }
                     return is_header_name(name)
                         .then(|| Self::Header(name.to_ascii_lowercase().into()));
                 }

@@ -112,7 +112,9 @@ fn check_expression(pattern: &TextPattern<'_>) {
     let expression = regex::Regex::new(&text).expect("what proxies are sent is an expression");
     let like = pattern.parts.iter().map(|part| match part {
         super::TextPart::Text(text) => text.to_string(),
-        super::TextPart::HostEnd => ".:80".to_owned(),
+        super::TextPart::HostEnd | super::TextPart::HostRest => ".:80".to_owned(),
+        super::TextPart::HostBefore => "u@".to_owned(),
+        super::TextPart::Dot => ".".to_owned(),
         super::TextPart::ListBefore => "x, ".to_owned(),
         super::TextPart::ListAfter => " ,y".to_owned(),
         super::TextPart::OtherAfter(not) | super::TextPart::OtherBefore(not) => not.clone(),

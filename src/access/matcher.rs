@@ -411,10 +411,13 @@ fn each_match(
             header(name, value, leaning, say);
         }
         Test::Host(host) => {
-            say(&[Atom::Header(Cow::Borrowed(":authority"), host_pattern(host))]);
+            say(&[Atom::Header(Cow::Borrowed(":authority"), host_pattern(host, leaning))]);
         }
-        Test::Method(method) => form(method)
-            .with_pattern(|method| say(&[Atom::Header(Cow::Borrowed(":method"), method)])),
+        Test::Method(method) => form(method).with_pattern(|method| {
+            // HTTP/2 brings them in any letters, and some servers take all of them for the same.
+            let method = TextPattern { ignore_case: leaning == Leaning::Wide, ..method };
+            say(&[Atom::Header(Cow::Borrowed(":method"), method)]);
+        }),
         Test::Path(path) => form(path).with_pattern(|path| say(&[Atom::Path(path)])),
         Test::PathTemplate(template) => {
             say(&[Atom::PathTemplate(Cow::Borrowed(template))]);
@@ -558,27 +561,39 @@ fn request_principal(
     }
 }
 
-/// A host in any case, with a dot at its end or without, and at any port unless it names one.
-fn host_pattern(host: &str) -> TextPattern<'_> {
-    let parts = match TextForm::read(host) {
+/// A host in any case, with a dot at its end or without, and at any port unless it names one. What denies counts it also
+/// before a port that is none, behind the name of a user, and among several hosts, which proxies join by commas: servers look
+/// at no more than the name.
+fn host_pattern(host: &str, leaning: Leaning) -> TextPattern<'_> {
+    let is_wide = leaning == Leaning::Wide;
+    let mut parts = match TextForm::read(host) {
         TextForm::Present => vec![TextPart::Some],
         TextForm::Prefix(prefix) => vec![TextPart::text(prefix), TextPart::Any],
-        TextForm::Exact(host) => host_end(Vec::new(), host),
-        TextForm::Suffix(suffix) => host_end(vec![TextPart::Any], suffix),
+        TextForm::Exact(host) => host_end(Vec::new(), host, is_wide),
+        TextForm::Suffix(suffix) => host_end(vec![TextPart::Any], suffix, is_wide),
     };
+    if is_wide && matches!(parts.first(), Some(TextPart::Text(_))) {
+        parts.insert(0, TextPart::HostBefore);
+    }
     TextPattern { ignore_case: true, ..TextPattern::new(parts) }
 }
 
-fn host_end<'a>(mut parts: Vec<TextPart<'a>>, host: &'a str) -> Vec<TextPart<'a>> {
+fn host_end<'a>(mut parts: Vec<TextPart<'a>>, host: &'a str, is_wide: bool) -> Vec<TextPart<'a>> {
     let named = host
         .rsplit_once(':')
         .filter(|(_, port)| !port.is_empty() && port.chars().all(|digit| digit.is_ascii_digit()));
+    let without_dot = |name: &'a str| TextPart::text(name.strip_suffix('.').unwrap_or(name));
     match named {
-        // As it is: what it says of the port is meant.
+        // What it says of the port is meant.
+        Some((name, _)) if is_wide => {
+            let port = &host[name.len()..];
+            parts.extend([without_dot(name), TextPart::Dot, TextPart::text(port)]);
+            parts.push(TextPart::ListAfter);
+        }
         Some(_) => parts.push(TextPart::text(host)),
         None => {
-            parts.push(TextPart::text(host.strip_suffix('.').unwrap_or(host)));
-            parts.push(TextPart::HostEnd);
+            parts.push(without_dot(host));
+            parts.push(if is_wide { TextPart::HostRest } else { TextPart::HostEnd });
         }
     }
     parts

@@ -100,6 +100,13 @@ pub enum TextPart<'a> {
     Segment,
     /// What may follow a host: a dot, a port.
     HostEnd,
+    /// Whatever may follow it so that somebody might still take it for that host: a dot, then anything behind a colon or a
+    /// comma.
+    HostRest,
+    /// What may stand before it likewise: nothing, or anything that ends with a comma or a name of a user (`@`).
+    HostBefore,
+    /// Nothing, or a dot.
+    Dot,
     /// Nothing, or elements of a comma-separated list before this one.
     ListBefore,
     /// Nothing, or elements after it.
@@ -170,6 +177,9 @@ impl<'a> TextPart<'a> {
             Self::Some => TextPart::Some,
             Self::Segment => TextPart::Segment,
             Self::HostEnd => TextPart::HostEnd,
+            Self::HostRest => TextPart::HostRest,
+            Self::HostBefore => TextPart::HostBefore,
+            Self::Dot => TextPart::Dot,
             Self::ListBefore => TextPart::ListBefore,
             Self::ListAfter => TextPart::ListAfter,
             Self::OtherAfter(not) => TextPart::OtherAfter(not.clone()),
@@ -220,6 +230,9 @@ impl<'a> TextPattern<'a> {
                 TextPart::Some => regex.push_str(".+"),
                 TextPart::Segment => regex.push_str("[^/]*"),
                 TextPart::HostEnd => regex.push_str(r"\.?(?::[0-9]+)?"),
+                TextPart::HostRest => regex.push_str(r"\.?(?:[:,].*)?"),
+                TextPart::HostBefore => regex.push_str(r"(?:.*[,@])?[ \t]*"),
+                TextPart::Dot => regex.push_str(r"\.?"),
                 TextPart::OtherAfter(not) => {
                     let _infallible = write!(regex, "(?:[^{}].*)?", in_class(not));
                 }
@@ -273,6 +286,14 @@ fn fits(parts: &[TextPart<'_>], text: &str, ignore_case: bool) -> bool {
                 tail(dot) || (1..=port).any(|digits| tail(dot + 1 + digits))
             })
         }
+        TextPart::HostRest => {
+            let ends =
+                |at: &usize| text.get(*at..).is_some_and(|rest| rest.starts_with([':', ',']));
+            [0, usize::from(text.starts_with('.'))]
+                .into_iter()
+                .any(|dot| tail(dot) || (ends(&dot) && (dot + 1..=text.len()).any(tail)))
+        }
+        TextPart::Dot => tail(0) || (text.starts_with('.') && tail(1)),
         TextPart::OtherAfter(not) => {
             let first = text.chars().next().filter(|one| !not.contains(*one));
             tail(0) || first.is_some_and(|one| (one.len_utf8()..=text.len()).any(tail))
@@ -281,8 +302,9 @@ fn fits(parts: &[TextPart<'_>], text: &str, ignore_case: bool) -> bool {
             let ends = text.char_indices().filter(|(_, one)| !not.contains(*one));
             tail(0) || ends.map(|(at, one)| at + one.len_utf8()).any(tail)
         }
-        TextPart::ListBefore => {
-            let starts = text.match_indices(',').map(|(at, _)| at + 1);
+        TextPart::ListBefore | TextPart::HostBefore => {
+            let ends: &[char] = if *part == TextPart::HostBefore { &[',', '@'] } else { &[','] };
+            let starts = text.match_indices(ends).map(|(at, _)| at + 1);
             std::iter::once(0).chain(starts).any(|start| {
                 let blank = text.get(start..).map_or(0, blanks);
                 (0..=blank).any(|blank| tail(start + blank))

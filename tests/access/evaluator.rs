@@ -325,11 +325,15 @@ impl Judge<'_> {
             "destination.ip" => within(value, *address),
             "destination.port" => value == port.to_string(),
             "connection.sni" => like(value, sni),
+            "methods" if doubt => like(&value.to_lowercase(), &method.to_lowercase()),
             "methods" => like(value, method),
             "paths" if value.contains('{') => template(value, path),
             "paths" => like(value, path),
             "hosts" => {
                 let (value, host) = (value.to_lowercase(), host.to_lowercase());
+                if doubt && value != "*" {
+                    return host.split(',').any(|one| may_be_host(&value, one.trim()));
+                }
                 let named_port =
                     value.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
                 if named_port || value == "*" || value.ends_with('*') {
@@ -371,6 +375,22 @@ impl Judge<'_> {
                     || like(value, &all.join(","))
             }
         }
+    }
+}
+
+/// Whether some server may take one for the host that a policy names: whatever is said of its port and of a user.
+fn may_be_host(value: &str, one: &str) -> bool {
+    let one = one.rsplit_once('@').map_or(one, |(_, host)| host);
+    if value.ends_with('*') {
+        return like(value, one);
+    }
+    let without_dot = |text: &str| text.strip_suffix('.').unwrap_or(text).to_owned();
+    let (bare, port) = one.split_once(':').map_or((one, None), |(bare, port)| (bare, Some(port)));
+    match value.rsplit_once(':') {
+        Some((named, of)) if of.parse::<u16>().is_ok() => {
+            port == Some(of) && like(&without_dot(named), &without_dot(bare))
+        }
+        _ => like(&without_dot(value), &without_dot(bare)),
     }
 }
 

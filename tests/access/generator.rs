@@ -147,6 +147,7 @@ pub(crate) fn random_call(random: &mut impl Rng) -> Call {
             "a.example.",
             "b.example",
             "b.example:8080",
+            "b.example.:8080",
             "evil",
         ]),
         method: text(&["GET", "POST", "PUT"]),

@@ -274,6 +274,19 @@ fn a_host_is_itself_in_every_form() {
         "x.b.example:1",
         "X.B.EXAMPLE.",
         "c.example:8080",
+        "c.example.:8080",
+        // Whatever is said of the port, and several that a proxy has joined.
+        "a.example:",
+        "a.example.:",
+        "a.example:8x",
+        "x.b.example:+1",
+        "user@a.example",
+        "user:pass@a.example:80",
+        "user@c.example:8080",
+        "evil.org,a.example",
+        "a.example,evil.org",
+        "evil.org, x.b.example:1, evil.org",
+        "evil.org,c.example:8080",
     ] {
         assert!(!policies.lets_in(&at_host(host)), "{host}");
     }
@@ -281,13 +294,62 @@ fn a_host_is_itself_in_every_form() {
         "aXexample",
         "a.example.org",
         "xa.example",
-        "a.example:",
         "b.example",
         "c.example",
         "c.example:80",
+        "c.example:80801",
     ] {
         assert!(policies.lets_in(&at_host(host)), "{host}");
     }
+    // What allows goes by hosts as they are.
+    let policies = index().hold([allow(to(json!({ "hosts": ["a.example", "c.example:8080"] })))]);
+    for (host, passes) in [
+        ("A.example.:80", true),
+        ("c.example:8080", true),
+        ("a.example:", false),
+        ("a.example:8x", false),
+        ("user@a.example", false),
+        ("evil.org,a.example", false),
+        ("a.example,evil.org", false),
+    ] {
+        assert_eq!(policies.lets_in(&at_host(host)), passes, "{host}");
+    }
+}
+
+/// A condition on the header is one on the host, which proxies have in one place.
+#[test]
+fn the_header_of_the_host_is_the_host() {
+    let policies = index().hold([deny(when("request.headers[Host]", &["a.example"]))]);
+    assert!(!policies.lets_in(&at_host("A.example:80")));
+    assert!(policies.lets_in(&at_host("b.example")));
+}
+
+/// HTTP/2 brings a method in any letters, and proxies pass it on.
+#[test]
+fn a_method_is_denied_in_any_case_and_allowed_in_its_own() {
+    let of = |method: &str| with_header(":method", method);
+    let only = |methods: Value| to(json!({ "methods": methods }));
+    let denied = index().hold([deny(only(json!(["DELETE", "P*", "*ACE"])))]);
+    for method in ["DELETE", "delete", "Delete", "put", "Trace"] {
+        assert!(!denied.lets_in(&of(method)), "{method}");
+    }
+    assert!(denied.lets_in(&of("GET")));
+    let allowed = index().hold([allow(only(json!(["GET"])))]);
+    assert!(allowed.lets_in(&of("GET")) && !allowed.lets_in(&of("get")));
+    let others = index().hold([allow(to(json!({ "notMethods": ["DELETE"] })))]);
+    assert!(others.lets_in(&of("GET")) && !others.lets_in(&of("delete")));
+}
+
+/// Proxies see callers in IPv4 by their addresses of IPv4.
+#[test]
+fn an_address_of_ipv4_is_itself_in_the_form_of_ipv6() {
+    for range in ["::ffff:10.0.0.9", "::ffff:10.0.0.0/120", "::ffff:0:0/96"] {
+        let policies = index().hold([deny(from(json!({ "ipBlocks": [range] })))]);
+        assert!(!policies.lets_in(&request("client", "/")), "{range}");
+    }
+    let policies =
+        index().hold([deny(from(json!({ "ipBlocks": ["::ffff:10.0.1.0/120", "::/64"] })))]);
+    assert!(policies.lets_in(&request("client", "/")));
 }
 
 /// CVE-2026-26308: proxies join a header that comes twice by a comma, or look at each value.

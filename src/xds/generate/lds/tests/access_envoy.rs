@@ -326,6 +326,16 @@ impl MeshClients {
         tokio::time::timeout(PATIENCE, exchange).await.expect("an answer")
     }
 
+    /// Asks `METHOD PATH` of a host in HTTP/2, in plain text; the status that comes back, 0 for none.
+    pub(super) async fn say_in_http2(&self, to: (IpAddr, u16), line: &str, host: &str) -> u16 {
+        let (method, path) = line.split_once(' ').expect("a method and a path");
+        let request = http::Request::builder().method(method).uri(format!("http://{host}{path}"));
+        let exchange =
+            async { asked_in_http2(self.connect(to, None, "").await.ok()?, request).await };
+        let status = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+        status.unwrap_or_default()
+    }
+
     /// Sends a call with further headers; the status that comes back, 0 for none.
     async fn send(&self, call: &Call, how: AsSent, more: &[(String, String)]) -> u16 {
         let identity = call.identity.as_ref();
@@ -334,9 +344,16 @@ impl MeshClients {
         });
         let (to, identity) = ((call.from, call.port), identity.as_deref());
         if how == AsSent::Http2 {
+            let mut request = http::Request::builder()
+                .method(&*call.method)
+                .uri(format!("http://{}{}", call.host, call.path))
+                .header("x-forwarded-for", call.client.to_string());
+            for (name, value) in call.headers.iter().chain(more) {
+                request = request.header(name, value);
+            }
             let exchange = async {
                 let stream = self.connect(to, identity, "istio-h2").await.ok()?;
-                asked_in_http2(stream, call, more).await
+                asked_in_http2(stream, request).await
             };
             let status = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
             return status.unwrap_or_default();
@@ -357,23 +374,12 @@ impl MeshClients {
     clippy::disallowed_methods,
     reason = "a connection of a test, which ends with its request"
 )]
-async fn asked_in_http2(
-    stream: Box<dyn Stream>,
-    call: &Call,
-    more: &[(String, String)],
-) -> Option<u16> {
+async fn asked_in_http2(stream: Box<dyn Stream>, request: http::request::Builder) -> Option<u16> {
     let io = hyper_util::rt::TokioIo::new(stream);
     let executor = hyper_util::rt::TokioExecutor::new();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(executor, io).await.ok()?;
     let connection = tokio::spawn(connection);
-    let mut request = http::Request::builder()
-        .method(&*call.method)
-        .uri(format!("http://{}{}", call.host, call.path))
-        .header("x-forwarded-for", call.client.to_string());
-    for (name, value) in call.headers.iter().chain(more) {
-        request = request.header(name, value);
-    }
     let request = request.body(http_body_util::Empty::<bytes::Bytes>::new()).expect("a request");
     let answer = sender.send_request(request).await.ok();
     connection.abort();
