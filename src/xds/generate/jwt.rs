@@ -4,6 +4,7 @@
 //! stands under one key for each provider, so that no token can pass for another's.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use prost::Message;
 use strait_proto::envoy::envoy::config::core::v3::{DataSource, data_source};
@@ -47,8 +48,12 @@ pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::
         return None;
     }
     let name = |at: usize| format!("origins-{at}");
+    let groups = groups(rules);
     let providers = rules.iter().enumerate().map(|(place, rule)| {
-        let provider = provider(rule, token_key(place, rules.len()));
+        let mut provider = provider(rule, token_key(place, rules.len()));
+        let sharing = groups.iter().find(|members| members.contains(&place));
+        let sharing = sharing.into_iter().flatten().map(|at| &*rules[*at]);
+        provider.claim_to_headers.extend(kept_free(rule, sharing));
         // Routes may look at claims, and one was chosen before they were known.
         let clear_route_cache = at == Enforcer::Router;
         (name(place), jwt::JwtProvider { clear_route_cache, ..provider })
@@ -61,7 +66,7 @@ pub(super) fn filter(rules: &[Cow<'_, TokenRule>], at: Enforcer) -> Option<hcm::
                 ..Default::default()
             }),
             requirement_type: Some(jwt::requirement_rule::RequirementType::Requires(requirement(
-                rules, name,
+                &groups, name,
             ))),
         }],
         bypass_cors_preflight: true,
@@ -129,14 +134,36 @@ fn places(rule: &TokenRule) -> Vec<String> {
     }
 }
 
-/// Each place where tokens stand must be without one, or hold one that one of its rules believes. Rules that share a
-/// place share what is asked of it: to each, the other's token is a stranger's.
-fn requirement(
-    rules: &[Cow<'_, TokenRule>],
-    name: impl Fn(usize) -> String,
-) -> jwt::JwtRequirement {
-    use jwt::jwt_requirement::RequiresType;
-    let require = |kind| jwt::JwtRequirement { requires_type: Some(kind) };
+/// The headers in which a rule has the workload passed what the token says, in lower case.
+fn told_in(rule: &TokenRule) -> impl Iterator<Item = String> {
+    let claims = rule.claim_headers.iter().map(|(header, _)| header);
+    claims.chain(&rule.payload_header).map(|name| name.to_ascii_lowercase())
+}
+
+/// A claim that no token has.
+const NO_CLAIM: &str = "strait/no claim";
+
+/// Takes from requests the headers of other rules of its group. Of each rule at which it looks Envoy takes them itself, and
+/// it looks no further than at the first whose token is good: a client with a token of one issuer could say what it likes in
+/// the headers of another.
+fn kept_free<'r>(
+    rule: &TokenRule,
+    sharing: impl Iterator<Item = &'r TokenRule>,
+) -> Vec<jwt::JwtClaimToHeader> {
+    let mut others: BTreeSet<String> = sharing.flat_map(told_in).collect();
+    for own in told_in(rule) {
+        others.remove(&own);
+    }
+    let free = others.into_iter().map(|header_name| jwt::JwtClaimToHeader {
+        header_name,
+        claim_name: NO_CLAIM.into(),
+        ..Default::default()
+    });
+    free.collect()
+}
+
+/// The rules that look for tokens in the same places, each by where it stands: to each, the other's token is a stranger's.
+fn groups(rules: &[Cow<'_, TokenRule>]) -> Vec<Vec<usize>> {
     let mut groups: Vec<(Vec<String>, Vec<usize>)> = Vec::new();
     for (at, rule) in rules.iter().enumerate() {
         let mut group = (places(rule), vec![at]);
@@ -152,8 +179,17 @@ fn requirement(
         groups = others;
         groups.push(group);
     }
-    groups.sort_by(|a, b| a.1.cmp(&b.1));
-    let of_group = |(_, members): &(Vec<String>, Vec<usize>)| {
+    let mut groups: Vec<_> = groups.into_iter().map(|(_, members)| members).collect();
+    groups.sort();
+    groups
+}
+
+/// Each place where tokens stand must be without one, or hold one that one of its rules believes. Rules that share a
+/// place share what is asked of it.
+fn requirement(groups: &[Vec<usize>], name: impl Fn(usize) -> String) -> jwt::JwtRequirement {
+    use jwt::jwt_requirement::RequiresType;
+    let require = |kind| jwt::JwtRequirement { requires_type: Some(kind) };
+    let of_group = |members: &Vec<usize>| {
         let providers = members.iter().map(|at| require(RequiresType::ProviderName(name(*at))));
         let missing = require(RequiresType::AllowMissing(Empty {}));
         let requirements = providers.chain([missing]).collect();

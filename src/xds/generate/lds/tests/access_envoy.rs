@@ -577,7 +577,7 @@ fn encoded(bytes: &[u8]) -> String {
 /// A token that is there must be good, wherever it stands; one that is not there is asked for by who allows.
 #[tokio::test]
 async fn real_envoys_believe_tokens_of_known_keys_alone() {
-    let (a, b) = (Issuer::new("https://a"), Issuer::new("https://b"));
+    let [a, b, d] = ["https://a", "https://b", "https://d"].map(Issuer::new);
     let authority = Authority::new();
     let tokens = json!({
         "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
@@ -586,13 +586,17 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             { "issuer": "https://a", "jwks": a.keys() },
             { "issuer": "https://b", "jwks": b.keys(), "fromHeaders": [{ "name": "x-b" }] },
             { "issuer": "https://c", "jwksUri": "https://c/keys", "fromHeaders": [{ "name": "x-c" }] },
+            {
+                "issuer": "https://d", "jwks": d.keys(), "fromHeaders": [{ "name": "x-b" }],
+                "outputClaimToHeaders": [{ "header": "X-Told", "claim": "sub" }],
+            },
         ] },
     });
     let allow = json!({
         "apiVersion": "security.istio.io/v1", "kind": "AuthorizationPolicy",
         "metadata": { "namespace": "shop", "name": "allow" },
         "spec": { "rules": [
-            { "from": [{ "source": { "requestPrincipals": ["https://a/alice", "https://b/*"] } }] },
+            { "from": [{ "source": { "requestPrincipals": ["https://a/alice", "https://b/*", "https://d/*"] } }] },
             { "when": [{ "key": "request.auth.claims[groups]", "values": ["admin"] }] },
         ] },
     });
@@ -646,6 +650,20 @@ async fn real_envoys_believe_tokens_of_known_keys_alone() {
             let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n{headers}\r\n");
             let found = answered(stream.expect("listens"), &head).await;
             assert_eq!(found, *status, "{}: {what}", envoy.display());
+        }
+        // What a workload is told is what a token says, whoever's the others are.
+        for (token, told) in [
+            (of_b(d.token("https://d", json!({ "sub": "dora" }))), Some("dora")),
+            (of_b(b.token("https://b", json!({ "sub": "bob" }))), None),
+            (alice(), None),
+        ] {
+            let stream = tokio::net::TcpStream::connect(("127.0.0.1", ports[1])).await;
+            let head = "GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nX-told: forged\r\n";
+            let answer =
+                answered_whole(stream.expect("listens"), format!("{head}{token}\r\n")).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{}: {answer}", envoy.display());
+            let found = answer.split_once(" told ").map(|(_, told)| told.trim_end());
+            assert_eq!(found, told, "{}: {answer}", envoy.display());
         }
         drop(running);
     }

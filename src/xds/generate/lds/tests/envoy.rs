@@ -407,7 +407,8 @@ async fn request(address: &str, path: &str, headers: &str) -> String {
     answer.unwrap_or_else(|_| panic!("{address} does not answer")).unwrap_or_default()
 }
 
-/// A workload that answers with the HTTP version it was spoken to in and the identity it was told of.
+/// A workload that answers with the HTTP version it was spoken to in and the identity it was told of, and with the header
+/// `x-told`, where there is one.
 #[expect(clippy::disallowed_methods, reason = "a test's own server, which ends with the test")]
 pub(super) async fn workload_server() -> u16 {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -418,7 +419,10 @@ pub(super) async fn workload_server() -> u16 {
                 let _: &hyper::body::Incoming = request.body();
                 let told = request.headers().get("x-forwarded-client-cert");
                 let told = told.map_or("nobody", |value| value.to_str().unwrap_or("?"));
-                let text = format!("<{:?} from {told}>", request.version());
+                let mut text = format!("<{:?} from {told}>", request.version());
+                if let Some(told) = request.headers().get("x-told") {
+                    text += &format!(" told {}", told.to_str().unwrap_or("?"));
+                }
                 Ok::<_, std::convert::Infallible>(http::Response::new(http_body_util::Full::new(
                     bytes::Bytes::from(text),
                 )))
