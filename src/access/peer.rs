@@ -50,9 +50,9 @@ pub struct PeerAuthentication {
 }
 
 impl PeerAuthentication {
-    /// Reads an object. Where a part of it can't be read, which is in `faults`, nothing of it counts: in the place of
-    /// another, of which the oldest counts alone, the rest might take more connections than that. If `strict`, it takes
-    /// mTLS alone.
+    /// Reads an object. Where a part of it can't be read, which is in `faults`, the rest counts if it asks for mTLS: whatever
+    /// the part says, that takes no more. Else nothing of it counts: in the place of another, of which the oldest counts
+    /// alone, the rest might take more connections than that. If `strict`, it takes mTLS alone.
     pub(super) fn read(
         name: &WorkloadKey,
         object: &Value,
@@ -103,7 +103,12 @@ impl PeerAuthentication {
             }
         }
         if faults.len() > before {
-            return closed(selector);
+            if strict || mode != Some(PeerMode::Strict) {
+                return closed(selector);
+            }
+            if selector == PolicySelector::All {
+                ports.clear();
+            }
         }
         Some(Self { name: name.clone(), created: created(object), selector, mode, ports })
     }

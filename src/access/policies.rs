@@ -134,7 +134,8 @@ impl AccessPolicies {
         if subject.is_known {
             return modes;
         }
-        by_labels().fold(modes, |modes, policy| modes.tightened(policy))
+        // Labels that it claims take it away from no other policy of its namespace.
+        peers(subject.namespace).fold(modes, |modes, policy| modes.tightened(policy))
     }
 
     /// How a workload takes connections, while some clients may still speak to it as before.

@@ -109,6 +109,15 @@ fn a_proxy_that_nobody_knows_is_as_strict_as_any_of_its_namespace() {
     let claims = modes(&policies, "shop", &[("app", "else")], false);
     assert_eq!(claims.of_port(9090).mode, PeerMode::Strict);
     assert_eq!(claims.of_port(80).mode, PeerMode::Permissive);
+    // Nor does it shed what holds for the whole namespace by the labels of a workload that it doesn't hold for.
+    let open = of_workload("PERMISSIVE", json!({ "9090": { "mode": "DISABLE" } }));
+    let policies = index().hold([peer("shop", "all", mtls("STRICT")), peer("shop", "web", open)]);
+    let modes_of = |is_known| modes(&policies, "shop", &[("app", "web")], is_known);
+    let [known, claims] = [true, false].map(modes_of);
+    for port in [80, 9090] {
+        assert_ne!(known.of_port(port).mode, PeerMode::Strict, "{port}");
+        assert_eq!(claims.of_port(port).mode, PeerMode::Strict, "{port}");
+    }
 }
 
 #[test]
@@ -155,6 +164,31 @@ fn what_was_never_good_leaves_connections_as_they_are() {
         let by_labels = spec["selector"]["matchLabels"]["app"] == "web";
         assert_eq!(strict, [if by_labels { "STRICT" } else { "PERMISSIVE" }, "STRICT"], "{spec}");
     }
+}
+
+/// A namespace that asks for mTLS has it, whatever else its policy says.
+#[test]
+fn what_asks_for_mtls_counts_beside_what_cannot_be_read() {
+    let with = |mut spec: Value, name: &str, value: Value| {
+        spec[name] = value;
+        spec
+    };
+    for spec in [
+        with(mtls("STRICT"), "portLevelMtls", json!({ "80": { "mode": "DISABLE" } })),
+        with(mtls("STRICT"), "mtl", json!({})),
+        of_workload("STRICT", json!({ "0": { "mode": "DISABLE" } })),
+        of_workload("STRICT", json!({ "80": { "mode": "OFF" } })),
+    ] {
+        let policies = index().hold([peer("shop", "a", spec.clone())]);
+        assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "STRICT", "{spec}");
+        let (_, report) = policies.reports().next().expect("a report");
+        assert_eq!(report.state, PolicyState::Partly, "{spec}");
+    }
+    // What can be read of ports counts with it.
+    let spec = of_workload("STRICT", json!({ "80": { "mode": "PERMISSIVE" }, "x": {} }));
+    let policies = index().hold([peer("shop", "a", spec)]);
+    assert_eq!(mode(&policies, "shop", &[("app", "web")], 80), "PERMISSIVE");
+    assert_eq!(mode(&policies, "shop", &[("app", "web")], 81), "STRICT");
 }
 
 #[test]
