@@ -132,6 +132,39 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     assert_eq!(simulated.status.code(), Some(0), "{}", text(&simulated));
 }
 
+/// F-9: a node proxy lets everybody in to workloads of which it has heard before their policies. None is served, and whom
+/// policies guard is sent them with the first way in.
+#[tokio::test]
+async fn no_proxy_has_a_way_in_before_the_policies_that_guard_it() {
+    let east = Member::start("east", "n1", "198.18.0.1").await;
+    east.serve("web", &["10.0.0.1"]);
+    let web = pod(&east, "web-1", "web", "10.0.0.1");
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let rules = json!({ "action": "DENY", "rules": [{ "to": [{ "operation": { "paths": ["/admin"] } }] }] });
+    setup.put("deny", &policy("deny", &json!({ "app": "web" }), &rules));
+    let server = setup.start_ready().await;
+
+    let of_node = Proxy { kind: "ztunnel", ..web.clone() };
+    let refused = match server.open(&setup, &of_node, ClientOptions::default()).await {
+        Err(error) => error.to_string(),
+        Ok(client) => {
+            wait_until(SOON, async || client.held().ended.ok_or("a stream".to_owned())).await
+        }
+    };
+    assert!(refused.contains("node type \"ztunnel\" is not served"), "{refused}");
+
+    let client = server.connect(&setup, &web).await;
+    let first = wait_until(SOON, async || {
+        let held = client.held();
+        let body = held.body(ResourceType::Listener, "virtualInbound").map(<[u8]>::to_vec);
+        body.ok_or("no way in yet".to_owned())
+    })
+    .await;
+    let first = String::from_utf8_lossy(&first).into_owned();
+    assert!(first.contains("ns[shop]-policy[deny]-rule[0]"), "{first}");
+}
+
 /// How the pods of an app take connections.
 fn mode(mode: &str) -> Value {
     json!({

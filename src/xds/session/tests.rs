@@ -591,7 +591,10 @@ fn what_nobody_waits_for_is_not_answered() {
 #[test]
 fn everything_of_a_type_we_have_nothing_of_is_an_empty_answer() {
     for form in FORMS {
-        for url in ["type.googleapis.com/istio.workload.Address", "x.y/Z"] {
+        let of_node_proxies = ["Address", "Workload"]
+            .map(|kind| format!("type.googleapis.com/istio.workload.{kind}"));
+        let policies = "type.googleapis.com/istio.security.Authorization".to_owned();
+        for url in of_node_proxies.into_iter().chain([policies, "x.y/Z".to_owned()]) {
             play(
                 form,
                 &format!(
