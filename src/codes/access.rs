@@ -39,11 +39,12 @@ nobody says what it is, a rule of ALLOW that looks at them allows nothing, and a
 them: it denies every connection that the rest of the rule fits.";
 
     /// DENY by identity under PERMISSIVE.
-    ACCESS_PLAIN_TEXT = "STR0825", "a policy that denies by identity is avoided by plain text",
+    ACCESS_PLAIN_TEXT = "STR0825", "a policy that keeps out by identity is avoided by plain text",
         "Make the workloads STRICT by a PeerAuthentication, or allow by identity in place of denying.", "\
 Who connects without mTLS has no identity: rules of DENY that name principals, namespaces, accounts or trust
-domains don't match it. As long as the workload takes plain text (PERMISSIVE), whoever is to be kept out can
-come in without a certificate.";
+domains don't match it, and rules of ALLOW that name none but those that are not allowed (notPrincipals and
+the like) do. As long as the workload takes plain text (PERMISSIVE), whoever is to be kept out can come in
+without a certificate.";
 
     /// CUSTOM without a provider that can be asked.
     ACCESS_PROVIDER = "STR0826", "a policy asks a provider that can't be asked",

@@ -76,7 +76,10 @@ impl<'a> PolicyFindings<'a> {
         for rule in &policy.rules {
             match policy.action {
                 AuthorizationAction::Deny => found.extend(self.plain_text(rule)),
-                AuthorizationAction::Allow => found.extend(self.never_allows(rule)),
+                AuthorizationAction::Allow => {
+                    found.extend(self.never_allows(rule));
+                    found.extend(self.nobody_is_allowed(rule));
+                }
                 AuthorizationAction::Audit | AuthorizationAction::Custom(_) => {}
             }
             found.extend(host_at_a_port(&policy.action, rule));
@@ -88,15 +91,41 @@ impl<'a> PolicyFindings<'a> {
     /// F-23: who has no certificate is nobody whom a rule denies by name.
     fn plain_text(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
         let clause = rule.clauses().find(|one| !one.negated && is_of_identity(one))?;
-        let ports = ports_of(rule);
-        let takes = |one: &WorkloadAccess<'_>| {
-            modes_at(&one.modes, &ports).any(|mode| mode != PeerMode::Strict)
-        };
-        self.workloads.iter().any(takes).then(|| {
+        self.takes_plain_text(rule).then(|| {
             let text = "who connects in plain text has no identity and is not denied, and workloads there take plain \
                         text";
             (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
         })
+    }
+
+    /// F-23 the other way round: who has no certificate is none of those whom a rule doesn't allow by name.
+    fn nobody_is_allowed(&self, rule: &AuthorizationRule) -> Option<PolicyFinding> {
+        let asks =
+            |clauses: &[Clause]| clauses.iter().any(|one| !one.negated && is_of_identity(one));
+        let nothing = Box::default();
+        let sources =
+            if rule.from.is_empty() { std::slice::from_ref(&nothing) } else { &rule.from };
+        let mut open = sources.iter().filter(|clauses| !asks(clauses)).peekable();
+        if asks(&rule.when) {
+            return None;
+        }
+        open.peek()?;
+        let mut clauses = open.flat_map(|clauses| clauses.iter()).chain(&rule.when);
+        let clause = clauses.find(|one| one.negated && is_of_identity(one))?;
+        self.takes_plain_text(rule).then(|| {
+            let text = "who connects in plain text has no identity, is none of these and is allowed, and workloads \
+                        there take plain text";
+            (&codes::ACCESS_PLAIN_TEXT, format!("spec.{}", clause.place), text.to_owned())
+        })
+    }
+
+    /// Whether workloads take plain text at the ports of a rule.
+    fn takes_plain_text(&self, rule: &AuthorizationRule) -> bool {
+        let ports = ports_of(rule);
+        let takes = |one: &WorkloadAccess<'_>| {
+            modes_at(&one.modes, &ports).any(|mode| mode != PeerMode::Strict)
+        };
+        self.workloads.iter().any(takes)
     }
 
     /// Where plain text alone is taken nobody has an identity.

@@ -187,6 +187,12 @@ fn policies_that_do_otherwise_than_they_seem_are_told() {
     let from = |action: &str, name: &str| {
         rule(action, json!({ "from": [{ "source": { "principals": [name] } }] }))
     };
+    let own = "cluster.local/ns/shop/sa/a";
+    let all_but = |source: &Value| {
+        let mut source = source.clone();
+        source["notPrincipals"] = json!([own]);
+        rule("ALLOW", json!({ "from": [{ "source": source }] }))
+    };
     let host = |action: &str, field: &str, host: &str| {
         rule(action, json!({ "to": [{ "operation": { field: [host], "ports": ["8080"] } }] }))
     };
@@ -198,7 +204,6 @@ fn policies_that_do_otherwise_than_they_seem_are_told() {
         ports["spec"]["ports"][0]["name"] = json!(name);
         ports
     };
-    let own = "cluster.local/ns/shop/sa/a";
     let tokens = || {
         object(
             "RequestAuthentication",
@@ -215,6 +220,13 @@ fn policies_that_do_otherwise_than_they_seem_are_told() {
             "spec.rules[0].from[0].source.principals",
         ),
         (vec![mode("STRICT"), from("DENY", own)], "", ""),
+        (
+            vec![mode("PERMISSIVE"), all_but(&json!({}))],
+            "STR0825",
+            "spec.rules[0].from[0].source.notPrincipals",
+        ),
+        (vec![mode("STRICT"), all_but(&json!({}))], "", ""),
+        (vec![mode("PERMISSIVE"), all_but(&json!({ "namespaces": ["shop"] }))], "", ""),
         (
             vec![mode("DISABLE"), from("ALLOW", own)],
             "STR0834",
