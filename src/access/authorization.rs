@@ -157,6 +157,12 @@ impl AuthorizationPolicy {
         self.rules.iter().flat_map(AuthorizationRule::clauses)
     }
 
+    /// Whether any rule of it looks at paths.
+    pub fn looks_at_paths(&self) -> bool {
+        let mut tests = self.clauses().flat_map(|clause| &clause.any);
+        tests.any(|test| matches!(test, RequestTest::Path(_) | RequestTest::PathTemplate(_)))
+    }
+
     /// Reads an object. What can't be read of it is in `faults`; what is returned then lets in no more than what the
     /// object says, as far as that is known. `None` where nothing of it can count.
     pub(super) fn read(

@@ -12,10 +12,11 @@ use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{
     AccessDecision, AccessRequest, AccessSubject, AccessVerdict, AuthorizationAction,
     AuthorizationPolicy, AuthorizationRule, ModeTransition, PeerMode, PolicyKind, PolicyName,
-    PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm, decide,
-    enforced, rule_steps,
+    PolicySelector, PolicyState, PortMode, ProviderReach, RequestTest, TimePoint, WireForm,
+    WorkloadAccess, decide, enforced, rule_steps,
 };
 use crate::codes;
+use crate::mesh::PathNormalization;
 use crate::model::{NetworkId, ObjectKey, Proxy, is_header_name, labels_match};
 use crate::push::PushContext;
 use crate::push::authorizers::Authorizers;
@@ -140,7 +141,7 @@ pub fn explain_policy(
         // What takes plain text alone sees nobody's certificate.
         identity: identity.clone().filter(|_| mode.mode != PeerMode::Disable),
         headers: headers(asked),
-        path: Some(path(asked)),
+        path: Some(normalization(context, proxy, &access).applied(path(asked))),
         port: asked.port,
         destination: proxy.addresses.first().copied(),
         ..AccessRequest::default()
@@ -163,7 +164,7 @@ pub fn explain_policy(
         };
         let steps = access.policies.iter().map(|policy| {
             let of_policy =
-                crate::access::WorkloadAccess { policies: vec![*policy], ..access.clone() };
+                WorkloadAccess { policies: vec![*policy], ..access.clone() };
             let own = enforced(&of_policy, form, &trust, &providers);
             let rules = own.rules().map(|rule| {
                 let fields = rule_steps(rule, &in_form).into_iter();
@@ -252,9 +253,22 @@ fn headers(asked: &AskedRequest) -> BTreeMap<String, String> {
     host.into_iter().chain([(":method".to_owned(), method)]).collect()
 }
 
-fn path(asked: &AskedRequest) -> String {
+fn path(asked: &AskedRequest) -> &str {
     let path = asked.path.as_deref().unwrap_or("/");
-    path.split(['?', '#']).next().unwrap_or_default().to_owned()
+    path.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// What becomes of paths before rules look at them.
+fn normalization(
+    context: &PushContext,
+    proxy: &Proxy,
+    access: &WorkloadAccess<'_>,
+) -> PathNormalization {
+    if proxy.is_proxyless() {
+        return PathNormalization::None;
+    }
+    let looks_at_paths = access.policies.iter().any(|policy| policy.looks_at_paths());
+    PathNormalization::of(context.mesh.path_normalization, looks_at_paths)
 }
 
 fn selected_because(context: &PushContext, policy: &AuthorizationPolicy, proxy: &Proxy) -> String {

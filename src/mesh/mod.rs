@@ -13,6 +13,7 @@ mod duration;
 mod ingress;
 mod localities;
 mod networks;
+mod normal_path;
 mod provider_service;
 mod providers;
 mod retries;

@@ -78,9 +78,13 @@ async fn a_policy_reaches_the_proxies_that_it_selects_and_no_others() {
     assert!(!text(&found).contains("STR0824"), "all ports of those are HTTP: {}", text(&found));
     assert!(text(&found).contains("config     1 of 1 object in force"), "{}", text(&found));
     let ask = ["explain", "policy", "web-1.shop", "--from", "shop/client", "--port", "8080"];
-    let asked = server.strait(&[&ask[..], &["--path", "/admin"]].concat()).await;
-    assert_eq!(asked.status.code(), Some(2), "{}", text(&asked));
-    assert!(text(&asked).contains("http  deny: ns[shop]-policy[deny]-rule[0]"), "{}", text(&asked));
+    // As the proxy sees the path.
+    for path in ["/admin", "//admin", "/x/../%61dmin?a=b"] {
+        let asked = server.strait(&[&ask[..], &["--path", path]].concat()).await;
+        assert_eq!(asked.status.code(), Some(2), "{path}: {}", text(&asked));
+        let denied = "http  deny: ns[shop]-policy[deny]-rule[0]";
+        assert!(text(&asked).contains(denied), "{path}: {}", text(&asked));
+    }
     let asked = server.strait(&[&ask[..], &["--path", "/"]].concat()).await;
     assert_eq!(asked.status.code(), Some(0), "{}", text(&asked));
     wait_until(SOON, async || {

@@ -244,9 +244,7 @@ pub(super) fn normalizing(
     looks_at_paths: bool,
     manager: hcm::HttpConnectionManager,
 ) -> hcm::HttpConnectionManager {
-    let normalization = settings.path_normalization.unwrap_or({
-        if looks_at_paths { PathNormalization::MergeSlashes } else { PathNormalization::Base }
-    });
+    let normalization = PathNormalization::of(settings.path_normalization, looks_at_paths);
     let unescape = hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
     hcm::HttpConnectionManager {
         normalize_path: bool_value(normalization != PathNormalization::None),
