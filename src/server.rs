@@ -22,6 +22,7 @@ mod shared_hold;
 mod source;
 mod state_dir;
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -121,7 +122,9 @@ pub async fn run(args: &ServeArgs) -> Result<(), ServeError> {
         () = &mut asked => return Ok(()),
     };
     let inject = bound.inject.map(|inject| format!(r#","inject":"{inject}""#)).unwrap_or_default();
-    println!(r#"{{"xds":"{}","admin":"{}"{inject}}}"#, bound.xds, bound.admin);
+    let line = format!(r#"{{"xds":"{}","admin":"{}"{inject}}}"#, bound.xds, bound.admin);
+    // Proxies are served whether anybody reads it or not.
+    let _ = writeln!(std::io::stdout(), "{line}");
     asked.await;
     info!("draining");
     bound.shut_down().await;

@@ -26,7 +26,8 @@ mod settings;
 mod trial;
 
 use std::ffi::OsString;
-use std::io::IsTerminal as _;
+use std::fmt;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -75,7 +76,7 @@ fn main() -> ExitCode {
             None => redirect::run(&args),
         },
         Command::Version => {
-            println!("strait-agent {}", env!("CARGO_PKG_VERSION"));
+            print(format_args!("strait-agent {}", env!("CARGO_PKG_VERSION")));
             Ok(0)
         }
         Command::Child { parent, envoy } => Err(envoy::become_envoy(parent, &envoy)),
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => ExitCode::from(code),
         Err(problem) => {
-            eprintln!("error: {}: {}\nnext: {}", problem.code, problem.fact, problem.next);
+            say(format_args!("error: {}: {}\nnext: {}", problem.code, problem.fact, problem.next));
             ExitCode::from(if problem.code == "STR0950" { 64 } else { 1 })
         }
     }
@@ -108,9 +109,21 @@ fn on_one_thread(work: impl Future<Output = Result<u8, Problem>>) -> Result<u8, 
     runtime.block_on(work)
 }
 
+/// A line on standard output. A pod's proxy does not depend on whether anybody reads it.
+fn print(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// The same on standard error.
+fn say(line: fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
 /// As the control plane logs: text on a terminal, else JSON.
 fn log() {
     let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false);
+    // A line that can't be written is lost. To say so it would be written to the same place, and panic there.
+    let builder = builder.log_internal_errors(false);
     if std::io::stderr().is_terminal() {
         builder.init();
     } else {

@@ -90,21 +90,21 @@ pub(crate) fn run(args: &RedirectArgs) -> Result<u8, Problem> {
                 );
                 return Err(Problem::new("STR0960", fact, "see who else writes rules in this pod"));
             }
-            println!("{says}: {} rules are set", missing.len());
+            crate::print(format_args!("{says}: {} rules are set", missing.len()));
         } else {
-            println!("{says}: nothing to do, the rules stand");
+            crate::print(format_args!("{says}: nothing to do, the rules stand"));
         }
     }
     if lacks.is_empty() {
         return Ok(0);
     }
     for rule in &lacks {
-        println!("missing: {rule}");
+        crate::print(format_args!("missing: {rule}"));
     }
-    eprintln!(
+    crate::say(format_args!(
         "error: STR0961: {} rules do not stand\nnext: run strait-agent redirect with the same flags, with NET_ADMIN",
         lacks.len()
-    );
+    ));
     Ok(2)
 }
 
@@ -165,10 +165,10 @@ fn saved(family: Family) -> Result<String, Problem> {
 /// Has the pod the address from which Envoy reaches the workload by IPv6.
 fn inbound_source() {
     if let Err(error) = loopback::add_inbound_source() {
-        eprintln!(
+        crate::say(format_args!(
             "warning: the loopback can't be given the address ::6: {error}; so Envoy reaches no workload by IPv6\n\
              next: run it with NET_ADMIN, or give the pod no IPv6"
-        );
+        ));
     }
 }
 

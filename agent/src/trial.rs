@@ -29,12 +29,12 @@ const LACKING: u8 = 126;
 pub(crate) async fn run(addresses: &[IpAddr]) -> Result<u8, Problem> {
     for address in addresses {
         if let Err(fact) = redirected(*address).await? {
-            eprintln!(
+            crate::say(format_args!(
                 "error: STR0912: {fact}\nnext: see whether Istio's CNI plugin runs on the pod's node, and what its log says of the pod; or have pods injected without --istio-cni"
-            );
+            ));
             return Ok(LACKING);
         }
-        println!("{address}: connections are redirected");
+        crate::print(format_args!("{address}: connections are redirected"));
     }
     Ok(0)
 }

@@ -1,7 +1,7 @@
 //! `strait-sim`: serves a generated world of simulated clusters until it is told to stop.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -163,7 +163,7 @@ async fn main() -> ExitCode {
     match run(arguments).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("strait-sim: {failure}");
+            let _ = writeln!(io::stderr(), "strait-sim: {failure}");
             match failure {
                 Failure::World(WorldError::TooLarge(_)) => ExitCode::from(USAGE),
                 _ => ExitCode::FAILURE,
@@ -227,7 +227,9 @@ async fn run(arguments: Arguments) -> Result<(), Failure> {
     }
     let clusters: Vec<_> =
         world.clusters().map(|cluster| json!({"id": cluster.id(), "url": cluster.url()})).collect();
-    println!("{}", json!({"control": control.to_string(), "clusters": clusters}));
+    let line = json!({"control": control.to_string(), "clusters": clusters});
+    // The clusters are there whether anybody reads it or not.
+    let _ = writeln!(io::stdout(), "{line}");
     let churn = async {
         match arguments.churn {
             Some(rate) => world.churn(rate).await,

@@ -137,7 +137,7 @@ pub(crate) fn text(args: &BootstrapArgs) -> Result<String, CommandFailure> {
     if args.sds_dir.is_some() {
         return Err(CommandFailure::usage(format!("--sds-dir: {fact}")));
     }
-    eprintln!(
+    tell!(
         "warning: {fact}; so Envoy reads its certificate when it starts, and not again\n\
          next: name a folder that Envoy can read: --sds-dir DIR"
     );

@@ -1,10 +1,11 @@
 //! Whether a command that changes something may: it shows its plan and asks, unless it is told not to.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal as _;
 
 use clap::Args;
 
 use super::failure::CommandFailure;
+use super::output;
 
 /// What a command does with its plan.
 #[derive(Debug, Clone, Args)]
@@ -20,9 +21,9 @@ pub(super) struct Consent {
 impl Consent {
     /// Shows the plan and asks whether to go on; `false` for a dry run.
     pub(super) async fn given(&self, plan: &str) -> Result<bool, CommandFailure> {
-        eprint!("{plan}");
+        output::say(format_args!("{plan}"));
         if self.dry_run {
-            eprintln!("Dry run: nothing was changed.");
+            tell!("Dry run: nothing was changed.");
             return Ok(false);
         }
         if self.yes {
@@ -31,8 +32,7 @@ impl Consent {
         if !std::io::stdin().is_terminal() {
             return Err(CommandFailure::usage("there is no terminal to ask on").next("add --yes"));
         }
-        eprint!("Continue? [Y/n] ");
-        let _ = std::io::stderr().flush();
+        output::say(format_args!("Continue? [Y/n] "));
         // On a thread of its own, so that Ctrl-C is heard meanwhile.
         let read = || {
             let mut line = String::new();

@@ -24,7 +24,7 @@ use self::mesh::DemoMesh;
 use self::traffic::{Part, Ran};
 use self::world::{NETWORKS, World};
 use super::failure::{CommandFailure, CommandResult, Exit};
-use super::output::{OutputStyle, print};
+use super::output::{OutputStyle, print, unread};
 use crate::server::signalled;
 
 /// See it all on one machine, with nothing installed
@@ -52,6 +52,7 @@ pub(super) async fn run(args: &DemoArgs) -> CommandResult {
     let mesh = tokio::select! {
         mesh = demo(args) => mesh?,
         () = signalled() => return Ok(Exit::Interrupted),
+        () = unread() => return Ok(Exit::Unread),
     };
     if !args.once {
         print(&invitation(&mesh))?;

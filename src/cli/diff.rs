@@ -61,17 +61,14 @@ pub(crate) async fn run(args: &DiffArgs) -> CommandResult {
     let others: Vec<Value> = objects.others.values().map(|one| one.to_value()).collect();
     let unread: Vec<_> = objects.warnings.iter().collect();
     for warning in &unread {
-        eprintln!("{}", clean(&warning.to_string()));
+        tell!("{}", clean(&warning.to_string()));
     }
     if unread.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id)) {
         let text = "a file can't be read wholly: nothing was asked";
         return Err(CommandFailure::failed(text).documented(&codes::CONFIG_FILE));
     }
     if !members.is_empty() {
-        eprintln!(
-            "{} objects are those of member clusters (Services, Pods): left out",
-            members.len()
-        );
+        tell!("{} objects are those of member clusters (Services, Pods): left out", members.len());
     }
     if others.is_empty() && args.delete.is_empty() {
         return Err(CommandFailure::usage("the files hold no object of the mesh's configuration"));

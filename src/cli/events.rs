@@ -88,7 +88,7 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
         }
         if !args.watch {
             if all.is_empty() && show.output.is_for_people() {
-                eprintln!("Nothing has changed since the control plane was started.");
+                tell!("Nothing has changed since the control plane was started.");
             }
             return Ok(Exit::Fine);
         }

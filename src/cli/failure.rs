@@ -25,6 +25,8 @@ pub(crate) enum Exit {
     TimedOut = 124,
     /// Ctrl-C.
     Interrupted = 130,
+    /// Nobody reads what it prints any more: what a shell sees of a program that SIGPIPE has ended.
+    Unread = 141,
 }
 
 /// The page of `strait help exit-codes`.
@@ -49,6 +51,7 @@ Exit codes
    77  no rights there: token or credential not accepted, or there is none
   124  --timeout ran out
   130  interrupted by Ctrl-C
+  141  ended before its time, since nobody reads what it prints any more (-w, demo, piped into head)
 ";
 
 /// What every command returns.

@@ -97,12 +97,12 @@ async fn list(args: &HistoryListArgs) -> CommandResult {
     let raw = format!("{rows:#}\n");
     output::print(&RECORDS.render(&raw, &rows, &args.ask.show, &OutputStyle::of_stdout()))?;
     if all.is_empty() && args.ask.show.output.is_for_people() {
-        eprintln!("Nothing has been recorded yet.");
+        tell!("Nothing has been recorded yet.");
     }
     if args.ask.show.output.is_for_people() {
         let held = args.ask.ask("/debug/hold", &[]).await?;
         if let Some(line) = hold::line(&held.value, &OutputStyle::of_stdout()) {
-            eprint!("{line}");
+            output::say(format_args!("{line}"));
         }
     }
     Ok(Exit::Fine)

@@ -79,10 +79,10 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
         match injection {
             Injection::Injected { warnings, .. } => {
                 for warning in warnings {
-                    eprintln!("! {object}: {warning}");
+                    tell!("! {object}: {warning}");
                 }
             }
-            Injection::Skipped(reason) => eprintln!("{object} stays as it is: {reason}"),
+            Injection::Skipped(reason) => tell!("{object} stays as it is: {reason}"),
             Injection::Refused(refusal) => refusals.push((object, refusal)),
         }
     }
@@ -95,7 +95,7 @@ pub(crate) fn run(args: &InjectArgs) -> CommandResult {
         return Err(CommandFailure::coded(first.code, facts));
     }
     if found.is_empty() {
-        eprintln!("! {}: no pods come of it: it is printed as it is", args.file);
+        tell!("! {}: no pods come of it: it is printed as it is", args.file);
     }
     let texts: Vec<_> = manifests.iter().map(output::yaml).collect();
     output::print(&texts.join("---\n"))?;

@@ -160,7 +160,7 @@ impl QueryArgs {
         let look = OutputStyle::of_stdout();
         output::print(&listing.render(&answer.raw, &answer.value, &self.show, &look))?;
         if items(&answer.value).is_empty() && self.show.output.is_for_people() {
-            eprintln!("There is no {} yet.", listing.kind);
+            tell!("There is no {} yet.", listing.kind);
         }
         Ok(Exit::Fine)
     }

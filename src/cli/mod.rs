@@ -3,6 +3,10 @@
 //! Commands that look at a mesh only render what the admin API answers, so they can't disagree with it
 //! or with each other. Data goes to standard output, everything else to standard error.
 
+// First: what it defines for all others is known to those after it alone.
+#[macro_use]
+mod output;
+
 mod about;
 pub mod access_log;
 mod bootstrap;
@@ -28,7 +32,6 @@ mod list;
 mod network;
 mod network_join;
 mod offline_mesh;
-mod output;
 mod policy;
 mod proxy;
 mod rollout;
@@ -174,6 +177,7 @@ async fn run(command: Command) -> CommandResult {
     tokio::select! {
         outcome = dispatch(command) => outcome,
         Ok(()) = tokio::signal::ctrl_c() => Ok(Exit::Interrupted),
+        () = output::unread() => Ok(Exit::Unread),
     }
 }
 
@@ -198,14 +202,16 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Service(command) => service::run(&command).await,
         Command::Proxy(command) => proxy::run(&command).await,
         Command::Scope(command) => Box::pin(scope::run(&command)).await,
-        Command::Certs(args) => match certs::run(&args, &mut std::io::stdout()) {
-            Ok(()) => Ok(Exit::Fine),
-            Err(certs::CertsError::Identity(error)) => Err(CommandFailure::identity("", &error)),
-            Err(error @ certs::CertsError::Print(_)) => {
-                Err(CommandFailure::failed(error.to_string()))
+        Command::Certs(args) => {
+            let mut said = Vec::new();
+            match certs::run(&args, &mut said) {
+                Ok(()) => output::print(&String::from_utf8_lossy(&said)).map(|()| Exit::Fine),
+                Err(certs::CertsError::Identity(error)) => {
+                    Err(CommandFailure::identity("", &error))
+                }
+                Err(error) => Err(CommandFailure::usage(error.to_string()).code(error.code())),
             }
-            Err(error) => Err(CommandFailure::usage(error.to_string()).code(error.code())),
-        },
+        }
         Command::Version(args) => about::version(&args),
         Command::Completion { shell } => about::completion(shell, Cli::command()),
         Command::Help { what } => about::help(&what, Cli::command()),
@@ -216,7 +222,7 @@ fn end(outcome: CommandResult) -> ExitCode {
     match outcome {
         Ok(code) => exit(code),
         Err(failure) => {
-            eprintln!("{failure}");
+            tell!("{failure}");
             exit(failure.exit)
         }
     }

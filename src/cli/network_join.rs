@@ -104,10 +104,10 @@ fn told(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit
     if gateway.is_none() && !entered_by.is_empty() {
         done(&format!("network {} is entered by {}", args.network, entered_by.join(", ")));
     }
-    eprintln!("  next: strait network get {}", args.network);
+    tell!("  next: strait network get {}", args.network);
     let doubts = gateway.map(doubts).unwrap_or_default();
     for doubt in &doubts {
-        eprintln!("! the gateway can't be used: {doubt}");
+        tell!("! the gateway can't be used: {doubt}");
     }
     if doubts.is_empty() { Exit::Fine } else { Exit::Unhealthy }
 }
@@ -147,7 +147,7 @@ async fn not_overruled(args: &JoinArgs, remote: &ClusterApi) -> Result<(), Comma
         Err(failure) => Err(failure),
     };
     let secrets = secrets.unwrap_or_else(|failure| {
-        eprintln!("! whether a Secret fixes another network is not known: {}", failure.message());
+        tell!("! whether a Secret fixes another network is not known: {}", failure.message());
         Vec::new()
     });
     for secret in &secrets {

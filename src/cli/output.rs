@@ -3,11 +3,13 @@
 //! Text from outside passes [`clean`], so that no name can move a terminal's cursor. Colour never shows what the text
 //! doesn't say.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::sync::Notify;
 
 use super::failure::CommandFailure;
 
@@ -329,15 +331,40 @@ pub(crate) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).unwrap_or_default()
 }
 
-/// Writes to standard output. A reader that went away (`| head`) has had enough: that is no failure.
+/// Told when nobody reads standard output any more.
+static UNREAD: Notify = Notify::const_new();
+
+/// Writes to standard output. A reader that went away (`| head`) has had enough: that is no failure, and a command that would go
+/// on printing is ended by it ([`unread`]).
 pub(crate) fn print(text: &str) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            UNREAD.notify_one();
+            Ok(())
+        }
+        Err(error) => {
             Err(CommandFailure::failed(format!("standard output can't be written: {error}")))
         }
-        _ => Ok(()),
+        Ok(()) => Ok(()),
     }
+}
+
+/// Until something was printed that nobody reads any more.
+pub(super) async fn unread() {
+    UNREAD.notified().await;
+}
+
+/// Writes to standard error. Whether anybody reads that changes nothing of what a command does: half a rotated token helps nobody.
+pub(crate) fn say(text: fmt::Arguments<'_>) {
+    let _ = io::stderr().lock().write_fmt(text);
+}
+
+/// A line for people, on standard error: what `format!` makes of this. `eprintln!` panics where nobody reads it.
+macro_rules! tell {
+    ($($text:tt)*) => {
+        $crate::cli::output::say(format_args!("{}\n", format_args!($($text)*)))
+    };
 }
 
 #[cfg(test)]

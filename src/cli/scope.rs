@@ -128,7 +128,7 @@ pub(crate) async fn run(ScopeCommand::Suggest(args): &ScopeCommand) -> CommandRe
         }
     })?;
     for note in notes(&answer.value, &args.namespace, &coverage) {
-        eprintln!("{}", clean(&note));
+        tell!("{}", clean(&note));
     }
     Ok(Exit::Fine)
 }

@@ -100,7 +100,9 @@ fn start_logging(args: &ServeArgs) -> Result<(), CommandFailure> {
     let terminal = std::io::stderr().is_terminal();
     let format =
         args.log_format.unwrap_or(if terminal { LogFormat::Text } else { LogFormat::Json });
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    // A line that can't be written is lost. To say so it would be written to the same place, and panic there.
+    let lines =
+        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).log_internal_errors(false);
     let registry = tracing_subscriber::registry().with(filter);
     let started = match format {
         LogFormat::Text => registry.with(lines.with_ansi(terminal)).try_init(),

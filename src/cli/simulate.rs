@@ -58,10 +58,10 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
     let snapshot = snapshot(args).await?;
     let (mut trial, faults) = PolicyTrial::new(&snapshot, &new);
     for fault in faults.iter().take(SHOWN) {
-        eprintln!("{}", clean(fault));
+        tell!("{}", clean(fault));
     }
     if let more @ 1.. = faults.len().saturating_sub(SHOWN) {
-        eprintln!("and {more} more: strait check config -f FILE");
+        tell!("and {more} more: strait check config -f FILE");
     }
     for file in &args.from_log {
         read_log(file, &mut trial)?;
@@ -93,7 +93,7 @@ pub(crate) async fn run(args: &SimulateArgs) -> CommandResult {
 fn new_policies(args: &SimulateArgs) -> Result<Vec<Arc<Value>>, CommandFailure> {
     let contents = read_manifests(read_files(&args.files)?, &args.namespace);
     for warning in &contents.objects.warnings {
-        eprintln!("{}", clean(&warning.to_string()));
+        tell!("{}", clean(&warning.to_string()));
     }
     let policies = contents.objects.others.iter();
     let policies = policies.filter(|(key, _)| &*key.group == ISTIO_SECURITY);
@@ -112,7 +112,7 @@ async fn snapshot(args: &SimulateArgs) -> Result<AccessSnapshot, CommandFailure>
     }
     let mesh = OfflineMesh::of(read_files(&args.mesh)?, &args.system_namespace)?;
     for warning in &mesh.warnings {
-        eprintln!("{}", clean(&warning.to_string()));
+        tell!("{}", clean(&warning.to_string()));
     }
     Ok(AccessSnapshot::of(&mesh.context, &mesh.reports.objects, PolicyErrors::default()))
 }

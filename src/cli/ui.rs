@@ -47,7 +47,7 @@ pub(crate) async fn run(args: &UiArgs) -> CommandResult {
     let connect = Connect::to(server.clone(), token_file.clone());
     let shown = async {
         show(&connect, args.print).await?;
-        eprintln!(
+        tell!(
             "{} shows the mesh as it was at {taken}, until Ctrl-C. For other commands, in another terminal:\n  export STRAIT_SERVER={server}\n  export STRAIT_TOKEN_FILE={}",
             file.display(),
             token_file.display()
@@ -70,11 +70,11 @@ async fn show(connect: &Connect, print: bool) -> CommandResult {
     let answer = client.get("/api/login-code", &[]).await?;
     let (url, seconds) = link(client.server(), &answer.value)?;
     if !print && has_display() && open(&url).await {
-        eprintln!("The page is open in your browser: {}", client.server());
+        tell!("The page is open in your browser: {}", client.server());
         return Ok(Exit::Fine);
     }
     output::print(&format!("{url}\n"))?;
-    eprintln!("Open it in a browser on this machine: once, within {seconds} s.");
+    tell!("Open it in a browser on this machine: once, within {seconds} s.");
     Ok(Exit::Fine)
 }
 

@@ -60,6 +60,54 @@ fn exit_codes_tell_kinds_of_trouble_apart() {
     }
 }
 
+#[tokio::test]
+async fn nobody_need_read_what_a_command_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = folder.path().join("ca");
+    let made = made.to_str().expect("UTF-8");
+    let nobody = ["check", "--server", "http://127.0.0.1:1"];
+    let none = answering("200 OK", "[]");
+    let list = ["events", "--server", &none];
+    let live = answering("200 OK", r#"[{"id":"east","state":"live"}]"#);
+    let stale = answering("200 OK", r#"[{"id":"east","state":"stale"}]"#);
+    for (expected, arguments) in [
+        (0, &["version"][..]),
+        (0, &["--help"]),
+        (64, &["nonsense"]),
+        (0, &["help", "codes"]),
+        (0, &["completion", "bash"]),
+        (0, &["certs", "init", made]),
+        (64, &["check", "config", "-f", "/nowhere"]),
+        (69, &nobody),
+        (0, &list),
+        (0, &["cluster", "get", "east", "--server", &live]),
+        (2, &["cluster", "get", "east", "--server", &stale]),
+        // What would go on printing ends.
+        (141, &["cluster", "list", "-w", "--server", &live]),
+        (141, &["demo", "--once"]),
+    ] {
+        assert_eq!(unread(arguments).await, Some(expected), "{arguments:?}");
+    }
+    assert!(Path::new(made).join("ca-key.pem").exists());
+}
+
+/// The exit code of a command whose two outputs were closed by whoever read them.
+async fn unread(arguments: &[&str]) -> Option<i32> {
+    // The end to read from is gone at once.
+    let closed = || std::io::pipe().expect("a pipe").1;
+    let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_strait"));
+    command
+        .args(arguments)
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(closed())
+        .stderr(closed())
+        .kill_on_drop(true);
+    let limit = std::time::Duration::from_secs(60);
+    let ended = tokio::time::timeout(limit, command.status()).await.expect("it ends");
+    ended.expect("it ran").code()
+}
+
 #[test]
 fn a_server_that_can_not_start_tells_kinds_of_trouble_apart() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -656,16 +656,20 @@ fn source_root() -> PathBuf {
 }
 
 pub(crate) fn sources() -> Vec<(PathBuf, String)> {
+    let mut sources = Vec::new();
+    collect_sources(&source_root(), &mut sources);
+    sources
+}
+
+/// Adds those below a folder.
+pub(crate) fn collect_sources(folder: &Path, sources: &mut Vec<(PathBuf, String)>) {
     let mut files = Vec::new();
-    collect(&source_root(), &mut files);
+    collect(folder, &mut files);
     files.sort();
-    files
-        .into_iter()
-        .map(|file| {
-            let text = fs::read_to_string(&file).expect("a readable source file");
-            (file, text)
-        })
-        .collect()
+    sources.extend(files.into_iter().map(|file| {
+        let text = fs::read_to_string(&file).expect("a readable source file");
+        (file, text)
+    }));
 }
 
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {

@@ -96,6 +96,24 @@ impl Served {
         (status.code().expect("an exit code"), text)
     }
 
+    /// Runs a command whose two outputs nobody reads any more: its exit code.
+    async fn unread(&self, arguments: &[&str]) -> Option<i32> {
+        let closed = || std::io::pipe().expect("a pipe").1;
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_strait"));
+        command
+            .args(arguments)
+            .env_clear()
+            .env("KUBECONFIG", self.path("kubeconfig"))
+            .env("STRAIT_SERVER", &self.admin)
+            .env("STRAIT_TOKEN_FILE", self.path("state/admin-token"))
+            .stdin(Stdio::null())
+            .stdout(closed())
+            .stderr(closed())
+            .kill_on_drop(true);
+        let ended = tokio::time::timeout(LIMIT, command.status()).await.expect("it ends");
+        ended.expect("it ran").code()
+    }
+
     /// Runs a command until it ends well and says all that.
     async fn until(&self, arguments: &[&str], said: &[&str]) {
         let started = Instant::now();
@@ -325,6 +343,22 @@ async fn a_new_token_is_waited_for_until_it_is_the_one_in_use() {
     assert!(text.contains("cluster prod-eu is paused"), "{text}");
     let remove = ["cluster", "remove", "prod-eu", "--yes", "--no-wait"];
     assert_eq!(served.strait(&remove).await.0, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_a_cluster_is_done_to_its_end_whether_anybody_reads_of_it_or_not() {
+    let served = Served::start("", &[]).await;
+    let url = served.remote.url();
+    let add = ["cluster", "add", "prod-eu", "--api-server", &url, "--yes", "--token-ttl", "20m"];
+    assert_eq!(served.unread(&add).await, Some(0));
+    let (code, text) = served.strait(&["cluster", "get", "prod-eu"]).await;
+    assert!(code == 0 && text.contains("live"), "{text}");
+    for change in ["pause", "resume", "rotate"] {
+        let ended = served.unread(&["cluster", change, "prod-eu", "--yes"]).await;
+        assert_eq!(ended, Some(0), "{change}");
+    }
+    let remove = ["cluster", "remove", "prod-eu", "--yes", "--no-wait"];
+    assert_eq!(served.unread(&remove).await, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

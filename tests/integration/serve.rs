@@ -682,6 +682,50 @@ async fn the_binary_says_where_it_listens_and_drains_on_sigterm() {
 }
 
 #[tokio::test]
+async fn a_server_whose_output_nobody_reads_serves_on() {
+    let (east, _) = east_and_west().await;
+    let setup = Setup::new();
+    setup.join(&[&east]);
+    let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = port.local_addr().expect("an address");
+    drop(port);
+    let closed = || std::io::pipe().expect("a pipe").1;
+    let mut arguments = setup.arguments();
+    let at = arguments.iter().position(|one| one == "--admin-address").expect("it is given");
+    arguments[at + 1] = address.to_string();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_strait"))
+        .arg("serve")
+        .args(arguments)
+        .args(["--log-level", "debug"])
+        .stdout(closed())
+        .stderr(closed())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("it starts");
+    let file = setup.path("state").join("admin-token");
+    wait_until(SOON, async || holds(file.exists(), "no token")).await;
+    let token = std::fs::read_to_string(&file).expect("a token");
+    let admin = Admin::new(address, token.trim());
+    wait_until(SOON, async || {
+        let ended = process.try_wait().expect("it can be waited for");
+        assert_eq!(ended, None, "it ends for want of a reader");
+        holds(tokio::net::TcpStream::connect(address).await.is_ok(), "it does not listen")
+    })
+    .await;
+    wait_until(SOON, async || {
+        let (status, text) = admin.text("/readyz?verbose").await;
+        holds(status == StatusCode::OK, text)
+    })
+    .await;
+    assert_eq!(admin.metric("strait_task_panics_total").await, 0.0, "by a line that it logged");
+    let id = process.id().expect("it runs").to_string();
+    let killed = Command::new("kill").args(["-TERM", &id]).status().await.expect("kill runs");
+    assert!(killed.success());
+    let exit = tokio::time::timeout(SOON, process.wait()).await.expect("in time").expect("it ends");
+    assert_eq!(exit.code(), Some(0));
+}
+
+#[tokio::test]
 async fn a_process_whose_terminal_ends_drains_and_takes_its_token_with_it() {
     let (config, temporary) = (tempfile::tempdir(), tempfile::tempdir());
     let (config, temporary) = (config.expect("a folder"), temporary.expect("a folder"));

@@ -29,6 +29,27 @@ fn no_file_tells_two_stories() {
     assert!(long.is_empty(), "more than {LINES_MAX} lines: {long:?}");
 }
 
+/// `println!` and its like panic where nobody reads any more, as behind `| head`.
+#[test]
+fn what_is_printed_may_remain_unread() {
+    let mut files = sources();
+    for other in ["agent/src", "sim/src"] {
+        super::layering::collect_sources(&root().join(other), &mut files);
+    }
+    let code = files.iter().filter(|(file, _)| !is_tests(file));
+    let lines = code.flat_map(|(file, text)| {
+        let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+        let prints = |line: &&str| {
+            let line = line.trim_start();
+            let words = ["println!(", "print!("];
+            !line.starts_with("//") && words.iter().any(|word| line.contains(word))
+        };
+        text.lines().filter(prints).map(move |line| (file, line))
+    });
+    let found: Vec<_> = lines.collect();
+    assert!(found.is_empty(), "use tell! or output::print (in others writeln!): {found:#?}");
+}
+
 #[test]
 fn a_type_name_has_one_meaning() {
     let mut defined: BTreeMap<String, Vec<String>> = BTreeMap::new();

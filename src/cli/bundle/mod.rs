@@ -126,7 +126,7 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     };
     output::print(&printed)?;
     for left_out in &bundle.contents.left_out {
-        eprintln!("not in it: {left_out}");
+        tell!("not in it: {left_out}");
     }
     if args.dry_run {
         return Ok(Exit::Fine);
@@ -138,7 +138,7 @@ pub(crate) async fn run(args: &BundleArgs) -> CommandResult {
     let packed = bundle.pack(&folder, u64::try_from(now.as_second()).unwrap_or(0));
     let packed = packed.map_err(unwritten)?;
     write_new(&path, &packed).map_err(unwritten)?;
-    eprintln!(
+    tell!(
         "{} is written: {} bytes. It names clusters, services, addresses and identities; look at it before you pass it on: strait ui --bundle {0}",
         path.display(),
         packed.len()

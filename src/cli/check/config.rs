@@ -73,10 +73,10 @@ pub(super) async fn run(
     let raw = serde_json::to_string_pretty(&states).map_err(CommandFailure::of)? + "\n";
     output::print(&render(&raw, &answer, &ask.show, &look))?;
     for warning in &mesh.warnings {
-        eprintln!("{}", clean(&warning.to_string()));
+        tell!("{}", clean(&warning.to_string()));
     }
     if let Some(note) = unknown(&view.unknown_hosts()) {
-        eprintln!("{}", clean(&note));
+        tell!("{}", clean(&note));
     }
     let unread =
         mesh.warnings.iter().any(|warning| warning.text.starts_with(codes::CONFIG_FILE.id));

@@ -369,10 +369,10 @@ impl Joining<'_> {
         };
         let network = args.network.as_deref().filter(|_| args.gateway.gateway);
         if let Some(network) = network {
-            eprintln!("next: strait network get {network} --wait    # until it can be entered");
+            tell!("next: strait network get {network} --wait    # until it can be entered");
         }
         if args.webhook.is_asked() {
-            eprintln!(
+            tell!(
                 "next: kubectl --context {} label namespace NAMESPACE strait.dev/inject=enabled    # and restart its pods",
                 remote.context
             );

@@ -26,5 +26,5 @@ impl ClusterChange {
 /// A step that is done.
 pub(in crate::cli) fn done(text: &str) {
     let look = OutputStyle::of_stdout();
-    eprintln!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
+    tell!("{} {}", if look.unicode { "✓" } else { "+" }, output::clean(text));
 }

@@ -84,11 +84,11 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
                 end = Exit::Unhealthy;
             }
         }
-        eprint!("{}", table(&rows));
+        output::say(format_args!("{}", table(&rows)));
         return Ok(end);
     }
     if ready == 0 {
-        eprint!("{plan}");
+        output::say(format_args!("{plan}"));
     }
     // All are made before any is waited for: they are read at the same time.
     for row in &mut rows {
@@ -104,7 +104,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
             Ok(end) => FleetResult::Added(end),
             Err(failure) => {
                 let end = failure.exit;
-                eprintln!("{failure}");
+                tell!("{failure}");
                 FleetResult::Added(end)
             }
         };
@@ -115,7 +115,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
         |row: &FleetRow<'_>| matches!(row.result, FleetResult::Added(end) if end != Exit::Fine);
     Ok(match (rows.iter().any(failed), rows.iter().any(behind)) {
         (true, _) => {
-            eprintln!(
+            tell!(
                 "next: mend what is said above, and give the same file again: members stay as they are"
             );
             Exit::Failed
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
 }
 
 fn told(failure: CommandFailure) -> FleetResult {
-    eprintln!("{failure}");
+    tell!("{failure}");
     FleetResult::Failed(failure)
 }
 

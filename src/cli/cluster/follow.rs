@@ -95,8 +95,8 @@ impl Wait {
                 Ok(answer) => answer,
                 // The change is made, and that was the task.
                 Err(failure) => {
-                    eprintln!("! how it is taken can't be seen from here: {}", failure.message());
-                    eprintln!("  next: {check}");
+                    tell!("! how it is taken can't be seen from here: {}", failure.message());
+                    tell!("  next: {check}");
                     return Ok(Exit::Fine);
                 }
             };
@@ -128,7 +128,7 @@ impl Wait {
                 return Err(goal.failed(id, &why, Exit::TimedOut).next(check));
             }
             if state != last {
-                eprintln!("  waiting for cluster {id}: {state}");
+                tell!("  waiting for cluster {id}: {state}");
                 last = state;
             }
             sleep(PACE).await;
@@ -216,10 +216,10 @@ fn tell(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
             done(&format!("read by the new token: {services} services, {endpoints} endpoints"));
         }
     }
-    eprintln!("Cluster {id} is {state}, network {network}.");
+    tell!("Cluster {id} is {state}, network {network}.");
     if let Some(count) = row["withheld"].as_u64().filter(|count| *count > 0) {
-        eprintln!("! {count} endpoints are withheld from proxies of other networks");
-        eprintln!("  next: strait network get '{network}'");
+        tell!("! {count} endpoints are withheld from proxies of other networks");
+        tell!("  next: strait network get '{network}'");
     }
 }
 

@@ -104,7 +104,7 @@ pub(crate) async fn run(args: &RotateArgs) -> CommandResult {
             Ok(_) => failed.push(target.id.as_str()),
             // One that fails keeps nothing from the others.
             Err(failure) => {
-                eprintln!("{failure}");
+                tell!("{failure}");
                 failed.push(target.id.as_str());
             }
         }
@@ -208,7 +208,7 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
             .next(format!("strait cluster rotate {id} CONTEXT")));
         }
         Err(_) => {
-            eprintln!("! {} can't be reached from here, so the token was not tried", access.server);
+            tell!("! {} can't be reached from here, so the token was not tried", access.server);
         }
     }
     let written = BASE64.encode(kubeconfig::write(id, &access));
@@ -219,9 +219,7 @@ async fn renew(args: &RotateArgs, hub: &ClusterApi, target: &RotateTarget<'_>) -
     match expires {
         Some(expires) => args.wait.follow(id, &Goal::Renewed(expires)).await,
         None => {
-            eprintln!(
-                "! the token says nothing of its end, by which it could be seen to be in use"
-            );
+            tell!("! the token says nothing of its end, by which it could be seen to be in use");
             Ok(Exit::Fine)
         }
     }
