@@ -5,6 +5,8 @@ import contextlib
 import json
 import math
 import re
+import statistics
+import sys
 import threading
 import time
 import urllib.request
@@ -16,6 +18,8 @@ from windows import scaled, spent, warmed
 PAGES = 100
 RATE = 100
 SECONDS = 20
+# What a change costs differs more from one window to the next than what pages cost, so they are shown and hidden in turns.
+TURNS, TURN_SECONDS = 8, 10
 # What the map asks for.
 PATHS = ("/debug/clusters", "/debug/networks", "/debug/summary")
 SCRIPT = (Path(__file__).resolve().parent.parent / "src/admin/page/api.js").read_text()
@@ -32,40 +36,62 @@ def pages(options, side):
         with running(Load(options, it, server, scaled(options, 1000), "--subscribe", "0.05")) as load:
             load.in_sync()
             change = lambda _: it.change()
-            without = [spent(server, 0, SECONDS), spent(server, RATE * SECONDS, SECONDS, change)]
-            with open_pages(server.admin, token.read_text().strip()) as asked:
+            busy = lambda: spent(server, RATE * TURN_SECONDS, TURN_SECONDS, change) / TURN_SECONDS * 100
+            without = spent(server, 0, SECONDS)
+            with open_pages(server.admin, token.read_text().strip()) as (asked, show):
                 # Until all have been opened, and what that changed has settled.
                 time.sleep(PAUSES["QUIET"] + 5)
-                with_them, seen = [], [asked()]
-                for changes in (0, RATE * SECONDS):
-                    with_them.append(spent(server, changes, SECONDS, change))
-                    seen.append(asked())
-    idle, busy = ((b - a) / SECONDS * 100 for a, b in zip(without, with_them))
-    none = [seconds / SECONDS * 100 for seconds in without]
-    each = lambda what, at: (seen[at + 1][what] - seen[at][what]) / SECONDS
+                seen = [asked()]
+                idle = spent(server, 0, SECONDS) - without
+                seen.append(asked())
+                alone, more, listening = [], [], 0
+                told = dict.fromkeys(seen[0], 0)
+                for turn in range(TURNS):
+                    used = {}
+                    for shown in (True, False) if turn % 2 else (False, True):
+                        listening = max(listening, show(shown))
+                        before = asked()
+                        used[shown] = busy()
+                        told = {what: told[what] + now - before[what] for what, now in asked().items()}
+                    alone.append(used[False])
+                    more.append(used[True] - used[False])
+    spread = statistics.stdev(more) / math.sqrt(TURNS)
+    print(f"pages: {statistics.mean(more):.2f} % of a core, +- {spread:.2f}, of {' '.join(f'{one:.1f}' for one in more)}", file=sys.stderr)
+    quiet = (seen[1]["answers"] - seen[0]["answers"]) / SECONDS
+    each = {what: number / TURNS / TURN_SECONDS for what, number in told.items()}
     return {
-        f"{PAGES} pages: server CPU, % of a core": idle,
-        f"{PAGES} pages, {RATE} changes/s: server CPU, % of a core": busy,
-        # Beside which the two above are read: of less than a tenth of it they say little.
-        "no page: server CPU, % of a core": none[0],
-        f"no page, {RATE} changes/s: server CPU, % of a core": none[1],
-        f"{PAGES} pages: that are told of changes": seen[-1]["listening"],
-        f"{PAGES} pages: answers/s": each("answers", 0),
-        f"{PAGES} pages, {RATE} changes/s: answers/s": each("answers", 1),
-        f"{PAGES} pages, {RATE} changes/s: sent kB/s": each("bytes", 1) / 1e3,
+        f"{PAGES} pages: server CPU, % of a core": idle / SECONDS * 100,
+        f"{PAGES} pages, {RATE} changes/s: server CPU, % of a core": statistics.mean(more),
+        # Beside which the two above are read.
+        "no page: server CPU, % of a core": without / SECONDS * 100,
+        f"no page, {RATE} changes/s: server CPU, % of a core": statistics.mean(alone),
+        f"{PAGES} pages: that are told of changes": listening,
+        f"{PAGES} pages: answers/s": quiet,
+        f"{PAGES} pages, {RATE} changes/s: answers/s": each["answers"],
+        f"{PAGES} pages, {RATE} changes/s: sent kB/s": each["bytes"] / 1e3,
     }
 
 
 @contextlib.contextmanager
 def open_pages(admin, token):
-    """Gives what has come of them so far."""
+    """Gives what has come of them so far, and what shows or hides them all, and tells how many listen then."""
     cookie = session(admin, token)
     loop, seen = asyncio.new_event_loop(), {"listening": 0, "answers": 0, "bytes": 0}
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    all_of = asyncio.run_coroutine_threadsafe(everybody(admin, cookie, seen), loop)
+    all_pages = [Page(admin, cookie, seen) for _ in range(PAGES)]
+    all_of = asyncio.run_coroutine_threadsafe(everybody(all_pages), loop)
+
+    def show(visible):
+        for page in all_pages:
+            loop.call_soon_threadsafe(page.turn, visible)
+        until = time.monotonic() + 10
+        while seen["listening"] != (PAGES if visible else 0) and time.monotonic() < until:
+            time.sleep(0.05)
+        return seen["listening"]
+
     try:
-        yield lambda: dict(seen)
+        yield lambda: dict(seen), show
         if all_of.done():
             all_of.result()
     finally:
@@ -87,9 +113,9 @@ def session(admin, token):
         return redirected.headers["Set-Cookie"].split(";")[0]
 
 
-async def everybody(admin, cookie, seen):
+async def everybody(all_pages):
     # Opened one after another, so that what all ask now and then is asked evenly.
-    await asyncio.gather(*(Page(admin, cookie, seen).show(number / PAGES * PAUSES["QUIET"]) for number in range(PAGES)))
+    await asyncio.gather(*(page.show(number / PAGES * PAUSES["QUIET"]) for number, page in enumerate(all_pages)))
 
 
 class Page:
@@ -100,24 +126,33 @@ class Page:
         # A browser asks for what it wants on as many connections.
         self.asks = [Connection(admin, cookie, path, seen) for path in PATHS]
         self.news = asyncio.Event()
+        self.listening = None
         self.listens = self.opened = False
         self.asked = -math.inf
         self.told = self.settled = math.inf
 
     async def show(self, begins):
         await asyncio.sleep(begins)
-        listening = asyncio.create_task(self.listen())
+        self.turn(True)
         try:
-            await self.refresh()
             while True:
                 due = min(self.told, self.settled, self.asked + PAUSES["QUIET" if self.listens else "PAUSE"])
+                wait = max(0.001, due - time.monotonic()) if self.listening else None
                 try:
-                    await asyncio.wait_for(self.news.wait(), max(0.001, due - time.monotonic()))
+                    await asyncio.wait_for(self.news.wait(), wait)
                     self.news.clear()
                 except TimeoutError:
                     await self.refresh()
         finally:
-            listening.cancel()
+            self.turn(False)
+
+    def turn(self, visible):
+        """A page that nobody can see listens to nothing, and asks for nothing."""
+        if self.listening:
+            self.listening.cancel()
+        self.listening = asyncio.create_task(self.listen()) if visible else None
+        self.told, self.settled = (time.monotonic() if visible else math.inf), math.inf
+        self.news.set()
 
     async def refresh(self):
         now = time.monotonic()
@@ -143,10 +178,12 @@ class Page:
                 if b" 200 " not in await reader.readline():
                     return
                 self.seen["listening"] += 1
-                while line := await reader.readline():
-                    if line.startswith(b"event: change"):
-                        self.hear()
-                self.seen["listening"] -= 1
+                try:
+                    while line := await reader.readline():
+                        if line.startswith(b"event: change"):
+                            self.hear()
+                finally:
+                    self.seen["listening"] -= 1
             finally:
                 self.listens = False
                 writer.close()
