@@ -197,6 +197,20 @@ test("an empty mesh says what to do", async () => {
   await context.close();
 });
 
+test("what another version answered is said to be that, and costs no other page", async () => {
+  const world = () => ({ ...calm(Date.now()), "/debug/events": { changes: [] }, "/debug/services": [{ hostname: "a.shop.svc.cluster.local" }] });
+  const { context, page, faults } = await tab(chromium, { server: demo.server, storageState: session, world });
+  for (const hash of ["#/timeline", "#/services"]) {
+    await page.goto(`${demo.server}/${hash}`);
+    await page.getByText("perhaps of another version").waitFor({ timeout: SOON });
+    assert.deepEqual(await axe(page), []);
+  }
+  await open(page, demo.server, "#/clusters");
+  assert.match(await words(page.locator("main")), /prod-eu/);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("hostile names are text", async () => {
   const { context, page } = await tab(chromium, { server: demo.server, storageState: session, world: () => hostile(Date.now()) });
   await open(page, demo.server, "#/clusters");

@@ -87,7 +87,7 @@ function draw() {
   const page = PAGES.find((one) => one.page === here.page) ?? PAGES[0];
   api.begin();
   const context = { place: here, redraw, go, command };
-  const view = page.draw(context);
+  const view = viewOf(page, context);
   const answers = view.needs.map((path) => ({ path, answer: api.get(path) }));
   api.end();
   const fresh = api.freshness();
@@ -118,6 +118,29 @@ function draw() {
   drawn = at || "#/";
   document.documentElement.dataset.ready = missing ? "" : drawn;
   measure();
+}
+
+/**
+ * A page, or what stands in its place where it can't be drawn: what was answered, or packed into a bundle, may be of another version than
+ * this script, and must not look as if it were still to come.
+ * @param {{ title: string, draw: (context: Context) => View }} page @param {Context} context @returns {View}
+ */
+function viewOf(page, context) {
+  /** @param {unknown} error */
+  const undrawable = (error) => [failure(`What the control plane answered is not what this page knows, perhaps of another version: ${error}`, 200)];
+  try {
+    const view = page.draw(context);
+    const body = () => {
+      try {
+        return view.body();
+      } catch (error) {
+        return undrawable(error);
+      }
+    };
+    return { ...view, body };
+  } catch (error) {
+    return { title: page.title, needs: [], command: ["strait", "status"], body: () => undrawable(error) };
+  }
 }
 
 /** Lines between what has found its place. */
