@@ -76,4 +76,12 @@ There is none yet: the chart strait-member has it, with probe.enabled.", "\
 cluster and with the rights of the context: `list` of pods, `get` of `pods/proxy` in the probe's namespace.
 A probe that runs and can't ask, since the control plane or its identity is away, tells that and what it found
 before. What other clusters' probes found is shown all the same.";
+
+    /// strait check --traffic --direct.
+    POD_UNREACHABLE = "STR0914", "a pod of another cluster in the same network can't be dialled",
+        "Have the network carry the pods of both clusters (routes, firewalls, NetworkPolicies); or give one of them
+a network of its own, by the annotation strait.dev/network of its Secret, and gateways.", "\
+Clusters of one network are taken to reach each other's pods, and their proxies are given the pods' own
+addresses. `strait check --traffic --direct` dials one as they do, from where it runs. Where pods of another
+cluster can't be reached the two are different networks, whatever labels say, and traffic enters by a gateway.";
 }

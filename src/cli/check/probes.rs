@@ -66,7 +66,7 @@ fn found(context: &str, round: &Value) -> Vec<Value> {
 
 fn unasked(from: &str, fact: &str) -> Value {
     json!({
-        "from": from, "to": null, "network": null, "gateway": null, "service": null, "identity": null, "answer": null, "ms": null, "at": null,
+        "from": from, "to": null, "network": null, "gateway": null, "endpoint": null, "service": null, "identity": null, "answer": null, "ms": null, "at": null,
         "steps": [{ "step": "probe", "ok": false, "code": codes::PROBE_AWAY.id, "detail": fact }],
     })
 }

@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::row::failed;
+use super::row::{failed, way};
 use crate::cli::failure::{CommandFailure, CommandResult, Exit};
 use crate::cli::output::{self, clean, text};
 use crate::duration::HumanDuration;
@@ -182,7 +182,10 @@ impl Rounds {
         self.last = Some(now);
         let mut before = std::mem::take(&mut self.requests);
         for row in &rows {
-            let key = LABELS.map(|label| text(&row[label]));
+            let key = LABELS.map(|label| match label {
+                "gateway" => way(row),
+                label => text(&row[label]),
+            });
             let [from, to, network, gateway, service] = &key;
             let whose = format!("{from} to {to} ({network}) by {gateway} for {service}");
             let old = before.remove(&key);
@@ -222,7 +225,7 @@ impl Rounds {
     fn metrics(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         let out = &mut text;
-        let help = "Requests through gateways of other networks, by ok or the step that failed.";
+        let help = "Requests to other clusters, by ok or the step that failed.";
         let mut family = Family::counter(out, "strait_traffic_requests_total", help)?;
         for (key, counts) in &self.requests {
             for (result, count) in &counts.by_result {

@@ -1,6 +1,7 @@
-//! `strait check --traffic`: real requests through each network's gateways, as a proxy of the mesh would send them.
+//! `strait check --traffic`: real requests through each network's gateways, as a proxy of the mesh would send them; and to pods
+//! of other clusters in the same network, where that is asked for.
 //!
-//! From where the command runs: it dials a gateway, shows the identity that it was given, names the service by SNI as sidecars do, and
+//! From where the command runs: it dials a gateway or a pod, shows the identity that it was given, names the service by SNI as sidecars do, and
 //! asks whoever answers. The first step that fails is told in the words of `strait explain`.
 
 use std::io;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
 use super::matrix::matrix;
-use super::row::{failed, sign};
+use super::row::{failed, sign, way};
 use super::{probes, schedule};
 use crate::cli::client::AdminClient;
 use crate::cli::cluster::api::Hub;
@@ -57,6 +58,9 @@ pub(crate) struct TrafficArgs {
     /// The cluster that this machine stands for: networks that it is in are not entered by gateways; of probes, only its own
     #[arg(long, value_name = "ID", requires = "traffic")]
     from: Option<String>,
+    /// Also ask pods of other clusters in the network of --from, themselves, as proxies there do: for where they can be dialled
+    #[arg(long, requires = "from", conflicts_with = "probes")]
+    direct: bool,
     /// Only to services of this cluster
     #[arg(long, value_name = "ID", requires = "traffic")]
     to: Option<String>,
@@ -82,12 +86,12 @@ pub(crate) struct TrafficArgs {
 
 const RESULTS: TableLayout = TableLayout {
     kind: "request",
-    name: |row| format!("{}/{}/{}", text(&row["from"]), text(&row["to"]), text(&row["gateway"])),
+    name: |row| format!("{}/{}/{}", text(&row["from"]), text(&row["to"]), way(row)),
     columns: &[
         Column::new("FROM", |row, _| text(&row["from"]).into()),
         Column::new("TO", |row, _| text(&row["to"]).into()),
         Column::new("NETWORK", |row, _| text(&row["network"]).into()),
-        Column::new("GATEWAY", |row, _| text(&row["gateway"]).into()),
+        Column::new("GATEWAY", |row, _| way(row).into()),
         Column::new("SERVICE", |row, _| text(&row["service"]).into()),
         Column::new("RESULT", result),
         Column::new("TOOK", |row, _| match row["ms"].as_f64() {
@@ -95,6 +99,7 @@ const RESULTS: TableLayout = TableLayout {
             None => "<none>".into(),
         }),
         Column::new("ANSWERED BY", |row, _| text(&row["identity"]).into()),
+        Column::wide("ENDPOINT", |row, _| text(&row["endpoint"]).into()),
         Column::wide("ASKED AT", |row, _| text(&row["at"]).into()),
     ],
 };
@@ -195,7 +200,8 @@ async fn identity(
     Ok(identity)
 }
 
-/// Sends a request through each gateway of each other network; what came of each.
+/// Sends a request through each gateway of each other network, and to a pod of each other cluster in the same one where that is asked
+/// for; what came of each.
 pub(super) async fn requests(
     args: &TrafficArgs,
     client: &AdminClient,
@@ -214,13 +220,20 @@ pub(super) async fn requests(
     let mut rows = Vec::new();
     for network in items(&networks) {
         let is_in = |id: &String| items(&network["clusters"]).iter().any(|one| one == id.as_str());
-        if args.from.as_ref().is_some_and(is_in) {
+        let is_own = args.from.as_ref().is_some_and(is_in);
+        if is_own && !args.direct {
             continue;
         }
+        let way = match is_own {
+            true => Passage::Direct,
+            false => Passage::Gateways { needed: items(&networks).len() > 1 },
+        };
         for cluster in items(&network["clusters"]).iter().map(text) {
-            if args.to.as_ref().is_none_or(|to| *to == cluster) {
+            let is_from = args.from.as_ref() == Some(&cluster);
+            if !is_from && args.to.as_ref().is_none_or(|to| *to == cluster) {
                 let target = target(client, items(&services), network, &cluster).await?;
-                rows.extend(ask(&identity, args.from.as_deref(), network, &cluster, target).await);
+                let from = args.from.as_deref();
+                rows.extend(ask(&identity, from, way, network, &cluster, target).await);
             }
         }
     }
@@ -240,7 +253,7 @@ fn told(rows: &[Value]) -> String {
             &format!("  next: {}\n  help: strait help {code}\n", found.replace('\n', "\n        "));
     }
     if rows.is_empty() {
-        out += "There is no other network to enter.\n";
+        out += "There is no other network to enter. Clusters in the same one are asked with --direct, from where their pods can be dialled.\n";
     }
     out
 }
@@ -253,6 +266,17 @@ struct TrafficTarget {
     /// Whether it is asked by HTTP/1.1.
     speaks_http: bool,
     accounts: Vec<String>,
+    /// Where a pod of it can be asked itself.
+    endpoint: Option<SocketAddr>,
+}
+
+/// How a cluster is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Passage {
+    /// By each gateway of its network; whether anybody needs them.
+    Gateways { needed: bool },
+    /// By the address of a pod.
+    Direct,
 }
 
 /// The first service by name that can be called in `cluster` from other networks.
@@ -285,8 +309,8 @@ fn callable(
     if service["resolution"] != "ClientSideLB" {
         return None;
     }
-    let takes = |port: &Value| {
-        endpoints.iter().any(|one| {
+    let taking = |port: &Value| {
+        endpoints.iter().find(|one| {
             one["cluster"] == cluster
                 && one["network"] == network["network"]
                 && one["health"] == "healthy"
@@ -296,9 +320,11 @@ fn callable(
     };
     // Those that can be asked something first.
     let http = |port: &&Value| port["protocol"] == "HTTP";
-    let ports = || items(&service["ports"]).iter().filter(|port| takes(port));
+    let ports = || items(&service["ports"]).iter().filter(|port| taking(port).is_some());
     let port = ports().find(http).or_else(|| ports().find(|port| port["protocol"] != "UDP"))?;
+    let endpoint = taking(port).and_then(socket);
     Some(TrafficTarget {
+        endpoint,
         hostname: service["hostname"].as_str()?.to_owned(),
         port: u16::try_from(port["port"].as_u64()?).ok()?,
         speaks_http: http(&port),
@@ -306,17 +332,25 @@ fn callable(
     })
 }
 
-/// Asks through each gateway of the network.
+/// The address and port of a gateway or an endpoint, where they can be dialled.
+fn socket(row: &Value) -> Option<SocketAddr> {
+    let address = row["address"].as_str()?.parse().ok()?;
+    let port = u16::try_from(row["port"].as_u64()?).ok().filter(|port| *port > 0)?;
+    Some(SocketAddr::new(address, port))
+}
+
+/// Asks through each gateway of the network, or a pod there.
 async fn ask(
     identity: &Arc<ClientConfig>,
     from: Option<&str>,
+    way: Passage,
     network: &Value,
     cluster: &str,
     target: Option<TrafficTarget>,
 ) -> Vec<Value> {
     let mut row = json!({
         "from": from.unwrap_or("here"), "to": cluster, "network": network["network"],
-        "gateway": null, "service": null, "identity": null, "answer": null, "ms": null,
+        "gateway": null, "endpoint": null, "service": null, "identity": null, "answer": null, "ms": null,
     });
     let Some(target) = target else {
         let detail = "no service of it has a ready endpoint there that takes mTLS and is known by an address";
@@ -324,22 +358,29 @@ async fn ask(
         return vec![row];
     };
     row["service"] = json!(format!("{}:{}", target.hostname, target.port));
-    if items(&network["gateways"]).is_empty() {
-        let detail =
-            format!("network {} has no gateway that can be dialled", text(&network["network"]));
+    let sockets: Vec<SocketAddr> = match way {
+        Passage::Gateways { .. } => items(&network["gateways"]).iter().filter_map(socket).collect(),
+        Passage::Direct => target.endpoint.into_iter().collect(),
+    };
+    if let (true, Passage::Gateways { needed }) = (items(&network["gateways"]).is_empty(), way) {
+        let unneeded = match needed {
+            true => "",
+            false => {
+                "; all clusters are in this one, so nobody needs any: --from ID --direct asks its pods themselves, from where they can be dialled"
+            }
+        };
+        let network = text(&network["network"]);
+        let detail = format!("network {network} has no gateway that can be dialled{unneeded}");
         row["steps"] = json!([failure("gateway", &codes::NO_GATEWAY, detail)]);
         return vec![row];
     }
     let mut rows = Vec::new();
-    for gateway in items(&network["gateways"]) {
-        let address = gateway["address"].as_str().and_then(|text| text.parse().ok());
-        let port = gateway["port"].as_u64().and_then(|port| u16::try_from(port).ok());
-        let (Some(address), Some(port @ 1..)) = (address, port) else { continue };
-        let socket = SocketAddr::new(address, port);
+    for socket in sockets {
         let begun = Instant::now();
-        let probed = probe(identity, socket, &target).await;
+        let probed = probe(identity, way, socket, &target).await;
         let mut row = row.clone();
-        row["gateway"] = json!(socket.to_string());
+        let place = if way == Passage::Direct { "endpoint" } else { "gateway" };
+        row[place] = json!(socket.to_string());
         row["identity"] = json!(probed.identity);
         row["answer"] = json!(probed.answer);
         row["ms"] = json!((begun.elapsed().as_secs_f64() * 1e6).round() / 1e3);
@@ -364,23 +405,28 @@ struct ProbeOutcome {
 /// Dials, shakes hands, asks; to the first step that fails.
 async fn probe(
     identity: &Arc<ClientConfig>,
-    gateway: SocketAddr,
+    way: Passage,
+    socket: SocketAddr,
     target: &TrafficTarget,
 ) -> ProbeOutcome {
     let mut outcome = ProbeOutcome::default();
     let late =
         || io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {STEP_LIMIT:?}"));
-    let dialled = timeout(STEP_LIMIT, TcpStream::connect(gateway)).await;
+    let dialled = timeout(STEP_LIMIT, TcpStream::connect(socket)).await;
     let stream = match dialled.unwrap_or_else(|_| Err(late())) {
         Ok(stream) => stream,
         Err(error) => {
-            let detail = format!("connect {gateway}: {error}");
-            outcome.steps.push(failure("gateway", &codes::GATEWAY_DEAD, detail));
+            let detail = format!("connect {socket}: {error}");
+            outcome.steps.push(match way {
+                Passage::Gateways { .. } => failure("gateway", &codes::GATEWAY_DEAD, detail),
+                Passage::Direct => failure("network", &codes::POD_UNREACHABLE, detail),
+            });
             return outcome;
         }
     };
     let ok = |step: &str, detail: &str| json!({ "step": step, "ok": true, "detail": detail });
-    outcome.steps.push(ok("gateway", &format!("{gateway} answers")));
+    let step = if way == Passage::Direct { "network" } else { "gateway" };
+    outcome.steps.push(ok(step, &format!("{socket} answers")));
     let TrafficTarget { hostname, port, .. } = target;
     let sni = OutboundName::sni(hostname.as_str().into(), *port).to_string();
     let shaken = match ServerName::try_from(sni.clone()) {
@@ -473,7 +519,7 @@ fn junit(rows: &[Value]) -> String {
             "{} to {} by {} for {}",
             part("from"),
             part("to"),
-            part("gateway"),
+            escaped(&way(row)),
             part("service")
         );
         out += &format!(
@@ -519,6 +565,7 @@ mod tests {
     use crate::identity::authority::write_workload;
     use crate::identity::{Authority, AuthorityPem, SpiffeId};
 
+    const BY_GATEWAY: Passage = Passage::Gateways { needed: true };
     const WEB: &str = "web.shop.svc.cluster.local";
 
     fn service(protocol: &str) -> Value {
@@ -600,6 +647,7 @@ mod tests {
             port: 80,
             speaks_http: true,
             accounts: vec!["spiffe://cluster.local/ns/shop/sa/web".into()],
+            endpoint: None,
         };
         let ends = |outcome: &ProbeOutcome| {
             let last = outcome.steps.last().expect("a step");
@@ -607,32 +655,67 @@ mod tests {
         };
         let fine = "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n";
         let (client, gateway) = rig("web", fine).await;
-        let outcome = probe(&client, gateway, &target).await;
+        let outcome = probe(&client, BY_GATEWAY, gateway, &target).await;
         assert_eq!(ends(&outcome), ("answer".into(), true, "404".into()));
         assert_eq!(outcome.identity.as_deref(), Some("spiffe://cluster.local/ns/shop/sa/web"));
         // It is not there behind the gateway.
         let other = TrafficTarget { hostname: "db.shop".into(), ..target.clone() };
-        let (step, ok, detail) = ends(&probe(&client, gateway, &other).await);
+        let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &other).await);
         assert!(step == "answer" && !ok, "{detail}");
 
         let (client, gateway) = rig("web", "HTTP/1.1 503 Service Unavailable\r\n\r\n").await;
-        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "answer" && !ok && detail.contains("503"), "{detail}");
 
         let (client, gateway) = rig("thief", fine).await;
-        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "mtls" && !ok && detail.contains("sa/thief answers"), "{detail}");
 
         // Another mesh's root.
         let (_, gateway) = rig("web", fine).await;
-        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "mtls" && !ok, "{detail}");
 
         let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let gateway = nobody.local_addr().expect("bound");
         drop(nobody);
-        let (step, ok, detail) = ends(&probe(&client, gateway, &target).await);
+        let (step, ok, detail) = ends(&probe(&client, BY_GATEWAY, gateway, &target).await);
         assert!(step == "gateway" && !ok && detail.contains("refused"), "{detail}");
+    }
+
+    #[tokio::test]
+    async fn a_pod_of_another_cluster_in_the_same_network_is_asked_itself() {
+        let (client, pod) = rig("web", "HTTP/1.1 200 OK\r\n\r\n").await;
+        let network = json!({ "network": "n2", "clusters": ["east", "west"], "gateways": [] });
+        let asked = async |pod: SocketAddr| {
+            let mut endpoint = endpoint(80, "healthy", "istio");
+            endpoint["address"] = json!(pod.ip().to_string());
+            endpoint["port"] = json!(pod.port());
+            let target = callable(&service("HTTP"), &[endpoint], &network, "west");
+            let rows = ask(&client, Some("east"), Passage::Direct, &network, "west", target).await;
+            assert_eq!(rows.len(), 1, "{rows:?}");
+            rows.into_iter().next().expect("one")
+        };
+        let row = asked(pod).await;
+        assert_eq!(failed(&row), None, "{row}");
+        assert_eq!((&row["gateway"], &row["endpoint"]), (&Value::Null, &json!(pod.to_string())));
+        assert_eq!((way(&row), &row["answer"]), ("direct".to_owned(), &json!("200")));
+        assert_eq!(row["identity"], "spiffe://cluster.local/ns/shop/sa/web");
+        assert!(junit(std::slice::from_ref(&row)).contains("name=\"east to west by direct for"));
+
+        let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let away = nobody.local_addr().expect("bound");
+        drop(nobody);
+        let row = asked(away).await;
+        let step = failed(&row).expect("it fails");
+        assert_eq!((&step["step"], &step["code"]), (&json!("network"), &json!("STR0914")));
+
+        // Where there is one network, nobody needs a gateway.
+        let none = Passage::Gateways { needed: false };
+        let target =
+            callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
+        let rows = ask(&client, None, none, &network, "west", target).await;
+        assert!(told(&rows).contains("--from ID --direct"), "{}", told(&rows));
     }
 
     #[test]
@@ -672,8 +755,8 @@ mod tests {
         let network = json!({ "network": "n2", "clusters": ["west"], "gateways": [] });
         let target =
             callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
-        let mut rows = ask(&client, Some("east"), &network, "west", target).await;
-        rows.extend(ask(&client, None, &network, "we<st\"", None).await);
+        let mut rows = ask(&client, Some("east"), BY_GATEWAY, &network, "west", target).await;
+        rows.extend(ask(&client, None, BY_GATEWAY, &network, "we<st\"", None).await);
         rows.push(json!({ "from": "here", "to": "a", "network": "n3", "gateway": "g", "service": "s", "answer": "200", "ms": 12.5, "steps": [] }));
         let steps: Vec<_> =
             rows.iter().map(|row| failed(row).map(|step| text(&step["step"]))).collect();
