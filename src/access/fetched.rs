@@ -20,13 +20,36 @@ pub enum KeyPlace {
 impl fmt::Display for KeyPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Uri(uri) => f.write_str(&without_user(uri)),
-            Self::Issuer(issuer) => write!(f, "what issuer {issuer} names"),
+            Self::Uri(uri) => f.write_str(&shown_uri(uri)),
+            Self::Issuer(issuer) => write!(f, "what issuer {} names", shown_uri(issuer)),
         }
     }
 }
 
-/// A URI as it may be shown: who asks by a name and a password in it is refused, and neither is told to others.
+/// What names of parameters have in them whose values are nobody else's affair.
+const SECRET_PARAMETERS: [&str; 7] = ["token", "key", "secret", "sig", "pass", "auth", "code"];
+
+/// A URI as it may be shown, in logs and to whoever reads metrics: without who asks and by which password, and without parameters that
+/// are secret by their names.
+pub(crate) fn shown_uri(uri: &str) -> String {
+    let (before, query) = match uri.split_once('?') {
+        Some((before, query)) => (before, Some(query)),
+        None => (uri, None),
+    };
+    let mut shown = without_user(before).into_owned();
+    let Some(query) = query else { return shown };
+    let parameter = |one: &str| match one.split_once('=') {
+        Some((name, _)) if SECRET_PARAMETERS.iter().any(|it| name.to_lowercase().contains(it)) => {
+            format!("{name}=***")
+        }
+        _ => one.to_owned(),
+    };
+    shown.push('?');
+    shown += &query.split('&').map(parameter).collect::<Vec<_>>().join("&");
+    shown
+}
+
+/// The same without who asks: that is refused, and told to nobody.
 fn without_user(uri: &str) -> Cow<'_, str> {
     let hidden = uri.split_once("://").and_then(|(scheme, rest)| {
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -83,5 +106,11 @@ mod tests {
         let shown = |uri: &str| KeyPlace::Uri(uri.into()).to_string();
         assert_eq!(shown("https://me:secret@a.example/k@1"), "https://***@a.example/k@1");
         assert_eq!(shown("https://a.example/k@1"), "https://a.example/k@1");
+        assert_eq!(
+            shown("https://a.example/k?p=b2c_1&access_token=secret&x-api-KEY=secret&n"),
+            "https://a.example/k?p=b2c_1&access_token=***&x-api-KEY=***&n"
+        );
+        let issuer = KeyPlace::Issuer("https://me:secret@a.example".into()).to_string();
+        assert_eq!(issuer, "what issuer https://***@a.example names");
     }
 }

@@ -47,6 +47,7 @@ pub use self::enforce::{
     enforced_policies,
 };
 pub use self::evaluate::{AccessDecision, AccessRequest, AccessVerdict, decide, rule_steps};
+pub(crate) use self::fetched::shown_uri;
 pub use self::fetched::{FetchedKeys, KeyPlace, KeySource, KeyState, WantedKeys};
 pub use self::index::{AccessChange, AccessIndex, AccessSettings};
 pub use self::keys::{cut, verifying_keys};

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 
 use super::guard::{AddressFault, DialRules, KeyTarget};
 use super::schedule;
-use crate::access::{KeyPlace, cut, verifying_keys};
+use crate::access::{KeyPlace, cut, shown_uri, verifying_keys};
 
 /// The most bytes of an answer.
 const BODY_MAX: usize = 1024 * 1024;
@@ -178,7 +178,7 @@ impl KeyClient {
         let target = read(uri)?;
         if is_tls && !target.is_tls {
             let fact = "leads from https to http";
-            return Err(KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact });
+            return Err(KeyFetchError::Place { uri: cut(&shown_uri(uri), REPEATED_MAX), fact });
         }
         let is_own = (&target.host, target.port) == (&own.0, own.1);
         Ok((target, is_own))
@@ -304,7 +304,8 @@ fn system_roots() -> Option<PathBuf> {
 }
 
 fn read(uri: &str) -> Result<KeyTarget, KeyFetchError> {
-    KeyTarget::read(uri).map_err(|fact| KeyFetchError::Place { uri: cut(uri, REPEATED_MAX), fact })
+    KeyTarget::read(uri)
+        .map_err(|fact| KeyFetchError::Place { uri: cut(&shown_uri(uri), REPEATED_MAX), fact })
 }
 
 fn reach(host: &str, source: std::io::Error) -> KeyFetchError {
@@ -330,7 +331,7 @@ async fn exchange(
         .header(USER_AGENT, concat!("strait/", env!("CARGO_PKG_VERSION")))
         .body(Empty::<bytes::Bytes>::new());
     let unusable = |_| KeyFetchError::Place {
-        uri: cut(&target.path, REPEATED_MAX),
+        uri: cut(&shown_uri(&target.path), REPEATED_MAX),
         fact: "can't be asked for",
     };
     let request = request.map_err(unusable)?;

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 use super::book::{KeyBook, KeyEntry};
 use super::client::{FetchedSet, KeyClient, KeyFetchError};
 use super::kept::{self, RememberedKeys};
-use crate::access::{FetchedKeys, KeyPlace, WantedKeys, cut};
+use crate::access::{FetchedKeys, KeyPlace, WantedKeys, cut, shown_uri};
 use crate::codes;
 use crate::sources::{SourceFacts, SourceStatusTable};
 
@@ -100,7 +100,10 @@ impl FetcherInputs {
             }
             lines.insert(place.clone(), facts);
         }
-        gone.keys().for_each(|place| self.statuses.forget(&line(place)));
+        // Two places may differ in what is not shown alone.
+        let is_shared = |it: &KeyPlace| lines.keys().any(|one| line(one) == line(it));
+        let gone = gone.keys().filter(|place| !is_shared(place));
+        gone.for_each(|place| self.statuses.forget(&line(place)));
         let (fetched, tried) = (book.fetched(), book.is_tried());
         self.told.send_if_modified(|(held, was_tried)| {
             let differs = **held != fetched || *was_tried != tried;
@@ -135,15 +138,15 @@ impl FetcherInputs {
 /// The name of a place's line.
 fn line(place: &KeyPlace) -> Arc<str> {
     match place {
-        KeyPlace::Uri(uri) => format!("jwks {uri}").into(),
-        KeyPlace::Issuer(issuer) => format!("jwks of {issuer}").into(),
+        KeyPlace::Uri(uri) => format!("jwks {}", shown_uri(uri)).into(),
+        KeyPlace::Issuer(issuer) => format!("jwks of {}", shown_uri(issuer)).into(),
     }
 }
 
 fn facts(place: &KeyPlace, entry: &KeyEntry, before: Option<&SourceFacts>) -> SourceFacts {
     let address = || match place {
-        KeyPlace::Uri(uri) => uri.to_string(),
-        KeyPlace::Issuer(issuer) => super::client::discovery(issuer),
+        KeyPlace::Uri(uri) => shown_uri(uri),
+        KeyPlace::Issuer(issuer) => shown_uri(&super::client::discovery(issuer)),
     };
     let mut facts = before.cloned().unwrap_or_else(|| SourceFacts::starting("jwks", address()));
     // Nobody waits for it longer than the feed does.

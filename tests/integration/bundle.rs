@@ -176,3 +176,39 @@ async fn what_is_no_bundle_is_told_so() {
         assert!(said.contains("support-bundle"), "{said}");
     }
 }
+
+/// `/metrics` and `/readyz?verbose` ask nobody who he is.
+#[tokio::test]
+async fn a_password_where_keys_of_tokens_are_is_shown_to_nobody() {
+    let setup = Setup::new();
+    let uri = "https://me:c4n4ry-password@127.0.0.1:1/keys?tenant=shop&access_token=c4n4ry-token";
+    setup.put(
+        "tokens",
+        &json!({
+            "apiVersion": "security.istio.io/v1", "kind": "RequestAuthentication",
+            "metadata": { "name": "users", "namespace": "shop" },
+            "spec": { "jwtRules": [{ "issuer": "https://issuer.example", "jwksUri": uri }] },
+        }),
+    );
+    let server = setup.start_ready().await;
+    let shown = "https://***@127.0.0.1:1/keys?tenant=shop&access_token=***";
+    wait_until(SOON, async || {
+        let (_, text) = server.admin.text("/debug/sources").await;
+        holds(text.contains(shown) && text.contains("STR0833"), text)
+    })
+    .await;
+    for path in [
+        "/metrics",
+        "/readyz?verbose",
+        "/debug/sources",
+        "/debug/summary",
+        "/debug/config",
+        "/debug/events",
+    ] {
+        let (_, text) = server.admin.text(path).await;
+        assert!(!text.contains("c4n4ry"), "{path}: {text}");
+    }
+    let status = server.strait(&["status"]).await;
+    assert!(!super::mesh::text(&status).contains("c4n4ry"), "{}", text(&status.stdout));
+    server.shut_down().await;
+}
