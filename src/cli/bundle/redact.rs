@@ -39,6 +39,25 @@ const SECRET_ENDS: [&str; 9] = [
     "sharedsecret",
     "keypem",
 ];
+/// Parts of names of headers that carry something secret, whatever else they are called.
+const SECRET_PARTS: [&str; 14] = [
+    "auth",
+    "credential",
+    "credentials",
+    "csrf",
+    "jwt",
+    "key",
+    "pass",
+    "pwd",
+    "secret",
+    "session",
+    "sig",
+    "signature",
+    "token",
+    "xsrf",
+];
+/// What stands beside the name of a header in what holds nothing else.
+const BESIDE_HEADER: [&str; 6] = ["name", "key", "value", "rawValue", "raw_value", "stringMatch"];
 /// How tokens of well-known makers begin.
 const TOKEN_STARTS: [&str; 10] =
     ["AKIA", "ASIA", "ghp_", "gho_", "ghs_", "github_pat_", "xoxb-", "xoxp-", "ya29.", "hvs."];
@@ -89,13 +108,25 @@ impl Redactor {
                 let named = ["name", "key"]
                     .iter()
                     .any(|it| fields.get(*it).and_then(Value::as_str).is_some_and(is_secret_name));
+                let is_header = fields.keys().all(|name| BESIDE_HEADER.contains(&name.as_str()));
+                let named = named
+                    || is_header
+                        && ["name", "key"].iter().any(|it| {
+                            fields.get(*it).and_then(Value::as_str).is_some_and(is_secret_header)
+                        });
                 for (name, value) in fields {
                     let is_value = name != "name" && name != "key";
                     if is_secret_name(name) || (named && is_value) {
                         self.hide(value);
-                    } else {
-                        self.value(value);
+                        continue;
                     }
+                    if let Value::Object(headers) = value
+                        && name.to_lowercase().contains("headers")
+                    {
+                        let secret = headers.iter_mut().filter(|(name, _)| is_secret_header(name));
+                        secret.for_each(|(_, value)| self.hide(value));
+                    }
+                    self.value(value);
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
@@ -247,6 +278,13 @@ fn is_of_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '_' | '-' | '.' | '~')
 }
 
+/// Whether a header of this name carries something secret. Whoever made its name up has words of their own.
+fn is_secret_header(name: &str) -> bool {
+    let parts = name.split(|c: char| !c.is_ascii_alphanumeric());
+    is_secret_name(name)
+        || parts.into_iter().any(|part| SECRET_PARTS.contains(&part.to_lowercase().as_str()))
+}
+
 /// Whether what bears this name is secret. A Secret's name is not.
 fn is_secret_name(name: &str) -> bool {
     let name: String =
@@ -282,6 +320,10 @@ mod tests {
             json!({ "user": { "client-key-data": CANARY, "password": "weak" } }),
             json!([{ "header": { "key": "Authorization", "value": CANARY } }]),
             json!({ "header": { "name": "x-api-key", "rawValue": CANARY } }),
+            json!({ "header": { "key": "x-secret", "value": CANARY } }),
+            json!({ "appendAction": "A", "header": { "key": "X-Auth-User", "value": "weak" } }),
+            json!({ "headers": [{ "name": "x-session", "stringMatch": { "exact": CANARY } }] }),
+            json!({ "includeAdditionalHeadersInCheck": { "x-key": CANARY, "x-other": "a" } }),
             json!({ "privateKey": { "inlineString": CANARY } }),
             json!({ "tls_certificate": { "private_key": { "inline_bytes": CANARY } } }),
             json!({ "reason": format!("401 with Authorization: Bearer {CANARY}") }),
@@ -333,6 +375,9 @@ mod tests {
             "chain": certificate,
             "id": "sidecar~10.1.2.3~web-7d9f8b6c5-x2x4z.shop~shop.svc.cluster.local",
             "empty": { "password": "" },
+            "service": { "name": "auth.shop.svc.cluster.local", "resolution": "DNS" },
+            "header": { "key": ":authority", "value": "a.example" },
+            "headersToUpstream": { "x-version": "v1", "x-keyboard": "de" },
             "hostile": "\u{202e}<img onerror> é …:=@",
         });
         let raw = format!("{plain:#}\n");
