@@ -1,7 +1,7 @@
 //! `/debug/history` and `/debug/diff`: what the mesh was before, and what is otherwise now.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use axum::http::StatusCode;
 use serde::Deserialize;
@@ -13,6 +13,9 @@ use crate::history::{
 };
 use crate::hold::{KeptConfiguration, KeptConfigurations};
 use crate::xds::connections::rfc3339;
+
+/// By how much the clock of who asks may go ahead of ours.
+const CLOCKS_APART: Duration = Duration::from_secs(60);
 
 /// What `/debug/history` is asked with.
 #[derive(Deserialize)]
@@ -52,6 +55,13 @@ pub(super) fn difference(history: &History, query: &DiffQuery) -> AdminResult {
     let moment = query.at.as_deref().and_then(moment).ok_or_else(|| {
         bad("a difference is asked for by ?at=VERSION, or by ?at=TIME in the form of RFC 3339")
     })?;
+    let now = SystemTime::now();
+    if let PastMoment::Time(time) = moment
+        && time > now + CLOCKS_APART
+    {
+        let text = format!("{} is to come; here it is {}", rfc3339(time), rfc3339(now));
+        return Err(AdminFailure(StatusCode::NOT_FOUND, text));
+    }
     let found = history.since(moment).map_err(|unknown| {
         let after = match &unknown {
             UnknownMoment::Earlier { at, .. } | UnknownMoment::Gap { at, .. } => {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 
 use super::client::AdminClient;
@@ -20,9 +20,10 @@ const RESOURCES_MAX: usize = 10;
 
 /// What is otherwise, or would be.
 #[derive(Debug, Args)]
+#[command(group = ArgGroup::new("asked").required(true).multiple(true).args(["at", "files", "delete"]))]
 pub(crate) struct DiffArgs {
     /// Then: a version of 'history list', a time (2026-11-25T02:00:00Z), or how long ago (10m)
-    #[arg(long, value_name = "TIME|VERSION", required_unless_present_any = ["files", "delete"], conflicts_with_all = ["files", "delete"])]
+    #[arg(long, value_name = "TIME|VERSION", conflicts_with_all = ["files", "delete"])]
     at: Option<String>,
     /// With --at: only endpoints of this cluster
     #[arg(long, value_name = "ID", requires = "at")]

@@ -88,7 +88,10 @@ pub(crate) async fn run(args: &EventsArgs) -> CommandResult {
         }
         if !args.watch {
             if all.is_empty() && show.output.is_for_people() {
-                tell!("Nothing has changed since the control plane was started.");
+                match args.since {
+                    0 => tell!("Nothing has changed since the control plane was started."),
+                    since => tell!("Nothing has changed after number {since}."),
+                }
             }
             return Ok(Exit::Fine);
         }

@@ -212,6 +212,18 @@ fn json_is_the_answer_as_it_came() {
 }
 
 #[test]
+fn that_nothing_has_changed_is_said_of_what_was_asked_for() {
+    let server = answering("200 OK", "[]");
+    for (more, said) in [
+        (&[][..], "Nothing has changed since the control plane was started."),
+        (&["--since", "7"], "Nothing has changed after number 7."),
+    ] {
+        let output = strait(&[&["events", "--server", &server], more].concat(), &[]);
+        assert!(code(&output) == 0 && stderr(&output).contains(said), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_policy_says_nothing_of_a_cluster_that_nobody_knows() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("policy.yaml");

@@ -66,6 +66,8 @@ async fn now_is_held_against_before_also_over_a_restart() {
     assert!(shown.contains(&format!("version {last}")) && shown.contains(WEB), "{shown}");
     let (code, said) = strait(&first, &["diff", "--at", "100000"]).await;
     assert!(code == Some(1) && said.contains("there is no version 100000 yet"), "{said}");
+    let (code, said) = strait(&first, &["diff", "--at", "2999-01-01T00:00:00Z"]).await;
+    assert!(code == Some(1) && said.contains("is to come; here it is"), "{said}");
     first.shut_down().await;
 
     // While nobody looks, a pod goes: the next process knows what there was at the end of this one.

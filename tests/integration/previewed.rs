@@ -236,7 +236,7 @@ async fn what_would_be_sent_is_shown_with_what_is_wrong() {
     assert_eq!(code, Some(2), "{told}");
     assert!(told.contains("is new: refused") && told.contains("none of 1 proxy"), "{told}");
     for (arguments, expected, words) in [
-        (&["diff"][..], 64, "--at"),
+        (&["diff"][..], 64, "--at <TIME|VERSION>|--file <FILE>"),
         (&["diff", "--delete", "web"], 64, "is not KIND/NAMESPACE/NAME"),
         (&["diff", "--delete", "Sidecar/shop/web"], 1, "there is no Sidecar shop/web"),
         (&["diff", "-f", "/absent.yaml"], 64, "can't be read"),
