@@ -108,7 +108,7 @@ impl ControlPlane {
     }
 
     /// A call that says of which cluster its caller is.
-    fn with_cluster<T>(&self, message: T) -> Result<Request<T>, Problem> {
+    pub(crate) fn with_cluster<T>(&self, message: T) -> Result<Request<T>, Problem> {
         let cluster = AsciiMetadataValue::try_from(&self.args.cluster).map_err(|_| {
             let fact =
                 format!("--cluster (STRAIT_CLUSTER_ID) {:?} is no cluster ID", self.args.cluster);
@@ -119,16 +119,11 @@ impl ControlPlane {
         Ok(request)
     }
 
-    /// A connection to the first address of the first control plane that can be reached.
+    /// A connection to the first address of the first control plane that can be reached; by a certificate, where one is given.
     ///
     /// # Errors
     /// Roots that can't be read; why none could be reached.
-    pub(crate) async fn connect(&self) -> Result<Channel, Problem> {
-        self.connect_as(None).await
-    }
-
-    /// The same by a certificate.
-    async fn connect_as(&self, held: Option<&Credentials>) -> Result<Channel, Problem> {
+    pub(crate) async fn connect_as(&self, held: Option<&Credentials>) -> Result<Channel, Problem> {
         let tls = Arc::new(self.tls(held)?);
         let mut facts = Vec::new();
         for discovery in &self.args.discovery {

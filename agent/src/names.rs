@@ -1,10 +1,11 @@
 //! The mesh's names with their addresses, as the control plane tells them: what it tells replaces what was known, and
-//! while it is away that stays.
+//! while it is away that stays. It is asked by the pod's token, and by the certificate that the pod holds where the token is
+//! not taken: nodes renew no tokens while their API server is away.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use prost::Message as _;
 use strait_proto::envoy::envoy::config::core::v3::Node;
@@ -18,6 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tracing::{info, warn};
 
 use crate::control_plane::ControlPlane;
+use crate::credentials::Credentials;
 use crate::problem::Problem;
 use crate::renewal::Pause;
 use crate::settings::RunArgs;
@@ -75,15 +77,27 @@ impl Names {
 pub(crate) async fn follow(
     control_plane: ControlPlane,
     args: Arc<RunArgs>,
+    held: watch::Receiver<Option<Credentials>>,
     names: watch::Sender<Arc<Names>>,
 ) -> std::convert::Infallible {
     let mut pause = Pause::default();
     loop {
-        let began = Instant::now();
-        let problem = match stream(&control_plane, &args, &names).await {
+        let mut began = Instant::now();
+        let mut end = match stream(&control_plane, &args, None, &names).await {
             Ok(never) => match never {},
-            Err(problem) => problem,
+            Err(end) => end,
         };
+        let held = held.borrow().clone();
+        let held = held.filter(|held| held.validity.holds_at(SystemTime::now()));
+        if let (true, Some(held)) = (end.is_token_refused, held) {
+            info!("the token is not taken; the table of names is asked for by the certificate");
+            began = Instant::now();
+            end = match stream(&control_plane, &args, Some(&held), &names).await {
+                Ok(never) => match never {},
+                Err(end) => end,
+            };
+        }
+        let problem = end.problem;
         if began.elapsed() > BEGAN_WELL {
             pause = Pause::default();
         }
@@ -93,18 +107,36 @@ pub(crate) async fn follow(
     }
 }
 
+/// Why a stream is no more.
+struct StreamEnd {
+    problem: Problem,
+    /// Whether another proof than the token may help.
+    is_token_refused: bool,
+}
+
+impl From<Problem> for StreamEnd {
+    fn from(problem: Problem) -> Self {
+        Self { is_token_refused: problem.is_about_token(), problem }
+    }
+}
+
+/// Follows the table on one stream, by a certificate where one is given.
 async fn stream(
     control_plane: &ControlPlane,
     args: &RunArgs,
+    held: Option<&Credentials>,
     names: &watch::Sender<Arc<Names>>,
-) -> Result<std::convert::Infallible, Problem> {
+) -> Result<std::convert::Infallible, StreamEnd> {
     let ended = |fact: String| {
         let fact = format!("the control plane's table of names has ended: {fact}");
-        Problem::new("STR0962", fact, "nothing: names that are known stay, and it is asked again")
+        let next = "nothing: names that are known stay, and it is asked again";
+        StreamEnd::from(Problem::new("STR0962", fact, next))
     };
-    let refused =
-        |status: tonic::Status| ended(format!("{:?}: {}", status.code(), status.message()));
-    let channel = control_plane.connect().await?;
+    let refused = |status: tonic::Status| StreamEnd {
+        is_token_refused: status.code() == tonic::Code::Unauthenticated,
+        ..ended(format!("{:?}: {}", status.code(), status.message()))
+    };
+    let channel = control_plane.connect_as(held).await?;
     let (requests, waiting) = mpsc::channel(REQUESTS);
     let first = DiscoveryRequest {
         node: Some(node(args)),
@@ -113,7 +145,11 @@ async fn stream(
     };
     // There is room, and the other end is ours.
     let _ = requests.send(first).await;
-    let call = control_plane.with_caller(ReceiverStream::new(waiting))?;
+    let waiting = ReceiverStream::new(waiting);
+    let call = match held {
+        None => control_plane.with_caller(waiting)?,
+        Some(_) => control_plane.with_cluster(waiting)?,
+    };
     let client = AggregatedDiscoveryServiceClient::new(channel);
     let mut client = client.max_decoding_message_size(TABLE_BYTES_MAX);
     let mut answers = client.stream_aggregated_resources(call).await.map_err(refused)?.into_inner();

@@ -40,6 +40,8 @@ pub(crate) struct Renewal {
     roots: Option<RootSet>,
     pause: Pause,
     status: watch::Sender<CertificateStatus>,
+    /// What is held, for others who show it.
+    shown: watch::Sender<Option<Credentials>>,
 }
 
 impl Renewal {
@@ -54,12 +56,18 @@ impl Renewal {
         });
         let ends = held.as_ref().map(|(kept, _)| kept.validity.ends);
         let status = watch::Sender::new(CertificateStatus { ends, ..Default::default() });
-        Self { control_plane, folder, held, roots, pause: Pause::default(), status }
+        let shown = watch::Sender::new(held.as_ref().map(|(kept, _)| kept.clone()));
+        Self { control_plane, folder, held, roots, pause: Pause::default(), status, shown }
     }
 
     /// How the certificate fares, from now on.
     pub(crate) fn status(&self) -> watch::Receiver<CertificateStatus> {
         self.status.subscribe()
+    }
+
+    /// The certificate that is held, from now on.
+    pub(crate) fn credentials(&self) -> watch::Receiver<Option<Credentials>> {
+        self.shown.subscribe()
     }
 
     /// Renews for as long as it is polled.
@@ -98,6 +106,7 @@ impl Renewal {
             Ok((time, credentials)) => {
                 let ends = credentials.validity.ends;
                 self.roots = Some(self.all_roots(&credentials));
+                self.shown.send_replace(Some(credentials.clone()));
                 self.held = Some((credentials, time));
                 self.pause = Pause::default();
                 self.status.send_modify(|status| {

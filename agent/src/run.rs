@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use crate::control_plane::ControlPlane;
+use crate::credentials::Credentials;
 use crate::dns::{NamePort, NameServer};
 use crate::envoy::EnvoyAdmin;
 use crate::files::SecretFolder;
@@ -66,7 +67,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
         app_metrics,
         configured: AtomicU64::new(0),
     });
-    let certificate = renewal.status();
+    let (certificate, held) = (renewal.status(), renewal.credentials());
     let lifecycle =
         Lifecycle { args: Arc::clone(&args), folder, wishes: wishes.subscribe(), status: envoy };
     info!(version = env!("CARGO_PKG_VERSION"), node = args.node().id(), "started");
@@ -75,7 +76,7 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Problem> {
         never = renewal.run() => never,
         never = pages.serve(agent, Port::Agent) => match never {},
         never = pages.serve(health, Port::Health) => match never {},
-        never = names.serve(&args) => match never {},
+        never = names.serve(&args, held) => match never {},
         never = obey(terminate, interrupt, &wishes) => never,
     }
 }
@@ -99,7 +100,11 @@ impl Naming {
         Ok(Self { ports, servers })
     }
 
-    async fn serve(self, args: &Arc<RunArgs>) -> Infallible {
+    async fn serve(
+        self,
+        args: &Arc<RunArgs>,
+        held: watch::Receiver<Option<Credentials>>,
+    ) -> Infallible {
         if self.ports.is_empty() {
             return std::future::pending().await;
         }
@@ -109,7 +114,7 @@ impl Naming {
         for port in self.ports {
             serving.spawn(Arc::clone(&server).serve(port));
         }
-        names::follow(ControlPlane::new(Arc::clone(args)), Arc::clone(args), names).await
+        names::follow(ControlPlane::new(Arc::clone(args)), Arc::clone(args), held, names).await
     }
 }
 

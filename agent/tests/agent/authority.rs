@@ -51,6 +51,8 @@ struct State {
     calls: Vec<(String, String)>,
     /// Requests on streams of names.
     asked_for_names: Vec<DiscoveryRequest>,
+    /// Streams of names without a token.
+    names_by_certificate: usize,
 }
 
 /// A running service; ends on drop.
@@ -102,6 +104,7 @@ impl Authority {
             refuses: None,
             calls: Vec::new(),
             asked_for_names: Vec::new(),
+            names_by_certificate: 0,
         })));
         let service = Service { issuer, root: root.clone(), shared: shared.clone() };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -128,6 +131,11 @@ impl Authority {
     /// Requests for names so far.
     pub(crate) fn asked_for_names(&self) -> Vec<DiscoveryRequest> {
         self.shared.0.lock().expect("not poisoned").asked_for_names.clone()
+    }
+
+    /// Streams of names so far that brought no token.
+    pub(crate) fn names_by_certificate(&self) -> usize {
+        self.shared.0.lock().expect("not poisoned").names_by_certificate
     }
 
     /// Has it refuse from now on, or no longer.
@@ -242,6 +250,13 @@ impl AggregatedDiscoveryService for NameTables {
         &self,
         request: Request<Streaming<DiscoveryRequest>>,
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        let token = request.metadata().get("authorization").map(|value| value.as_bytes());
+        if token == Some(b"Bearer ended".as_slice()) {
+            return Err(Status::unauthenticated("the token has ended"));
+        }
+        if token.is_none() {
+            self.shared.0.lock().expect("not poisoned").names_by_certificate += 1;
+        }
         let (sender, answers) = mpsc::channel(4);
         let shared = self.shared.clone();
         let mut requests = request.into_inner();

@@ -41,3 +41,19 @@ fn a_name_of_the_mesh_is_answered_once_the_control_plane_has_told_it() {
     let metadata = node.metadata.expect("it has some");
     assert!(metadata.fields.contains_key("CLUSTER_ID"), "{metadata:?}");
 }
+
+#[test]
+fn names_are_had_by_certificate_where_the_token_has_ended() {
+    let authority = Authority::start(Duration::from_secs(86_400));
+    let mut pod = Pod::new(authority.root(), &[authority.address]);
+    let address = pod.port(15053);
+    pod.arguments.extend(["--dns".to_owned(), "--dns-address".to_owned(), address.to_string()]);
+    // The stand-in takes it for a certificate, and for no stream.
+    pod.write("token", "ended");
+    let line = pod.idle_envoy();
+    let agent = pod.start(&line.each_ref().map(String::as_str));
+    until("the table is taken up", || {
+        if agent.log().contains("table of names is taken up") { Ok(()) } else { Err(agent.log()) }
+    });
+    assert!(authority.names_by_certificate() > 0, "{}", agent.log());
+}
