@@ -17,7 +17,8 @@ use tracing_subscriber::EnvFilter;
 
 pub use self::injection::InjectFlags;
 use crate::access::PolicyErrors;
-use crate::duration::parse_duration;
+use crate::duration::{HumanDuration, parse_duration};
+use crate::identity::authority::LIFETIME_MAX;
 use crate::identity::rotation::default_names;
 use crate::model::{ClusterId, EndpointMetadata, Mcs, is_trust_domain};
 use crate::registry::consul;
@@ -146,6 +147,10 @@ pub struct ServeArgs {
     /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem, or tls.crt tls.key ca.crt [default: an Istio estate's own, else a CA made once]
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
+
+    /// The longest that a workload's certificate may live; who asks for more is refused
+    #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
+    pub max_certificate_lifetime: Duration,
 
     /// none: give workloads neither certificates nor roots, since somebody else does
     #[arg(long, env = "STRAIT_CA", value_name = "CA", value_enum, conflicts_with = "ca_dir", requires_all = ["tls_cert", "client_ca"])]
@@ -345,6 +350,15 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
 
 fn parse_cluster_id(text: &str) -> Result<String, String> {
     ClusterId::parse(text).map(|id| id.to_string()).map_err(|error| error.to_string())
+}
+
+/// From a minute to what the CA signs at all.
+fn parse_lifetime(text: &str) -> Result<Duration, String> {
+    let lifetime = parse_duration(text)?;
+    match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
+        true => Ok(lifetime),
+        false => Err(format!("it is from 1m to {}", HumanDuration(LIFETIME_MAX))),
+    }
 }
 
 /// A DNS-1123 label, as namespaces are named.

@@ -18,6 +18,8 @@ mod kube_secret;
 mod outputs;
 mod pressure;
 mod rollout;
+mod root_store;
+mod root_witness;
 mod shared_hold;
 mod source;
 mod state_dir;
@@ -26,7 +28,7 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -38,13 +40,15 @@ use self::core::Core;
 pub use self::error::ServeError;
 use self::inputs::{Certificates, ServerInputs};
 use self::outputs::{Ports, ServerOutputs};
+use self::root_store::RootStore;
+use self::root_witness::{LateWitness, MeshWitness};
 use self::source::ConfigOrigin;
 use self::state_dir::StateDir;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::history::HistoryRecorder;
 use crate::identity::tls::ClientCertificates;
-use crate::identity::{self, AuthorityFrom, Serving, rotation};
+use crate::identity::{self, AuthorityFrom, RootEvidence, RootLedger, Serving, rotation};
 use crate::jwks;
 use crate::policy::{self, PolicyError};
 use crate::task::Supervisor;
@@ -191,7 +195,10 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
     }
     let (named_roots, named) = watch::channel(Arc::default());
-    let identity = identity(args, state_path.as_deref(), &source, named, &tasks).await?;
+    let roots = RootsKeeper::start(args, state_path.as_deref(), &source).await;
+    let identity =
+        identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
+    let identity_seen = identity.clone();
     let (xds_listener, xds) = bind(&args.xds_address, "--xds-address").await?;
     let (admin_listener, admin) = bind(&args.admin_address, "--admin-address").await?;
     let webhook = match &args.inject_address {
@@ -213,6 +220,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let inputs =
         ServerInputs::start(args, &source, state, rules, certificates, &core, &tasks).await;
     let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
+    let statuses = inputs.statuses.clone();
     let ports = Ports {
         xds: xds_listener,
         admin: admin_listener,
@@ -221,6 +229,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         token,
         reader_token,
         max_connections: args.max_connections,
+        certificate_lifetime_max: args.max_certificate_lifetime,
         tokens_count: !args.require_client_certificate,
         state_dir: state_path,
         webhook: webhook.map(|(listener, _)| {
@@ -233,6 +242,14 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let versions = core.context.clone();
     let ServerOutputs { streams, saved, drain } =
         ServerOutputs::start(ports, core, inputs, policy, history, &tasks);
+    let witness = MeshWitness {
+        started: SystemTime::now(),
+        readiness: readiness.clone(),
+        statuses,
+        streams: Arc::clone(&streams),
+        replicas: Arc::default(),
+    };
+    roots.watch(witness, identity_seen, &tasks);
     // Held by whoever has to write something at the end, until that is done.
     let (writing, written) = mpsc::channel::<()>(1);
     if let Some(file) = timeline_file {
@@ -308,12 +325,52 @@ fn admin_token(args: &ServeArgs, state_dir: Option<&Path>) -> Result<AdminToken,
     Ok(AdminToken { token, file, temporary: Some(directory) })
 }
 
+/// What is known of the CA's roots beside its files, and where that is kept.
+struct RootsKeeper {
+    store: RootStore,
+    ledger: Arc<RootLedger>,
+    witness: Arc<LateWitness>,
+}
+
+impl RootsKeeper {
+    /// Reads what was remembered.
+    async fn start(args: &ServeArgs, state_dir: Option<&Path>, source: &ConfigOrigin) -> Self {
+        let secret = source.config_cluster().map(|hub| (hub.access, args.namespace.clone()));
+        let store = RootStore::new(state_dir, secret);
+        let (own, shared) = store.at_start().await;
+        let ledger = Arc::new(RootLedger::new(own, shared, args.max_certificate_lifetime));
+        Self { store, ledger, witness: Arc::default() }
+    }
+
+    fn evidence(&self) -> RootEvidence {
+        let (ledger, witness) = (Arc::clone(&self.ledger), Arc::clone(&self.witness));
+        RootEvidence { ledger, witness }
+    }
+
+    /// Sees the mesh from now on, and keeps what is known.
+    fn watch(
+        self,
+        witness: MeshWitness,
+        identity: watch::Receiver<Arc<identity::ServerIdentity>>,
+        tasks: &Supervisor,
+    ) {
+        let replicas = Arc::clone(&witness.replicas);
+        // It is set once.
+        let _ = self.witness.0.set(witness);
+        let (store, late) = (self.store, self.witness);
+        tasks.spawn_restarting("roots of the CA", Duration::from_secs(1), move || {
+            store.clone().run(identity.clone(), Arc::clone(&late), Arc::clone(&replicas))
+        });
+    }
+}
+
 /// The certificate and the roots: from files where they are named, else of a CA.
 async fn identity(
     args: &ServeArgs,
     state_dir: Option<&Path>,
     source: &ConfigOrigin,
     named: watch::Receiver<Arc<identity::NamedRoots>>,
+    evidence: RootEvidence,
     tasks: &Supervisor,
 ) -> Result<watch::Receiver<Arc<identity::ServerIdentity>>, ServeError> {
     let authority = match &args.ca_dir {
@@ -333,7 +390,8 @@ async fn identity(
         true => ClientCertificates::Required,
         false => ClientCertificates::Optional,
     };
-    let settings = rotation::CertificateSettings { serving, client_ca, authority, named, clients };
+    let settings =
+        rotation::CertificateSettings { serving, client_ca, authority, named, clients, evidence };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
 }
 

@@ -54,7 +54,8 @@ pub(super) async fn identity(
         .map_err(|error| fault(error.to_string()))?;
     let (peer, roots) = (id.clone(), Arc::clone(authority.roots()));
     let signed = tokio::task::spawn_blocking(move || {
-        authority.sign_request(&asked.csr, &id, LIFETIME, SystemTime::now())
+        let now = SystemTime::now();
+        authority.sign_request(&asked.csr, &id, LIFETIME, now, now)
     });
     let chain = match signed.await.map_err(|error| fault(error.to_string()))? {
         Ok(chain) => chain,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ipnet::IpNet;
 use serde::Serialize;
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
 use crate::explain::code;
-use crate::identity::ServerIdentity;
+use crate::identity::{APPROVED, RootRecord, RootStanding, RootStep, ServerIdentity};
 use crate::mesh::watch::SourceProblem;
 use crate::model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
@@ -216,7 +217,57 @@ pub(super) fn certificates(identity: &ServerIdentity) -> Value {
         "serving": { "expires": rfc3339(identity.serving_not_after) },
         "authority": authority.map(|authority| json!({ "expires": rfc3339(authority.not_after()) })),
         "problem": problem,
+        "rotation": rotation(identity, SystemTime::now()),
     })
+}
+
+/// The roots of the CA, and how far the replacement of one has come.
+fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
+    let standings = identity.root_standings(now);
+    let root = |root: &RootStanding| {
+        let record = root.record.as_ref();
+        let lacks = root.lacks.iter().map(|lack| json!({ "who": lack.who, "fact": lack.fact }));
+        json!({
+            "fingerprint": root.fingerprint.to_string(),
+            "subject": root.life.subject,
+            "ends": rfc3339(root.life.ends),
+            "step": root.step.as_str(),
+            "since": record.map(|record| rfc3339(record.since())),
+            "lastCertificateEnds": record.and_then(RootRecord::last_ends).map(rfc3339),
+            "assumed": record.is_some_and(|record| record.assumed),
+            "lacks": lacks.collect::<Vec<_>>(),
+        })
+    };
+    // A root that all have and that never signs, such as another mesh's, hides nothing that goes on.
+    let order =
+        [RootStep::Distribute, RootStep::Kept, RootStep::Wait, RootStep::Withdraw, RootStep::Sign];
+    let next = order.iter().find_map(|step| standings.iter().find(|root| root.step == *step));
+    let phase = next.and_then(|root| root.step.phase());
+    json!({
+        "phase": phase.map(|(_, name)| name),
+        "number": phase.map(|(number, _)| number),
+        "next": next.map(next_step),
+        "roots": standings.iter().map(root).collect::<Vec<_>>(),
+    })
+}
+
+/// What is to be done about a root.
+fn next_step(root: &RootStanding) -> String {
+    let fingerprint = &root.fingerprint;
+    let ends = root.record.as_ref().and_then(RootRecord::last_ends).map(rfc3339);
+    let ends = ends.unwrap_or_default();
+    match root.step {
+        RootStep::Distribute => format!(
+            "see that all have root {fingerprint}, then let it sign; of those that only you can judge say so in {APPROVED}"
+        ),
+        RootStep::Sign => format!(
+            "let root {fingerprint} sign: replace ca-cert.pem, ca-key.pem and cert-chain.pem (or tls.crt and tls.key)"
+        ),
+        RootStep::Wait => format!("wait until {ends}: then root {fingerprint} may go"),
+        RootStep::Kept => format!("nothing: root {fingerprint} goes by itself at {ends}"),
+        RootStep::Withdraw => format!("take root {fingerprint} out of root-cert.pem (or ca.crt)"),
+        RootStep::Signs => String::new(),
+    }
 }
 
 /// Every network that has clusters, endpoints or gateways, be it ones that can't be dialled yet.

@@ -1,7 +1,9 @@
-//! `strait certs`: a CA in a folder, and certificates of workloads from it.
+//! `strait certs`: a CA in a folder, and certificates of workloads from it; and how the roots of a running CA fare.
 //!
-//! For development, for a first mesh, and for proxies without an agent. Works on files alone; no control
+//! For development, for a first mesh, and for proxies without an agent. All but `status` works on files alone; no control
 //! plane is asked.
+
+pub(super) mod status;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -9,10 +11,11 @@ use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
 
+use super::list::QueryArgs;
 use crate::duration::HumanDuration;
 use crate::identity::{self, Authority, AuthorityPem, SpiffeId, authority};
 
-/// Make certificates without a control plane.
+/// Make certificates without a control plane, and see how the roots of one fare.
 #[derive(Debug, Args)]
 pub struct CertsArgs {
     #[command(subcommand)]
@@ -25,6 +28,8 @@ enum CertsCommand {
     Init(InitArgs),
     /// Make a certificate and key for a workload.
     Issue(IssueArgs),
+    /// Show the roots of the control plane's CA, and what is next where one takes the place of another.
+    Status(QueryArgs),
 }
 
 #[derive(Debug, Args)]
@@ -88,6 +93,18 @@ pub fn run(args: &CertsArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     match &args.command {
         CertsCommand::Init(args) => init(args, out),
         CertsCommand::Issue(args) => issue(args, out),
+        // It is the one that asks a control plane.
+        CertsCommand::Status(_) => Ok(()),
+    }
+}
+
+impl CertsArgs {
+    /// What is asked of a control plane, where that is what the command does.
+    pub(crate) fn status(&self) -> Option<&QueryArgs> {
+        match &self.command {
+            CertsCommand::Status(ask) => Some(ask),
+            CertsCommand::Init(_) | CertsCommand::Issue(_) => None,
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Asks the control plane, and with `--secrets` the config cluster and what its Secrets lead to as well.
 //! Judges only what these say. [`problems`] is the one function that decides: `strait status` shows the same.
 
+mod certificates;
 mod config;
 mod finding;
 mod injection;
@@ -18,6 +19,7 @@ mod traffic;
 use clap::Args;
 use serde_json::Value;
 
+use self::certificates::{of_certificates, of_root};
 use self::finding::{note, problem};
 use super::client::AdminClient;
 use super::cluster::{api, is_well, same_addresses, same_range, yielded};
@@ -104,6 +106,8 @@ pub(super) struct CheckInputs {
     pub(super) config: Value,
     pub(super) proxies: Value,
     pub(super) push: Value,
+    /// What is signed with; nothing where the control plane is too old to say.
+    pub(super) certificates: Value,
     /// What is held; nothing where the control plane is too old to say.
     pub(super) hold: Value,
     /// What is let out to a share of proxies; likewise.
@@ -123,6 +127,7 @@ impl CheckInputs {
             policy: get("/debug/policy").await?,
             proxies: get("/debug/proxies").await?,
             push: get("/debug/push").await?,
+            certificates: get("/debug/certificates").await.unwrap_or_default(),
             hold: get("/debug/hold").await.unwrap_or_default(),
             rollout: get("/debug/rollout").await.unwrap_or_default(),
             ..Self::default()
@@ -487,6 +492,7 @@ pub(super) fn problems(answers: &CheckInputs) -> Vec<Value> {
     found.extend(objects::of_objects(&answers.config, &answers.sources));
     found.extend(of_process(&answers.push));
     found.extend(items(&answers.push["roots"]).iter().filter_map(of_root));
+    found.extend(of_certificates(&answers.certificates));
     found
 }
 
@@ -514,18 +520,6 @@ fn of_process(push: &Value) -> Vec<Value> {
         _ => {}
     }
     found
-}
-
-/// What there is to say of the end of a root of the CA.
-fn of_root(root: &Value) -> Option<Value> {
-    let line = match root["stage"].as_str()? {
-        "fifth" => note,
-        "month" | "week" | "ended" => problem,
-        _ => return None,
-    };
-    let (subject, ends) = (text(&root["subject"]), text(&root["ends"]));
-    let fact = format!("root {subject} of the CA ends at {ends}");
-    Some(line("process", &codes::ROOT_ENDS, "ca".into(), fact))
 }
 
 /// What of the mesh's settings is not in force.
@@ -668,6 +662,7 @@ mod tests {
             services: json!([
                 { "hostname": "web", "conflicts": [{ "field": "ports", "winner": "a", "losers": ["b"] }] },
             ]),
+            certificates: Value::Null,
             mesh: json!({ "problems": [{ "code": "STR0410", "text": "line 3" }],
                           "fieldsWithoutEffect": ["h2UpgradePolicy"],
                           "defaultProvidersWithoutEffect": [{ "path": "defaultProviders.tracing[0]", "text": "none" }] }),

@@ -202,19 +202,27 @@ async fn dispatch(command: Command) -> CommandResult {
         Command::Service(command) => service::run(&command).await,
         Command::Proxy(command) => proxy::run(&command).await,
         Command::Scope(command) => Box::pin(scope::run(&command)).await,
-        Command::Certs(args) => {
-            let mut said = Vec::new();
-            match certs::run(&args, &mut said) {
-                Ok(()) => output::print(&String::from_utf8_lossy(&said)).map(|()| Exit::Fine),
-                Err(certs::CertsError::Identity(error)) => {
-                    Err(CommandFailure::identity("", &error))
-                }
-                Err(error) => Err(CommandFailure::usage(error.to_string()).code(error.code())),
+        Command::Certs(args) => match args.status() {
+            Some(ask) => certs::status::run(ask).await,
+            None => {
+                let mut made_files = Vec::new();
+                made(certs::run(&args, &mut made_files))?;
+                output::print(&String::from_utf8_lossy(&made_files)).map(|()| Exit::Fine)
             }
-        }
+        },
         Command::Version(args) => about::version(&args),
         Command::Completion { shell } => about::completion(shell, Cli::command()),
         Command::Help { what } => about::help(&what, Cli::command()),
+    }
+}
+
+/// How a command of files alone ended.
+fn made(outcome: Result<(), certs::CertsError>) -> Result<(), CommandFailure> {
+    match outcome {
+        Ok(()) => Ok(()),
+        Err(certs::CertsError::Identity(error)) => Err(CommandFailure::identity("", &error)),
+        Err(error @ certs::CertsError::Print(_)) => Err(CommandFailure::failed(error.to_string())),
+        Err(error) => Err(CommandFailure::usage(error.to_string()).code(error.code())),
     }
 }
 

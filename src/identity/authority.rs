@@ -19,17 +19,15 @@ use rustls::SignatureScheme;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-pub use super::error::LIFETIME_MAX;
+pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
-use super::{SpiffeId, TrustRoots, csr, files, pem, tls};
+use super::{RootFingerprint, SpiffeId, TrustRoots, csr, files, pem, proof_time, tls};
 
 /// How long a certificate lives when nobody says otherwise.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 /// How long the root of a built-in CA lives.
 pub const ROOT_LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
-/// Validity starts this long before now, for clocks that are behind.
-pub const BACKDATING: Duration = Duration::from_secs(5 * 60);
 
 /// How the files of a CA are called.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -224,6 +222,8 @@ pub struct Authority {
     /// What a leaf is followed by: the signing certificate and those above it, without roots.
     intermediates: Vec<CertificateDer<'static>>,
     roots: Arc<TrustRoots>,
+    /// Those of them that what it signs leads to.
+    leading: Vec<RootFingerprint>,
     not_after: SystemTime,
 }
 
@@ -262,9 +262,42 @@ impl Authority {
             intermediates.insert(0, certificate);
         }
 
-        let authority = Self { issuer, intermediates, roots: Arc::new(roots), not_after };
-        authority.prove(origin, now)?;
+        let (roots, leading) = (Arc::new(roots), Vec::new());
+        let mut authority = Self { issuer, intermediates, roots, leading, not_after };
+        authority.leading = authority.prove(origin, now)?;
         Ok(authority)
+    }
+
+    /// The same, whose workloads are to believe further roots.
+    #[must_use]
+    pub(super) fn with_roots(
+        mut self,
+        further: &[CertificateDer<'static>],
+        now: SystemTime,
+    ) -> Self {
+        self.roots = Arc::new(TrustRoots::clone(&self.roots).with(further, now));
+        self
+    }
+
+    /// The roots that what it signs leads to.
+    pub(super) fn leading(&self) -> &[RootFingerprint] {
+        &self.leading
+    }
+
+    /// Whether what it signs leads to this root.
+    pub(super) fn leads_to(&self, root: &RootFingerprint) -> bool {
+        self.leading.contains(root)
+    }
+
+    /// Whether whoever believes what `other` signs believes this one too: a root of the same name and key.
+    pub(super) fn is_believed_like(&self, other: &Self) -> bool {
+        let led_to = |authority: &Self| -> Vec<CertificateDer<'static>> {
+            let all = authority.roots.certificates();
+            let led_to = all.filter(|der| authority.leads_to(&RootFingerprint::of(der)));
+            led_to.cloned().map(CertificateDer::from).collect()
+        };
+        let theirs = led_to(other);
+        led_to(self).iter().any(|one| theirs.iter().any(|other| tls::are_alike(one, other)))
     }
 
     /// Who believes what this CA signs.
@@ -299,15 +332,18 @@ impl Authority {
     }
 
     /// A certificate for the workload `id`, which its caller has proved to be, over the key of the request
-    /// `csr_pem`. Names in the request are ignored.
+    /// `csr_pem`. Names in the request are ignored. It says that a token proved it last at `proved`.
     pub fn sign_request(
         &self,
         csr_pem: &str,
         id: &SpiffeId,
         lifetime: Duration,
+        proved: SystemTime,
         now: SystemTime,
     ) -> Result<Chain, IdentityError> {
-        self.sign(workload(id)?, &csr::public_key(csr_pem)?, lifetime, now)
+        let mut params = workload(id)?;
+        params.custom_extensions.push(proof_time::extension(proved));
+        self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
     }
 
     fn issue(
@@ -328,7 +364,7 @@ impl Authority {
         now: SystemTime,
     ) -> Result<Chain, IdentityError> {
         if lifetime < Duration::from_secs(1) || lifetime > LIFETIME_MAX {
-            return Err(IdentityError::Lifetime { asked: lifetime });
+            return Err(IdentityError::Lifetime { asked: lifetime, most: LIFETIME_MAX });
         }
         // Past the end of its issuer a certificate is worth nothing, so it does not claim to be.
         let not_after = (now + lifetime).min(self.not_after);
@@ -347,7 +383,7 @@ impl Authority {
     }
 
     /// Signs something, to see that it verifies: one check for all that can be wrong between four files.
-    fn prove(&self, origin: &str, now: SystemTime) -> Result<(), IdentityError> {
+    fn prove(&self, origin: &str, now: SystemTime) -> Result<Vec<RootFingerprint>, IdentityError> {
         let unrooted = |error: IdentityError| IdentityError::Unrooted {
             origin: origin.to_owned(),
             reason: error.to_string(),
@@ -356,7 +392,8 @@ impl Authority {
             SpiffeId::new("probe.invalid", "probe", "probe").map_err(IdentityError::Identity)?;
         let issued = self.issue_workload(&nobody, Duration::from_secs(60), now)?;
         self.roots.authenticate(&issued.chain.certificates, now).map_err(unrooted)?;
-        Ok(())
+        let leading = self.roots.leading(&issued.chain.certificates, now).into_iter();
+        Ok(leading.map(|der| RootFingerprint::of(der)).collect())
     }
 }
 

@@ -100,11 +100,39 @@ pub enum IdentityError {
     /// Settings that need a CA, without one.
     #[error("without a CA both a serving certificate and client roots must be given")]
     NoAuthority,
+    /// A root would sign that not everybody is known to have.
+    #[error(
+        "the root {root} may not sign yet, and the CA stays as it is; not known to have it are {lacks}"
+    )]
+    SignsTooEarly {
+        /// Which.
+        root: String,
+        /// Who lacks it.
+        lacks: String,
+    },
+    /// A root that certificates lead to is in the files no more.
+    #[error(
+        "the root {root} ({subject}) is still given to workloads and believed: certificates that lead to it {} {}",
+        if *assumed { "may live, since nobody kept records when they were issued, until" } else { "live until" },
+        time(*until)
+    )]
+    WithdrawnTooEarly {
+        /// Which.
+        root: String,
+        /// Whose it says it is.
+        subject: String,
+        /// When the last of them ends.
+        until: SystemTime,
+        /// Whether that is the latest possible.
+        assumed: bool,
+    },
     /// A certificate was asked for longer than is allowed, or for no time.
-    #[error("a certificate may live from 1 s to {} h, not {} s", LIFETIME_MAX.as_secs() / 3600, asked.as_secs())]
+    #[error("a certificate may live from 1 s to {} s, not {} s", most.as_secs(), asked.as_secs())]
     Lifetime {
         /// How long was asked for.
         asked: Duration,
+        /// The longest that is allowed.
+        most: Duration,
     },
     /// A certificate request can't be accepted.
     #[error("certificate request refused: {0}")]
@@ -161,6 +189,8 @@ impl IdentityError {
             Self::KeyMismatch { .. } => "STR0703",
             Self::NotValidNow { .. } => "STR0704",
             Self::PartialAuthority { .. } | Self::Unrooted { .. } | Self::NoAuthority => "STR0705",
+            Self::SignsTooEarly { .. } => codes::ROOT_SIGNS_EARLY.id,
+            Self::WithdrawnTooEarly { .. } => codes::ROOT_GOES_EARLY.id,
             Self::Lifetime { .. } | Self::Request(_) | Self::Signing { .. } => "STR0706",
             Self::Identity(_)
             | Self::Untrusted(_)
@@ -204,5 +234,7 @@ pub enum SpiffeIdError {
     ServiceAccount,
 }
 
+/// Validity starts this long before now, for clocks that are behind.
+pub const BACKDATING: Duration = Duration::from_secs(5 * 60);
 /// The longest a certificate may live; who asks for more is refused.
 pub const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);

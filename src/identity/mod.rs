@@ -24,7 +24,10 @@ mod error;
 mod files;
 mod limits;
 mod pem;
+mod proof_time;
 mod root_life;
+mod root_records;
+mod root_rotation;
 #[cfg(test)]
 mod testing;
 
@@ -33,6 +36,8 @@ pub use authority::{Authority, AuthorityForm, AuthorityPem, AuthorityStore, Dire
 pub use caller::{Caller, CallerProof, CallerRegistry};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use root_life::{RootLife, RootStage};
+pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
+pub use root_rotation::{APPROVED, RootEvidence, RootLack, RootStanding, RootStep, RootWitness};
 pub use rotation::{
     AuthorityFrom, CertificateProblem, CertificateSettings, FollowedAuthority, ServerIdentity,
     Serving,

@@ -13,8 +13,9 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use super::error::IdentityError;
 pub use super::error::SpiffeIdError;
+use super::error::{BACKDATING, IdentityError};
+use super::proof_time;
 use crate::model::{Namespace, is_trust_domain};
 
 /// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
@@ -142,6 +143,17 @@ impl PeerIdentity {
     /// When its certificate ends: a connection must not outlive it for long.
     pub fn not_after(&self) -> SystemTime {
         self.not_after
+    }
+
+    /// When its certificate was issued, if one of ours is one.
+    pub fn issued(&self) -> Option<SystemTime> {
+        let (begins, _) = validity(self.chain.first()?)?;
+        Some(begins + BACKDATING)
+    }
+
+    /// When a token last proved who it is, where its certificate says so.
+    pub(super) fn proved(&self) -> Option<SystemTime> {
+        proof_time::of(self.chain.first()?)
     }
 
     /// What it showed, leaf first, to be verified again when the roots change.

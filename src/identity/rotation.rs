@@ -16,12 +16,14 @@ use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::authority::BACKDATING;
 use super::peer::validity;
+use super::root_records::NeededRoot;
+use super::root_rotation::AuthorityInForce;
 use super::tls::ClientCertificates;
 use super::{
-    Authority, AuthorityForm, AuthorityPem, IdentityError, NamedRoots, PeerIdentity, RootLife,
-    RootStage, StoreTrouble, TrustRoots, error::time, pem, tls,
+    APPROVED, Authority, AuthorityForm, AuthorityPem, IdentityError, NamedRoots, PeerIdentity,
+    RootEvidence, RootFingerprint, RootLife, RootStage, RootStanding, StoreTrouble, TrustRoots,
+    error::time, pem, root_rotation, tls,
 };
 use crate::codes;
 use crate::model::RootBundle;
@@ -45,6 +47,8 @@ pub struct CertificateSettings {
     pub named: watch::Receiver<Arc<NamedRoots>>,
     /// Whether clients need one.
     pub clients: ClientCertificates,
+    /// What is known of the CA's roots beside its files.
+    pub evidence: RootEvidence,
 }
 
 /// The certificate the control plane shows.
@@ -82,6 +86,8 @@ pub struct FollowedAuthority {
     pub origin: String,
     /// As it stands there, or why it can't be used.
     pub held: Result<AuthorityPem, String>,
+    /// The roots whose steps an operator approves of; see [`APPROVED`].
+    pub approved: BTreeSet<RootFingerprint>,
 }
 
 /// The names proxies know the control plane by (docs/reference/interface.md, `--tls-san`).
@@ -109,6 +115,9 @@ pub struct ServerIdentity {
     renew_at: Option<SystemTime>,
     /// What workloads are to believe, and since when, as far as this process knows.
     bundle: Option<(Arc<RootBundle>, SystemTime)>,
+    evidence: RootEvidence,
+    /// Roots that are in the files no more, and may not go yet.
+    kept: Vec<NeededRoot>,
 }
 
 /// A fault that an operator should end; what was good before is still in force.
@@ -129,6 +138,36 @@ impl ServerIdentity {
         self.bundle.as_ref().map(|(bundle, _)| bundle)
     }
 
+    /// What is known of the CA's roots beside its files.
+    pub fn evidence(&self) -> &RootEvidence {
+        &self.evidence
+    }
+
+    /// The CA, and what is known of its roots; none without a CA.
+    fn in_force(&self) -> Option<AuthorityInForce<'_>> {
+        let (authority, bundle) = (self.authority.as_ref()?, self.root_bundle()?);
+        Some(AuthorityInForce { authority, bundle, evidence: &self.evidence, kept: &self.kept })
+    }
+
+    /// Whether other roots are to be kept now than those that are: their time has come, or another replica knows more.
+    fn keeps_others(
+        &self,
+        settings: &CertificateSettings,
+        files: &CertificateFiles,
+        now: SystemTime,
+    ) -> bool {
+        let Some(authority) = &self.authority else { return false };
+        let needed = self.evidence.ledger.needed(authority.roots(), now);
+        let approved = if needed.is_empty() { BTreeSet::new() } else { files.approved(settings) };
+        self.kept.iter().any(|root| root.until <= now)
+            || needed.iter().any(|root| !approved.contains(&root.fingerprint))
+    }
+
+    /// How each root of the CA fares, that which signs first; none without a CA.
+    pub fn root_standings(&self, now: SystemTime) -> Vec<RootStanding> {
+        self.in_force().map(|in_force| in_force.standings(now)).unwrap_or_default()
+    }
+
     /// How long the roots of the CA live; none without a CA.
     pub fn root_lives(&self) -> Vec<RootLife> {
         let roots = self.authority.iter().flat_map(|authority| authority.roots().certificates());
@@ -141,8 +180,7 @@ impl ServerIdentity {
         let (Some(authority), Some((bundle, since))) = (&self.authority, &self.bundle) else {
             return false;
         };
-        let leaf = peer.and_then(|peer| peer.chain().first());
-        let issued = leaf.and_then(validity).map(|(begins, _)| begins + BACKDATING);
+        let issued = peer.and_then(PeerIdentity::issued);
         bundle.certificates.len() > authority.roots().len()
             || issued.is_none_or(|issued| issued <= *since)
     }
@@ -171,7 +209,8 @@ pub fn start(
     tasks: &Supervisor,
 ) -> Result<watch::Receiver<Arc<ServerIdentity>>, IdentityError> {
     let files = CertificateFiles::read(&settings);
-    let first = build(&settings, &files, None, SystemTime::now())?;
+    let (first, now) = (build(&settings, &files, None, SystemTime::now())?, SystemTime::now());
+    remember(&settings, None, &first, now);
     // A watch holds the latest value only: it can't be full.
     let (sender, receiver) = watch::channel(Arc::new(first));
     let sender = Arc::new(sender);
@@ -237,7 +276,8 @@ impl Rotation {
         now: SystemTime,
     ) -> Option<ServerIdentity> {
         let settled = files == self.last_read;
-        let changed = settled && files != self.applied;
+        let changed =
+            settled && (files != self.applied || current.keeps_others(settings, &files, now));
         self.last_read = files;
 
         let renewed = match renew(settings, current, now).transpose() {
@@ -251,14 +291,16 @@ impl Rotation {
             match build(settings, &self.last_read, Some(base), now) {
                 Ok(next) => {
                     self.applied = self.last_read.clone();
+                    remember(settings, Some(base), &next, now);
                     report(current, &next);
                     return Some(next);
                 }
                 Err(fault) => Some(CertificateProblem::of(&fault, base, now)),
             }
         } else if settled {
-            // The files are those in force; what can still be wrong is that their time has passed.
-            expired(base, now).map(|fault| CertificateProblem::of(&fault, base, now))
+            // The files are those in force; what can still be wrong is that their time has passed, or has not come.
+            let lasting = expired(base, now).or_else(|| root_rotation::kept(&base.kept));
+            lasting.map(|fault| CertificateProblem::of(&fault, base, now))
         } else {
             base.problem.clone()
         };
@@ -351,6 +393,21 @@ fn not_after(certificate: &CertifiedKey) -> Option<SystemTime> {
     certificate.cert.iter().filter_map(|one| Some(validity(one)?.1)).min()
 }
 
+/// Notes which roots workloads are given now, and which sign. The certificate that we serve with keeps none: it is issued
+/// anew where its root goes.
+fn remember(
+    settings: &CertificateSettings,
+    before: Option<&ServerIdentity>,
+    next: &ServerIdentity,
+    now: SystemTime,
+) {
+    let Some(authority) = &next.authority else { return };
+    let ledger = &settings.evidence.ledger;
+    let given = before.and_then(|before| before.authority.as_ref());
+    ledger.given(authority.roots(), given.map(|given| &**given.roots()), now);
+    ledger.signs(authority.leading(), now);
+}
+
 /// Makes a whole identity from a whole set of files.
 fn build(
     settings: &CertificateSettings,
@@ -375,7 +432,14 @@ fn build(
         Some(AuthorityFrom::Stored(kept)) => Some(Authority::new(kept, "the built-in CA", now)?),
         None => None,
     };
-    let authority = authority.map(Arc::new);
+    let approved = files.approved(settings);
+    if let (Some(in_force), Some(next)) = (current.and_then(ServerIdentity::in_force), &authority) {
+        in_force.may_pass_to(next, &approved, now)?;
+    }
+    let (authority, kept) = authority
+        .map(|authority| keep_needed(authority, &settings.evidence, &approved, now))
+        .unzip();
+    let (authority, kept) = (authority.map(Arc::new), kept.unwrap_or_default());
 
     let trust = match (&settings.client_ca, &authority) {
         (Some(path), _) => {
@@ -425,7 +489,23 @@ fn build(
         certificate,
         renew_at,
         bundle,
+        evidence: settings.evidence.clone(),
+        kept,
     })
+}
+
+/// The CA with those roots beside its own that can't go yet, and these.
+fn keep_needed(
+    authority: Authority,
+    evidence: &RootEvidence,
+    approved: &BTreeSet<RootFingerprint>,
+    now: SystemTime,
+) -> (Authority, Vec<NeededRoot>) {
+    evidence.ledger.adopt_shared(authority.roots());
+    let mut needed = evidence.ledger.needed(authority.roots(), now);
+    needed.retain(|root| !approved.contains(&root.fingerprint));
+    let certificates: Vec<_> = needed.iter().map(|root| root.certificate.clone()).collect();
+    (authority.with_roots(&certificates, now), needed)
 }
 
 fn bundle(authority: &TrustRoots, trust: &TrustRoots) -> RootBundle {
@@ -478,7 +558,8 @@ impl CertificateFiles {
         paths.extend(settings.client_ca.clone());
         if let Some(AuthorityFrom::Directory(directory)) = &settings.authority {
             let names = [AuthorityForm::Istio, AuthorityForm::Tls].map(AuthorityForm::names);
-            paths.extend(names.concat().into_iter().map(|name| directory.join(name)));
+            let names = names.concat().into_iter().chain([APPROVED]);
+            paths.extend(names.map(|name| directory.join(name)));
         }
         let followed = match &settings.authority {
             Some(AuthorityFrom::Followed(held)) => Some(Arc::clone(&held.borrow())),
@@ -492,6 +573,20 @@ impl CertificateFiles {
             files: paths.into_iter().map(read).collect(),
             named: Arc::clone(&settings.named.borrow()),
             followed,
+        }
+    }
+
+    /// The roots whose steps an operator approves of.
+    fn approved(&self, settings: &CertificateSettings) -> BTreeSet<RootFingerprint> {
+        match &settings.authority {
+            Some(AuthorityFrom::Directory(directory)) => {
+                let read = self.contents(&directory.join(APPROVED)).unwrap_or_default();
+                RootFingerprint::all_of(&String::from_utf8_lossy(read))
+            }
+            Some(AuthorityFrom::Followed(_)) => {
+                self.followed.as_ref().map(|followed| followed.approved.clone()).unwrap_or_default()
+            }
+            Some(AuthorityFrom::Stored(_)) | None => BTreeSet::new(),
         }
     }
 

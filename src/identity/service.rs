@@ -3,8 +3,9 @@
 //! The server that accepted the call has put its [`Caller`] into the request's extensions. One that a token
 //! proves gets a certificate; one that a certificate proves gets another only while its member still runs such a pod.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use strait_proto::envoy::google::protobuf::value::Kind;
@@ -17,7 +18,8 @@ use tracing::{info, warn};
 use super::authority::LIFETIME_DEFAULT;
 use super::caller::{Caller, CallerProof, CallerRegistry};
 use super::limits::IssueLimits;
-use super::{Authority, IdentityError, PeerIdentity, ServerIdentity};
+use super::proof_time::CHAIN_MAX;
+use super::{Authority, IdentityError, PeerIdentity, RootLedger, ServerIdentity};
 use crate::codes;
 use crate::model::ClusterId;
 
@@ -33,6 +35,50 @@ pub struct IssueStats {
     pub issued: AtomicU64,
     /// Requests that were refused.
     pub refused: AtomicU64,
+    /// Calls of the service whose maker nobody knew, by code.
+    unauthenticated: Mutex<BTreeMap<&'static str, u64>>,
+    /// Requests that failed on the way to a signature, by what Istio calls the reason.
+    failed: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+impl IssueStats {
+    /// Counts a call whose maker nobody knows, by the code of the reason.
+    pub fn unauthenticated(&self, code: &'static str) {
+        *locked(&self.unauthenticated).entry(code).or_default() += 1;
+    }
+
+    /// How often each code was the reason.
+    pub fn unauthenticated_by_code(&self) -> BTreeMap<&'static str, u64> {
+        locked(&self.unauthenticated).clone()
+    }
+
+    /// How often a request failed, by what Istio calls the reason.
+    pub fn failed_by_reason(&self) -> BTreeMap<&'static str, u64> {
+        locked(&self.failed).clone()
+    }
+
+    fn fails(&self, error: &IdentityError) {
+        let reason = match error {
+            IdentityError::Request(_) => "CSR_ERROR",
+            IdentityError::Lifetime { .. } => "TTL_ERROR",
+            IdentityError::NoAuthority => "CA_NOT_READY",
+            _ => "CERT_GEN_ERROR",
+        };
+        *locked(&self.failed).entry(reason).or_default() += 1;
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What signs for a caller, what that is noted in, and for how long it may be.
+struct SigningPermit {
+    authority: Arc<Authority>,
+    ledger: Arc<RootLedger>,
+    lifetime: Duration,
+    /// When a token last proved who the caller is.
+    proved: SystemTime,
 }
 
 /// Signs for a caller's own identity, within one trust domain.
@@ -44,6 +90,8 @@ pub struct CertificateService {
     stats: Arc<IssueStats>,
     limits: Arc<Mutex<IssueLimits>>,
     signers: Arc<Semaphore>,
+    /// The longest that may be asked for.
+    lifetime_max: Duration,
 }
 
 impl CertificateService {
@@ -54,10 +102,11 @@ impl CertificateService {
         trust_domain: watch::Receiver<Option<Arc<str>>>,
         registry: Arc<dyn CallerRegistry>,
         stats: Arc<IssueStats>,
+        lifetime_max: Duration,
     ) -> Self {
         let limits = Arc::new(Mutex::new(IssueLimits::new(Instant::now())));
         let signers = Arc::new(Semaphore::new(SIGNERS));
-        Self { identity, trust_domain, registry, stats, limits, signers }
+        Self { identity, trust_domain, registry, stats, limits, signers, lifetime_max }
     }
 
     /// The CA that signs for this caller, and for how long.
@@ -66,7 +115,7 @@ impl CertificateService {
         caller: &Caller,
         request: &IstioCertificateRequest,
         now: SystemTime,
-    ) -> Result<(Arc<Authority>, Duration), Status> {
+    ) -> Result<SigningPermit, Status> {
         // A foreign root may be trusted for its own domain; that is no right to a certificate of ours.
         let trust_domain = self.trust_domain.borrow().clone().ok_or_else(|| {
             Status::unavailable("the mesh config, which names the trust domain, is not read yet")
@@ -96,29 +145,50 @@ impl CertificateService {
                     "STR0707: the client certificate has ended or no longer chains to a trusted root",
                 ));
             }
-            self.renews(peer, cluster.as_ref())?;
+            self.renews(peer, cluster.as_ref(), now)?;
         }
         let Some(authority) = &identity.authority else {
+            self.stats.fails(&IdentityError::NoAuthority);
             return Err(Status::unimplemented("this control plane has no CA"));
         };
         let lifetime = match u64::try_from(request.validity_duration) {
-            Ok(0) => LIFETIME_DEFAULT,
+            Ok(0) => LIFETIME_DEFAULT.min(self.lifetime_max),
             Ok(seconds) => Duration::from_secs(seconds),
             Err(_) => return Err(Status::invalid_argument("validity_duration is negative")),
         };
-        let limits = self.limits.lock();
-        let counted =
-            limits.unwrap_or_else(PoisonError::into_inner).take(caller.identity(), Instant::now());
+        // Not cut short: who asks for more counts on having it.
+        if lifetime > self.lifetime_max {
+            let error = IdentityError::Lifetime { asked: lifetime, most: self.lifetime_max };
+            self.stats.fails(&error);
+            return Err(Status::new(code(&error), error.to_string()));
+        }
+        let counted = locked(&self.limits).take(caller.identity(), Instant::now());
         counted.map_err(|wait| {
             let (code, ms) = (&codes::CERTIFICATE_LIMIT, wait.as_millis() + 1);
             let text = format!("{code}: {}; ask again in {ms} ms", code.title);
             Status::resource_exhausted(text)
         })?;
-        Ok((Arc::clone(authority), lifetime))
+        let (authority, ledger) = (Arc::clone(authority), Arc::clone(&identity.evidence().ledger));
+        // One that says nothing of it was made by hand, or before certificates did: it counts from now on.
+        let proved = match caller.proof() {
+            CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now),
+            CallerProof::Token(_) => now,
+        };
+        Ok(SigningPermit { authority, ledger, lifetime, proved })
     }
 
     /// Whether a certificate may be exchanged for another: a pod that has gone must not live on in certificates.
-    fn renews(&self, peer: &PeerIdentity, cluster: Option<&ClusterId>) -> Result<(), Status> {
+    fn renews(
+        &self,
+        peer: &PeerIdentity,
+        cluster: Option<&ClusterId>,
+        now: SystemTime,
+    ) -> Result<(), Status> {
+        let proved = peer.proved().and_then(|proved| now.duration_since(proved).ok());
+        if proved.is_some_and(|ago| ago > CHAIN_MAX) {
+            let code = &codes::RENEWED_LONG_ENOUGH;
+            return Err(Status::permission_denied(format!("{code}: {}", code.title)));
+        }
         let (code, id) = (&codes::NOT_RENEWED, peer.id());
         let fact = match cluster {
             None => "the call names no clusterid".to_owned(),
@@ -134,20 +204,26 @@ impl CertificateService {
         request: IstioCertificateRequest,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Status> {
-        let (authority, lifetime) = self.permit(caller, &request, now)?;
+        let SigningPermit { authority, ledger, lifetime, proved } =
+            self.permit(caller, &request, now)?;
         let fault = |_| Status::internal("the signer is gone");
         let turn = Arc::clone(&self.signers).acquire_owned().await;
         let turn = turn.map_err(|_| Status::unavailable("the server is going away"))?;
         let id = caller.identity().clone();
         let signed = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let chain = authority.sign_request(&request.csr, &id, lifetime, now)?;
+            let chain = authority.sign_request(&request.csr, &id, lifetime, proved, now)?;
+            // Before anybody has it: what isn't noted could be made worthless.
+            ledger.issued(authority.leading(), chain.not_after());
             // The agent takes the first element for the leaf and the last for the roots, whatever is between.
             let mut cert_chain = chain.to_pems();
             cert_chain.push(authority.roots().to_pem());
             Ok::<_, IdentityError>(IstioCertificateResponse { cert_chain })
         });
-        signed.await.map_err(fault)?.map_err(|error| Status::new(code(&error), error.to_string()))
+        signed.await.map_err(fault)?.map_err(|error| {
+            self.stats.fails(&error);
+            Status::new(code(&error), error.to_string())
+        })
     }
 }
 

@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rcgen::{
-    CertificateParams, CertificateRevocationListParams, ExtendedKeyUsagePurpose, Issuer,
-    KeyIdMethod, KeyPair, RevokedCertParams, SanType, date_time_ymd,
+    CertificateParams, CertificateRevocationListParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, Issuer, KeyIdMethod, KeyPair, RevokedCertParams, SanType,
+    date_time_ymd,
 };
 use rustls::{ClientConfig, HandshakeKind, ServerConfig};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::watch;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{Authority, AuthorityPem, NamedRoots, PeerIdentity, SpiffeId, TrustRoots, tls};
 
@@ -29,6 +31,23 @@ impl Ca {
         let files = AuthorityPem::generate(now).expect("a CA can be made");
         let authority = Authority::new(&files, "test", now).expect("a new CA is sound");
         Self { files, authority }
+    }
+
+    /// Its root with other dates, over the same name and key.
+    pub(crate) fn made_anew(&self) -> AuthorityPem {
+        let key = KeyPair::from_pem(&self.files.ca_key).expect("PKCS#8");
+        let root = self.roots().certificates().next().expect("one root");
+        let (_, parsed) = X509Certificate::from_der(root).expect("a certificate");
+        let mut names = parsed.subject().iter_common_name();
+        let name = names.next().and_then(|name| name.as_str().ok()).expect("it has a name");
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Strait");
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let root = params.self_signed(&key).expect("it signs").pem();
+        let files = self.files.clone();
+        AuthorityPem { ca_cert: root.clone(), cert_chain: root.clone(), root_cert: root, ..files }
     }
 
     pub(crate) fn roots(&self) -> &Arc<TrustRoots> {

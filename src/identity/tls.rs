@@ -159,6 +159,31 @@ impl TrustRoots {
         self.roots.contains_key(certificate.as_ref())
     }
 
+    /// Whether one of them is `certificate`, or has its name and its key: what verifies by one does by the other.
+    pub(super) fn contains_alike(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.roots.keys().any(|root| are_alike(&root.as_slice().into(), certificate))
+    }
+
+    /// Those of them, in DER, by each of which alone `chain` verifies, leaf first.
+    pub(super) fn leading(&self, chain: &[CertificateDer<'_>], now: SystemTime) -> Vec<&Vec<u8>> {
+        let leads = |(der, root): &(&Vec<u8>, &Root)| {
+            let alone = Roots::from([((*der).clone(), (*root).clone())]);
+            verify(&alone, chain, now, KeyUsage::client_auth()).is_ok()
+        };
+        self.roots.iter().filter(leads).map(|(der, _)| der).collect()
+    }
+
+    /// These and further ones. What can't be parsed is left out.
+    #[must_use]
+    pub(super) fn with(mut self, further: &[CertificateDer<'static>], now: SystemTime) -> Self {
+        for certificate in further {
+            if let Ok(one) = Self::new(vec![certificate.clone()], "a root that is kept", now) {
+                self.roots.extend(one.roots);
+            }
+        }
+        self
+    }
+
     /// Verifies a client's chain, leaf first, and reads who it is.
     ///
     /// # Errors
@@ -195,6 +220,13 @@ impl TrustRoots {
     ) -> Result<(), IdentityError> {
         verify(&self.roots, chain, now, usage)
     }
+}
+
+/// Whether two roots have one name and one key: what verifies by one does by the other, while both are valid.
+pub(super) fn are_alike(one: &CertificateDer<'_>, other: &CertificateDer<'_>) -> bool {
+    let anchors = [one, other].map(|certificate| webpki::anchor_from_trusted_cert(certificate));
+    let [Ok(one), Ok(other)] = anchors else { return false };
+    one.subject == other.subject && one.subject_public_key_info == other.subject_public_key_info
 }
 
 /// Verifies a chain, leaf first. URI name constraints are not supported by webpki, which refuses chains that

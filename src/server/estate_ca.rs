@@ -3,6 +3,7 @@
 //! `cacerts` is what an operator plugged in, `istio-ca-secret` what an istiod made for itself. Either is the CA where
 //! Strait has no other, so that workloads of the estate and its own believe each other from the first moment on.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use tracing::{debug, info};
 use super::authority_secret::failed;
 use super::kube_secret::KubeSecret;
 use crate::apiserver::{Access, ApiClient, ApiError};
-use crate::identity::{AuthorityPem, FollowedAuthority, IdentityError};
+use crate::identity::{APPROVED, AuthorityPem, FollowedAuthority, IdentityError, RootFingerprint};
 use crate::task::Supervisor;
 
 /// In the order in which they count.
@@ -43,10 +44,11 @@ pub(super) async fn follow(
             Err(error) => return Err(failed(&current, &namespace, name, &error)),
         };
         let Some(secret) = found else { continue };
-        let first = authority(&namespace, name, &secret)?;
+        let (first, approved) = (authority(&namespace, name, &secret)?, approved(&secret));
         info!(%namespace, name, "the CA is that of this Secret");
         let origin = origin(&namespace, name);
-        let (held, seen) = watch::channel(Arc::new(FollowedAuthority { origin, held: Ok(first) }));
+        let (held, seen) =
+            watch::channel(Arc::new(FollowedAuthority { origin, held: Ok(first), approved }));
         tasks.spawn_restarting("estate's CA", INTERVAL, move || {
             keep(access.clone(), namespace.clone(), name, held.clone())
         });
@@ -66,24 +68,32 @@ async fn keep(
     loop {
         sleep(INTERVAL).await;
         let current = access.borrow().clone();
-        let new = match read(&current, &namespace, name).await {
+        let (new, approved) = match read(&current, &namespace, name).await {
             Ok(Some(secret)) => {
-                authority(&namespace, name, &secret).map_err(|error| error.to_string())
+                let new = authority(&namespace, name, &secret);
+                (new.map_err(|error| error.to_string()), approved(&secret))
             }
-            Ok(None) => Err(format!("{origin} is gone")),
+            Ok(None) => (Err(format!("{origin} is gone")), BTreeSet::new()),
             Err(error) => {
                 debug!(%error, name, "the CA's Secret can't be read now");
                 continue;
             }
         };
         held.send_if_modified(|held| {
-            let differs = held.held != new;
+            let new = FollowedAuthority { origin: origin.clone(), held: new, approved };
+            let differs = **held != new;
             if differs {
-                *held = Arc::new(FollowedAuthority { origin: origin.clone(), held: new });
+                *held = Arc::new(new);
             }
             differs
         });
     }
+}
+
+/// The roots whose steps an operator approves of there.
+fn approved(secret: &KubeSecret) -> BTreeSet<RootFingerprint> {
+    let text = secret.part(APPROVED).and_then(Result::ok).unwrap_or_default();
+    RootFingerprint::all_of(&String::from_utf8_lossy(&text))
 }
 
 fn origin(namespace: &str, name: &str) -> String {

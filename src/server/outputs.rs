@@ -48,6 +48,8 @@ pub(super) struct Ports {
     /// Names by which browsers may call the admin port.
     pub(super) admin_hosts: Vec<String>,
     pub(super) max_connections: usize,
+    /// See `--max-certificate-lifetime`.
+    pub(super) certificate_lifetime_max: Duration,
     /// Whether tokens count.
     pub(super) tokens_count: bool,
     /// The state directory, if there is one.
@@ -131,6 +133,7 @@ impl ServerOutputs {
             cache: core.cache,
             heads: Arc::clone(&core.heads),
             max_connections: ports.max_connections,
+            certificate_lifetime_max: ports.certificate_lifetime_max,
             descriptors: Arc::clone(&descriptors),
             drain: drain.clone(),
         };

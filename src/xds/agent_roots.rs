@@ -55,6 +55,12 @@ impl AgentRoots {
         self.told = Some(Arc::clone(bundle));
     }
 
+    /// Whether the agent has acknowledged these roots, or has them by its certificate; `None` where it never asked for any.
+    pub(super) fn has(&self, bundle: &RootBundle) -> Option<bool> {
+        let told = self.told.as_ref().is_some_and(|told| told.pem == bundle.pem);
+        self.has_asked.then_some(told && !self.is_due && self.nonce.is_none())
+    }
+
     /// Whether something is to be sent.
     pub(super) fn is_due(&self) -> bool {
         self.is_due
@@ -91,17 +97,21 @@ mod tests {
     fn an_agent_is_told_what_it_can_not_have_yet_and_each_change() {
         let mut roots = AgentRoots::default();
         assert!(!roots.waits());
+        assert_eq!(roots.has(&bundle("a")), None, "it never asked");
         assert_eq!(roots.on_request(&answer("")), Handled::Request);
         assert!(roots.waits());
         roots.offer(&bundle("a"), false);
         assert!(!roots.waits() && !roots.is_due(), "its chain ended with them");
+        assert_eq!((roots.has(&bundle("a")), roots.has(&bundle("ab"))), (Some(true), Some(false)));
         assert!(roots.take(ProtocolForm::Sotw, 1).is_none());
         roots.offer(&bundle("ab"), false);
         let sent = roots.take(ProtocolForm::Sotw, 7).expect("they have changed");
         // Field 34, a text of two bytes.
         assert_eq!(sent.resources[0].body, [0x92, 2, 2, b'a', b'b']);
         assert_eq!(roots.on_request(&answer("6")), Handled::Request);
+        assert_eq!(roots.has(&bundle("ab")), Some(false), "it has not answered");
         assert_eq!(roots.on_request(&answer("7")), Handled::Answer);
+        assert_eq!(roots.has(&bundle("ab")), Some(true));
         assert_eq!(roots.on_request(&answer("7")), Handled::Request, "it was answered");
         roots.offer(&bundle("ab"), true);
         assert!(!roots.is_due(), "it was told");

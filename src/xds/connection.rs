@@ -284,12 +284,13 @@ impl AcceptedConnection {
         // The certificate says at once: then nothing is kept of the asking.
         if line.peer.is_some()
             && !brings_token(request.headers())
-            && let Some(found) = shared.identify(&line, request.headers()).now_or_never()
+            && let Some(found) =
+                shared.identify(&line, request.uri().path(), request.headers()).now_or_never()
         {
             return served(found, shared, line, routes, request, call);
         }
         Box::pin(async move {
-            let found = shared.identify(&line, request.headers()).await;
+            let found = shared.identify(&line, request.uri().path(), request.headers()).await;
             served(found, shared, line, routes, request, call).await
         })
     }

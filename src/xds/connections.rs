@@ -19,7 +19,7 @@ use super::resource::{ResourceType, Version};
 use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
 use crate::identity::{Caller, CallerProof, SpiffeId};
-use crate::model::{Interception, NetworkId, Proxy, ProxyType};
+use crate::model::{Interception, NetworkId, Proxy, ProxyType, RootBundle};
 use crate::push::Whereabouts;
 use crate::push::interest::StreamBacklog;
 
@@ -50,15 +50,20 @@ struct KnownBy {
     proof: &'static str,
     /// When that ends.
     until: SystemTime,
+    /// When the certificate was issued, where it is one.
+    issued: Option<SystemTime>,
 }
 
 impl KnownBy {
     fn of(caller: &Caller) -> Self {
         match caller.proof() {
             CallerProof::Certificate(peer, _) => {
-                Self { proof: "certificate", until: peer.not_after() }
+                let (until, issued) = (peer.not_after(), peer.issued());
+                Self { proof: "certificate", until, issued }
             }
-            CallerProof::Token(token) => Self { proof: "token", until: token.expires },
+            CallerProof::Token(token) => {
+                Self { proof: "token", until: token.expires, issued: None }
+            }
         }
     }
 }
@@ -199,6 +204,16 @@ impl OpenStream {
     /// A name for this stream alone: `name.namespace-number`.
     pub fn key(&self) -> String {
         format!("{}-{}", self.proxy.workload, self.number)
+    }
+
+    /// Whether its agent has these roots; `None` where it never asked for any.
+    pub fn has_roots(&self, bundle: &RootBundle) -> Option<bool> {
+        lock(&self.session).has_roots(bundle)
+    }
+
+    /// When the certificate was issued that it showed; none where it showed none.
+    pub fn certificate_issued(&self) -> Option<SystemTime> {
+        self.known_by.issued
     }
 
     /// Who it has proved to be.

@@ -38,6 +38,7 @@ pub async fn serve(listener: TcpListener, config: XdsConfig, tasks: Supervisor) 
         config.trust_domain.clone(),
         Arc::clone(&config.callers),
         Arc::clone(&config.stats.issued),
+        config.certificate_lifetime_max,
     );
     let health = HealthService { context: config.context.clone(), drain: config.drain.clone() };
     let certificates = IstioCertificateServiceServer::new(certificates)

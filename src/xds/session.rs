@@ -210,6 +210,11 @@ impl Session {
         self.agent_roots.offer(bundle, news);
     }
 
+    /// Whether its agent has these roots; `None` where it never asked for any.
+    pub fn has_roots(&self, bundle: &RootBundle) -> Option<bool> {
+        self.agent_roots.has(bundle)
+    }
+
     /// Takes a request for secrets that somebody may have, all others being [`Self::on_request`]'s.
     ///
     /// # Errors

@@ -25,6 +25,9 @@ use crate::identity::{Caller, CallerRegistry, PeerIdentity, ServerIdentity, Spif
 use crate::push::PushContext;
 use crate::push::interest::Interest;
 
+/// The one call of the certificate service.
+const CREATE_CERTIFICATE: &str = "/istio.v1.auth.IstioCertificateService/CreateCertificate";
+
 /// A draining server ends about so many streams in a second, so that those who take them over aren't
 /// overrun, but spreads the ends over no more than this.
 pub(super) const DRAIN_PER_SECOND: f64 = 100.0;
@@ -62,6 +65,8 @@ pub struct XdsConfig {
     pub heads: Arc<Heads>,
     /// The most connections at once.
     pub max_connections: usize,
+    /// The longest that a workload's certificate may live.
+    pub certificate_lifetime_max: Duration,
     /// How the process fares with its file descriptors.
     pub descriptors: Arc<Descriptors>,
     /// Cancelled when streams shall end.
@@ -161,19 +166,23 @@ impl ServerShared {
         }
     }
 
-    /// Who makes a call with these headers. Ready at once where the connection's certificate says.
+    /// Who makes a call of `path` with these headers. Ready at once where the connection's certificate says.
     ///
     /// # Errors
     /// What the caller is told. The reason is logged.
     pub(super) async fn identify(
         &self,
         line: &ConnectionShared,
+        path: &str,
         headers: &HeaderMap,
     ) -> Result<Caller, Status> {
         let registry = self.tokens_count.then_some(&*self.callers);
         let found = caller::identify(line.peer.as_ref(), headers, registry).await;
         found.map_err(|refusal| {
             self.stats.caller_refused(refusal.code.id);
+            if path == CREATE_CERTIFICATE {
+                self.stats.issued.unauthenticated(refusal.code.id);
+            }
             self.refused_calls.note(line.address, &refusal.to_string());
             opaque(&refusal)
         })

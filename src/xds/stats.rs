@@ -182,6 +182,10 @@ impl Stats {
                 })
                 .collect(),
         };
+        let labelled = |name, help, label: &'static str, counts: BTreeMap<&'static str, u64>| {
+            let sample = |(value, count)| (vec![(label, value)], count);
+            Counter { name, help, samples: counts.into_iter().map(sample).collect() }
+        };
         let reasons = |name, help, map: &Mutex<BTreeMap<&'static str, u64>>| Counter {
             name,
             help,
@@ -239,6 +243,18 @@ impl Stats {
                 "citadel_server_success_cert_issuance_count",
                 "Certificates issued to callers.",
                 &self.issued.issued,
+            ),
+            labelled(
+                "citadel_server_authentication_failure_count",
+                "Requests for certificates whose maker nobody knew, by code.",
+                "type",
+                self.issued.unauthenticated_by_code(),
+            ),
+            labelled(
+                "citadel_server_csr_sign_err_count",
+                "Requests for certificates that failed on the way to a signature, by reason.",
+                "error",
+                self.issued.failed_by_reason(),
             ),
         ]
     }

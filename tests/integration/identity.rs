@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::ClientConfig;
-use strait::identity::{Authority, AuthorityPem, tls};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+use strait::identity::{Authority, AuthorityPem, RootFingerprint, tls};
 use strait::xds::client::{Options as ClientOptions, StreamEnded, XdsConnectError, channel};
 use strait::xds::resource::ResourceType;
 use strait::xds::session::ProtocolForm;
@@ -227,6 +229,13 @@ async fn a_stream_ends_when_its_root_is_no_longer_trusted() {
     endpoints_until(&client, "web", &[("10.0.0.1:8080", 1)]).await;
     let files = AuthorityPem::generate(SystemTime::now()).expect("a CA");
     let new = Authority::new(&files, "new", SystemTime::now()).expect("a sound CA");
+    // Such a step is taken where an operator approves of it, of the new root and of the end of the old one.
+    let old = AuthorityPem::read(&setup.path("ca")).expect("a CA");
+    let approved = [&files, &old].map(|files| {
+        let root = CertificateDer::from_pem_slice(files.root_cert.as_bytes()).expect("a root");
+        RootFingerprint::of(&root).to_string()
+    });
+    replace(&setup.path("ca/rotation-approved"), &approved.join("\n"));
     let texts = [&files.ca_cert, &files.ca_key, &files.cert_chain, &files.root_cert];
     for (name, text) in AuthorityPem::FILES.iter().zip(texts) {
         replace(&setup.path("ca").join(name), text);

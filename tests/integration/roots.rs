@@ -363,3 +363,100 @@ async fn istioctl_is_told_how_the_proxies_follow_that_it_may_see() {
     proxy.next(&["type.googleapis.com/envoy.config.listener.v3.Listener"]).await;
     server.shut_down().await;
 }
+
+/// The CA of `setup`, whose files are these from now on.
+fn write_authority(setup: &Setup, files: &AuthorityPem) {
+    let texts = [&files.ca_cert, &files.ca_key, &files.cert_chain, &files.root_cert];
+    for (name, text) in AuthorityPem::FILES.into_iter().zip(texts) {
+        replace(&setup.path("ca").join(name), text);
+    }
+}
+
+/// What is said of certificates, once that holds.
+async fn certificates_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
+    wait_until(SOON, async || {
+        let found = server.admin.json("/debug/certificates").await;
+        if test(&found) { Ok(found) } else { Err(found.to_string()) }
+    })
+    .await
+}
+
+fn steps(certificates: &Value) -> Vec<&str> {
+    let roots = certificates["rotation"]["roots"].as_array().into_iter().flatten();
+    roots.filter_map(|root| root["step"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_root_is_replaced_step_by_step_and_no_step_is_taken_too_early() {
+    let hub = Member::start("hub", "n1", "198.18.0.1").await;
+    hub.apply(namespace("shop"));
+    let setup = Setup::new();
+    let arguments = setup.arguments_with(&hub.api);
+    let server = setup.start_as(arguments.clone()).await;
+    server.ready().await;
+    let ours = setup.authority().roots().to_pem();
+    let new = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+    let both = format!("{ours}{}", new.root_cert);
+    // The key before its root was given to anybody.
+    let old = AuthorityPem::read(&setup.path("ca")).expect("a CA");
+    write_authority(&setup, &AuthorityPem { root_cert: both.clone(), ..new.clone() });
+    let refused =
+        certificates_until(&server, |now| now["problem"]["code"].as_str() == Some("STR0550")).await;
+    assert_eq!(steps(&refused), ["signs"], "nothing of the set counts: {refused}");
+    // The root alone, then the key: whether all have it can't be known yet.
+    write_authority(&setup, &AuthorityPem { root_cert: both.clone(), ..old.clone() });
+    certificates_until(&server, |now| steps(now) == ["signs", "distribute"]).await;
+    write_authority(&setup, &AuthorityPem { root_cert: both, ..new.clone() });
+    certificates_until(&server, |now| now["problem"]["code"].as_str() == Some("STR0550")).await;
+    let output = server.strait(&["certs", "status"]).await;
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    for expected in ["is being given to all", "Phase 1 of 4: distribute", "STR0550: the root "] {
+        assert!(shown.contains(expected), "{expected} in {shown}");
+    }
+    let checked = server.strait(&["check", "-o", "json"]).await;
+    assert!(String::from_utf8_lossy(&checked.stdout).contains("STR0550"));
+    // Who knows better approves.
+    let fingerprint = |now: &Value, at: usize| {
+        now["rotation"]["roots"][at]["fingerprint"].as_str().expect("it has one").to_owned()
+    };
+    let waits = server.admin.json("/debug/certificates").await;
+    replace(&setup.path("ca/rotation-approved"), &fingerprint(&waits, 1));
+    let signs = certificates_until(&server, |now| steps(now) == ["signs", "wait"]).await;
+    assert_eq!((&signs["problem"], fingerprint(&signs, 0)), (&Value::Null, fingerprint(&waits, 1)));
+    // The old root away, to which certificates may lead: it stays, here and in namespaces.
+    write_authority(&setup, &new);
+    certificates_until(&server, |now| now["problem"]["code"].as_str() == Some("STR0551")).await;
+    let has_both = async |server: &Server| {
+        let now = certificates_until(server, |now| steps(now) == ["signs", "kept"]).await;
+        assert_eq!(
+            now["rotation"]["roots"][1]["assumed"], true,
+            "nobody knows what was issued before"
+        );
+        wait_until(SOON, async || {
+            let found = roots(&hub.api, "shop", USUAL);
+            holds(found.matches("BEGIN CERTIFICATE").count() == 2, found)
+        })
+        .await;
+    };
+    has_both(&server).await;
+    server.shut_down().await;
+    // After a restart as well: by the file of the state directory, or by the Secret that replicas share.
+    hub.api.store().delete("Secret", super::mesh::SYSTEM, "strait-ca-roots").expect("it is there");
+    let server = setup.start_as(arguments.clone()).await;
+    server.ready().await;
+    has_both(&server).await;
+    wait_until(SOON, async || {
+        let there = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
+        holds(there.is_some(), "no Secret")
+    })
+    .await;
+    server.shut_down().await;
+    std::fs::remove_file(setup.path("state/ca-roots.json")).expect("it is there");
+    let server = setup.start_as(arguments).await;
+    server.ready().await;
+    has_both(&server).await;
+    // Its key was stolen.
+    replace(&setup.path("ca/rotation-approved"), &fingerprint(&signs, 1));
+    until(&hub.api, "shop", USUAL, &new.root_cert).await;
+    server.shut_down().await;
+}

@@ -275,6 +275,11 @@ async fn a_call_that_proves_nothing_is_refused() {
     assert!(reviews(&east) <= asked_east + 1);
     let refused = "strait_callers_refused_total{reason=\"STR0522\"}";
     assert!(server.admin.metric(refused).await >= 4.0);
+    // As Istio's dashboards ask: of the certificate service alone.
+    let status = with("abc", "east").certificate(&server, &setup).await.expect_err("refused");
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let failed = "citadel_server_authentication_failure_count{type=\"STR0522\"}";
+    assert!((server.admin.metric(failed).await - 1.0).abs() < 0.1);
     // With one name beside another's certificate it is neither.
     let both = {
         let tls = setup.certificate(SHOP, "other");

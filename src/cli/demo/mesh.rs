@@ -387,6 +387,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         token_audience: vec!["istio-ca".to_owned(), "strait-ca".to_owned()],
         probe_gateways: Duration::ZERO,
         max_connections: 1000,
+        max_certificate_lifetime: authority::LIFETIME_MAX,
         log_format: None,
         log_level: "info".into(),
     }

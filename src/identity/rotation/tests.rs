@@ -3,6 +3,7 @@ use std::fs;
 use super::*;
 use crate::identity::authority;
 use crate::identity::testing::{Ca, Pair, client, handshake, id, no_names};
+use crate::identity::{RootLack, RootLedger, RootRecord, RootStep, RootWitness};
 
 const FAST: Duration = Duration::from_millis(5);
 
@@ -34,6 +35,7 @@ impl Running {
             authority: Some(AuthorityFrom::Directory(dir.to_owned())),
             named: no_names(),
             clients: ClientCertificates::Required,
+            evidence: RootEvidence::none(),
         })
     }
 
@@ -46,6 +48,7 @@ impl Running {
             authority: None,
             named: no_names(),
             clients: ClientCertificates::Required,
+            evidence: RootEvidence::none(),
         })
     }
 
@@ -226,6 +229,7 @@ async fn a_swap_of_kubernetes_data_folder_is_seen() {
         authority: None,
         named: no_names(),
         clients: ClientCertificates::Required,
+        evidence: RootEvidence::none(),
     };
     let mut identity = start(settings, FAST, &tasks).expect("a good first set");
     let first = Arc::clone(&identity.borrow());
@@ -248,6 +252,7 @@ fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIden
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
         named: no_names(),
         clients: ClientCertificates::Required,
+        evidence: RootEvidence::none(),
     };
     let files = CertificateFiles::read(&settings);
     let first = build(&settings, &files, None, now).expect("a sound CA");
@@ -279,6 +284,7 @@ fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() 
         authority: Some(AuthorityFrom::Directory(path.clone())),
         named: no_names(),
         clients: ClientCertificates::Required,
+        evidence: RootEvidence::none(),
     };
     let start = SystemTime::now();
     let files = CertificateFiles::read(&settings);
@@ -310,6 +316,7 @@ fn a_certificate_nobody_replaced_in_time_is_a_problem() {
         authority: None,
         named: no_names(),
         clients: ClientCertificates::Required,
+        evidence: RootEvidence::none(),
     };
     let now = SystemTime::now();
     let files = CertificateFiles::read(&settings);
@@ -324,7 +331,7 @@ fn a_certificate_nobody_replaced_in_time_is_a_problem() {
 
 #[test]
 fn a_set_that_is_still_being_written_is_passed_over() {
-    let (ca, other) = (Ca::new(), Ca::new());
+    let ca = Ca::new();
     let now = SystemTime::now();
     let (settings, mut rotation, first) = state(&ca, now);
     let files = |name: &str| CertificateFiles {
@@ -336,7 +343,7 @@ fn a_set_that_is_still_being_written_is_passed_over() {
         assert!(rotation.apply(&settings, files(name), &first, now).is_none());
     }
     let settled =
-        CertificateSettings { authority: Some(AuthorityFrom::Stored(other.files)), ..settings };
+        CertificateSettings { authority: Some(AuthorityFrom::Stored(ca.made_anew())), ..settings };
     let next = rotation.apply(&settled, files("c"), &first, now).expect("twice the same");
     assert_eq!(next.trust_generation, 1);
 }
@@ -344,7 +351,11 @@ fn a_set_that_is_still_being_written_is_passed_over() {
 #[test]
 fn a_ca_that_somebody_else_keeps_is_followed_and_never_given_up_for_a_bad_one() {
     let (a, b, now) = (Ca::new(), Ca::new(), SystemTime::now());
-    let of = |held| Arc::new(FollowedAuthority { origin: "Secret s/cacerts".to_owned(), held });
+    let of = |held| {
+        let (origin, approved) =
+            ("Secret s/cacerts".to_owned(), RootFingerprint::all_of(&fingerprint(&b)));
+        Arc::new(FollowedAuthority { origin, held, approved })
+    };
     let (change, held) = watch::channel(of(Ok(a.files.clone())));
     let (mut settings, _, _) = state(&a, now);
     settings.authority = Some(AuthorityFrom::Followed(held));
@@ -375,6 +386,7 @@ fn a_bad_first_set_is_an_error() {
         authority: Some(AuthorityFrom::Directory("/nonexistent".into())),
         named: no_names(),
         clients: ClientCertificates::Required,
+        evidence: RootEvidence::none(),
     };
     let tasks = Supervisor::new();
     assert!(matches!(
@@ -395,6 +407,7 @@ async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
         authority: Some(AuthorityFrom::Stored(mesh.files.clone())),
         named: named_seen,
         clients: ClientCertificates::Required,
+        evidence: RootEvidence::none(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
     running.let_in(&client(), mesh.roots()).await.expect_err("nobody knows it");
@@ -405,4 +418,153 @@ async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
     named.send_replace(Arc::default());
     let now = running.until(|now| now.trust_generation == 2).await;
     assert!(!now.still_trusts(&peer, SystemTime::now()), "connections of it end");
+}
+
+/// Says that somebody lacks each root, as long as that is so.
+#[derive(Debug, Default)]
+struct Somebody(std::sync::atomic::AtomicBool);
+
+impl RootWitness for Somebody {
+    fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
+        let lacks = self.0.load(std::sync::atomic::Ordering::Relaxed);
+        let lack = RootLack { who: "cluster east".to_owned(), fact: "it is dark".to_owned() };
+        lacks.then_some(lack).into_iter().collect()
+    }
+}
+
+/// A CA that somebody keeps, whose files are read twice after each change.
+struct FollowedCa {
+    change: watch::Sender<Arc<FollowedAuthority>>,
+    settings: CertificateSettings,
+    rotation: Rotation,
+    current: ServerIdentity,
+}
+
+impl FollowedCa {
+    fn start(files: &AuthorityPem, evidence: RootEvidence, now: SystemTime) -> Self {
+        let (change, held) = watch::channel(Self::of(files, ""));
+        let (mut settings, ..) = state(&Ca::new(), now);
+        (settings.authority, settings.evidence) = (Some(AuthorityFrom::Followed(held)), evidence);
+        let files = CertificateFiles::read(&settings);
+        let current = build(&settings, &files, None, now).expect("sound");
+        remember(&settings, None, &current, now);
+        Self { change, settings, rotation: Rotation::new(files), current }
+    }
+
+    fn of(files: &AuthorityPem, approved: &str) -> Arc<FollowedAuthority> {
+        let approved = RootFingerprint::all_of(approved);
+        let origin = "Secret s/cacerts".to_owned();
+        Arc::new(FollowedAuthority { origin, held: Ok(files.clone()), approved })
+    }
+
+    fn change(&mut self, files: &AuthorityPem, approved: &str, now: SystemTime) {
+        self.change.send_replace(Self::of(files, approved));
+        self.read(now);
+    }
+
+    fn read(&mut self, now: SystemTime) {
+        for _ in 0..3 {
+            let read = CertificateFiles::read(&self.settings);
+            let next = self.rotation.apply(&self.settings, read, &self.current, now);
+            self.current = next.unwrap_or_else(|| self.current.clone());
+        }
+    }
+
+    fn code(&self) -> Option<&'static str> {
+        self.current.problem.as_ref().map(|problem| problem.code)
+    }
+
+    /// What is signed leads to which root, and the steps of all of them.
+    fn steps(&self, now: SystemTime) -> Vec<(String, RootStep)> {
+        let standings = self.current.root_standings(now).into_iter();
+        standings.map(|root| (root.fingerprint.to_string(), root.step)).collect()
+    }
+}
+
+fn fingerprint(ca: &Ca) -> String {
+    ca.authority.leading()[0].to_string()
+}
+
+#[test]
+fn a_root_that_somebody_lacks_signs_nothing_until_an_operator_approves() {
+    let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
+    let witness = Arc::new(Somebody(true.into()));
+    let ledger = Arc::new(RootLedger::empty());
+    let evidence = RootEvidence { ledger, witness: Arc::<Somebody>::clone(&witness) };
+    let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
+    let signing = AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() };
+    // At once with the root, which nobody was given.
+    ca.change(&signing, "", now);
+    assert_eq!(ca.code(), Some("STR0550"));
+    assert_eq!(ca.current.trust.len(), 1, "all stays as it was");
+    // The root alone.
+    ca.change(&AuthorityPem { root_cert: both(&old, &new), ..old.files.clone() }, "", now);
+    let steps = [(fingerprint(&old), RootStep::Signs), (fingerprint(&new), RootStep::Distribute)];
+    assert_eq!((ca.code(), ca.steps(now)), (None, steps.to_vec()));
+    ca.change(&signing, "", now);
+    let message = ca.current.problem.as_ref().map(|problem| problem.message.clone());
+    assert!(message.is_some_and(|text| text.contains("cluster east: it is dark")));
+    assert_eq!(ca.steps(now), steps);
+    // It is tried again without anybody touching the files.
+    witness.0.store(false, std::sync::atomic::Ordering::Relaxed);
+    ca.read(now);
+    let steps =
+        |old_step| vec![(fingerprint(&new), RootStep::Signs), (fingerprint(&old), old_step)];
+    assert_eq!((ca.code(), ca.steps(now)), (None, steps(RootStep::Withdraw)), "it issued nothing");
+    // Or approved of, whatever is missing.
+    witness.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut other = FollowedCa::start(&old.files, evidence, now);
+    other.change(&signing, &fingerprint(&new), now);
+    assert_eq!((other.code(), other.steps(now)[0].1), (None, RootStep::Signs));
+}
+
+#[test]
+fn a_root_taken_away_too_early_stays_until_its_last_certificate_has_ended() {
+    let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
+    let (day, evidence) = (Duration::from_secs(24 * 3600), RootEvidence::none());
+    let two = AuthorityPem { root_cert: both(&old, &new), ..old.files.clone() };
+    let mut ca = FollowedCa::start(&two, evidence.clone(), now);
+    evidence.ledger.issued(old.authority.leading(), now + 3 * day);
+    ca.change(&AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() }, "", now);
+    ca.change(&new.files, "", now);
+    let is_kept = |ca: &FollowedCa, now| {
+        let peer = old.workload("web");
+        let steps = ca.steps(now);
+        let kept = steps.contains(&(fingerprint(&old), RootStep::Kept));
+        assert_eq!(kept, ca.current.trust.authenticate(&peer.0, SystemTime::now()).is_ok());
+        assert_eq!(kept, ca.code() == Some("STR0551"));
+        kept
+    };
+    assert!(is_kept(&ca, now));
+    assert_eq!(
+        ca.steps(now)[0],
+        (fingerprint(&new), RootStep::Signs),
+        "the rest of the set counts"
+    );
+    // A process that starts with these files has the records, and so has another replica.
+    let kept = serde_json::to_string(&evidence.ledger.records()).expect("JSON");
+    let read = serde_json::from_str(&kept).expect("read again");
+    let ledger = Arc::new(RootLedger::new(read, Default::default(), 90 * day));
+    let restarted = RootEvidence { ledger, ..evidence.clone() };
+    let mut again = FollowedCa::start(&new.files, restarted, now + day);
+    again.read(now + day);
+    assert!(is_kept(&again, now + day));
+    again.read(now + 4 * day);
+    assert!(!is_kept(&again, now + 4 * day), "it goes by itself");
+    // Its key was stolen: an operator ends it at once.
+    ca.change(&new.files, &fingerprint(&old), now);
+    assert!(!is_kept(&ca, now));
+}
+
+#[test]
+fn a_root_made_anew_over_the_same_key_needs_no_steps() {
+    let (old, now) = (Ca::new(), SystemTime::now());
+    let witness = Arc::new(Somebody(true.into()));
+    let evidence = RootEvidence { ledger: Arc::new(RootLedger::empty()), witness };
+    let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
+    evidence.ledger.issued(old.authority.leading(), now + Duration::from_secs(3600));
+    let longer = old.made_anew();
+    ca.change(&longer, "", now);
+    assert_eq!(ca.code(), None);
+    assert_eq!(ca.steps(now).len(), 1, "who believes the one believes the other");
 }

@@ -4,11 +4,12 @@ use rcgen::{CertificateParams, KeyPair};
 use strait_proto::envoy::google::protobuf::{Struct, Value};
 
 use super::*;
+use crate::identity::authority::LIFETIME_MAX;
 use crate::identity::caller::{CallerAnswer, CallerRegistry, TokenProof};
 use crate::identity::testing::{Ca, id, no_names};
 use crate::identity::tls::ClientCertificates;
 use crate::identity::{
-    AuthorityFrom, CertificateSettings, Serving, SpiffeId, TrustRoots, rotation,
+    AuthorityFrom, CertificateSettings, RootEvidence, Serving, SpiffeId, TrustRoots, rotation,
 };
 use crate::task::Supervisor;
 
@@ -35,11 +36,17 @@ fn service(ca: &Ca) -> (CertificateService, Supervisor) {
         authority: Some(AuthorityFrom::Stored(ca.files.clone())),
         named: no_names(),
         clients: ClientCertificates::Optional,
+        evidence: RootEvidence::none(),
     };
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a sound CA");
     let trust_domain = watch::channel(Some("cluster.local".into())).1;
-    let service =
-        CertificateService::new(identity, trust_domain, Arc::new(EastRunsWeb), Arc::default());
+    let service = CertificateService::new(
+        identity,
+        trust_domain,
+        Arc::new(EastRunsWeb),
+        Arc::default(),
+        LIFETIME_MAX,
+    );
     (service, tasks)
 }
 
@@ -120,6 +127,8 @@ async fn what_the_caller_has_no_right_to_is_refused() {
         let status = service.create_certificate(request).await.expect_err("refused");
         assert_eq!(status.code(), code, "{status}");
     }
+    let failed: Vec<_> = service.stats.failed_by_reason().into_iter().collect();
+    assert_eq!(failed, [("CSR_ERROR", 1), ("TTL_ERROR", 2)]);
     let trust_domain = watch::channel(Some("other.example".into())).1;
     let service = CertificateService { trust_domain, ..service };
     let status = service.create_certificate(request(Some(&ca), |_| {})).await.expect_err("refused");
@@ -157,4 +166,57 @@ async fn a_token_is_enough_and_a_certificate_is_renewed_only_where_its_pod_is_kn
     }
     assert_eq!(service.stats.asked.load(Ordering::Relaxed), 5);
     assert_eq!(service.stats.issued.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn certificates_are_exchanged_for_others_for_thirty_days_and_then_by_token_only() {
+    let ca = Ca::new();
+    let (service, _tasks) = service(&ca);
+    let start = SystemTime::now();
+    let day = Duration::from_secs(24 * 3600);
+    // Made by hand, it says nothing of a token: 25 days, and then 10 more.
+    let (chain, _) = ca.workload("web");
+    let peer = ca.roots().authenticate(&chain, start).expect("verifies");
+    let csr = |peer: PeerIdentity| {
+        let caller = Caller::of_certificate(Arc::new(peer), Some("east".into()));
+        let long = request(None, |request| request.validity_duration = 60 * 86_400);
+        (caller, long.into_inner())
+    };
+    let (caller, asked) = csr(peer);
+    let first = service.sign(&caller, asked, start).await.expect("it counts from now on");
+    let (caller, asked) = csr(peer_of_at(&ca, first, start + day));
+    let second = service.sign(&caller, asked, start + 25 * day).await.expect("within 30 days");
+    let (caller, asked) = csr(peer_of_at(&ca, second, start + 26 * day));
+    let late = service.sign(&caller, asked, start + 35 * day).await.expect_err("too long");
+    assert_eq!(late.code(), Code::PermissionDenied);
+    assert!(late.message().starts_with("STR0554"), "{late}");
+    let proof = TokenProof { cluster: "east".into(), named: true, pod: None, expires: start };
+    let by_token = Caller::of_token(id("web"), proof);
+    let (_, asked) = csr(ca.roots().authenticate(&chain, start).expect("verifies"));
+    service.sign(&by_token, asked, start + 35 * day).await.expect("a token begins anew");
+}
+
+/// Who shows the certificate of an answer.
+fn peer_of_at(ca: &Ca, answer: IstioCertificateResponse, at: SystemTime) -> PeerIdentity {
+    let leaf = answer.cert_chain.first().expect("a leaf").as_bytes();
+    let leaf = crate::identity::pem::certificates(leaf, "answer").expect("a leaf");
+    ca.roots().authenticate(&leaf, at).expect("verifies")
+}
+
+#[tokio::test]
+async fn the_longest_life_that_is_allowed_is_a_setting() {
+    let ca = Ca::new();
+    let (service, _tasks) = service(&ca);
+    let service = CertificateService { lifetime_max: Duration::from_secs(7200), ..service };
+    let lifetime = async |asked: i64| {
+        let request = request(Some(&ca), |request| request.validity_duration = asked);
+        let answer = service.create_certificate(request).await?.into_inner();
+        let peer = peer_of_at(&ca, answer, SystemTime::now());
+        Ok::<_, Status>(peer.not_after().duration_since(SystemTime::now()).unwrap_or_default())
+    };
+    assert!(lifetime(0).await.expect("the usual, cut short") <= Duration::from_secs(7200));
+    assert!(lifetime(7200).await.is_ok());
+    let refused = lifetime(7201).await.expect_err("not cut short");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("7200 s, not 7201 s"), "{refused}");
 }

@@ -10,7 +10,9 @@ use crate::fixtures::{endpoint, host, member, removed, service, shard, workload}
 use crate::identity::caller::{CallerAnswer, CallerRegistry};
 use crate::identity::credential::{CredentialName, CredentialRegistry, CredentialState};
 use crate::identity::tls::ClientCertificates;
-use crate::identity::{self, Authority, AuthorityFrom, AuthorityPem, Serving, rotation};
+use crate::identity::{
+    self, Authority, AuthorityFrom, AuthorityPem, RootEvidence, Serving, rotation,
+};
 use crate::model::{ClusterId, KnownClusters, WorkloadKey};
 use crate::push::event_loop::{MeshEvent, MeshState};
 use crate::push::interest::Changes;
@@ -74,6 +76,7 @@ fn stream_with(
         authority: Some(AuthorityFrom::Stored(files)),
         named: watch::channel(Arc::default()).1,
         clients: ClientCertificates::Optional,
+        evidence: RootEvidence::none(),
     };
     let tasks = Supervisor::new();
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");
@@ -94,6 +97,7 @@ fn stream_with(
         cache: Arc::default(),
         heads: Arc::default(),
         max_connections: 1,
+        certificate_lifetime_max: Duration::from_secs(3600),
         descriptors: Arc::default(),
         drain: tokio_util::sync::CancellationToken::new(),
     });

@@ -1,0 +1,139 @@
+//! `strait certs status`: how the roots of a running control plane's CA fare, and what is next where one takes the
+//! place of another.
+
+use serde_json::Value;
+
+use crate::cli::failure::{CommandResult, Exit};
+use crate::cli::list::QueryArgs;
+use crate::cli::output::{
+    self, Cell, Column, Format, OutputStyle, TableLayout, clean, items, text, until,
+};
+
+const ROOTS: TableLayout = TableLayout {
+    kind: "root",
+    name: |row| text(&row["fingerprint"]),
+    columns: &[
+        Column::new("ROOT", |row, _| short(&row["fingerprint"]).into()),
+        Column::new("SUBJECT", |row, _| text(&row["subject"]).into()),
+        Column::new("STEP", |row, _| step(row)),
+        Column::new("LAST CERTIFICATE", last_certificate),
+        Column::new("NOT KNOWN TO HAVE IT", |row, _| match items(&row["lacks"]).len() {
+            0 => "".into(),
+            count => Cell::doubtful(count.to_string()),
+        }),
+        Column::new("ENDS", |row, look| until(&row["ends"], look).into()),
+        Column::wide("SHA-256", |row, _| text(&row["fingerprint"]).into()),
+    ],
+};
+
+/// Runs `strait certs status`.
+pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
+    let answer = ask.ask("/debug/certificates", &[]).await?;
+    let look = OutputStyle::of_stdout();
+    let rows = &answer.value["rotation"]["roots"];
+    let shown = match ask.show.output {
+        Format::Json => answer.raw.clone(),
+        Format::Yaml => output::yaml(&answer.value),
+        Format::Table | Format::Wide if items(rows).is_empty() => {
+            "This control plane has no CA.\n".to_owned()
+        }
+        _ => ROOTS.render(&answer.raw, rows, &ask.show, &look),
+    };
+    output::print(&shown)?;
+    if ask.show.output.is_for_people() {
+        output::print(&lines(&answer.value))?;
+    }
+    Ok(Exit::Fine)
+}
+
+/// The first digits: enough to tell roots apart, and to find one in the files.
+fn short(fingerprint: &Value) -> String {
+    text(fingerprint).chars().take(12).collect()
+}
+
+fn step(row: &Value) -> Cell {
+    match row["step"].as_str() {
+        Some("signs") => Cell::good("signs"),
+        Some("sign") => "may sign".into(),
+        Some("distribute") => Cell::doubtful("is being given to all"),
+        Some("wait") => "signs no more".into(),
+        Some("kept") => Cell::doubtful("kept, though in no file"),
+        Some("withdraw") => "may go".into(),
+        _ => text(&row["step"]).into(),
+    }
+}
+
+fn last_certificate(row: &Value, look: &OutputStyle) -> Cell {
+    let ends = &row["lastCertificateEnds"];
+    match (ends.is_null(), row["assumed"] == true) {
+        (true, _) => "none".into(),
+        (false, true) => format!("at most {}", until(ends, look)).into(),
+        (false, false) => until(ends, look).into(),
+    }
+}
+
+/// What is under the table: who lacks what, the phase, what is next, and what is wrong.
+fn lines(answer: &Value) -> String {
+    let rotation = &answer["rotation"];
+    let mut out = String::new();
+    for root in items(&rotation["roots"]) {
+        for lack in items(&root["lacks"]) {
+            let (who, fact) = (clean(&text(&lack["who"])), clean(&text(&lack["fact"])));
+            out +=
+                &format!("\n{} is not known to be with {who}: {fact}", short(&root["fingerprint"]));
+        }
+    }
+    if !out.is_empty() {
+        out.push('\n');
+    }
+    if !rotation["phase"].is_null() {
+        let (number, phase) = (text(&rotation["number"]), text(&rotation["phase"]));
+        out += &format!("\nPhase {number} of 4: {phase}\nNext: {}\n", text(&rotation["next"]));
+    }
+    let problem = &answer["problem"];
+    if !problem.is_null() {
+        let (code, message) = (text(&problem["code"]), clean(&text(&problem["message"])));
+        out += &format!("\n{code}: {message}\nhelp: strait help {code}\n");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cli::output::Show;
+
+    #[test]
+    fn what_is_missing_and_what_is_next_stand_under_the_roots() {
+        let digits = |digit: &str| digit.repeat(64);
+        let answer = json!({
+            "problem": { "code": "STR0550", "message": "the root b may not sign yet", "since": "2026-01-01T00:00:00Z" },
+            "rotation": {
+                "phase": "distribute", "number": 1, "next": "see to those that lack it",
+                "roots": [
+                    { "fingerprint": digits("a"), "subject": "CN=old", "step": "signs", "ends": null,
+                      "lastCertificateEnds": null, "lacks": [] },
+                    { "fingerprint": digits("b"), "subject": "CN=new", "step": "distribute", "ends": null,
+                      "lastCertificateEnds": null,
+                      "lacks": [{ "who": "cluster east", "fact": "1 of its 3 namespaces don't have it yet" }] },
+                ],
+            },
+        });
+        let (look, show) = (OutputStyle::of_stdout(), Show::default());
+        let table = ROOTS.render("", &answer["rotation"]["roots"], &show, &look);
+        assert!(
+            table.contains("aaaaaaaaaaaa   CN=old") && table.contains("is being given"),
+            "{table}"
+        );
+        let under = lines(&answer);
+        for expected in [
+            "bbbbbbbbbbbb is not known to be with cluster east: 1 of its 3 namespaces",
+            "Phase 1 of 4: distribute\nNext: see to those that lack it\n",
+            "STR0550: the root b may not sign yet\nhelp: strait help STR0550\n",
+        ] {
+            assert!(under.contains(expected), "{expected} in {under}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What `strait check` says of the CA: a change that is not in force, a rotation that is under way, a root that ends.
+
+use serde_json::Value;
+
+use super::finding::{note, problem};
+use crate::cli::output::text;
+use crate::codes;
+
+/// What there is to say of `/debug/certificates`.
+pub(super) fn of_certificates(answer: &Value) -> Vec<Value> {
+    let (mut found, trouble) = (Vec::new(), &answer["problem"]);
+    let code = trouble["code"].as_str().and_then(codes::find);
+    if let Some(code) = code {
+        // A root that stays until its time has come harms nobody.
+        let line = if *code == codes::ROOT_GOES_EARLY { note } else { problem };
+        found.push(line("process", code, "ca".into(), text(&trouble["message"])));
+    }
+    let rotation = &answer["rotation"];
+    if let Some(phase @ ("distribute" | "wait" | "withdraw")) = rotation["phase"].as_str()
+        && code.is_none()
+    {
+        let (number, next) = (text(&rotation["number"]), text(&rotation["next"]));
+        let fact = format!("phase {number} of 4, {phase}: {next}");
+        found.push(note("process", &codes::ROTATION_RUNS, "ca".into(), fact));
+    }
+    found
+}
+
+/// What there is to say of the end of a root of the CA.
+pub(super) fn of_root(root: &Value) -> Option<Value> {
+    let line = match root["stage"].as_str()? {
+        "fifth" => note,
+        "month" | "week" | "ended" => problem,
+        _ => return None,
+    };
+    let (subject, ends) = (text(&root["subject"]), text(&root["ends"]));
+    let fact = format!("root {subject} of the CA ends at {ends}");
+    Some(line("process", &codes::ROOT_ENDS, "ca".into(), fact))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_step_that_was_refused_is_a_problem_and_a_rotation_a_note() {
+        let told = |problem: Value, phase: Value| {
+            let rotation = json!({ "phase": phase, "number": 3, "next": "wait" });
+            let found = of_certificates(&json!({ "problem": problem, "rotation": rotation }));
+            let short = |row: &Value| format!("{} {}", text(&row["severity"]), text(&row["code"]));
+            found.iter().map(short).collect::<Vec<_>>()
+        };
+        let trouble = |code: &str| json!({ "code": code, "message": "a fact" });
+        assert_eq!(told(trouble("STR0550"), json!("distribute")), ["problem STR0550"]);
+        assert_eq!(told(trouble("STR0551"), json!("wait")), ["note STR0551"]);
+        assert_eq!(told(trouble("STR0703"), Value::Null), ["problem STR0703"]);
+        assert_eq!(told(Value::Null, json!("wait")), ["note STR0553"]);
+        assert!(
+            told(Value::Null, json!("sign")).is_empty(),
+            "a root of another mesh may stay for ever"
+        );
+        assert!(told(Value::Null, Value::Null).is_empty());
+        assert!(of_certificates(&Value::Null).is_empty(), "an older control plane");
+    }
+}

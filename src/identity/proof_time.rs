@@ -1,0 +1,71 @@
+//! When the holder of a certificate last proved by a token who it is, as a certificate of ours carries it from one renewal
+//! to the next: so no replica has to remember it, and nobody else can say it.
+//!
+//! An extension that is not critical, which whoever doesn't know it passes over (RFC 5280, 4.2). Its value is an INTEGER:
+//! seconds since the epoch.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rcgen::CustomExtension;
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+/// How long certificates may be exchanged for others without a token in between.
+pub(super) const CHAIN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Below 2.25, whose numbers anybody may draw (ITU-T X.667); drawn for this.
+const OID: [u64; 3] = [2, 25, 0x3b1c_5e0d_92f4_7a66];
+
+/// What a certificate carries.
+pub(super) fn extension(proved: SystemTime) -> CustomExtension {
+    let seconds = proved.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    // The first bit of an INTEGER is its sign.
+    let mut content = vec![0x02, 9, 0];
+    content.extend(seconds.to_be_bytes());
+    let skipped = content[2..].windows(2).take_while(|two| two[0] == 0 && two[1] < 0x80).count();
+    content.drain(2..2 + skipped);
+    content[1] -= u8::try_from(skipped).unwrap_or_default();
+    CustomExtension::from_oid_content(&OID, content)
+}
+
+/// What `certificate` carries, if it is one that carries it.
+pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let is_ours =
+        |oid: &x509_parser::der_parser::Oid<'_>| oid.iter().is_some_and(|parts| parts.eq(OID));
+    let found = parsed.extensions().iter().find(|extension| is_ours(&extension.oid))?;
+    let [0x02, length, digits @ ..] = found.value else { return None };
+    if digits.len() != usize::from(*length) || digits.is_empty() || digits.len() > 9 {
+        return None;
+    }
+    let seconds = digits.iter().try_fold(0u64, |so_far, digit| {
+        so_far.checked_mul(256).map(|so_far| so_far + u64::from(*digit))
+    })?;
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::testing::Ca;
+
+    #[test]
+    fn a_time_is_read_back_from_the_certificate_that_carries_it() {
+        let ca = Ca::new();
+        for seconds in [0, 127, 128, 0xffff, 1_764_230_400, u64::from(u32::MAX) + 9] {
+            let proved = UNIX_EPOCH + Duration::from_secs(seconds);
+            let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
+                params.custom_extensions.push(extension(proved));
+            });
+            assert_eq!(of(&chain[0]), Some(proved), "{seconds}");
+        }
+        assert_eq!(of(&ca.workload("web").0[0]), None, "issued by hand");
+        // What is no time at all.
+        for content in [vec![], vec![0x02], vec![0x02, 9, 1], vec![0x04, 1, 1], vec![0x02, 0]] {
+            let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
+                let wrong = CustomExtension::from_oid_content(&OID, content.clone());
+                params.custom_extensions.push(wrong);
+            });
+            assert_eq!(of(&chain[0]), None, "{content:?}");
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! What is remembered of each root of the CA: since when workloads are given it, and when the last certificate ends
+//! that leads to it.
+//!
+//! A root may go once nobody holds such a certificate any more, and only who issued them knows. Records outlive the
+//! process, and replicas share them: of two the later counts, so that merging twice changes nothing. Times are whole
+//! seconds since the epoch. Knows no place where they are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ring::digest::{SHA256, digest};
+use rustls_pki_types::CertificateDer;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{RootLife, TrustRoots, pem};
+
+/// Ends are noted to the next full hour, so that not every certificate is a change of the records.
+const ROUNDED: u64 = 3600;
+
+/// The SHA-256 of a certificate, as `openssl x509 -fingerprint -sha256` says it but for colons and case.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RootFingerprint(String);
+
+impl RootFingerprint {
+    /// That of a certificate in DER.
+    pub fn of(der: &[u8]) -> Self {
+        let mut text = String::new();
+        for byte in digest(&SHA256, der).as_ref() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        Self(text)
+    }
+
+    /// All in a text, in any form that people have them; lines of other things, and what follows a `#`, are passed over.
+    pub fn all_of(text: &str) -> BTreeSet<Self> {
+        let of = |line: &str| {
+            let line = line.split('#').next().unwrap_or_default();
+            // openssl puts "sha256 Fingerprint=" in front.
+            let line = line.rsplit('=').next().unwrap_or_default();
+            let digits: String = line.chars().filter(|c| *c != ':' && !c.is_whitespace()).collect();
+            let is_one = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            is_one.then(|| Self(digits.to_ascii_lowercase()))
+        };
+        text.lines().filter_map(of).collect()
+    }
+}
+
+impl fmt::Display for RootFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is remembered of a root.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootRecord {
+    /// The root itself.
+    pub pem: String,
+    /// When workloads were first given it.
+    pub since: u64,
+    /// When all certificates have ended that were issued before that: whoever holds one then was given the root with it.
+    pub older_end: u64,
+    /// When the last certificate ends that leads to it; none where it has signed nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_ends: Option<u64>,
+    /// Whether that is the latest possible, since nobody kept records when it signed.
+    #[serde(default)]
+    pub assumed: bool,
+}
+
+impl RootRecord {
+    /// When workloads were first given it.
+    pub fn since(&self) -> SystemTime {
+        moment(self.since)
+    }
+
+    /// See the field.
+    pub fn older_end(&self) -> SystemTime {
+        moment(self.older_end)
+    }
+
+    /// See the field.
+    pub fn last_ends(&self) -> Option<SystemTime> {
+        self.last_ends.map(moment)
+    }
+
+    /// Whose record it is; none where the root can't be read.
+    pub fn fingerprint(&self) -> Option<RootFingerprint> {
+        self.certificate().map(|certificate| RootFingerprint::of(&certificate))
+    }
+
+    /// The certificate.
+    pub(super) fn certificate(&self) -> Option<CertificateDer<'static>> {
+        pem::certificates(self.pem.as_bytes(), "a record").ok()?.into_iter().next()
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.since = self.since.max(other.since);
+        self.older_end = self.older_end.max(other.older_end);
+        if other.last_ends > self.last_ends {
+            (self.last_ends, self.assumed) = (other.last_ends, other.assumed);
+        }
+    }
+}
+
+/// Those of all roots.
+pub type RootRecords = BTreeMap<RootFingerprint, RootRecord>;
+
+/// The records of this process, which whoever keeps them follows.
+#[derive(Debug)]
+pub struct RootLedger {
+    records: watch::Sender<RootRecords>,
+    /// How long a certificate may live that was issued before there were records; none where there are some, or where
+    /// nothing can have been issued.
+    unrecorded: Option<Duration>,
+    /// What others shared before it was known whether they have the same CA.
+    shared: Mutex<RootRecords>,
+}
+
+impl RootLedger {
+    /// One that goes on from what this process and others remember. Where that is nothing, certificates of `lifetime`
+    /// may be out there.
+    pub fn new(remembered: RootRecords, shared: RootRecords, lifetime: Duration) -> Self {
+        let (records, shared) = (watch::Sender::new(remembered), Mutex::new(shared));
+        Self { records, unrecorded: Some(lifetime), shared }
+    }
+
+    /// One of a CA that has signed nothing yet.
+    pub fn empty() -> Self {
+        Self { records: watch::Sender::default(), unrecorded: None, shared: Mutex::default() }
+    }
+
+    /// The records now.
+    pub fn records(&self) -> RootRecords {
+        self.records.borrow().clone()
+    }
+
+    /// The records as they change.
+    pub fn follow(&self) -> watch::Receiver<RootRecords> {
+        self.records.subscribe()
+    }
+
+    /// Takes what others shared, where they know any of these roots: else it is of another CA, whose roots are none of
+    /// ours.
+    pub(super) fn adopt_shared(&self, roots: &TrustRoots) {
+        let shared =
+            std::mem::take(&mut *self.shared.lock().unwrap_or_else(PoisonError::into_inner));
+        if roots.certificates().any(|der| shared.contains_key(&RootFingerprint::of(der))) {
+            self.merge(&shared);
+        }
+    }
+
+    /// Whether others who know these have the same CA: any of the roots.
+    pub fn is_of_same_ca(&self, others: &RootRecords) -> bool {
+        let records = self.records.borrow();
+        others.is_empty() || others.keys().any(|root| records.contains_key(root))
+    }
+
+    /// Takes what another knows.
+    pub fn merge(&self, others: &RootRecords) {
+        self.change(|records| {
+            for (fingerprint, other) in others {
+                match records.get_mut(fingerprint) {
+                    Some(record) => record.merge(other),
+                    None => drop(records.insert(fingerprint.clone(), other.clone())),
+                }
+            }
+        });
+    }
+
+    /// Notes that workloads are given `now` these roots; before, they were given those of `before`, if that is known.
+    pub(super) fn given(&self, now: &TrustRoots, before: Option<&TrustRoots>, at: SystemTime) {
+        let at_seconds = seconds(at);
+        self.change(|records| {
+            let unrecorded = self.unrecorded.filter(|_| before.is_none() && records.is_empty());
+            let older_end = records.values().filter_map(|record| record.last_ends).max();
+            let assumed = unrecorded.map(|lifetime| rounded(at + lifetime));
+            for der in now.certificates() {
+                let certificate = CertificateDer::from(der.as_slice());
+                let is_known = match before {
+                    Some(before) => before.contains(&certificate),
+                    None => true,
+                };
+                let new = || RootRecord {
+                    pem: pem::encode(&certificate),
+                    since: at_seconds,
+                    older_end: assumed.or(older_end).unwrap_or(at_seconds),
+                    last_ends: assumed,
+                    assumed: assumed.is_some(),
+                };
+                let record = records.entry(RootFingerprint::of(der)).or_insert_with(new);
+                // It was taken away in between.
+                if !is_known && record.since < at_seconds {
+                    record.since = at_seconds;
+                    record.older_end = record.older_end.max(older_end.unwrap_or(at_seconds));
+                }
+            }
+        });
+    }
+
+    /// Notes that these sign from `at` on: what never did can go without a trace.
+    pub(super) fn signs(&self, roots: &[RootFingerprint], at: SystemTime) {
+        self.change(|records| {
+            for root in roots {
+                if let Some(record) = records.get_mut(root) {
+                    record.last_ends.get_or_insert(seconds(at));
+                }
+            }
+        });
+    }
+
+    /// Notes a certificate that leads to `roots`.
+    pub(super) fn issued(&self, roots: &[RootFingerprint], ends: SystemTime) {
+        let ends = rounded(ends);
+        self.change(|records| {
+            for root in roots {
+                if let Some(record) = records.get_mut(root)
+                    && record.last_ends < Some(ends)
+                {
+                    (record.last_ends, record.assumed) = (Some(ends), false);
+                }
+            }
+        });
+    }
+
+    /// The roots that workloads need at `now` though `given` has them not: certificates lead to them, and to no root there
+    /// that is the same but for its own dates.
+    pub(super) fn needed(&self, given: &TrustRoots, now: SystemTime) -> Vec<NeededRoot> {
+        let records = self.records.borrow();
+        let needed = records.iter().filter_map(|(fingerprint, record)| {
+            let until = record.last_ends().filter(|until| *until > now)?;
+            let certificate = record.certificate()?;
+            if given.contains_alike(&certificate) {
+                return None;
+            }
+            let life = RootLife::of(&certificate).filter(|life| life.ends > now)?;
+            let (fingerprint, subject) = (fingerprint.clone(), life.subject);
+            Some(NeededRoot { fingerprint, subject, certificate, until, assumed: record.assumed })
+        });
+        needed.collect()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut RootRecords)) {
+        self.records.send_if_modified(|records| {
+            let before = records.clone();
+            change(records);
+            *records != before
+        });
+    }
+}
+
+/// A root that can't go yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct NeededRoot {
+    /// Which it is.
+    pub(super) fingerprint: RootFingerprint,
+    /// Whose it says it is.
+    pub(super) subject: String,
+    pub(super) certificate: CertificateDer<'static>,
+    /// Until the last certificate ends that leads to it.
+    pub(super) until: SystemTime,
+    /// See [`RootRecord::assumed`].
+    pub(super) assumed: bool,
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn rounded(time: SystemTime) -> u64 {
+    seconds(time).saturating_add(1).next_multiple_of(ROUNDED)
+}
+
+fn moment(seconds: u64) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::testing::Ca;
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    fn of(ca: &Ca) -> RootFingerprint {
+        let root = ca.roots().certificates().next().expect("one root").clone();
+        RootFingerprint::of(&root)
+    }
+
+    #[test]
+    fn fingerprints_are_read_as_people_have_them() {
+        let plain = "0a".repeat(32);
+        let colons = plain
+            .to_uppercase()
+            .as_bytes()
+            .chunks(2)
+            .map(|two| String::from_utf8_lossy(two).into_owned())
+            .collect::<Vec<_>>()
+            .join(":");
+        let text = format!(
+            "# of May\nsha256 Fingerprint={colons}  # the old one\nnonsense\n{}\n",
+            &plain[1..]
+        );
+        let found: Vec<String> =
+            RootFingerprint::all_of(&text).iter().map(ToString::to_string).collect();
+        assert_eq!(found, [plain]);
+    }
+
+    #[test]
+    fn a_root_is_needed_until_the_last_certificate_that_leads_to_it_has_ended() {
+        let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
+        let ledger = RootLedger::empty();
+        ledger.given(old.roots(), None, now);
+        ledger.given(new.roots(), Some(old.roots()), now);
+        assert!(ledger.needed(new.roots(), now).is_empty(), "it has signed nothing");
+        ledger.issued(&[of(&old)], now + 3 * DAY);
+        ledger.issued(&[of(&old)], now + DAY);
+        let needed = ledger.needed(new.roots(), now + 2 * DAY);
+        assert_eq!(needed.iter().map(|one| &one.fingerprint).collect::<Vec<_>>(), [&of(&old)]);
+        assert!(needed[0].until >= now + 3 * DAY, "the later counts");
+        assert!(ledger.needed(old.roots(), now).is_empty(), "it is there");
+        assert!(ledger.needed(new.roots(), now + 4 * DAY).is_empty(), "its time has come");
+    }
+
+    #[test]
+    fn where_nobody_kept_records_the_longest_life_counts() {
+        let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
+        let ledger = RootLedger::new(RootRecords::new(), RootRecords::new(), 90 * DAY);
+        ledger.given(old.roots(), None, now);
+        let needed = ledger.needed(new.roots(), now + 89 * DAY);
+        assert!(needed.len() == 1 && needed[0].assumed, "{needed:?}");
+        // What is added later signs nothing before it is recorded.
+        ledger.given(new.roots(), Some(old.roots()), now + DAY);
+        assert_eq!(ledger.records()[&of(&new)].last_ends, None);
+        // A process that goes on from records assumes nothing.
+        let later = RootLedger::new(ledger.records(), RootRecords::new(), 90 * DAY);
+        later.given(old.roots(), None, now + 2 * DAY);
+        assert_eq!(later.records(), ledger.records());
+    }
+
+    #[test]
+    fn what_others_share_counts_where_they_have_the_same_ca() {
+        let (old, new, other, now) = (Ca::new(), Ca::new(), Ca::new(), SystemTime::now());
+        let theirs = RootLedger::empty();
+        theirs.given(old.roots(), None, now);
+        theirs.given(new.roots(), Some(old.roots()), now);
+        theirs.issued(&[of(&old)], now + DAY);
+        let ours = |roots: &TrustRoots| {
+            let ledger = RootLedger::new(RootRecords::new(), theirs.records(), 90 * DAY);
+            ledger.adopt_shared(roots);
+            ledger.needed(roots, now).len()
+        };
+        assert_eq!(ours(new.roots()), 1, "a replica whose files have the new root alone");
+        assert_eq!(ours(other.roots()), 0, "another mesh that shares the namespace");
+    }
+
+    #[test]
+    fn records_of_replicas_come_together_in_any_order() {
+        let (a, now) = (Ca::new(), SystemTime::now());
+        let with = |days: u32| {
+            let ledger = RootLedger::empty();
+            ledger.given(a.roots(), None, now);
+            ledger.issued(&[of(&a)], now + days * DAY);
+            ledger
+        };
+        let (one, two) = (with(1), with(5));
+        one.merge(&two.records());
+        two.merge(&one.records());
+        assert_eq!(one.records(), two.records());
+        assert_eq!(one.records(), with(5).records());
+        let kept = serde_json::to_string(&one.records()).expect("JSON");
+        let read: RootRecords = serde_json::from_str(&kept).expect("read again");
+        assert_eq!(read, one.records());
+    }
+}

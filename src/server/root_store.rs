@@ -1,0 +1,261 @@
+//! Where the records of roots are kept: a file of the state directory, and a Secret of the config cluster that replicas
+//! share. In that each replica also reports who lacks a root, as long as one waits to sign.
+//!
+//! Records only grow later, so that whoever reads and writes them in any order comes to the same. Who may not write the
+//! Secret goes by itself, and says so.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+use super::kube_secret::{self, KubeSecret};
+use super::root_witness::{LateWitness, ReplicaReports};
+use crate::apiserver::{Access, ApiClient};
+use crate::codes;
+use crate::durable;
+use crate::identity::{RootFingerprint, RootLedger, RootRecords, RootStep, ServerIdentity};
+
+/// The Secret, in the system namespace, and its one key.
+const NAME: &str = "strait-ca-roots";
+const KEY: &str = "roots";
+/// The file of the state directory.
+const FILE: &str = "ca-roots.json";
+/// The most that is read of it.
+const BYTES_MAX: u64 = 1 << 20;
+/// How often the Secret is read.
+const INTERVAL: Duration = Duration::from_secs(10);
+/// How long a start waits for it.
+const START_WAIT: Duration = Duration::from_secs(3);
+/// A replica that has reported nothing for so long is gone.
+const REPORT_LIFE: u64 = 60;
+
+/// What is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredRoots {
+    records: RootRecords,
+    /// By the name of the replica.
+    replicas: BTreeMap<String, ReplicaReport>,
+}
+
+/// What one replica sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct ReplicaReport {
+    /// In seconds since the epoch.
+    at: u64,
+    /// Who lacks which root.
+    lacks: BTreeMap<RootFingerprint, String>,
+}
+
+/// Where records are kept.
+#[derive(Debug, Clone)]
+pub(super) struct RootStore {
+    file: Option<PathBuf>,
+    /// The config cluster and the system namespace in it.
+    secret: Option<(watch::Receiver<Access>, String)>,
+    /// What this replica is called.
+    us: String,
+}
+
+impl RootStore {
+    pub(super) fn new(
+        state_dir: Option<&std::path::Path>,
+        secret: Option<(watch::Receiver<Access>, String)>,
+    ) -> Self {
+        let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "strait".to_owned());
+        let us = format!("{host}_{:016x}", rand::random::<u64>());
+        Self { file: state_dir.map(|folder| folder.join(FILE)), secret, us }
+    }
+
+    /// What this process remembers and what replicas shared, as far as that can be known at once.
+    pub(super) async fn at_start(&self) -> (RootRecords, RootRecords) {
+        let (mut own, mut shared) = (RootRecords::new(), RootRecords::new());
+        if let Some(file) = &self.file {
+            match durable::read_at_most(file, BYTES_MAX).map(|text| serde_json::from_slice(&text)) {
+                Ok(Ok(records)) => own = records,
+                Ok(Err(error)) => {
+                    let (code, path) = (&codes::STATE_DAMAGED, file.display());
+                    warn!(%code, %path, %error, "what was issued before is not known");
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    warn!(path = %file.display(), %error, "what was issued before can't be read");
+                }
+            }
+        }
+        match timeout(START_WAIT, self.read()).await {
+            Ok(Ok(Some((stored, _)))) => shared = stored.records,
+            Ok(Ok(None)) => {}
+            Ok(Err(fact)) => self.complain(&fact),
+            Err(_) => self.complain("the config cluster does not answer"),
+        }
+        (own, shared)
+    }
+
+    /// Keeps them as they change, until the process ends.
+    pub(super) async fn run(
+        self,
+        identity: watch::Receiver<Arc<ServerIdentity>>,
+        witness: Arc<LateWitness>,
+        replicas: Arc<ReplicaReports>,
+    ) {
+        let ledger = Arc::clone(&identity.borrow().evidence().ledger);
+        let mut changes = ledger.follow();
+        let (mut in_file, mut complained) = (RootRecords::new(), false);
+        loop {
+            let records = changes.borrow_and_update().clone();
+            if in_file != records {
+                self.write_file(&records);
+                in_file = records;
+            }
+            match self.exchange(&ledger, self.report(&identity, &witness), &replicas).await {
+                Ok(()) => complained = false,
+                Err(fact) => {
+                    if !std::mem::replace(&mut complained, true) {
+                        self.complain(&fact);
+                    }
+                }
+            }
+            tokio::select! {
+                // An error says that the process ends.
+                changed = changes.changed() => if changed.is_err() { return },
+                () = sleep(INTERVAL) => {}
+            }
+        }
+    }
+
+    fn complain(&self, fact: &str) {
+        let code = &codes::ROOTS_NOT_SHARED;
+        warn!(%code, fact, next = code.next, "{}", code.title);
+    }
+
+    fn write_file(&self, records: &RootRecords) {
+        let Some(file) = &self.file else { return };
+        let text = serde_json::to_vec_pretty(records).unwrap_or_default();
+        if let Err(error) = durable::replace(file, &text, 0o600) {
+            let (code, path) = (&codes::UNWRITABLE, file.display());
+            warn!(%code, %path, %error, "what is issued is not remembered. {}", code.next);
+        }
+    }
+
+    /// What this replica sees of roots that wait to sign.
+    fn report(
+        &self,
+        identity: &watch::Receiver<Arc<ServerIdentity>>,
+        witness: &LateWitness,
+    ) -> Option<ReplicaReport> {
+        let (identity, now) = (Arc::clone(&identity.borrow()), SystemTime::now());
+        let (bundle, witness) = (identity.root_bundle()?, witness.0.get()?);
+        let waits = |step| matches!(step, RootStep::Distribute | RootStep::Sign);
+        let roots: Vec<_> =
+            identity.root_standings(now).into_iter().filter(|root| waits(root.step)).collect();
+        let lacks = roots.iter().filter_map(|root| {
+            let lacks = witness.own_lacks(bundle, root.record.as_ref()?, now);
+            let first = lacks.first()?.to_string();
+            let text = match lacks.len() {
+                1 => first,
+                more => format!("{first}; and {} more", more - 1),
+            };
+            Some((root.fingerprint.clone(), text))
+        });
+        let lacks = lacks.collect();
+        (!roots.is_empty()).then(|| ReplicaReport { at: seconds(now), lacks })
+    }
+
+    /// Reads what others know, and tells them what this one does.
+    async fn exchange(
+        &self,
+        ledger: &RootLedger,
+        report: Option<ReplicaReport>,
+        replicas: &ReplicaReports,
+    ) -> Result<(), String> {
+        if self.secret.is_none() {
+            return Ok(());
+        }
+        let read = self.read().await?;
+        let (stored, version) = match read {
+            Some((stored, version)) => (stored, Some(version)),
+            None => (StoredRoots::default(), None),
+        };
+        if !ledger.is_of_same_ca(&stored.records) {
+            return Err(self.fault(&"it is of a control plane with another CA"));
+        }
+        ledger.merge(&stored.records);
+        let mut wanted =
+            StoredRoots { records: ledger.records(), replicas: stored.replicas.clone() };
+        let now = seconds(SystemTime::now());
+        wanted
+            .replicas
+            .retain(|name, report| *name != self.us && now.saturating_sub(report.at) < REPORT_LIFE);
+        let others =
+            wanted.replicas.iter().map(|(name, report)| (name.clone(), report.lacks.clone()));
+        replicas.set(others.collect());
+        let before = stored.replicas.get(&self.us);
+        wanted.replicas.extend(report.map(|report| {
+            // The same again is written no more often than is needed to be there.
+            let is_fresh = |before: &&ReplicaReport| {
+                before.lacks == report.lacks && now.saturating_sub(before.at) < REPORT_LIFE / 2
+            };
+            let kept = before.filter(is_fresh).cloned();
+            (self.us.clone(), kept.unwrap_or(report))
+        }));
+        if wanted == stored || wanted.records.is_empty() {
+            return Ok(());
+        }
+        self.write(&wanted, version).await
+    }
+
+    async fn read(&self) -> Result<Option<(StoredRoots, String)>, String> {
+        let Some((access, namespace)) = &self.secret else { return Ok(None) };
+        let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
+        let secret = KubeSecret::get(&client, namespace, NAME).await;
+        let Some(secret) = secret.map_err(|error| self.fault(&error))? else { return Ok(None) };
+        let text = secret.part(KEY).and_then(Result::ok).unwrap_or_default();
+        // What somebody broke is written anew from what the replicas remember.
+        let stored = serde_json::from_slice(&text).unwrap_or_default();
+        Ok(Some((stored, secret.version())))
+    }
+
+    async fn write(&self, wanted: &StoredRoots, version: Option<String>) -> Result<(), String> {
+        let Some((access, namespace)) = &self.secret else { return Ok(()) };
+        let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
+        let text = serde_json::to_vec(wanted).map_err(|error| error.to_string())?;
+        let mut object = json!({
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": { "name": NAME, "namespace": namespace, "labels": { "app.kubernetes.io/managed-by": "strait" } },
+            "data": { KEY: BASE64.encode(text) },
+        });
+        let written = match version {
+            None => client.create::<IgnoredAny>(&kube_secret::all_of(namespace), &object).await,
+            Some(version) => {
+                object["metadata"]["resourceVersion"] = json!(version);
+                let path = kube_secret::path(namespace, NAME);
+                client.replace::<IgnoredAny>(&path, &object).await
+            }
+        };
+        match written {
+            // Another replica was faster: the next look takes what it wrote.
+            Err(crate::apiserver::ApiError::Rejected(status)) if status.code == 409 => Ok(()),
+            written => written.map(drop).map_err(|error| self.fault(&error)),
+        }
+    }
+
+    fn fault(&self, error: &impl std::fmt::Display) -> String {
+        let namespace = self.secret.as_ref().map(|(_, namespace)| namespace.as_str());
+        format!("Secret {}/{NAME} of the config cluster: {error}", namespace.unwrap_or_default())
+    }
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,217 @@
+//! Who is known to have a root of the CA: members by their namespaces' ConfigMaps, proxies by what their agents
+//! acknowledged or by the age of their certificates, other replicas by what they report.
+//!
+//! What can't be known counts as missing: an operator who knows better says so by `rotation-approved`.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use tokio::sync::watch;
+
+use crate::admin::Readiness;
+use crate::clusters::status::{ClusterState, ClusterStatus};
+use crate::identity::{RootFingerprint, RootLack, RootRecord, RootWitness};
+use crate::model::RootBundle;
+use crate::xds::connections::Connections;
+
+/// After a start proxies come back one by one, and agents wait for up to half of this between two attempts.
+const RETURN: Duration = Duration::from_secs(60);
+/// What was given just now is not yet reported by anybody.
+const SETTLE: Duration = Duration::from_secs(10);
+/// How many of each kind are listed by name.
+const LISTED: usize = 3;
+
+/// Sees nothing before the rest of the process runs, which is made of the certificates that it is asked about.
+#[derive(Debug, Default)]
+pub(super) struct LateWitness(pub(super) OnceLock<MeshWitness>);
+
+impl RootWitness for LateWitness {
+    fn lacks(&self, bundle: &RootBundle, record: &RootRecord, now: SystemTime) -> Vec<RootLack> {
+        match self.0.get() {
+            Some(witness) => witness.lacks(bundle, record, now),
+            None => vec![lack("this control plane", "it is about to start")],
+        }
+    }
+}
+
+/// Sees the mesh.
+#[derive(Debug)]
+pub(super) struct MeshWitness {
+    pub(super) started: SystemTime,
+    pub(super) readiness: watch::Receiver<Readiness>,
+    pub(super) statuses: watch::Receiver<Arc<Vec<ClusterStatus>>>,
+    pub(super) streams: Arc<Connections>,
+    pub(super) replicas: Arc<ReplicaReports>,
+}
+
+/// What other replicas last reported: who lacks which root.
+#[derive(Debug, Default)]
+pub(super) struct ReplicaReports(Mutex<BTreeMap<String, BTreeMap<RootFingerprint, String>>>);
+
+impl ReplicaReports {
+    /// Takes what those report that are there.
+    pub(super) fn set(&self, reports: BTreeMap<String, BTreeMap<RootFingerprint, String>>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reports;
+    }
+
+    fn lacks(&self, root: &RootFingerprint) -> Vec<RootLack> {
+        let reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of = |(name, lacks): (&String, &BTreeMap<RootFingerprint, String>)| {
+            Some(lack(&format!("replica {name}"), lacks.get(root)?))
+        };
+        reports.iter().filter_map(of).collect()
+    }
+}
+
+impl MeshWitness {
+    /// The same without what other replicas report.
+    pub(super) fn own_lacks(
+        &self,
+        bundle: &RootBundle,
+        record: &RootRecord,
+        now: SystemTime,
+    ) -> Vec<RootLack> {
+        let mut lacks = Vec::new();
+        let age = |since: SystemTime| now.duration_since(since).unwrap_or_default();
+        if !self.readiness.borrow().ready {
+            lacks.push(lack("this control plane", "it is not ready yet"));
+        } else if age(self.started) < RETURN {
+            let fact = "it has run for less than a minute, and proxies may not be back yet";
+            lacks.push(lack("this control plane", fact));
+        }
+        if age(record.since()) < SETTLE {
+            lacks.push(lack("everybody", "they were given it less than 10 s ago"));
+        }
+        lacks.extend(self.statuses.borrow().iter().filter_map(of_cluster));
+        lacks.extend(self.of_proxies(bundle, record, now));
+        lacks
+    }
+
+    fn of_proxies(
+        &self,
+        bundle: &RootBundle,
+        record: &RootRecord,
+        now: SystemTime,
+    ) -> Vec<RootLack> {
+        let (mut silent, mut waiting, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+        for stream in self.streams.list() {
+            let proxy = stream.proxy();
+            let lacking = match stream.has_roots(bundle) {
+                Some(true) => continue,
+                Some(false) => &mut silent,
+                // Whoever gets its certificate from us gets the roots with it.
+                None if proxy.has_istio_agent() || proxy.sds.is_some() => {
+                    let is_younger = |issued| issued > record.since();
+                    let has_it = stream.certificate_issued().is_some_and(is_younger);
+                    if has_it || record.older_end() <= now {
+                        continue;
+                    }
+                    &mut waiting
+                }
+                None => &mut plain,
+            };
+            lacking.push(proxy.workload.to_string());
+        }
+        let by_next = format!(
+            "they have it by their next certificate; all older ones have ended at {}",
+            crate::xds::connections::rfc3339(record.older_end())
+        );
+        [
+            (silent, "agents", "they were sent it and have not acknowledged it"),
+            (waiting, "agents that don't ask for roots", &*by_next),
+            (plain, "Envoys with a bundle of their own", "only you know what is in it"),
+        ]
+        .into_iter()
+        .filter(|(of, ..)| !of.is_empty())
+        .map(|(mut of, who, fact)| {
+            of.sort();
+            of.dedup();
+            let count = of.len();
+            let mut listed: Vec<_> = of.into_iter().take(LISTED).collect();
+            if count > LISTED {
+                listed.push("…".to_owned());
+            }
+            lack(&format!("{count} {who} ({})", listed.join(", ")), fact)
+        })
+        .collect()
+    }
+}
+
+impl RootWitness for MeshWitness {
+    fn lacks(&self, bundle: &RootBundle, record: &RootRecord, now: SystemTime) -> Vec<RootLack> {
+        let mut lacks = self.own_lacks(bundle, record, now);
+        if let Some(root) = record.fingerprint() {
+            lacks.extend(self.replicas.lacks(&root));
+        }
+        lacks
+    }
+}
+
+/// What a cluster lacks, by what is read back of its namespaces.
+fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
+    use ClusterState::{Conflict, IdentityChanged, Rejected};
+    // Nothing of these is in the mesh.
+    if matches!(status.state, Conflict | IdentityChanged | Rejected) {
+        return None;
+    }
+    let who = format!("cluster {}", status.id);
+    let Some(roots) = &status.roots else {
+        return Some(lack(&who, "what its namespaces have is not known yet"));
+    };
+    if let Some(denied) = &roots.denied {
+        let fact = format!("roots may not be written or read there: {denied}");
+        return Some(lack(&who, &fact));
+    }
+    let (missing, of) = (roots.namespaces - roots.current.min(roots.namespaces), roots.namespaces);
+    if missing == 0 {
+        return None;
+    }
+    let fact = match roots.foreign {
+        0 => format!("{missing} of its {of} namespaces don't have it yet"),
+        foreign if foreign >= missing => {
+            format!(
+                "{foreign} of its {of} namespaces have another writer's roots, and only you know what its pods believe"
+            )
+        }
+        foreign => format!(
+            "{} of its {of} namespaces don't have it yet, and {foreign} have another writer's roots",
+            missing - foreign
+        ),
+    };
+    Some(lack(&who, &fact))
+}
+
+fn lack(who: &str, fact: &str) -> RootLack {
+    RootLack { who: who.to_owned(), fact: fact.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::kube::RootsStatus;
+
+    #[test]
+    fn a_cluster_has_a_root_once_it_is_read_back_in_each_namespace() {
+        let fact = |roots: Option<RootsStatus>| {
+            let status = ClusterStatus { roots, ..ClusterStatus::live("east") };
+            of_cluster(&status).map(|lack| lack.to_string())
+        };
+        let of = |namespaces, current, foreign| {
+            fact(Some(RootsStatus { namespaces, current, foreign, ..RootsStatus::default() }))
+        };
+        assert_eq!(of(3, 3, 0), None);
+        assert_eq!(
+            of(3, 1, 0).as_deref(),
+            Some("cluster east: 2 of its 3 namespaces don't have it yet")
+        );
+        assert!(of(3, 2, 1).is_some_and(|fact| fact.contains("another writer's")));
+        assert!(of(3, 1, 1).is_some_and(|fact| fact.contains("1 of its 3 namespaces don't")));
+        assert!(fact(None).is_some_and(|fact| fact.contains("not known yet")));
+        let denied = RootsStatus { denied: Some("403".to_owned()), ..RootsStatus::default() };
+        assert!(fact(Some(denied)).is_some_and(|fact| fact.ends_with("there: 403")));
+        let mut status = ClusterStatus::live("east");
+        status.state = ClusterState::Rejected;
+        assert_eq!(of_cluster(&status), None, "it is not in the mesh");
+    }
+}
