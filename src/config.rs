@@ -144,6 +144,22 @@ pub struct ServeArgs {
     )]
     pub token_audience: Vec<String>,
 
+    /// Who issues tokens for workloads outside of clusters: the iss of these, whose sub is system:serviceaccount:NS:SA
+    #[arg(long, env = "STRAIT_TOKEN_ISSUER", value_name = "ISS", requires_all = ["token_jwks", "token_cluster", "token_namespace"])]
+    pub token_issuer: Option<String>,
+
+    /// Where the keys of --token-issuer are, as a JSON Web Key Set
+    #[arg(long, env = "STRAIT_TOKEN_JWKS", value_name = "URL", requires = "token_issuer", value_parser = parse_key_uri)]
+    pub token_jwks: Option<String>,
+
+    /// The cluster to which workloads with tokens of --token-issuer belong
+    #[arg(long, env = "STRAIT_TOKEN_CLUSTER", value_name = "ID", requires = "token_issuer", value_parser = parse_member)]
+    pub token_cluster: Option<ClusterId>,
+
+    /// Namespaces for whose accounts --token-issuer may issue tokens; repeatable
+    #[arg(long, env = "STRAIT_TOKEN_NAMESPACE", value_name = "NS", value_delimiter = ',', requires = "token_issuer", value_parser = parse_namespace)]
+    pub token_namespace: Vec<String>,
+
     /// Plugged-in CA: ca-cert.pem ca-key.pem cert-chain.pem root-cert.pem, or tls.crt tls.key ca.crt [default: an Istio estate's own, else a CA made once]
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
@@ -346,6 +362,17 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
     let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
     // The usual alias, Kubernetes, is itself no ID that a cluster may have.
     Ok((alias.into(), id))
+}
+
+fn parse_member(text: &str) -> Result<ClusterId, String> {
+    ClusterId::parse(text).map_err(|error| error.to_string())
+}
+
+fn parse_key_uri(text: &str) -> Result<String, String> {
+    match text.starts_with("https://") || text.starts_with("http://") {
+        true => Ok(text.to_owned()),
+        false => Err("it is a URL that begins with https://".into()),
+    }
 }
 
 fn parse_cluster_id(text: &str) -> Result<String, String> {

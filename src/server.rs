@@ -16,6 +16,7 @@ mod inputs;
 mod judged_statuses;
 mod kube_secret;
 mod outputs;
+mod outside_issuer;
 mod pressure;
 mod rollout;
 mod root_store;

@@ -61,8 +61,21 @@ pub struct CallersConfig {
     pub aliases: BTreeMap<ClusterId, ClusterId>,
     /// For whose accounts only the config cluster vouches, unless policy says otherwise.
     pub system_namespace: String,
+    /// Who else issues tokens, if anybody does.
+    pub outside: Option<OutsideIssuer>,
     /// The keys that were last known.
     pub remembered: MemberKeys,
+}
+
+/// Somebody outside of all clusters who issues tokens for workloads there.
+#[derive(Debug, Clone)]
+pub struct OutsideIssuer {
+    /// The cluster to which its workloads belong.
+    pub cluster: ClusterId,
+    /// The namespaces whose accounts it may issue tokens for.
+    pub namespaces: Vec<String>,
+    /// Who it is, and its keys; none as long as they could not be fetched.
+    pub keys: watch::Receiver<Option<Arc<IssuerKeys>>>,
 }
 
 /// Knows who brings a token.
@@ -132,8 +145,13 @@ impl MemberCallers {
             let reason = format!("of cluster {cluster}: {flaw}");
             CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
         };
-        let signed = SignedToken::read(token).map_err(refused)?;
         let now = SystemTime::now();
+        if let (Some(outside), Ok(signed)) =
+            (&self.config.outside, SignedToken::read_outside(token))
+        {
+            return self.of_outside(outside, &signed, cluster, trust_domain, now);
+        }
+        let signed = SignedToken::read(token).map_err(refused)?;
         let claims = signed.unverified();
         let grace = self.grace(cluster, claims.expires, now);
         // Of one that has ended, the rest is looked at as of its last moment.
@@ -172,6 +190,45 @@ impl MemberCallers {
         let pod = claims.pod.clone();
         let expires = claims.expires + grace.unwrap_or_default();
         Ok(Caller::of_token(id, TokenProof { cluster: cluster.clone(), named: true, pod, expires }))
+    }
+
+    /// Who brings a token of the issuer outside of all clusters: by its keys alone, there is nobody to ask.
+    fn of_outside(
+        &self,
+        outside: &OutsideIssuer,
+        signed: &SignedToken<'_>,
+        cluster: &ClusterId,
+        trust_domain: &str,
+        now: SystemTime,
+    ) -> Result<Caller, CallerRefusal> {
+        let refused = |flaw: &dyn std::fmt::Display| {
+            let reason = format!("of --token-issuer: {flaw}");
+            CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
+        };
+        if outside.cluster != *cluster {
+            let fact = format!("it is for workloads of cluster {}, not {cluster}", outside.cluster);
+            return Err(refused(&fact));
+        }
+        signed.check(&self.config.audiences, now).map_err(|flaw| refused(&flaw))?;
+        let keys = outside.keys.borrow().clone();
+        let keys = keys.ok_or_else(|| {
+            let fact = "the keys of --token-issuer could not be fetched from --token-jwks yet";
+            CallerRefusal::unchecked(fact)
+        })?;
+        let claims = signed.verify(&keys).map_err(|flaw| refused(&flaw))?;
+        let id = SpiffeId::new(trust_domain, &claims.namespace, &claims.service_account);
+        let id = id.map_err(|error| refused(&error))?;
+        if !outside.namespaces.contains(&claims.namespace) {
+            let reason = format!(
+                "{id}: --token-issuer may issue tokens for namespaces {} alone (--token-namespace)",
+                outside.namespaces.join(", ")
+            );
+            let (kind, code) = (RefusalKind::Denied, &codes::NOT_VOUCHED);
+            return Err(CallerRefusal { kind, code, reason });
+        }
+        self.vouched(&self.config.known.borrow(), cluster, &id)?;
+        let (cluster, expires) = (cluster.clone(), claims.expires);
+        Ok(Caller::of_token(id, TokenProof { cluster, named: true, pod: None, expires }))
     }
 
     /// For how long after its end a token of a member is taken, where it has ended: not longer than policy says, and while the

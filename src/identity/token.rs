@@ -103,6 +103,8 @@ pub struct SignedToken<'a> {
     claims: TokenClaims,
     audiences: Vec<String>,
     not_before: SystemTime,
+    /// Whether it has the claims by which Kubernetes says for whom it is.
+    is_of_cluster: bool,
 }
 
 #[derive(Deserialize)]
@@ -122,7 +124,7 @@ struct ClaimsText {
     nbf: Option<i64>,
     iat: Option<i64>,
     #[serde(rename = "kubernetes.io")]
-    kubernetes: KubernetesText,
+    kubernetes: Option<KubernetesText>,
 }
 
 #[derive(Deserialize)]
@@ -158,6 +160,20 @@ impl<'a> SignedToken<'a> {
     /// It is too long, no JWT in three parts, or says not all that it must: who, by whom, for whom and until when.
     /// Where its subject is another than the account that it names, it says nothing.
     pub fn read(token: &'a str) -> Result<Self, TokenFlaw> {
+        let read = Self::read_any(token)?;
+        if read.is_of_cluster { Ok(read) } else { Err(TokenFlaw::Form("claims")) }
+    }
+
+    /// Reads a token that an issuer outside of all clusters has signed, whose subject alone says for which account.
+    ///
+    /// # Errors
+    /// As [`Self::read`], and where it is one of a cluster.
+    pub fn read_outside(token: &'a str) -> Result<Self, TokenFlaw> {
+        let read = Self::read_any(token)?;
+        if read.is_of_cluster { Err(TokenFlaw::Form("kubernetes.io")) } else { Ok(read) }
+    }
+
+    fn read_any(token: &'a str) -> Result<Self, TokenFlaw> {
         if token.len() > TOKEN_BYTES_MAX {
             return Err(TokenFlaw::TooLong(token.len()));
         }
@@ -172,8 +188,17 @@ impl<'a> SignedToken<'a> {
             return Err(TokenFlaw::Form("crit"));
         }
         let claims: ClaimsText = part(claims, "claims")?;
-        let KubernetesText { namespace, serviceaccount, pod, node } = claims.kubernetes;
-        let account = serviceaccount.name;
+        let is_of_cluster = claims.kubernetes.is_some();
+        let (namespace, account, pod, node) = match claims.kubernetes {
+            Some(KubernetesText { namespace, serviceaccount, pod, node }) => {
+                (namespace, serviceaccount.name, pod, node)
+            }
+            None => {
+                let mut parts = claims.sub.split(':').skip(2).map(str::to_owned);
+                let mut part = || parts.next().unwrap_or_default();
+                (part(), part(), None, None)
+            }
+        };
         if claims.sub != format!("system:serviceaccount:{namespace}:{account}") {
             return Err(TokenFlaw::Form("sub"));
         }
@@ -198,6 +223,7 @@ impl<'a> SignedToken<'a> {
                 Audiences::Several(all) => all,
             },
             not_before,
+            is_of_cluster,
         })
     }
 

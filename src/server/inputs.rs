@@ -15,6 +15,7 @@ use super::core::{Core, EVENTS};
 use super::feed::{self, Configuration, FeedInputs, FeedOutputs, RolloutOutputs};
 use super::in_force::ReadingRules;
 use super::judged_statuses::JudgedStatuses;
+use super::outside_issuer;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
 use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
@@ -96,6 +97,7 @@ impl ServerInputs {
     ) -> Self {
         let hold_file = state_dir.as_deref().map(HoldFile::of);
         let rollout_files = state_dir.as_deref().map(RolloutFiles::of);
+        let outside_dir = state_dir.clone();
         let keys_file = state_dir.as_ref().map(|folder| folder.join("jwks.json"));
         let (state, restored) = last_known_good(args, state_dir).await;
         let config_cluster = source.objects(args, &restored, state.is_some(), tasks);
@@ -150,6 +152,7 @@ impl ServerInputs {
                 audiences: args.token_audience.clone(),
                 aliases: args.cluster_alias.iter().cloned().collect(),
                 system_namespace: args.namespace.clone(),
+                outside: outside_issuer::start(args, source, outside_dir, &source_statuses, tasks),
                 remembered: restored.issuers,
             },
             tasks,

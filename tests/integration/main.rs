@@ -33,6 +33,7 @@ mod naive;
 mod networks;
 mod operator;
 mod order;
+mod outside;
 mod page;
 mod plots;
 mod previewed;

@@ -76,7 +76,11 @@ impl Agent {
     }
 
     /// Opens its stream, as its Envoy has it do.
-    async fn stream(&self, server: &Server, setup: &Setup) -> Result<AgentStream, Status> {
+    pub(super) async fn stream(
+        &self,
+        server: &Server,
+        setup: &Setup,
+    ) -> Result<AgentStream, Status> {
         let channel = channel(server.bound.xds, "localhost", without_certificate(setup)).await;
         let mut client = AggregatedDiscoveryServiceClient::new(channel.expect("connected"));
         let (requests, taken) = mpsc::channel(16);
@@ -87,7 +91,7 @@ impl Agent {
     }
 }
 
-struct AgentStream {
+pub(super) struct AgentStream {
     requests: mpsc::Sender<DiscoveryRequest>,
     responses: Streaming<DiscoveryResponse>,
 }
@@ -98,7 +102,7 @@ impl AgentStream {
     }
 
     /// The next response, acknowledged as Envoy does.
-    async fn next(&mut self) -> DiscoveryResponse {
+    pub(super) async fn next(&mut self) -> DiscoveryResponse {
         let response = tokio::time::timeout(SOON, self.responses.message()).await.expect("in time");
         let response = response.expect("no error").expect("it goes on");
         self.say(DiscoveryRequest {

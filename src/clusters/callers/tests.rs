@@ -39,6 +39,7 @@ fn callers(keys: &[(&str, &Signer)], uid: &'static str, policy: &str) -> MemberC
             audiences: vec!["istio-ca".to_owned()],
             aliases: [(ClusterId::from("Kubernetes"), ClusterId::from("east"))].into(),
             system_namespace: "strait-system".to_owned(),
+            outside: None,
             remembered: MemberKeys::new(),
         },
         keys: watch::channel(Arc::new(keys.collect())).1,
@@ -187,4 +188,56 @@ fn an_unknown_key_has_keys_read_again_once_in_ten_seconds() {
     assert_eq!(asked(now + Duration::from_secs(1)), 0);
     wanted.ask(&east, now + Duration::from_secs(10));
     assert_eq!(asked(now + Duration::from_secs(1)), 1);
+}
+
+#[tokio::test]
+async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_given() {
+    let (east, outside) = (Signer::new(ISSUER, "k1"), Signer::new("https://idp.example", "k9"));
+    let mut callers = callers(&[("east", &east)], "pod-uid", NO_RULES);
+    let (keys, keys_seen) = watch::channel(None);
+    callers.config.outside = Some(OutsideIssuer {
+        cluster: "east".into(),
+        namespaces: vec!["vms".to_owned(), "strait-system".to_owned()],
+        keys: keys_seen,
+    });
+    let now = SystemTime::now();
+    let claims = |sub: &str| {
+        let mut claims = outside.claims(now);
+        claims.as_object_mut().expect("an object").remove("kubernetes.io");
+        claims["sub"] = sub.into();
+        claims
+    };
+    let token = |sub: &str| outside.sign(&claims(sub));
+    let vm = token("system:serviceaccount:vms:db");
+    let later = Err(("STR0523", RefusalKind::Unavailable));
+    assert_eq!(verdict(&callers, &vm, "east").await, later, "no keys yet");
+    keys.send_replace(Some(Arc::new(outside.keys())));
+    let found = verdict(&callers, &vm, "east").await;
+    assert_eq!(found, Ok("spiffe://cluster.local/ns/vms/sa/db".to_owned()));
+    let refused = Err(("STR0522", RefusalKind::Unauthenticated));
+    assert_eq!(verdict(&callers, &vm, "west").await, refused, "for workloads of another cluster");
+    let denied = Err(("STR0524", RefusalKind::Denied));
+    for (sub, expected) in [
+        ("system:serviceaccount:shop:web", &denied),
+        // On its list, and still the config cluster's alone.
+        ("system:serviceaccount:strait-system:strait", &denied),
+        ("system:serviceaccount:vms", &refused),
+        ("system:serviceaccount:vms:a:b", &refused),
+        ("db", &refused),
+    ] {
+        assert_eq!(verdict(&callers, &token(sub), "east").await, *expected, "{sub}");
+    }
+    let mut other = claims("system:serviceaccount:vms:db");
+    other["aud"] = "somebody".into();
+    assert_eq!(verdict(&callers, &outside.sign(&other), "east").await, refused, "the audience");
+    // Claims of Kubernetes make it one of a cluster, whose keys these are not.
+    let bound = outside.sign(&outside.claims(now));
+    assert_eq!(verdict(&callers, &bound, "east").await, refused);
+    // And a cluster's key signs nothing for those outside.
+    let mut forged = claims("system:serviceaccount:vms:db");
+    assert_eq!(verdict(&callers, &east.sign(&forged), "east").await, refused);
+    forged["iss"] = ISSUER.into();
+    assert_eq!(verdict(&callers, &east.sign(&forged), "east").await, refused);
+    let web = verdict(&callers, &east.sign(&east.claims(now)), "east").await;
+    assert_eq!(web, Ok("spiffe://cluster.local/ns/shop/sa/web".to_owned()), "pods go on");
 }

@@ -1,0 +1,89 @@
+//! Who issues tokens for workloads outside of all clusters (`--token-issuer`): its keys, fetched as those of policies are.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::source::ConfigOrigin;
+use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
+use crate::apiserver::Loopback;
+use crate::clusters::callers::OutsideIssuer;
+use crate::config::ServeArgs;
+use crate::identity::token::IssuerKeys;
+use crate::jwks;
+use crate::sources::SourceStatusTable;
+use crate::task::Supervisor;
+
+/// How long a fetch may take.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The file of the state directory in which the keys are kept.
+const FILE: &str = "token-jwks.json";
+
+/// The issuer, if one is named, whose keys a task of `tasks` fetches from now on.
+pub(super) fn start(
+    args: &ServeArgs,
+    source: &ConfigOrigin,
+    state_dir: Option<PathBuf>,
+    statuses: &SourceStatusTable,
+    tasks: &Supervisor,
+) -> Option<OutsideIssuer> {
+    let (issuer, uri) = (args.token_issuer.clone()?, args.token_jwks.as_deref()?);
+    let cluster = args.token_cluster.clone()?;
+    let place = KeyPlace::Uri(uri.into());
+    let namespaces = [args.namespace.as_str().into()].into();
+    let wanted = WantedKeys { timeout: TIMEOUT, namespaces };
+    let wanted = watch::Sender::new(Arc::new(BTreeMap::from([(place.clone(), wanted)])));
+    let rules = jwks::DialRules {
+        loopback: source.loopback() != Loopback::Refused,
+        denied: args.jwks_deny.clone(),
+    };
+    let (fetched, fetched_seen) = watch::channel(Default::default());
+    let inputs = jwks::FetcherInputs {
+        wanted: wanted.subscribe(),
+        client: Arc::new(jwks::KeyClient { rules, roots: args.jwks_roots.clone() }),
+        file: state_dir.map(|folder| folder.join(FILE)),
+        statuses: statuses.clone(),
+        told: fetched,
+    };
+    tasks.spawn_restarting("keys of --token-issuer", Duration::from_secs(1), move || {
+        jwks::run(inputs.clone())
+    });
+    let (keys, keys_seen) = watch::channel(None);
+    tasks.spawn("issuer outside clusters", async move {
+        // What is wanted never changes, and ends with this.
+        let _wanted = wanted;
+        follow(&issuer, &place, fetched_seen, keys).await;
+    });
+    let namespaces = args.token_namespace.clone();
+    Some(OutsideIssuer { cluster, namespaces, keys: keys_seen })
+}
+
+async fn follow(
+    issuer: &str,
+    place: &KeyPlace,
+    mut fetched: watch::Receiver<(Arc<FetchedKeys>, bool)>,
+    keys: watch::Sender<Option<Arc<IssuerKeys>>>,
+) {
+    let mut last = None;
+    loop {
+        let set = fetched.borrow_and_update().0.get(place).and_then(|state| state.keys.clone());
+        if let Some(set) = set.filter(|set| last.as_ref() != Some(set)) {
+            match IssuerKeys::parse(issuer, set.as_bytes()) {
+                Ok(new) => {
+                    info!(%place, "the keys of --token-issuer are known");
+                    keys.send_replace(Some(Arc::new(new)));
+                }
+                Err(error) => warn!(%place, %error, "the keys of --token-issuer can't be used"),
+            }
+            last = Some(set);
+        }
+        // An error says that the process ends.
+        if fetched.changed().await.is_err() {
+            return;
+        }
+    }
+}
