@@ -105,6 +105,7 @@ BARS = [
     ("1,000 agents with tokens at once, last in sync: s", r"\d+ agents with tokens: last in sync.*", 4, None, W1),
     ("the same, questions to API servers", r"\d+ agents with tokens: TokenReviews", 0, 0, W1),
     ("CSR to certificate, RSA 2048, 100/s, p99: ms", r"certificates, .*: with the dial p99.*", 50, None, {}),
+    ("1,000 proxies move to another control plane, sent to each: kB", r"\d+ proxies move to another .*: wire.*", 10, None, W1),
     ("an idle agent: MB", r"an idle agent: Rss MB", 12, None, {}),
     # A page now and then is what can't be told from nothing.
     ("a stalled proxy, growth in a minute: B", r"stalled: growth.*", 4096, 0, STALL | W1),
