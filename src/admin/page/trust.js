@@ -13,6 +13,11 @@ const DAY = 86_400_000;
 /** So long before a certificate's end somebody should see to it that there is another one: a serving one is renewed before. */
 const SOON = 3_600_000;
 
+/** What becomes of a root. @type {Record<string, string>} */
+const STEPS = {
+  signs: "signs", distribute: "is being given to all", sign: "may sign", wait: "signs no more", kept: "kept, though in no file", withdraw: "may go",
+};
+
 /** @param {Context} context @returns {View} */
 export function trustPage({ redraw }) {
   const needs = ["/debug/clusters", "/debug/certificates"];
@@ -23,6 +28,8 @@ export function trustPage({ redraw }) {
   const soon = tokens.filter((one) => one.endsSoon).length;
   const certificates = [["Serving certificate", own.serving], ["What signs", own.authority]].filter(([, one]) => one)
     .map(([name, one]) => ({ name, expires: one.expires, at: Date.parse(one.expires), endsSoon: Date.parse(one.expires) - now() < SOON, renewsItself: name === "Serving certificate" && Boolean(own.authority) }));
+  /** @type {any[]} */
+  const roots = own.rotation?.roots ?? [];
   /** @type {Map<string, string[]>} */
   const domains = new Map();
   for (const one of clusters) if (one.trustDomain) domains.set(one.trustDomain, [...(domains.get(one.trustDomain) ?? []), one.id]);
@@ -40,6 +47,16 @@ export function trustPage({ redraw }) {
         { header: "Ends at", cell: (one) => one.expires },
         { header: "Renewal", cell: (one) => one.renewsItself ? "by the control plane" : "by whoever made it" },
       ], certificates, redraw),
+      roots.length > 0 && h("h2", {}, "Roots of the CA"),
+      roots.length > 0 && table("roots", [
+        { header: "Root", cell: (one) => h("code", {}, one.fingerprint.slice(0, 12)) },
+        { header: "Subject", cell: (one) => one.subject },
+        { header: "Step", cell: (one) => STEPS[one.step] ?? one.step },
+        { header: "Last certificate ends in", cell: (one) => one.lastCertificateEnds ? `${one.assumed ? "at most " : ""}${until(one.lastCertificateEnds)}` : "none" },
+        { header: "Not known to have it", cell: (one) => one.lacks.map((/** @type {any} */ lack) => h("p", {}, `${lack.who}: ${lack.fact}`)) },
+        { header: "Ends in", cell: (one) => until(one.ends) },
+      ], roots, redraw),
+      own.rotation?.phase && h("p", { class: "fine" }, `Phase ${own.rotation.number} of 4, ${own.rotation.phase}. Next: ${own.rotation.next}. `, h("code", {}, "strait certs status")),
       h("h2", {}, "Tokens by which clusters are read"),
       tokens.length === 0
         ? h("section", { class: "card notice" }, h("h2", {}, "No token has an end"), h("p", {}, "Clusters are read by client certificates, or by tokens that don't expire. ", h("code", {}, "strait cluster rotate NAME"), " gives one that does."))
