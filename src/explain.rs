@@ -203,7 +203,9 @@ fn ranks(
     port: u16,
 ) -> BTreeMap<SocketAddr, u32> {
     let wishes = service.primary.prefers != Distribution::Any;
-    if !wishes && !context.traffic.destination_rules.place(service.hostname().as_str()) {
+    let is_usual = context.mesh.usual_limits.outlier_detection.is_some();
+    if !wishes && !is_usual && !context.traffic.destination_rules.place(service.hostname().as_str())
+    {
         return BTreeMap::new();
     }
     let groups = assignment(context, view, service, port).localities;

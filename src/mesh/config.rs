@@ -14,6 +14,7 @@ use super::access_log::{AccessLog, AccessLogFormat, writable_path};
 use super::default_providers::{DefaultProviderFault, DefaultProviderNames};
 use super::discovery::{self, RawSelector};
 use super::ingress::IngressSettings;
+use super::limits::{TcpKeepalive, UsualLimits, WrittenUpgrade};
 use super::localities::{LocalityFault, LocalitySetting, WrittenLocalities};
 use super::providers::{ExtensionProvider, ProviderKind};
 use super::retries::{RetryFault, RetryRule, WrittenRetries};
@@ -64,6 +65,8 @@ pub struct MeshConfig {
     pub localities: Option<Arc<LocalitySetting>>,
     /// `defaultHttpRetryPolicy`: when requests are tried again where no rule says that.
     pub retries: Option<Arc<RetryRule>>,
+    /// `defaultTrafficPolicy`: limits and outlier detection where no rule says them.
+    pub usual_limits: UsualLimits,
     /// `h2UpgradePolicy`: whether HTTP/2 is spoken to HTTP ports of which no rule says that.
     pub h2_upgrade: bool,
     /// `proxyListenPort`: where outbound traffic is caught.
@@ -172,43 +175,6 @@ impl PathNormalization {
     }
 }
 
-/// `h2UpgradePolicy` as it is written, here and in DestinationRules.
-#[derive(Deserialize, Default, Debug, Clone, Copy)]
-pub enum WrittenUpgrade {
-    /// It says nothing.
-    #[default]
-    #[serde(rename = "DEFAULT")]
-    Default,
-    /// HTTP/1.1 stays that.
-    #[serde(rename = "DO_NOT_UPGRADE")]
-    Never,
-    /// HTTP/2 is spoken.
-    #[serde(rename = "UPGRADE")]
-    Always,
-}
-
-impl WrittenUpgrade {
-    /// Whether HTTP/2 is spoken; `None` where it doesn't say.
-    pub fn read(self) -> Option<bool> {
-        match self {
-            Self::Default => None,
-            Self::Never => Some(false),
-            Self::Always => Some(true),
-        }
-    }
-}
-
-/// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TcpKeepalive {
-    /// Unanswered probes until the connection is dead.
-    pub probes: Option<u32>,
-    /// Idle time before the first probe.
-    pub time: Option<Duration>,
-    /// Time between probes.
-    pub interval: Option<Duration>,
-}
-
 impl Default for Defaults {
     fn default() -> Self {
         Self {
@@ -249,6 +215,7 @@ impl MeshConfig {
             default_tracing: None,
             localities: None,
             retries: None,
+            usual_limits: UsualLimits::default(),
             h2_upgrade: false,
             proxy_listen_port: 15001,
             proxy_inbound_listen_port: 15006,
@@ -326,6 +293,9 @@ impl MeshConfig {
             enable_auto_mtls: fields.take("enableAutoMtls")?.unwrap_or(base.enable_auto_mtls),
             localities: fields.take_with("localityLbSetting", read_localities)?,
             retries: fields.take_with("defaultHttpRetryPolicy", read_retries)?,
+            usual_limits: fields
+                .take_with("defaultTrafficPolicy", |said| UsualLimits::read(said, &mut ignored))?
+                .unwrap_or_default(),
             h2_upgrade: fields
                 .take::<WrittenUpgrade>("h2UpgradePolicy")?
                 .and_then(WrittenUpgrade::read)
@@ -491,6 +461,7 @@ impl MeshConfig {
             "ingressSelector": self.ingress.selector,
             "ingressService": self.ingress.service,
             "defaultHttpRetryPolicy": self.retries.as_ref().map(|rule| rule.to_json()),
+            "defaultTrafficPolicy": self.usual_limits.to_json(),
             "h2UpgradePolicy": if self.h2_upgrade { "UPGRADE" } else { "DO_NOT_UPGRADE" },
             "meshMTLS": self.mesh_tls.to_json(),
             "tlsDefaults": self.tls_defaults.to_json(),

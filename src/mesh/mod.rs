@@ -11,6 +11,7 @@ mod default_providers;
 mod discovery;
 mod duration;
 mod ingress;
+mod limits;
 mod localities;
 mod networks;
 mod normal_path;
@@ -25,12 +26,15 @@ mod yaml;
 
 pub use access_log::{AccessLog, AccessLogEncoding, AccessLogFormat};
 pub use config::{
-    Defaults, GatewayScope, MeshConfig, OutboundTrafficPolicy, PathNormalization, TcpKeepalive,
-    WrittenUpgrade, own_trust_domain,
+    Defaults, GatewayScope, MeshConfig, OutboundTrafficPolicy, PathNormalization, own_trust_domain,
 };
 pub use default_providers::DefaultProviderFault;
 pub use duration::{WrittenDuration, format_duration, parse_duration};
 pub use ingress::{IngressMode, IngressSettings};
+pub use limits::{
+    Http2Pings, LimitFault, OutlierDetection, PoolLimits, TcpKeepalive, UsualLimits,
+    WrittenOutliers, WrittenPool, WrittenUpgrade,
+};
 pub use localities::{Distribute, LocalityFault, LocalitySetting, PlaceLabel, WrittenLocalities};
 pub use networks::{GatewayConfig, GatewayTarget, MeshNetworks, Network};
 pub use provider_service::ProviderService;

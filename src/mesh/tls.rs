@@ -23,6 +23,9 @@ pub const CIPHERS: &[&str] = &[
     "AES256-SHA",
 ];
 
+/// The curves that Envoy's builds take. (BoringSSL; Envoy, `TlsParameters`.)
+const CURVES: &[&str] = &["P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"];
+
 /// What is taken of TLS: of the mesh's own by servers, of other TLS by both ends where nothing else says it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeshTls {
@@ -30,6 +33,8 @@ pub struct MeshTls {
     pub newest_alone: bool,
     /// `cipherSuites`: the ciphers of TLS 1.2 that are taken; Envoy's own choice where there are none.
     pub ciphers: Vec<Arc<str>>,
+    /// `ecdhCurves`: the curves by which keys are agreed on, the best first; Envoy's own choice where there are none.
+    pub curves: Vec<Arc<str>>,
 }
 
 /// The same as it is written.
@@ -41,7 +46,7 @@ pub(super) struct RawMeshTls {
     #[serde(default)]
     cipher_suites: Vec<Arc<str>>,
     #[serde(default)]
-    ecdh_curves: Value,
+    ecdh_curves: Vec<Arc<str>>,
 }
 
 impl RawMeshTls {
@@ -60,9 +65,18 @@ impl RawMeshTls {
         if let Some(unknown) = unknown.next() {
             return Err(format!("cipherSuites: {unknown:?} is no cipher of Envoy's"));
         }
-        let curves = self.ecdh_curves.as_array().is_some_and(|curves| !curves.is_empty());
-        let ignored = curves.then(|| format!("{field}.ecdhCurves"));
-        Ok((MeshTls { newest_alone, ciphers: self.cipher_suites }, ignored.into_iter().collect()))
+        // Istio's proxies leave those of the mesh's own TLS as they are.
+        let (curves, ignored) = match (field, &*self.ecdh_curves) {
+            (_, []) | ("tlsDefaults", _) => (self.ecdh_curves, Vec::new()),
+            _ => (Vec::new(), vec![format!("{field}.ecdhCurves")]),
+        };
+        if let Some(unknown) = curves.iter().find(|name| !CURVES.contains(&&***name)) {
+            let known = CURVES.join(", ");
+            return Err(format!(
+                "ecdhCurves: {unknown:?} is no curve of Envoy's, which has {known}"
+            ));
+        }
+        Ok((MeshTls { newest_alone, ciphers: self.cipher_suites, curves }, ignored))
     }
 }
 
@@ -70,6 +84,10 @@ impl MeshTls {
     /// In Istio's terms.
     pub(super) fn to_json(&self) -> Value {
         let version = if self.newest_alone { "TLSV1_3" } else { "TLSV1_2" };
-        json!({ "minProtocolVersion": version, "cipherSuites": self.ciphers })
+        json!({
+            "minProtocolVersion": version,
+            "cipherSuites": self.ciphers,
+            "ecdhCurves": self.curves,
+        })
     }
 }

@@ -28,13 +28,14 @@ impl<'a> LocalityRule<'a> {
     /// if it `prefers` some, else what the mesh says. Near ones come first only where outlier detection says which
     /// endpoints fail; else requests would stay with near ones that do.
     pub(super) fn of(
-        policy: Option<&'a ResolvedPolicy>,
+        policy: &'a ResolvedPolicy,
         prefers: bool,
         mesh: Option<&'a LocalitySetting>,
         here: &Locality,
     ) -> Self {
-        let near_first = policy.is_some_and(|policy| policy.outlier_detection.is_some());
-        let said = policy.and_then(|policy| policy.load_balancer.as_deref()?.locality.as_ref());
+        let near_first = policy.outlier_detection.is_some();
+        let balancing = policy.load_balancer.as_deref();
+        let said = balancing.and_then(|balancing| balancing.locality.as_ref());
         let setting = match said {
             None if prefers => return Self::Unsaid,
             None => mesh,
@@ -269,19 +270,19 @@ mod tests {
             (with(Some(to("us/*")), true), "alike"),
         ];
         for (policy, expected) in cases {
-            let rule = LocalityRule::of(Some(&policy), false, None, &here);
+            let rule = LocalityRule::of(&policy, false, None, &here);
             assert_eq!(kind(rule), expected, "{policy:?}");
         }
         // What the mesh says counts last.
-        let detects = with(None, true);
+        let (detects, says_nothing) = (with(None, true), with(None, false));
         for (policy, prefers, mesh, expected) in [
-            (None, false, Some(&on), "alike"),
-            (None, false, Some(&to("eu/*")), "shares"),
-            (None, true, Some(&to("eu/*")), "unsaid"),
-            (Some(&detects), false, Some(&on), "near as said"),
-            (Some(&detects), false, Some(&off), "alike"),
-            (Some(&detects), true, None, "unsaid"),
-            (Some(&with(Some(off.clone()), false)), false, Some(&to("eu/*")), "alike"),
+            (&says_nothing, false, Some(&on), "alike"),
+            (&says_nothing, false, Some(&to("eu/*")), "shares"),
+            (&says_nothing, true, Some(&to("eu/*")), "unsaid"),
+            (&detects, false, Some(&on), "near as said"),
+            (&detects, false, Some(&off), "alike"),
+            (&detects, true, None, "unsaid"),
+            (&with(Some(off.clone()), false), false, Some(&to("eu/*")), "alike"),
         ] {
             let rule = LocalityRule::of(policy, prefers, mesh, &here);
             assert_eq!(kind(rule), expected, "{policy:?} {prefers} {mesh:?}");

@@ -388,6 +388,7 @@ pub fn assignment_of(
     let local = context.mesh.cluster_local(service.hostname());
     let policy = subset.policy(port);
     let subset = subset.spoken_to(policy.as_ref());
+    let policy = policy.unwrap_or_default().or_usual(&context.mesh.usual_limits);
     let preference = preference(context, view, service);
     let mut found = SortedEndpoints::new(context, view);
     let mut shares = super::traffic_weights::TrafficWeights::default();
@@ -421,7 +422,7 @@ pub fn assignment_of(
     let prefers = service.primary.prefers != Distribution::Any && is_client;
     let rule = match &view.locality {
         Some(here) if is_client => {
-            LocalityRule::of(policy.as_ref(), prefers, context.mesh.localities.as_deref(), here)
+            LocalityRule::of(&policy, prefers, context.mesh.localities.as_deref(), here)
         }
         _ => LocalityRule::Unsaid,
     };

@@ -153,6 +153,7 @@ impl ViewDependencies {
             node: is_by_node(service),
             locality: service.primary.prefers != Distribution::Any
                 || context.mesh.localities.as_ref().is_some_and(|mesh| !mesh.distribute.is_empty())
+                || context.mesh.usual_limits.outlier_detection.is_some()
                 || context.traffic.destination_rules.place(service.hostname().as_str()),
         }
     }

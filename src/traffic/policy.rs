@@ -15,8 +15,9 @@ pub use self::client_tls::{
     ClientCertificate, ClientTls, ForeignTls, NameKind, PairFiles, RootFiles, RuleScope,
     ServerName, TrustedRoots,
 };
-pub(super) use self::raw::{RawConnectionPool, RawTrafficPolicy};
-use crate::mesh::{LocalitySetting, TcpKeepalive};
+pub(super) use self::raw::{RawTrafficPolicy, pool_limits};
+pub use crate::mesh::{Http2Pings, OutlierDetection, PoolLimits};
+use crate::mesh::{LocalitySetting, UsualLimits};
 
 /// What a rule says of how a service is spoken to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -123,69 +124,6 @@ pub struct Warmup {
     pub aggression_milli: u32,
 }
 
-/// Limits. What is `None` has none, or Envoy's default where it is a time.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PoolLimits {
-    /// Connections.
-    pub max_connections: Option<u32>,
-    /// Requests that wait for a connection.
-    pub max_pending_requests: Option<u32>,
-    /// Requests at once.
-    pub max_requests: Option<u32>,
-    /// Retries at once.
-    pub max_retries: Option<u32>,
-    /// Requests on a connection.
-    pub max_requests_per_connection: Option<u32>,
-    /// Streams on an HTTP/2 connection.
-    pub max_concurrent_streams: Option<u32>,
-    /// How HTTP/2 connections are probed.
-    pub http2_keepalive: Option<Http2Pings>,
-    /// How long connecting may take.
-    pub connect_timeout: Option<Duration>,
-    /// How connections are probed; fields that it lacks are the mesh's.
-    pub tcp_keepalive: Option<TcpKeepalive>,
-    /// How long a connection lives.
-    pub max_connection_duration: Option<Duration>,
-    /// How long a TCP connection may be silent.
-    pub tcp_idle_timeout: Option<Duration>,
-    /// How long an HTTP connection may be without requests.
-    pub http_idle_timeout: Option<Duration>,
-    /// Whether HTTP/2 is spoken, whatever the port is called.
-    pub h2_upgrade: Option<bool>,
-    /// Whether what the client speaks is spoken.
-    pub use_client_protocol: bool,
-}
-
-/// How HTTP/2 connections are probed; both times are at least 1 ms (Envoy's limit).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Http2Pings {
-    /// How often.
-    pub interval: Duration,
-    /// After how long without an answer a connection is closed.
-    pub timeout: Duration,
-}
-
-/// When an endpoint is left out for a while.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct OutlierDetection {
-    /// Errors in a row; `Some(0)` for never, `None` for Envoy's 5.
-    pub consecutive_5xx: Option<u32>,
-    /// Errors of gateways in a row; `Some(0)` and `None` for never.
-    pub consecutive_gateway_errors: Option<u32>,
-    /// Failures to connect in a row, counted apart.
-    pub consecutive_local_origin_failures: Option<u32>,
-    /// Whether failures to connect are counted apart.
-    pub split_local_origin: bool,
-    /// How often it is looked; Envoy's is 10 s.
-    pub interval: Option<Duration>,
-    /// For how long an endpoint is left out the first time; Envoy's is 30 s.
-    pub base_ejection_time: Option<Duration>,
-    /// How many may be left out, in percent; Envoy's is 10.
-    pub max_ejection_percent: Option<u32>,
-    /// Below how many healthy ones, in percent, all are used; 0 for never.
-    pub min_health_percent: u32,
-}
-
 /// The version of the PROXY protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum ProxyProtocol {
@@ -224,6 +162,16 @@ impl TrafficPolicy {
         groups.any(|groups| {
             let balancing = groups.load_balancer.as_deref();
             groups.outlier_detection.is_some()
+    /// With what the mesh says where this says nothing: each group as a whole.
+    #[must_use]
+    pub fn or_usual(self, usual: &UsualLimits) -> Self {
+        Self {
+            connection_pool: self.connection_pool.or_else(|| usual.connection_pool.clone()),
+            outlier_detection: self.outlier_detection.or_else(|| usual.outlier_detection.clone()),
+            ..self
+        }
+    }
+
                 || balancing.is_some_and(|balancing| balancing.locality.is_some())
         })
     }

@@ -18,12 +18,12 @@ use super::changes::TrafficChanges;
 use super::hosts::HostPattern;
 use super::kind::KindSettings;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
-use super::policy::{PoolLimits, RawConnectionPool};
+use super::policy::{PoolLimits, pool_limits};
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
 use crate::codes;
-use crate::mesh::OutboundTrafficPolicy;
+use crate::mesh::{OutboundTrafficPolicy, WrittenPool};
 use crate::model::Namespace;
 
 /// What one object says.
@@ -77,7 +77,7 @@ struct RawSidecar {
     workload_selector: Option<RawWorkloadSelector>,
     ingress: Vec<RawIngressListener>,
     egress: Vec<RawEgressListener>,
-    inbound_connection_pool: Option<RawConnectionPool>,
+    inbound_connection_pool: Option<WrittenPool>,
     outbound_traffic_policy: Option<RawOutboundTrafficPolicy>,
 }
 
@@ -112,7 +112,7 @@ impl Sidecar {
         let ingress = ingress::read(raw.ingress, &mut reasons);
         let inbound_pool = raw
             .inbound_connection_pool
-            .map(|raw| Arc::new(raw.read("spec.inboundConnectionPool", &mut reasons)));
+            .map(|raw| Arc::new(pool_limits(raw, "spec.inboundConnectionPool", &mut reasons)));
         let mut policy = raw.outbound_traffic_policy;
         if policy.as_ref().is_some_and(|policy| policy.mode.is_none()) {
             let text = "no mode is REGISTRY_ONLY: nothing that the mesh doesn't know is reached";

@@ -21,13 +21,16 @@ fn what_servers_take_of_mtls_is_read_and_what_envoy_would_not_take_is_refused() 
             &[aes],
         ),
     ] {
-        let expected = MeshTls { newest_alone, ciphers: ciphers(names) };
+        let expected = MeshTls { newest_alone, ciphers: ciphers(names), curves: Vec::new() };
         assert_eq!(*of(text).mesh_tls, expected, "{text}");
     }
     assert_eq!(of("{ecdhCurves: [P-256]}").ignored, ["meshMTLS.ecdhCurves"]);
     let defaults = parse("tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256]}");
     assert!(defaults.tls_defaults.newest_alone && !defaults.mesh_tls.newest_alone);
-    assert_eq!(defaults.ignored, ["tlsDefaults.ecdhCurves"]);
+    assert_eq!(*defaults.tls_defaults.curves, ["P-256".into()]);
+    assert!(defaults.ignored.is_empty(), "{:?}", defaults.ignored);
+    let told = error("tlsDefaults: {ecdhCurves: [P-256, P-512]}");
+    assert!(told.contains("\"P-512\" is no curve of Envoy's"), "{told}");
     let told = error("meshMTLS: {minProtocolVersion: TLSV1_1}");
     assert!(told.contains("meshMTLS") && told.contains("\"TLSV1_1\" may be"), "{told}");
     let told = error("meshMTLS: {cipherSuites: [RC4]}");
@@ -139,8 +142,48 @@ fn the_effective_config_reads_back_as_itself() {
     let config = parse(
         "connectTimeout: 1.5s\ntcpKeepalive: {probes: 2}\n\
          extensionProviders: [{name: a, envoyExtAuthzGrpc: {service: a.b, port: 80}}]\n\
-         discoverySelectors: [{matchLabels: {mesh: in}}]\n",
+         discoverySelectors: [{matchLabels: {mesh: in}}]\n\
+         tlsDefaults: {ecdhCurves: [P-384]}\n\
+         defaultTrafficPolicy: {connectionPool: {tcp: {maxConnections: 3, connectTimeout: 2s, tcpKeepalive: {time: 5s}}, \
+         http: {http2MaxRequests: 9, h2UpgradePolicy: UPGRADE}}, outlierDetection: {interval: 1s, maxEjectionPercent: 50, outlierDetectionHttpErrorCodes: [429]}}\n",
     );
     let again = parse(&config.to_json().to_string());
     assert_eq!(again, config);
+}
+
+#[test]
+fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
+    let of = |text: &str| parse(&format!("defaultTrafficPolicy: {text}"));
+    assert_eq!(of("{}").usual_limits, UsualLimits::default());
+    let said =
+        of("{connectionPool: {tcp: {maxConnections: 3}}, outlierDetection: {}}").usual_limits;
+    assert_eq!(said.connection_pool.and_then(|pool| pool.max_connections), Some(3));
+    assert!(said.outlier_detection.is_some());
+    let more = "{loadBalancer: {}, connectionPool: {tcp: {odd: 1}}, outlierDetection: {zoneAware: {}}}";
+    assert_eq!(
+        of(more).ignored,
+        [
+            "defaultTrafficPolicy.connectionPool.tcp.odd",
+            "defaultTrafficPolicy.loadBalancer",
+            "defaultTrafficPolicy.outlierDetection.zoneAware",
+        ]
+    );
+    for (text, fact) in [
+        (
+            "{outlierDetection: {maxEjectionPercent: 101}}",
+            "outlierDetection.maxEjectionPercent: 101",
+        ),
+        (
+            "{outlierDetection: {consecutiveErrors: 1}}",
+            "outlierDetection.consecutiveErrors: nothing",
+        ),
+        (
+            "{connectionPool: {http: {http2KeepAlive: {interval: 1s}}}}",
+            "connectionPool.http.http2KeepAlive",
+        ),
+        ("{connectionPool: {tcp: {maxConnections: many}}}", "connectionPool: invalid type"),
+    ] {
+        let told = error(&format!("defaultTrafficPolicy: {text}"));
+        assert!(told.contains("defaultTrafficPolicy") && told.contains(fact), "{told}");
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::codes;
 use crate::mesh::{
-    LocalityFault, TcpKeepalive, WrittenDuration, WrittenLocalities, WrittenUpgrade,
+    LimitFault, LocalityFault, WrittenDuration, WrittenLocalities, WrittenOutliers, WrittenPool,
 };
 use crate::traffic::object::Reason;
 
@@ -21,8 +20,8 @@ use crate::traffic::object::Reason;
 #[serde(rename_all = "camelCase", default)]
 pub(in crate::traffic) struct RawTrafficPolicy {
     load_balancer: Option<RawLoadBalancer>,
-    connection_pool: Option<RawConnectionPool>,
-    outlier_detection: Option<RawOutlierDetection>,
+    connection_pool: Option<WrittenPool>,
+    outlier_detection: Option<WrittenOutliers>,
     tls: Option<RawClientTls>,
     port_level_settings: Vec<RawPortPolicy>,
     tunnel: Option<serde_json::Value>,
@@ -35,8 +34,8 @@ pub(in crate::traffic) struct RawTrafficPolicy {
 struct RawPortPolicy {
     port: RawPort,
     load_balancer: Option<RawLoadBalancer>,
-    connection_pool: Option<RawConnectionPool>,
-    outlier_detection: Option<RawOutlierDetection>,
+    connection_pool: Option<WrittenPool>,
+    outlier_detection: Option<WrittenOutliers>,
     tls: Option<RawClientTls>,
 }
 
@@ -50,8 +49,8 @@ struct RawPort {
 /// the path to what can't be read.
 struct RawGroups {
     load_balancer: Option<RawLoadBalancer>,
-    connection_pool: Option<RawConnectionPool>,
-    outlier_detection: Option<RawOutlierDetection>,
+    connection_pool: Option<WrittenPool>,
+    outlier_detection: Option<WrittenOutliers>,
     tls: Option<RawClientTls>,
 }
 
@@ -131,67 +130,6 @@ struct RawWarmup {
     aggression: Option<f64>,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(in crate::traffic) struct RawConnectionPool {
-    tcp: RawTcpPool,
-    http: RawHttpPool,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawTcpPool {
-    max_connections: u32,
-    connect_timeout: Option<WrittenDuration>,
-    tcp_keepalive: Option<RawTcpKeepalive>,
-    max_connection_duration: Option<WrittenDuration>,
-    idle_timeout: Option<WrittenDuration>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawTcpKeepalive {
-    probes: u32,
-    time: Option<WrittenDuration>,
-    interval: Option<WrittenDuration>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawHttpPool {
-    http1_max_pending_requests: u32,
-    http2_max_requests: u32,
-    max_requests_per_connection: u32,
-    max_retries: u32,
-    max_concurrent_streams: u32,
-    http2_keep_alive: Option<RawHttp2Pings>,
-    idle_timeout: Option<WrittenDuration>,
-    h2_upgrade_policy: WrittenUpgrade,
-    use_client_protocol: bool,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct RawHttp2Pings {
-    interval: WrittenDuration,
-    timeout: WrittenDuration,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct RawOutlierDetection {
-    #[serde(rename = "consecutive5xxErrors")]
-    consecutive_5xx: Option<u32>,
-    consecutive_gateway_errors: Option<u32>,
-    consecutive_local_origin_failures: Option<u32>,
-    split_external_local_origin_errors: bool,
-    consecutive_errors: Option<u32>,
-    interval: Option<WrittenDuration>,
-    base_ejection_time: Option<WrittenDuration>,
-    max_ejection_percent: u32,
-    min_health_percent: u32,
-}
-
 /// Envoy's largest ring.
 const RING_MAX: u64 = 8 << 20;
 /// Envoy's largest table.
@@ -257,10 +195,10 @@ impl RawGroups {
                 .map(|raw| Arc::new(raw.read(&under("loadBalancer"), reasons))),
             connection_pool: self
                 .connection_pool
-                .map(|raw| Arc::new(raw.read(&under("connectionPool"), reasons))),
+                .map(|raw| Arc::new(pool_limits(raw, &under("connectionPool"), reasons))),
             outlier_detection: self
                 .outlier_detection
-                .map(|raw| Arc::new(raw.read(&under("outlierDetection"), reasons))),
+                .map(|raw| Arc::new(outlier_detection(raw, &under("outlierDetection"), reasons))),
             tls: self.tls.map(|raw| Arc::new(raw.read(&under("tls"), scope, reasons))),
             proxy_protocol: None,
             retry_budget: None,
@@ -411,83 +349,34 @@ impl RawWarmup {
     }
 }
 
-impl RawHttp2Pings {
-    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<Http2Pings> {
-        let Self { interval: WrittenDuration(interval), timeout: WrittenDuration(timeout) } = self;
-        let pings = Http2Pings { interval, timeout };
-        let fits = interval.min(timeout) >= Duration::from_millis(1);
-        if !fits {
-            let text =
-                "interval and timeout must both be 1 ms at least; connections are not probed";
-            let path = format!("{path}.http.http2KeepAlive");
-            reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
-        }
-        fits.then_some(pings)
-    }
+/// The limits that are written at a place, with what of them can't be done.
+pub(in crate::traffic) fn pool_limits(
+    written: WrittenPool,
+    path: &str,
+    reasons: &mut Vec<Reason>,
+) -> PoolLimits {
+    let (limits, faults) = written.read();
+    reasons.extend(faults.into_iter().map(|fault| fault_at(path, fault)));
+    limits
 }
 
-impl RawConnectionPool {
-    /// The limits, with what of them can't be done; `path` is where they stand.
-    pub(in crate::traffic) fn read(self, path: &str, reasons: &mut Vec<Reason>) -> PoolLimits {
-        let Self { tcp, http } = self;
-        // Zero is unset, in each of these.
-        let limit = |number: u32| Some(number).filter(|number| *number != 0);
-        let time = |raw: Option<WrittenDuration>| raw.map(|WrittenDuration(time)| time);
-        let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
-        PoolLimits {
-            max_connections: limit(tcp.max_connections),
-            max_pending_requests: limit(http.http1_max_pending_requests),
-            max_requests: limit(http.http2_max_requests),
-            max_retries: limit(http.max_retries),
-            max_requests_per_connection: limit(http.max_requests_per_connection),
-            max_concurrent_streams: limit(http.max_concurrent_streams),
-            http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(path, reasons)),
-            connect_timeout: lasting(tcp.connect_timeout),
-            tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {
-                probes: limit(raw.probes),
-                time: lasting(raw.time),
-                interval: lasting(raw.interval),
-            }),
-            max_connection_duration: lasting(tcp.max_connection_duration),
-            tcp_idle_timeout: time(tcp.idle_timeout),
-            http_idle_timeout: time(http.idle_timeout),
-            h2_upgrade: http.h2_upgrade_policy.read(),
-            use_client_protocol: http.use_client_protocol,
-        }
-    }
+fn outlier_detection(
+    written: WrittenOutliers,
+    path: &str,
+    reasons: &mut Vec<Reason>,
+) -> OutlierDetection {
+    let (outliers, faults) = written.read();
+    reasons.extend(faults.into_iter().map(|fault| fault_at(path, fault)));
+    outliers
 }
 
-impl RawOutlierDetection {
-    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> OutlierDetection {
-        if self.consecutive_errors.is_some() {
-            let text = "nothing follows it; write consecutive5xxErrors or consecutiveGatewayErrors";
-            let path = format!("{path}.consecutiveErrors");
-            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-        }
-        let mut percent = |value: u32, name: &str| {
-            if value > 100 {
-                let text = format!("{value} is more than 100, which counts");
-                reasons.push(Reason::warning(
-                    &codes::TRAFFIC_VALUE,
-                    format!("{path}.{name}"),
-                    text,
-                ));
-            }
-            value.min(100)
-        };
-        let most = percent(self.max_ejection_percent, "maxEjectionPercent");
-        let least = percent(self.min_health_percent, "minHealthPercent");
-        let lasting =
-            |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
-        OutlierDetection {
-            consecutive_5xx: self.consecutive_5xx,
-            consecutive_gateway_errors: self.consecutive_gateway_errors,
-            consecutive_local_origin_failures: self.consecutive_local_origin_failures,
-            split_local_origin: self.split_external_local_origin_errors,
-            interval: lasting(self.interval),
-            base_ejection_time: lasting(self.base_ejection_time),
-            max_ejection_percent: Some(most).filter(|most| *most != 0),
-            min_health_percent: least,
+fn fault_at(path: &str, fault: LimitFault) -> Reason {
+    let at = |field: &str| format!("{path}.{field}");
+    match fault {
+        LimitFault::Unsupported(field, text) => {
+            Reason::lost(&codes::TRAFFIC_UNSUPPORTED, at(field), text)
         }
     }
 }
+        LimitFault::Value(field, text) => Reason::lost(&codes::TRAFFIC_VALUE, at(field), text),
+        LimitFault::Bounded(field, text) => Reason::warning(&codes::TRAFFIC_VALUE, at(field), text),

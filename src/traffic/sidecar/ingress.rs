@@ -9,9 +9,10 @@ use serde::Deserialize;
 
 use super::egress::RawListenerPort;
 use crate::codes;
+use crate::mesh::WrittenPool;
 use crate::model::{Port, Protocol, TargetPort};
 use crate::traffic::object::Reason;
-use crate::traffic::policy::{PairFiles, PoolLimits, RawConnectionPool, RootFiles, path_fault};
+use crate::traffic::policy::{PairFiles, PoolLimits, RootFiles, path_fault, pool_limits};
 
 /// One port that a workload takes connections at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub(super) struct RawIngressListener {
     capture_mode: Option<String>,
     default_endpoint: String,
     tls: Option<RawSidecarTls>,
-    connection_pool: Option<RawConnectionPool>,
+    connection_pool: Option<WrittenPool>,
 }
 
 #[derive(Deserialize, Default)]
@@ -142,8 +143,9 @@ impl SidecarIngress {
         }
         let address = bind.map_or(IngressAddress::Own, IngressAddress::Given);
         let tls = raw.tls.map(RawSidecarTls::read).transpose()?;
-        let pool =
-            raw.connection_pool.map(|raw| raw.read(&format!("{path}.connectionPool"), reasons));
+        let pool = raw
+            .connection_pool
+            .map(|raw| pool_limits(raw, &format!("{path}.connectionPool"), reasons));
         Ok(Self {
             port,
             backend,

@@ -19,6 +19,7 @@ use super::istio_filters::{self, ServiceName};
 use super::tls::{Secrets, named, of_accounts};
 use super::{any, duration, encode, seconds};
 use crate::aggregate::MergedService;
+use crate::mesh::MeshConfig;
 use crate::model::{
     ByName, EndpointRef, IstioFilter, Locality, NamedEndpoint, Port, Protocol, Proxy, Resolution,
     TlsMode,
@@ -122,17 +123,20 @@ impl ServicePart<'_> {
     }
 }
 
-/// What has an upstream cluster of a port: the service, and each of its subsets. The mesh `upgrades` HTTP or doesn't.
+/// What has an upstream cluster of a port: the service, and each of its subsets.
 fn parts<'r>(
+    mesh: &MeshConfig,
     rules: &RulesForHost,
     rule: Option<&'r DestinationRule>,
     service: &MergedService,
     port: &Port,
-    upgrades: bool,
 ) -> Vec<ServicePart<'r>> {
+    // What is outside the mesh nobody has raised with it: that takes a rule of its own.
+    let upgrades = mesh.h2_upgrade && !service.primary.mesh_external;
     let names = rule.into_iter().flat_map(|rule| rule.subsets.keys().map(|name| &**name));
     let part = |subset| {
         let policy = rule.map(|rule| rule.resolved(subset, port.number)).unwrap_or_default();
+        let policy = policy.or_usual(&mesh.usual_limits);
         let abroad = if is_known_to_gateways(rules, rule, service, subset) { subset } else { "" };
         let filter = SubsetFilter::new(rules, rule, service, subset).unwrap_or_default();
         ServicePart {
@@ -157,9 +161,8 @@ impl ClusterInputs<'_> {
         let ports = service.ports_in(&self.view.cluster);
         let proxied = ports.filter(|port| port.protocol != Protocol::Udp);
         let rule = self.view.rule(&rules, service);
-        // What is outside the mesh nobody has raised with it: that takes a rule of its own.
-        let upgrades = self.context.mesh.h2_upgrade && !service.primary.mesh_external;
-        let parts = proxied.flat_map(|port| parts(&rules, rule, service, port, upgrades));
+        let mesh = &self.context.mesh;
+        let parts = proxied.flat_map(|port| parts(mesh, &rules, rule, service, port));
         let is_client = self.view.role == Role::Client;
         let parts = parts.filter(|part| !is_client || part.policy.can_be_spoken());
         match self.view.role {

@@ -191,6 +191,7 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
         tls_minimum_protocol_version: version(oldest.unwrap_or(default)),
         tls_maximum_protocol_version: newest.map_or(0, version),
         cipher_suites: ciphers.iter().map(ToString::to_string).collect(),
+        ecdh_curves: taken.curves.iter().map(ToString::to_string).collect(),
         ..Default::default()
     };
     let roots = server.roots.as_ref().or_else(|| server.credentials.first());
@@ -249,6 +250,7 @@ fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
 /// Versions and protocols.
 fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
     use tls::tls_parameters::TlsProtocol;
+        ecdh_curves: taken.curves.iter().map(ToString::to_string).collect(),
     let params = tls::TlsParameters {
         tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
         tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),

@@ -180,8 +180,8 @@ pub(super) fn pods(
         }
         let rules = context.rules_for(service);
         let rule = view.rule(&rules, service);
-        let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved("", port.number)));
-        let limits = limits.unwrap_or_default();
+        let policy = rule.map(|rule| rule.resolved("", port.number)).unwrap_or_default();
+        let limits = ConnectionLimits::of(&policy.or_usual(&context.mesh.usual_limits));
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
         let key =

@@ -155,8 +155,8 @@ impl ConnectionRules<'_> {
         let Class { namespace, selection, .. } = self.class;
         let rules = self.context.rules_for(service);
         let rule = rules.rule(RuleClient { namespace, selection }, &service.primary.namespace);
-        let limits = rule.map(|rule| ConnectionLimits::of(&rule.resolved(subset, port)));
-        limits.unwrap_or_default()
+        let policy = rule.map(|rule| rule.resolved(subset, port)).unwrap_or_default();
+        ConnectionLimits::of(&policy.or_usual(&self.context.mesh.usual_limits))
     }
 
     /// Where connections go that a rule takes, whose clients mean `port`.

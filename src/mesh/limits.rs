@@ -1,0 +1,451 @@
+//! How many connections and requests there may be, and when an endpoint is left out: as a DestinationRule says it, and the
+//! mesh for all others. (Istio, "Destination Rule", `ConnectionPoolSettings` and `OutlierDetection`, and
+//! `MeshConfig.defaultTrafficPolicy`.)
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::duration::{WrittenDuration, format_duration};
+
+/// `h2UpgradePolicy` as it is written, here and in DestinationRules.
+#[derive(Deserialize, Default, Debug, Clone, Copy)]
+pub enum WrittenUpgrade {
+    /// It says nothing.
+    #[default]
+    #[serde(rename = "DEFAULT")]
+    Default,
+    /// HTTP/1.1 stays that.
+    #[serde(rename = "DO_NOT_UPGRADE")]
+    Never,
+    /// HTTP/2 is spoken.
+    #[serde(rename = "UPGRADE")]
+    Always,
+}
+
+impl WrittenUpgrade {
+    /// Whether HTTP/2 is spoken; `None` where it doesn't say.
+    pub fn read(self) -> Option<bool> {
+        match self {
+            Self::Default => None,
+            Self::Never => Some(false),
+            Self::Always => Some(true),
+        }
+    }
+}
+
+/// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpKeepalive {
+    /// Unanswered probes until the connection is dead.
+    pub probes: Option<u32>,
+    /// Idle time before the first probe.
+    pub time: Option<Duration>,
+    /// Time between probes.
+    pub interval: Option<Duration>,
+}
+
+/// Limits. What is `None` has none, or Envoy's default where it is a time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// Connections.
+    pub max_connections: Option<u32>,
+    /// Requests that wait for a connection.
+    pub max_pending_requests: Option<u32>,
+    /// Requests at once.
+    pub max_requests: Option<u32>,
+    /// Retries at once.
+    pub max_retries: Option<u32>,
+    /// Requests on a connection.
+    pub max_requests_per_connection: Option<u32>,
+    /// Streams on an HTTP/2 connection.
+    pub max_concurrent_streams: Option<u32>,
+    /// How HTTP/2 connections are probed.
+    pub http2_keepalive: Option<Http2Pings>,
+    /// How long connecting may take.
+    pub connect_timeout: Option<Duration>,
+    /// How connections are probed; fields that it lacks are the mesh's.
+    pub tcp_keepalive: Option<TcpKeepalive>,
+    /// How long a connection lives.
+    pub max_connection_duration: Option<Duration>,
+    /// How long a TCP connection may be silent.
+    pub tcp_idle_timeout: Option<Duration>,
+    /// How long an HTTP connection may be without requests.
+    pub http_idle_timeout: Option<Duration>,
+    /// Whether HTTP/2 is spoken, whatever the port is called.
+    pub h2_upgrade: Option<bool>,
+    /// Whether what the client speaks is spoken.
+    pub use_client_protocol: bool,
+}
+
+/// How HTTP/2 connections are probed; both times are at least 1 ms (Envoy's limit).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Http2Pings {
+    /// How often.
+    pub interval: Duration,
+    /// After how long without an answer a connection is closed.
+    pub timeout: Duration,
+}
+
+/// When an endpoint is left out for a while.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OutlierDetection {
+    /// Errors in a row; `Some(0)` for never, `None` for Envoy's 5.
+    pub consecutive_5xx: Option<u32>,
+    /// Errors of gateways in a row; `Some(0)` and `None` for never.
+    pub consecutive_gateway_errors: Option<u32>,
+    /// Failures to connect in a row, counted apart.
+    pub consecutive_local_origin_failures: Option<u32>,
+    /// Whether failures to connect are counted apart.
+    pub split_local_origin: bool,
+    /// How often it is looked; Envoy's is 10 s.
+    pub interval: Option<Duration>,
+    /// For how long an endpoint is left out the first time; Envoy's is 30 s.
+    pub base_ejection_time: Option<Duration>,
+    /// How many may be left out, in percent; Envoy's is 10.
+    pub max_ejection_percent: Option<u32>,
+    /// Below how many healthy ones, in percent, all are used; 0 for never.
+    pub min_health_percent: u32,
+    /// The statuses that are errors, 100 to 599, in place of those from 500; none leaves it at these.
+    pub error_statuses: Box<[u16]>,
+}
+
+/// What holds where no DestinationRule says it: each of the two as a whole.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UsualLimits {
+    /// `connectionPool`.
+    pub connection_pool: Option<Arc<PoolLimits>>,
+    /// `outlierDetection`.
+    pub outlier_detection: Option<Arc<OutlierDetection>>,
+}
+
+/// A field that can't be followed as it is: the field, and what becomes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LimitFault {
+    /// Nobody follows it.
+    Unsupported(&'static str, String),
+    /// Its value is none; there is nothing in its place.
+    Value(&'static str, String),
+    /// Its value is too large; the largest counts.
+    Bounded(&'static str, String),
+}
+
+impl PoolLimits {
+    fn to_json(&self) -> Value {
+        let time = |time: Option<Duration>| time.map(format_duration);
+        let keepalive = self.tcp_keepalive.map(|one| {
+            json!({ "probes": one.probes, "time": time(one.time), "interval": time(one.interval) })
+        });
+        let pings = self.http2_keepalive.map(|pings| {
+            json!({
+                "interval": format_duration(pings.interval), "timeout": format_duration(pings.timeout),
+            })
+        });
+        let upgrade = match self.h2_upgrade {
+            None => "DEFAULT",
+            Some(false) => "DO_NOT_UPGRADE",
+            Some(true) => "UPGRADE",
+        };
+        json!({
+            "tcp": {
+                "maxConnections": self.max_connections,
+                "connectTimeout": time(self.connect_timeout),
+                "tcpKeepalive": keepalive,
+                "maxConnectionDuration": time(self.max_connection_duration),
+                "idleTimeout": time(self.tcp_idle_timeout),
+            },
+            "http": {
+                "http1MaxPendingRequests": self.max_pending_requests,
+                "http2MaxRequests": self.max_requests,
+                "maxRequestsPerConnection": self.max_requests_per_connection,
+                "maxRetries": self.max_retries,
+                "maxConcurrentStreams": self.max_concurrent_streams,
+                "http2KeepAlive": pings,
+                "idleTimeout": time(self.http_idle_timeout),
+                "h2UpgradePolicy": upgrade,
+                "useClientProtocol": self.use_client_protocol,
+            },
+        })
+    }
+}
+
+impl OutlierDetection {
+    fn to_json(&self) -> Value {
+        json!({
+            "consecutive5xxErrors": self.consecutive_5xx,
+            "consecutiveGatewayErrors": self.consecutive_gateway_errors,
+            "consecutiveLocalOriginFailures": self.consecutive_local_origin_failures,
+            "splitExternalLocalOriginErrors": self.split_local_origin,
+            "interval": self.interval.map(format_duration),
+            "baseEjectionTime": self.base_ejection_time.map(format_duration),
+            "maxEjectionPercent": self.max_ejection_percent,
+            "minHealthPercent": self.min_health_percent,
+            "outlierDetectionHttpErrorCodes": self.error_statuses,
+        })
+    }
+}
+
+impl UsualLimits {
+    /// Reads `defaultTrafficPolicy`, and names those of its fields that have no effect. What a rule would lose refuses the whole:
+    /// what is said for the mesh is said wholly or not at all.
+    pub(super) fn read(
+        mut said: Map<String, Value>,
+        ignored: &mut Vec<String>,
+    ) -> Result<Self, String> {
+        let mut block = |name: &'static str, known: &[(&str, &[&str])]| {
+            let value = said.remove(name).filter(|value| !value.is_null());
+            if let Some(value) = &value {
+                unknown(value, &format!("defaultTrafficPolicy.{name}"), known, ignored);
+            }
+            value
+        };
+        let pool = block("connectionPool", POOL_FIELDS);
+        let outliers = block("outlierDetection", &[("", OUTLIER_FIELDS)]);
+        let others = said.into_iter().filter(|(_, value)| !value.is_null());
+        ignored.extend(others.map(|(name, _)| format!("defaultTrafficPolicy.{name}")));
+        let pool =
+            pool.map(|value| read("connectionPool", value, WrittenPool::read)).transpose()?;
+        let outliers = outliers
+            .map(|value| read("outlierDetection", value, WrittenOutliers::read))
+            .transpose()?;
+        Ok(Self { connection_pool: pool.map(Arc::new), outlier_detection: outliers.map(Arc::new) })
+    }
+
+    /// In Istio's terms.
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "connectionPool": self.connection_pool.as_ref().map(|pool| pool.to_json()),
+            "outlierDetection": self.outlier_detection.as_ref().map(|one| one.to_json()),
+        })
+    }
+}
+
+fn read<W: for<'de> Deserialize<'de>, T>(
+    name: &str,
+    value: Value,
+    of: impl FnOnce(W) -> (T, Vec<LimitFault>),
+) -> Result<T, String> {
+    let written = serde_json::from_value(value).map_err(|error| format!("{name}: {error}"))?;
+    let (read, faults) = of(written);
+    match faults.into_iter().next() {
+        None => Ok(read),
+        Some(
+            LimitFault::Unsupported(field, text)
+            | LimitFault::Value(field, text)
+            | LimitFault::Bounded(field, text),
+        ) => Err(format!("{name}.{field}: {text}")),
+    }
+}
+
+/// What is read of a pool, by the block that it is in.
+const POOL_FIELDS: &[(&str, &[&str])] = &[
+    ("", &["tcp", "http"]),
+    (
+        "tcp",
+        &[
+            "maxConnections",
+            "connectTimeout",
+            "tcpKeepalive",
+            "maxConnectionDuration",
+            "idleTimeout",
+        ],
+    ),
+    (
+        "http",
+        &[
+            "http1MaxPendingRequests",
+            "http2MaxRequests",
+            "maxRequestsPerConnection",
+            "maxRetries",
+            "maxConcurrentStreams",
+            "http2KeepAlive",
+            "idleTimeout",
+            "h2UpgradePolicy",
+            "useClientProtocol",
+        ],
+    ),
+];
+/// The same of outlier detection.
+const OUTLIER_FIELDS: &[&str] = &[
+    "consecutive5xxErrors",
+    "consecutiveGatewayErrors",
+    "consecutiveLocalOriginFailures",
+    "splitExternalLocalOriginErrors",
+    "consecutiveErrors",
+    "interval",
+    "baseEjectionTime",
+    "maxEjectionPercent",
+    "minHealthPercent",
+    "outlierDetectionHttpErrorCodes",
+];
+
+/// Names what nobody reads in a value and the blocks in it.
+fn unknown(value: &Value, path: &str, known: &[(&str, &[&str])], ignored: &mut Vec<String>) {
+    for (block, fields) in known {
+        let (value, path) = match *block {
+            "" => (value, path.to_owned()),
+            name => (&value[name], format!("{path}.{name}")),
+        };
+        let said = value.as_object().into_iter().flatten();
+        let others = said.filter(|(name, one)| !one.is_null() && !fields.contains(&name.as_str()));
+        ignored.extend(others.map(|(name, _)| format!("{path}.{name}")));
+    }
+}
+
+/// Limits as they are written.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WrittenPool {
+    tcp: WrittenTcpPool,
+    http: WrittenHttpPool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WrittenTcpPool {
+    max_connections: Option<u32>,
+    connect_timeout: Option<WrittenDuration>,
+    tcp_keepalive: Option<WrittenKeepalive>,
+    max_connection_duration: Option<WrittenDuration>,
+    idle_timeout: Option<WrittenDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WrittenKeepalive {
+    probes: Option<u32>,
+    time: Option<WrittenDuration>,
+    interval: Option<WrittenDuration>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct WrittenHttpPool {
+    http1_max_pending_requests: Option<u32>,
+    http2_max_requests: Option<u32>,
+    max_requests_per_connection: Option<u32>,
+    max_retries: Option<u32>,
+    max_concurrent_streams: Option<u32>,
+    http2_keep_alive: Option<WrittenPings>,
+    idle_timeout: Option<WrittenDuration>,
+    h2_upgrade_policy: WrittenUpgrade,
+    use_client_protocol: bool,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct WrittenPings {
+    interval: WrittenDuration,
+    timeout: WrittenDuration,
+}
+
+/// When an endpoint is left out, as it is written.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WrittenOutliers {
+    #[serde(rename = "consecutive5xxErrors")]
+    consecutive_5xx: Option<u32>,
+    consecutive_gateway_errors: Option<u32>,
+    consecutive_local_origin_failures: Option<u32>,
+    split_external_local_origin_errors: bool,
+    consecutive_errors: Option<u32>,
+    interval: Option<WrittenDuration>,
+    base_ejection_time: Option<WrittenDuration>,
+    max_ejection_percent: Option<u32>,
+    min_health_percent: u32,
+    outlier_detection_http_error_codes: Vec<u32>,
+}
+
+impl WrittenPings {
+    fn read(self, faults: &mut Vec<LimitFault>) -> Option<Http2Pings> {
+        let Self { interval: WrittenDuration(interval), timeout: WrittenDuration(timeout) } = self;
+        let pings = Http2Pings { interval, timeout };
+        let fits = interval.min(timeout) >= Duration::from_millis(1);
+        if !fits {
+            let text =
+                "interval and timeout must both be 1 ms at least; connections are not probed";
+            faults.push(LimitFault::Value("http.http2KeepAlive", text.to_owned()));
+        }
+        fits.then_some(pings)
+    }
+}
+
+impl WrittenPool {
+    /// The limits, and what of them can't be followed.
+    pub fn read(self) -> (PoolLimits, Vec<LimitFault>) {
+        let Self { tcp, http } = self;
+        let mut faults = Vec::new();
+        // Zero is unset, in each of these.
+        let limit = |number: Option<u32>| number.filter(|number| *number != 0);
+        let time = |raw: Option<WrittenDuration>| raw.map(|WrittenDuration(time)| time);
+        let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
+        let limits = PoolLimits {
+            max_connections: limit(tcp.max_connections),
+            max_pending_requests: limit(http.http1_max_pending_requests),
+            max_requests: limit(http.http2_max_requests),
+            max_retries: limit(http.max_retries),
+            max_requests_per_connection: limit(http.max_requests_per_connection),
+            max_concurrent_streams: limit(http.max_concurrent_streams),
+            http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(&mut faults)),
+            connect_timeout: lasting(tcp.connect_timeout),
+            tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {
+                probes: limit(raw.probes),
+                time: lasting(raw.time),
+                interval: lasting(raw.interval),
+            }),
+            max_connection_duration: lasting(tcp.max_connection_duration),
+            tcp_idle_timeout: time(tcp.idle_timeout),
+            http_idle_timeout: time(http.idle_timeout),
+            h2_upgrade: http.h2_upgrade_policy.read(),
+            use_client_protocol: http.use_client_protocol,
+        };
+        (limits, faults)
+    }
+}
+
+impl WrittenOutliers {
+    /// What it comes to, and what of it can't be followed.
+    pub fn read(self) -> (OutlierDetection, Vec<LimitFault>) {
+        let mut faults = Vec::new();
+        if self.consecutive_errors.is_some() {
+            let text = "nothing follows it; write consecutive5xxErrors or consecutiveGatewayErrors";
+            faults.push(LimitFault::Unsupported("consecutiveErrors", text.to_owned()));
+        }
+        let mut percent = |value: u32, name: &'static str| {
+            if value > 100 {
+                let text = format!("{value} is more than 100, which counts");
+                faults.push(LimitFault::Bounded(name, text));
+            }
+            value.min(100)
+        };
+        let most = percent(self.max_ejection_percent.unwrap_or_default(), "maxEjectionPercent");
+        let least = percent(self.min_health_percent, "minHealthPercent");
+        let mut statuses = BTreeSet::new();
+        for status in self.outlier_detection_http_error_codes {
+            match u16::try_from(status).ok().filter(|status| (100..600).contains(status)) {
+                Some(status) => _ = statuses.insert(status),
+                None => {
+                    let text = format!("{status} is not from 100 to 599, and is left out");
+                    faults.push(LimitFault::Value("outlierDetectionHttpErrorCodes", text));
+                }
+            }
+        }
+        let lasting =
+            |raw: Option<WrittenDuration>| raw.map(|raw| raw.0).filter(|time| !time.is_zero());
+        let outliers = OutlierDetection {
+            consecutive_5xx: self.consecutive_5xx,
+            consecutive_gateway_errors: self.consecutive_gateway_errors,
+            consecutive_local_origin_failures: self.consecutive_local_origin_failures,
+            split_local_origin: self.split_external_local_origin_errors,
+            interval: lasting(self.interval),
+            base_ejection_time: lasting(self.base_ejection_time),
+            max_ejection_percent: Some(most).filter(|most| *most != 0),
+            min_health_percent: least,
+            error_statuses: statuses.into_iter().collect(),
+        };
+        (outliers, faults)
+    }
+}
