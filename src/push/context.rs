@@ -277,7 +277,7 @@ impl PushContext {
         if self.traffic.is_without_selectors() {
             return Selection::default();
         }
-        self.traffic.selection(proxy.namespace(), self.labels_of(proxy))
+        self.traffic.selection_of(proxy, self.labels_of(proxy))
     }
 
     /// The Gateways that select a router, the oldest first.

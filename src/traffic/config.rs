@@ -12,7 +12,7 @@ use super::selection::{Selection, Selectors};
 use super::sidecar::{ImportScope, Sidecars};
 use super::telemetry::Telemetries;
 use super::virtual_services::{RoutedService, VirtualServices};
-use crate::model::{Hostname, Labels, Namespace};
+use crate::model::{Hostname, Labels, Namespace, Proxy};
 
 /// All rules in force at one version. Immutable; a clone shares everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,6 +101,11 @@ impl Traffic {
     /// Whether no rule in force is for some labels alone.
     pub fn is_without_selectors(&self) -> bool {
         self.selectors.is_empty()
+    }
+
+    /// What of the selectors in use selects a proxy that has these labels.
+    pub fn selection_of(&self, proxy: &Proxy, labels: &Labels) -> Selection {
+        self.selectors.of_proxy(proxy, labels)
     }
 
     /// What of the selectors in use selects what is in that namespace and has these labels.

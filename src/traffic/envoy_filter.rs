@@ -21,6 +21,7 @@ pub use self::filters::{FilterUpstream, PatchedFilter};
 pub use self::manager::PatchedManager;
 use super::changes::TrafficChanges;
 use super::object::{self, ObjectMeta, RawWorkloadSelector, Reason};
+use super::proxy_match::ProxyMatch;
 use super::scoped::{Scoped, ScopedInForce, ScopedObjects};
 use super::selection::{self, RuleSelector, Selection};
 use crate::codes;
@@ -49,6 +50,8 @@ struct FilterPatch {
     place: Option<PatchPlace>,
     /// The port at which they arrive; `None` for each.
     port: Option<u16>,
+    /// The proxies that it is for; `None` for all that the object is for.
+    proxies: Option<Arc<ProxyMatch>>,
     what: Arc<PlacedPatch>,
 }
 
@@ -149,14 +152,26 @@ impl EnvoyFilter {
         self.patches.is_empty()
     }
 
-    /// Whom its filters ask about requests at these places: each with the place of its patch in the object, and the
+    /// Whether some patch of it is for a proxy that is selected so.
+    pub fn patches(&self, selection: &Selection) -> bool {
+        self.patches.iter().any(|patch| patch.is_for(selection))
+    }
+
+    /// What its patches ask of proxies.
+    fn proxies(&self) -> impl Iterator<Item = &Arc<ProxyMatch>> {
+        self.patches.iter().filter_map(|patch| patch.proxies.as_ref())
+    }
+
+    /// Whom its filters ask about requests of such a proxy at these places: each with the place of its patch in the object, and the
     /// filter's name.
     pub fn asks(
         &self,
         places: &[PatchPlace],
+        selection: &Selection,
     ) -> impl Iterator<Item = (usize, &str, &FilterUpstream)> {
-        let is_there =
-            |patch: &&FilterPatch| patch.place.is_none_or(|place| places.contains(&place));
+        let is_there = |patch: &&FilterPatch| {
+            patch.is_for(selection) && patch.place.is_none_or(|place| places.contains(&place))
+        };
         let there = self.patches.iter().filter(is_there);
         there.filter_map(|patch| {
             let PlacedPatch::Filter(PlacedFilter { filter, .. }) = &*patch.what else {
@@ -168,6 +183,11 @@ impl EnvoyFilter {
 }
 
 impl FilterPatch {
+    /// Whether it is for a proxy that is selected so.
+    fn is_for(&self, selection: &Selection) -> bool {
+        self.proxies.as_ref().is_none_or(|wanted| selection.is_of(wanted))
+    }
+
     fn read(index: usize, raw: &Value) -> Result<Self, (&'static codes::Code, PatchFault)> {
         let unfollowed = |fault: PatchFault| (&codes::ENVOY_FILTER_FIELD, fault);
         let refused = |(path, fact): filters::FilterFault| {
@@ -175,6 +195,10 @@ impl FilterPatch {
             (&codes::ENVOY_FILTER_VALUE, (format!(".patch.value{dot}{path}"), fact))
         };
         let (place, port, before_router) = Self::target(raw).map_err(unfollowed)?;
+        let proxies = ProxyMatch::read(&raw["match"]["proxy"]);
+        let proxies = proxies.map_err(|(path, fact)| {
+            (&codes::ENVOY_FILTER_FIELD, (format!(".match.proxy{path}"), fact))
+        })?;
         let patch = raw.get("patch").unwrap_or(&Value::Null);
         let value = patch.get("value").unwrap_or(&Value::Null);
         let what = match text(raw, "applyTo") {
@@ -192,7 +216,8 @@ impl FilterPatch {
                 PlacedPatch::Filter(PlacedFilter { is_first, filter })
             }
         };
-        Ok(Self { index, place, port, what: Arc::new(what) })
+        let proxies = proxies.map(Arc::new);
+        Ok(Self { index, place, port, proxies, what: Arc::new(what) })
     }
 
     /// Where it is to be put: the place, the port, and whether the router is named.
@@ -206,8 +231,8 @@ impl FilterPatch {
         let matches = raw.get("match").unwrap_or(&Value::Null);
         let path = ".match";
         let (fields, instead): (&[&str], _) = match apply_to {
-            OF_CLUSTERS => (&["context"], "a cluster that is added is there in a context"),
-            _ => (&["context", "listener"], "name a context and a port of the listener"),
+            OF_CLUSTERS => (&["context", "proxy"], "a cluster that is added is there in a context"),
+            _ => (&["context", "proxy", "listener"], "name a context and a port of the listener"),
         };
         known(matches, path, fields, instead)?;
         let place = match text(matches, "context") {
@@ -375,7 +400,8 @@ impl EnvoyFilters {
         }
         let all = self.of_proxy(proxy.namespace(), selection);
         let places = PatchPlace::of(proxy);
-        all.into_iter().flat_map(|one| one.asks(places)).map(|(_, _, to)| to).collect()
+        let asked = all.into_iter().flat_map(|one| one.asks(places, selection));
+        asked.map(|(_, _, to)| to).collect()
     }
 
     /// The upstream clusters that a proxy has besides: of each name the first.
@@ -387,7 +413,9 @@ impl EnvoyFilters {
         let places = PatchPlace::of(proxy);
         let all = self.of_proxy(proxy.namespace(), selection).into_iter();
         let patches = all.flat_map(|one| &one.patches).filter(|patch| {
-            !places.is_empty() && patch.place.is_none_or(|place| places.contains(&place))
+            patch.is_for(selection)
+                && !places.is_empty()
+                && patch.place.is_none_or(|place| places.contains(&place))
         });
         let clusters = patches.filter_map(|patch| match &*patch.what {
             PlacedPatch::Cluster(cluster) => Some(cluster),
@@ -403,17 +431,31 @@ impl EnvoyFilters {
         place: PatchPlace,
     ) -> FiltersAt {
         let all = self.of_proxy(namespace, selection).into_iter().flat_map(|one| &one.patches);
-        let there = all.filter(|patch| patch.place.is_none_or(|one| one == place));
+        let there = all
+            .filter(|patch| patch.is_for(selection) && patch.place.is_none_or(|one| one == place));
         there.map(|patch| (patch.port, Arc::clone(&patch.what))).collect()
     }
 
     pub(super) fn insert(&mut self, filter: &Arc<EnvoyFilter>, into: ScopedInForce<'_>) {
+        let namespace = asked_of(filter, into.root_namespace);
+        for wanted in filter.proxies() {
+            into.changes.selectors |= into.selectors.ask(namespace, Arc::clone(wanted));
+        }
         self.objects.insert(filter, into, note);
     }
 
     pub(super) fn remove(&mut self, filter: &EnvoyFilter, from: ScopedInForce<'_>) {
+        let namespace = asked_of(filter, from.root_namespace);
+        for wanted in filter.proxies() {
+            from.changes.selectors |= from.selectors.ask_no_more(namespace, wanted);
+        }
         self.objects.remove(filter, from, note);
     }
+}
+
+/// Whose proxies an object may be for; `None` for those of all namespaces.
+fn asked_of<'a>(filter: &'a EnvoyFilter, root: &Namespace) -> Option<&'a Namespace> {
+    Some(&filter.meta.namespace).filter(|namespace| *namespace != root)
 }
 
 /// Who has other filters than before is found out proxy by proxy, so that those for all are no other matter.

@@ -24,6 +24,7 @@ pub mod object;
 pub mod policy;
 pub mod proxy_config;
 pub mod proxy_configs;
+pub mod proxy_match;
 pub mod re2;
 pub mod report;
 pub mod route;

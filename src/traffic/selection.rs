@@ -9,7 +9,8 @@ use std::sync::{Arc, LazyLock};
 
 use imbl::OrdMap;
 
-use crate::model::{Labels, Namespace};
+use super::proxy_match::{ProxyFinder, ProxyMatch};
+use crate::model::{Labels, Namespace, Proxy};
 
 /// Labels that a proxy must have, as a rule names them; never empty.
 pub type RuleSelector = Arc<Labels>;
@@ -24,21 +25,39 @@ fn labels(raw: &BTreeMap<String, String>) -> Labels {
     raw.iter().map(|(key, value)| (key.as_str().into(), value.as_str().into())).collect()
 }
 
-/// Those of the selectors in use that select a proxy, sorted.
+/// Those of the selectors in use that select a proxy, and what of proxies rules ask that it is; each sorted.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Selection(Arc<[RuleSelector]>);
+pub struct Selection {
+    labels: Arc<[RuleSelector]>,
+    proxies: Arc<[Arc<ProxyMatch>]>,
+}
 
-static NOTHING: LazyLock<Selection> = LazyLock::new(|| Selection(Arc::new([])));
+static NOTHING: LazyLock<Selection> =
+    LazyLock::new(|| Selection { labels: Arc::new([]), proxies: Arc::new([]) });
 
 impl Selection {
     /// Whether this selector selects.
     pub fn contains(&self, selector: &RuleSelector) -> bool {
-        self.0.binary_search(selector).is_ok()
+        self.labels.binary_search(selector).is_ok()
+    }
+
+    /// Whether it is such a proxy.
+    pub fn is_of(&self, wanted: &Arc<ProxyMatch>) -> bool {
+        self.proxies.binary_search(wanted).is_ok()
     }
 
     /// Whether none does.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.labels.is_empty() && self.proxies.is_empty()
+    }
+
+    /// With what a proxy is of what rules ask of proxies.
+    #[must_use]
+    pub(super) fn of_proxy(self, proxies: BTreeSet<Arc<ProxyMatch>>) -> Self {
+        match proxies.is_empty() {
+            true => self,
+            false => Self { proxies: proxies.into_iter().collect(), ..self },
+        }
     }
 }
 
@@ -55,12 +74,61 @@ pub struct Selectors {
     /// With the number of rules that have each.
     own: OrdMap<Namespace, OrdMap<RuleSelector, usize>>,
     everywhere: OrdMap<RuleSelector, usize>,
+    /// What rules ask of proxies, each for those of a namespace or of all.
+    proxies: OrdMap<(Option<Namespace>, Arc<ProxyMatch>), AskedProxies>,
 }
+
+/// How it is found out what a proxy is, and how many rules ask.
+#[derive(Debug, Clone)]
+struct AskedProxies {
+    finder: ProxyFinder,
+    rules: usize,
+}
+
+impl PartialEq for AskedProxies {
+    /// Their finder is that of what is asked.
+    fn eq(&self, other: &Self) -> bool {
+        self.rules == other.rules
+    }
+}
+
+impl Eq for AskedProxies {}
 
 impl Selectors {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.everywhere.is_empty()
+        self.own.is_empty() && self.everywhere.is_empty() && self.proxies.is_empty()
+    }
+
+    /// What a proxy with these labels is of what rules ask.
+    pub fn of_proxy(&self, proxy: &Proxy, labels: &Labels) -> Selection {
+        let asked = self.proxies.iter().filter(|((namespace, wanted), one)| {
+            namespace.as_ref().is_none_or(|one| one == proxy.namespace())
+                && one.finder.finds(wanted, proxy)
+        });
+        let asked = asked.map(|((_, wanted), _)| Arc::clone(wanted)).collect();
+        self.selection(proxy.namespace(), labels).of_proxy(asked)
+    }
+
+    /// One more rule asks that of proxies of a namespace, or of all. Whether it is new.
+    pub fn ask(&mut self, namespace: Option<&Namespace>, wanted: Arc<ProxyMatch>) -> bool {
+        let finder = wanted.finder();
+        let one = self.proxies.entry((namespace.cloned(), wanted));
+        let one = one.or_insert(AskedProxies { finder, rules: 0 });
+        one.rules += 1;
+        one.rules == 1
+    }
+
+    /// One rule less asks that. Whether it was the last.
+    pub fn ask_no_more(&mut self, namespace: Option<&Namespace>, wanted: &Arc<ProxyMatch>) -> bool {
+        let key = (namespace.cloned(), Arc::clone(wanted));
+        let Some(one) = self.proxies.get_mut(&key) else { return false };
+        one.rules -= 1;
+        let was_last = one.rules == 0;
+        if was_last {
+            self.proxies.remove(&key);
+        }
+        was_last
     }
 
     /// Those of what has the labels and is in that namespace.
@@ -74,7 +142,7 @@ impl Selectors {
         if selecting.is_empty() {
             Selection::default()
         } else {
-            Selection(selecting.into_iter().collect())
+            Selection { labels: selecting.into_iter().collect(), ..Selection::default() }
         }
     }
 

@@ -137,7 +137,7 @@ impl ConfigView<'_> {
         let holds = |proxy: &&&Proxy| {
             let selection = self.context.selection(proxy);
             let all = filters.of_proxy(proxy.namespace(), &selection);
-            all.iter().any(|one| one.meta == *meta)
+            filter.patches(&selection) && all.iter().any(|one| one.meta == *meta)
         };
         let held: Vec<&Proxy> = self.clients.proxies().iter().filter(holds).copied().collect();
         let reasons = self.unasked(filter, &held);
@@ -150,7 +150,7 @@ impl ConfigView<'_> {
         for proxy in proxies {
             let (namespace, selection) = (proxy.namespace(), &self.context.selection(proxy));
             let client = RuleClient { namespace, selection };
-            for (at, name, to) in filter.asks(PatchPlace::of(proxy)) {
+            for (at, name, to) in filter.asks(PatchPlace::of(proxy), selection) {
                 let end = if to.fails_open { "passes unasked" } else { "is denied" };
                 let path = format!("spec.configPatches[{at}].patch.value.typed_config");
                 let added = self.context.traffic.envoy_filters.clusters_of(proxy, selection);

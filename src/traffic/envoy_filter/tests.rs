@@ -64,9 +64,18 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
         (with("applyTo", json!(7)), "STR1076 .applyTo: \"\" is not patched"),
         (with("match", json!({ "context": "EVERYWHERE" })), "STR1076 .match.context: "),
         (
-            with("match", json!({ "proxy": { "proxyVersion": "^1" } })),
-            "STR1076 .match.proxy: proxy is not followed",
+            with("match", json!({ "proxy": { "proxyVersion": "1.(" } })),
+            "STR1076 .match.proxy.proxyVersion: \"1.(\" has a ( that nothing closes",
         ),
+        (
+            with("match", json!({ "proxy": { "metadata": { "SOME_KEY": "x" } } })),
+            "STR1076 .match.proxy.metadata.SOME_KEY: SOME_KEY is not kept of proxies",
+        ),
+        (
+            with("match", json!({ "proxy": { "metadata": { "CLUSTER_ID": 7 } } })),
+            "STR1076 .match.proxy.metadata.CLUSTER_ID: 7 is no text",
+        ),
+        (with("match", json!({ "proxy": { "other": 1 } })), "STR1076 .match.proxy.other: "),
         (
             with("match", json!({ "routeConfiguration": { "name": "80" } })),
             "STR1076 .match.routeConfiguration: ",
