@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use self::raw::{RawGatewayObject, RawServer, RawServerTls};
+use self::raw::{RawCertificateFiles, RawGatewayObject, RawServer, RawServerTls};
 use super::hosts::HostPattern;
 use super::object::{self, ObjectMeta, Reason};
+use super::policy::{PairFiles, path_fault};
 use super::selection::{self, RuleSelector};
 use crate::codes;
 use crate::mesh::CIPHERS;
@@ -88,10 +89,15 @@ const FILE_MAX: usize = 240;
 pub struct ServerTls {
     /// Whom it takes.
     pub clients: TlsClients,
-    /// The Secrets that hold its certificates, the first that of its roots too; none in the mesh's own mTLS.
+    /// The Secrets that hold its certificates, the first that of its roots too; none in the mesh's own mTLS, and where they are
+    /// files.
     pub credentials: Box<[Arc<str>]>,
+    /// Its certificates where they are files at the router.
+    pub files: Box<[PairFiles]>,
     /// The Secret that holds the roots of clients, where it is another.
     pub roots: Option<Arc<str>>,
+    /// The file at the router that holds them, where no Secret does.
+    pub roots_file: Option<Arc<str>>,
     /// The file at the router that says what these roots have revoked. What the Secret of the roots says comes before it.
     pub revoked: Option<Arc<str>>,
     /// The names of which a client's certificate must have one; none for any.
@@ -133,6 +139,11 @@ pub enum TlsVersion {
     V1_3,
 }
 
+/// Whether it is no whole path that a router can be told of; none at all is fine.
+fn file_fault(file: &str) -> bool {
+    !file.is_empty() && (!file.starts_with('/') || path_fault(file).is_some())
+}
+
 impl Gateway {
     /// The object that its owner knows.
     pub fn title(&self) -> String {
@@ -167,6 +178,9 @@ impl Gateway {
         Ok((Self { name, meta, selector, servers, ingress: None }, reasons))
     }
 }
+
+/// The certificates of a server that are files, and the file of the roots of its clients.
+type ServerFiles = (Box<[PairFiles]>, Option<Arc<str>>);
 
 /// Reads servers, and takes note of what is wrong with them.
 struct ServerReader<'a> {
@@ -298,19 +312,28 @@ impl ServerReader<'_> {
 
     fn tls(&mut self, at: &str, clients: TlsClients, raw: RawServerTls) -> Option<ServerTls> {
         let revoked = self.revoked(at, clients, &raw)?;
+        let files = raw.files();
         let credentials: Box<[Arc<str>]> = match &*raw.credential_name {
             "" => raw.credential_names,
             _ => [raw.credential_name].into(),
         };
-        if clients != TlsClients::Mesh && credentials.is_empty() {
-            let text = if raw.server_certificate.is_empty() && raw.tls_certificates.is_empty() {
-                "names no credentialName: the server is left out"
-            } else {
-                "certificates are taken from Secrets, not from files: name a credentialName. The server is left out"
-            };
-            self.lost(format!("{at}.credentialName"), text);
-            return None;
-        }
+        let roots = Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty());
+        let of_secret = match clients {
+            TlsClients::Mesh => Some("the mesh's own certificates come before files".to_owned()),
+            _ => credentials.first().map(|name| format!("the Secret {name} comes before files")),
+        };
+        let (files, roots_file) = match of_secret {
+            Some(first) => {
+                for (path, file) in files.iter().flat_map(|(path, files)| files.named(path)) {
+                    if !file.is_empty() {
+                        self.warn(format!("{at}{path}"), format!("has no effect: {first}"));
+                        break;
+                    }
+                }
+                (Box::default(), None)
+            }
+            None => self.files(at, clients, roots.is_some(), &files)?,
+        };
         let mut version = |field: &str, said: &str| match said {
             "" | "TLS_AUTO" => Some(None),
             "TLSV1_0" => Some(Some(TlsVersion::V1_0)),
@@ -345,7 +368,9 @@ impl ServerReader<'_> {
         Some(ServerTls {
             clients,
             credentials: if clients == TlsClients::Mesh { Box::default() } else { credentials },
-            roots: Some(raw.ca_cert_credential_name).filter(|name| !name.is_empty()),
+            files,
+            roots,
+            roots_file,
             revoked,
             names: raw.subject_alt_names,
             spki: raw.verify_certificate_spki,
@@ -353,6 +378,64 @@ impl ServerReader<'_> {
             versions: (oldest, newest),
             ciphers: self.ciphers(at, &raw.cipher_suites),
         })
+    }
+
+    /// Certificates in files at the router, and the roots of clients; `None` where nothing can be served.
+    fn files(
+        &mut self,
+        at: &str,
+        clients: TlsClients,
+        has_roots: bool,
+        said: &[(String, RawCertificateFiles)],
+    ) -> Option<ServerFiles> {
+        let mut pairs = Vec::with_capacity(said.len());
+        for (block, files) in said {
+            for (path, file) in files.named(block) {
+                if file_fault(file) {
+                    let text = "is no whole path of a file at the router: the server is left out";
+                    self.lost(format!("{at}{path}"), text);
+                    return None;
+                }
+            }
+            let RawCertificateFiles { server_certificate: certificate, private_key: key, .. } =
+                files.clone();
+            let [of_certificate, of_key] = ["serverCertificate", "privateKey"];
+            match (certificate.is_empty(), key.is_empty()) {
+                // Roots alone.
+                (true, true) => continue,
+                (false, false) => pairs.push(PairFiles { certificate, key }),
+                (lacks_certificate, _) => {
+                    let (lacking, other) = match lacks_certificate {
+                        true => (of_certificate, of_key),
+                        false => (of_key, of_certificate),
+                    };
+                    let text =
+                        format!("is not there, and {other} needs it: the server is left out");
+                    self.lost(format!("{at}{block}.{lacking}"), text);
+                    return None;
+                }
+            }
+        }
+        if pairs.is_empty() {
+            let text = "names no Secret, and serverCertificate no file: the server is left out";
+            self.lost(format!("{at}.credentialName"), text);
+            return None;
+        }
+        let mut roots = said.iter().map(|(_, files)| &*files.ca_certificates);
+        let roots = roots.find(|file| !file.is_empty()).map(Arc::from);
+        let asks = clients != TlsClients::Anybody;
+        let fact = match (asks, roots.is_some(), has_roots) {
+            (true, false, false) => {
+                let text = "is not there, and clients are asked for certificates of it: the server is left out";
+                self.lost(format!("{at}.caCertificates"), text);
+                return None;
+            }
+            (false, true, _) => "has no effect: clients are asked for no certificate",
+            (true, true, true) => "has no effect: caCertCredentialName comes before files",
+            _ => return Some((pairs.into(), roots.filter(|_| asks))),
+        };
+        self.warn(format!("{at}.caCertificates"), fact);
+        Some((pairs.into(), None))
     }
 
     /// The file of what the roots of clients have revoked; `None` where nothing can be served. Whoever names one means that

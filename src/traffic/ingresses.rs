@@ -243,6 +243,8 @@ fn gateway_of(ingress: &Ingress, settings: &KindSettings) -> Gateway {
         let certificate = ServerTls {
             clients: TlsClients::Anybody,
             credentials: [Arc::clone(&tls.secret)].into(),
+            files: Box::default(),
+            roots_file: None,
             roots: None,
             revoked: None,
             names: Box::default(),

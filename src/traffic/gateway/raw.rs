@@ -37,7 +37,9 @@ pub(super) struct RawServerTls {
     pub(super) https_redirect: bool,
     pub(super) mode: String,
     pub(super) server_certificate: String,
-    pub(super) tls_certificates: Vec<serde_json::Value>,
+    pub(super) private_key: String,
+    pub(super) ca_certificates: String,
+    pub(super) tls_certificates: Vec<RawCertificateFiles>,
     pub(super) credential_name: Arc<str>,
     pub(super) credential_names: Box<[Arc<str>]>,
     pub(super) ca_cert_credential_name: Arc<str>,
@@ -50,7 +52,41 @@ pub(super) struct RawServerTls {
     pub(super) cipher_suites: Vec<Arc<str>>,
 }
 
+/// A certificate with its key, and roots of clients, in files.
+#[derive(Deserialize, Default, PartialEq, Clone)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct RawCertificateFiles {
+    pub(super) server_certificate: String,
+    pub(super) private_key: String,
+    pub(super) ca_certificates: String,
+}
+
+impl RawCertificateFiles {
+    /// Each file, with its path below the block that is at `path`.
+    pub(super) fn named(&self, path: &str) -> [(String, &str); 3] {
+        [
+            ("serverCertificate", &self.server_certificate),
+            ("privateKey", &self.private_key),
+            ("caCertificates", &self.ca_certificates),
+        ]
+        .map(|(field, file)| (format!("{path}.{field}"), &**file))
+    }
+}
+
 impl RawServerTls {
+    /// All files that it names, with the path of each block of them.
+    pub(super) fn files(&self) -> Vec<(String, RawCertificateFiles)> {
+        let own = RawCertificateFiles {
+            server_certificate: self.server_certificate.clone(),
+            private_key: self.private_key.clone(),
+            ca_certificates: self.ca_certificates.clone(),
+        };
+        let own = (own != RawCertificateFiles::default()).then(|| (String::new(), own));
+        let all = self.tls_certificates.iter().enumerate();
+        let all = all.map(|(at, files)| (format!(".tlsCertificates[{at}]"), files.clone()));
+        own.into_iter().chain(all).collect()
+    }
+
     /// Whether it asks for anything but that requests go to HTTPS.
     pub(super) fn says_more_than_redirect(self) -> bool {
         self != Self { https_redirect: self.https_redirect, ..Self::default() }

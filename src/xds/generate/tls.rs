@@ -16,7 +16,7 @@ use crate::mesh::MeshTls;
 use crate::model::{MountedSecrets, Proxy, SdsFiles};
 use crate::push::PushContext;
 use crate::traffic::gateway::{ServerTls, TlsClients, TlsVersion};
-use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, TrustedRoots};
+use crate::traffic::policy::{ClientCertificate, ForeignTls, NameKind, RootFiles, TrustedRoots};
 use crate::traffic::sidecar::SidecarTls;
 use crate::xds::file_secret;
 
@@ -195,6 +195,11 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
         ..Default::default()
     };
     let roots = server.roots.as_ref().or_else(|| server.credentials.first());
+    let roots = roots.map(|roots| format!("{}{ROOTS_SUFFIX}", resource_name(roots)));
+    let roots = roots.or_else(|| {
+        let file = Some(server.roots_file.as_ref()?.to_string());
+        Some(file_secret::roots_name(&RootFiles { file, revoked: None }))
+    });
     let asks = !matches!(server.clients, TlsClients::Anybody);
     let validation = roots.filter(|_| asks).map(|roots| {
         let texts = |all: &[Arc<str>]| all.iter().map(ToString::to_string).collect();
@@ -210,14 +215,16 @@ pub(super) fn of_server(server: &ServerTls, taken: &MeshTls) -> core::TransportS
             crl: server.revoked.as_deref().map(file_secret::file_source),
             ..Default::default()
         };
-        let roots = secret(format!("{}{ROOTS_SUFFIX}", resource_name(roots)));
+        let roots = secret(roots);
         ValidationContextType::CombinedValidationContext(CombinedCertificateValidationContext {
             default_validation_context: Some(own),
             validation_context_sds_secret_config: Some(roots),
             ..Default::default()
         })
     });
-    let certificates = server.credentials.iter().map(|name| secret(resource_name(name)));
+    let of_secrets = server.credentials.iter().map(|name| resource_name(name));
+    let of_files = server.files.iter().map(file_secret::certificate_name);
+    let certificates = of_secrets.chain(of_files).map(secret);
     let context = tls::DownstreamTlsContext {
         common_tls_context: Some(tls::CommonTlsContext {
             tls_params: Some(params),
@@ -243,6 +250,7 @@ fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
     tls::TlsParameters {
         tls_minimum_protocol_version: oldest,
         cipher_suites: taken.ciphers.iter().map(ToString::to_string).collect(),
+        ecdh_curves: taken.curves.iter().map(ToString::to_string).collect(),
         ..params
     }
 }
@@ -250,7 +258,6 @@ fn taking(params: tls::TlsParameters, taken: &MeshTls) -> tls::TlsParameters {
 /// Versions and protocols.
 fn spoken(alpn: &[&str], taken: &MeshTls) -> tls::CommonTlsContext {
     use tls::tls_parameters::TlsProtocol;
-        ecdh_curves: taken.curves.iter().map(ToString::to_string).collect(),
     let params = tls::TlsParameters {
         tls_minimum_protocol_version: TlsProtocol::TlSv12.into(),
         tls_maximum_protocol_version: TlsProtocol::TlSv13.into(),
