@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::failure::{AdminFailure, AdminResult, bad, pretty};
 use super::json_fields::changed_fields;
 use super::sources::{SourcesState, connected, current};
-use crate::explain::{CalledHosts, ConfigQuery, ConfigView, dated, suggest_scope};
+use crate::explain::{CalledHosts, ConfigQuery, ConfigReason, ConfigView, dated, suggest_scope};
 use crate::model::{Collection, Namespace, ObjectJson, ObjectKey, ProxyType};
 use crate::push::PushContext;
 use crate::xds::connections::OpenStream;
@@ -97,7 +97,8 @@ pub(super) async fn foreseen(
     let mesh = sources.trials.with_objects(&context, &reports, &objects);
     let proxies: Vec<_> = streams.iter().map(|stream| stream.proxy()).collect();
     let view = ConfigView::new(&mesh.then, &mesh.reports, &proxies);
-    let rows: Vec<Value> = tried.iter().map(|one| row(one, &view)).collect();
+    let kept = mesh.kept_subsets();
+    let rows: Vec<Value> = tried.iter().map(|one| row(one, &view, &kept)).collect();
     let found = preview([&mesh.before, &mesh.then], &streams, Instant::now() + LOOK);
     let mut decoded_max = if query.fields { FIELDS_MAX } else { 0 };
     let affected = found.affected().map(|one| of_proxies(one, &mut decoded_max));
@@ -176,12 +177,21 @@ fn is_tried(key: &ObjectKey) -> bool {
         && (key.group.ends_with(".istio.io") || &*key.group == crate::model::GATEWAY_API)
 }
 
-fn row(TriedObject { key, action }: &TriedObject, view: &ConfigView<'_>) -> Value {
+/// What becomes of an object, with what is said of subsets that it has no more.
+fn row(
+    TriedObject { key, action }: &TriedObject,
+    view: &ConfigView<'_>,
+    kept: &[([Arc<str>; 2], ConfigReason)],
+) -> Value {
+    let own = [Arc::clone(&key.namespace), Arc::clone(&key.name)];
+    let lost = kept.iter().filter(|(name, _)| *key.kind == *"DestinationRule" && *name == own);
+    let mut lost: Vec<ConfigReason> = lost.map(|(_, reason)| reason.clone()).collect();
     let mut row = json!({
         "kind": key.kind, "namespace": key.namespace, "name": key.name,
         "action": action, "state": null, "proxies": 0, "reasons": [],
     });
     if matches!(*action, "left" | "removed") {
+        row["reasons"] = json!(lost);
         return row;
     }
     let query = ConfigQuery {
@@ -192,7 +202,8 @@ fn row(TriedObject { key, action }: &TriedObject, view: &ConfigView<'_>) -> Valu
     if let Some(state) = view.states(&query).into_iter().next() {
         row["state"] = json!(state.state);
         row["proxies"] = json!(state.proxies);
-        row["reasons"] = json!(state.reasons);
+        lost.splice(..0, state.reasons);
+        row["reasons"] = json!(lost);
     }
     row
 }

@@ -8,13 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 
 use super::config::{ConfigQuery, ConfigReports, ConfigView};
-use super::standing::{ConfigState, ObjectStanding};
+use super::standing::{ConfigReason, ConfigState, ObjectStanding};
 use crate::access::{AccessIndex, AccessSettings, FetchedKeys, PolicyErrors, PolicyKind};
 use crate::codes::{self, Code};
 use crate::mesh::{Defaults, InvalidYaml, MeshSettings, MeshTexts};
-use crate::model::{Collection, ConfigurationSnapshot, ISTIO_NETWORKING, ObjectJson, ObjectKey};
+use crate::model::{
+    Collection, ConfigurationSnapshot, Hostname, ISTIO_NETWORKING, ObjectJson, ObjectKey,
+};
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryIndex;
+use crate::traffic::kept_subsets::{KEPT_FOR, KeptSubsets};
 use crate::traffic::{KindSettings, TrafficIndex, TrafficObject};
 
 /// What is said of objects only because of what they were before, or of what is not known of them yet: no matter to
@@ -48,6 +51,26 @@ pub struct TriedMesh {
     pub then: Arc<PushContext>,
     /// What would be said of its objects.
     pub reports: ConfigReports,
+}
+
+impl TriedMesh {
+    /// Of DestinationRules what is to be said of subsets that they would have no more while something still leads there: each by
+    /// namespace and name of the object that has it now.
+    pub fn kept_subsets(&self) -> Vec<([Arc<str>; 2], ConfigReason)> {
+        let target = |host: &Hostname| self.before.aliases.target(host).clone();
+        let all = KeptSubsets::foreseen(&self.before.traffic, &self.then.traffic, target);
+        let told = all.into_iter().flat_map(|(rule, subset, by)| {
+            let text = format!(
+                "{subset} is gone, and VirtualService {by} leads there: who has it keeps it for {} s at most, then what goes there \
+                 is answered 503",
+                KEPT_FOR.as_secs()
+            );
+            let reason = ConfigReason::new(&codes::SUBSET_UNKNOWN, "spec.subsets", text);
+            let objects = rule.objects.iter().map(|meta| [meta.namespace.as_str().into(), Arc::clone(&meta.name)]);
+            objects.map(|name| (name, reason.clone())).collect::<Vec<_>>()
+        });
+        told.collect()
+    }
 }
 
 impl ConfigTrials {

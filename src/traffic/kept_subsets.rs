@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use super::config::Traffic;
 use super::destination_rule::{DestinationRule, DestinationRules};
 use super::hosts::HostPattern;
+use super::object::ObjectMeta;
 use crate::model::Hostname;
 
 /// How long a subset stays that routes lead to. Long enough for somebody to apply the objects of one change one after the
@@ -36,6 +37,32 @@ struct KeptSubset {
 }
 
 impl KeptSubsets {
+    /// The subsets that would be kept if objects said `then` after `now`: each with the rule that has it now, and the object of
+    /// one that would still lead there.
+    pub fn foreseen(
+        now: &Arc<Traffic>,
+        then: &Arc<Traffic>,
+        target: impl Fn(&Hostname) -> Hostname,
+    ) -> Vec<(Arc<DestinationRule>, Arc<str>, ObjectMeta)> {
+        let mut subsets = Self::default();
+        subsets.take(Arc::clone(now), &target);
+        subsets.take(Arc::clone(then), &target);
+        let leading = |one: &KeptSubset| {
+            let mut all = then.virtual_services.all();
+            let first = all.find(|routed| {
+                let led = routed.destinations().filter(|to| to.subset == one.name);
+                let led = led.map(|to| (Arc::clone(&to.subset), target(&to.host)));
+                one.is_among(&led.collect())
+            });
+            first.map(|routed| routed.service.meta.clone())
+        };
+        let led = |one: KeptSubset| {
+            let by = leading(&one)?;
+            Some((one.rule, one.name, by))
+        };
+        subsets.kept.into_iter().filter_map(led).collect()
+    }
+
     /// Takes what objects say now. The rules of subsets that are kept no longer, since some object has them again, or
     /// none leads to them any more. `target` says what a host stands for.
     pub fn take(

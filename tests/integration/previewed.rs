@@ -159,6 +159,12 @@ async fn what_is_told_before_is_what_is_sent() {
             None => asked(&server, &["--delete", &format!("{kind}/shop/{name}")]).await,
         };
         assert_eq!(code, Some(0), "{answer}");
+        if (kind, spec.is_none()) == ("DestinationRule", true) {
+            let reason = &answer["objects"][0]["reasons"][0];
+            let said = "v1 is gone, and VirtualService shop/web leads there: who has it keeps it for 30 s at most";
+            let is_said = reason["text"].as_str().is_some_and(|text| text.starts_with(said));
+            assert!(is_said && reason["code"] == "STR1044", "{answer}");
+        }
         let expected: Vec<Otherwise> = proxies.iter().map(|one| told(&answer, one)).collect();
         assert!(expected.iter().any(|one| !one.is_empty()), "{kind} {name}: {answer}");
         let untold = expected.iter().filter(|one| one.is_empty()).count();

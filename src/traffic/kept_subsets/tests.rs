@@ -197,3 +197,27 @@ fn what_is_kept_counts_as_what_is_said() {
         assert_eq!(of(&mesh.kept.in_force("cluster.local")), (false, false), "{more}");
     }
 }
+
+#[test]
+fn subsets_that_would_be_kept_are_told_with_who_leads_there() {
+    let mut edited = Edited::new();
+    edited.rule("web", "web", &["v1", "v2"], json!({}));
+    edited.lead("web", "v2");
+    let now = Arc::clone(&edited.kept.said);
+    let told = |edited: &Edited| {
+        let target = |host: &Hostname| host.clone();
+        let all = KeptSubsets::foreseen(&now, &edited.kept.said, target);
+        let line = |(rule, name, by): (Arc<DestinationRule>, Arc<str>, ObjectMeta)| {
+            format!("{} {name} {by}", rule.meta())
+        };
+        all.into_iter().map(line).collect::<Vec<_>>()
+    };
+    edited.rule("web", "web", &["v2"], json!({}));
+    assert!(told(&edited).is_empty(), "nothing leads to v1");
+    edited.rule("web", "web", &["v1"], json!({}));
+    assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
+    edited.edit("DestinationRule", "web", None);
+    assert_eq!(told(&edited), ["shop/web v2 shop/x"]);
+    edited.lead("web", "");
+    assert!(told(&edited).is_empty(), "nothing leads there any more");
+}
