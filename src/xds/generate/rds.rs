@@ -21,6 +21,7 @@ use std::net::IpAddr;
 
 use prost::Message;
 use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::google::protobuf::UInt32Value;
 
 pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, contenders};
@@ -63,6 +64,10 @@ fn merged_with(host: &route::VirtualHost, fields: &[u8]) -> route::VirtualHost {
     route::VirtualHost::decode(&bytes[..]).expect("it was written here")
 }
 
+/// The longest answer that a route gives itself: what rules may say. Of a longer one than it was told Envoy refuses the whole
+/// table, and 4 KiB are what it takes unless told.
+const ANSWER_BYTES_MAX: UInt32Value = UInt32Value { value: 1 << 20 };
+
 /// What all routes end with: a virtual host, and settings.
 fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
     route::RouteConfiguration {
@@ -70,6 +75,7 @@ fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
         // Services come and go; a route may name one whose upstream cluster isn't there yet.
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
+        max_direct_response_body_size_bytes: Some(ANSWER_BYTES_MAX),
         ..Default::default()
     }
 }

@@ -14,7 +14,7 @@ use strait_proto::envoy::envoy::config::route::v3::virtual_host::TlsRequirementT
 
 use super::base::field;
 use super::lists::{RouteEntrance, RouteList, RouteLists, list};
-use super::{bool_value, is_domain};
+use super::{ANSWER_BYTES_MAX, bool_value, is_domain};
 use crate::traffic::HostPattern;
 use crate::traffic::gateways::{GatewayPort, PlacedServer};
 use crate::traffic::route::HttpRule;
@@ -98,6 +98,7 @@ pub(in crate::xds::generate) fn of_servers(
         // Services come and go; a route may name one whose upstream cluster isn't there yet.
         validate_clusters: bool_value(false),
         ignore_port_in_host_matching: true,
+        max_direct_response_body_size_bytes: Some(ANSWER_BYTES_MAX),
         ..Default::default()
     };
     if hosts.is_empty() {
