@@ -75,7 +75,8 @@ another has is left out, and the rest holds.";
     GATEWAY_UNBOUND = "STR1012", "a VirtualService names a Gateway that doesn't serve it",
         "Create the Gateway, or give one of its servers a host of the VirtualService.", "\
 Through a Gateway a VirtualService is served if a server of it has a host in common with it, and takes
-VirtualServices of its namespace (`namespace/host`). There it is not; elsewhere it holds.";
+VirtualServices of its namespace (`namespace/host`). There it is not, or not for the host that is named;
+elsewhere it holds.";
 
     /// proxies: secrets.
     SECRETS_SURPLUS = "STR1082", "a gateway asks for more secrets than it is given",

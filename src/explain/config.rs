@@ -19,7 +19,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::clients::ClientGroups;
+use self::clients::{Audience, ClientGroups};
 pub use self::gateways::CredentialFault;
 use super::access::policy_states;
 use super::standing::{ConfigReason, ConfigState, ObjectStanding};
@@ -32,6 +32,7 @@ use crate::model::{
 };
 use crate::push::PushContext;
 use crate::registry::service_entry::EntryProblem;
+use crate::traffic::selection::RuleSelector;
 use crate::traffic::{Reason, Traffic, TrafficObject, TrafficReport, TrafficReports};
 
 /// What is known of the objects of the stores beside what is in force.
@@ -115,6 +116,8 @@ pub struct ConfigView<'a> {
     unknown: RefCell<BTreeSet<String>>,
     /// By workloads that entries describe, the services that have them.
     workloads: OnceCell<BTreeMap<WorkloadKey, BTreeSet<Hostname>>>,
+    /// The namespaces of workloads that selectors of Gateways select, as far as that was asked.
+    selected: RefCell<BTreeMap<RuleSelector, Audience>>,
 }
 
 /// What was found out of an object.
@@ -153,6 +156,7 @@ impl<'a> ConfigView<'a> {
             services_known: true,
             unknown: RefCell::default(),
             workloads: OnceCell::new(),
+            selected: RefCell::default(),
         }
     }
 

@@ -124,6 +124,46 @@ impl Gateways {
         own.map(ServerLoss::reason).collect()
     }
 
+    /// The Gateways that serve a VirtualService for its hosts, each with the ports at which it does.
+    pub fn serving<'a>(
+        &'a self,
+        service: &'a VirtualService,
+    ) -> impl Iterator<Item = (&'a Arc<Gateway>, BTreeSet<u16>)> {
+        let named = service.gateways.iter().filter_map(|name| self.named(name));
+        let serving = named.map(|gateway| {
+            let serves = |server: &&GatewayServer| {
+                server.hosts.iter().any(|one| !one.common(service).is_empty())
+            };
+            let ports = gateway.servers.iter().filter(serves).map(|server| server.port);
+            (gateway, ports.collect::<BTreeSet<_>>())
+        });
+        serving.filter(|(_, ports)| !ports.is_empty())
+    }
+
+    /// The hosts of a VirtualService that none of the Gateways which serve it for others has, each with its place.
+    pub fn unserved_hosts(&self, service: &VirtualService) -> Vec<Reason> {
+        let mut served = BTreeSet::new();
+        let mut is_served = false;
+        for (gateway, _) in self.serving(service) {
+            is_served = true;
+            let hosts = gateway.servers.iter().flat_map(|server| &*server.hosts);
+            let hosts: Vec<_> = hosts.filter(|one| one.is_for(&service.meta.namespace)).collect();
+            served.extend(
+                service
+                    .hosts
+                    .iter()
+                    .filter(|host| hosts.iter().any(|one| host.narrower(&one.host).is_some())),
+            );
+        }
+        let lacking = service.hosts.iter().filter(|host| is_served && !served.contains(host));
+        let reason = |host: &HostPattern| {
+            let text =
+                format!("no server of the Gateways that it names has {host} for its namespace");
+            Reason::warning(&codes::GATEWAY_UNBOUND, "spec.hosts", text)
+        };
+        lacking.map(reason).collect()
+    }
+
     /// What a VirtualService names among its gateways and can't be served by.
     pub fn reasons_of(&self, service: &VirtualService) -> Vec<Reason> {
         let named = service.gateways.iter().enumerate().filter(|(_, name)| name.contains('/'));

@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use serde_json::Value;
+
+use super::clients::Audience;
 use super::{ConfigView, Finding};
 use crate::codes;
 use crate::mesh::GatewayScope;
@@ -11,6 +14,7 @@ use crate::push::proxy::{east_west_port, served_of};
 use crate::traffic::Reason;
 use crate::traffic::gateway::{Gateway, GatewayServer, ServerProtocol};
 use crate::traffic::route::RequestMatch;
+use crate::traffic::selection::RuleSelector;
 use crate::traffic::virtual_service::VirtualService;
 
 /// A credential that a router has asked for by name, and that it can't be given.
@@ -72,6 +76,69 @@ impl ConfigView<'_> {
             let text = format!("no workload that is known carries these labels{of}");
             return Finding::unused(&codes::SELECTOR_UNUSED, "spec.selector", text);
         }
+        found
+    }
+
+    /// How many of the routers that are connected serve an object.
+    pub(super) fn routers_of(&self, service: &VirtualService) -> usize {
+        let gateways = &self.context.traffic.gateways;
+        let serving: Vec<_> = gateways.serving(service).collect();
+        let routers = self.clients.proxies().iter().filter(|proxy| {
+            let labels = self.context.labels_of(proxy);
+            let selects = |gateway| gateways.selects(gateway, proxy.namespace(), labels);
+            proxy.kind == ProxyType::Router
+                && service.export_to.visible_to(proxy.namespace())
+                && east_west_port(self.context, proxy).is_none()
+                && serving.iter().any(|(gateway, _)| selects(gateway))
+        });
+        routers.count()
+    }
+
+    /// What is wrong with an object that is for gateways alone: hosts that these don't have, and where its rules lead for the
+    /// namespaces of their routers.
+    pub(super) fn at_gateways(&self, service: &VirtualService, object: &Value) -> Vec<Reason> {
+        let gateways = &self.context.traffic.gateways;
+        let mut reasons =
+            if self.services_known { gateways.unserved_hosts(service) } else { Vec::new() };
+        let (mut clients, mut ports) = (Audience::new(), BTreeSet::new());
+        for (gateway, at) in gateways.serving(service) {
+            ports.extend(at);
+            // Without a selector it is for routers anywhere.
+            let known = gateway.selector.as_ref().map(|selector| self.selected_by(selector));
+            let mut known = known.unwrap_or_default();
+            if self.context.mesh.gateway_scope == GatewayScope::OwnNamespace {
+                known.retain(|namespace| *namespace == gateway.meta.namespace);
+            }
+            match known.is_empty() {
+                true => _ = clients.insert(gateway.meta.namespace.clone()),
+                false => clients.extend(known),
+            }
+        }
+        clients.retain(|namespace| service.export_to.visible_to(namespace));
+        for (at, rule) in service.http.iter().enumerate() {
+            let path = format!("spec.http[{at}]");
+            reasons.extend(self.destinations(rule, &path, &ports, &clients, object));
+        }
+        for (field, rules) in [("tls", &service.tls), ("tcp", &service.tcp)] {
+            for (at, rule) in rules.iter().enumerate() {
+                for to in &rule.destinations {
+                    let path = format!("spec.{field}[{at}].route[{}].destination", to.index);
+                    reasons.extend(self.destination(to, path, &ports, &clients, "closed"));
+                }
+            }
+        }
+        reasons
+    }
+
+    /// The namespaces of workloads with these labels. Many Gateways select the same routers.
+    fn selected_by(&self, selector: &RuleSelector) -> Audience {
+        if let Some(found) = self.selected.borrow().get(selector) {
+            return found.clone();
+        }
+        let pods = self.context.workloads.values().flat_map(|all| all.iter());
+        let selected = pods.filter(|(_, at)| labels_match(selector, &at.labels));
+        let found: Audience = selected.map(|(pod, _)| pod.namespace.clone()).collect();
+        self.selected.borrow_mut().insert(Arc::clone(selector), found.clone());
         found
     }
 

@@ -75,6 +75,8 @@ impl ConfigView<'_> {
         if !service.is_for_mesh() {
             let is_bound = unbound < gateways.len();
             found.standing = (!is_bound).then_some(ObjectStanding::Unused);
+            found.proxies = self.routers_of(service);
+            found.reasons.extend(self.at_gateways(service, object));
             return found;
         }
         let services = &self.context.traffic.virtual_services;
@@ -121,6 +123,7 @@ impl ConfigView<'_> {
             let mut hosts = service.mesh_hosts();
             hosts.any(|host| self.has(routed, host, namespace, selection))
         });
+        found.proxies += self.routers_of(service);
         found
     }
 
@@ -313,7 +316,7 @@ impl ConfigView<'_> {
     }
 
     /// What is wrong with where a rule for requests leads.
-    fn destinations(
+    pub(super) fn destinations(
         &self,
         rule: &HttpRule,
         path: &str,
