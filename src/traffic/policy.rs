@@ -43,6 +43,8 @@ pub struct PolicyGroups {
     pub proxy_protocol: Option<ProxyProtocol>,
     /// How many retries there may be at once, as a share of requests.
     pub retry_budget: Option<RetryBudget>,
+    /// To where connections of bytes are passed on inside of requests.
+    pub tunnel: Option<Arc<Tunnel>>,
 }
 
 /// The way to choose an endpoint.
@@ -94,6 +96,8 @@ pub enum HashKey {
         path: String,
         /// Its lifetime.
         ttl: Option<Duration>,
+        /// What else is said of one that is set: names with values, which may be empty.
+        attributes: Vec<(String, String)>,
     },
     /// The address of the client.
     SourceIp,
@@ -133,6 +137,15 @@ pub enum ProxyProtocol {
     V2,
 }
 
+/// To where connections of bytes are passed on, by a request to the service for each.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// `HOST:PORT`, which the request names.
+    pub target: String,
+    /// Whether that is a POST; else a CONNECT.
+    pub by_post: bool,
+}
+
 /// How many retries there may be at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryBudget {
@@ -149,6 +162,16 @@ impl PolicyGroups {
         balancing.is_some_and(|balancing| balancing.algorithm == Algorithm::Passthrough)
     }
 
+    /// With what the mesh says where this says nothing: each group as a whole.
+    #[must_use]
+    pub fn or_usual(self, usual: &UsualLimits) -> Self {
+        Self {
+            connection_pool: self.connection_pool.or_else(|| usual.connection_pool.clone()),
+            outlier_detection: self.outlier_detection.or_else(|| usual.outlier_detection.clone()),
+            ..self
+        }
+    }
+
     /// Whether there is a way to speak to endpoints as it says.
     pub fn can_be_spoken(&self) -> bool {
         self.tls.as_deref() != Some(&ClientTls::Impossible)
@@ -162,16 +185,6 @@ impl TrafficPolicy {
         groups.any(|groups| {
             let balancing = groups.load_balancer.as_deref();
             groups.outlier_detection.is_some()
-    /// With what the mesh says where this says nothing: each group as a whole.
-    #[must_use]
-    pub fn or_usual(self, usual: &UsualLimits) -> Self {
-        Self {
-            connection_pool: self.connection_pool.or_else(|| usual.connection_pool.clone()),
-            outlier_detection: self.outlier_detection.or_else(|| usual.outlier_detection.clone()),
-            ..self
-        }
-    }
-
                 || balancing.is_some_and(|balancing| balancing.locality.is_some())
         })
     }
@@ -222,5 +235,6 @@ impl PolicyGroups {
         put(&mut self.tls, over.tls.as_ref());
         put(&mut self.proxy_protocol, over.proxy_protocol.as_ref());
         put(&mut self.retry_budget, over.retry_budget.as_ref());
+        put(&mut self.tunnel, over.tunnel.as_ref());
     }
 }

@@ -1,14 +1,15 @@
 //! A traffic policy as manifests have it, and what of it can't be done.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Deserialize;
 
 use super::client_tls::RawClientTls;
 use super::{
-    Algorithm, ConsistentHash, HashKey, HashTable, Http2Pings, LoadBalancing, OutlierDetection,
-    PolicyGroups, PoolLimits, ProxyProtocol, RetryBudget, RuleScope, TrafficPolicy, Warmup,
+    Algorithm, ConsistentHash, HashKey, HashTable, LoadBalancing, OutlierDetection, PolicyGroups,
+    PoolLimits, ProxyProtocol, RetryBudget, RuleScope, TrafficPolicy, Tunnel, Warmup,
 };
 use crate::codes;
 use crate::mesh::{
@@ -24,7 +25,7 @@ pub(in crate::traffic) struct RawTrafficPolicy {
     outlier_detection: Option<WrittenOutliers>,
     tls: Option<RawClientTls>,
     port_level_settings: Vec<RawPortPolicy>,
-    tunnel: Option<serde_json::Value>,
+    tunnel: Option<RawTunnel>,
     proxy_protocol: Option<RawProxyProtocol>,
     retry_budget: Option<RawRetryBudget>,
 }
@@ -65,6 +66,14 @@ struct RawProxyProtocol {
 struct RawRetryBudget {
     percent: Option<f64>,
     min_retry_concurrency: Option<u32>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawTunnel {
+    protocol: String,
+    target_host: String,
+    target_port: u32,
 }
 
 #[derive(Deserialize, Default, Clone, Copy)]
@@ -108,6 +117,15 @@ struct RawCookie {
     name: String,
     path: String,
     ttl: Option<WrittenDuration>,
+    attributes: Vec<RawAttribute>,
+}
+
+/// An attribute of a cookie that is set.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawAttribute {
+    name: String,
+    value: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -148,9 +166,12 @@ impl TrafficPolicy {
         groups.proxy_protocol =
             raw.proxy_protocol.map(|raw| raw.version.unwrap_or(ProxyProtocol::V1));
         groups.retry_budget = raw.retry_budget.and_then(|raw| raw.read(path, reasons));
-        if raw.tunnel.is_some() {
-            let text = "tunnels are not made; connections go to the service itself";
-            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, format!("{path}.tunnel"), text));
+        groups.tunnel = raw.tunnel.and_then(|raw| raw.read(path, reasons)).map(Arc::new);
+        if groups.tunnel.is_some() && groups.proxy_protocol.is_some() {
+            let text = "tunnel is there as well, and counts";
+            let path = format!("{path}.proxyProtocol");
+            reasons.push(Reason::lost(&codes::TRAFFIC_REPLACED, path, text));
+            groups.proxy_protocol = None;
         }
         let mut ports = BTreeMap::new();
         for (at, raw) in raw.port_level_settings.into_iter().enumerate() {
@@ -176,9 +197,12 @@ impl TrafficPolicy {
                 }
             }
         }
-        if !ports.is_empty() && (groups.proxy_protocol.is_some() || groups.retry_budget.is_some()) {
-            let text = "proxyProtocol and retryBudget hold on none of these ports: what is said of a port replaces \
-                        all that is said of the service";
+        let has_more = groups.proxy_protocol.is_some()
+            || groups.retry_budget.is_some()
+            || groups.tunnel.is_some();
+        if !ports.is_empty() && has_more {
+            let text = "proxyProtocol, retryBudget and tunnel hold on none of these ports: what is said of a port \
+                        replaces all that is said of the service";
             let path = format!("{path}.portLevelSettings");
             reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
         }
@@ -202,8 +226,52 @@ impl RawGroups {
             tls: self.tls.map(|raw| Arc::new(raw.read(&under("tls"), scope, reasons))),
             proxy_protocol: None,
             retry_budget: None,
+            tunnel: None,
         }
     }
+}
+
+impl RawTunnel {
+    fn read(self, path: &str, reasons: &mut Vec<Reason>) -> Option<Tunnel> {
+        let mut lost = |field: &str, fact: String| {
+            let text = format!("{fact}; connections go to the service itself");
+            let path = format!("{path}.tunnel.{field}");
+            reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+            None
+        };
+        let by_post = match &*self.protocol.to_ascii_uppercase() {
+            "" | "CONNECT" => false,
+            "POST" => true,
+            _ => {
+                return lost("protocol", format!("{:?} is neither CONNECT nor POST", self.protocol));
+            }
+        };
+        let host = match self.target_host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            // Envoy takes a % for the beginning of a variable.
+            _ if is_host(&self.target_host) => self.target_host,
+            _ => {
+                let fact = format!("{:?} is neither a host name nor an address", self.target_host);
+                return lost("targetHost", fact);
+            }
+        };
+        match u16::try_from(self.target_port).ok().filter(|port| *port != 0) {
+            Some(port) => Some(Tunnel { target: format!("{host}:{port}"), by_post }),
+            None => lost("targetPort", format!("{} is no port", self.target_port)),
+        }
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    !text.is_empty() && text.len() <= 253 && text.bytes().all(legal)
+}
+
+/// Whether an attribute of a cookie ends neither itself nor the line that it is in.
+fn is_attribute(one: &RawAttribute) -> bool {
+    let legal = |text: &str| !text.contains(|c: char| c.is_control() || c == ';');
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    !one.name.is_empty() && one.name.chars().all(is_token) && legal(&one.value)
 }
 
 impl RawRetryBudget {
@@ -279,8 +347,21 @@ impl RawConsistentHash {
         let key = if let Some(name) = named(self.http_header_name) {
             HashKey::Header(name)
         } else if let Some(cookie) = self.http_cookie.filter(|cookie| !cookie.name.is_empty()) {
-            let RawCookie { name, path, ttl } = cookie;
-            HashKey::Cookie { name, path, ttl: ttl.map(|WrittenDuration(ttl)| ttl) }
+            let mut attributes = Vec::new();
+            for (at, one) in cookie.attributes.into_iter().enumerate() {
+                if is_attribute(&one) {
+                    attributes.push((one.name, one.value));
+                    continue;
+                }
+                let text = format!(
+                    "{:?}={:?} is no attribute of a cookie; it is left out",
+                    one.name, one.value
+                );
+                let path = format!("{path}.httpCookie.attributes[{at}]");
+                reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+            }
+            let RawCookie { name, path, ttl, .. } = cookie;
+            HashKey::Cookie { name, path, ttl: ttl.map(|WrittenDuration(ttl)| ttl), attributes }
         } else if self.use_source_ip == Some(true) {
             HashKey::SourceIp
         } else if let Some(name) = named(self.http_query_parameter_name) {
@@ -376,7 +457,7 @@ fn fault_at(path: &str, fault: LimitFault) -> Reason {
         LimitFault::Unsupported(field, text) => {
             Reason::lost(&codes::TRAFFIC_UNSUPPORTED, at(field), text)
         }
-    }
-}
         LimitFault::Value(field, text) => Reason::lost(&codes::TRAFFIC_VALUE, at(field), text),
         LimitFault::Bounded(field, text) => Reason::warning(&codes::TRAFFIC_VALUE, at(field), text),
+    }
+}

@@ -630,7 +630,7 @@ fn base(context: &PushContext) -> cluster::Cluster {
 /// protocol is found at run time is spoken to as the client spoke.
 fn protocol_options(protocol: Protocol) -> HashMap<String, Any> {
     if protocol.is_http2() || protocol == Protocol::Auto {
-        upstream_http(protocol, None, core::Http2ProtocolOptions::default(), None)
+        upstream_http(protocol, None, core::Http2ProtocolOptions::default(), (None, None))
     } else {
         HashMap::new()
     }
@@ -646,9 +646,11 @@ fn limited_options(
     let http2 = policy::http2_options(policy);
     let limits_http2 = protocol.is_http2() && http2 != core::Http2ProtocolOptions::default();
     let names = tls::names_by_request(policy);
+    let errors = policy::errors(policy);
     let reads = protocol.is_http() || protocol == Protocol::Auto;
-    if reads && (limits.is_some() || limits_http2 || names.is_some()) {
-        upstream_http(protocol, limits, http2, names)
+    let says_more = limits.is_some() || limits_http2 || names.is_some() || errors.is_some();
+    if reads && says_more {
+        upstream_http(protocol, limits, http2, (names, errors))
     } else {
         protocol_options(protocol)
     }
@@ -658,7 +660,10 @@ fn upstream_http(
     protocol: Protocol,
     common: Option<core::HttpProtocolOptions>,
     http2: core::Http2ProtocolOptions,
-    names: Option<core::UpstreamHttpProtocolOptions>,
+    (names, errors): (
+        Option<core::UpstreamHttpProtocolOptions>,
+        Option<http::http_protocol_options::OutlierDetection>,
+    ),
 ) -> HashMap<String, Any> {
     use http::http_protocol_options::explicit_http_config::ProtocolConfig;
     use http::http_protocol_options::{
@@ -683,6 +688,7 @@ fn upstream_http(
     let options = http::HttpProtocolOptions {
         common_http_protocol_options: common,
         upstream_http_protocol_options: names,
+        outlier_detection: errors,
         upstream_protocol_options: Some(upstream),
         ..Default::default()
     };

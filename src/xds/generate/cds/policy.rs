@@ -2,8 +2,13 @@
 //! endpoints are chosen. (docs/reference/traffic.md, "DestinationRule".)
 
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
+use strait_proto::envoy::envoy::config::common::matcher::v3::match_predicate::Rule;
+use strait_proto::envoy::envoy::config::common::matcher::v3::{HttpHeadersMatch, MatchPredicate};
 use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::route::v3 as route;
 use strait_proto::envoy::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
+use strait_proto::envoy::envoy::extensions::upstreams::http::v3 as http;
+use strait_proto::envoy::envoy::r#type::matcher::v3 as matcher;
 use strait_proto::envoy::envoy::r#type::v3::Percent;
 use strait_proto::envoy::google::protobuf::{UInt32Value, UInt64Value};
 
@@ -65,6 +70,32 @@ pub(super) fn http2_options(policy: &ResolvedPolicy) -> core::Http2ProtocolOptio
         connection_keepalive: pings,
         ..Default::default()
     }
+}
+
+/// Which answers are errors to outlier detection, where the policy says that.
+pub(super) fn errors(
+    policy: &ResolvedPolicy,
+) -> Option<http::http_protocol_options::OutlierDetection> {
+    let statuses = &policy.outlier_detection.as_ref()?.error_statuses;
+    if statuses.is_empty() {
+        return None;
+    }
+    let any_of: Vec<_> = statuses.iter().map(u16::to_string).collect();
+    let status = route::HeaderMatcher {
+        name: ":status".into(),
+        header_match_specifier: Some(route::header_matcher::HeaderMatchSpecifier::StringMatch(
+            matcher::StringMatcher {
+                match_pattern: Some(matcher::string_matcher::MatchPattern::SafeRegex(
+                    matcher::RegexMatcher { regex: any_of.join("|"), ..Default::default() },
+                )),
+                ..Default::default()
+            },
+        )),
+        ..Default::default()
+    };
+    let rule = Rule::HttpResponseHeadersMatch(HttpHeadersMatch { headers: vec![status] });
+    let error_matcher = Some(MatchPredicate { rule: Some(rule) });
+    Some(http::http_protocol_options::OutlierDetection { error_matcher })
 }
 
 /// Sends the address of the client ahead of whatever the sockets of the cluster send.

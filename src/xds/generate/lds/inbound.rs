@@ -365,7 +365,9 @@ impl<'a> Inbound<'a> {
     fn chain(&self, taken: &InboundMatch) -> listener::FilterChain {
         let (content, filter) = match taken.content {
             Content::Http => ("http", self.http()),
-            Content::Bytes => ("tcp", tcp_limited(self.settings, &self.upstream, self.limits)),
+            Content::Bytes => {
+                ("tcp", tcp_limited(self.settings, &self.upstream, self.limits.clone()))
+            }
         };
         let security = match (taken.mtls, taken.transport) {
             (true, _) => "mtls",

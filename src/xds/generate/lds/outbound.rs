@@ -184,11 +184,21 @@ pub(super) fn pods(
         let limits = ConnectionLimits::of(&policy.or_usual(&context.mesh.usual_limits));
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
         let (spans, filters) = (settings.spans.clone(), Arc::clone(&settings.filters));
-        let key =
-            (at.0, at.1, host, port.number, port.protocol, limits, logs, spans, filters, form);
+        let key = (
+            at.0,
+            at.1,
+            host,
+            port.number,
+            port.protocol,
+            limits.clone(),
+            logs,
+            spans,
+            filters,
+            form,
+        );
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
-            let rest = || tcp_limited(settings, &upstream.to_string(), limits);
+            let rest = || tcp_limited(settings, &upstream.to_string(), limits.clone());
             let ruled = RuledConnections::default();
             let message = for_one_service(settings, at, (service, port), ruled, rest)?;
             Some(encode(name.clone(), &settings.istio.in_chains(message)))

@@ -144,7 +144,7 @@ fn tcp_proxy(
     settings: &TrafficSettings,
     stat_prefix: String,
     to: tcp_proxy::tcp_proxy::ClusterSpecifier,
-    ConnectionLimits { idle, lasting, by_source }: ConnectionLimits,
+    ConnectionLimits { idle, lasting, by_source, tunnel }: ConnectionLimits,
 ) -> listener::Filter {
     use hash_policy::{PolicySpecifier, SourceIp};
     let source = || HashPolicy { policy_specifier: Some(PolicySpecifier::SourceIp(SourceIp {})) };
@@ -155,6 +155,11 @@ fn tcp_proxy(
         idle_timeout: idle.map(duration),
         max_downstream_connection_duration: lasting.map(duration),
         hash_policy: by_source.then(source).into_iter().collect(),
+        tunneling_config: tunnel.map(|tunnel| tcp_proxy::tcp_proxy::TunnelingConfig {
+            hostname: tunnel.target.clone(),
+            use_post: tunnel.by_post,
+            ..Default::default()
+        }),
         ..Default::default()
     };
     network_filter("envoy.filters.network.tcp_proxy", &proxy)

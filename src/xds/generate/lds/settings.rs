@@ -9,7 +9,7 @@ use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::Selection;
 use crate::traffic::envoy_filter::{FiltersAt, PatchPlace};
-use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy};
+use crate::traffic::policy::{Algorithm, ConsistentHash, HashKey, ResolvedPolicy, Tunnel};
 use crate::traffic::telemetry::{CallEnd, WrittenLog};
 use crate::xds::generate::cds::PASSTHROUGH;
 use crate::xds::generate::class::{Class, ListenerFormat};
@@ -150,7 +150,7 @@ pub(in crate::xds::generate) type PodListenerKey = (
 );
 
 /// What a rule holds connections to whose bytes nobody reads.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(in crate::xds::generate) struct ConnectionLimits {
     /// How long one may be silent; zero for ever, `None` for Envoy's default.
     pub(super) idle: Option<Duration>,
@@ -158,6 +158,8 @@ pub(in crate::xds::generate) struct ConnectionLimits {
     pub(super) lasting: Option<Duration>,
     /// Whether all of one client go to one endpoint.
     pub(super) by_source: bool,
+    /// To where they are passed on inside of requests.
+    pub(super) tunnel: Option<Arc<Tunnel>>,
 }
 
 impl ConnectionLimits {
@@ -171,6 +173,7 @@ impl ConnectionLimits {
                 algorithm,
                 Some(Algorithm::ConsistentHash(ConsistentHash { key: HashKey::SourceIp, .. }))
             ),
+            tunnel: policy.tunnel.clone(),
         }
     }
 
@@ -183,6 +186,8 @@ impl ConnectionLimits {
             idle: self.idle.into_iter().chain(other.idle).min_by_key(rank),
             lasting: lower(self.lasting, other.lasting),
             by_source: self.by_source || other.by_source,
+            // Envoy has one for all.
+            tunnel: self.tunnel.filter(|one| other.tunnel.as_ref() == Some(one)),
         }
     }
 }

@@ -453,15 +453,17 @@ fn rewrite_path(rule: &HttpRule, one: &RequestMatch, action: &mut route::RouteAc
 /// By what of a request an endpoint is chosen.
 pub(super) fn hash_policy(key: HashKey) -> route::route_action::HashPolicy {
     use route::route_action::hash_policy::{
-        ConnectionProperties, Cookie, Header, PolicySpecifier, QueryParameter,
+        ConnectionProperties, Cookie, CookieAttribute, Header, PolicySpecifier, QueryParameter,
     };
     let specifier = match key {
         HashKey::Header(header_name) => {
             PolicySpecifier::Header(Header { header_name, ..Default::default() })
         }
-        HashKey::Cookie { name, path, ttl } => {
-            let ttl = ttl.map(duration);
-            PolicySpecifier::Cookie(Cookie { name, path, ttl, ..Default::default() })
+        HashKey::Cookie { name, path, ttl, attributes } => {
+            let attributes = attributes.into_iter();
+            let attributes = attributes.map(|(name, value)| CookieAttribute { name, value });
+            let (ttl, attributes) = (ttl.map(duration), attributes.collect());
+            PolicySpecifier::Cookie(Cookie { name, path, ttl, attributes })
         }
         HashKey::SourceIp => {
             PolicySpecifier::ConnectionProperties(ConnectionProperties { source_ip: true })
