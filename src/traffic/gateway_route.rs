@@ -528,14 +528,12 @@ impl RuleReader<'_> {
                 rule.redirect = Some(Box::new(self.redirect(raw, path, &mut rule.refused)));
             }
             RawFilter { rewrite: Some(raw), .. } => {
-                let path_rewrite = raw.path.and_then(|path| match path {
-                    RawPathModifier { replace_full_path: Some(path), .. } => {
-                        Some(PathRewrite::Whole(path))
-                    }
-                    RawPathModifier { replace_prefix_match: Some(path), .. } => {
+                let path_rewrite = raw.path.and_then(|path| match path.read() {
+                    RedirectPath::Whole(path) => Some(PathRewrite::Whole(path)),
+                    RedirectPath::Prefix(path) => {
                         Some(PathRewrite::Matched(if path.is_empty() { "/".into() } else { path }))
                     }
-                    RawPathModifier { .. } => None,
+                    RedirectPath::Kept => None,
                 });
                 let rewrite = Rewrite { path: path_rewrite, authority: raw.hostname };
                 rule.rewrite = Some(Box::new(rewrite));
@@ -575,15 +573,7 @@ impl RuleReader<'_> {
             (None, Some(_)) => RedirectPort::OfScheme,
             (None, None) => RedirectPort::OfRequest,
         };
-        let path = match raw.path {
-            Some(RawPathModifier { replace_full_path: Some(path), .. }) => {
-                RedirectPath::Whole(path)
-            }
-            Some(RawPathModifier { replace_prefix_match: Some(path), .. }) => {
-                RedirectPath::Prefix(path)
-            }
-            _ => RedirectPath::Kept,
-        };
+        let path = raw.path.map_or(RedirectPath::Kept, RawPathModifier::read);
         RedirectRule { path, authority: raw.hostname, scheme: raw.scheme, port, status }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use crate::mesh::WrittenDuration;
+use crate::traffic::route::RedirectPath;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -161,8 +162,21 @@ pub(super) struct RawRewriteFilter {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct RawPathModifier {
-    pub(super) replace_full_path: Option<Arc<str>>,
-    pub(super) replace_prefix_match: Option<Arc<str>>,
+    r#type: String,
+    replace_full_path: Option<Arc<str>>,
+    replace_prefix_match: Option<Arc<str>>,
+}
+
+impl RawPathModifier {
+    /// What becomes of a path.
+    pub(super) fn read(self) -> RedirectPath {
+        match (&*self.r#type, self.replace_full_path, self.replace_prefix_match) {
+            ("" | "ReplaceFullPath", Some(path), _) => RedirectPath::Whole(path),
+            ("" | "ReplacePrefixMatch", _, Some(path)) => RedirectPath::Prefix(path),
+            // API servers take no such thing.
+            _ => RedirectPath::Kept,
+        }
+    }
 }
 
 #[derive(Deserialize, Default)]
