@@ -293,6 +293,8 @@ fn redirect_of(redirect: &RedirectRule, listener: u16) -> route::route::Action {
         RedirectPort::Unset => 0,
         RedirectPort::Number(number) => number,
         RedirectPort::OfRequest => listener,
+        // Of a request that keeps its scheme that is known to Envoy alone.
+        RedirectPort::OfScheme if redirect.scheme.is_none() => 0,
         RedirectPort::OfScheme => default,
     };
     // Of another scheme or host none means the scheme's own.
