@@ -120,6 +120,14 @@ impl DestinationRule {
                 );
                 reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
             }
+            for (port, what) in port_losses(policy.as_deref(), of_subset.as_deref()) {
+                let path = format!("{path}.trafficPolicy.portLevelSettings");
+                let text = format!(
+                    "replace all that is said of port {port} otherwise: {what} doesn't hold there for {}",
+                    raw.name
+                );
+                reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
+            }
             if raw.labels.contains_key(NODE_LABEL) {
                 let path = format!("{path}.labels");
                 let text = format!(
@@ -247,6 +255,30 @@ fn balancing_lost(
         ("its warmup", rule.warmup.is_some() && subset.warmup.is_none()),
     ];
     lost.into_iter().filter(|(_, is_lost)| *is_lost).map(|(what, _)| what).collect()
+}
+
+/// What a rule and its subset say, and what the subset says of a port takes away there: the port and the group.
+fn port_losses(
+    rule: Option<&TrafficPolicy>,
+    subset: Option<&TrafficPolicy>,
+) -> Vec<(u16, &'static str)> {
+    let Some(subset) = subset else { return Vec::new() };
+    let anywhere = TrafficPolicy { ports: BTreeMap::new(), ..subset.clone() };
+    let of_port = |(port, own): (&u16, &PolicyGroups)| {
+        let said = resolve(rule, Some(&anywhere), *port);
+        let lost = [
+            ("loadBalancer", said.load_balancer.is_some() && own.load_balancer.is_none()),
+            ("connectionPool", said.connection_pool.is_some() && own.connection_pool.is_none()),
+            (
+                "outlierDetection",
+                said.outlier_detection.is_some() && own.outlier_detection.is_none(),
+            ),
+            ("tls", said.tls.is_some() && own.tls.is_none()),
+        ];
+        let port = *port;
+        lost.into_iter().filter(|(_, is_lost)| *is_lost).map(move |(what, _)| (port, what))
+    };
+    subset.ports.iter().flat_map(of_port).collect()
 }
 
 /// Whom a rule is for. One with a selector is for its own namespace alone, whatever else it says.
