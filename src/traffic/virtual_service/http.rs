@@ -233,7 +233,16 @@ impl Reader<'_> {
         self.note(&codes::MATCH_REFUSED, path, &text);
     }
 
+    /// Notes a condition that says several things, of which one counts. API servers refuse it, files hold it.
+    fn note_ambiguous(&mut self, raw: &RawTextMatch, path: &str) {
+        if raw.is_ambiguous() {
+            let text = "is one of exact, prefix and regex: the first of them that is there counts";
+            self.lost(path, text);
+        }
+    }
+
     fn uri(&mut self, raw: RawTextMatch, path: &str, refused: &mut bool) -> Option<PathMatch> {
+        self.note_ambiguous(&raw, path);
         match raw {
             RawTextMatch { exact: Some(text), .. } => Some(PathMatch::Exact(text)),
             RawTextMatch { prefix: Some(text), .. } => {
@@ -260,6 +269,7 @@ impl Reader<'_> {
 
     /// A condition on a text; an empty one, and the expression `*`, ask that it is there.
     fn text(&mut self, raw: RawTextMatch, path: &str, refused: &mut bool) -> Option<TextMatch> {
+        self.note_ambiguous(&raw, path);
         match raw {
             RawTextMatch { exact: Some(text), .. } if is_text(&text) => {
                 Some(TextMatch::Exact(text))
@@ -548,6 +558,11 @@ impl Reader<'_> {
             } else {
                 self.lost(&path, &text);
             }
+        }
+        if rule.attempts == 0 && rule != RetryRule::default() {
+            let text =
+                "is 0 unless said: requests are not tried again, whatever else is said of it";
+            self.lost(&format!("{path}.attempts"), text);
         }
         rule
     }

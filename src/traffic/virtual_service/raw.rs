@@ -55,6 +55,14 @@ pub(super) struct RawTextMatch {
     pub(super) regex: Option<Arc<str>>,
 }
 
+impl RawTextMatch {
+    /// Whether it says more than one thing, of which one counts.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        let said = [&self.exact, &self.prefix, &self.regex];
+        said.iter().filter(|one| one.is_some()).count() > 1
+    }
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct RawDestination {

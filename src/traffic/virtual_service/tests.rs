@@ -385,3 +385,29 @@ fn conditions_that_contradict_each_other_are_told() {
         assert_eq!((rules.len(), codes), (0, vec![&codes::DELEGATE_CONFLICT]), "{root} {its}");
     }
 }
+
+#[test]
+fn condition_that_says_several_things_is_told() {
+    let (rule, reasons) = rule(
+        "match: [{uri: {exact: /a, prefix: /b}, headers: {x: {prefix: p, regex: r}, y: {exact: e}}}]",
+    );
+    assert_eq!(
+        said(&reasons),
+        [
+            (&codes::ROUTE_PART_LOST, "spec.http[0].match[0].uri"),
+            (&codes::ROUTE_PART_LOST, "spec.http[0].match[0].headers[x]"),
+        ]
+    );
+    assert_eq!(rule.matches[0].path, Some(PathMatch::Exact("/a".into())));
+    let texts =
+        [("x".into(), TextMatch::Prefix("p".into())), ("y".into(), TextMatch::Exact("e".into()))];
+    assert_eq!(*rule.matches[0].headers, texts);
+}
+
+#[test]
+fn retries_without_attempts_are_none_and_that_is_told() {
+    let (off, reasons) = rule("retries: {attempts: 0}");
+    assert_eq!((off.retries.map(|one| one.attempts), reasons), (Some(0), Vec::new()));
+    let (_, reasons) = rule("retries: {retryOn: 5xx, perTryTimeout: 2s}");
+    assert_eq!(said(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]);
+}
