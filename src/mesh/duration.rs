@@ -16,6 +16,9 @@ const UNITS: [(&str, u64); 7] = [
     ("ns", 1),
 ];
 
+/// The longest that Envoy takes, of whatever: of a longer one it refuses the whole resource. Go knows none that is longer.
+const LONGEST: Duration = Duration::from_secs(2_562_047 * 3600);
+
 /// Reads one or more `<number><unit>` in a row. (Go, `time.ParseDuration`, without signs.)
 ///
 /// # Errors
@@ -38,6 +41,10 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         let &(_, nanos) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?;
         total = total.checked_add(amount(number, nanos).ok_or_else(wrong)?).ok_or_else(wrong)?;
         rest = after;
+    }
+    if total > LONGEST {
+        let hours = LONGEST.as_secs() / 3600;
+        return Err(format!("expected a duration of at most {hours}h, found {text:?}"));
     }
     Ok(total)
 }
@@ -96,11 +103,24 @@ mod tests {
             ("0.1s", 100),
             (".5s", 500),
             ("250ms", 250),
+            ("2562047h", 2_562_047 * 3_600_000),
         ];
         for (text, millis) in cases {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(millis)), "{text}");
         }
-        for text in ["", "10", "s", "10x", "-1s", "1 s", "1..5s", ".s", "1sm", "99999999999999h"] {
+        for text in [
+            "",
+            "10",
+            "s",
+            "10x",
+            "-1s",
+            "1 s",
+            "1..5s",
+            ".s",
+            "1sm",
+            "2562047h1s",
+            "99999999999999h",
+        ] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }

@@ -240,6 +240,9 @@ fn read<W: for<'de> Deserialize<'de>, T>(
     }
 }
 
+/// The most streams of a connection (RFC 9113, 6.5.2; Envoy refuses more).
+const STREAMS_MAX: u32 = (1 << 31) - 1;
+
 /// What is read of a pool, by the block that it is in.
 const POOL_FIELDS: &[(&str, &[&str])] = &[
     ("", &["tcp", "http"]),
@@ -382,13 +385,18 @@ impl WrittenPool {
         let limit = |number: Option<u32>| number.filter(|number| *number != 0);
         let time = |raw: Option<WrittenDuration>| raw.map(|WrittenDuration(time)| time);
         let lasting = |raw: Option<WrittenDuration>| time(raw).filter(|time| !time.is_zero());
+        let streams = limit(http.max_concurrent_streams);
+        if let Some(said) = streams.filter(|said| *said > STREAMS_MAX) {
+            let text = format!("{said} is more than {STREAMS_MAX}, which counts");
+            faults.push(LimitFault::Bounded("http.maxConcurrentStreams", text));
+        }
         let limits = PoolLimits {
             max_connections: limit(tcp.max_connections),
             max_pending_requests: limit(http.http1_max_pending_requests),
             max_requests: limit(http.http2_max_requests),
             max_retries: limit(http.max_retries),
             max_requests_per_connection: limit(http.max_requests_per_connection),
-            max_concurrent_streams: limit(http.max_concurrent_streams),
+            max_concurrent_streams: streams.map(|said| said.min(STREAMS_MAX)),
             http2_keepalive: http.http2_keep_alive.and_then(|raw| raw.read(&mut faults)),
             connect_timeout: lasting(tcp.connect_timeout),
             tcp_keepalive: tcp.tcp_keepalive.map(|raw| TcpKeepalive {

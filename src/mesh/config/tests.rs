@@ -159,7 +159,8 @@ fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
         of("{connectionPool: {tcp: {maxConnections: 3}}, outlierDetection: {}}").usual_limits;
     assert_eq!(said.connection_pool.and_then(|pool| pool.max_connections), Some(3));
     assert!(said.outlier_detection.is_some());
-    let more = "{loadBalancer: {}, connectionPool: {tcp: {odd: 1}}, outlierDetection: {zoneAware: {}}}";
+    let more =
+        "{loadBalancer: {}, connectionPool: {tcp: {odd: 1}}, outlierDetection: {zoneAware: {}}}";
     assert_eq!(
         of(more).ignored,
         [
@@ -180,6 +181,10 @@ fn limits_of_the_mesh_are_read_wholly_or_not_at_all() {
         (
             "{connectionPool: {http: {http2KeepAlive: {interval: 1s}}}}",
             "connectionPool.http.http2KeepAlive",
+        ),
+        (
+            "{connectionPool: {http: {maxConcurrentStreams: 3000000000}}}",
+            "maxConcurrentStreams: 3000000000 is more",
         ),
         ("{connectionPool: {tcp: {maxConnections: many}}}", "connectionPool: invalid type"),
     ] {

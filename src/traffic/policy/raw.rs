@@ -15,6 +15,7 @@ use crate::codes;
 use crate::mesh::{
     LimitFault, LocalityFault, WrittenDuration, WrittenLocalities, WrittenOutliers, WrittenPool,
 };
+use crate::model::is_header_name;
 use crate::traffic::object::Reason;
 
 #[derive(Deserialize, Default)]
@@ -243,7 +244,10 @@ impl RawTunnel {
             "" | "CONNECT" => false,
             "POST" => true,
             _ => {
-                return lost("protocol", format!("{:?} is neither CONNECT nor POST", self.protocol));
+                return lost(
+                    "protocol",
+                    format!("{:?} is neither CONNECT nor POST", self.protocol),
+                );
             }
         };
         let host = match self.target_host.parse::<IpAddr>() {
@@ -345,6 +349,13 @@ impl RawConsistentHash {
         let path = format!("{path}.consistentHash");
         let named = |name: Option<String>| name.filter(|name| !name.is_empty());
         let key = if let Some(name) = named(self.http_header_name) {
+            if !is_header_name(name.strip_prefix(':').unwrap_or(&name)) {
+                let text =
+                    format!("{name:?} is no header; endpoints are chosen as if it were not there");
+                let path = format!("{path}.httpHeaderName");
+                reasons.push(Reason::lost(&codes::TRAFFIC_VALUE, path, text));
+                return None;
+            }
             HashKey::Header(name)
         } else if let Some(cookie) = self.http_cookie.filter(|cookie| !cookie.name.is_empty()) {
             let mut attributes = Vec::new();

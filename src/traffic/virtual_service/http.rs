@@ -314,7 +314,7 @@ impl Reader<'_> {
             let is_known = if are_headers {
                 is_header_name(name.strip_prefix(':').unwrap_or(&name))
             } else {
-                !name.is_empty()
+                !name.is_empty() && name.len() <= QUERY_NAME_MAX
             };
             if !is_known {
                 self.refuse_condition(refused, &path, "can't be the name of anything in a request");
@@ -724,6 +724,9 @@ impl Reader<'_> {
                         this.lost(&path, "Envoy changes no such header: it stays as it is");
                     } else if !is_header_name(&name) || !is_text(&value) {
                         this.refuse(refused, &path, "is no header");
+                    } else if value.len() > HEADER_VALUE_MAX || kept.len() == HEADERS_MAX {
+                        let text = "is more than Envoy takes: 16 KiB of each, and 250 headers";
+                        this.refuse(refused, &path, text);
                     } else if let Err(fact) = command_operators::check(&value) {
                         this.refuse(refused, &path, &format!("{value:?} {fact}"));
                     } else {
@@ -752,6 +755,13 @@ impl Reader<'_> {
         HeaderChanges { request, response, host }
     }
 }
+
+/// The longest value of a header, in bytes, and the longest name of a parameter (Envoy's).
+const HEADER_VALUE_MAX: usize = 16 << 10;
+/// See [`HEADER_VALUE_MAX`].
+const QUERY_NAME_MAX: usize = 1 << 10;
+/// The most headers that are set, and that are added. Envoy takes 1000 of a route, which a rule and its destination share.
+const HEADERS_MAX: usize = 250;
 
 /// The number of a gRPC status, by its name or as it is.
 fn grpc_status(name: &str) -> Option<u8> {

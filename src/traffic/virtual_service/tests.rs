@@ -411,3 +411,33 @@ fn retries_without_attempts_are_none_and_that_is_told() {
     let (_, reasons) = rule("retries: {retryOn: 5xx, perTryTimeout: 2s}");
     assert_eq!(said(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]);
 }
+
+#[test]
+fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
+    let long = "y".repeat((16 << 10) + 1);
+    let many: Vec<_> = (0..251).map(|at| format!("x{at}: a")).collect();
+    for (more, path) in [
+        (format!("headers: {{request: {{set: {{x: {long}}}}}}}"), "headers.request.set[x]"),
+        (
+            format!("headers: {{response: {{add: {{{}}}}}}}", many.join(", ")),
+            "headers.response.add[x99]",
+        ),
+    ] {
+        let (rule, reasons) = rule(&more);
+        assert!(rule.refused);
+        assert_eq!(said(&reasons), [(&codes::ROUTE_REFUSED, &*format!("spec.http[0].{path}"))]);
+    }
+    // Longer than a key in YAML can be without quotes.
+    let mut query = serde_json::Map::new();
+    query.insert("q".repeat(1025), serde_json::json!({ "exact": "a" }));
+    let route = serde_json::json!([{ "destination": { "host": "a" } }]);
+    let rules = serde_json::json!([{ "match": [{ "queryParams": query }], "route": route }]);
+    let object_read = serde_json::json!({ "spec": { "hosts": ["a"], "http": rules } });
+    let read = VirtualService::read(meta("shop", "a"), &object_read, &kind_settings());
+    let (service, reasons) = read.expect("it fits its schema");
+    assert!(service.http[0].matches[0].refused);
+    assert_eq!(reasons[0].code, &codes::MATCH_REFUSED, "{reasons:?}");
+    let spec = "{hosts: [a], http: [{timeout: 3000000h, route: [{destination: {host: a}}]}]}";
+    let reason = VirtualService::read(meta("shop", "a"), &object(spec), &kind_settings());
+    assert_eq!(reason.expect_err("Envoy takes none so long").path, "spec.http[0].timeout");
+}
