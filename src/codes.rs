@@ -410,8 +410,8 @@ on with what it was sent before, if anything.";
 
     /// A step of a rotation.
     ROOT_SIGNS_EARLY = "STR0550", "a root may not sign yet: not everybody is known to have it",
-        "Put it beside the others in root-cert.pem (or ca.crt), keep what signs as it was, and see: strait certs status
-Where only you know who has it, and they do: put its SHA-256 into the file (or the Secret's key) rotation-approved.", "\
+        "Put it beside the others in root-cert.pem (or ca.crt), keep what signs, and see: strait certs status
+Where only you know that they have it, put its SHA-256 into the file (or Secret's key) rotation-approved.", "\
 What a root signs is refused by every workload that was not given the root before. So a CA whose certificates
 lead to a new root is taken only once that root was given to all: read back in the namespaces of each member,
 acknowledged by agents that ask for roots, or in the hands of those that got a certificate since. Until then
@@ -420,8 +420,8 @@ missing. A restart can't go on with a key that is not there any more: put the ol
 
     /// A step of a rotation.
     ROOT_GOES_EARLY = "STR0551", "a root that certificates lead to is in the CA's files no more",
-        "Nothing has to be done: it goes by itself at the time named. To put an end to it now, as after a theft of its key, put
-its SHA-256 into the file (or the Secret's key) rotation-approved.", "\
+        "Nothing has to be done: it goes by itself at the time named. To end it now, as after the theft of a
+key, put its SHA-256 into the file (or the Secret's key) rotation-approved.", "\
 Workloads hold certificates that lead to this root. Were it taken away, all others would refuse them until
 they have new ones. So it is believed, and given to workloads, until the last of these certificates has ended:
 which that is Strait remembers in its state directory and in the Secret strait-ca-roots. Where certificates
@@ -430,23 +430,23 @@ were issued before it kept records, the longest life that is allowed counts (--m
     /// Records of roots.
     ROOTS_NOT_SHARED = "STR0552", "what is known of the CA's roots is not shared with other replicas",
         "Give Strait's account create of Secrets in its namespace, and get and update of strait-ca-roots.", "\
-When the last certificate of each root ends is kept in the Secret strait-ca-roots of the system namespace, with who
-lacks a root that is to sign. Without it each replica knows only what it has issued itself, and what is in its
-own state directory. Certificates are issued all the same.";
+When the last certificate of each root ends is kept in the Secret strait-ca-roots of the system namespace,
+with who lacks a root that is to sign. Without it each replica knows only what it has issued itself, and what
+is in its own state directory. Certificates are issued all the same.";
 
     /// A rotation that is under way.
     ROTATION_RUNS = "STR0553", "the CA has more than one root: a rotation is under way",
         "See what is next: strait certs status", "\
-A new root is given to all workloads, then signs, and the old one goes once no certificate leads to it any more.
-Nothing is wrong meanwhile. docs/guide/certificates.md has the steps.";
+A new root is given to all workloads, then signs, and the old one goes once no certificate leads to it any
+more. Nothing is wrong meanwhile. docs/guide/certificates.md has the steps.";
 
     /// Renewal by certificate.
     RENEWED_LONG_ENOUGH = "STR0554", "the certificate was renewed for 30 days without a token in between",
         "Call with the workload's token; for a machine without one: strait certs issue", "\
-A certificate may be exchanged for another, so that a cluster whose API server is away goes on. But each carries the time
-at which a token last proved whose it is, and 30 days after that only a token gives another: whoever got hold
-of a key and of a pod's account could stay for ever otherwise. One that was made by hand counts from its first
-exchange on.";
+A certificate may be exchanged for another, so that a cluster whose API server is away goes on. But each
+carries the time at which a token last proved whose it is, and 30 days after that only a token gives another:
+whoever got hold of a key and of a pod's account could stay for ever otherwise. One that was made by hand
+counts from its first exchange on.";
 
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",
