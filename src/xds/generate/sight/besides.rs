@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Lens;
+use super::lens::Lens;
 use crate::model::{Hostname, Namespace, Proxy, ProxyType};
 use crate::push::PushContext;
 use crate::traffic::Selection;

@@ -1,6 +1,6 @@
 //! What is kept of one version for the next.
 
-use super::Lens;
+use super::lens::Lens;
 use crate::xds::generate::cache::{Cache, Span};
 use crate::xds::generate::class::class_of;
 

@@ -1,0 +1,497 @@
+//! Two versions of the mesh, and what differs between them, as those see it who stand somewhere: each question is asked
+//! of the generators once.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::rule_difference::RuleDifference;
+use crate::aggregate::MergedService;
+use crate::model::{ClusterId, Hostname, Namespace, Protocol, Proxy, Service};
+use crate::push::PushContext;
+use crate::push::proxy::{oldest_first, served_of};
+use crate::push::scope::{SeenChanges, Wildcard, definitions, same_before_ports};
+use crate::push::subset::{SubsetFilter, subset_names};
+use crate::push::view::{Role, ViewDependencies, ViewKey};
+use crate::traffic::Traffic;
+use crate::traffic::envoy_filter::PatchPlace;
+use crate::traffic::telemetry::CallEnd;
+use crate::xds::generate::cache::{Cache, Scopes, projected_namespace};
+use crate::xds::generate::cds::ClusterFormat;
+use crate::xds::generate::class::{Class, ListenerFormat};
+use crate::xds::generate::common::SharedResources;
+use crate::xds::generate::eds;
+use crate::xds::generate::ingress::IngressOutline;
+use crate::xds::generate::library::LibraryConfig;
+use crate::xds::names::{OutboundName, port_number};
+use crate::xds::resource::Resource;
+
+/// Two versions of the mesh, and what differs between them.
+pub(super) struct Lens<'a> {
+    pub(super) cache: &'a Cache,
+    pub(super) whole: [&'a Arc<PushContext>; 2],
+    pub(super) hosts: &'a BTreeSet<Hostname>,
+    /// With these services alone, and what is made of that.
+    pub(super) excerpts: [(Arc<PushContext>, Cache); 2],
+    /// Route configurations that may differ.
+    pub(super) routes: BTreeSet<Arc<str>>,
+    /// Services that differ beside their endpoints.
+    pub(super) defined: Vec<Hostname>,
+    /// The services by the namespaces in which clusters have them.
+    pub(super) by_namespace: HashMap<Namespace, BTreeSet<&'a Hostname>>,
+    /// Whether none differs but [behind its ports](MergedService::same_before_ports): no matter to who calls them.
+    pub(super) is_behind_ports: bool,
+    /// What of the difference is one of rules.
+    pub(super) rules: RuleDifference,
+    /// The services that providers are, by the names of these.
+    pub(super) providers: HashMap<Arc<str>, Hostname>,
+    pub(super) answers: RefCell<KnownAnswers>,
+}
+
+/// What was found out already.
+#[derive(Default)]
+pub(super) struct KnownAnswers {
+    listeners: HashMap<(Class, ListenerFormat), bool>,
+    pods: HashMap<(ViewKey, ListenerFormat), Arc<[IpAddr]>>,
+    serves: HashMap<(ClusterId, Namespace), bool>,
+    assignments: HashMap<(Hostname, [ViewKey; 2]), bool>,
+    bases: HashMap<(Class, u16, bool), bool>,
+}
+
+impl<'a> Lens<'a> {
+    pub(super) fn new(
+        cache: &'a Cache,
+        whole: [&'a Arc<PushContext>; 2],
+        hosts: &'a BTreeSet<Hostname>,
+    ) -> Self {
+        // Rules that name no port lead to the only one of a service, which has to be there for that.
+        let names = whole
+            .iter()
+            .flat_map(|context| hosts.iter().flat_map(|host| context.aliases.names_of(host)));
+        let named: BTreeSet<Hostname> = names.chain(hosts.iter().cloned()).collect();
+        let [then, since] = whole.map(|context| context.traffic.excerpt(&named));
+        let portless = [&then, &since].into_iter().flat_map(|one| one.virtual_services.portless());
+        let portless = portless.flat_map(|host| {
+            let targets = whole.map(|context| context.aliases.target(host));
+            std::iter::once(host).chain(targets)
+        });
+        let all = hosts.iter().chain(portless).cloned().collect();
+        let excerpt = |context: &PushContext, traffic: Traffic| {
+            Arc::new(PushContext { traffic: Arc::new(traffic), ..context.excerpt(&all) })
+        };
+        let (before, now) = (excerpt(whole[0], then), excerpt(whole[1], since));
+        let mut routes = BTreeSet::new();
+        for service in before.all_services().chain(now.all_services()) {
+            let is_routed = |protocol: Protocol| protocol.is_http() || protocol == Protocol::Auto;
+            let own = service.by_cluster.values().flat_map(|own| &own.ports);
+            let ports = service.ports().chain(own);
+            for port in ports.filter(|port| is_routed(port.protocol)) {
+                routes.insert(port.number.to_string().into());
+                routes.insert(format!("{}:{}", service.hostname(), port.number).into());
+            }
+        }
+        let is_ruled = |context: &PushContext| !context.traffic.virtual_services.is_empty();
+        if is_ruled(&before) || is_ruled(&now) {
+            // Hosts that only rules know.
+            routes.insert("80".into());
+            let wildcards = |context: &Arc<PushContext>| -> Vec<u16> {
+                let all =
+                    context.all_services().filter(|one| one.hostname().as_str().starts_with('*'));
+                all.flat_map(|one| one.ports().map(|port| port.number)).collect()
+            };
+            let wildcards = whole.iter().flat_map(|context| wildcards(context));
+            routes.extend(wildcards.map(|port| port.to_string().into()));
+        }
+        let differs = |host: &&Hostname| {
+            let rules =
+                [&before, &now].map(|context| context.traffic.destination_rules.of(host.as_str()));
+            let both = [&before, &now].map(|context| context.services.get(*host));
+            let has_other_rules = rules[0] != rules[1];
+            // What a namespace has for itself changes with its endpoints.
+            let is_private =
+                || before.private.contains_key(*host) && now.private.contains_key(*host);
+            match both {
+                [Some(old), Some(new)] => old.differs_beside_endpoints(new) || has_other_rules,
+                _ => has_other_rules && is_private(),
+            }
+        };
+        let defined = hosts.iter().filter(differs).cloned().collect();
+        let mut by_namespace = HashMap::<Namespace, BTreeSet<&Hostname>>::new();
+        for host in hosts {
+            for service in
+                [&before, &now].into_iter().flat_map(|context| definitions(context, host))
+            {
+                for own in service.by_cluster.values() {
+                    match by_namespace.get_mut(&own.namespace) {
+                        Some(all) => drop(all.insert(host)),
+                        None => drop(by_namespace.insert(own.namespace.clone(), [host].into())),
+                    }
+                }
+            }
+        }
+        let versions = whole.map(|context| &**context);
+        let is_behind_ports = hosts.iter().all(|host| same_before_ports(versions, host));
+        Self {
+            cache,
+            whole,
+            hosts,
+            defined,
+            by_namespace,
+            is_behind_ports,
+            rules: RuleDifference::of(versions, hosts),
+            excerpts: [(before, cache.beside()), (now, cache.ahead())],
+            routes,
+            providers: {
+                let among = whole[1].providers_among(|host| hosts.contains(&Hostname::from(host)));
+                among.map(|(name, host)| (Arc::clone(name), host)).collect()
+            },
+            answers: RefCell::default(),
+        }
+    }
+
+    /// The versions of definitions before and after.
+    pub(super) fn step(&self) -> [u64; 2] {
+        self.whole.map(|context| context.definitions)
+    }
+
+    pub(super) fn both(&self) -> [SharedResources<'_>; 2] {
+        self.excerpts.each_ref().map(|(context, cache)| SharedResources { context, cache })
+    }
+
+    pub(super) fn same_scopes(&self) -> bool {
+        if self.is_behind_ports {
+            return true;
+        }
+        let [before, now] = self.excerpts.each_ref().map(|(context, _)| Scopes::of(context));
+        before == now
+    }
+
+    /// What matters for lists of upstream clusters, before and after: all services are looked at again only
+    /// where the changed ones may have made a difference.
+    pub(super) fn scopes(&self) -> [Scopes; 2] {
+        let of = |context| SharedResources { context, cache: self.cache }.scopes();
+        let [before, now] = self.whole;
+        let old = of(before);
+        self.cache.scopes.carry_over(self.step(), |()| self.same_scopes());
+        [old, of(now)]
+    }
+
+    /// Whether it matters for what is made of the services on which node a proxy is, and in which locality.
+    pub(super) fn by_place(&self) -> [bool; 2] {
+        let lists = self.scopes().map(|scopes| [scopes.node, scopes.locality]);
+        let versions = self.whole.iter().copied();
+        let assignments = versions.flat_map(|context| {
+            let services = self.defined.iter().flat_map(|host| definitions(context, host));
+            services.map(|service| {
+                let matters = ViewDependencies::of(context, service);
+                [matters.node, matters.locality]
+            })
+        });
+        let all = lists.into_iter().chain(assignments);
+        all.fold([false; 2], |[node, locality], one| [node || one[0], locality || one[1]])
+    }
+
+    /// Whether proxies of a namespace may be given other services than before, whatever became of these.
+    pub(super) fn is_rescoped(&self, namespace: &Namespace) -> bool {
+        let [before, now] = self.whole.map(|context| &context.traffic.sidecars);
+        !self.has_same_rules() && !now.same_in(before, namespace)
+    }
+
+    /// Whether all traffic rules are those of before.
+    pub(super) fn has_same_rules(&self) -> bool {
+        let [before, now] = self.whole.map(|context| &context.traffic);
+        Arc::ptr_eq(before, now)
+    }
+
+    pub(super) fn same_outbound(&self, view: &ViewKey, form: &ClusterFormat) -> bool {
+        if self.is_rescoped(&view.namespace) {
+            return false;
+        }
+        if self.is_behind_ports || self.rules.is_unseen_in(&view.namespace) {
+            return true;
+        }
+        let [before, now] = self.both().map(|common| common.outbound(view, form));
+        before == now
+    }
+
+    /// The listeners of a class, those for pods aside.
+    pub(super) fn same_listeners(&self, class: &Class, form: ListenerFormat) -> bool {
+        let selections = [&class.selection; 2];
+        if self.is_rescoped(&class.namespace)
+            || self.is_logged_otherwise(&class.namespace, selections, &[CallEnd::Client])
+            || self.is_filtered_otherwise(&class.namespace, selections, &[PatchPlace::Outbound])
+            || self.is_traced_by(&class.namespace, &class.selection)
+        {
+            return false;
+        }
+        if self.is_behind_ports || self.rules.is_unseen_in(&class.namespace) {
+            return true;
+        }
+        let key = (self.class(class), form);
+        if let Some(same) = self.answers.borrow().listeners.get(&key) {
+            return *same;
+        }
+        let [before, now] = self.both().map(|common| common.listeners(&key.0, form));
+        let same = before == now && !self.is_reranked(&class.cluster);
+        self.answers.borrow_mut().listeners.insert(key, same);
+        same
+    }
+
+    /// What of a class matters for the changed services: mostly not its namespace, of which others are for.
+    pub(super) fn class(&self, class: &Class) -> Class {
+        let [old, new] = self
+            .excerpts
+            .each_ref()
+            .map(|(context, _)| projected_namespace(context, &class.namespace));
+        if old == new { Class { namespace: new, ..class.clone() } } else { class.clone() }
+    }
+
+    /// What of a view matters for listeners in either version: a namespace may do so in one of them alone.
+    pub(super) fn projected(&self, view: &ViewKey) -> ViewKey {
+        let [old, new] = self.both().map(|common| common.projected(view));
+        if old == new {
+            return new;
+        }
+        ViewKey { locality: None, role: Role::Client, ..view.clone() }
+    }
+
+    /// Whether all assignments of a service are the same, whose endpoints are.
+    pub(super) fn same_assignments(&self, view: &ViewKey, host: &Hostname) -> bool {
+        let contexts = self.excerpts.each_ref().map(|(context, _)| context);
+        let [old, new] = contexts.map(|context| match view.role {
+            Role::Client => context.service(host.as_str(), &view.namespace),
+            Role::Gateway => context.services.get(host),
+        });
+        let (Some(old), Some(new)) = (old, new) else { return old.is_some() == new.is_some() };
+        let services = [old, new];
+        let [before, now] = contexts;
+        let views = [view.projected(before, old), view.projected(now, new)];
+        let key = (host.clone(), views);
+        if let Some(same) = self.answers.borrow().assignments.get(&key) {
+            return *same;
+        }
+        let own = services.into_iter().flat_map(|one| one.by_cluster.values());
+        let ports =
+            own.flat_map(|own| &own.ports).chain(services.into_iter().flat_map(|one| one.ports()));
+        let ports: BTreeSet<u16> = ports.map(|port| port.number).collect();
+        let [then, view] = &key.1;
+        let all_rules = [before.rules_for(old), now.rules_for(new)];
+        let [old_rules, new_rules] = &all_rules;
+        let rules = [then.rule(old_rules, old), view.rule(new_rules, new)];
+        let same = subset_names(rules).into_iter().all(|name| {
+            let was = SubsetFilter::new(old_rules, rules[0], old, name);
+            let is = SubsetFilter::new(new_rules, rules[1], new, name);
+            ports.iter().all(|port| {
+                let was = was.map(|of| eds::assigned(before, then, "", *port, old, of));
+                was == is.map(|of| eds::assigned(now, view, "", *port, new, of))
+            })
+        });
+        self.answers.borrow_mut().assignments.insert(key, same);
+        same
+    }
+
+    /// The addresses of pods whose listeners differ.
+    pub(super) fn other_pods(&self, view: &ViewKey, form: ListenerFormat) -> Arc<[IpAddr]> {
+        if self.is_behind_ports {
+            return Arc::default();
+        }
+        let key = (self.projected(view), form);
+        if let Some(others) = self.answers.borrow().pods.get(&key) {
+            return Arc::clone(others);
+        }
+        let [before, now] = self.both().map(|common| common.pods(&key.0, form));
+        let mut others = Vec::new();
+        let (mut old, mut new) =
+            (before.listeners.iter().peekable(), now.listeners.iter().peekable());
+        while let Some((is_old, is_new)) = match (old.peek(), new.peek()) {
+            (None, None) => None,
+            (Some(_), None) => Some((true, false)),
+            (None, Some(_)) => Some((false, true)),
+            (Some(old), Some(new)) => {
+                let key = |(at, one): &(IpAddr, Arc<Resource>)| (*at, Arc::clone(&one.name));
+                let (old, new) = (key(old), key(new));
+                Some((old <= new, new <= old))
+            }
+        } {
+            let gone = if is_old { old.next() } else { None };
+            let come = if is_new { new.next() } else { None };
+            if gone.map(|one| &one.1.body) != come.map(|one| &one.1.body) {
+                others.extend(gone.or(come).map(|one| one.0));
+            }
+        }
+        let others: Arc<[IpAddr]> = others.into();
+        self.answers.borrow_mut().pods.insert(key, Arc::clone(&others));
+        others
+    }
+
+    pub(super) fn same_route(
+        &self,
+        class: &Class,
+        namespace: Option<&Namespace>,
+        name: &str,
+    ) -> bool {
+        if self.is_rescoped(&class.namespace) {
+            return false;
+        }
+        if self.is_behind_ports
+            || self.rules.is_unseen_in(&class.namespace)
+            || !self.routes.contains(name)
+        {
+            return true;
+        }
+        let class = &self.class(class);
+        if let (Some(namespace), Some(port)) = (namespace, port_number(name)) {
+            let bases = self.both().map(|common| common.base(class, port, true));
+            if !bases.iter().any(|base| base.is_other_in(namespace)) {
+                return self.same_route_base(class, port, true);
+            }
+        }
+        let [before, now] = self.both().map(|common| common.route(class, namespace, name));
+        before == now && !self.is_reranked(&class.cluster)
+    }
+
+    /// What the routes of a port are made from.
+    pub(super) fn same_base(&self, class: &Class, port: u16, completes: bool) -> bool {
+        if self.is_rescoped(&class.namespace) {
+            return false;
+        }
+        self.is_behind_ports
+            || self.rules.is_unseen_in(&class.namespace)
+            || !self.routes.contains(&*port.to_string())
+            || self.same_route_base(&self.class(class), port, completes)
+    }
+
+    /// The routes of a port in namespaces that have none of the services.
+    pub(super) fn same_route_base(&self, class: &Class, port: u16, completes: bool) -> bool {
+        let key = (class.clone(), port, completes);
+        if let Some(same) = self.answers.borrow().bases.get(&key) {
+            return *same;
+        }
+        let [before, now] = self.both().map(|common| common.base(class, port, completes).route());
+        let same = before == now && !self.is_reranked(&class.cluster);
+        self.answers.borrow_mut().bases.insert(key, same);
+        same
+    }
+
+    /// What differs for gRPC's own library. By which names it knows listeners is known to it alone, so it looks at all
+    /// of its own where there is a difference in any.
+    pub(super) fn by_name(&self, view: &ViewKey, seen: &mut SeenChanges) {
+        let [before, now] =
+            self.excerpts.each_ref().map(|(context, cache)| LibraryConfig { context, view, cache });
+        for host in self.hosts {
+            let services =
+                [&before, &now].map(|one| one.context.service(host.as_str(), &view.namespace));
+            let own = services.into_iter().flatten().flat_map(|service| {
+                let own = service.by_cluster.values().flat_map(|own| &own.ports);
+                own.chain(service.ports()).map(|port| port.number)
+            });
+            for port in own.collect::<BTreeSet<u16>>() {
+                let name = OutboundName::sidecar(host.clone(), port).to_string();
+                if before.cluster(&name) != now.cluster(&name) {
+                    seen.lists.add(Wildcard::Clusters);
+                }
+                if before.route(&name) != now.route(&name) {
+                    seen.routes.insert(name.into());
+                    seen.lists.add(Wildcard::Listeners);
+                }
+            }
+        }
+    }
+
+    pub(super) fn same_names(&self, view: &ViewKey, given: bool) -> bool {
+        if self.is_rescoped(&view.namespace) {
+            return false;
+        }
+        if self.is_behind_ports || self.rules.is_unseen_in(&view.namespace) {
+            return true;
+        }
+        let [before, now] = self.both().map(|common| common.names(view, given));
+        before == now && !self.is_reranked(&view.cluster)
+    }
+
+    /// Whether one of the services stands otherwise than before among those that want the same as it, as proxies
+    /// of `cluster` see them.
+    pub(super) fn is_reranked(&self, cluster: &ClusterId) -> bool {
+        let rank = |service: &Arc<MergedService>| {
+            (service.rank(), service.by_cluster.contains_key(cluster))
+        };
+        let [before, now] = self.excerpts.each_ref().map(|(context, _)| context);
+        let public =
+            before.services.iter().filter_map(|(host, old)| Some((old, now.services.get(host)?)));
+        let private = before.private.iter().flat_map(|(host, all)| {
+            let now = now.private.get(host);
+            all.iter().filter_map(move |(namespace, old)| Some((old, now?.get(namespace)?)))
+        });
+        public.chain(private).any(|(old, new)| rank(old) != rank(new))
+    }
+
+    /// Whether workloads of a namespace in a cluster may serve otherwise than before.
+    pub(super) fn may_serve(&self, cluster: &ClusterId, namespace: &Namespace) -> bool {
+        let Some(hosts) = self.by_namespace.get(namespace) else { return false };
+        let key = (cluster.clone(), namespace.clone());
+        if let Some(serves) = self.answers.borrow().serves.get(&key) {
+            return *serves;
+        }
+        let serves = hosts.iter().any(|host| {
+            let [before, now] = self.whole.map(|context| context.service(host.as_str(), namespace));
+            let own = |merged: Option<&'a Arc<MergedService>>| -> Vec<&'a Arc<Service>> {
+                merged.into_iter().flat_map(|one| served_of(one, cluster, namespace)).collect()
+            };
+            let (old, new) = (own(before), own(now));
+            // Which pods serve what has no selector follows from its endpoints.
+            old != new || new.iter().any(|own| own.selector.is_empty())
+        });
+        self.answers.borrow_mut().serves.insert(key, serves);
+        serves
+    }
+
+    /// Whether an east-west gateway of a cluster may listen on another port than before.
+    pub(super) fn may_be_gateway(&self, cluster: &ClusterId) -> bool {
+        self.hosts.iter().any(|host| {
+            self.whole.iter().any(|context| {
+                let merged = context.services.get(host);
+                let own = merged.and_then(|merged| merged.by_cluster.get(cluster));
+                own.is_some_and(|own| own.has_network_label())
+            })
+        })
+    }
+
+    /// Whether a router may take in otherwise than before, or pass it on otherwise: its Gateways, what is bound to them,
+    /// a service that this leads to, or its own Service is another.
+    pub(super) fn may_take_in_otherwise(&self, proxy: &Proxy) -> bool {
+        let [before, now] = self.whole;
+        let [old, new] = self.whole.map(|context| {
+            let selecting = context.gateways_of(proxy);
+            selecting.collect::<Vec<_>>()
+        });
+        if old.is_empty() && new.is_empty() {
+            return false;
+        }
+        let services = self.whole.map(|context| &context.traffic.virtual_services);
+        old != new
+            || new.iter().any(|gateway| !services[0].binds_as(services[1], &gateway.name))
+            || self.may_serve(&proxy.cluster, proxy.namespace())
+            || (!self.is_behind_ports && {
+                // The same in both, as was found above.
+                let served = self.cache.served(before, &proxy.cluster, proxy.namespace());
+                IngressOutline::of(now, proxy, &served).leads_to_any(self.hosts)
+            })
+    }
+
+    /// What the workloads of a namespace in a cluster may serve, before and after.
+    pub(super) fn served(
+        &self,
+        cluster: &ClusterId,
+        namespace: &Namespace,
+    ) -> [Arc<[Arc<Service>]>; 2] {
+        let [before, now] = self.whole;
+        let old = self.cache.served(before, cluster, namespace);
+        let stay = old.iter().filter(|own| !self.hosts.contains(&own.hostname)).cloned();
+        let new = self.hosts.iter().filter_map(|host| now.service(host.as_str(), namespace));
+        let new = new.flat_map(|merged| served_of(merged, cluster, namespace)).cloned();
+        let served = oldest_first(stay.chain(new));
+        self.cache.put_served(now, (cluster.clone(), namespace.clone()), Arc::clone(&served));
+        [old, served]
+    }
+}
