@@ -409,14 +409,15 @@ is revoked (ca.crl) can't be read, so that whom it shuts out would be let in. It
 on with what it was sent before, if anything.";
 
     /// A step of a rotation.
-    ROOT_SIGNS_EARLY = "STR0550", "a root may not sign yet: not everybody is known to have it",
+    ROOT_SIGNS_EARLY = "STR0550", "a root may not sign yet: some are seen not to have it",
         "Put it beside the others in root-cert.pem (or ca.crt), keep what signs, and see: strait certs status
 Where only you know that they have it, put its SHA-256 into the file (or Secret's key) rotation-approved.", "\
 What a root signs is refused by every workload that was not given the root before. So a CA whose certificates
-lead to a new root is taken only once that root was given to all: read back in the namespaces of each member,
-acknowledged by agents that ask for roots, or in the hands of those that got a certificate since. Until then
-the CA stays as it was, and what is in the files is tried again each second. What can't be known counts as
-missing. A restart can't go on with a key that is not there any more: put the old files back before one.";
+lead to a new root is not taken while somebody is seen to lack it: namespaces of members in which it isn't yet,
+agents that were sent it and have not acknowledged it, or all, where it was not among the roots before. Until
+then the CA stays as it was, and the files are tried again each second. Of those that nobody sees you are the
+judge: strait certs status lists them. A restart goes on with what is in the files. Where not one of the old
+roots is left, the new CA counts at once.";
 
     /// A step of a rotation.
     ROOT_GOES_EARLY = "STR0551", "a root that certificates lead to is in the CA's files no more",

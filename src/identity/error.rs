@@ -101,9 +101,7 @@ pub enum IdentityError {
     #[error("without a CA both a serving certificate and client roots must be given")]
     NoAuthority,
     /// A root would sign that not everybody is known to have.
-    #[error(
-        "the root {root} may not sign yet, and the CA stays as it is; not known to have it are {lacks}"
-    )]
+    #[error("the root {root} may not sign yet, and the CA stays as it is; those lack it: {lacks}")]
     SignsTooEarly {
         /// Which.
         root: String,

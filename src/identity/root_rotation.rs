@@ -24,6 +24,8 @@ pub struct RootLack {
     pub who: String,
     /// Why, and what ends it.
     pub fact: String,
+    /// Whether it was seen that they lack it; else nobody can tell but the operator.
+    pub is_seen: bool,
 }
 
 impl fmt::Display for RootLack {
@@ -159,10 +161,11 @@ impl AuthorityInForce<'_> {
         standings
     }
 
-    /// Whether `next` may sign in the place of what signs now.
+    /// Whether `next` may sign in the place of what signs now. Who changes all roots at once has no choice, and of those that
+    /// nobody sees the operator has judged.
     ///
     /// # Errors
-    /// Somebody is not known to have a root that what it signs leads to, and nobody has approved of it.
+    /// Somebody is seen to lack each root that what it signs leads to, and nobody has approved of it.
     pub(super) fn may_pass_to(
         self,
         next: &Authority,
@@ -176,15 +179,20 @@ impl AuthorityInForce<'_> {
         let records = self.evidence.ledger.records();
         let given = self.authority.roots().certificates();
         let given: BTreeSet<_> = given.map(|der| RootFingerprint::of(der)).collect();
+        if !next.roots().certificates().any(|der| given.contains(&RootFingerprint::of(der))) {
+            return Ok(());
+        }
         let mut refusal = None;
         for root in next.leading() {
-            let lacks = match records.get(root).filter(|_| given.contains(root)) {
+            let mut lacks = match records.get(root).filter(|_| given.contains(root)) {
                 Some(record) => self.lacks(record, now),
                 None => vec![RootLack {
                     who: "everybody".to_owned(),
                     fact: "it was not among the roots before; put it beside them and nothing else, first".to_owned(),
+                    is_seen: true,
                 }],
             };
+            lacks.retain(|lack| lack.is_seen);
             if lacks.is_empty() {
                 return Ok(());
             }

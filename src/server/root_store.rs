@@ -160,7 +160,8 @@ impl RootStore {
         let roots: Vec<_> =
             identity.root_standings(now).into_iter().filter(|root| waits(root.step)).collect();
         let lacks = roots.iter().filter_map(|root| {
-            let lacks = witness.own_lacks(bundle, root.record.as_ref()?, now);
+            let mut lacks = witness.own_lacks(bundle, root.record.as_ref()?, now);
+            lacks.retain(|lack| lack.is_seen);
             let first = lacks.first()?.to_string();
             let text = match lacks.len() {
                 1 => first,

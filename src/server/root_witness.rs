@@ -1,7 +1,7 @@
 //! Who is known to have a root of the CA: members by their namespaces' ConfigMaps, proxies by what their agents
 //! acknowledged or by the age of their certificates, other replicas by what they report.
 //!
-//! What can't be known counts as missing: an operator who knows better says so by `rotation-approved`.
+//! What can't be known is told as missing, and holds nobody up: only the operator can judge it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -58,7 +58,7 @@ impl ReplicaReports {
     fn lacks(&self, root: &RootFingerprint) -> Vec<RootLack> {
         let reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let of = |(name, lacks): (&String, &BTreeMap<RootFingerprint, String>)| {
-            Some(lack(&format!("replica {name}"), lacks.get(root)?))
+            Some(seen(&format!("replica {name}"), lacks.get(root)?))
         };
         reports.iter().filter_map(of).collect()
     }
@@ -118,13 +118,13 @@ impl MeshWitness {
             crate::xds::connections::rfc3339(record.older_end())
         );
         [
-            (silent, "agents", "they were sent it and have not acknowledged it"),
-            (waiting, "agents that don't ask for roots", &*by_next),
-            (plain, "Envoys with a bundle of their own", "only you know what is in it"),
+            (silent, true, "agents", "they were sent it and have not acknowledged it"),
+            (waiting, false, "agents that don't ask for roots", &*by_next),
+            (plain, false, "Envoys with a bundle of their own", "only you know what is in it"),
         ]
         .into_iter()
         .filter(|(of, ..)| !of.is_empty())
-        .map(|(mut of, who, fact)| {
+        .map(|(mut of, is_seen, who, fact)| {
             of.sort();
             of.dedup();
             let count = of.len();
@@ -132,7 +132,7 @@ impl MeshWitness {
             if count > LISTED {
                 listed.push("…".to_owned());
             }
-            lack(&format!("{count} {who} ({})", listed.join(", ")), fact)
+            RootLack { is_seen, ..lack(&format!("{count} {who} ({})", listed.join(", ")), fact) }
         })
         .collect()
     }
@@ -179,11 +179,17 @@ fn of_cluster(status: &ClusterStatus) -> Option<RootLack> {
             missing - foreign
         ),
     };
-    Some(lack(&who, &fact))
+    Some(RootLack { is_seen: roots.foreign < missing, ..lack(&who, &fact) })
 }
 
+/// What nobody can tell but the operator.
 fn lack(who: &str, fact: &str) -> RootLack {
-    RootLack { who: who.to_owned(), fact: fact.to_owned() }
+    RootLack { who: who.to_owned(), fact: fact.to_owned(), is_seen: false }
+}
+
+/// What was seen.
+fn seen(who: &str, fact: &str) -> RootLack {
+    RootLack { is_seen: true, ..lack(who, fact) }
 }
 
 #[cfg(test)]
@@ -195,21 +201,22 @@ mod tests {
     fn a_cluster_has_a_root_once_it_is_read_back_in_each_namespace() {
         let fact = |roots: Option<RootsStatus>| {
             let status = ClusterStatus { roots, ..ClusterStatus::live("east") };
-            of_cluster(&status).map(|lack| lack.to_string())
+            of_cluster(&status).map(|lack| (lack.to_string(), lack.is_seen))
         };
         let of = |namespaces, current, foreign| {
             fact(Some(RootsStatus { namespaces, current, foreign, ..RootsStatus::default() }))
         };
         assert_eq!(of(3, 3, 0), None);
-        assert_eq!(
-            of(3, 1, 0).as_deref(),
-            Some("cluster east: 2 of its 3 namespaces don't have it yet")
-        );
-        assert!(of(3, 2, 1).is_some_and(|fact| fact.contains("another writer's")));
-        assert!(of(3, 1, 1).is_some_and(|fact| fact.contains("1 of its 3 namespaces don't")));
-        assert!(fact(None).is_some_and(|fact| fact.contains("not known yet")));
+        let missing = "cluster east: 2 of its 3 namespaces don't have it yet".to_owned();
+        assert_eq!(of(3, 1, 0), Some((missing, true)));
+        let says = |found: Option<(String, bool)>, part: &str, is_seen: bool| {
+            found.is_some_and(|(fact, seen)| fact.contains(part) && seen == is_seen)
+        };
+        assert!(says(of(3, 2, 1), "another writer's", false));
+        assert!(says(of(3, 1, 1), "1 of its 3 namespaces don't", true));
+        assert!(says(fact(None), "not known yet", false));
         let denied = RootsStatus { denied: Some("403".to_owned()), ..RootsStatus::default() };
-        assert!(fact(Some(denied)).is_some_and(|fact| fact.ends_with("there: 403")));
+        assert!(says(fact(Some(denied)), "there: 403", false));
         let mut status = ClusterStatus::live("east");
         status.state = ClusterState::Rejected;
         assert_eq!(of_cluster(&status), None, "it is not in the mesh");

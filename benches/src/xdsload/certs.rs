@@ -75,9 +75,10 @@ impl Issuer {
     /// A client with a certificate of its own.
     pub(crate) fn client(&self, id: &SpiffeId) -> Result<Arc<ClientConfig>, Failure> {
         let failed = |error: &dyn std::fmt::Display| Failure(format!("a certificate: {error}"));
+        let now = SystemTime::now();
         let chain = self
             .authority
-            .sign_request(&self.request, id, LIFETIME, SystemTime::now())
+            .sign_request(&self.request, id, LIFETIME, now, now)
             .map_err(|error| failed(&error))?;
         let mut config = ClientConfig::builder_with_provider(offered())
             .with_protocol_versions(&[&rustls::version::TLS13])

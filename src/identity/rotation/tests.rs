@@ -427,7 +427,11 @@ struct Somebody(std::sync::atomic::AtomicBool);
 impl RootWitness for Somebody {
     fn lacks(&self, _: &RootBundle, _: &RootRecord, _: SystemTime) -> Vec<RootLack> {
         let lacks = self.0.load(std::sync::atomic::Ordering::Relaxed);
-        let lack = RootLack { who: "cluster east".to_owned(), fact: "it is dark".to_owned() };
+        let lack = RootLack {
+            who: "cluster east".to_owned(),
+            fact: "it is dark".to_owned(),
+            is_seen: true,
+        };
         lacks.then_some(lack).into_iter().collect()
     }
 }
@@ -545,7 +549,7 @@ fn a_root_taken_away_too_early_stays_until_its_last_certificate_has_ended() {
     let kept = serde_json::to_string(&evidence.ledger.records()).expect("JSON");
     let read = serde_json::from_str(&kept).expect("read again");
     let ledger = Arc::new(RootLedger::new(read, Default::default(), 90 * day));
-    let restarted = RootEvidence { ledger, ..evidence.clone() };
+    let restarted = RootEvidence { ledger, witness: Arc::clone(&evidence.witness) };
     let mut again = FollowedCa::start(&new.files, restarted, now + day);
     again.read(now + day);
     assert!(is_kept(&again, now + day));
