@@ -413,11 +413,11 @@ on with what it was sent before, if anything.";
         "Put it beside the others in root-cert.pem (or ca.crt), keep what signs, and see: strait certs status
 Where only you know that they have it, put its SHA-256 into the file (or Secret's key) rotation-approved.", "\
 What a root signs is refused by every workload that was not given the root before. So a CA whose certificates
-lead to a new root is not taken while somebody is seen to lack it: namespaces of members in which it isn't yet,
-agents that were sent it and have not acknowledged it, or all, where it was not among the roots before. Until
-then the CA stays as it was, and the files are tried again each second. Of those that nobody sees you are the
-judge: strait certs status lists them. A restart goes on with what is in the files. Where not one of the old
-roots is left, the new CA counts at once.";
+lead to a new root is not taken while somebody is seen to lack it: namespaces of members that don't have it
+yet, agents that were sent it and have not acknowledged it, or all, where it was not among the roots before.
+Until then the CA stays as it was, and the files are tried again each second. Of those that nobody sees you
+are the judge: strait certs status lists them. A restart goes on with what is in the files. Where not one of
+the old roots is left, the new CA counts at once.";
 
     /// A step of a rotation.
     ROOT_GOES_EARLY = "STR0551", "a root that certificates lead to is in the CA's files no more",
