@@ -12,8 +12,9 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// How long certificates may be exchanged for others without a token in between.
 pub(super) const CHAIN_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Below 2.25, whose numbers anybody may draw (ITU-T X.667); drawn for this.
-const OID: [u64; 3] = [2, 25, 0x3b1c_5e0d_92f4_7a66];
+/// Below 2.25, whose numbers anybody may draw (ITU-T X.667); drawn for this, and of 28 bits at most:
+/// Go's library takes no certificate with a longer one, and Istio's agents are written in Go.
+const OID: [u64; 3] = [2, 25, 0x0b1c_5e0d];
 
 /// What a certificate carries.
 pub(super) fn extension(proved: SystemTime) -> CustomExtension {
@@ -47,6 +48,11 @@ pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
 mod tests {
     use super::*;
     use crate::identity::testing::Ca;
+
+    #[test]
+    fn libraries_that_know_small_numbers_alone_read_the_certificate() {
+        assert!(OID.iter().all(|part| *part < 1 << 28), "{OID:?}");
+    }
 
     #[test]
     fn a_time_is_read_back_from_the_certificate_that_carries_it() {
