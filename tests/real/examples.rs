@@ -10,13 +10,13 @@ use serde_json::Value;
 
 use crate::apiserver::Apiserver;
 use crate::host::Host;
-use crate::kube::{self, Request};
+use crate::kube::{self, Request, pod};
 use crate::netns::Netns;
 use crate::outside::{self, Outside};
 use crate::scenarios::PROPAGATION;
-use crate::steering::{clients, label_versions, version};
+use crate::steering::{clients, version};
 use crate::wait;
-use crate::world::{ECHO_VIP, World};
+use crate::world::{CLIENT_PODS, ECHO_PODS, ECHO_VIP, World, pod_labels};
 
 /// A file.
 #[derive(Deserialize)]
@@ -95,7 +95,7 @@ struct Answer {
 }
 
 pub(crate) fn run(world: &mut World, host: &Host) {
-    label_versions(world);
+    label_places(world);
     let outside = Outside::start(world, host);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/real/examples");
     let mut files: Vec<_> = std::fs::read_dir(folder)
@@ -132,6 +132,27 @@ pub(crate) fn run(world: &mut World, host: &Host) {
     assert_eq!(world.complaints(), Vec::<String>::new());
     assert_eq!(outside.complaints(), Vec::<String>::new());
     outside.end(world);
+}
+
+/// Gives each pod of the echo service the label of its version, and all of cluster a one region, all of b another.
+fn label_places(world: &World) {
+    let near = "eu.one";
+    for (cluster, pods) in ECHO_PODS {
+        let place = if cluster == "a" { near } else { "us.one" };
+        let labelled = pods.iter().map(|(name, ip)| {
+            let mut labels = pod_labels("echo");
+            labels["version"] = version(name).into();
+            labels["istio-locality"] = place.into();
+            pod("shop", name, "echo", ip, &labels)
+        });
+        world.apiservers[cluster].apply(&labelled.collect::<Vec<_>>());
+    }
+    let callers = CLIENT_PODS.map(|(name, ip)| {
+        let mut labels = pod_labels("client");
+        labels["istio-locality"] = near.into();
+        pod("shop", name, "client", ip, &labels)
+    });
+    world.apiservers["a"].apply(&callers);
 }
 
 /// Objects that go again, whatever becomes of the example: others come after it.

@@ -1,6 +1,7 @@
 //! An ingress gateway: a real Envoy that takes requests in as Gateways, VirtualServices and Ingresses of a real API server
 //! say, with certificates from its Secrets.
 
+use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
 use std::time::Duration;
@@ -230,6 +231,12 @@ pub(crate) fn run(host: &Host) {
     populate(&apiserver);
     let of_shop = |by: &Authority| by.server("shop.example", &["shop.example"]);
     let of_mutual = public.server("mutual.example", &["mutual.example"]);
+    let of_files = public.server("files.example", &["files.example"]);
+    let text = |path: &Path| path.display().to_string();
+    let files = json!({
+        "mode": "MUTUAL", "serverCertificate": text(&of_files.certificate), "privateKey": text(&of_files.key),
+        "caCertificates": text(&public.folder().join("root-cert.pem")),
+    });
     apiserver.apply(&[
         certificate("shop-cert", &of_shop(&public), &public),
         certificate("mutual-cert", &of_mutual, &public),
@@ -243,12 +250,13 @@ pub(crate) fn run(host: &Host) {
                 },
                 https("https", "shop/shop.example", json!({ "mode": "SIMPLE", "credentialName": "shop-cert" })),
                 https("https-mutual", "mutual.example", json!({ "mode": "MUTUAL", "credentialName": "mutual-cert" })),
+                https("https-files", "files.example", files),
                 { "port": { "number": 9000, "name": "tcp", "protocol": "TCP" }, "hosts": ["*"] },
             ]),
         ),
         rules(
             "web",
-            &["web.example", "shop.example", "mutual.example"],
+            &["web.example", "shop.example", "mutual.example", "files.example"],
             json!({ "http": [
                 { "match": [{ "uri": { "prefix": "/cart" } }], "route": to("cart", 80) },
                 { "route": to("web", 80) },
@@ -333,6 +341,11 @@ pub(crate) fn run(host: &Host) {
     let known = ["--cert", &*certificate_file, "--key", &*key];
     let mutual = secure(hub, "mutual.example", &public, &known);
     assert!(answered_by("web-1")(&mutual), "{mutual:?}");
+    // The same by files at the router.
+    let by_files = || secure(hub, "files.example", &public, &known);
+    wait_for("a server has its certificate of files", by_files, answered_by("web-1"));
+    let stranger = secure(hub, "files.example", &public, &[]);
+    assert_ne!(stranger.exit, 0, "a client without a certificate is refused: {stranger:?}");
     let of_mesh = mesh.workload("shop", "web");
     let [certificate_file, key] =
         [&of_mesh.certificate, &of_mesh.key].map(|path| path.display().to_string());

@@ -39,6 +39,10 @@ pub(crate) const ECHO_PODS: [(&str, &[(&str, &str)]); 2] = [
     ("b", &[("echo-1", "10.10.1.1"), ("echo-2", "10.10.1.2")]),
 ];
 
+/// Who calls, in cluster a.
+pub(crate) const CLIENT_PODS: [(&str, &str); 3] =
+    [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT];
+
 /// The service with one pod, which calls it itself.
 pub(crate) const SOLO_VIP: &str = "10.91.0.12";
 pub(crate) const SOLO_POD: (&str, &str) = ("solo-1", "10.10.1.12");
@@ -319,8 +323,7 @@ fn populate(apiservers: &BTreeMap<&'static str, Apiserver>) {
             let policies = "peerauthentications";
             objects.push(istio_kind("security.istio.io", "PeerAuthentication", policies));
             objects.extend(application("solo", SOLO_VIP.to_owned(), &[SOLO_POD]));
-            for (name, ip) in [("client", "10.10.0.10"), ("client-sotw", "10.10.0.11"), OLD_CLIENT]
-            {
+            for (name, ip) in CLIENT_PODS {
                 objects.push(pod("shop", name, "client", ip, &pod_labels("client")));
             }
         }

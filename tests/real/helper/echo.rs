@@ -1,5 +1,6 @@
 //! The application in each pod: says who and where it is, and what it was sent. Port 9000 answers one line per
-//! connection, port 8080 speaks HTTP/1.1 and takes a second for what begins with /slow. Ends with its namespace.
+//! connection, port 8080 speaks HTTP/1.1, takes a second for what begins with /slow, and fails for /down/CLUSTER in that cluster. Ends with its
+//! namespace.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -65,12 +66,15 @@ fn answer_requests(mut stream: TcpStream, who: &Value) -> std::io::Result<()> {
             wait::pause(Duration::from_secs(1));
         }
         let mut answer = who.clone();
-        answer["path"] = path.into();
+        answer["path"] = path.as_str().into();
         answer["headers"] = headers.into();
         let body = answer.to_string();
         let length = body.len();
+        let fails = path.split('?').next().and_then(|path| path.strip_prefix("/down/"));
+        let fails = fails.is_some_and(|cluster| who["cluster"] == cluster);
+        let status = if fails { "503 Service Unavailable" } else { "200 OK" };
         let answer = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         stream.write_all(answer.as_bytes())?;
     }
