@@ -355,13 +355,23 @@ fn report(old: &ServerIdentity, new: &ServerIdentity) {
         trust_changed = new.trust_generation != old.trust_generation,
         "certificates reloaded"
     );
-    if !new.trust.overlaps(&old.trust) {
+    if shares_none(old, new) {
         warn!(
             code = "STR0708",
-            "no root of the old set is in the new one: every connected proxy is turned away until it \
-             has a certificate of the new root; to rotate without that, keep both for a while"
+            "no root of the old set is in the new one: workloads that were not given the new roots turn away what \
+             leads to them; to rotate without that, keep both for a while"
         );
     }
+}
+
+/// Whether no root of before is in the files any more; one that is kept without them is not.
+fn shares_none(old: &ServerIdentity, new: &ServerIdentity) -> bool {
+    let is_kept = |der: &Vec<u8>| {
+        let fingerprint = RootFingerprint::of(der);
+        new.kept.iter().any(|kept| kept.fingerprint == fingerprint)
+    };
+    let stays = |der: &Vec<u8>| old.trust.certificates().any(|one| one == der);
+    !new.trust.certificates().any(|der| stays(der) && !is_kept(der))
 }
 
 /// `current` with a fresh certificate of our own, where that is due. By the CA in force: a CA directory

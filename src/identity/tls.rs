@@ -139,11 +139,6 @@ impl TrustRoots {
         self.roots.is_empty()
     }
 
-    /// Whether a root is in both sets. Where none is, everybody is locked out at once.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.roots.keys().any(|root| other.roots.contains_key(root))
-    }
-
     /// The set as one PEM bundle, in a fixed order.
     pub fn to_pem(&self) -> String {
         self.roots.keys().map(|root| pem::encode(&root.as_slice().into())).collect()

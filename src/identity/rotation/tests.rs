@@ -561,6 +561,22 @@ fn a_root_taken_away_too_early_stays_until_its_last_certificate_has_ended() {
 }
 
 #[test]
+fn a_ca_that_shares_no_root_with_the_one_before_counts_at_once_and_is_told() {
+    let (old, new, now) = (Ca::new(), Ca::new(), SystemTime::now());
+    let witness = Arc::new(Somebody(true.into()));
+    let evidence = RootEvidence { ledger: Arc::new(RootLedger::empty()), witness };
+    let mut ca = FollowedCa::start(&old.files, evidence.clone(), now);
+    evidence.ledger.issued(old.authority.leading(), now + Duration::from_secs(3600));
+    let before = ca.current.clone();
+    ca.change(&new.files, "", now);
+    let steps = [(fingerprint(&new), RootStep::Signs), (fingerprint(&old), RootStep::Kept)];
+    assert_eq!((ca.code(), ca.steps(now)), (Some("STR0551"), steps.to_vec()));
+    assert!(shares_none(&before, &ca.current));
+    ca.change(&AuthorityPem { root_cert: both(&old, &new), ..new.files.clone() }, "", now);
+    assert!(!shares_none(&before, &ca.current));
+}
+
+#[test]
 fn a_root_made_anew_over_the_same_key_needs_no_steps() {
     let (old, now) = (Ca::new(), SystemTime::now());
     let witness = Arc::new(Somebody(true.into()));
