@@ -69,6 +69,35 @@ pub enum Dep {
     Mesh,
 }
 
+impl Dep {
+    /// The service of which more changed than what assignments say.
+    fn service(&self) -> Option<&Hostname> {
+        match self {
+            Self::Definition(host)
+            | Self::Accounts(host)
+            | Self::Members(host)
+            | Self::Traffic(host) => Some(host),
+            _ => None,
+        }
+    }
+
+    /// Whether it is for [`super::scope::Sight`] to say who sees it.
+    fn is_looked_at(&self) -> bool {
+        !matches!(
+            self,
+            Self::Endpoints(_)
+                | Self::Workload(..)
+                | Self::Networks
+                // What depends on these is named beside them.
+                | Self::NetworkGateways(_)
+                | Self::ClusterMode(_)
+                | Self::Mesh
+                // Whom they concern follows from the policies themselves.
+                | Self::Access(_)
+        )
+    }
+}
+
 /// What changed since a stream last looked.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dirty {
@@ -151,51 +180,17 @@ impl Changes {
 
     /// The services of which more changed than what assignments say.
     pub fn services(&self) -> BTreeSet<Hostname> {
-        let host = |dep: &Dep| match dep {
-            Dep::Definition(host)
-            | Dep::Accounts(host)
-            | Dep::Members(host)
-            | Dep::Traffic(host) => Some(host.clone()),
-            _ => None,
-        };
-        self.deps.iter().filter_map(host).collect()
+        self.deps.iter().filter_map(Dep::service).cloned().collect()
     }
 
     /// Whether it is for [`super::scope::Sight`] to say who sees it.
     pub fn is_of_services(&self) -> bool {
-        let is = |dep: &Dep| {
-            !matches!(
-                dep,
-                Dep::Endpoints(_)
-                    | Dep::Workload(..)
-                    | Dep::Networks
-                    // What depends on these is named beside them.
-                    | Dep::NetworkGateways(_)
-                    | Dep::ClusterMode(_)
-                    | Dep::Mesh
-                    // Whom they concern follows from the policies themselves.
-                    | Dep::Access(_)
-            )
-        };
-        self.deps.iter().any(is)
+        self.deps.iter().any(Dep::is_looked_at)
     }
 
     /// Whether nothing is in it for [`super::scope::Sight`] but services.
     pub fn is_of_hosts_alone(&self) -> bool {
-        let is_other = |dep: &Dep| {
-            matches!(
-                dep,
-                Dep::Selectors
-                    | Dep::Imports(_)
-                    | Dep::Logging(_)
-                    | Dep::Filters(_)
-                    | Dep::Gateways
-                    | Dep::Machines
-                    | Dep::Networks
-                    | Dep::Mesh
-            )
-        };
-        !self.deps.iter().any(is_other)
+        self.deps.iter().filter(|dep| dep.is_looked_at()).all(|dep| dep.service().is_some())
     }
 
     /// Whether proxies may stand elsewhere than before, as rules and views see them.
@@ -374,6 +369,10 @@ impl Interest {
         let mut table = lock(&self.table);
         table.is_publishing = false;
         let mut marked = Vec::new();
+        let reached = changes.reach.as_ref().map(|reach| table.by_workload.in_namespaces(reach));
+        let is_reached = |stream: &u32| {
+            reached.as_ref().is_none_or(|reached| reached.binary_search(stream).is_ok())
+        };
         if changes.is_everything() {
             for (stream, StreamEntry { pending, .. }) in table.streams.iter() {
                 lock(&pending.dirty).everything = true;
@@ -382,13 +381,20 @@ impl Interest {
         } else if changes.is_of_services() {
             let moves = changes.may_move();
             let unknown = SeenChanges { everything: moves, ..SeenChanges::default() };
-            let told = table.reached(changes.reach.as_ref()).into_iter().filter(|stream| {
-                let Some(listener) = table.streams.get(*stream) else { return false };
-                let seen = changes.seen_by(*stream, listener.stand.as_ref());
+            let is_told = |stream: u32, listener: &StreamEntry| {
+                let seen = changes.seen_by(stream, listener.stand.as_ref());
                 let unknown = moves.then_some(&unknown);
                 listener.pending.add(listener, seen.or(unknown))
-            });
-            marked.extend(told);
+            };
+            match &reached {
+                Some(reached) => marked.extend(reached.iter().copied().filter(|stream| {
+                    table.streams.get(*stream).is_some_and(|listener| is_told(*stream, listener))
+                })),
+                None => {
+                    let told = table.streams.iter().filter(|(at, listener)| is_told(*at, listener));
+                    marked.extend(told.map(|(stream, _)| stream));
+                }
+            }
         }
         if changes.is_of_access() && !changes.is_everything() {
             let told = table.concerned(changes.concerned.as_ref()).into_iter().filter(|stream| {
@@ -405,10 +411,6 @@ impl Interest {
         let of_services = of_services
             .iter()
             .filter(|host| !changes.deps.contains(&Dep::Endpoints((*host).clone())));
-        let reached = changes.reach.as_ref().map(|reach| table.by_workload.in_namespaces(reach));
-        let is_reached = |stream: &u32| {
-            reached.as_ref().is_none_or(|reached| reached.binary_search(stream).is_ok())
-        };
         for (host, by_name) in changes
             .endpoints()
             .map(|host| (host, true))
