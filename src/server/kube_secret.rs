@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
 
 use crate::apiserver::{ApiClient, ApiError, null_as_default};
 
@@ -53,6 +55,37 @@ impl KubeSecret {
         let encoded = parts.iter().map(|(key, text)| ((*key).to_owned(), BASE64.encode(text)));
         Self { data: encoded.collect(), metadata: KubeSecretMetadata::default() }
     }
+}
+
+/// One of ours, with these bytes of one key.
+pub(super) fn object(namespace: &str, name: &str, (key, content): (&str, &[u8])) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": name, "namespace": namespace, "labels": { "app.kubernetes.io/managed-by": "strait" } },
+        "data": { key: BASE64.encode(content) },
+    })
+}
+
+/// Writes it: a new one, or in the place of the version that was read.
+///
+/// # Errors
+/// Those of the API server; 409 where somebody else was faster.
+pub(super) async fn write(
+    client: &ApiClient,
+    namespace: &str,
+    name: &str,
+    part: (&str, &[u8]),
+    version: Option<&str>,
+) -> Result<(), ApiError> {
+    let mut object = object(namespace, name, part);
+    let written = match version {
+        None => client.create::<IgnoredAny>(&all_of(namespace), &object).await,
+        Some(version) => {
+            object["metadata"]["resourceVersion"] = json!(version);
+            client.replace::<IgnoredAny>(&path(namespace, name), &object).await
+        }
+    };
+    written.map(drop)
 }
 
 /// Where Secrets of a namespace are.

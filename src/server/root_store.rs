@@ -9,11 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::warn;
@@ -231,23 +227,12 @@ impl RootStore {
         let Some((access, namespace)) = &self.secret else { return Ok(()) };
         let client = ApiClient::new(&access.borrow()).map_err(|error| error.to_string())?;
         let text = serde_json::to_vec(wanted).map_err(|error| error.to_string())?;
-        let mut object = json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": NAME, "namespace": namespace, "labels": { "app.kubernetes.io/managed-by": "strait" } },
-            "data": { KEY: BASE64.encode(text) },
-        });
-        let written = match version {
-            None => client.create::<IgnoredAny>(&kube_secret::all_of(namespace), &object).await,
-            Some(version) => {
-                object["metadata"]["resourceVersion"] = json!(version);
-                let path = kube_secret::path(namespace, NAME);
-                client.replace::<IgnoredAny>(&path, &object).await
-            }
-        };
+        let part = (KEY, &*text);
+        let written = kube_secret::write(&client, namespace, NAME, part, version.as_deref()).await;
         match written {
             // Another replica was faster: the next look takes what it wrote.
             Err(crate::apiserver::ApiError::Rejected(status)) if status.code == 409 => Ok(()),
-            written => written.map(drop).map_err(|error| self.fault(&error)),
+            written => written.map_err(|error| self.fault(&error)),
         }
     }
 

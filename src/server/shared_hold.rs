@@ -6,10 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::de::IgnoredAny;
-use serde_json::json;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
@@ -68,18 +65,6 @@ fn content(secret: &KubeSecret) -> Result<Vec<u8>, String> {
 impl SharedHoldStore {
     fn client(&self) -> Result<ApiClient, String> {
         ApiClient::new(&self.access.borrow()).map_err(|error| error.to_string())
-    }
-
-    fn path(&self, name: &str) -> String {
-        kube_secret::path(&self.namespace, name)
-    }
-
-    fn object(&self, name: &str, content: &[u8]) -> serde_json::Value {
-        json!({
-            "apiVersion": "v1", "kind": "Secret",
-            "metadata": { "name": name, "namespace": self.namespace, "labels": { "app.kubernetes.io/managed-by": MANAGER } },
-            "data": { KEY: BASE64.encode(content) },
-        })
     }
 
     async fn secret(&self, name: &str) -> Result<Option<KubeSecret>, String> {
@@ -146,7 +131,8 @@ impl SharedHoldStore {
         let client = self.client()?;
         for (number, part) in parts.iter().enumerate() {
             let name = format!("{NAME}-{number}");
-            let (path, object) = (self.path(&name), self.object(&name, part));
+            let path = kube_secret::path(&self.namespace, &name);
+            let object = kube_secret::object(&self.namespace, &name, (KEY, part));
             let written = client.patch::<IgnoredAny>(&path, Patch::Apply(MANAGER), &object).await;
             written.map_err(|error| self.fault(&name, &error))?;
         }
@@ -158,18 +144,11 @@ impl SharedHoldStore {
         shared: &SharedHold,
         read: Option<&StoredHold>,
     ) -> Result<(), String> {
-        let mut object = self.object(NAME, shared.to_text().as_bytes());
-        let client = self.client()?;
-        let written = match read {
-            None => {
-                client.create::<IgnoredAny>(&kube_secret::all_of(&self.namespace), &object).await
-            }
-            Some(read) => {
-                object["metadata"]["resourceVersion"] = json!(read.version);
-                client.replace::<IgnoredAny>(&self.path(NAME), &object).await
-            }
-        };
-        written.map(drop).map_err(|error| self.fault(NAME, &error))
+        let (text, client) = (shared.to_text(), self.client()?);
+        let version = read.map(|read| &*read.version);
+        let part = (KEY, text.as_bytes());
+        let written = kube_secret::write(&client, &self.namespace, NAME, part, version).await;
+        written.map_err(|error| self.fault(NAME, &error))
     }
 
     /// What all are to hold, as far as that can be known at once; none where nobody ever held anything.
