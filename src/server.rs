@@ -336,7 +336,9 @@ struct RootsKeeper {
 impl RootsKeeper {
     /// Reads what was remembered.
     async fn start(args: &ServeArgs, state_dir: Option<&Path>, source: &ConfigOrigin) -> Self {
-        let secret = source.config_cluster().map(|hub| (hub.access, args.namespace.clone()));
+        // Without a CA nothing is remembered, and there is nothing to ask for before the start goes on.
+        let hub = source.config_cluster().filter(|_| args.ca.is_none());
+        let secret = hub.map(|hub| (hub.access, args.namespace.clone()));
         let store = RootStore::new(state_dir, secret);
         let (own, shared) = store.at_start().await;
         let ledger = Arc::new(RootLedger::new(own, shared, args.max_certificate_lifetime));

@@ -4,22 +4,39 @@ mod policy;
 mod reach;
 mod view_class;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::context::{FixedSettings, PushContext};
 use super::event_loop::{MeshEvent, MeshState};
 use super::interest::{Changes, Dep};
+use super::scope::{SeenChanges, Sight, Stand};
 use super::view::{Assignment, Role, ViewKey, Way, WithheldReason, assignment, decide};
 use crate::fixtures::{
     endpoint, host, ip, member, port, removed, service, settings, shard, sidecar,
 };
 use crate::mesh::MeshNetworks;
 use crate::model::{
-    Endpoint, ExportTo, Health, KnownCluster, KnownClusters, Locality, Mode, PodState, Resolution,
-    TlsMode,
+    Endpoint, ExportTo, Health, Hostname, KnownCluster, KnownClusters, Locality, Mode, PodState,
+    Resolution, TlsMode,
 };
 use crate::registry::{RegistryUpdate, ShardChange};
 use crate::traffic::Selection;
+
+/// Sees no difference anywhere, but of assignments, about which it is not asked.
+struct SeesNothing;
+
+impl Sight for SeesNothing {
+    fn seen(
+        &self,
+        _: &Arc<PushContext>,
+        _: &Arc<PushContext>,
+        _: &BTreeSet<Hostname>,
+        stands: &[Arc<Stand>],
+    ) -> Vec<Arc<SeenChanges>> {
+        stands.iter().map(|_| Arc::default()).collect()
+    }
+}
 
 /// A complete mesh that has heard these words.
 fn mesh(words: Vec<RegistryUpdate>) -> MeshState {
@@ -452,7 +469,7 @@ fn a_narrowed_view_is_given_what_the_whole_one_is() {
     words.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).said());
     let context = context(words);
     let web = &context.services[&host("web.ns")];
-    let mut shared = std::collections::BTreeSet::new();
+    let mut shared = BTreeSet::new();
     for network in ["n1", "n2", "", "~", "n4", "n5"] {
         for role in [Role::Client, Role::Gateway] {
             let whole = ViewKey { role, ..client(network) };

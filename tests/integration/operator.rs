@@ -78,8 +78,8 @@ impl Served {
         self.folder.path().join(name)
     }
 
-    /// Runs a command; its exit code, and all that it said.
-    async fn strait(&self, arguments: &[&str]) -> (i32, String) {
+    /// A command as the operator would give it.
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strait"));
         command
             .args(arguments)
@@ -88,6 +88,12 @@ impl Served {
             .env("STRAIT_SERVER", &self.admin)
             .env("STRAIT_TOKEN_FILE", self.path("state/admin-token"))
             .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command; its exit code, and all that it said.
+    async fn strait(&self, arguments: &[&str]) -> (i32, String) {
+        let mut command = self.command(arguments);
         let run = tokio::task::spawn_blocking(move || command.output());
         let Output { status, stdout, stderr } = run.await.expect("it ran").expect("it ran");
         let text = [stdout, stderr].concat();
@@ -99,17 +105,8 @@ impl Served {
     /// Runs a command whose two outputs nobody reads any more: its exit code.
     async fn unread(&self, arguments: &[&str]) -> Option<i32> {
         let closed = || std::io::pipe().expect("a pipe").1;
-        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_strait"));
-        command
-            .args(arguments)
-            .env_clear()
-            .env("KUBECONFIG", self.path("kubeconfig"))
-            .env("STRAIT_SERVER", &self.admin)
-            .env("STRAIT_TOKEN_FILE", self.path("state/admin-token"))
-            .stdin(Stdio::null())
-            .stdout(closed())
-            .stderr(closed())
-            .kill_on_drop(true);
+        let mut command = tokio::process::Command::from(self.command(arguments));
+        command.stdout(closed()).stderr(closed()).kill_on_drop(true);
         let ended = tokio::time::timeout(LIMIT, command.status()).await.expect("it ends");
         ended.expect("it ran").code()
     }

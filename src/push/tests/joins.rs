@@ -1,16 +1,13 @@
 //! What entries and clusters have of each other, as both change.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use super::*;
 use crate::fixtures::{sidecar, workload};
-use crate::model::{ClusterFacts, ClusterId, EndpointRef, Hostname, NetworkId, WorkloadKey};
+use crate::model::{ClusterFacts, ClusterId, EndpointRef, NetworkId, WorkloadKey};
 use crate::push::Whereabouts;
 use crate::push::context::FixedSettings;
 use crate::push::interest::Interest;
-use crate::push::scope::{SeenChanges, Sight, Stand};
 use crate::registry::service_entry::EntryIndex;
 use crate::registry::{Contents, Epoch, ShardKey};
 
@@ -220,21 +217,6 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
     assert_eq!(at(saying("web-0.ns", "node-b")), there);
 }
 
-/// Sees no difference anywhere.
-struct Blind;
-
-impl Sight for Blind {
-    fn seen(
-        &self,
-        _: &Arc<PushContext>,
-        _: &Arc<PushContext>,
-        _: &BTreeSet<Hostname>,
-        stands: &[Arc<Stand>],
-    ) -> Vec<Arc<SeenChanges>> {
-        vec![Arc::default(); stands.len()]
-    }
-}
-
 /// Nobody knows then which of the two a proxy is, and policies that select either may hold for it.
 #[test]
 fn a_machine_hears_of_another_at_its_address() {
@@ -254,7 +236,7 @@ fn a_machine_hears_of_another_at_its_address() {
     mesh.apply(entries(&two));
     let (now, mut changes) = mesh.next_version().expect("something changed");
     assert!(now.known_labels(&proxy).is_none());
-    changes.look([&before, &now], &interest, &Blind);
+    changes.look([&before, &now], &interest, &SeesNothing);
     assert_eq!(interest.mark(&changes), 1, "{:?}", changes.deps);
     assert!(subscription.take().everything);
 }

@@ -1,34 +1,18 @@
 //! Who hears that the way to endpoints is another, which are the same as before.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use super::*;
 use crate::fixtures::labels;
-use crate::model::{Hostname, Namespace};
+use crate::model::Namespace;
 use crate::push::Whereabouts;
 use crate::push::context::PushContext;
 use crate::push::interest::{Interest, Subscription};
-use crate::push::scope::{SeenChanges, Sight, Stand, Wildcard, Wildcards};
+use crate::push::scope::{Wildcard, Wildcards};
 use crate::push::view_class::unaffected_views;
 
 /// So many streams that watch a service as seen from a network.
 const STREAMS: usize = 4;
-
-/// Where nothing differs but assignments.
-struct SeesNothing;
-
-impl Sight for SeesNothing {
-    fn seen(
-        &self,
-        _: &Arc<PushContext>,
-        _: &Arc<PushContext>,
-        _: &BTreeSet<Hostname>,
-        stands: &[Arc<Stand>],
-    ) -> Vec<Arc<SeenChanges>> {
-        stands.iter().map(|_| Arc::default()).collect()
-    }
-}
 
 /// Streams in networks `n1`, `n2` and `n3` that watch `web.ns`, and as many that watch `own.ns`.
 fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
