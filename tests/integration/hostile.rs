@@ -74,6 +74,7 @@ impl Mesh {
         let mut stream = connector.connect(name, socket).await.expect("a handshake");
         stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("written");
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).await.expect("written");
+        stream.flush().await.expect("written");
         stream
     }
 

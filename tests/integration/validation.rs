@@ -176,6 +176,7 @@ async fn who_begins_questions_and_says_no_more_keeps_nobody_waiting() {
         let mut connection = connect(&estate, &trust, "http/1.1").await;
         let head = format!("POST {path} HTTP/1.1\r\nhost: webhook\r\ncontent-length: 100\r\n\r\n");
         connection.write_all(head.as_bytes()).await.expect("taken");
+        connection.flush().await.expect("taken");
         silent.push(connection);
     }
     let route =

@@ -472,6 +472,7 @@ async fn probe(
     );
     let asked = async {
         stream.write_all(request.as_bytes()).await?;
+        stream.flush().await?;
         let mut head = Vec::new();
         while head.len() < HEAD_MAX && !head.contains(&b'\n') {
             if stream.read_buf(&mut head).await? == 0 {

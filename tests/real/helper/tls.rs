@@ -60,6 +60,7 @@ pub(super) fn call() -> Result<Value, String> {
 async fn handshake(caller: &Caller) -> Result<Value, String> {
     let mut stream = connect(caller).await?;
     stream.write_all(b"who\n").await.map_err(|error| error.to_string())?;
+    stream.flush().await.map_err(|error| error.to_string())?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).await.map_err(|error| error.to_string())?;
     Ok(line.into())

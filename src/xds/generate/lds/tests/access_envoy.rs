@@ -390,6 +390,8 @@ async fn answered(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str) -
     let mut answer = vec![0; 64];
     let exchange = async {
         stream.write_all(head.as_bytes()).await?;
+        // A write to TLS that the socket does not take at once, or that tokio makes wait its turn, is kept until a flush.
+        stream.flush().await?;
         // The first line is all that matters; Envoy takes its time to close.
         stream.read(&mut answer).await
     };
@@ -408,6 +410,7 @@ pub(super) async fn answered_whole(
     let mut answer = Vec::new();
     let exchange = async {
         stream.write_all(said.as_ref()).await?;
+        stream.flush().await?;
         // Who denies a connection may reset it.
         stream.read_to_end(&mut answer).await
     };
