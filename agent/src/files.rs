@@ -148,6 +148,10 @@ impl SecretFolder {
     }
 
     fn replace(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        // An agent that starts again needs no room for what an earlier run has left.
+        if read_text(path).is_ok_and(|text| text.as_bytes() == bytes) {
+            return Ok(());
+        }
         let new = self.path.join(format!(".new-{:016x}", rand::random::<u64>()));
         let replaced = create(&new, bytes, 0o644).and_then(|()| fs::rename(&new, path));
         if replaced.is_err() {

@@ -1,5 +1,7 @@
 //! What survives: Envoy's end, the agent's own, a control plane that is away; and how a pod ends.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -52,6 +54,42 @@ fn an_agent_that_starts_again_takes_the_certificate_that_is_there_even_where_the
     let (_agent, envoy) = started(&pod);
     assert!(runs(envoy));
     assert_eq!(pod.secret("cert-chain.pem").expect("there"), chain);
+}
+
+/// Needs the right to mount, in a mount namespace of its own.
+#[test]
+fn an_agent_that_starts_again_on_a_full_volume_goes_on_with_what_is_there() {
+    let possible = Command::new("unshare").args(["--mount", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        crate::real::skip("a full volume: mount namespaces can't be made here");
+        return;
+    }
+    let authority = Authority::start(DAY);
+    let pod = Pod::new(authority.root(), &[authority.address]);
+    let folder = pod.path("strait");
+    fs::create_dir(&folder).expect("made");
+    // The first agent is killed; then there is no room left, and another is started.
+    let script = format!(
+        "mount -t tmpfs -o size=128k tmpfs {0} && {{ \"$@\"; cat /dev/zero >{0}/filler; exec \"$@\"; }}",
+        folder.display()
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "sh"]);
+    command.args(pod.command(&pod.idle_envoy().each_ref().map(String::as_str)));
+    let agent = pod.start_command(command);
+    let envoy =
+        until("Envoy is started", || pod.starts().first().copied().ok_or_else(|| agent.log()));
+    kill(parent(envoy), Signal::KILL);
+    let next =
+        until("Envoy is started again", || pod.starts().get(1).copied().ok_or_else(|| agent.log()));
+    assert!(runs(next) && !runs(envoy));
+    assert_eq!(authority.calls().len(), 1, "with the certificate that was there");
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let after_name = stat.rsplit(") ").next().expect("a name in parentheses");
+    after_name.split(' ').nth(1).and_then(|parent| parent.parse().ok()).expect("a process ID")
 }
 
 #[test]
@@ -113,7 +151,7 @@ fn an_agent_with_nothing_to_do_takes_little_memory() {
         other => Err(format!("{other:?}")),
     });
     http(pod.port(15020), "GET /stats/prometheus").expect("it answers");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("there");
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).expect("there");
     let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let own = own.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<u64>().ok());
     // What it shares with every other agent of the node, its program, is apart.
