@@ -240,7 +240,7 @@ fn unreachable(fact: impl std::fmt::Display) -> Problem {
     Problem::new(
         "STR0954",
         fact,
-        "see that it runs, that STRAIT_DISCOVERY names it, and that the mounted roots are its own; it is tried again",
+        "see that it runs, that STRAIT_DISCOVERY names it by a name of its certificate (service.address of its chart, --tls-san), and that the mounted roots are its own; it is tried again",
     )
 }
 

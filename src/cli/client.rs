@@ -23,7 +23,8 @@ const TOKEN_FILE: &str = "/var/lib/strait/admin-token";
 
 /// Where a token is found.
 const TOKEN_NEXT: &str = "name its file by --token-file or STRAIT_TOKEN_FILE: admin-token in the state \
-     directory of 'strait serve', or what its --admin-token-file names";
+     directory of 'strait serve', or what its --admin-token-file names; where it runs in a cluster the pod has it:\n\
+     kubectl -n strait-system exec deploy/strait -- strait COMMAND";
 
 /// Where the control plane is.
 #[derive(Debug, Clone, Args)]
@@ -243,7 +244,8 @@ impl AdminClient {
             root_cause(error)
         );
         CommandFailure::new(Exit::Unreachable, text).next(
-            "give its admin address by --server or STRAIT_SERVER; for one that runs in a cluster:\n\
+            "give its admin address by --server or STRAIT_SERVER; for one that runs in a cluster, either of:\n\
+             kubectl -n strait-system exec deploy/strait -- strait COMMAND\n\
              kubectl -n strait-system port-forward deploy/strait 15014",
         )
     }

@@ -41,7 +41,9 @@ stays in use; the agent tries again.";
     AGENT_UNREACHABLE = "STR0954", "the agent can't reach the control plane",
         "See that it runs, that STRAIT_DISCOVERY names it, and that the mounted roots are its own.", "\
 Every address was tried in order, and each reason is in the message. Envoy serves on with what it has, for as
-long as the certificate lasts (24 hours, renewed after 12). A pod that has none yet starts when there is one.";
+long as the certificate lasts (24 hours, renewed after 12). A pod that has none yet starts when there is one.
+Where the control plane's certificate has other names only, give it this one: service.address of the chart
+strait, or --tls-san of strait serve.";
 
     /// A refusal.
     AGENT_REFUSED = "STR0955", "the control plane gave the agent no certificate",

@@ -346,7 +346,7 @@ impl ClusterApi {
                     Exit::NoRights,
                     format!("{what}: {}", clean(&status.message)),
                 )
-                .next("ask for that right, or let somebody who has it apply the output of -o yaml")
+                .next(next_of_forbidden(&self.context, &status.message))
                 .denied()),
                 code => Err(CommandFailure::failed(format!(
                     "{what} answered {code}: {}",
@@ -509,4 +509,37 @@ pub(crate) fn kubeconfigs(secret: &Value) -> Vec<(String, Vec<u8>)> {
 pub(crate) fn full_name(object: &Value) -> String {
     let part = |name: &str| clean(object["metadata"][name].as_str().unwrap_or_default());
     format!("{}/{}", part("namespace"), part("name"))
+}
+
+/// What to do where an API server forbids something.
+fn next_of_forbidden(context: &str, message: &str) -> String {
+    // Nothing is made in a namespace that is going, whoever asks.
+    match message.contains("being terminated") {
+        true => format!(
+            "wait until that namespace is gone, and give the command again:\nkubectl --context {context} get namespaces"
+        ),
+        false => {
+            "ask for that right, or let somebody who has it apply the output of -o yaml".to_owned()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::next_of_forbidden;
+
+    #[test]
+    fn a_namespace_that_is_going_is_no_missing_right() {
+        let refused = |why: &str| {
+            next_of_forbidden(
+                "west",
+                &format!("serviceaccounts \"strait-reader\" is forbidden: {why}"),
+            )
+        };
+        let going = refused(
+            "unable to create new content in namespace strait-reader because it is being terminated",
+        );
+        assert!(going.starts_with("wait until"), "{going}");
+        assert!(refused("User \"carol\" cannot create resource").starts_with("ask for that right"));
+    }
 }
