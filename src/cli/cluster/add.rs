@@ -16,7 +16,7 @@ use http::Uri;
 use serde_json::{Value, json};
 use strait_bootstrap::Discovery;
 
-use super::api::{ClusterApi, full_name, holds, kubeconfigs};
+use super::api::{ClusterApi, Front, full_name, holds, kubeconfigs};
 use super::follow::{Goal, Wait};
 use super::gateway::{GatewayFlags, GatewayPlan};
 use super::manifests::{self, More, Rbac};
@@ -220,6 +220,9 @@ pub(super) async fn prepare<'a>(
     plan += &gateway.as_ref().map(GatewayPlan::told).unwrap_or_default();
     plan += &args.istio_service.iter().map(|at| istio_service::told(ns, at)).collect::<String>();
     plan += args.webhook.told();
+    if !is_hub {
+        plan += &doubt_of_address(args, hub).await?;
+    }
     let mut finds_problem = false;
     if !is_member {
         plan += &format!(
@@ -277,7 +280,7 @@ async fn discovery_of(
         None if is_hub => return Ok(format!("strait.{ns}.svc:15012")),
         None => {}
     }
-    let Some((address, _)) = hub.front(ns).await? else {
+    let Some(Front { address, .. }) = hub.front(ns).await? else {
         return Err(CommandFailure::failed(format!(
             "service {ns}/strait of {} has no address outside its cluster, by which the gateway would reach the control plane; nothing was changed",
             hub.context
@@ -289,6 +292,22 @@ async fn discovery_of(
     } else {
         format!("{address}:15012")
     })
+}
+
+/// What is told where the cluster is given an address of the control plane that nobody named: its certificate may lack it.
+async fn doubt_of_address(args: &AddArgs, hub: &ClusterApi) -> Result<String, CommandFailure> {
+    let is_gateway_given = args.gateway.gateway && args.discovery.is_none();
+    let is_webhook_given = args.webhook.is_asked() && args.webhook.inject_at.is_none();
+    let ns = &args.change.hub.namespace;
+    match hub.front(ns).await? {
+        Some(Front { address, is_named: false, .. }) if is_gateway_given || is_webhook_given => {
+            Ok(format!(
+                "  ? {address} is what service {ns}/strait was given: the control plane's certificate must have it, too;\n    \
+                 helm upgrade strait deploy/charts/strait -n {ns} --reuse-values --set service.address={address}\n"
+            ))
+        }
+        _ => Ok(String::new()),
+    }
 }
 
 /// The two clusters, as a plan begins.

@@ -30,6 +30,15 @@ pub(crate) const ROOTS: &str = "istio-ca-root-cert";
 /// On the control plane's Service: the name or address by which other clusters reach it. The chart writes it.
 const ADDRESS_ANNOTATION: &str = "strait.dev/address";
 
+/// How other clusters reach the control plane's Service.
+pub(crate) struct Front {
+    /// A name or an address.
+    pub(crate) address: String,
+    /// Whether its operator says so, by which the certificate has it as well.
+    pub(crate) is_named: bool,
+    pub(crate) ports: Vec<u64>,
+}
+
 /// How long a connection may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -271,12 +280,8 @@ impl ClusterApi {
         }
     }
 
-    /// The name or address by which other clusters reach the control plane's Service, and its ports; none where nothing
-    /// outside the cluster does.
-    pub(crate) async fn front(
-        &self,
-        namespace: &str,
-    ) -> Result<Option<(String, Vec<u64>)>, CommandFailure> {
+    /// How other clusters reach the control plane's Service; none where nothing outside the cluster does.
+    pub(crate) async fn front(&self, namespace: &str) -> Result<Option<Front>, CommandFailure> {
         let path = format!("/api/v1/namespaces/{namespace}/services/strait");
         let service = self.get(&path).await?.unwrap_or_default();
         let first = &service["status"]["loadBalancer"]["ingress"][0];
@@ -285,7 +290,11 @@ impl ClusterApi {
             .into_iter()
             .find_map(Value::as_str);
         let ports = items(&service["spec"]["ports"]).iter().filter_map(|one| one["port"].as_u64());
-        Ok(address.map(|address| (address.to_owned(), ports.collect())))
+        Ok(address.map(|address| Front {
+            address: address.to_owned(),
+            is_named: named.is_string(),
+            ports: ports.collect(),
+        }))
     }
 
     /// The Secrets that describe member clusters, the oldest first.

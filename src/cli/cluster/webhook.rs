@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::api::{ClusterApi, ROOTS};
+use super::api::{ClusterApi, Front, ROOTS};
 use super::manifests::READER;
 use crate::cli::failure::{CommandFailure, Exit};
 use crate::inject::webhook::{WEBHOOK_NAME, WebhookRegistration, WebhookTarget, WhenAway};
@@ -137,7 +137,7 @@ async fn usual_target(
         return Ok(WebhookTarget::Service { namespace, name, port: 443 });
     }
     match hub.front(namespace).await? {
-        Some((address, ports)) if ports.contains(&443) => {
+        Some(Front { address, ports, .. }) if ports.contains(&443) => {
             let host = if address.contains(':') { format!("[{address}]") } else { address };
             Ok(WebhookTarget::Url(format!("https://{host}:443")))
         }
