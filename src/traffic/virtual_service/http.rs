@@ -716,6 +716,12 @@ impl Reader<'_> {
             let mut pairs = |this: &mut Self, map: BTreeMap<String, Arc<str>>, what: &str| {
                 let mut kept = BTreeMap::new();
                 for (name, value) in map {
+                    if kept.len() == HEADERS_MAX {
+                        // Once, however many there are.
+                        let text = "are more headers than Envoy takes: at most 250";
+                        this.refuse(refused, &format!("{path}.{what}"), text);
+                        break;
+                    }
                     let path = format!("{path}.{what}[{name}]");
                     if part == "request" && names_host(&name) {
                         continue;
@@ -724,9 +730,8 @@ impl Reader<'_> {
                         this.lost(&path, "Envoy changes no such header: it stays as it is");
                     } else if !is_header_name(&name) || !is_text(&value) {
                         this.refuse(refused, &path, "is no header");
-                    } else if value.len() > HEADER_VALUE_MAX || kept.len() == HEADERS_MAX {
-                        let text = "is more than Envoy takes: 16 KiB of each, and 250 headers";
-                        this.refuse(refused, &path, text);
+                    } else if value.len() > HEADER_VALUE_MAX {
+                        this.refuse(refused, &path, "is more than Envoy takes: 16 KiB of each");
                     } else if let Err(fact) = command_operators::check(&value) {
                         this.refuse(refused, &path, &format!("{value:?} {fact}"));
                     } else {

@@ -415,12 +415,13 @@ fn retries_without_attempts_are_none_and_that_is_told() {
 #[test]
 fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
     let long = "y".repeat((16 << 10) + 1);
-    let many: Vec<_> = (0..251).map(|at| format!("x{at}: a")).collect();
+    let many: Vec<_> = (0..1000).map(|at| format!("x{at}: a")).collect();
     for (more, path) in [
         (format!("headers: {{request: {{set: {{x: {long}}}}}}}"), "headers.request.set[x]"),
+        // Once, however many there are.
         (
             format!("headers: {{response: {{add: {{{}}}}}}}", many.join(", ")),
-            "headers.response.add[x99]",
+            "headers.response.add",
         ),
     ] {
         let (rule, reasons) = rule(&more);
