@@ -4,10 +4,11 @@ use super::code::Code;
 
 codes! {
     /// Sidecar: spec.egress.hosts.
-    SIDECAR_HOST = "STR1060", "a host of a Sidecar that imports nothing",
+    SIDECAR_HOST = "STR1060", "a host of a Sidecar that imports nothing, or not what it seems to",
         "Write NAMESPACE/HOST: a name, ., or * for the namespace, a full name, *.suffix or * for the host.", "\
 Each host is read by itself. One that can't be read imports nothing; the others hold. ~ before the
-namespace leaves hosts out that others import.";
+namespace leaves hosts out that others import. A name without a dot is a full name, as an entry may
+have: it is no short form of a Service's.";
 
     /// Sidecar: spec.outboundTrafficPolicy.
     SIDECAR_POLICY = "STR1061", "an outboundTrafficPolicy without a mode",
@@ -66,7 +67,7 @@ mTLS of the mesh. At others it has no effect: mTLS and plain text are taken as t
         "Name a port and one IP address, or leave out bind and captureMode.", "\
 An egress listener with a port may be reached at an address of its own (bind), and the proxy may listen
 there itself (captureMode: NONE, at 127.0.0.1 unless bind says otherwise). All listeners of a port are at
-one address. One that can't be made is left out: its hosts are not reached by it.";
+one address, and for services or, all of them, for requests to a proxy (HTTP_PROXY). One that can't be made is left out: its hosts are not reached by it.";
 
     /// Sidecar: spec.outboundTrafficPolicy.egressProxy.
     SIDECAR_EGRESS_PROXY = "STR1075", "an egressProxy that is sent nothing",

@@ -72,14 +72,38 @@ pub fn addresses(
     context: &PushContext,
     cluster: &ClusterId,
     (namespace, selection): (&Namespace, &Selection),
-    (ipv4, ipv6): (bool, bool),
+    families: (bool, bool),
+) -> ListenAddresses {
+    let scope = context.traffic.scope(namespace, selection);
+    addresses_of(context, (cluster, namespace, families), |service| imported(scope, service))
+}
+
+/// The same of what requests to a proxy may be for, at a port of the Sidecar that such clients follow.
+pub fn proxied_addresses(
+    context: &PushContext,
+    cluster: &ClusterId,
+    (namespace, selection): (&Namespace, &Selection),
+    families: (bool, bool),
+    port: u16,
+) -> ListenAddresses {
+    let scope = context.traffic.scope(namespace, selection);
+    addresses_of(context, (cluster, namespace, families), |service| {
+        let host = HostPattern::of_service(service.hostname());
+        scope.proxies_to(port, &host, &service.primary.namespace).then_some(Cow::Borrowed(service))
+    })
+}
+
+/// The addresses of services, as far as clients there are given them.
+fn addresses_of<'a>(
+    context: &'a PushContext,
+    (cluster, namespace, (ipv4, ipv6)): (&ClusterId, &'a Namespace, (bool, bool)),
+    imported: impl Fn(&'a Arc<MergedService>) -> Option<Cow<'a, Arc<MergedService>>>,
 ) -> ListenAddresses {
     let speaks = |address: &&IpAddr| if address.is_ipv4() { ipv4 } else { ipv6 };
-    let scope = context.traffic.scope(namespace, selection);
     let mut services: Vec<Cow<'_, Arc<MergedService>>> = context
         .services_of(namespace)
         .filter(|service| service.primary.export_to.visible_to(namespace))
-        .filter_map(|service| imported(scope, service))
+        .filter_map(imported)
         .filter(|service| {
             service.is_visible_in(cluster)
                 || !(context.mesh.cluster_local(service.hostname()) || service.is_of_refused_only())

@@ -3,7 +3,7 @@
 use super::context::PushContext;
 use super::view_key::ViewKey;
 use crate::aggregate::MergedService;
-use crate::model::{Hostname, Namespace};
+use crate::model::{Hostname, Namespace, Port, Protocol};
 use crate::traffic::sidecar::ImportScope;
 use crate::traffic::{HostPattern, Selection};
 
@@ -33,7 +33,10 @@ impl<'a> Imports<'a> {
             return self.has(service);
         }
         let owner = &service.primary.namespace;
-        self.is_in_scope(service, |scope, host| scope.includes_port(host, owner, port))
+        let is_other = |other: &&Port| other.number != port && other.protocol != Protocol::Udp;
+        let mut others = service.all_ports().filter(is_other);
+        let of = (port, others.next().is_none());
+        self.is_in_scope(service, |scope, host| scope.leads_to_port(host, owner, of))
     }
 
     /// Whether services that it is given may be without some of their ports.

@@ -5,6 +5,7 @@ mod egress;
 mod ingress;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -24,7 +25,7 @@ use super::selection::{self, RuleSelector, Selection};
 use super::virtual_services::RoutedService;
 use crate::codes;
 use crate::mesh::{OutboundTrafficPolicy, WrittenPool};
-use crate::model::Namespace;
+use crate::model::{Interception, Namespace, Protocol};
 
 /// What one object says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,11 +50,33 @@ pub struct Sidecar {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct EgressListener {
     port: Option<u16>,
+    traffic: EgressTraffic,
     /// The address at which these are reached, where that isn't their own.
     address: Option<EgressAddress>,
     imported: Vec<HostImport>,
     /// Left out of these.
     excluded: Vec<HostImport>,
+}
+
+/// What arrives at a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EgressTraffic {
+    /// Requests, or what isn't said.
+    Any,
+    /// Connections that are passed on as they are.
+    Bytes,
+    /// Requests to a proxy, which name a host and a port each.
+    ProxyRequests,
+}
+
+impl EgressTraffic {
+    fn of(port: &RawListenerPort) -> Self {
+        if port.protocol.eq_ignore_ascii_case("HTTP_PROXY") {
+            return Self::ProxyRequests;
+        }
+        let protocol = Protocol::of_port("TCP", Some(&port.protocol), "", 0);
+        if protocol.is_http() || protocol == Protocol::Auto { Self::Any } else { Self::Bytes }
+    }
 }
 
 /// Hosts of some namespaces.
@@ -136,10 +159,11 @@ impl Sidecar {
             let read = EgressListener::read(raw, at, settings, &mut reasons);
             let is_elsewhere = |read: &EgressListener| {
                 let mut same = egress.iter().filter(|one| one.port == read.port);
-                same.any(|one| one.address != read.address)
+                same.any(|one| one.address != read.address || one.is_proxy() != read.is_proxy())
             };
             if read.as_ref().is_some_and(is_elsewhere) {
-                let text = "a listener before it has the port at another address; it is left out";
+                let text = "a listener before it has the port at another address or for other \
+                            traffic; it is left out";
                 let path = format!("spec.egress[{at}].port");
                 reasons.push(Reason::lost(&codes::SIDECAR_EGRESS_ADDRESS, path, text));
                 continue;
@@ -156,18 +180,30 @@ impl Sidecar {
         Ok((sidecar, reasons))
     }
 
-    /// The listener that takes a port.
+    /// The listener that takes a port of services.
     fn listener(&self, port: u16) -> impl Iterator<Item = &EgressListener> {
         let has_own = self.egress.iter().any(|one| one.port == Some(port));
         let wanted = has_own.then_some(port);
-        self.egress.iter().filter(move |one| one.port == wanted)
+        let takes = move |one: &&EgressListener| one.port == wanted && !one.is_proxy();
+        self.egress.iter().filter(takes)
+    }
+
+    /// The listeners that are a proxy to their clients, each with its port.
+    fn proxies(&self) -> impl Iterator<Item = (u16, &EgressListener)> {
+        let all = self.egress.iter().filter(|one| one.is_proxy());
+        all.filter_map(|one| Some((one.port?, one)))
     }
 }
 
 impl EgressListener {
     fn of_everything() -> Self {
         let all = HostImport { namespace: ImportNamespace::Any, host: HostPattern::all() };
-        Self { port: None, address: None, imported: vec![all], excluded: Vec::new() }
+        let traffic = EgressTraffic::Any;
+        Self { port: None, traffic, address: None, imported: vec![all], excluded: Vec::new() }
+    }
+
+    fn is_proxy(&self) -> bool {
+        self.traffic == EgressTraffic::ProxyRequests
     }
 
     fn read(
@@ -177,17 +213,10 @@ impl EgressListener {
         reasons: &mut Vec<Reason>,
     ) -> Option<Self> {
         let path = format!("spec.egress[{at}]");
-        let mut lost = |field: &str, text: String| {
-            let path = format!("{path}{field}");
-            reasons.push(Reason::lost(&codes::TRAFFIC_UNSUPPORTED, path, text));
-        };
         // A socket has no port, and is told of below.
         let is_socket = raw.bind.starts_with("unix:");
         let port = raw.port.filter(|port| port.number != 0 || !is_socket);
-        if port.as_ref().is_some_and(|port| port.protocol.eq_ignore_ascii_case("HTTP_PROXY")) {
-            lost(".port.protocol", "nothing listens for requests to a proxy".to_owned());
-            return None;
-        }
+        let traffic = port.as_ref().map_or(EgressTraffic::Any, EgressTraffic::of);
         let port = match port.map(|port| (u16::try_from(port.number), port.number)) {
             None => None,
             Some((Ok(port @ 1..), _)) => Some(port),
@@ -212,7 +241,15 @@ impl EgressListener {
             reasons.push(Reason::lost(&codes::SIDECAR_HOST, format!("{path}.hosts"), text));
         }
         for (at, text) in raw.hosts.iter().enumerate() {
-            match HostImport::read(text, settings) {
+            if let Some((_, host)) = text.split_once('/').filter(|(_, host)| is_one_label(host)) {
+                let text = format!(
+                    "{text:?} is a host of one label, such as an entry may have; a Service is {host}.NAMESPACE.svc.{}",
+                    settings.domain
+                );
+                let path = format!("{path}.hosts[{at}]");
+                reasons.push(Reason::warning(&codes::SIDECAR_HOST, path, text));
+            }
+            match HostImport::read(text) {
                 Ok((import, true)) => imported.push(import),
                 Ok((import, false)) => excluded.push(import),
                 Err(fact) => {
@@ -222,13 +259,19 @@ impl EgressListener {
                 }
             }
         }
-        Some(Self { port, address, imported, excluded })
+        Some(Self { port, traffic, address, imported, excluded })
     }
 
     /// Whether a service of that namespace is among its hosts.
     fn has(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
         let fits = |one: &HostImport| one.is_of(owner, own) && one.host.contains(host);
         self.imported.iter().any(fits) && !self.excluded.iter().any(fits)
+    }
+
+    /// Whether it names the very host of such a service.
+    fn names(&self, host: &HostPattern, owner: &Namespace, own: &Namespace) -> bool {
+        let is = |one: &HostImport| one.is_of(owner, own) && one.host == *host;
+        self.imported.iter().any(is) && self.has(host, owner, own)
     }
 
     /// Whether rules of that namespace for such a host are.
@@ -239,9 +282,15 @@ impl EgressListener {
     }
 }
 
+/// Whether a host is a name without a dot. In an import that is no short form of anything.
+fn is_one_label(host: &str) -> bool {
+    HostPattern::written(host)
+        .is_ok_and(|host| host.exact().is_some_and(|host| !host.as_str().contains(['.', ':'])))
+}
+
 impl HostImport {
     /// Reads `namespace/host`; whether it is imported or excluded.
-    fn read(text: &str, settings: &KindSettings) -> Result<(Self, bool), String> {
+    fn read(text: &str) -> Result<(Self, bool), String> {
         let (namespace, host) =
             text.split_once('/').ok_or("has no namespace before a slash, as in ./* or shop/*")?;
         let (namespace, imports) = match namespace.strip_prefix('~') {
@@ -255,14 +304,7 @@ impl HostImport {
             "." => ImportNamespace::Own,
             name => ImportNamespace::Named(Namespace::from(name)),
         };
-        if host != "*" && !host.contains('.') {
-            return Err(format!(
-                "names a host that is not in full, as in {host}.NAMESPACE.svc.{}",
-                settings.domain
-            ));
-        }
-        let host =
-            HostPattern::parse(host, "", &settings.domain).map_err(|error| error.to_string())?;
+        let host = HostPattern::written(host).map_err(|error| error.to_string())?;
         Ok((Self { namespace, host }, imports))
     }
 
@@ -303,10 +345,57 @@ impl<'a> ImportScope<'a> {
         })
     }
 
-    /// The ports that are reached at an address of the Sidecar's, and not at those of their services.
-    pub fn addresses(&self) -> BTreeMap<u16, EgressAddress> {
+    /// Whether its upstream cluster for that port is needed, which requests to a proxy may lead to as well, and where it is
+    /// the only one connections to a port that the service doesn't have.
+    pub fn leads_to_port(
+        &self,
+        host: &HostPattern,
+        owner: &Namespace,
+        (port, is_only): (u16, bool),
+    ) -> bool {
+        let by_proxy = |sidecar: &Sidecar| {
+            sidecar.proxies().any(|(_, one)| one.has(host, owner, self.namespace))
+        };
+        self.includes_port(host, owner, port)
+            || self.sidecar.is_some_and(|sidecar| by_proxy(sidecar))
+            || (is_only && self.ports_to_only(host, owner, port).next().is_some())
+    }
+
+    /// The ports, each of a listener for connections that names the very service, that lead to the only one that it has.
+    pub fn ports_to_only(
+        &self,
+        host: &HostPattern,
+        owner: &Namespace,
+        only: u16,
+    ) -> impl Iterator<Item = u16> {
         let all = self.sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
-        all.filter_map(|one| Some((one.port?, one.address?))).collect()
+        let names = move |one: &&EgressListener| {
+            one.traffic == EgressTraffic::Bytes && one.names(host, owner, self.namespace)
+        };
+        all.filter(names).filter_map(|one| one.port).filter(move |port| *port != only)
+    }
+
+    /// The ports that are a proxy to clients, each with the address that is said.
+    pub fn proxies(&self) -> BTreeMap<u16, Option<EgressAddress>> {
+        let all = self.sidecar.into_iter().flat_map(|sidecar| sidecar.proxies());
+        all.map(|(port, one)| (port, one.address)).collect()
+    }
+
+    /// Whether requests to the proxy at that port may be for a service.
+    pub fn proxies_to(&self, proxy: u16, host: &HostPattern, owner: &Namespace) -> bool {
+        let mut all = self.sidecar.into_iter().flat_map(|sidecar| sidecar.proxies());
+        all.any(|(port, one)| port == proxy && one.has(host, owner, self.namespace))
+    }
+
+    /// The ports that are reached at an address of the Sidecar's, and not at those of their services. Where connections aren't
+    /// redirected these are all that it names.
+    pub fn addresses(&self, interception: Interception) -> BTreeMap<u16, EgressAddress> {
+        let listens = interception == Interception::None;
+        let loopback = EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens };
+        let all = self.sidecar.into_iter().flat_map(|sidecar| &sidecar.egress);
+        all.filter_map(|one| Some((one.port?, one.address.or(listens.then_some(loopback))?)))
+            .map(|(port, at)| (port, EgressAddress { listens: at.listens || listens, ..at }))
+            .collect()
     }
 
     /// Whether services may be reached at some of their ports alone.
@@ -356,6 +445,12 @@ impl Sidecars {
     /// Whether it matters that a proxy is in this namespace.
     pub fn concerns(&self, namespace: &Namespace) -> bool {
         !self.objects.of(namespace).is_empty() || self.objects.of_root().is_some()
+    }
+
+    /// The ports that are a proxy to clients, wherever they are.
+    pub fn proxies(&self) -> BTreeSet<u16> {
+        let all = self.objects.namespaces().flat_map(|namespace| self.objects.of(namespace));
+        all.flat_map(|sidecar| sidecar.proxies()).map(|(port, _)| port).collect()
     }
 
     /// The namespaces that have any.

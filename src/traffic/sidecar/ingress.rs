@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::egress::RawListenerPort;
 use crate::codes;
 use crate::mesh::WrittenPool;
-use crate::model::{Port, Protocol, TargetPort};
+use crate::model::{Interception, Port, Protocol, TargetPort};
 use crate::traffic::object::Reason;
 use crate::traffic::policy::{PairFiles, PoolLimits, RootFiles, path_fault, pool_limits};
 
@@ -21,8 +21,10 @@ pub struct SidecarIngress {
     pub port: Port,
     /// Where its connections are passed on to.
     pub backend: WorkloadBackend,
-    /// Whether the proxy listens at the port itself (`captureMode: NONE`).
-    pub listens_at: Option<IngressAddress>,
+    /// Where the proxy listens at the port itself, where it does.
+    pub address: IngressAddress,
+    /// Whether it does that wherever connections are redirected, too (`captureMode: NONE`).
+    pub listens: bool,
     /// TLS that ends at the proxy, at a port that takes no mTLS.
     pub tls: Option<Arc<SidecarTls>>,
     /// What connections to the workload are held to, in place of what holds for all its ports.
@@ -149,11 +151,20 @@ impl SidecarIngress {
         Ok(Self {
             port,
             backend,
-            listens_at: listens.then_some(address),
+            address,
+            listens,
             tls: tls.map(Arc::new),
             pool: pool.map(Arc::new),
             index,
         })
+    }
+}
+
+impl SidecarIngress {
+    /// Whether the proxy listens at the port itself. What leads to where the client was going would go round in circles there.
+    pub fn is_apart(&self, interception: Interception) -> bool {
+        let is_alone = interception == Interception::None;
+        self.listens || (is_alone && self.backend != WorkloadBackend::SamePort)
     }
 }
 

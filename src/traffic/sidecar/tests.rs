@@ -112,6 +112,70 @@ fn port_of_its_own_listener_is_taken_by_that_alone() {
 }
 
 #[test]
+fn host_of_one_label_is_an_entrys_and_no_short_name_of_a_service() {
+    let (sidecar, reasons) = read("shop", "one", &hosts(&["./db", "./10.0.0.1"]));
+    let told: Vec<_> = reasons.iter().map(|one| (&*one.path, one.is_lost)).collect();
+    assert_eq!(told, [("spec.egress[0].hosts[0]", false)]);
+    let namespace = "shop".into();
+    let sidecar = Arc::new(sidecar);
+    let scope = ImportScope { sidecar: Some(&sidecar), namespace: &namespace };
+    assert!(scope.includes(&host("db"), &namespace));
+    assert!(!scope.includes(&host("db.shop.svc.cluster.local"), &namespace));
+}
+
+#[test]
+fn port_of_bytes_leads_to_the_only_port_of_a_service_that_it_names() {
+    let spec = json!({ "egress": [
+        { "port": { "number": 9000, "protocol": "TCP" }, "hosts": ["./db.example", "./*.wide.example"] },
+        { "port": { "number": 9001, "protocol": "HTTP" }, "hosts": ["./web.example"] },
+        { "hosts": ["~/*"] },
+    ] });
+    let (sidecars, _) = all(&[("shop", "one", spec)]);
+    let namespace = "shop".into();
+    let scope = sidecars.scope(&namespace, &Selection::default());
+    for (name, wanted) in
+        [("db.example", vec![9000]), ("a.wide.example", vec![]), ("web.example", vec![])]
+    {
+        let found: Vec<u16> = scope.ports_to_only(&host(name), &namespace, 5432).collect();
+        assert_eq!(found, wanted, "{name}");
+        let leads = |is_only| scope.leads_to_port(&host(name), &namespace, (5432, is_only));
+        assert_eq!([leads(true), leads(false)], [!wanted.is_empty(), false], "{name}");
+        assert!(!scope.includes_port(&host(name), &namespace, 5432), "{name}");
+    }
+    let own: Vec<u16> = scope.ports_to_only(&host("db.example"), &namespace, 9000).collect();
+    assert!(own.is_empty(), "it is the service's own");
+}
+
+#[test]
+fn port_of_a_proxy_is_no_port_of_services() {
+    let spec = json!({ "egress": [
+        { "port": { "number": 3128, "protocol": "HTTP_PROXY" }, "captureMode": "NONE", "hosts": ["pay/*"] },
+        { "hosts": ["./*"] },
+    ] });
+    let (sidecars, _) = all(&[("shop", "one", spec)]);
+    let namespace = "shop".into();
+    let scope = sidecars.scope(&namespace, &Selection::default());
+    let at = EgressAddress { address: Ipv4Addr::LOCALHOST.into(), listens: true };
+    assert_eq!(scope.proxies(), [(3128, Some(at))].into());
+    let one = host("x.example");
+    let found = |owner: &str, port: u16| {
+        let owner = Namespace::from(owner);
+        let reached = scope.includes_port(&one, &owner, port);
+        let leads = scope.leads_to_port(&one, &owner, (port, false));
+        (reached, leads, scope.proxies_to(3128, &one, &owner))
+    };
+    assert_eq!(found("pay", 80), (false, true, true));
+    assert_eq!(found("shop", 80), (true, true, false));
+    assert_eq!(found("shop", 3128), (false, false, false));
+    // Two kinds of traffic can't be told apart at one port.
+    let both = json!({ "egress": [
+        { "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["./*"] },
+        { "port": { "number": 80, "protocol": "HTTP_PROXY" }, "hosts": ["./*"] },
+    ] });
+    assert_eq!(said(&both), ["STR1074 spec.egress[1].port"]);
+}
+
+#[test]
 fn one_sidecar_decides_for_a_proxy() {
     let with = |labels: Value, said: &str| {
         let mut spec = hosts(&[said]);
@@ -161,7 +225,6 @@ fn what_is_not_followed_is_said() {
         "egress": [
             { "hosts": ["shop", "/x.y", "shop/short", "shop/*x", "./*"] },
             { "port": { "number": 70000 }, "hosts": ["./*"] },
-            { "port": { "number": 8080, "protocol": "HTTP_PROXY" }, "hosts": ["./*"] },
         ],
     });
     let (sidecar, reasons) = read("shop", "one", &spec);
@@ -177,7 +240,6 @@ fn what_is_not_followed_is_said() {
             "spec.egress[0].hosts[2]",
             "spec.egress[0].hosts[3]",
             "spec.egress[1].port.number",
-            "spec.egress[2].port.protocol",
         ]
     );
     assert_eq!(sidecar.outbound, Some(OutboundTrafficPolicy::RegistryOnly));
@@ -254,7 +316,8 @@ fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
     let address = |spec: &Value| {
         let (sidecars, _) = all(&[("shop", "one", spec.clone())]);
         let namespace = "shop".into();
-        let all = sidecars.scope(&namespace, &Selection::default()).addresses();
+        let all =
+            sidecars.scope(&namespace, &Selection::default()).addresses(Interception::Redirect);
         all.into_iter()
             .map(|(port, at)| (port, at.address.to_string(), at.listens))
             .collect::<Vec<_>>()

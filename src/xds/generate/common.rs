@@ -223,6 +223,10 @@ impl SharedResources<'_> {
             return kept;
         }
         let make = || {
+            if let Some(port) = rds::proxy_port(name) {
+                let domain = namespace.map(|namespace| self.domain_of(namespace));
+                return self.route_of_proxy(class, domain.as_deref(), port);
+            }
             Arc::new(match port_number(name) {
                 Some(port) => self.route_of_port(class, namespace, port),
                 None => {
@@ -243,11 +247,19 @@ impl SharedResources<'_> {
         let base = self.base(class, port, namespace.is_some());
         match namespace {
             Some(namespace) => {
-                let domain = format!("{namespace}.svc.{}", self.context.settings.domain);
-                base.route_in(self.context, &domain, &self.cache.chunks)
+                base.route_in(self.context, &self.domain_of(namespace), &self.cache.chunks)
             }
             None => base.route(),
         }
+    }
+
+    fn domain_of(&self, namespace: &Namespace) -> String {
+        format!("{namespace}.svc.{}", self.context.settings.domain)
+    }
+
+    fn route_of_proxy(&self, class: &Class, domain: Option<&str>, port: u16) -> Arc<Resource> {
+        let made = rds::of_proxy(self.context, class, domain, port, &self.cache.route_lists);
+        Arc::new(made.unwrap_or_else(|| rds::empty(&rds::proxy_route_name(port))))
     }
 
     /// What routes of a port are made from, in DNS domains of namespaces (`completes`) or in any other.
@@ -267,6 +279,9 @@ impl SharedResources<'_> {
 
     /// The same in any DNS domain, which clients choose.
     pub(super) fn route_in(&self, class: &Class, domain: &str, name: &str) -> Arc<Resource> {
+        if let Some(port) = rds::proxy_port(name) {
+            return self.route_of_proxy(class, Some(domain), port);
+        }
         if let Some(port) = port_number(name)
             && rds::is_any_shortened(&self.addresses(class), domain)
         {

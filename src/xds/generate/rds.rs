@@ -2,7 +2,7 @@
 //!
 //! A sidecar's HTTP listener for a port names the route `PORT`, which holds every service of that
 //! port; a listener for one service, of an undeclared protocol or told apart by its address, names the route
-//! `HOST:PORT`, which holds that service alone. All sidecars with the same addresses, families and DNS domain share them.
+//! `HOST:PORT`, which holds that service alone; one for requests to a proxy names `http_proxy.PORT`. All sidecars with the same addresses, families and DNS domain share them.
 //!
 //! Routes of a port differ little between namespaces, and between versions: see [`Base`].
 
@@ -13,6 +13,7 @@ mod ingress;
 mod lists;
 #[cfg(test)]
 pub(super) mod oracle;
+mod proxied;
 mod rules;
 mod text;
 
@@ -27,6 +28,7 @@ pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, contenders};
 pub(super) use self::ingress::{of_servers, rules_at};
 pub(super) use self::lists::{RouteLists, unnumbered_port};
+pub(super) use self::proxied::{of_proxy, proxy_port, proxy_route_name};
 use self::rules::to_service;
 use super::class::Class;
 use super::encode;
@@ -80,9 +82,11 @@ fn ending(host: route::VirtualHost) -> route::RouteConfiguration {
     }
 }
 
-/// Whether a listener may have named this route: a port, or a service and its port.
+/// Whether a listener may have named this route: a port, that of a proxy, or a service and its port.
 pub(super) fn is_named(addresses: &ListenAddresses, cluster: &ClusterId, name: &str) -> bool {
-    port_number(name).is_some() || one_service(addresses, cluster, name).is_some()
+    port_number(name).is_some()
+        || proxy_port(name).is_some()
+        || one_service(addresses, cluster, name).is_some()
 }
 
 /// Whether a pod in this DNS domain knows any of these services by a shorter name.
@@ -192,6 +196,11 @@ fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
     if let Some(upstream) = settings.to_unknown() {
         return virtual_host_of_everything("allow_any", route_to(upstream, None));
     }
+    refused()
+}
+
+/// Answers whatever no other takes.
+fn refused() -> route::VirtualHost {
     let refusal = route::DirectResponseAction { status: 502, ..Default::default() };
     let refused = everything(route::route::Action::DirectResponse(refusal));
     virtual_host_of_everything("block_all", refused)

@@ -211,13 +211,13 @@ impl ProxyConfig<'_> {
                 self.cache.served(self.context, &self.proxy.cluster, self.proxy.namespace());
             let targets = inbound_targets(self.context, self.proxy, &served);
             let target = targets.iter().find(|one| one.port.number == request.port);
-            let apart = target.and_then(apart_name);
+            let apart = target.and_then(|target| apart_name(target, self.proxy.interception));
             named(apart.as_deref().unwrap_or("virtualInbound"))
         } else {
             let any = if self.view.ipv4 { "0.0.0.0" } else { "::" };
             let own = meant.address.map(|address| format!("{address}_{}", request.port));
             let scope = self.context.traffic.scope(&class.namespace, &class.selection);
-            let placed = scope.addresses().get(&request.port).copied();
+            let placed = scope.addresses(self.proxy.interception).get(&request.port).copied();
             let placed = placed.map(|at| format!("{}_{}", at.address, request.port));
             let listener = placed.or(own).as_deref().and_then(named);
             let listener = listener.or_else(|| named(&format!("{any}_{}", request.port)));

@@ -74,7 +74,7 @@ pub(super) fn listener(
     let mut declared = Vec::new();
     let mut own_tls = BTreeSet::new();
     for target in targets {
-        if target.target == arrival || is_apart(target) {
+        if target.target == arrival || is_apart(target, interception) {
             continue;
         }
         let kind = PortKnowledge::of(target.port.protocol);
@@ -146,7 +146,8 @@ pub(super) fn apart(
     let InboundWorkload { secrets, trust_domains, modes, filters } = workload;
     let mtls = &MeshSockets::of(settings, secrets, trust_domains);
     let listeners = targets.iter().filter_map(|target| {
-        let addresses = match target.ingress?.listens_at? {
+        let name = apart_name(target, proxy.interception)?;
+        let addresses = match target.ingress?.address {
             IngressAddress::Own => proxy.addresses.clone(),
             IngressAddress::Given(address) => vec![address],
         };
@@ -162,7 +163,6 @@ pub(super) fn apart(
         let looks_for_http = kind == PortKnowledge::Undeclared && own_tls.is_none();
         let mut inspectors: Vec<_> = looks_for_tls.then(tls_inspector).into_iter().collect();
         inspectors.extend(looks_for_http.then(http_inspector));
-        let name = apart_name(target)?;
         let listener = listener::Listener {
             filter_chains,
             traffic_direction: TrafficDirection::Inbound.into(),
@@ -175,13 +175,16 @@ pub(super) fn apart(
 }
 
 /// The name of the listener of a port that has one of its own.
-pub(in crate::xds::generate) fn apart_name(target: &InboundTarget<'_>) -> Option<String> {
-    is_apart(target).then(|| format!("inbound_{}", target.target))
+pub(in crate::xds::generate) fn apart_name(
+    target: &InboundTarget<'_>,
+    interception: Interception,
+) -> Option<String> {
+    is_apart(target, interception).then(|| format!("inbound_{}", target.target))
 }
 
 /// Whether the proxy listens at the port itself.
-fn is_apart(target: &InboundTarget<'_>) -> bool {
-    target.ingress.is_some_and(|ingress| ingress.listens_at.is_some())
+fn is_apart(target: &InboundTarget<'_>, interception: Interception) -> bool {
+    target.ingress.is_some_and(|ingress| ingress.is_apart(interception))
 }
 
 /// TLS that a Sidecar says of a port, which counts where the port takes no mTLS.

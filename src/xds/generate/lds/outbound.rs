@@ -9,6 +9,7 @@
 //! | the same, at a range of addresses | a chain of `0.0.0.0_PORT` | the upstream cluster |
 //! | the same, of an entry that names no address | TLS: a chain of `0.0.0.0_PORT` for its name; else what no chain of it takes, where the client's destination is kept or unknown ones don't pass | the upstream cluster |
 //! | undeclared | `VIP_PORT` | the route `HOST:PORT` for HTTP, else the upstream cluster |
+//! | of a Sidecar, HTTP_PROXY | `ADDRESS_PORT` | the route `http_proxy.PORT` |
 //! | headless, not HTTP | `POD_PORT` for each pod that is reached directly | as for a VIP |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +33,13 @@ use crate::model::{CLUSTERSET, ClusterId, Hostname, Interception, Port, Protocol
 use crate::push::PushContext;
 use crate::push::addresses::{ListenAddresses, has_no_known_address};
 use crate::push::view::{ViewKey, Way, decide};
+use crate::traffic::HostPattern;
 use crate::traffic::envoy_filter::PatchPlace;
-use crate::traffic::sidecar::EgressAddress;
+use crate::traffic::sidecar::{EgressAddress, ImportScope};
 use crate::xds::generate::cds::BLACK_HOLE;
 use crate::xds::generate::class::{Class, ListenerFormat, class_of};
 use crate::xds::generate::encode;
+use crate::xds::generate::rds::proxy_route_name;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
 
@@ -51,7 +54,7 @@ pub(in crate::xds::generate) fn shared(
     (class, form): (&Class, ListenerFormat),
     addresses: &ListenAddresses,
 ) -> Vec<Resource> {
-    let (cluster, families) = (&class.cluster, class.families);
+    let families = class.families;
     let (ipv4, ipv6) = families;
     let settings = TrafficSettings::of_class(context, class).with_istio(form, PatchPlace::Outbound);
     let rules = ConnectionRules { context, class, settings: &settings };
@@ -59,57 +62,59 @@ pub(in crate::xds::generate) fn shared(
     // Of the services that want the same address the first, the oldest, has it.
     let mut any_address: BTreeMap<u16, AnyAddress<'_>> = BTreeMap::new();
     let mut at_address = BTreeMap::new();
-    let elsewhere = elsewhere(context, class);
+    let scope = context.traffic.scope(&class.namespace, &class.selection);
+    let elsewhere = scope.addresses(form.interception);
     let mut placed: BTreeMap<u16, PlacedPort<'_>> = BTreeMap::new();
     for (service, vips) in &addresses.services {
         let is_addressed = is_addressed(context, class, service);
-        for port in proxied(service, cluster) {
+        for (number, service, port) in wanted_ports((context, class), scope, service) {
             let is_http = port.protocol.is_http();
-            if elsewhere.contains_key(&port.number) {
-                placed.entry(port.number).or_insert(PlacedPort::new(service, port)).add(port);
+            if elsewhere.contains_key(&number) {
+                placed.entry(number).or_insert(PlacedPort::new(service, port)).add(port);
                 continue;
             }
             if !is_http || is_addressed {
-                for vip in vips.iter().filter(|vip| vip.has(port.number)) {
-                    let place = (vip.address, port.number);
+                for vip in vips.iter().filter(|vip| vip.has(number)) {
+                    let place = (vip.address, number);
                     at_address.entry(place).or_insert((service, port));
                 }
             }
             if is_http {
-                let wanted = any_address.entry(port.number).or_default();
+                let wanted = any_address.entry(number).or_default();
                 wanted.http = true;
                 wanted.grpc_web |= port.protocol == Protocol::GrpcWeb;
             } else {
                 if has_no_known_address(service) {
                     let kept = service.primary.resolution == Resolution::Passthrough;
                     if matches!(port.protocol, Protocol::Tls | Protocol::Https) {
-                        let wanted = any_address.entry(port.number).or_default();
+                        let wanted = any_address.entry(number).or_default();
                         wanted.names.entry(service.hostname()).or_insert((service, port));
                     } else if kept || !settings.outbound_any {
-                        let wanted = any_address.entry(port.number).or_default();
+                        let wanted = any_address.entry(number).or_default();
                         wanted.rest.get_or_insert((service, port));
                     }
                 }
                 let spoken = |range: &&IpNet| if range.addr().is_ipv4() { ipv4 } else { ipv6 };
                 for range in service.primary.ranges.iter().filter(spoken) {
-                    let wanted = any_address.entry(port.number).or_default();
+                    let wanted = any_address.entry(number).or_default();
                     wanted.ranges.entry(*range).or_insert((service, port));
                 }
             }
         }
     }
-    any_address.retain(|port, _| !reserved.contains(port) && !AGENT_PORTS.contains(port));
+    let is_free = |port: &u16| !reserved.contains(port) && !AGENT_PORTS.contains(port);
+    any_address.retain(|port, _| is_free(port));
 
     let is_handed_over = form.interception != Interception::None;
     let mut listeners = Vec::new();
     if is_handed_over {
         listeners.extend(arrival(&settings, families, form.interception));
     }
-    listeners.extend(placed.iter().filter_map(|(number, port)| {
-        let at = elsewhere[number];
-        // Nothing else leads there.
-        let at = EgressAddress { listens: at.listens || !is_handed_over, ..at };
-        port.listener(rules, at, *number)
+    listeners.extend(
+        placed.iter().filter_map(|(number, port)| port.listener(rules, elsewhere[number], *number)),
+    );
+    listeners.extend(scope.proxies().into_keys().filter(is_free).filter_map(|port| {
+        for_proxy_requests(&settings, families, elsewhere.get(&port).copied(), port)
     }));
     if !is_handed_over {
         any_address.clear();
@@ -154,7 +159,9 @@ pub(super) fn pods(
     }
     let mut wanted = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
-    let elsewhere = elsewhere(context, &class_of(view));
+    let class = class_of(view);
+    let scope = context.traffic.scope(&class.namespace, &class.selection);
+    let elsewhere = scope.addresses(form.interception);
     for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
         let ports = proxied(service, &view.cluster);
         let ports = ports.filter(|port| !elsewhere.contains_key(&port.number));
@@ -355,9 +362,51 @@ impl AnyAddress<'_> {
     }
 }
 
-/// The ports that are reached at an address of a Sidecar's.
-fn elsewhere(context: &PushContext, class: &Class) -> BTreeMap<u16, EgressAddress> {
-    context.traffic.scope(&class.namespace, &class.selection).addresses()
+/// The ports at which a service is reached, each with the port of it that is meant: its own, and those of a Sidecar's
+/// listeners that lead to the only one that it has.
+fn wanted_ports<'a>(
+    (context, class): (&'a PushContext, &'a Class),
+    scope: ImportScope<'_>,
+    service: &'a MergedService,
+) -> impl Iterator<Item = (u16, &'a MergedService, &'a Port)> {
+    let own = proxied(service, &class.cluster).map(move |port| (port.number, service, port));
+    let whole = || context.service(service.hostname().as_str(), &class.namespace);
+    let only = scope.is_by_port().then(whole).flatten().and_then(|whole| {
+        let mut ports = proxied(whole, &class.cluster);
+        let only = ports.next()?;
+        (ports.next().is_none() && !only.protocol.is_http()).then_some((&**whole, only))
+    });
+    let led = only.map_or_else(Vec::new, |(whole, only)| {
+        let host = HostPattern::of_service(whole.hostname());
+        let ports = scope.ports_to_only(&host, &whole.primary.namespace, only.number);
+        ports.map(|number| (number, whole, only)).collect()
+    });
+    own.chain(led)
+}
+
+/// A listener for requests to a proxy, which name a host and a port each; at all addresses where none is said.
+fn for_proxy_requests(
+    settings: &TrafficSettings,
+    families: Families,
+    at: Option<EgressAddress>,
+    port: u16,
+) -> Option<listener::Listener> {
+    let addresses = at.map_or_else(|| wildcards(families), |at| vec![at.address]);
+    let name = name(*addresses.first()?, port);
+    let manager = Http {
+        stat_prefix: format!("outbound_{name}"),
+        port: Some(port),
+        routes: routes_named(proxy_route_name(port)),
+        grpc_web: false,
+        routed: true,
+        guards: Vec::new(),
+    };
+    let requests = chain("http_proxy", None, http(&manager.manager(settings)));
+    Some(listener::Listener {
+        default_filter_chain: Some(requests),
+        bind_to_port: bool_value(at.is_some_and(|at| at.listens)),
+        ..handed_over(name, &addresses, port)?
+    })
 }
 
 /// What is reached at an address of a Sidecar's.

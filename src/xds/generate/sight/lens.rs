@@ -24,6 +24,7 @@ use crate::xds::generate::common::SharedResources;
 use crate::xds::generate::eds;
 use crate::xds::generate::ingress::IngressOutline;
 use crate::xds::generate::library::LibraryConfig;
+use crate::xds::generate::rds;
 use crate::xds::names::{OutboundName, port_number};
 use crate::xds::resource::Resource;
 
@@ -103,6 +104,9 @@ impl<'a> Lens<'a> {
             let wildcards = whole.iter().flat_map(|context| wildcards(context));
             routes.extend(wildcards.map(|port| port.to_string().into()));
         }
+        // What a Sidecar's proxy may be asked for is of all ports.
+        let proxies = whole.iter().flat_map(|context| context.traffic.sidecars.proxies());
+        routes.extend(proxies.map(|port| rds::proxy_route_name(port).into()));
         let differs = |host: &&Hostname| {
             let rules =
                 [&before, &now].map(|context| context.traffic.destination_rules.of(host.as_str()));

@@ -359,6 +359,17 @@ fn some_sidecar(random: &mut StdRng) -> serde_json::Value {
             "port": { "number": port }, "captureMode": "NONE", "hosts": ["shop/*"],
         }));
     }
+    if random.random_ratio(1, 6) {
+        let hosts = pick(random, &hosts);
+        egress.push(serde_json::json!({
+            "port": { "number": 3128, "protocol": "HTTP_PROXY" }, "hosts": [hosts],
+        }));
+    }
+    if random.random_ratio(1, 12) {
+        egress.push(serde_json::json!({
+            "port": { "number": 7001, "protocol": "TCP" }, "hosts": ["*/db.shop.svc.cluster.local"],
+        }));
+    }
     let mut spec = serde_json::json!({ "egress": egress });
     if random.random_ratio(1, 4) {
         let protocol = pick(random, &["HTTP", "TCP", ""]);
@@ -829,6 +840,7 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
         [80, 8080, 5432, 7000, 8443].map(|port| port.to_string()).into();
     let hosts: Vec<_> = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from)).collect();
     routes.extend(hosts.iter().map(|host| format!("{host}:7000")));
+    routes.insert("http_proxy.3128".to_owned());
     if stand.proxy.kind == ProxyType::Router {
         for port in [80, 8080, 15443] {
             routes.insert(format!("http.{port}"));

@@ -100,7 +100,7 @@ async fn what_sidecars_say_of_ways_in_and_out_is_what_envoys_do() {
     let [to_app, to_out] =
         [version("app", Arc::clone(&asked)).await, version("out", Arc::clone(&asked)).await];
     for envoy in envoys() {
-        let [taken, apart, in_tls, requests, bytes, other] = free_ports();
+        let [taken, apart, in_tls, requests, bytes, other, asked_to] = free_ports();
         let spec = json!({
             "ingress": [
                 { "port": { "number": taken, "protocol": "HTTP" },
@@ -120,6 +120,8 @@ async fn what_sidecars_say_of_ways_in_and_out_is_what_envoys_do() {
                     "captureMode": "NONE", "hosts": ["./app.ns.svc.cluster.local"] },
                 { "port": { "number": other, "protocol": "HTTP" }, "captureMode": "NONE",
                     "hosts": ["./out.ns.svc.cluster.local"] },
+                { "port": { "number": asked_to, "protocol": "HTTP_PROXY" }, "captureMode": "NONE",
+                    "hosts": ["./app.ns.svc.cluster.local", "./out.ns.svc.cluster.local"] },
             ],
             "outboundTrafficPolicy": { "mode": "ALLOW_ANY",
                 "egressProxy": { "host": "out", "port": { "number": other } } },
@@ -159,6 +161,15 @@ async fn what_sidecars_say_of_ways_in_and_out_is_what_envoys_do() {
         ] {
             let answer = request(&format!("127.0.0.1:{port}"), "/", "").await;
             assert!(answer.contains(wanted), "{wanted} at {port} by {told}: {answer}");
+        }
+        for (url, wanted) in [
+            (format!("http://app.ns:{requests}/"), "<app / "),
+            (format!("http://out:{other}/"), "<out / "),
+            // What is not known has no address here, and goes to the egressProxy.
+            ("http://unknown.example/".to_owned(), "<out / "),
+        ] {
+            let answer = request(&format!("127.0.0.1:{asked_to}"), &url, "").await;
+            assert!(answer.contains(wanted), "{url} by {told}: {answer}");
         }
         let answer = request_by_tls(in_tls, &authority).await;
         assert!(answer.contains("<own / "), "{told}: {answer}");

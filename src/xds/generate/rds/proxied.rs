@@ -1,0 +1,123 @@
+//! Routes of requests to a proxy, which a Sidecar's listener of HTTP_PROXY is to its clients: by host and port, of all services
+//! that it imports. (docs/reference/traffic.md, "Sidecar".)
+
+use std::collections::BTreeSet;
+
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+use super::lists::{self, RouteLists};
+use super::{
+    TrafficSettings, aliases, ending, host_of_address, in_full, is_anothers, is_domain,
+    merged_with, names_of, refused, routed_ports, searched_domains, to_service,
+};
+use crate::aggregate::MergedService;
+use crate::model::{Hostname, Resolution};
+use crate::push::PushContext;
+use crate::push::addresses::proxied_addresses;
+use crate::xds::generate::class::Class;
+use crate::xds::generate::encode;
+use crate::xds::generate::lds::{route_to, virtual_host_of_everything};
+use crate::xds::names::port_number;
+use crate::xds::resource::Resource;
+
+/// What their names begin with.
+const NAME: &str = "http_proxy.";
+
+/// The name of the routes of a proxy's port.
+pub(in crate::xds::generate) fn proxy_route_name(port: u16) -> String {
+    format!("{NAME}{port}")
+}
+
+/// The port of the proxy whose routes are called so.
+pub(in crate::xds::generate) fn proxy_port(name: &str) -> Option<u16> {
+    name.strip_prefix(NAME).and_then(port_number)
+}
+
+/// The routes of the proxy at `port` for clients of a class in a DNS domain, if they have such a proxy.
+pub(in crate::xds::generate) fn of_proxy(
+    context: &PushContext,
+    class: &Class,
+    dns_domain: Option<&str>,
+    port: u16,
+    kept: &RouteLists,
+) -> Option<Resource> {
+    let Class { cluster, namespace, selection, families } = class;
+    if !context.traffic.scope(namespace, selection).proxies().contains_key(&port) {
+        return None;
+    }
+    let addresses = proxied_addresses(context, cluster, (namespace, selection), *families, port);
+    let searched = dns_domain.map(searched_domains).unwrap_or_default();
+    let aliases = aliases(&addresses);
+    let routed = || addresses.services.iter().map(|(service, _)| &**service);
+    let at_80 =
+        |service: &&MergedService| routed_ports(service, cluster).any(|one| one.number == 80);
+    let beyond = lists::beyond(context, class, 80, routed().filter(at_80), kept);
+    let services = routed().map(|service| (service.hostname(), &service.primary.namespace));
+    let ruled = beyond.iter().map(|(host, namespace, _)| (host, namespace));
+    let in_full = in_full(services.chain(ruled));
+    let mut hosts = Vec::new();
+    let mut taken = BTreeSet::new();
+    let mut add = |host: &Hostname, number: u16, names: Vec<String>| {
+        let domains = names.into_iter().flat_map(|name| named_at(name, number));
+        let domains =
+            domains.filter(|one| is_domain(one) && taken.insert(one.to_ascii_lowercase()));
+        let domains: Vec<String> = domains.collect();
+        let name = format!("{host}:{number}");
+        (!domains.is_empty()).then(|| route::VirtualHost { name, domains, ..Default::default() })
+    };
+    for (service, vips) in &addresses.services {
+        let hostname = service.hostname();
+        let others = aliases.get(hostname).into_iter().flatten();
+        let names = [hostname].into_iter().chain(others);
+        let mut names: Vec<String> =
+            names.flat_map(|name| names_of(name.as_str(), &searched)).collect();
+        let of = (hostname, &service.primary.namespace);
+        names.retain(|name| !is_anothers(&in_full, context, namespace.as_str(), of, name));
+        if service.primary.resolution == Resolution::Headless {
+            // Each pod has a name below the service's.
+            names.extend(names.clone().iter().map(|name| format!("*.{name}")));
+        }
+        for number in routed_ports(service, cluster).map(|one| one.number) {
+            let vips = vips.iter().filter(|vip| vip.has(number));
+            let vips = vips.map(|vip| host_of_address(&vip.address));
+            let Some(host) = add(hostname, number, names.iter().cloned().chain(vips).collect())
+            else {
+                continue;
+            };
+            hosts.push(match lists::of_service(context, class, number, hostname, kept) {
+                Some(list) => merged_with(&host, &list.bytes),
+                None => route::VirtualHost { routes: vec![to_service(hostname, number)], ..host },
+            });
+        }
+    }
+    for (host, _, list) in &beyond {
+        let of = add(host, 80, vec![host.to_string()]);
+        hosts.extend(of.map(|of| merged_with(&of, &list.bytes)));
+    }
+    let name = proxy_route_name(port);
+    let end = route::RouteConfiguration {
+        // The port says which service is meant, and not the one that the client connected to.
+        ignore_port_in_host_matching: false,
+        ..ending(all_else(&TrafficSettings::of_class(context, class)))
+    };
+    hosts.extend(end.virtual_hosts);
+    Some(encode(
+        &*name,
+        &route::RouteConfiguration { name: name.clone(), virtual_hosts: hosts, ..end },
+    ))
+}
+
+/// How a host is called that is meant at a port: with the port, which may be left out where it is that of HTTP.
+fn named_at(name: String, number: u16) -> impl Iterator<Item = String> {
+    let with_port = format!("{name}:{number}");
+    (number == 80).then_some(name).into_iter().chain([with_port])
+}
+
+/// What becomes of requests to names that the mesh doesn't know: of such a request the client's connection doesn't say where it
+/// was going.
+fn all_else(settings: &TrafficSettings) -> route::VirtualHost {
+    match settings.egress_proxy.as_deref().filter(|_| settings.outbound_any) {
+        Some(upstream) => virtual_host_of_everything("allow_any", route_to(upstream, None)),
+        None => refused(),
+    }
+}
