@@ -160,6 +160,7 @@ pub(super) fn pods(
     let mut wanted = BTreeMap::new();
     let services = addresses.services.iter().map(|(service, _)| service);
     let class = class_of(view);
+    let rules = ConnectionRules { context, class: &class, settings };
     let scope = context.traffic.scope(&class.namespace, &class.selection);
     let elsewhere = scope.addresses(form.interception);
     for service in services.filter(|service| service.primary.resolution == Resolution::Headless) {
@@ -185,8 +186,9 @@ pub(super) fn pods(
         if shared.binary_search_by(|one| (*one.name).cmp(&name)).is_ok() {
             return None;
         }
-        let rules = context.rules_for(service);
-        let rule = view.rule(&rules, service);
+        let ruled = rules.of(service.hostname(), port, Some(at.0));
+        let policies = context.rules_for(service);
+        let rule = view.rule(&policies, service);
         let policy = rule.map(|rule| rule.resolved("", port.number)).unwrap_or_default();
         let limits = ConnectionLimits::of(&policy.or_usual(&context.mesh.usual_limits));
         let (host, logs) = (service.hostname().clone(), Arc::clone(&settings.logs));
@@ -198,6 +200,7 @@ pub(super) fn pods(
             port.number,
             port.protocol,
             limits.clone(),
+            ruled.as_ref().map(RuledConnections::encoded),
             logs,
             spans,
             filters,
@@ -206,7 +209,7 @@ pub(super) fn pods(
         let make = || {
             let upstream = OutboundName::sidecar(service.hostname().clone(), port.number);
             let rest = || tcp_limited(settings, &upstream.to_string(), limits.clone());
-            let ruled = RuledConnections::default();
+            let ruled = ruled.clone().unwrap_or_default();
             let message = for_one_service(settings, at, (service, port), ruled, rest)?;
             Some(encode(name.clone(), &settings.istio.in_chains(message)))
         };

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use prost::Message;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 
@@ -23,7 +24,7 @@ use crate::xds::generate::rds::unnumbered_port;
 use crate::xds::names::OutboundName;
 
 /// What rules make of connections to a port of a service.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct RuledConnections {
     /// Chains for names that clients give when they begin TLS. Where there are any, other names lead nowhere.
     pub(super) by_name: Vec<(Arc<str>, listener::FilterChain)>,
@@ -31,6 +32,20 @@ pub(super) struct RuledConnections {
     pub(super) by_range: Vec<(IpNet, listener::Filter)>,
     /// All else, where that is said.
     pub(super) rest: Option<listener::Filter>,
+}
+
+impl RuledConnections {
+    /// What tells them from others at one address, where no ranges are told apart.
+    pub(super) fn encoded(&self) -> Arc<[u8]> {
+        let mut bytes = Vec::new();
+        for (_, chain) in &self.by_name {
+            chain.encode_length_delimited(&mut bytes).expect("a vector has room");
+        }
+        if let Some(rest) = &self.rest {
+            rest.encode_length_delimited(&mut bytes).expect("a vector has room");
+        }
+        bytes.into()
+    }
 }
 
 /// Finds what rules make of connections.

@@ -135,7 +135,7 @@ impl TrafficSettings {
 }
 
 /// The listener of a pod of a headless service: its address and port, the service's name, port and protocol, what
-/// connections are held to, what is written of them, where spans go, what filters requests pass besides, and the form.
+/// connections are held to, what rules make of them, what is written of them, where spans go, what filters requests pass besides, and the form.
 pub(in crate::xds::generate) type PodListenerKey = (
     IpAddr,
     u16,
@@ -143,6 +143,7 @@ pub(in crate::xds::generate) type PodListenerKey = (
     u16,
     Protocol,
     ConnectionLimits,
+    Option<Arc<[u8]>>,
     Arc<[WrittenLog]>,
     Option<Arc<SpanReport>>,
     FiltersAt,
