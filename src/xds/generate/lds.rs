@@ -22,7 +22,8 @@ use std::sync::Arc;
 pub(super) use self::inbound::apart_name;
 pub(super) use self::outbound::shared;
 pub(super) use self::parts::{
-    RetryOn, bool_value, everything, retries, route_to, virtual_host_of_everything,
+    RetryOn, bool_value, everything, normalization_of, retries, route_to,
+    virtual_host_of_everything,
 };
 pub(super) use self::ruled::ConnectionRules;
 pub(super) use self::settings::{ConnectionLimits, PodListenerKey, TrafficSettings};

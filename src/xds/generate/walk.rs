@@ -23,7 +23,7 @@ use self::fit::{ArrivingConnection, chain_of, misfit, virtual_host_of};
 pub use self::request::ProbedRequest;
 use super::ProxyConfig;
 use super::class::Class;
-use super::lds::{ConnectionRules, TrafficSettings, apart_name};
+use super::lds::{ConnectionRules, TrafficSettings, apart_name, normalization_of};
 use super::rds::{self, Contenders};
 use crate::aggregate::MergedService;
 use crate::model::{ProxyType, Resolution};
@@ -265,6 +265,7 @@ impl ProxyConfig<'_> {
         }
         let manager =
             hcm::HttpConnectionManager::decode(&*config.value).expect("it was written here");
+        let request = &request.seen_by(normalization_of(&manager));
         use hcm::http_connection_manager::RouteSpecifier;
         let table = match manager.route_specifier {
             Some(RouteSpecifier::Rds(rds)) => {

@@ -262,6 +262,22 @@ pub(super) fn normalizing(
     }
 }
 
+/// What of a path is the same path to a manager.
+pub(in crate::xds::generate) fn normalization_of(
+    manager: &hcm::HttpConnectionManager,
+) -> PathNormalization {
+    use hcm::http_connection_manager::PathWithEscapedSlashesAction::UnescapeAndForward;
+    let normalizes = manager.normalize_path.is_some_and(|said| said.value);
+    match (normalizes, manager.merge_slashes) {
+        (false, _) => PathNormalization::None,
+        (true, false) => PathNormalization::Base,
+        (true, true) if manager.path_with_escaped_slashes_action() == UnescapeAndForward => {
+            PathNormalization::DecodeAndMergeSlashes
+        }
+        (true, true) => PathNormalization::MergeSlashes,
+    }
+}
+
 /// Routes by RDS.
 pub(super) fn routes_named(name: String) -> hcm::http_connection_manager::RouteSpecifier {
     use core::config_source::ConfigSourceSpecifier::Ads;

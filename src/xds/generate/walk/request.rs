@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use strait_proto::envoy::envoy::config::route::v3 as route;
 
+use crate::mesh::PathNormalization;
+
 /// A request as a workload sends it.
 #[derive(Debug, Clone, Default)]
 pub struct ProbedRequest {
@@ -13,7 +15,7 @@ pub struct ProbedRequest {
     pub(super) host: String,
     /// The port that it means.
     pub(super) port: u16,
-    /// The path as proxies see it, without query.
+    /// The path, without query.
     pub(super) path: String,
     /// Parameters, in order.
     pub(super) query: Vec<(String, String)>,
@@ -95,7 +97,7 @@ impl ProbedRequest {
             is_tls,
             host,
             port,
-            path: normalized(uri.path()),
+            path: uri.path().to_owned(),
             query: pairs.collect(),
             headers: all,
             sni: sni.map(str::to_ascii_lowercase),
@@ -107,7 +109,7 @@ impl ProbedRequest {
         self.port
     }
 
-    /// Its path as proxies see it, without query.
+    /// Its path as it is sent, without query.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -120,6 +122,11 @@ impl ProbedRequest {
     /// The host that it names to the proxy.
     pub fn authority(&self) -> &str {
         self.headers.get(":authority").map_or("", |authority| authority)
+    }
+
+    /// The same as rules see it at a proxy that takes so much of a path for the same.
+    pub(super) fn seen_by(&self, normalization: PathNormalization) -> Self {
+        Self { path: normalization.applied(&self.path), ..self.clone() }
     }
 
     /// Status and place of a redirect.
@@ -187,25 +194,4 @@ impl ProbedRequest {
         };
         (status, format!("{scheme}://{host}{port}{path}{query}"))
     }
-}
-
-/// A path without dot segments (RFC 3986, 5.2.4), as Envoy compares it.
-fn normalized(path: &str) -> String {
-    let mut kept: Vec<&str> = Vec::new();
-    let segments: Vec<&str> = path.split('/').skip(1).collect();
-    for (at, segment) in segments.iter().enumerate() {
-        let is_last = at + 1 == segments.len();
-        match *segment {
-            "." | "%2e" | "%2E" => {}
-            ".." | "%2e%2e" | "%2E%2E" => _ = kept.pop(),
-            other => {
-                kept.push(other);
-                continue;
-            }
-        }
-        if is_last {
-            kept.push("");
-        }
-    }
-    format!("/{}", kept.join("/"))
 }

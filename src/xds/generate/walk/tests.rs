@@ -158,9 +158,29 @@ fn the_chain_that_knows_most_of_a_connection_takes_it() {
 }
 
 #[test]
+fn path_is_what_the_manager_that_takes_the_request_makes_of_it() {
+    let path = "/a/%2e%2e/%61//b%2Fc";
+    for (manager, seen) in [
+        (json!({}), path),
+        (json!({ "normalizePath": true }), "/a//b%2Fc"),
+        (json!({ "normalizePath": true, "mergeSlashes": true }), "/a/b%2Fc"),
+        (
+            json!({ "normalizePath": true, "mergeSlashes": true, "pathWithEscapedSlashesAction": "UNESCAPE_AND_FORWARD" }),
+            "/a/b/c",
+        ),
+    ] {
+        let kind =
+            "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+        let asked = request("GET", &format!("http://a{path}"), &[]);
+        let found = asked.seen_by(normalization_of(&of(kind, &manager)));
+        assert_eq!(found.path(), seen, "{manager}");
+    }
+}
+
+#[test]
 fn a_request_is_read_as_a_client_sends_it() {
     let asked = request("GET", "HTTPS://[fd00::1]/a/./b/../c?x=1", &["Host: other", "X-A=b:c"]);
-    assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/c", "other"));
+    assert_eq!((asked.port(), asked.path(), asked.authority()), (443, "/a/./b/../c", "other"));
     let plain = request("PUT", "Reviews:9080", &[]);
     assert_eq!((plain.port(), plain.path(), plain.authority()), (9080, "/", "Reviews:9080"));
     for (method, url, header, fact) in [
