@@ -229,6 +229,14 @@ pub struct ServeArgs {
     )]
     pub scope_gateway_to_namespace: bool,
 
+    /// Have all VirtualServices that name a host hold for it at sidecars as they do at gateways, and not the first alone
+    #[arg(
+        long,
+        env = "STRAIT_JOIN_VIRTUAL_SERVICES",
+        value_parser = FalseyValueParser::new()
+    )]
+    pub join_virtual_services: bool,
+
     /// Say in the status of each object of Istio's kinds what becomes of it, where that is permitted
     #[arg(long, env = "STRAIT_WRITE_STATUS", value_parser = FalseyValueParser::new())]
     pub write_status: bool,

@@ -251,6 +251,7 @@ pub(crate) fn kind_settings() -> KindSettings {
         domain: "cluster.local".to_owned(),
         root_namespace: "istio-system".into(),
         gateway_scope: Default::default(),
+        host_sharing: Default::default(),
         destination_rules_export_to: Vec::new(),
         virtual_services_export_to: Vec::new(),
         ingress: Default::default(),

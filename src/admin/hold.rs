@@ -171,6 +171,7 @@ pub(super) async fn foreseen(
         trust_domain: context.settings.trust_domain.clone(),
         namespace: context.settings.system_namespace.clone(),
         gateway_scope: context.mesh.gateway_scope,
+        host_sharing: context.mesh.host_sharing,
     };
     // What was held of access policies until now is let go as well by a hold without them.
     let was_with_access = state.held.as_ref().is_some_and(|hold| hold.scope.is_with_access());

@@ -87,6 +87,8 @@ pub struct MeshConfig {
     pub root_namespace: String,
     /// Which routers a Gateway may select; a flag says that.
     pub gateway_scope: GatewayScope,
+    /// Whose rules hold where several VirtualServices name a host at sidecars; a flag says that.
+    pub host_sharing: HostSharing,
     /// `ingressControllerMode`, `ingressClass`, `ingressSelector`, `ingressService`: which Ingresses are followed, by whom.
     pub ingress: IngressSettings,
     /// `extensionProviders`: what policies can have asked, in the order of the text.
@@ -123,6 +125,8 @@ pub struct Defaults {
     pub namespace: String,
     /// `--scope-gateway-to-namespace`.
     pub gateway_scope: GatewayScope,
+    /// `--join-virtual-services`.
+    pub host_sharing: HostSharing,
 }
 
 /// Which routers a Gateway may select.
@@ -133,6 +137,16 @@ pub enum GatewayScope {
     AnyNamespace,
     /// Those of its own.
     OwnNamespace,
+}
+
+/// Whose rules hold at sidecars where several VirtualServices name a host.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HostSharing {
+    /// Those of the first that has any for the proxy.
+    #[default]
+    FirstAlone,
+    /// Those of all, one behind the other.
+    AllJoined,
 }
 
 /// What becomes of traffic to hosts that no registry knows.
@@ -182,6 +196,7 @@ impl Default for Defaults {
             trust_domain: "cluster.local".to_owned(),
             namespace: "strait-system".to_owned(),
             gateway_scope: GatewayScope::default(),
+            host_sharing: HostSharing::default(),
         }
     }
 }
@@ -200,6 +215,7 @@ impl MeshConfig {
             trust_domain: defaults.trust_domain.clone(),
             root_namespace: namespace.clone(),
             gateway_scope: defaults.gateway_scope,
+            host_sharing: defaults.host_sharing,
             trust_domain_aliases: Vec::new(),
             ca_certificates: Vec::new(),
             connect_timeout: Duration::from_secs(10),
@@ -270,6 +286,7 @@ impl MeshConfig {
                 .flatten()
                 .unwrap_or(base.trust_domain),
             gateway_scope: base.gateway_scope,
+            host_sharing: base.host_sharing,
             root_namespace: fields
                 .take("rootNamespace")?
                 .filter(|namespace: &String| !namespace.is_empty())

@@ -19,7 +19,7 @@ use crate::identity::authority::load_or_create;
 use crate::identity::{AuthorityFrom, AuthorityPem, AuthorityStore as _, DirectoryStore};
 use crate::lkg;
 use crate::mesh::watch::{ConfigMapData, ConfigTextSource, MeshWatcher, SourceProblem};
-use crate::mesh::{self, Defaults, GatewayScope, StoreAddress, StoreSource as Listed};
+use crate::mesh::{self, Defaults, GatewayScope, HostSharing, StoreAddress, StoreSource as Listed};
 use crate::model::{ClusterId, Collection, NamespaceFilter, ObjectFiles, RememberedObjects};
 use crate::sources::{RememberedStores, SourceFacts, SourceStatusTable};
 use crate::store::combined::{self, Store};
@@ -313,6 +313,10 @@ impl MeshSource {
                 gateway_scope: match args.scope_gateway_to_namespace {
                     true => GatewayScope::OwnNamespace,
                     false => GatewayScope::AnyNamespace,
+                },
+                host_sharing: match args.join_virtual_services {
+                    true => HostSharing::AllJoined,
+                    false => HostSharing::FirstAlone,
                 },
             },
             namespace: args.namespace.clone(),

@@ -356,8 +356,8 @@ impl TrafficIndex {
         let news = self.ingresses.take_news();
         let all = news.into_iter().map(|(origin, reason)| (key_of_origin(&origin), reason));
         self.news.extend(all);
-        let news =
-            self.virtual_services.take_news(&self.traffic.virtual_services, &self.traffic.gateways);
+        let services = (&self.traffic.virtual_services, self.settings.host_sharing);
+        let news = self.virtual_services.take_news(services, &self.traffic.gateways);
         let all = news.into_iter().map(|(origin, reason)| (key_of_origin(&origin), reason));
         self.news.extend(all);
     }

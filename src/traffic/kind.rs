@@ -1,6 +1,6 @@
 //! What reading an object depends on besides the object.
 
-use crate::mesh::{GatewayScope, IngressSettings, MeshConfig};
+use crate::mesh::{GatewayScope, HostSharing, IngressSettings, MeshConfig};
 use crate::model::Namespace;
 
 /// Settings of the mesh that change what objects mean.
@@ -12,6 +12,8 @@ pub struct KindSettings {
     pub root_namespace: Namespace,
     /// Which routers a Gateway may select.
     pub gateway_scope: GatewayScope,
+    /// Whose rules hold where several VirtualServices name a host at sidecars.
+    pub host_sharing: HostSharing,
     /// `defaultDestinationRuleExportTo`; empty for everybody.
     pub destination_rules_export_to: Vec<String>,
     /// `defaultVirtualServiceExportTo`; empty for everybody.
@@ -27,6 +29,7 @@ impl KindSettings {
             domain: domain.to_owned(),
             root_namespace: config.root_namespace.as_str().into(),
             gateway_scope: config.gateway_scope,
+            host_sharing: config.host_sharing,
             destination_rules_export_to: config.default_destination_rule_export_to.clone(),
             virtual_services_export_to: config.default_virtual_service_export_to.clone(),
             ingress: config.ingress.clone(),

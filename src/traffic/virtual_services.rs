@@ -16,6 +16,7 @@ use super::route::{
 use super::selection::{Selection, Selectors};
 use super::virtual_service::{Delegate, VirtualService};
 use crate::codes;
+use crate::mesh::HostSharing;
 use crate::model::{ExportTo, Hostname, Namespace, Port, WorkloadKey};
 
 /// A service, and the name of a port of it; empty for the only one that it has.
@@ -43,6 +44,13 @@ impl RoutedService {
             portless.map(|to| (to.host.clone(), Arc::clone(&to.port_name))).collect();
         routed.portless = portless.into_iter().collect();
         routed
+    }
+
+    /// Whether `other` names the same as it where it holds for a host, so that both may hold for that: VirtualServices may.
+    pub fn shares_host(&self, other: &Self, host: &HostPattern) -> bool {
+        let is_one = |one: &Self| one.http.origin.object_kind() == "VirtualService";
+        let holding = self.service.mesh_hosts().filter(|own| own.contains(host)).min();
+        is_one(self) && is_one(other) && other.service.mesh_hosts().any(|own| Some(own) == holding)
     }
 
     /// Where its rules lead, and where copies go.
@@ -222,8 +230,13 @@ impl VirtualServices {
     }
 
     /// The hosts of an object that belong to an older one, as long as that has rules, wherever both are visible.
-    fn losses(&self, routed: &RoutedService) -> Vec<Reason> {
+    fn losses(&self, routed: &RoutedService, sharing: HostSharing) -> Vec<Reason> {
         let service = &routed.service;
+        let has_connections = !service.tcp.is_empty() || !service.tls.is_empty();
+        // Where they share a host, connections belong to the first nevertheless.
+        let shares = |other: &RoutedService, host| {
+            sharing == HostSharing::AllJoined && other.shares_host(routed, host)
+        };
         let hosts = service.hosts.iter().enumerate();
         let lost = hosts.filter(|(_, host)| service.mesh_hosts().any(|one| one == *host));
         let lost = lost.filter_map(|(at, host)| {
@@ -231,11 +244,16 @@ impl VirtualServices {
                 other.service.meta < service.meta && other.service.export_to == service.export_to
             };
             let winner = self.by_host.get(host)?.iter().find(wins)?;
+            let is_shared = shares(winner, host);
+            if is_shared && !has_connections {
+                return None;
+            }
             let text = format!(
-                "{host} belongs to {} {}/{}, which is older: no rule of this one holds for it",
+                "{host} belongs to {} {}/{}, which is older: no rule of this one {}holds for it",
                 winner.service.origin.kind,
                 winner.service.origin.namespace,
-                winner.service.origin.name
+                winner.service.origin.name,
+                if is_shared { "for connections " } else { "" }
             );
             Some(Reason::lost(&codes::HOST_OF_ANOTHER, format!("spec.hosts[{at}]"), text))
         });
@@ -410,7 +428,7 @@ impl VirtualServiceObjects {
     /// What is said of objects for the sake of others, and was not when this was last asked.
     pub(super) fn take_news(
         &mut self,
-        services: &VirtualServices,
+        (services, sharing): (&VirtualServices, HostSharing),
         gateways: &Gateways,
     ) -> Vec<(Arc<RouteOrigin>, Reason)> {
         let mut news = Vec::new();
@@ -420,7 +438,7 @@ impl VirtualServiceObjects {
                 continue;
             };
             let mut reasons = routed.reasons.clone();
-            reasons.extend(services.losses(routed));
+            reasons.extend(services.losses(routed, sharing));
             reasons.extend(gateways.reasons_of(&routed.service));
             let said = self.said.get(&key).map_or(&[][..], |said| said);
             let new = reasons.iter().filter(|reason| !said.contains(reason));

@@ -379,6 +379,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         cluster_removal_grace: LIMIT,
         allow_direct_cross_network: false,
         scope_gateway_to_namespace: false,
+        join_virtual_services: false,
         write_status: false,
         require_client_certificate: false,
         policy_errors: Default::default(),

@@ -11,6 +11,7 @@ use super::{ConfigView, Finding};
 use crate::aggregate::MergedService;
 use crate::codes::{self, Code};
 use crate::explain::standing::ObjectStanding;
+use crate::mesh::HostSharing;
 use crate::model::{GATEWAY_API, Namespace, Port, Protocol, Resolution};
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::gateway_route::{GatewayRoute, ReferenceGrant};
@@ -226,12 +227,11 @@ impl ConfigView<'_> {
             connections.push(plain_port());
         }
         for port in connections {
-            match self.owner(host, &namespace, &selection, &port) {
-                Some(owner) if owner.service.meta == routed.service.meta => {
-                    found.own.insert(namespace.clone());
-                }
-                Some(owner) => _ = found.others.entry(namespace.clone()).or_insert(owner),
-                None => {}
+            let owners = self.owners_of_port(host, &namespace, &selection, &port);
+            if owners.iter().any(|owner| owner.service.meta == routed.service.meta) {
+                found.own.insert(namespace.clone());
+            } else if let Some(first) = owners.first() {
+                found.others.entry(namespace.clone()).or_insert(first);
             }
         }
     }
@@ -253,14 +253,15 @@ impl ConfigView<'_> {
         (all.into_iter().flat_map(|one| proxied(one).cloned()).collect(), is_hidden)
     }
 
-    /// The object to which requests or connections to a port of a host belong, as routes and listeners are made.
-    fn owner(
+    /// The objects to which requests or connections to a port of a host belong, as routes and listeners are made: one, unless
+    /// several share it.
+    fn owners_of_port(
         &self,
         host: &HostPattern,
         namespace: &Namespace,
         selection: &Selection,
         port: &Port,
-    ) -> Option<&Arc<RoutedService>> {
+    ) -> Vec<&Arc<RoutedService>> {
         let traffic = &self.context.traffic;
         let is_service =
             host.exact().is_some_and(|host| seen(self.context, host.as_str(), namespace).is_some());
@@ -273,11 +274,19 @@ impl ConfigView<'_> {
             }
             !port.protocol.is_http() && routed.leads_connections(port, namespace, selection)
         };
-        if is_service {
-            traffic.routed_of_host(host, namespace, selection).find(leads)
+        let mut all: Vec<_> = if is_service {
+            traffic.routed_of_host(host, namespace, selection).filter(leads).collect()
         } else {
-            traffic.routed_of_pattern(host, namespace, selection).find(leads)
+            traffic.routed_of_pattern(host, namespace, selection).filter(leads).collect()
+        };
+        if self.context.mesh.host_sharing == HostSharing::FirstAlone || !carries_requests(port) {
+            all.truncate(1);
         }
+        let first = all.first().copied();
+        all.retain(|one| {
+            first.is_some_and(|first| Arc::ptr_eq(first, one) || first.shares_host(one, host))
+        });
+        all
     }
 
     /// Whether anything of a host belongs to an object for such proxies.
@@ -296,8 +305,8 @@ impl ConfigView<'_> {
             ports.push(plain_port());
         }
         ports.iter().any(|port| {
-            let owner = self.owner(host, namespace, selection, port);
-            owner.is_some_and(|owner| owner.service.meta == routed.service.meta)
+            let owners = self.owners_of_port(host, namespace, selection, port);
+            owners.iter().any(|owner| owner.service.meta == routed.service.meta)
         })
     }
 

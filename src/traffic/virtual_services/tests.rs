@@ -14,6 +14,7 @@ struct World {
     objects: VirtualServiceObjects,
     services: VirtualServices,
     selectors: Selectors,
+    sharing: HostSharing,
 }
 
 impl World {
@@ -30,7 +31,7 @@ impl World {
         change: impl FnOnce(&mut VirtualServiceObjects, ServicesInForce<'_>),
     ) -> Vec<String> {
         let mut changes = TrafficChanges::default();
-        let Self { objects, services, selectors } = self;
+        let Self { objects, services, selectors, .. } = self;
         let changes = &mut changes;
         change(objects, ServicesInForce { services, selectors, changes, is_scoped: false });
         changes.hosts.iter().map(ToString::to_string).collect()
@@ -38,7 +39,7 @@ impl World {
 
     /// What is said of objects for the sake of others, as code and path.
     fn news(&mut self) -> Vec<String> {
-        let news = self.objects.take_news(&self.services, &Gateways::default());
+        let news = self.objects.take_news((&self.services, self.sharing), &Gateways::default());
         news.into_iter()
             .map(|(of, reason)| {
                 format!("{}/{} {} {}", of.namespace, of.name, reason.code, reason.path)
@@ -56,6 +57,30 @@ impl World {
 }
 
 const RULE: &str = "http: [{route: [{destination: {host: a.com}}]}]";
+
+#[test]
+fn objects_that_share_a_host_lose_no_more_than_connections() {
+    let bytes = "tcp: [{route: [{destination: {host: a.com}}]}]";
+    for (sharing, rules, lost) in [
+        (HostSharing::FirstAlone, RULE, true),
+        (HostSharing::AllJoined, RULE, false),
+        (HostSharing::AllJoined, bytes, true),
+    ] {
+        let mut world = World { sharing, ..World::default() };
+        world.put(&service(1, "shop", "older", &format!("{{hosts: [b.com, '*.c.com'], {RULE}}}")));
+        world.put(&service(2, "team", "younger", &format!("{{hosts: [b.com, a.c.com], {rules}}}")));
+        let wanted: &[&str] = if lost { &["team/younger STR1024 spec.hosts[0]"] } else { &[] };
+        assert_eq!(world.news(), wanted, "{sharing:?} {rules}");
+        let all: Vec<_> = world.services.of_host(&host("b.com"), &"web".into()).collect();
+        assert!(all[0].shares_host(all[1], &host("b.com")));
+        let all: Vec<_> = world.services.of_host(&host("a.c.com"), &"web".into()).collect();
+        assert!(!all[0].shares_host(all[1], &host("a.c.com")), "an exact host and a wildcard");
+    }
+}
+
+fn host(text: &str) -> HostPattern {
+    HostPattern::parse(text, "", "").expect("a host")
+}
 
 #[test]
 fn of_several_for_one_host_the_closest_comes_first_then_the_oldest() {

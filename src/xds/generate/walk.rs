@@ -149,7 +149,7 @@ impl RuleName {
     }
 }
 
-/// Notes which rule of those that a router serves for a host decides, and which don't. Returns the one that does.
+/// Notes which rule of those that several objects have for a host decides, and which don't. Returns the one that does.
 fn served<'a>(
     rules: &[(&'a Arc<RoutedService>, &'a HttpRule)],
     (misfits, decided): (&[Option<String>], Option<usize>),
@@ -173,6 +173,11 @@ fn served<'a>(
         walk.lost.push(LostRule { rule: name, reason });
     }
     decided.and_then(|at| rules.get(at)).map(|(_, rule)| *rule)
+}
+
+/// An object none of whose rules decides, with the reason.
+fn lost_object((routed, reason): &(&Arc<RoutedService>, String)) -> LostRule {
+    LostRule { rule: RuleName::whole(&routed.http.origin), reason: reason.clone() }
 }
 
 /// What a client means by a host.
@@ -416,6 +421,11 @@ impl ProxyConfig<'_> {
         (misfits, decided): (&[Option<String>], Option<usize>),
         walk: &mut RequestWalk,
     ) -> Option<&'a HttpRule> {
+        if !all.shared.is_empty() {
+            let found = served(&all.shared, (misfits, decided), walk);
+            walk.lost.extend(all.others.iter().map(lost_object));
+            return found;
+        }
         let mut found = None;
         if let Some(winner) = all.winner {
             let rules = &winner.http.rules;
@@ -450,10 +460,7 @@ impl ProxyConfig<'_> {
                 Some(LostRule { rule, reason: reasons.join("; or: ") })
             }));
         }
-        walk.lost.extend(all.others.iter().map(|(routed, reason)| LostRule {
-            rule: RuleName::whole(&routed.http.origin),
-            reason: reason.clone(),
-        }));
+        walk.lost.extend(all.others.iter().map(lost_object));
         found.and_then(|at| all.winner?.http.rules.get(at))
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::lists::{RouteLists, at_sidecar, list};
+use crate::mesh::HostSharing;
 use crate::model::Hostname;
 use crate::push::PushContext;
 use crate::push::addresses::ListenAddresses;
@@ -19,6 +20,8 @@ pub(in crate::xds::generate) struct Contenders<'a> {
     pub(in crate::xds::generate) winner: Option<&'a Arc<RoutedService>>,
     /// Of each route that it gives the place of its rule.
     pub(in crate::xds::generate) places: Vec<usize>,
+    /// Where others share the host with it, the object and the rule of each route of all of them, in the order of routes.
+    pub(in crate::xds::generate) shared: Vec<(&'a Arc<RoutedService>, &'a HttpRule)>,
     /// The others, each with the reason.
     pub(in crate::xds::generate) others: Vec<(&'a Arc<RoutedService>, String)>,
 }
@@ -31,8 +34,15 @@ pub(in crate::xds::generate) fn contenders<'a>(
     addresses: &ListenAddresses,
     kept: &RouteLists,
 ) -> Contenders<'a> {
-    let mut found =
-        Contenders { class, port, winner: None, places: Vec::new(), others: Vec::new() };
+    let mut found = Contenders {
+        class,
+        port,
+        winner: None,
+        places: Vec::new(),
+        shared: Vec::new(),
+        others: Vec::new(),
+    };
+    let mut sharing = Vec::new();
     let Class { namespace, selection, .. } = class;
     let services = &context.traffic.virtual_services;
     let pattern = HostPattern::of_service(host);
@@ -61,6 +71,12 @@ pub(in crate::xds::generate) fn contenders<'a>(
                 let text = format!("none of its rules is for this proxy at port {port}");
                 found.others.push((routed, text));
             }
+            Some(winner)
+                if context.mesh.host_sharing == HostSharing::AllJoined
+                    && winner.shares_host(routed, &pattern) =>
+            {
+                sharing.push(routed);
+            }
             Some(winner) => {
                 let of = &winner.http.origin;
                 let text = format!(
@@ -72,6 +88,16 @@ pub(in crate::xds::generate) fn contenders<'a>(
                 found.others.push((routed, text));
             }
         }
+    }
+    if let Some(winner) = found.winner.filter(|_| !sharing.is_empty()) {
+        let mut last = Vec::new();
+        for routed in [winner].into_iter().chain(sharing) {
+            for (_, rule, one) in routed.http.chosen(MESH, namespace, selection, port) {
+                let all = if one.is_catch_all() { &mut last } else { &mut found.shared };
+                all.push((routed, rule));
+            }
+        }
+        found.shared.append(&mut last);
     }
     found
 }

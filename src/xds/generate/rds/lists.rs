@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::rules::{self, RuleInputs};
 use crate::aggregate::MergedService;
-use crate::mesh::RetryRule;
+use crate::mesh::{HostSharing, RetryRule};
 use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::destination_rule::RuleClient;
@@ -216,7 +216,7 @@ pub(super) fn of_service(
         let host = HostPattern::of_service(hostname);
         let Class { namespace, selection, .. } = class;
         let objects = context.traffic.routed_of_host(&host, namespace, selection);
-        if let Some((_, list)) = first(context, class, port, objects, kept) {
+        if let Some((_, list)) = first(context, class, (&host, port), objects, kept) {
             return Some(list);
         }
     }
@@ -250,7 +250,7 @@ pub(super) fn beyond<'a>(
             for host in services.hosts().filter(|host| !routed.contains(*host)).filter(is_here) {
                 let Class { namespace, selection, .. } = class;
                 let objects = context.traffic.routed_of_pattern(host, namespace, selection);
-                if let Some((routed, list)) = first(context, class, port, objects, kept) {
+                if let Some((routed, list)) = first(context, class, (host, port), objects, kept) {
                     let namespace = routed.service.meta.namespace.clone();
                     found.push((Hostname::from(host.to_string()), namespace, list));
                 }
@@ -273,15 +273,35 @@ pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
     RouteEntrance { gateway: None, port, token_rules: 0 }
 }
 
-/// The first of some objects that has routes for such a proxy.
+/// The first of some objects for a host that has routes for such a proxy, and these; with those of the others that share the
+/// host with it, where they do.
 fn first<'a>(
     context: &PushContext,
     class: &Class,
-    port: u16,
+    (host, port): (&HostPattern, u16),
     objects: impl Iterator<Item = &'a Arc<RoutedService>>,
     kept: &RouteLists,
 ) -> Option<(&'a Arc<RoutedService>, Arc<RouteList>)> {
-    let mut lists =
+    let lists =
         objects.map(|routed| (routed, list(context, class, at_sidecar(port), routed, kept)));
-    lists.find(|(_, list)| !list.bytes.is_empty())
+    let mut lists = lists.filter(|(_, list)| !list.bytes.is_empty());
+    let (winner, first) = lists.next()?;
+    if context.mesh.host_sharing == HostSharing::FirstAlone {
+        return Some((winner, first));
+    }
+    let sharing = lists.filter(|(routed, _)| winner.shares_host(routed, host));
+    let all: Vec<_> = [first].into_iter().chain(sharing.map(|(_, list)| list)).collect();
+    Some((winner, joined(all)))
+}
+
+/// The routes of several objects, one behind the other; those that take every request come last.
+fn joined(lists: Vec<Arc<RouteList>>) -> Arc<RouteList> {
+    if let [only] = &lists[..] {
+        return Arc::clone(only);
+    }
+    let conditional = lists.iter().flat_map(|one| &one.bytes[..one.conditional]);
+    let last = lists.iter().flat_map(|one| &one.bytes[one.conditional..]);
+    let bytes: Bytes = conditional.chain(last).copied().collect();
+    let conditional = lists.iter().map(|one| one.conditional).sum();
+    Arc::new(RouteList { digest: digest(&bytes), bytes, conditional })
 }
