@@ -113,6 +113,23 @@ One that has certificates speaks mTLS as soon as an endpoint takes it, so that n
 plain text while a service is on its way into the mesh; those in plain text are withheld from it. Envoys
 choose for each endpoint, and are given them all.";
 
+    /// A rule for requests, at gRPC's own library.
+    RULE_ON_LIBRARY = "STR0417", "a gRPC client without a proxy can't follow a rule: its calls fail",
+        "Say it by path and headers, or put an Envoy beside the client: docs/guide/grpc.md.", "\
+A client that speaks xDS itself (proxyless gRPC) looks at the path of a call and at the headers that the
+application gives it, and leads it to services. It sees no host, scheme or header of its own making, does not
+redirect, answers nothing itself and rewrites no path. Where a rule takes one of these, calls that fit the
+rest of it fail with UNAVAILABLE: they never fall to a rule behind it, which is for others. In what the
+client is sent (strait proxy config) such a route holds the reason. Envoys follow the rule as ever.";
+
+    /// A part of a rule, at gRPC's own library.
+    PART_ON_LIBRARY = "STR0418", "a gRPC client without a proxy passes over a part of a rule",
+        "Let the application do it, or put an Envoy beside the client: docs/guide/grpc.md.", "\
+A client that speaks xDS itself (proxyless gRPC) follows where a rule leads, its timeout, its retries on
+codes of gRPC and its failures on purpose. It changes no headers, rewrites no host, sends no copies, and
+tries nothing again for a status of HTTP. Calls go where the rule leads them, without that part. Envoys
+follow all of it.";
+
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\

@@ -8,6 +8,7 @@ mod clients;
 mod entries;
 mod gateways;
 mod ingresses;
+mod libraries;
 mod object_status;
 mod objects;
 mod route_status;

@@ -152,7 +152,7 @@ impl FromIterator<IstioFilter> for IstioFilters {
 }
 
 /// gRPC's own library, which speaks xDS without a proxy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrpcLibrary {
     /// Whether its bootstrap has a certificate provider named `default`, so that it can speak mTLS: it says
     /// `STRAIT_GRPC_MTLS`, or is given one by Istio's agent.

@@ -25,6 +25,7 @@ pub mod policy;
 pub mod proxy_config;
 pub mod proxy_configs;
 pub mod proxy_match;
+pub mod proxyless;
 pub mod re2;
 pub mod report;
 pub mod route;

@@ -347,7 +347,19 @@ fn clusters_of(routes: &[Value]) -> BTreeSet<String> {
     let text = Value::from(routes.to_vec());
     let mut found = BTreeSet::new();
     find_named(&text, "cluster", &mut found);
+    find_shares(&text, &mut found);
     found
+}
+
+/// The upstream clusters that are given shares.
+fn find_shares(value: &Value, found: &mut BTreeSet<String>) {
+    let shares = value["weighted_clusters"]["clusters"].as_array().into_iter().flatten();
+    found.extend(shares.filter_map(|one| one["name"].as_str()).map(str::to_owned));
+    match value {
+        Value::Object(fields) => fields.values().for_each(|one| find_shares(one, found)),
+        Value::Array(items) => items.iter().for_each(|one| find_shares(one, found)),
+        _ => {}
+    }
 }
 
 fn find_named(value: &Value, key: &str, found: &mut BTreeSet<String>) {

@@ -111,6 +111,8 @@ impl ConfigView<'_> {
             let path = format!("spec.http[{at}]");
             found.reasons.extend(self.destinations(rule, &path, &ports, &clients, object));
         }
+        let (hosts, lists): (Vec<_>, _) = (service.mesh_hosts().collect(), ["http", "match"]);
+        found.reasons.extend(self.rules_at_libraries(routed, &hosts, &service.http, lists));
         for (field, rules) in [("tls", &service.tls), ("tcp", &service.tcp)] {
             for (at, rule) in rules.iter().enumerate() {
                 for to in &rule.destinations {
@@ -238,7 +240,7 @@ impl ConfigView<'_> {
 
     /// The ports of the services that a pattern holds for clients of a namespace, and whether there are such services
     /// that they may not see.
-    fn ports_of(
+    pub(super) fn ports_of(
         &self,
         host: &HostPattern,
         namespace: &Namespace,
@@ -255,7 +257,7 @@ impl ConfigView<'_> {
 
     /// The objects to which requests or connections to a port of a host belong, as routes and listeners are made: one, unless
     /// several share it.
-    fn owners_of_port(
+    pub(super) fn owners_of_port(
         &self,
         host: &HostPattern,
         namespace: &Namespace,
@@ -613,6 +615,16 @@ impl ConfigView<'_> {
         }
         if found.standing.is_some() {
             return found;
+        }
+        for parent in &route.parents {
+            let host = HostPattern::of_service(&parent.host);
+            if let Some(routed) = self.joined(route, &host) {
+                let lists = ["rules", "matches"];
+                let said = self.rules_at_libraries(routed, &[&host], &route.rules, lists);
+                let new = said.into_iter().filter(|one| !found.reasons.contains(one));
+                let new: Vec<_> = new.collect();
+                found.reasons.extend(new);
+            }
         }
         found.proxies = self.clients.count(|namespace, selection| {
             route.parents.iter().any(|parent| {

@@ -32,7 +32,7 @@ use crate::traffic::HostPattern;
 use crate::traffic::destination_rule::RulesForHost;
 use crate::xds::list::SharedList;
 use crate::xds::names::OutboundName;
-use crate::xds::resource::{Resource, ResourceType};
+use crate::xds::resource::{Resource, ResourceType, Version};
 
 /// From so many lists on, those that no stream holds go before one more is kept: of a thousand upstream
 /// clusters each takes about a megabyte. What a stream holds is there anyway, and costs nothing here.
@@ -53,6 +53,8 @@ pub(super) type LibraryKey = (ResourceType, Arc<str>, OutboundName, Option<GrpcL
 pub struct Cache {
     pub(super) assignments: CacheTable<(OutboundName, ViewKey), ServiceInputs, Arc<Resource>>,
     pub(super) library: CacheTable<LibraryKey, ServiceInputs, Arc<Resource>>,
+    /// Routes for libraries, by name and version: those that are the same are there once.
+    pub(super) library_routes: CacheTable<(Arc<str>, Version), (), Arc<Resource>>,
     pub(super) policies: EncodedPolicies,
     pub(super) clusters: Arc<CacheTable<ClustersKey, ServiceInputs, Resources>>,
     pub(super) pod_listeners: Arc<CacheTable<PodListenerKey, SameMesh, Arc<Resource>>>,
@@ -104,6 +106,7 @@ impl Cache {
         self.names.sweep(by_definitions);
         self.chunks.sweep();
         self.route_lists.sweep(|_| true);
+        self.library_routes.sweep(|()| true);
         // A name that is only claimed may never come again.
         self.east_west_ports
             .sweep(|inputs| by_definitions(&inputs.span) && inputs.workload.is_some());

@@ -8,32 +8,41 @@
 //! |---|---|
 //! | listener `HOST:PORT`, `HOST` | a client's: the route configuration of that service's port |
 //! | listener `…IP:PORT` | a server's: the same for all ports of a pod, in mTLS or plain text |
-//! | route `outbound|PORT||HOST` | all requests to the upstream cluster of that name |
-//! | upstream cluster `outbound|PORT||HOST` | endpoints by EDS, or one name that the library resolves |
+//! | route `outbound|PORT||HOST` | the routes that rules give the service, else all calls to the upstream cluster of that name |
+//! | upstream cluster `outbound|PORT|SUBSET|HOST` | endpoints by EDS, or one name that the library resolves |
+//! | upstream cluster `UnknownService` | no endpoints: where routes lead that lead to nothing |
+//!
+//! Routes name no upstream cluster that isn't there: a library would wait for it, with all calls to the service.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use prost::{Message, Name};
 use strait_proto::envoy::envoy::config::cluster::v3 as cluster;
 use strait_proto::envoy::envoy::config::core::v3 as core;
 use strait_proto::envoy::envoy::config::endpoint::v3 as endpoint;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 use strait_proto::envoy::envoy::config::route::v3 as route;
+use strait_proto::envoy::envoy::extensions::filters::http::fault::v3::HttpFault;
 use strait_proto::envoy::envoy::extensions::filters::http::router::v3::Router;
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
 use strait_proto::envoy::google::protobuf::UInt32Value;
 
 use super::cache::{Cache, ServiceInputs};
 use super::cds::{peers, socket_address};
+use super::common::SharedResources;
 use super::encoding::{any, encode};
 use super::rbac;
 use super::rbac_rules::EncodedPolicies;
-use super::rds::completed;
+use super::rds::{self, NOWHERE, completed};
 use super::tls::{library as tls, trust_domains_of_clients};
 use crate::access::PeerMode;
 use crate::aggregate::MergedService;
 use crate::model::{ByName, Protocol, Proxy, Resolution, TLS_MODE_LABEL, TlsMode};
 use crate::push::PushContext;
+use crate::push::subset::SubsetFilter;
 use crate::push::view::{Assignment, ViewKey, by_library_with_mtls};
 use crate::traffic::policy::ClientTls;
 use crate::xds::names::{OutboundName, port_number};
@@ -49,19 +58,78 @@ pub(super) struct LibraryConfig<'a> {
 impl LibraryConfig<'_> {
     /// The upstream cluster of that name; `None` where there is none, or none that a library takes.
     pub(super) fn cluster(&self, name: &str) -> Option<Arc<Resource>> {
-        let (service, port) = self.outbound(name)?;
+        if name == NOWHERE {
+            return Some(Arc::new(encode(name, &by_eds(name))));
+        }
+        let (service, port, subset) = self.outbound(name)?;
         self.kept(ResourceType::Cluster, name, service, port, || {
-            let (context, view) = (self.context, self.view);
-            Some(encode(name, &upstream_cluster(context, view, name, service, port)?))
+            let of = CalledPart { service, port, subset };
+            Some(encode(name, &upstream_cluster(self.context, self.view, name, of)?))
         })
     }
 
     /// The route configuration of that name; `None` where it is of no service.
+    ///
+    /// The library asked for the routes of one service, so the virtual host is that of whatever it dialled.
     pub(super) fn route(&self, name: &str) -> Option<Arc<Resource>> {
-        let (service, port) = self.outbound(name)?;
-        self.kept(ResourceType::Route, name, service, port, || {
-            leads_somewhere(self.view, service, port).then(|| encode(name, &routes(name)))
-        })
+        let (service, port, _) = self.outbound(name).filter(|(.., subset)| subset.is_empty())?;
+        if !leads_somewhere(self.view, service, port) {
+            return None;
+        }
+        let mut host = virtual_host(name, Vec::new());
+        let fields = self.routes(service, port);
+        host.merge(&*fields).expect("it was written here");
+        host.routes.iter_mut().for_each(|route| self.lead_to_known(route));
+        let routes = route::RouteConfiguration {
+            name: name.into(),
+            virtual_hosts: vec![host],
+            ..Default::default()
+        };
+        let made = encode(name, &routes);
+        // What clients have alike they share. Where the routes lead to is in them, so nothing else has to be compared.
+        let key = (Arc::clone(&made.name), made.version);
+        Some(self.cache.library_routes.get_or_make(key, (), || Arc::new(made)))
+    }
+
+    /// The routes of a service's port, as fields of a virtual host. Where rules for requests don't hold for sidecars they
+    /// don't here.
+    fn routes(&self, service: &MergedService, port: u16) -> Bytes {
+        let Self { context, view, cache } = self;
+        if !rds::is_routed(service, &view.cluster, port) {
+            let name = OutboundName::sidecar(service.hostname().clone(), port);
+            return rds::unruled(&name.to_string());
+        }
+        let class = SharedResources { context, cache }.class(view);
+        rds::of_library(context, &class, (service.hostname(), port), &cache.route_lists)
+    }
+
+    /// Has a route lead to upstream clusters alone that the client is given. Of one that is named twice it takes the sum.
+    fn lead_to_known(&self, route: &mut route::Route) {
+        use route::route_action::ClusterSpecifier;
+        let known = |name: &mut String| {
+            if self.cluster(name).is_none() {
+                *name = NOWHERE.to_owned();
+            }
+        };
+        let Some(route::route::Action::Route(action)) = &mut route.action else { return };
+        match &mut action.cluster_specifier {
+            Some(ClusterSpecifier::Cluster(name)) => known(name),
+            Some(ClusterSpecifier::WeightedClusters(several)) => {
+                let mut shares: BTreeMap<String, u32> = BTreeMap::new();
+                for mut one in std::mem::take(&mut several.clusters) {
+                    known(&mut one.name);
+                    let share = shares.entry(one.name).or_default();
+                    *share = share.saturating_add(one.weight.map_or(0, |weight| weight.value));
+                }
+                let one = |(name, value)| route::weighted_cluster::ClusterWeight {
+                    name,
+                    weight: Some(UInt32Value { value }),
+                    ..Default::default()
+                };
+                several.clusters = shares.into_iter().map(one).collect();
+            }
+            _ => {}
+        }
     }
 
     /// The listener of that name: a service's as its clients in this DNS domain call it, else that of a server.
@@ -76,11 +144,11 @@ impl LibraryConfig<'_> {
         Some(Arc::new(encode(name, &server_listener(name, host, port, served))))
     }
 
-    /// The service and port of a name that upstream clusters have.
-    fn outbound(&self, name: &str) -> Option<(&Arc<MergedService>, u16)> {
+    /// The service, the port and the subset of a name that upstream clusters have.
+    fn outbound<'n>(&self, name: &'n str) -> Option<(&Arc<MergedService>, u16, &'n str)> {
         let (host, port, subset, sni) = OutboundName::parts(name)?;
-        let service = self.visible(host).filter(|_| subset.is_empty() && !sni)?;
-        Some((service, port))
+        let service = self.visible(host).filter(|_| !sni)?;
+        Some((service, port, subset))
     }
 
     /// The service and port that a client dials by this name. Without a port it is the service's only one.
@@ -144,7 +212,7 @@ fn leads_somewhere(view: &ViewKey, service: &MergedService, port: u16) -> bool {
     is_taken
         && match &service.primary.resolution {
             Resolution::Alias(_) | Resolution::Passthrough => false,
-            Resolution::ByName(_) => named(view, service, port).is_some(),
+            Resolution::ByName(_) => named(view, service, port, SubsetFilter::default()).is_some(),
             _ => true,
         }
 }
@@ -161,8 +229,9 @@ fn named<'a>(
     view: &ViewKey,
     service: &'a MergedService,
     number: u16,
+    subset: SubsetFilter<'_>,
 ) -> Option<(&'a str, u16, TlsMode)> {
-    let mut all = by_name(service)?.endpoints.iter();
+    let mut all = by_name(service)?.endpoints.iter().filter(|one| subset.contains_named(one));
     let one = all.next().filter(|_| all.next().is_none())?;
     let is_near = one.network.as_ref().is_none_or(|network| *network == view.network);
     let own = service.port(number)?;
@@ -170,47 +239,50 @@ fn named<'a>(
     (is_near && !one.is_socket()).then_some((&*one.address, port, one.tls_mode))
 }
 
+/// A service or one of its subsets, at a port.
+#[derive(Clone, Copy)]
+struct CalledPart<'a> {
+    service: &'a MergedService,
+    port: u16,
+    /// Empty for all of the service.
+    subset: &'a str,
+}
+
+/// The upstream cluster of a part of a service; `None` where there is no such part, or none that a library takes.
 fn upstream_cluster(
     context: &PushContext,
     view: &ViewKey,
     name: &str,
-    service: &MergedService,
-    port: u16,
+    CalledPart { service, port, subset }: CalledPart<'_>,
 ) -> Option<cluster::Cluster> {
-    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig, LbPolicy};
+    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
     if !leads_somewhere(view, service, port) {
         return None;
     }
-    let kind = |kind: DiscoveryType| Some(ClusterDiscoveryType::Type(kind.into()));
     let has_mtls = view.grpc.is_some_and(|library| library.mtls);
     let may_speak_mtls = has_mtls && context.mesh.enable_auto_mtls;
     // A library goes on in plain text where it finds a context that it doesn't know.
     let rules = context.rules_for(service);
-    let policy = view.rule(&rules, service).map(|rule| rule.resolved("", port));
-    let ruled = policy.and_then(|policy| policy.tls);
+    let rule = view.rule(&rules, service);
+    let part = SubsetFilter::new(&rules, rule, service, subset)?;
+    let ruled = rule.and_then(|rule| rule.resolved(subset, port).tls);
     let asked = match ruled.as_deref() {
         None | Some(ClientTls::Disable) => None,
         Some(ClientTls::Mesh(server)) if has_mtls => Some(server),
         Some(ClientTls::Mesh(_) | ClientTls::Foreign(_) | ClientTls::Impossible) => return None,
     };
-    let (cluster, mtls) = match named(view, service, port) {
-        Some((address, port, mode)) => {
-            let cluster = cluster::Cluster {
-                cluster_discovery_type: kind(DiscoveryType::LogicalDns),
-                load_assignment: Some(one_name(name, address, port)),
-                ..Default::default()
-            };
-            (cluster, may_speak_mtls && mode == TlsMode::Istio)
-        }
-        None => {
-            let eds = EdsClusterConfig { eds_config: Some(by_ads()), ..Default::default() };
-            let cluster = cluster::Cluster {
-                cluster_discovery_type: kind(DiscoveryType::Eds),
-                eds_cluster_config: Some(eds),
-                ..Default::default()
-            };
-            (cluster, by_library_with_mtls(context, view, service))
-        }
+    let (mut cluster, mtls) = if by_name(service).is_some() {
+        let (address, port, mode) = named(view, service, port, part)?;
+        let kind = ClusterDiscoveryType::Type(DiscoveryType::LogicalDns.into());
+        let cluster = cluster::Cluster {
+            name: name.into(),
+            cluster_discovery_type: Some(kind),
+            load_assignment: Some(one_name(name, address, port)),
+            ..Default::default()
+        };
+        (cluster, may_speak_mtls && mode == TlsMode::Istio)
+    } else {
+        (by_eds(name), by_library_with_mtls(context, view, service))
     };
     let mtls = asked.is_some() || (mtls && ruled.is_none());
     let socket = || {
@@ -220,21 +292,27 @@ fn upstream_cluster(
             Some(names) => tls::upstream(names.iter().map(|name| &**name), &domains),
         }
     };
+    cluster.transport_socket = mtls.then(socket);
     // Without a threshold a library has 1,024 requests open at most (gRFC A32); nobody asked for that.
     let unlimited = cluster::circuit_breakers::Thresholds {
         max_requests: Some(UInt32Value { value: u32::MAX }),
         ..Default::default()
     };
-    Some(cluster::Cluster {
+    cluster.circuit_breakers =
+        Some(cluster::CircuitBreakers { thresholds: vec![unlimited], ..Default::default() });
+    Some(cluster)
+}
+
+/// An upstream cluster with whatever endpoints its assignment has.
+fn by_eds(name: &str) -> cluster::Cluster {
+    use cluster::cluster::{ClusterDiscoveryType, DiscoveryType, EdsClusterConfig};
+    let eds = EdsClusterConfig { eds_config: Some(by_ads()), ..Default::default() };
+    cluster::Cluster {
         name: name.into(),
-        lb_policy: LbPolicy::RoundRobin.into(),
-        circuit_breakers: Some(cluster::CircuitBreakers {
-            thresholds: vec![unlimited],
-            ..Default::default()
-        }),
-        transport_socket: mtls.then(socket),
-        ..cluster
-    })
+        cluster_discovery_type: Some(ClusterDiscoveryType::Type(DiscoveryType::Eds.into())),
+        eds_cluster_config: Some(eds),
+        ..Default::default()
+    }
 }
 
 fn one_name(name: &str, address: &str, port: u16) -> endpoint::ClusterLoadAssignment {
@@ -306,38 +384,20 @@ pub(super) fn assignment(name: &str, given: &Assignment) -> endpoint::ClusterLoa
     }
 }
 
-/// All requests go to the service, under whatever name it was dialled: the library asked for this one alone.
-fn routes(name: &str) -> route::RouteConfiguration {
-    use route::route_action::ClusterSpecifier;
-    let action = route::RouteAction {
-        cluster_specifier: Some(ClusterSpecifier::Cluster(name.into())),
-        ..Default::default()
-    };
-    let host = virtual_host(name, route::route::Action::Route(action));
-    route::RouteConfiguration { name: name.into(), virtual_hosts: vec![host], ..Default::default() }
-}
-
-fn virtual_host(name: &str, action: route::route::Action) -> route::VirtualHost {
-    let everything = route::RouteMatch {
-        path_specifier: Some(route::route_match::PathSpecifier::Prefix(String::new())),
-        ..Default::default()
-    };
-    let route =
-        route::Route { r#match: Some(everything), action: Some(action), ..Default::default() };
-    route::VirtualHost {
-        name: name.into(),
-        domains: vec!["*".into()],
-        routes: vec![route],
-        ..Default::default()
-    }
+/// Under whatever name it is called.
+fn virtual_host(name: &str, routes: Vec<route::Route>) -> route::VirtualHost {
+    let domains = vec!["*".into()];
+    route::VirtualHost { name: name.into(), domains, routes, ..Default::default() }
 }
 
 fn client_listener(name: &str, service: &MergedService, port: u16) -> listener::Listener {
     let routes = OutboundName::sidecar(service.hostname().clone(), port).to_string();
-    let manager = manager(hcm::http_connection_manager::RouteSpecifier::Rds(hcm::Rds {
+    let mut manager = manager(hcm::http_connection_manager::RouteSpecifier::Rds(hcm::Rds {
         route_config_name: routes,
         config_source: Some(by_ads()),
     }));
+    // It does nothing until a route says so, and is there before one does.
+    manager.http_filters.insert(0, filter(rds::FAULT, &HttpFault::default()));
     let api = listener::ApiListener { api_listener: Some(any(&manager)) };
     listener::Listener { name: name.into(), api_listener: Some(api), ..Default::default() }
 }
@@ -346,7 +406,16 @@ fn client_listener(name: &str, service: &MergedService, port: u16) -> listener::
 fn server_listener(name: &str, host: &str, port: u16, served: ServedAs) -> listener::Listener {
     use route::route::Action::NonForwardingAction;
     let ServedAs { mtls, guards } = served;
-    let host_of_all = virtual_host("inbound", NonForwardingAction(route::NonForwardingAction {}));
+    let everything = route::RouteMatch {
+        path_specifier: Some(route::route_match::PathSpecifier::Prefix(String::new())),
+        ..Default::default()
+    };
+    let route = route::Route {
+        r#match: Some(everything),
+        action: Some(NonForwardingAction(route::NonForwardingAction {})),
+        ..Default::default()
+    };
+    let host_of_all = virtual_host("inbound", vec![route]);
     let routes =
         route::RouteConfiguration { virtual_hosts: vec![host_of_all], ..Default::default() };
     let mut manager = manager(hcm::http_connection_manager::RouteSpecifier::RouteConfig(routes));
@@ -371,14 +440,18 @@ fn server_listener(name: &str, host: &str, port: u16, served: ServedAs) -> liste
 }
 
 fn manager(routes: hcm::http_connection_manager::RouteSpecifier) -> hcm::HttpConnectionManager {
-    let router = hcm::HttpFilter {
-        name: "envoy.filters.http.router".into(),
-        config_type: Some(hcm::http_filter::ConfigType::TypedConfig(any(&Router::default()))),
-        ..Default::default()
-    };
+    let router = filter("envoy.filters.http.router", &Router::default());
     hcm::HttpConnectionManager {
         route_specifier: Some(routes),
         http_filters: vec![router],
+        ..Default::default()
+    }
+}
+
+fn filter<M: Message + Name>(name: &str, config: &M) -> hcm::HttpFilter {
+    hcm::HttpFilter {
+        name: name.into(),
+        config_type: Some(hcm::http_filter::ConfigType::TypedConfig(any(config))),
         ..Default::default()
     }
 }

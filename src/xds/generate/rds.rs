@@ -10,6 +10,7 @@ mod base;
 mod claims;
 mod contenders;
 mod ingress;
+mod library;
 mod lists;
 #[cfg(test)]
 pub(super) mod oracle;
@@ -27,9 +28,10 @@ use strait_proto::envoy::google::protobuf::UInt32Value;
 pub(super) use self::base::RouteBase;
 pub(super) use self::contenders::{Contenders, contenders};
 pub(super) use self::ingress::{of_servers, rules_at};
-pub(super) use self::lists::{RouteLists, unnumbered_port};
+pub(super) use self::lists::{RouteLists, of_library, unnumbered_port, unruled};
 pub(super) use self::proxied::{of_proxy, proxy_port, proxy_route_name};
 use self::rules::to_service;
+pub(super) use self::rules::{FAULT, NOWHERE};
 use super::class::Class;
 use super::encode;
 use super::lds::{TrafficSettings, bool_value, everything, route_to, virtual_host_of_everything};
@@ -118,6 +120,11 @@ fn one_service<'a>(
     let (service, _) = services.find(|(service, _)| service.hostname().as_str() == hostname)?;
     let port = routed_ports(service, cluster).find(|port| port.number == number)?;
     Some((service, port))
+}
+
+/// Whether rules for requests hold on a port of a service, as clients in a cluster see it.
+pub(super) fn is_routed(service: &MergedService, cluster: &ClusterId, number: u16) -> bool {
+    routed_ports(service, cluster).any(|port| port.number == number)
 }
 
 /// The ports on which requests may be seen.

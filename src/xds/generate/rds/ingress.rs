@@ -167,7 +167,7 @@ where
             }
             let token_rules = ingress.token_rules;
             let gateway = Some(&placed.gateway.name);
-            let entrance = RouteEntrance { gateway, port: served, token_rules };
+            let entrance = RouteEntrance { gateway, port: served, token_rules, is_library: false };
             let list = list(ingress.context, class, entrance, routed, kept);
             if list.bytes.is_empty() {
                 continue;

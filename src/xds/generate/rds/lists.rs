@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::library;
 use super::rules::{self, RuleInputs};
 use crate::aggregate::MergedService;
 use crate::mesh::{HostSharing, RetryRule};
@@ -13,12 +14,14 @@ use crate::model::{ClusterId, Hostname, Namespace, Protocol};
 use crate::push::PushContext;
 use crate::traffic::destination_rule::RuleClient;
 use crate::traffic::policy::{Algorithm, HashKey};
+use crate::traffic::proxyless::hashed;
 use crate::traffic::route::{Destination, MESH, SourceMatch};
 use crate::traffic::virtual_services::RoutedService;
 use crate::traffic::{HostPattern, Selection};
 use crate::xds::generate::cache_table::{CacheTable, CacheValue};
 use crate::xds::generate::chunks::digest;
 use crate::xds::generate::class::Class;
+use crate::xds::generate::lds::route_to;
 
 /// Routes of an object for a port, as fields of a virtual host.
 #[derive(Debug)]
@@ -49,6 +52,7 @@ pub(in crate::xds::generate) struct RouteListKey {
     cluster: ClusterId,
     namespace: Namespace,
     selection: Selection,
+    is_library: bool,
 }
 
 /// Where requests come in.
@@ -60,6 +64,8 @@ pub(super) struct RouteEntrance<'a> {
     pub(super) port: u16,
     /// How many rules say which tokens are believed there; it doesn't matter at sidecars.
     pub(super) token_rules: usize,
+    /// Whether it is no Envoy but gRPC's own library, which takes less.
+    pub(super) is_library: bool,
 }
 
 /// What routes were made of.
@@ -94,7 +100,7 @@ pub(in crate::xds::generate) type RouteLists =
 pub(super) fn list(
     context: &PushContext,
     class: &Class,
-    RouteEntrance { gateway, port, token_rules }: RouteEntrance<'_>,
+    RouteEntrance { gateway, port, token_rules, is_library }: RouteEntrance<'_>,
     routed: &Arc<RoutedService>,
     kept: &RouteLists,
 ) -> Arc<RouteList> {
@@ -113,7 +119,10 @@ pub(super) fn list(
     let by_claims = gateway.is_some() && routed.looks_at_claims();
     let token_rules = if by_claims { token_rules } else { 0 };
     let meta = &routed.service.meta;
-    let hash = |to: &Destination, port: u16| hash_key(context, class, &to.host, &to.subset, port);
+    let hash = |to: &Destination, port: u16| {
+        let key = hash_key(context, class, &to.host, &to.subset, port);
+        if is_library { key.and_then(|key| hashed(&key)) } else { key }
+    };
     let (mut hashes, mut by_rules) = (Vec::new(), false);
     if !context.traffic.destination_rules.is_empty() {
         for to in routed.http.rules.iter().flat_map(|rule| &rule.destinations) {
@@ -134,6 +143,7 @@ pub(super) fn list(
         cluster: if portless.is_empty() { ClusterId::default() } else { class.cluster.clone() },
         namespace: if by_namespace { class.namespace.clone() } else { Namespace::default() },
         selection: if by_selection { class.selection.clone() } else { Selection::default() },
+        is_library,
     };
     let retries = context.mesh.retries.clone();
     let inputs = RouteListInputs {
@@ -155,7 +165,11 @@ pub(super) fn list(
             retries: retries.as_deref(),
             token_rules,
         };
-        let (bytes, conditional) = rules::encoded(&routed.http, rules);
+        let (bytes, conditional) = if is_library {
+            (library::encoded(&routed.http, rules), 0)
+        } else {
+            rules::encoded(&routed.http, rules)
+        };
         Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional })
     })
 }
@@ -211,21 +225,52 @@ pub(super) fn of_service(
     hostname: &Hostname,
     kept: &RouteLists,
 ) -> Option<Arc<RouteList>> {
+    ruled(context, class, at_sidecar(port), hostname, kept)
+}
+
+/// The routes of a service that gRPC's own library calls, as fields of a virtual host.
+pub(in crate::xds::generate) fn of_library(
+    context: &PushContext,
+    class: &Class,
+    (hostname, port): (&Hostname, u16),
+    kept: &RouteLists,
+) -> Bytes {
+    match ruled(context, class, at_library(port), hostname, kept) {
+        Some(list) => list.bytes.clone(),
+        None => library::plain(rules::to_service(hostname, port)).into(),
+    }
+}
+
+/// The only route to an upstream cluster, as such a field, where no rule for requests can be about it.
+pub(in crate::xds::generate) fn unruled(upstream: &str) -> Bytes {
+    library::plain(route_to(upstream, None)).into()
+}
+
+fn ruled(
+    context: &PushContext,
+    class: &Class,
+    entrance: RouteEntrance<'_>,
+    hostname: &Hostname,
+    kept: &RouteLists,
+) -> Option<Arc<RouteList>> {
+    let RouteEntrance { port, is_library, .. } = entrance;
     let services = &context.traffic.virtual_services;
     if !services.is_empty() {
         let host = HostPattern::of_service(hostname);
         let Class { namespace, selection, .. } = class;
         let objects = context.traffic.routed_of_host(&host, namespace, selection);
-        if let Some((_, list)) = first(context, class, (&host, port), objects, kept) {
+        if let Some((_, list)) = first(context, class, (&host, entrance), objects, kept) {
             return Some(list);
         }
     }
     let key = hash_key(context, class, hostname, "", port);
+    let key = if is_library { key.and_then(|key| hashed(&key)) } else { key };
     let retries = context.mesh.retries.as_deref();
     if key.is_none() && retries.is_none() {
         return None;
     }
-    let bytes = rules::plain(&rules::to_service_by((hostname, port), key, retries));
+    let route = rules::to_service_by((hostname, port), key, retries);
+    let bytes = if is_library { library::plain(route) } else { rules::plain(&route) };
     Some(Arc::new(RouteList { digest: digest(&bytes), bytes: bytes.into(), conditional: 0 }))
 }
 
@@ -250,7 +295,9 @@ pub(super) fn beyond<'a>(
             for host in services.hosts().filter(|host| !routed.contains(*host)).filter(is_here) {
                 let Class { namespace, selection, .. } = class;
                 let objects = context.traffic.routed_of_pattern(host, namespace, selection);
-                if let Some((routed, list)) = first(context, class, (host, port), objects, kept) {
+                let entrance = at_sidecar(port);
+                if let Some((routed, list)) = first(context, class, (host, entrance), objects, kept)
+                {
                     let namespace = routed.service.meta.namespace.clone();
                     found.push((Hostname::from(host.to_string()), namespace, list));
                 }
@@ -270,7 +317,12 @@ pub(super) fn has_hosts_of_rules(
 
 /// Where requests of a sidecar's workload come in that means `port`.
 pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
-    RouteEntrance { gateway: None, port, token_rules: 0 }
+    RouteEntrance { gateway: None, port, token_rules: 0, is_library: false }
+}
+
+/// The same of the calls of gRPC's own library.
+fn at_library(port: u16) -> RouteEntrance<'static> {
+    RouteEntrance { is_library: true, ..at_sidecar(port) }
 }
 
 /// The first of some objects for a host that has routes for such a proxy, and these; with those of the others that share the
@@ -278,15 +330,15 @@ pub(super) fn at_sidecar(port: u16) -> RouteEntrance<'static> {
 fn first<'a>(
     context: &PushContext,
     class: &Class,
-    (host, port): (&HostPattern, u16),
+    (host, entrance): (&HostPattern, RouteEntrance<'_>),
     objects: impl Iterator<Item = &'a Arc<RoutedService>>,
     kept: &RouteLists,
 ) -> Option<(&'a Arc<RoutedService>, Arc<RouteList>)> {
-    let lists =
-        objects.map(|routed| (routed, list(context, class, at_sidecar(port), routed, kept)));
+    let lists = objects.map(|routed| (routed, list(context, class, entrance, routed, kept)));
     let mut lists = lists.filter(|(_, list)| !list.bytes.is_empty());
     let (winner, first) = lists.next()?;
-    if context.mesh.host_sharing == HostSharing::FirstAlone {
+    // Routes for a library end with one of their own, behind which nothing counts.
+    if context.mesh.host_sharing == HostSharing::FirstAlone || entrance.is_library {
         return Some((winner, first));
     }
     let sharing = lists.filter(|(routed, _)| winner.shares_host(routed, host));

@@ -34,7 +34,10 @@ use crate::traffic::{Selection, re2};
 use crate::xds::names::OutboundName;
 
 /// An upstream cluster that never is: its share of requests gets a 500.
-const NOWHERE: &str = "UnknownService";
+pub(in crate::xds::generate) const NOWHERE: &str = "UnknownService";
+
+/// The filter that has requests fail or wait on purpose.
+pub(in crate::xds::generate) const FAULT: &str = "envoy.filters.http.fault";
 
 /// Field numbers of `VirtualHost` and `Route`.
 mod field {
@@ -70,9 +73,9 @@ pub(in crate::xds::generate) struct RuleInputs<'a> {
 pub(super) struct RuleRoute {
     pub(super) route: route::Route,
     /// By the filter's name. Not in the route, whose map has no order.
-    filters: BTreeMap<&'static str, Any>,
+    pub(super) filters: BTreeMap<&'static str, Any>,
     /// Whether it takes every request.
-    is_catch_all: bool,
+    pub(super) is_catch_all: bool,
 }
 
 impl RuleRoute {
@@ -85,8 +88,18 @@ impl RuleRoute {
         route
     }
 
+    /// The same, of requests that fit these conditions, too.
+    pub(super) fn with_headers(&self, more: Vec<route::HeaderMatcher>) -> Self {
+        let mut route = self.clone();
+        route.is_catch_all &= more.is_empty();
+        if let Some(matches) = &mut route.route.r#match {
+            matches.headers.extend(more);
+        }
+        route
+    }
+
     /// Writes it as a field of a virtual host.
-    fn write(&self, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         let mut filters = Vec::new();
         for (name, config) in &self.filters {
             let mut entry = Vec::new();
@@ -139,7 +152,7 @@ fn conditions(one: &RequestMatch, inputs: RuleInputs<'_>) -> Vec<Vec<matcher::Me
     claims::conditions(one, inputs.token_rules)
 }
 
-fn route_of(
+pub(super) fn route_of(
     rules: &HttpRoutes,
     rule: &HttpRule,
     one: &RequestMatch,
@@ -167,7 +180,7 @@ fn route_of(
         return made;
     }
     if let Some(fault) = rule.fault.as_deref().and_then(fault_of) {
-        made.filters.insert("envoy.filters.http.fault", any(&fault));
+        made.filters.insert(FAULT, any(&fault));
     }
     if let Some(cors) = &rule.cors {
         made.filters.insert("envoy.filters.http.cors", any(&cors_of(cors)));
@@ -272,7 +285,7 @@ fn match_of(one: &RequestMatch) -> route::RouteMatch {
     }
 }
 
-fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
+pub(super) fn header(name: &str, text: &TextMatch) -> route::HeaderMatcher {
     use route::header_matcher::HeaderMatchSpecifier;
     route::HeaderMatcher {
         name: name.to_owned(),

@@ -1,7 +1,7 @@
 //! Two versions of the mesh, and what differs between them, as those see it who stand somewhere: each question is asked
 //! of the generators once.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::push::proxy::{oldest_first, served_of};
 use crate::push::scope::{SeenChanges, Wildcard, definitions, same_before_ports};
 use crate::push::subset::{SubsetFilter, subset_names};
 use crate::push::view::{Role, ViewDependencies, ViewKey};
-use crate::traffic::Traffic;
 use crate::traffic::envoy_filter::PatchPlace;
 use crate::traffic::telemetry::CallEnd;
+use crate::traffic::{HostPattern, Traffic};
 use crate::xds::generate::cache::{Cache, Scopes, projected_namespace};
 use crate::xds::generate::cds::ClusterFormat;
 use crate::xds::generate::class::{Class, ListenerFormat};
@@ -48,6 +48,8 @@ pub(super) struct Lens<'a> {
     /// The services that providers are, by the names of these.
     pub(super) providers: HashMap<Arc<str>, Hostname>,
     pub(super) answers: RefCell<KnownAnswers>,
+    /// What is made for gRPC's own libraries of either version.
+    by_name: OnceCell<[Cache; 2]>,
 }
 
 /// What was found out already.
@@ -151,6 +153,7 @@ impl<'a> Lens<'a> {
                 among.map(|(name, host)| (Arc::clone(name), host)).collect()
             },
             answers: RefCell::default(),
+            by_name: OnceCell::new(),
         }
     }
 
@@ -379,28 +382,70 @@ impl<'a> Lens<'a> {
     }
 
     /// What differs for gRPC's own library. By which names it knows listeners is known to it alone, so it looks at all
-    /// of its own where there is a difference in any.
+    /// of its own where one comes or goes.
+    ///
+    /// It is asked of the whole mesh, as it asks by name: a route depends on where it leads, whatever else there is.
     pub(super) fn by_name(&self, view: &ViewKey, seen: &mut SeenChanges) {
-        let [before, now] =
-            self.excerpts.each_ref().map(|(context, cache)| LibraryConfig { context, view, cache });
-        for host in self.hosts {
+        let caches = self.by_name.get_or_init(|| [self.cache.beside(), self.cache.beside()]);
+        let at = |version: usize| LibraryConfig {
+            context: self.whole[version],
+            view,
+            cache: &caches[version],
+        };
+        let (before, now) = (at(0), at(1));
+        for host in self.led_to_hosts(&view.namespace) {
             let services =
                 [&before, &now].map(|one| one.context.service(host.as_str(), &view.namespace));
             let own = services.into_iter().flatten().flat_map(|service| {
                 let own = service.by_cluster.values().flat_map(|own| &own.ports);
                 own.chain(service.ports()).map(|port| port.number)
             });
+            let rules =
+                self.whole.map(|context| context.traffic.destination_rules.of(host.as_str()));
+            let rule = |at: usize| services[at].and_then(|service| view.rule(&rules[at], service));
+            let subsets = subset_names([rule(0), rule(1)]);
             for port in own.collect::<BTreeSet<u16>>() {
-                let name = OutboundName::sidecar(host.clone(), port).to_string();
-                if before.cluster(&name) != now.cluster(&name) {
+                let all = OutboundName::sidecar(host.clone(), port);
+                let differs = |subset: &&str| {
+                    let name = all.clone().of_subset(subset).to_string();
+                    before.cluster(&name) != now.cluster(&name)
+                };
+                if subsets.iter().any(differs) {
                     seen.lists.add(Wildcard::Clusters);
                 }
-                if before.route(&name) != now.route(&name) {
-                    seen.routes.insert(name.into());
+                let name = all.to_string();
+                let [old, new] = [&before, &now].map(|one| one.route(&name));
+                if old.is_some() != new.is_some() {
                     seen.lists.add(Wildcard::Listeners);
+                }
+                if old != new {
+                    seen.routes.insert(name.into());
                 }
             }
         }
+    }
+
+    /// The changed services, and those that rules lead from to one of them.
+    fn led_to_hosts(&self, namespace: &Namespace) -> BTreeSet<Hostname> {
+        let mut all = self.hosts.clone();
+        for context in self.whole {
+            let names = self.hosts.iter().flat_map(|host| context.aliases.names_of(host));
+            for host in names.chain(self.hosts.iter().cloned()) {
+                for pattern in context.traffic.virtual_services.leading_to(&host) {
+                    match pattern {
+                        HostPattern::Exact(host) => _ = all.insert(host.clone()),
+                        pattern => {
+                            let services = context.services_of(namespace);
+                            let hosts = services.map(|service| service.hostname());
+                            let under =
+                                |host: &&Hostname| pattern.contains(&HostPattern::of_service(host));
+                            all.extend(hosts.filter(under).cloned());
+                        }
+                    }
+                }
+            }
+        }
+        all
     }
 
     pub(super) fn same_names(&self, view: &ViewKey, given: bool) -> bool {

@@ -5,6 +5,7 @@
 mod gateways;
 mod heads;
 mod ingresses;
+mod libraries;
 mod policies;
 mod rules;
 
@@ -878,10 +879,14 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
                 }
             }
             for port in [80, 8080, 5432, 7000, 8443] {
-                let name = OutboundName::sidecar(host.clone(), port).to_string();
-                for kind in [ResourceType::Cluster, ResourceType::Route] {
-                    if let Some(one) = picture.one(kind, &name) {
-                        shape.insert((kind, name.clone()), one.version);
+                let all = OutboundName::sidecar(host.clone(), port);
+                let route = picture.one(ResourceType::Route, &all.to_string()).expect("an answer");
+                libraries::check_leads_to_known(&mut picture, &route);
+                shape.insert((ResourceType::Route, all.to_string()), route.version);
+                for subset in ["", "one", "two"] {
+                    let name = all.clone().of_subset(subset).to_string();
+                    if let Some(one) = picture.one(ResourceType::Cluster, &name) {
+                        shape.insert((ResourceType::Cluster, name), one.version);
                     }
                 }
             }

@@ -12,6 +12,8 @@ struct Edited {
     rules: Rules,
     kept: Cache,
     before: Arc<PushContext>,
+    /// Whether those who look are gRPC's own library.
+    grpc: Option<GrpcLibrary>,
 }
 
 impl Edited {
@@ -33,7 +35,7 @@ impl Edited {
         mesh.apply(MeshEvent::Registry(all.said()));
         mesh.apply(MeshEvent::Complete);
         let (before, _) = mesh.next_version().expect("a first version");
-        Self { mesh, rules: rules(), kept: Cache::default(), before }
+        Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None }
     }
 
     /// Puts an object there, in that version of it; what proxies see of it, by namespace. `None` where no version comes of
@@ -82,10 +84,11 @@ impl Edited {
     /// What proxies see of what was just heard, by namespace.
     fn seen(&mut self) -> Option<BTreeMap<String, SeenChanges>> {
         let (now, changes) = self.mesh.next_version()?;
+        let grpc = self.grpc;
         let of = |namespace: &str| {
             let domain = format!("{namespace}.svc.cluster.local");
             let proxy = sidecar(&format!("client.{namespace}"), "east");
-            let proxy = Proxy { dns_domain: domain.as_str().into(), ..proxy };
+            let proxy = Proxy { dns_domain: domain.as_str().into(), grpc, ..proxy };
             let whereabouts = now.whereabouts(&proxy);
             Arc::new(Stand { proxy: Arc::new(proxy), network: "n1".into(), whereabouts })
         };
@@ -185,6 +188,31 @@ fn rules_that_lead_to_another_name_hear_what_it_stands_for() {
     assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
     let seen = mesh.rename("db.shop").expect("it stands for another");
     assert_eq!(tables(&seen), NAMESPACES.len(), "{seen:?}");
+}
+
+#[test]
+fn a_library_hears_of_its_routes_by_name_and_of_where_they_lead() {
+    let mut mesh = Edited::new();
+    mesh.grpc = Some(GrpcLibrary::default());
+    let routes = |seen: &SeenChanges| seen.routes.iter().map(|one| one.to_string()).collect();
+    let of_a = "outbound|80||a.shop.svc.cluster.local";
+    let seen = mesh.edit("1", spec(&["a"], "1s", json!({}))).expect("it is new");
+    for namespace in NAMESPACES {
+        let seen = &seen[namespace];
+        let told: Vec<String> = routes(seen);
+        assert_eq!((told, seen.lists.is_empty()), (vec![of_a.to_owned()], true), "{namespace}");
+    }
+    let host = "b.pay.svc.cluster.local";
+    let to = json!({ "host": host, "subset": "one", "port": { "number": 8080 } });
+    let leading = json!({ "http": [{ "route": [{ "destination": to }] }] });
+    mesh.edit("2", spec(&["a"], "", leading)).expect("it differs");
+    // A rule of one namespace gives its clients the part of another service that they are led to.
+    let subsets = json!({ "host": host, "subsets": [{ "name": "one", "labels": { "v": "1" } }] });
+    let seen = mesh.put("DestinationRule", "b", subsets).expect("it is new");
+    let told: Vec<String> = routes(&seen["shop"]);
+    assert_eq!(told, [of_a]);
+    assert!(seen["shop"].lists.contains(Wildcard::Clusters), "{seen:?}");
+    assert_eq!(seen["web"], SeenChanges::default());
 }
 
 #[test]

@@ -1,0 +1,75 @@
+//! What clients that are gRPC's own library, without a proxy, don't follow of rules: told where such clients
+//! are connected that an object holds for. What that is, [`proxyless`] says. (docs/guide/grpc.md, "Routes".)
+
+use super::ConfigView;
+use crate::codes;
+use crate::model::{Port, Protocol, Proxy};
+use crate::traffic::proxyless::{self, CallMatch};
+use crate::traffic::route::HttpRule;
+use crate::traffic::virtual_services::RoutedService;
+use crate::traffic::{HostPattern, Reason};
+
+/// Whether calls of gRPC may be made to a port.
+fn may_be_called(port: &Port) -> bool {
+    port.protocol.is_http2() || port.protocol == Protocol::Auto
+}
+
+/// Who it is that doesn't follow something.
+fn named(clients: &[&Proxy]) -> Option<String> {
+    let first = clients.first()?;
+    let more = match clients.len() {
+        1 => String::new(),
+        count => format!(" and {} more", count - 1),
+    };
+    Some(format!("gRPC without a proxy ({}{more})", first.id))
+}
+
+impl ConfigView<'_> {
+    fn libraries(&self) -> impl Iterator<Item = &Proxy> {
+        self.clients.proxies().iter().copied().filter(|proxy| proxy.is_proxyless())
+    }
+
+    /// What is to be said of an object's own `rules`, of which those of one of the hosts belong to `routed`. Rules are in the
+    /// list `list` of the object, their matches in one called `matches`.
+    pub(super) fn rules_at_libraries(
+        &self,
+        routed: &RoutedService,
+        hosts: &[&HostPattern],
+        rules: &[HttpRule],
+        [list, matches]: [&str; 2],
+    ) -> Vec<Reason> {
+        let calls = |proxy: &&Proxy| {
+            let (namespace, selection) = (proxy.namespace(), self.context.selection(proxy));
+            hosts.iter().any(|host| {
+                let (ports, _) = self.ports_of(host, namespace, &selection);
+                ports.iter().filter(|port| may_be_called(port)).any(|port| {
+                    let owners = self.owners_of_port(host, namespace, &selection, port);
+                    owners.first().is_some_and(|owner| owner.service.meta == routed.service.meta)
+                })
+            })
+        };
+        let clients: Vec<_> = self.libraries().filter(calls).collect();
+        let Some(who) = named(&clients) else { return Vec::new() };
+        let mut reasons = Vec::new();
+        for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| !rule.refused) {
+            let path = format!("spec.{list}[{at}]");
+            for (place, one) in rule.matches.iter().enumerate() {
+                if let CallMatch::Untold(what) = proxyless::of_match(one) {
+                    let text = format!("{who}: calls that fit the rest of the match fail: {what}");
+                    let path = format!("{path}.{matches}[{place}]");
+                    reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, path, text));
+                }
+            }
+            if let Some(what) = proxyless::obstacle(rule) {
+                let text = format!("{who}: calls that the rule is for fail: {what}");
+                reasons.push(Reason::warning(&codes::RULE_ON_LIBRARY, &*path, text));
+            }
+            let passed_over = proxyless::passed_over(rule);
+            if !passed_over.is_empty() {
+                let text = format!("{who}: {}", passed_over.join("; "));
+                reasons.push(Reason::warning(&codes::PART_ON_LIBRARY, path, text));
+            }
+        }
+        reasons
+    }
+}

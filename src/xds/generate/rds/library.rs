@@ -1,0 +1,177 @@
+//! From a rule to routes as gRPC's own library takes them: the same as an Envoy's, without what a library refuses or passes
+//! over. What it can follow of a rule is decided in [`proxyless`]. (docs/guide/grpc.md, "Routes".)
+
+use std::sync::Arc;
+
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+use super::super::lds::everything;
+use super::rules::{FAULT, RuleInputs, RuleRoute, header, route_of};
+use super::text::regex;
+use crate::codes;
+use crate::traffic::proxyless::{self, CallMatch};
+use crate::traffic::re2;
+use crate::traffic::route::{HttpRoutes, HttpRule, PathMatch, RequestMatch, TextMatch};
+
+/// The routes of these rules for such a client, as fields of a virtual host: none where no rule is for it.
+///
+/// They end with one that fails calls which no rule is for, so that there are routes wherever there are rules: a library may
+/// refuse a virtual host without any, and takes out those whose path no call can have.
+pub(super) fn encoded(rules: &HttpRoutes, inputs: RuleInputs<'_>) -> Vec<u8> {
+    let RuleInputs { gateway, namespace, selection, port, .. } = inputs;
+    let mut bytes = Vec::new();
+    let mut takes_all = true;
+    for (_, rule, one) in rules.chosen(gateway, namespace, selection, port) {
+        takes_all = false;
+        for route in routes_of(rules, rule, one, inputs) {
+            takes_all = route.is_catch_all;
+            route.write(&mut bytes);
+        }
+    }
+    if !takes_all {
+        let none = everything(failing("no rule is for the call".to_owned()));
+        let none = route::Route { name: "none".to_owned(), ..none };
+        RuleRoute { route: none, ..RuleRoute::default() }.write(&mut bytes);
+    }
+    bytes
+}
+
+/// A route of no rule, as such a field.
+pub(super) fn plain(route: route::Route) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    fitted(RuleRoute { route, ..RuleRoute::default() }).write(&mut bytes);
+    bytes
+}
+
+/// The routes of a rule for calls that fit a match, none where no call ever does. Where a library can't do what the rule
+/// says, or can't tell which calls it is for, these fail.
+fn routes_of(
+    rules: &HttpRoutes,
+    rule: &HttpRule,
+    one: &RequestMatch,
+    inputs: RuleInputs<'_>,
+) -> Vec<RuleRoute> {
+    let untold = match proxyless::of_match(one) {
+        CallMatch::Never => return Vec::new(),
+        CallMatch::Told => None,
+        CallMatch::Untold(what) => Some(what),
+    };
+    let seen = proxyless::seen_of(one);
+    let mut made =
+        route_of(rules, rule, &RequestMatch { without_headers: [].into(), ..seen.clone() }, inputs);
+    let obstacle = untold.or_else(|| proxyless::obstacle(rule).map(str::to_owned));
+    if let Some(what) = obstacle {
+        made.route.action = Some(failing(format!("{}: {what}", codes::RULE_ON_LIBRARY.id)));
+    }
+    let mut made = fitted(made);
+    made.route.r#match = made.route.r#match.map(|wanted| with_path(wanted, &seen));
+    without_headers(&seen.without_headers).into_iter().map(|more| made.with_headers(more)).collect()
+}
+
+/// A route without what a library passes over or refuses. One that leads nowhere fails calls.
+fn fitted(made: RuleRoute) -> RuleRoute {
+    use route::route::Action;
+    let RuleRoute { route, mut filters, is_catch_all } = made;
+    let action = match route.action {
+        Some(Action::Route(action)) => Action::Route(followed(action)),
+        Some(answer @ Action::DirectResponse(_)) => answer,
+        _ => failing(String::new()),
+    };
+    let leads = matches!(action, Action::Route(_));
+    filters.retain(|name, _| *name == FAULT && leads);
+    let route = route::Route {
+        name: route.name,
+        r#match: route.r#match,
+        metadata: route.metadata,
+        action: Some(action),
+        ..Default::default()
+    };
+    RuleRoute { route, filters, is_catch_all }
+}
+
+/// A library fails calls whose route is none that leads on: it reads neither the status nor the text.
+fn failing(text: String) -> route::route::Action {
+    let text = core::data_source::Specifier::InlineString(text);
+    let body = core::DataSource { specifier: Some(text), ..Default::default() };
+    let answer =
+        route::DirectResponseAction { status: 500, body: Some(body), ..Default::default() };
+    route::route::Action::DirectResponse(answer)
+}
+
+/// What of an action a library follows.
+fn followed(action: route::RouteAction) -> route::RouteAction {
+    use route::route_action::{ClusterSpecifier, MaxStreamDuration};
+    let cluster_specifier = action.cluster_specifier.map(|specifier| match specifier {
+        ClusterSpecifier::WeightedClusters(several) => {
+            let share = |one: route::weighted_cluster::ClusterWeight| {
+                route::weighted_cluster::ClusterWeight {
+                    name: one.name,
+                    weight: one.weight,
+                    ..Default::default()
+                }
+            };
+            let clusters = several.clusters.into_iter().map(share).collect();
+            let weighted = route::WeightedCluster { clusters, ..Default::default() };
+            ClusterSpecifier::WeightedClusters(weighted)
+        }
+        specifier => specifier,
+    });
+    let timeout = action.timeout.filter(|time| *time != Default::default());
+    route::RouteAction {
+        cluster_specifier,
+        // The whole of a call, whatever deadline the application names beyond that (gRFC A31).
+        max_stream_duration: timeout.map(|timeout| MaxStreamDuration {
+            max_stream_duration: Some(timeout),
+            ..Default::default()
+        }),
+        retry_policy: action.retry_policy.and_then(retried),
+        hash_policy: action.hash_policy,
+        ..Default::default()
+    }
+}
+
+/// What of a retry policy it follows (gRFC A44); `None` where nothing is left.
+fn retried(policy: route::RetryPolicy) -> Option<route::RetryPolicy> {
+    let retry_on = proxyless::retried_on(&policy.retry_on);
+    (!retry_on.is_empty()).then(|| route::RetryPolicy {
+        retry_on,
+        num_retries: policy.num_retries,
+        retry_back_off: policy.retry_back_off,
+        ..Default::default()
+    })
+}
+
+/// A match whose path is in a form that a library takes: of prefixes by segments it knows none.
+fn with_path(mut wanted: route::RouteMatch, seen: &RequestMatch) -> route::RouteMatch {
+    if let Some(PathMatch::Segments(prefix)) = &seen.path {
+        let case = if seen.ignore_case { "(?i)" } else { "" };
+        let expression = format!("{case}{}(/.*)?", re2::escaped(prefix));
+        wanted.path_specifier =
+            Some(route::route_match::PathSpecifier::SafeRegex(regex(&expression)));
+    }
+    wanted
+}
+
+/// The ways in which no header has what it must not have, as conditions that all have to hold. To a library what isn't
+/// there fits no text, and neither the contrary of one, so each such header is either not there or has another value.
+fn without_headers(wanted: &[(Arc<str>, TextMatch)]) -> Vec<Vec<route::HeaderMatcher>> {
+    let mut ways = vec![Vec::new()];
+    for (name, text) in wanted {
+        let not =
+            |text: &TextMatch| route::HeaderMatcher { invert_match: true, ..header(name, text) };
+        let mut choices = Vec::new();
+        // What isn't there counts as empty.
+        if *text == TextMatch::Present || proxyless::fits(text, "") == Some(false) {
+            choices.push(not(&TextMatch::Present));
+        }
+        if *text != TextMatch::Present {
+            choices.push(not(text));
+        }
+        let longer = ways.iter().flat_map(|way| {
+            choices.iter().map(|choice| way.iter().chain([choice]).cloned().collect())
+        });
+        ways = longer.collect();
+    }
+    ways
+}

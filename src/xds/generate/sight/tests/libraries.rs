@@ -1,0 +1,35 @@
+//! What gRPC's own libraries are given, in random histories.
+
+use std::collections::BTreeSet;
+
+use prost::Message;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+
+use crate::xds::generate::ProxyConfig;
+use crate::xds::resource::{Resource, ResourceSource, ResourceType};
+
+/// Routes of a library name no upstream cluster that it isn't given, for which it would wait, and none twice.
+pub(super) fn check_leads_to_known(picture: &mut ProxyConfig<'_>, table: &Resource) {
+    use route::route::Action;
+    use route::route_action::ClusterSpecifier;
+    let table = route::RouteConfiguration::decode(table.body.to_bytes()).expect("a message");
+    for one in table.virtual_hosts.iter().flat_map(|host| &host.routes) {
+        let action = match &one.action {
+            Some(Action::Route(action)) => action,
+            Some(Action::DirectResponse(_)) => continue,
+            _ => panic!("{one:?}"),
+        };
+        let names: Vec<&String> = match &action.cluster_specifier {
+            Some(ClusterSpecifier::Cluster(name)) => vec![name],
+            Some(ClusterSpecifier::WeightedClusters(all)) => {
+                all.clusters.iter().map(|share| &share.name).collect()
+            }
+            _ => panic!("{one:?} leads nowhere"),
+        };
+        let once: BTreeSet<_> = names.iter().copied().collect();
+        assert_eq!(once.len(), names.len(), "one upstream cluster twice in {one:?}");
+        for name in names {
+            assert!(picture.one(ResourceType::Cluster, name).is_some(), "no {name} for {one:?}");
+        }
+    }
+}
