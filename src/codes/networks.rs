@@ -130,6 +130,14 @@ codes of gRPC and its failures on purpose. It changes no headers, rewrites no ho
 tries nothing again for a status of HTTP. Calls go where the rule leads them, without that part. Envoys
 follow all of it.";
 
+    /// A part of a DestinationRule, at gRPC's own library.
+    POLICY_ON_LIBRARY = "STR0419", "a gRPC client without a proxy passes over a part of a DestinationRule",
+        "See what counts there: docs/guide/grpc.md, or put an Envoy beside the client.", "\
+A client that speaks xDS itself (proxyless gRPC) is held to http2MaxRequests, chooses endpoints in turn, by
+a header or by open requests (grpc-go), and leaves out an endpoint that fails all of so many calls in an
+interval. What else a policy says of connections, balancing and errors it passes over. TLS that is not the
+mesh's it can't speak: calls to such a service fail. Envoys follow all of it.";
+
     /// explain: ready.
     NOT_READY = "STR0420", "the endpoint is not ready",
         "See why: kubectl describe pod", "\

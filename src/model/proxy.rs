@@ -157,6 +157,9 @@ pub struct GrpcLibrary {
     /// Whether its bootstrap has a certificate provider named `default`, so that it can speak mTLS: it says
     /// `STRAIT_GRPC_MTLS`, or is given one by Istio's agent.
     pub mtls: bool,
+    /// Whether it can choose the endpoint with fewer open requests of two (gRFC A48): one that can't refuses the upstream
+    /// cluster.
+    pub least_request: bool,
 }
 
 /// How connections of a workload come to its sidecar.

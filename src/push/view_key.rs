@@ -118,7 +118,8 @@ impl ViewKey {
             locality: self.locality.clone().filter(|_| matters.locality),
             selection: if by_rules { self.selection.clone() } else { Selection::default() },
             role: self.role,
-            grpc: self.grpc,
+            // How it balances is no matter for what it balances among.
+            grpc: self.grpc.map(|library| GrpcLibrary { least_request: false, ..library }),
         }
     }
 

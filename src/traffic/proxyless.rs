@@ -7,9 +7,10 @@
 
 use regex::Regex;
 
-use super::policy::HashKey;
+use super::policy::{Algorithm, ClientTls, HashKey, HashTable, PolicyGroups, PoolLimits};
 use super::route::{HttpRule, PathMatch, RequestMatch, TextMatch};
 use crate::mesh::RetryRule;
+use crate::model::GrpcLibrary;
 
 /// The method of every call.
 const METHOD: &str = "POST";
@@ -130,6 +131,50 @@ pub fn passed_over(rule: &HttpRule) -> Vec<String> {
 pub fn retried_on(conditions: &str) -> String {
     let words = conditions.split(',').map(str::trim);
     words.filter(|word| RETRIED_CODES.contains(word)).collect::<Vec<_>>().join(",")
+}
+
+/// What settings of a DestinationRule say that a library passes over, or does in its own way.
+pub fn policy_passed_over(groups: &PolicyGroups, library: GrpcLibrary) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    if let Some(pool) = groups.connection_pool.as_deref() {
+        let none = PoolLimits { max_requests: pool.max_requests, ..PoolLimits::default() };
+        if *pool != none {
+            all.push("of connectionPool http2MaxRequests counts alone");
+        }
+    }
+    if let Some(balancing) = groups.load_balancer.as_deref() {
+        all.extend(match &balancing.algorithm {
+            Algorithm::RoundRobin => None,
+            Algorithm::LeastRequest => (!library.least_request)
+                .then_some("endpoints are chosen in turn: it counts no open requests"),
+            Algorithm::Random => Some("endpoints are chosen in turn, not at random"),
+            Algorithm::Passthrough => {
+                Some("endpoints are chosen in turn, not where the client was going")
+            }
+            Algorithm::ConsistentHash(hash) if !is_hashed(&hash.key) => Some(
+                "endpoints are chosen in turn: it hashes headers alone that the application gives it",
+            ),
+            Algorithm::ConsistentHash(hash) => matches!(hash.table, HashTable::Maglev(_))
+                .then_some("a ring stands in for the table of Maglev"),
+        });
+        if balancing.warmup.is_some() {
+            all.push("new endpoints have their whole share at once");
+        }
+    }
+    if let Some(outliers) = groups.outlier_detection.as_deref()
+        && (outliers.split_local_origin
+            || outliers.min_health_percent != 0
+            || !outliers.error_statuses.is_empty())
+    {
+        all.push("of outlierDetection errors, interval, ejection time and share count alone");
+    }
+    if matches!(groups.tls.as_deref(), Some(ClientTls::Foreign(_) | ClientTls::Impossible)) {
+        all.push("it can't speak such TLS: its calls fail");
+    }
+    if groups.proxy_protocol.is_some() || groups.tunnel.is_some() || groups.retry_budget.is_some() {
+        all.push("proxyProtocol, tunnel and retryBudget have no effect");
+    }
+    all
 }
 
 /// Whether a library can choose an endpoint by such a key.

@@ -94,6 +94,9 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
     })
 }
 
+/// From which grpc-go on it is sure to know `LEAST_REQUEST` without being told so by its environment. C core doesn't know it.
+const LEAST_REQUEST_SINCE: (u32, u32) = (1, 70);
+
 /// gRPC's own library, by the generator that Istio's agent names for it, or by what it calls itself.
 ///
 /// Whether it has a certificate provider is in its bootstrap alone, so it has to say so. For a pod that is of the mesh by
@@ -108,7 +111,9 @@ fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>, labels: &Labels) -> Opti
         Some(said) => said == "true",
         None => by_agent && is_in_mesh,
     };
-    Some(GrpcLibrary { mtls })
+    let least_request = node.user_agent_name == "gRPC Go"
+        && numbers_of(&version(node)).is_some_and(|release| release >= LEAST_REQUEST_SINCE);
+    Some(GrpcLibrary { mtls, least_request })
 }
 
 /// Those of Istio's own filters that it can be told of.
@@ -139,7 +144,10 @@ fn release(node: &core::Node) -> Option<(u32, u32)> {
     if node.user_agent_name != "envoy" {
         return None;
     }
-    let version = version(node);
+    numbers_of(&version(node))
+}
+
+fn numbers_of(version: &str) -> Option<(u32, u32)> {
     let mut numbers = version.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
@@ -413,6 +421,27 @@ mod tests {
             let node = core::Node { user_agent_name: name.into(), ..node(ID, metadata) };
             let found = read(&node).expect("readable").grpc;
             assert_eq!(found.map(|library| library.mtls), mtls, "{node:?}");
+        }
+    }
+
+    #[test]
+    fn a_library_counts_open_requests_if_its_release_is_known_to() {
+        let said = |text: &str| core::node::UserAgentVersionType::UserAgentVersion(text.into());
+        for (name, version, counts) in [
+            ("gRPC Go", "1.80.0", true),
+            ("gRPC Go", "1.70.0-dev", true),
+            ("gRPC Go", "1.62.0", false),
+            ("gRPC Go", "", false),
+            ("gRPC C-core linux", "1.85.1", false),
+            ("gRPC Java", "1.80.0", false),
+        ] {
+            let node = core::Node {
+                user_agent_name: name.into(),
+                user_agent_version_type: Some(said(version)),
+                ..node(ID, vec![])
+            };
+            let found = read(&node).expect("readable").grpc.expect("a library");
+            assert_eq!(found.least_request, counts, "{name} {version}");
         }
     }
 

@@ -1,9 +1,14 @@
-//! What clients that are gRPC's own library, without a proxy, don't follow of rules: told where such clients
+//! What clients that are gRPC's own library, without a proxy, don't follow of rules and of policies: told where such clients
 //! are connected that an object holds for. What that is, [`proxyless`] says. (docs/guide/grpc.md, "Routes".)
 
+use std::collections::BTreeSet;
+
 use super::ConfigView;
+use super::clients::{all_seen, proxied};
 use crate::codes;
 use crate::model::{Port, Protocol, Proxy};
+use crate::traffic::destination_rule::{DestinationRule, RuleClient};
+use crate::traffic::policy::PolicyGroups;
 use crate::traffic::proxyless::{self, CallMatch};
 use crate::traffic::route::HttpRule;
 use crate::traffic::virtual_services::RoutedService;
@@ -71,5 +76,36 @@ impl ConfigView<'_> {
             }
         }
         reasons
+    }
+
+    /// What is to be said of a policy.
+    pub(super) fn policy_at_libraries(&self, rule: &DestinationRule) -> Option<Reason> {
+        let mut said = BTreeSet::new();
+        let calls = |proxy: &&Proxy| {
+            let (namespace, selection) = (proxy.namespace(), self.context.selection(proxy));
+            let client = RuleClient { namespace, selection: &selection };
+            let services = all_seen(self.context, &rule.host, namespace);
+            services.into_iter().any(|service| {
+                proxied(service).any(may_be_called)
+                    && self.rule_of(service, client, rule.meta()).is_ok()
+            })
+        };
+        let mut clients: Vec<_> = self.libraries().filter(calls).collect();
+        let own =
+            rule.policy.iter().chain(rule.subsets.values().filter_map(|it| it.policy.as_ref()));
+        let groups =
+            own.flat_map(|policy| std::iter::once(&policy.groups).chain(policy.ports.values()));
+        let groups: Vec<&PolicyGroups> = groups.collect();
+        clients.retain(|proxy| {
+            let library = proxy.grpc.unwrap_or_default();
+            let found = groups.iter().flat_map(|one| proxyless::policy_passed_over(one, library));
+            let found: Vec<_> = found.collect();
+            said.extend(found.iter().copied());
+            !found.is_empty()
+        });
+        let who = named(&clients)?;
+        let said = said.into_iter().collect::<Vec<_>>().join("; ");
+        let text = format!("{who}: {said}");
+        Some(Reason::warning(&codes::POLICY_ON_LIBRARY, "spec", text))
     }
 }

@@ -53,6 +53,7 @@ impl ConfigView<'_> {
         }
         found.reasons.extend(self.ports_of_rule(rule, object));
         found.reasons.extend(self.empty_subsets(rule, object));
+        found.reasons.extend(self.policy_at_libraries(rule));
         found.proxies = self.clients.count(|namespace, selection| {
             let services = all_seen(self.context, &rule.host, namespace);
             let client = RuleClient { namespace, selection };
@@ -176,7 +177,7 @@ impl ConfigView<'_> {
     }
 
     /// The rule in force for a client of a service, if an object is part of it; else the object that is.
-    fn rule_of(
+    pub(super) fn rule_of(
         &self,
         service: &MergedService,
         client: RuleClient<'_>,

@@ -14,6 +14,8 @@
 //!
 //! Routes name no upstream cluster that isn't there: a library would wait for it, with all calls to the service.
 
+mod policy;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -265,7 +267,9 @@ fn upstream_cluster(
     let rules = context.rules_for(service);
     let rule = view.rule(&rules, service);
     let part = SubsetFilter::new(&rules, rule, service, subset)?;
-    let ruled = rule.and_then(|rule| rule.resolved(subset, port).tls);
+    let policy = rule.map(|rule| rule.resolved(subset, port)).unwrap_or_default();
+    let policy = policy.or_usual(&context.mesh.usual_limits);
+    let ruled = policy.tls.clone();
     let asked = match ruled.as_deref() {
         None | Some(ClientTls::Disable) => None,
         Some(ClientTls::Mesh(server)) if has_mtls => Some(server),
@@ -293,13 +297,7 @@ fn upstream_cluster(
         }
     };
     cluster.transport_socket = mtls.then(socket);
-    // Without a threshold a library has 1,024 requests open at most (gRFC A32); nobody asked for that.
-    let unlimited = cluster::circuit_breakers::Thresholds {
-        max_requests: Some(UInt32Value { value: u32::MAX }),
-        ..Default::default()
-    };
-    cluster.circuit_breakers =
-        Some(cluster::CircuitBreakers { thresholds: vec![unlimited], ..Default::default() });
+    policy::hold_to(&mut cluster, &policy, view.grpc);
     Some(cluster)
 }
 

@@ -123,7 +123,7 @@ fn of_those_that_could_who_does_not_take_mtls_says_so_for_itself() {
 }
 
 fn library(mtls: bool) -> Proxy {
-    Proxy { grpc: Some(GrpcLibrary { mtls }), ..client() }
+    Proxy { grpc: Some(GrpcLibrary { mtls, least_request: false }), ..client() }
 }
 
 fn mesh_of(endpoints: Vec<Endpoint>) -> Arc<PushContext> {

@@ -771,9 +771,13 @@ fn proxies() -> Vec<Proxy> {
         },
         Proxy { takes_given_addresses: true, addresses: at("fd00::1"), ..one.clone() },
         Proxy { sees: Some(["n1".into()].into()), ..one.clone() },
-        Proxy { grpc: Some(GrpcLibrary { mtls: true }), ..one.clone() },
+        Proxy { grpc: Some(GrpcLibrary { mtls: true, least_request: true }), ..one.clone() },
         Proxy { interception: Interception::None, ..one.clone() },
-        Proxy { grpc: Some(GrpcLibrary { mtls: false }), addresses: at("10.0.0.3"), ..one },
+        Proxy {
+            grpc: Some(GrpcLibrary { mtls: false, least_request: false }),
+            addresses: at("10.0.0.3"),
+            ..one
+        },
         Proxy {
             kind: ProxyType::Router,
             labels: labels(&[
