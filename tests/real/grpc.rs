@@ -189,6 +189,7 @@ pub(crate) fn run(host: &Host) {
         ("core", "10.80.0.2", Library::CCore, true),
         ("plain-go", "10.80.0.3", Library::Go, false),
         ("plain-core", "10.80.0.4", Library::CCore, false),
+        ("slow", "10.80.0.5", Library::CCore, false),
     ];
     // Each library has a caller of its own: no identity of a pod may have more than four streams.
     let clients = [
@@ -208,8 +209,10 @@ pub(crate) fn run(host: &Host) {
     };
     let mut apiserver = Apiserver::start(host, &hub, &rig.authority, &settings);
     apiserver.wait_until_ready();
-    let security = "security.istio.io";
+    let (networking, security) = ("networking.istio.io", "security.istio.io");
     apiserver.apply(&[
+        istio_kind(networking, "DestinationRule", "destinationrules"),
+        istio_kind(networking, "VirtualService", "virtualservices"),
         istio_kind(security, "AuthorizationPolicy", "authorizationpolicies"),
         istio_kind(security, "PeerAuthentication", "peerauthentications"),
     ]);
@@ -288,14 +291,7 @@ pub(crate) fn run(host: &Host) {
     let path = "/debug/explain?proxy=caller-0.shop&hostname=mixed.shop&port=80";
     let explained = control_plane.json(path);
     assert_eq!(explained["clusters"][0]["code"], "STR0416", "{explained}");
-    let proxies = control_plane.json("/debug/proxies");
-    let refused: Vec<&Value> = proxies
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|one| one.to_string().contains("nack"))
-        .collect();
-    assert!(refused.is_empty(), "{refused:?}");
+    assert_nothing_is_refused(&control_plane);
 
     // A change of endpoints reaches those that run.
     apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["plain-go"])]);
@@ -307,6 +303,117 @@ pub(crate) fn run(host: &Host) {
     apiserver.apply(&[slice(&plain, &["go"])]);
     for (_, plain, ..) in &running {
         wait_for(plain, "its calls go by mTLS now", &["go"], &id("caller"));
+    }
+
+    // Rules for its routes, and how a service is spoken to.
+    let rule = |kind: &str, name: &str, spec: Value| {
+        apiserver.apply(&[istio_object(networking, kind, name, spec)]);
+    };
+    apiserver.apply(&[slice(&mesh, &["go", "core"]), slice(&plain, &["slow"])]);
+    let part = |name: &str| json!({ "name": name, "labels": { "app": name } });
+    let parts = json!({ "host": "mesh", "subsets": [part("go"), part("core")] });
+    rule("DestinationRule", "mesh", parts.clone());
+    let to = |subset: &str| json!({ "destination": { "host": "mesh", "subset": subset } });
+    let lead = |http: Value| {
+        rule("VirtualService", "mesh", json!({ "hosts": ["mesh"], "http": http }));
+    };
+    let all_calls = |what: &str, servers: &[&str]| {
+        for (mesh, ..) in &running {
+            wait_for(mesh, what, servers, &id("caller"));
+        }
+    };
+    let all_fail = |what: &str, codes: [&str; 2]| {
+        for (mesh, ..) in &running {
+            wait_for_code(mesh, what, codes);
+        }
+    };
+    // What clients send is known: this path, and that of C core a header besides.
+    let [(of_go, ..), (of_core, ..)] = &running[..] else { panic!("two libraries") };
+    let each_calls = |what: &str, [by_go, by_core]: [&str; 2]| {
+        wait_for(of_go, what, &[by_go], &id("caller"));
+        wait_for(of_core, what, &[by_core], &id("caller"));
+    };
+    let by_path = json!([{ "uri": { "exact": "/grpc.health.v1.Health/Check" } }]);
+    let user = json!({ "x-user": { "exact": "jo" } });
+    lead(
+        json!([{ "match": [{ "headers": user }], "route": [to("go")] }, { "route": [to("core")] }]),
+    );
+    each_calls("a rule of its header leads it", ["core", "go"]);
+    lead(json!([
+        { "match": [{ "withoutHeaders": user }], "route": [to("go")] },
+        { "route": [to("core")] },
+    ]));
+    each_calls("a header that isn't there has no value", ["go", "core"]);
+    let share = |subset: &str| json!({ "destination": to(subset)["destination"], "weight": 50 });
+    lead(json!([{ "match": by_path, "route": [share("go"), share("core")] }]));
+    all_calls("shares go to both parts", &["go", "core"]);
+    let abort = json!({ "grpcStatus": "RESOURCE_EXHAUSTED", "percentage": { "value": 100 } });
+    lead(
+        json!([{ "fault": { "abort": abort }, "retries": { "attempts": 0 }, "route": [to("go")] }]),
+    );
+    all_fail("calls fail on purpose", ["ResourceExhausted", "RESOURCE_EXHAUSTED"]);
+    // What a library can't tell falls to nobody else, and costs no other rule.
+    let by_host = json!([{ "authority": { "exact": "elsewhere" } }]);
+    lead(json!([{ "match": by_host, "route": [to("go")] }, { "route": [to("core")] }]));
+    all_fail("a rule that it can't tell fails", ["Unavailable", "UNAVAILABLE"]);
+    let told = control_plane.json("/debug/config?kind=VirtualService");
+    assert!(told.to_string().contains("STR0417"), "{told}");
+    lead(
+        json!([{ "match": by_path, "redirect": { "authority": "b.example" } }, { "route": [to("core")] }]),
+    );
+    all_fail("nobody is redirected", ["Unavailable", "UNAVAILABLE"]);
+    let mut policy = parts;
+    policy["trafficPolicy"] = json!({
+        "connectionPool": { "http": { "http2MaxRequests": 100 } },
+        "loadBalancer": { "consistentHash": { "httpHeaderName": "x-user" } },
+        "outlierDetection": { "consecutive5xxErrors": 5, "interval": "1s" },
+    });
+    rule("DestinationRule", "mesh", policy.clone());
+    lead(json!([{ "route": [{ "destination": { "host": "mesh" } }] }]));
+    wait_for(of_go, "by a hash of nothing any answers", &["go", "core"], &id("caller"));
+    wait::until(LIMIT, "by a hash of its header one answers", || {
+        let lines = last(of_core, 8);
+        let is_same =
+            |line: &Value| line["server"].is_string() && line["server"] == lines[0]["server"];
+        if lines.len() == 8 && lines.iter().all(is_same) {
+            Ok(())
+        } else {
+            Err(format!("{lines:?}"))
+        }
+    });
+    policy["trafficPolicy"]["loadBalancer"] = json!({ "simple": "LEAST_REQUEST" });
+    rule("DestinationRule", "mesh", policy);
+    lead(
+        json!([{ "match": by_path, "route": [{ "destination": { "host": "mesh", "subset": "none" } }] }]),
+    );
+    all_fail("a part that isn't there has no endpoint", ["Unavailable", "UNAVAILABLE"]);
+    lead(json!([{ "route": [{ "destination": { "host": "mesh" } }] }]));
+    all_calls("all goes on", &["go", "core"]);
+
+    let plainly = |http: Value| {
+        rule("VirtualService", "plain", json!({ "hosts": ["plain"], "http": http }));
+    };
+    let to_plain = || json!([{ "destination": { "host": "plain" } }]);
+    for (_, plain, ..) in &running {
+        wait_for(plain, "a slow server answers", &["slow"], "");
+    }
+    plainly(json!([{ "timeout": "0.2s", "retries": { "attempts": 0 }, "route": to_plain() }]));
+    for (_, plain, ..) in &running {
+        wait_for_code(plain, "it is too slow", ["DeadlineExceeded", "DEADLINE_EXCEEDED"]);
+    }
+    let again = json!({ "attempts": 2, "retryOn": "unavailable,5xx" });
+    plainly(json!([{ "retries": again, "route": to_plain() }]));
+    for (_, plain, ..) in &running {
+        wait_for(plain, "it is given time again", &["slow"], "");
+    }
+    let told = control_plane.json("/debug/config?kind=VirtualService");
+    assert!(told.to_string().contains("STR0418"), "{told}");
+    assert_nothing_is_refused(&control_plane);
+    rule("DestinationRule", "mesh", json!({ "host": "mesh" }));
+    apiserver.apply(&[slice(&mesh, &["core"]), slice(&plain, &["go"])]);
+    for (mesh, plain, ..) in &running {
+        wait_for(mesh, "the rule for all leads to who is left", &["core"], &id("caller"));
+        wait_for(plain, "its calls go by mTLS again", &["go"], &id("caller"));
     }
 
     // Policies are enforced by the servers themselves, of both libraries.
@@ -365,21 +472,39 @@ pub(crate) fn run(host: &Host) {
     assert!(told.to_string().contains("STR0831"), "{told}");
 }
 
+/// No client has refused anything.
+fn assert_nothing_is_refused(control_plane: &Strait) {
+    let proxies = control_plane.json("/debug/proxies");
+    let all = proxies.as_array().into_iter().flatten();
+    let refused: Vec<&Value> = all.filter(|one| one.to_string().contains("nack")).collect();
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
 /// An access policy of namespace `shop`.
 fn access(kind: &str, name: &str, spec: Value) -> Value {
+    istio_object("security.istio.io", kind, name, spec)
+}
+
+/// An object of namespace `shop`.
+fn istio_object(group: &str, kind: &str, name: &str, spec: Value) -> Value {
     let metadata = json!({ "namespace": "shop", "name": name });
-    json!({ "apiVersion": "security.istio.io/v1", "kind": kind, "metadata": metadata, "spec": spec })
+    json!({ "apiVersion": format!("{group}/v1"), "kind": kind, "metadata": metadata, "spec": spec })
 }
 
 /// Waits until all calls of a client are denied by the server.
 fn wait_for_denial(client: &Process, what: &str) {
+    wait_for_code(client, what, ["PermissionDenied", "PERMISSION_DENIED"]);
+}
+
+/// Waits until all calls of a client fail with a code, as either library writes it.
+fn wait_for_code(client: &Process, what: &str, codes: [&str; 2]) {
     wait::until(LIMIT, what, || {
         let lines = last(client, 8);
-        let is_denied = |line: &Value| {
+        let is_such = |line: &Value| {
             let error = line["error"].as_str().unwrap_or_default();
-            error.contains("PermissionDenied") || error.contains("PERMISSION_DENIED")
+            codes.iter().any(|code| error.contains(code))
         };
-        if lines.len() == 8 && lines.iter().all(is_denied) {
+        if lines.len() == 8 && lines.iter().all(is_such) {
             Ok(())
         } else {
             Err(format!("{lines:?}; {}", client.last_words()))

@@ -2,9 +2,10 @@
 """A client and a server of gRPC's C++ library (C core), by its Python package, configured by xDS without a proxy.
 
     grpc_xds.py serve HOST:PORT[,HOST:PORT…] NAME    answers whatever is called as the health service does, under the
-                                                     listeners that its control plane gives it
-    grpc_xds.py call TARGET                          calls that service four times a second, and prints one JSON object a
-                                                     line for each call
+                                                     listeners that its control plane gives it; one called `slow` takes a
+                                                     second for each call
+    grpc_xds.py call TARGET                          calls that service four times a second with a header `x-user: jo`,
+                                                     and prints one JSON object a line for each call
 
 GRPC_XDS_BOOTSTRAP names the bootstrap. A line of `call` holds either server and client (who answered, and whom that took the
 caller for), or an error.
@@ -36,6 +37,8 @@ class Whatever(grpc.GenericRpcHandler):
         self.name = name
 
     def answer(self, _, context):
+        if self.name == "slow":
+            time.sleep(1)
         context.send_initial_metadata((("server", self.name), ("client", identity(context))))
         return SERVING
 
@@ -58,7 +61,7 @@ def call(target):
         check = channel.unary_unary("/%s/%s" % (SERVICE, METHOD))
         while True:
             try:
-                _, answered = check.with_call(b"", timeout=2)
+                _, answered = check.with_call(b"", timeout=2, metadata=(("x-user", "jo"),))
                 header = dict(answered.initial_metadata())
                 line = {key: header.get(key, "") for key in ("server", "client")}
             except grpc.RpcError as error:
