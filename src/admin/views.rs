@@ -258,7 +258,7 @@ fn next_step(root: &RootStanding) -> String {
     let ends = ends.unwrap_or_default();
     match root.step {
         RootStep::Distribute => format!(
-            "see that all have root {fingerprint}, then let it sign; of those that only you can judge say so in {APPROVED}"
+            "see that all have root {fingerprint}, then let it sign; of those that only you can judge, replacing the key says that you have"
         ),
         RootStep::Sign => format!(
             "let root {fingerprint} sign: replace ca-cert.pem, ca-key.pem and cert-chain.pem (or tls.crt and tls.key)"
