@@ -145,7 +145,7 @@ pub struct ServeArgs {
     pub token_audience: Vec<String>,
 
     /// Who issues tokens for workloads outside of clusters: the iss of these, whose sub is system:serviceaccount:NS:SA
-    #[arg(long, env = "STRAIT_TOKEN_ISSUER", value_name = "ISS", requires_all = ["token_jwks", "token_cluster", "token_namespace"])]
+    #[arg(long, env = "STRAIT_TOKEN_ISSUER", value_name = "ISS", value_parser = parse_issuer, requires_all = ["token_jwks", "token_cluster", "token_namespace"])]
     pub token_issuer: Option<String>,
 
     /// Where the keys of --token-issuer are, as a JSON Web Key Set
@@ -390,6 +390,13 @@ fn parse_cluster_id(text: &str) -> Result<String, String> {
 /// From a minute to what the CA signs at all.
 fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
+fn parse_issuer(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("it is the iss of the tokens, which is not empty".into()),
+        false => Ok(text.to_owned()),
+    }
+}
+
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
         true => Ok(lifetime),
         false => Err(format!("it is from 1m to {}", HumanDuration(LIFETIME_MAX))),

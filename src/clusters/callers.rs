@@ -26,7 +26,9 @@ use crate::identity::SpiffeId;
 use crate::identity::caller::{
     Caller, CallerAnswer, CallerRefusal, CallerRegistry, RefusalKind, TokenProof,
 };
-use crate::identity::token::{IssuerKeys, SignedToken, TokenClaims, TokenFlaw, TokenPod};
+use crate::identity::token::{
+    IssuerKeys, SignedToken, TokenClaims, TokenFlaw, TokenPod, claimed_issuer,
+};
 use crate::model::{ClusterId, KnownClusters};
 use crate::policy::Policy;
 use crate::task::Supervisor;
@@ -70,12 +72,14 @@ pub struct CallersConfig {
 /// Somebody outside of all clusters who issues tokens for workloads there.
 #[derive(Debug, Clone)]
 pub struct OutsideIssuer {
+    /// The `iss` of its tokens.
+    pub issuer: String,
     /// The cluster to which its workloads belong.
     pub cluster: ClusterId,
     /// The namespaces whose accounts it may issue tokens for.
     pub namespaces: Vec<String>,
-    /// Who it is, and its keys; none as long as they could not be fetched.
-    pub keys: watch::Receiver<Option<Arc<IssuerKeys>>>,
+    /// Its keys, or why they are not known.
+    pub keys: watch::Receiver<Result<Arc<IssuerKeys>, String>>,
 }
 
 /// Knows who brings a token.
@@ -129,6 +133,10 @@ impl CallerRegistry for MemberCallers {
 enum OfflineVerdict<'a> {
     /// It is the member's.
     Proven(&'a TokenClaims),
+fn of_outside_refused(flaw: &dyn std::fmt::Display) -> CallerRefusal {
+    CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, format!("of --token-issuer: {flaw}"))
+}
+
     /// They don't say.
     Unknown(&'static str),
 }
@@ -151,7 +159,12 @@ impl MemberCallers {
         {
             return self.of_outside(outside, &signed, cluster, trust_domain, now);
         }
-        let signed = SignedToken::read(token).map_err(refused)?;
+        let signed = SignedToken::read(token).map_err(|flaw| match &self.config.outside {
+            Some(outside) if claimed_issuer(token).is_some_and(|it| it == outside.issuer) => {
+                of_outside_refused(&flaw)
+            }
+            _ => refused(flaw),
+        })?;
         let claims = signed.unverified();
         let grace = self.grace(cluster, claims.expires, now);
         // Of one that has ended, the rest is looked at as of its last moment.
@@ -201,18 +214,16 @@ impl MemberCallers {
         trust_domain: &str,
         now: SystemTime,
     ) -> Result<Caller, CallerRefusal> {
-        let refused = |flaw: &dyn std::fmt::Display| {
-            let reason = format!("of --token-issuer: {flaw}");
-            CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, reason)
-        };
+        let refused = of_outside_refused;
         if outside.cluster != *cluster {
             let fact = format!("it is for workloads of cluster {}, not {cluster}", outside.cluster);
             return Err(refused(&fact));
         }
         signed.check(&self.config.audiences, now).map_err(|flaw| refused(&flaw))?;
         let keys = outside.keys.borrow().clone();
-        let keys = keys.ok_or_else(|| {
-            let fact = "the keys of --token-issuer could not be fetched from --token-jwks yet";
+        let keys = keys.map_err(|why| {
+            let fact =
+                format!("the keys of --token-issuer are not known yet (--token-jwks): {why}");
             CallerRefusal::unchecked(fact)
         })?;
         let claims = signed.verify(&keys).map_err(|flaw| refused(&flaw))?;
@@ -253,7 +264,7 @@ impl MemberCallers {
         };
         match signed.verify(keys) {
             Ok(claims) => Ok(OfflineVerdict::Proven(claims)),
-            Err(TokenFlaw::UnknownKey) => {
+            Err(TokenFlaw::UnknownKey(_)) => {
                 self.wanted.ask(cluster, Instant::now());
                 Ok(OfflineVerdict::Unknown("its key is not known"))
             }

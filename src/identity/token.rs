@@ -24,6 +24,8 @@ const SKEW: Duration = Duration::from_secs(60);
 /// The most keys of one issuer, and the longest name of one, in bytes.
 const KEYS_MAX: usize = 32;
 const KEY_ID_MAX: usize = 256;
+/// How much of one that is not known is told, in characters.
+const KEY_ID_SHOWN: usize = 64;
 /// The longest name of an issuer, in bytes.
 const ISSUER_MAX: usize = 2048;
 /// Bytes of an RSA modulus: 2048 to 8192 bits.
@@ -36,23 +38,26 @@ pub enum TokenFlaw {
     #[error("the token has {0} bytes, more than {TOKEN_BYTES_MAX}")]
     TooLong(usize),
     /// It is no signed JWT, or a claim that is needed is missing or of another type.
-    #[error("it is no token of a service account: {0}")]
+    #[error("it is no token of a service account: {0} is missing or of another form")]
     Form(&'static str),
     /// Another algorithm than `RS256`, `ES256` and `ES384`, or not the one of the key that it names.
     #[error("it is signed by {0:?}, which is not the algorithm of a key of its issuer")]
     Algorithm(String),
     /// None of the issuer's keys has the name.
-    #[error("its key is not known")]
-    UnknownKey,
+    #[error("{}", match .0 {
+        Some(key) => format!("its key (kid {key:?}) is not known"),
+        None => "it names no key (kid)".to_owned(),
+    })]
+    UnknownKey(Option<String>),
     /// The signature is not that of the key.
     #[error("its signature is wrong")]
     Signature,
     /// It is of somebody else.
-    #[error("its issuer is {found:?}, the cluster's is {wanted:?}")]
+    #[error("its issuer is {found:?}, and not {wanted:?}")]
     Issuer {
         /// Who issued it.
         found: String,
-        /// Who issues those of the cluster.
+        /// Who issues those that are taken.
         wanted: Arc<str>,
     },
     /// It is for somebody else.
@@ -187,7 +192,7 @@ impl<'a> SignedToken<'a> {
         if header.crit.is_some() {
             return Err(TokenFlaw::Form("crit"));
         }
-        let claims: ClaimsText = part(claims, "claims")?;
+        let claims: ClaimsText = part(claims, "claims").map_err(|flaw| lacking(claims, flaw))?;
         let is_of_cluster = claims.kubernetes.is_some();
         let (namespace, account, pod, node) = match claims.kubernetes {
             Some(KubernetesText { namespace, serviceaccount, pod, node }) => {
@@ -259,13 +264,36 @@ impl<'a> SignedToken<'a> {
             return Err(TokenFlaw::Issuer { found, wanted: Arc::clone(&keys.issuer) });
         }
         let key = self.key.as_deref().and_then(|id| keys.keys.get(id));
-        key.ok_or(TokenFlaw::UnknownKey)?.verify(self)?;
+        let shown = || self.key.as_ref().map(|id| id.chars().take(KEY_ID_SHOWN).collect());
+        key.ok_or_else(|| TokenFlaw::UnknownKey(shown()))?.verify(self)?;
         Ok(&self.claims)
     }
 }
 
 fn part<T: serde::de::DeserializeOwned>(text: &str, name: &'static str) -> Result<T, TokenFlaw> {
     bytes(text).and_then(|bytes| serde_json::from_slice(&bytes).ok()).ok_or(TokenFlaw::Form(name))
+}
+
+/// Which claim is missing or of another form, where that is what is wrong with these.
+fn lacking(claims: &str, flaw: TokenFlaw) -> TokenFlaw {
+    let Ok(Value::Object(claims)) = part(claims, "claims") else { return flaw };
+    let is_sound = |name: &str| match (name, claims.get(name)) {
+        ("aud", Some(Value::Array(all))) => all.iter().all(Value::is_string),
+        ("exp", Some(value)) => value.is_i64(),
+        (_, Some(value)) => value.is_string(),
+        (_, None) => false,
+    };
+    let wrong = ["iss", "sub", "aud", "exp"].into_iter().find(|name| !is_sound(name));
+    wrong.map_or(flaw, TokenFlaw::Form)
+}
+
+/// Who a token says has issued it, whatever else is wrong with it; proven by nobody.
+pub fn claimed_issuer(token: &str) -> Option<String> {
+    if token.len() > TOKEN_BYTES_MAX {
+        return None;
+    }
+    let Ok(Value::Object(claims)) = part(token.split('.').nth(1)?, "claims") else { return None };
+    Some(claims.get("iss")?.as_str()?.to_owned())
 }
 
 fn bytes(text: &str) -> Option<Vec<u8>> {
@@ -339,7 +367,9 @@ impl IssuerKeys {
             }
         }
         if keys.is_empty() {
-            return Err(InvalidKeys("there is no key for RS256, ES256 or ES384"));
+            return Err(InvalidKeys(
+                "there is no key for RS256, ES256 or ES384 that has a name (kid)",
+            ));
         }
         Ok(Self { issuer: issuer.into(), keys })
     }
@@ -440,7 +470,7 @@ pub(crate) fn fuzz(bytes: &[u8]) -> bool {
     let claims = read.unverified();
     let _ = read.check(&["istio-ca".to_owned()], SystemTime::UNIX_EPOCH);
     let others = IssuerKeys { issuer: claims.issuer.as_str().into(), keys: BTreeMap::new() };
-    assert_eq!(read.verify(&others), Err(TokenFlaw::UnknownKey));
+    assert!(matches!(read.verify(&others), Err(TokenFlaw::UnknownKey(_))));
     true
 }
 

@@ -52,32 +52,50 @@ pub(super) fn start(
     tasks.spawn_restarting("keys of --token-issuer", Duration::from_secs(1), move || {
         jwks::run(inputs.clone())
     });
-    let (keys, keys_seen) = watch::channel(None);
+    let name = issuer.clone();
+    let (keys, keys_seen) = watch::channel(Err("they have not been fetched".to_owned()));
     tasks.spawn("issuer outside clusters", async move {
         // What is wanted never changes, and ends with this.
         let _wanted = wanted;
         follow(&issuer, &place, fetched_seen, keys).await;
     });
     let namespaces = args.token_namespace.clone();
-    Some(OutsideIssuer { cluster, namespaces, keys: keys_seen })
+    Some(OutsideIssuer { issuer: name, cluster, namespaces, keys: keys_seen })
 }
 
 async fn follow(
     issuer: &str,
     place: &KeyPlace,
     mut fetched: watch::Receiver<(Arc<FetchedKeys>, bool)>,
-    keys: watch::Sender<Option<Arc<IssuerKeys>>>,
+    keys: watch::Sender<Result<Arc<IssuerKeys>, String>>,
 ) {
     let mut last = None;
     loop {
-        let set = fetched.borrow_and_update().0.get(place).and_then(|state| state.keys.clone());
+        let state = fetched.borrow_and_update().0.get(place).cloned().unwrap_or_default();
+        let (set, trouble) = (state.keys, state.trouble);
+        // Keys that are known stay, whatever becomes of later ones.
+        let unknown = |why: String| {
+            keys.send_if_modified(|held| {
+                let is_news = held.as_ref().is_err_and(|held| *held != why);
+                if is_news {
+                    *held = Err(why);
+                }
+                is_news
+            });
+        };
+        if let Some(trouble) = trouble.filter(|_| set.is_none()) {
+            unknown(trouble);
+        }
         if let Some(set) = set.filter(|set| last.as_ref() != Some(set)) {
             match IssuerKeys::parse(issuer, set.as_bytes()) {
                 Ok(new) => {
                     info!(%place, "the keys of --token-issuer are known");
-                    keys.send_replace(Some(Arc::new(new)));
+                    drop(keys.send_replace(Ok(Arc::new(new))));
                 }
-                Err(error) => warn!(%place, %error, "the keys of --token-issuer can't be used"),
+                Err(error) => {
+                    warn!(%place, %error, "the keys of --token-issuer can't be used");
+                    unknown(error.to_string());
+                }
             }
             last = Some(set);
         }

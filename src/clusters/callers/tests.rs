@@ -194,8 +194,9 @@ fn an_unknown_key_has_keys_read_again_once_in_ten_seconds() {
 async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_given() {
     let (east, outside) = (Signer::new(ISSUER, "k1"), Signer::new("https://idp.example", "k9"));
     let mut callers = callers(&[("east", &east)], "pod-uid", NO_RULES);
-    let (keys, keys_seen) = watch::channel(None);
+    let (keys, keys_seen) = watch::channel(Err("its answer is no JSON".to_owned()));
     callers.config.outside = Some(OutsideIssuer {
+        issuer: outside.issuer.clone(),
         cluster: "east".into(),
         namespaces: vec!["vms".to_owned(), "strait-system".to_owned()],
         keys: keys_seen,
@@ -211,7 +212,35 @@ async fn an_issuer_outside_of_all_clusters_vouches_for_the_namespaces_it_is_give
     let vm = token("system:serviceaccount:vms:db");
     let later = Err(("STR0523", RefusalKind::Unavailable));
     assert_eq!(verdict(&callers, &vm, "east").await, later, "no keys yet");
-    keys.send_replace(Some(Arc::new(outside.keys())));
+    let reason = async |token: &str| {
+        let refused = callers.verify(token, &"east".into()).await;
+        refused.map(|caller| caller.identity().to_string()).expect_err("refused").reason
+    };
+    let told = reason(&vm).await;
+    assert!(told.contains("--token-jwks): its answer is no JSON"), "{told}");
+    drop(keys.send_replace(Ok(Arc::new(outside.keys()))));
+    // Each says whose it is and which fact is against it, also what is no token of an account at all.
+    let without = |name: &str| {
+        let mut claims = claims("system:serviceaccount:vms:db");
+        claims.as_object_mut().expect("an object").remove(name);
+        outside.sign(&claims)
+    };
+    let stranger = Signer::new("https://idp.example", "k7");
+    let mut elsewhere = claims("system:serviceaccount:vms:db");
+    elsewhere["iss"] = "https://else.example".into();
+    let mut half = claims("system:serviceaccount:vms:db");
+    half["exp"] = 1.5.into();
+    for (token, fact) in [
+        (token("db"), "of --token-issuer: it is no token of a service account: sub is missing or"),
+        (without("exp"), "of --token-issuer: it is no token of a service account: exp is missing"),
+        (outside.sign(&half), "of --token-issuer: it is no token of a service account: exp is"),
+        (stranger.sign(&claims("system:serviceaccount:vms:db")), "its key (kid \"k7\") is not"),
+        (outside.sign(&elsewhere), "\"https://else.example\", and not \"https://idp.example\""),
+        ("hello".to_owned(), "of cluster east: it is no token of a service account: parts"),
+    ] {
+        let told = reason(&token).await;
+        assert!(told.contains(fact), "{fact}: {told}");
+    }
     let found = verdict(&callers, &vm, "east").await;
     assert_eq!(found, Ok("spiffe://cluster.local/ns/vms/sa/db".to_owned()));
     let refused = Err(("STR0522", RefusalKind::Unauthenticated));

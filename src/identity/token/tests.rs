@@ -129,19 +129,30 @@ fn whatever_is_near_a_token_is_refused() {
         assert!(parent.remove(name).is_some(), "{path}");
         claims
     };
-    for path in [
-        "/exp",
-        "/iss",
-        "/aud",
-        "/sub",
-        "/kubernetes.io",
-        "/kubernetes.io/namespace",
-        "/kubernetes.io/serviceaccount",
-        "/kubernetes.io/serviceaccount/name",
-        "/kubernetes.io/pod/uid",
+    for (path, named) in [
+        ("/exp", "exp"),
+        ("/iss", "iss"),
+        ("/aud", "aud"),
+        ("/sub", "sub"),
+        ("/kubernetes.io", "claims"),
+        ("/kubernetes.io/namespace", "claims"),
+        ("/kubernetes.io/serviceaccount", "claims"),
+        ("/kubernetes.io/serviceaccount/name", "claims"),
+        ("/kubernetes.io/pod/uid", "claims"),
     ] {
         let found = verified(&signer.sign(&without(path)), &signer.keys(), now);
-        assert_eq!(found, Err(TokenFlaw::Form("claims")), "without {path}");
+        assert_eq!(found, Err(TokenFlaw::Form(named)), "without {path}");
+    }
+    for (path, value, named) in [
+        ("/exp", json!("1764230400"), "exp"),
+        ("/exp", json!(1_764_230_400.5), "exp"),
+        ("/aud", json!(["istio-ca", 1]), "aud"),
+        ("/sub", json!(null), "sub"),
+    ] {
+        let mut claims = good.clone();
+        *claims.pointer_mut(path).expect("it is there") = value;
+        let found = verified(&signer.sign(&claims), &signer.keys(), now);
+        assert_eq!(found, Err(TokenFlaw::Form(named)), "{path}");
     }
     for (path, value) in [
         ("/sub", "system:serviceaccount:shop:other"),
@@ -178,8 +189,8 @@ fn whatever_is_near_a_token_is_refused() {
     }
     for (header, expected) in [
         (json!({ "alg": "ES256", "kid": "k1", "crit": ["b64"] }), TokenFlaw::Form("crit")),
-        (json!({ "alg": "ES256", "kid": "k2" }), TokenFlaw::UnknownKey),
-        (json!({ "alg": "ES256" }), TokenFlaw::UnknownKey),
+        (json!({ "alg": "ES256", "kid": "k2" }), TokenFlaw::UnknownKey(Some("k2".to_owned()))),
+        (json!({ "alg": "ES256" }), TokenFlaw::UnknownKey(None)),
         (json!({ "alg": "HS256", "kid": "k1" }), TokenFlaw::Algorithm("HS256".to_owned())),
         (json!({ "alg": "RS256", "kid": "k1" }), TokenFlaw::Algorithm("RS256".to_owned())),
     ] {
