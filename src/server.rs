@@ -23,6 +23,7 @@ mod root_store;
 mod root_witness;
 mod shared_hold;
 mod source;
+mod start_reads;
 mod state_dir;
 
 use std::io::Write as _;
@@ -39,12 +40,14 @@ use tracing::{info, warn};
 
 use self::core::Core;
 pub use self::error::ServeError;
-use self::inputs::{Certificates, ServerInputs};
+use self::inputs::{Certificates, KnownBefore, ServerInputs};
 use self::outputs::{Ports, ServerOutputs};
 use self::root_store::RootStore;
 use self::root_witness::{LateWitness, MeshWitness};
 use self::source::ConfigOrigin;
+use self::shared_hold::SharedHoldStore;
 use self::state_dir::StateDir;
+use self::start_reads::{EarlyHold, START_WAIT};
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::history::HistoryRecorder;
@@ -196,7 +199,12 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         checked.map_err(|source| ServeError::JwksRoots { path: path.clone(), source })?;
     }
     let (named_roots, named) = watch::channel(Arc::default());
-    let roots = RootsKeeper::start(args, state_path.as_deref(), &source).await;
+    let shared_hold = source.config_cluster().map(|config_cluster| SharedHoldStore {
+        access: config_cluster.access,
+        namespace: args.namespace.clone(),
+    });
+    let (roots, early_hold) =
+        RootsKeeper::start(args, state_path.as_deref(), &source, shared_hold.clone(), &tasks).await;
     let identity =
         identity(args, state_path.as_deref(), &source, named, roots.evidence(), &tasks).await?;
     let identity_seen = identity.clone();
@@ -216,7 +224,8 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
         None => (Arc::default(), None),
     };
     let core = Core::start(args, source.config_cluster_id(), Arc::clone(&timeline), &tasks);
-    let (rules, state) = (policy.policy.clone(), state_path.clone());
+    let rules = policy.policy.clone();
+    let before = KnownBefore { state_dir: state_path.clone(), shared_hold, early_hold };
     let certificates = Certificates { identity: identity.clone(), named_roots };
     let inputs =
         ServerInputs::start(args, &source, state, rules, certificates, &core, &tasks).await;
@@ -334,15 +343,22 @@ struct RootsKeeper {
 }
 
 impl RootsKeeper {
-    /// Reads what was remembered.
-    async fn start(args: &ServeArgs, state_dir: Option<&Path>, source: &ConfigOrigin) -> Self {
+    /// Reads what was remembered, and begins to read what is held.
+    async fn start(
+        args: &ServeArgs,
+        state_dir: Option<&Path>,
+        source: &ConfigOrigin,
+        shared_hold: Option<SharedHoldStore>,
+        tasks: &Supervisor,
+    ) -> (Self, EarlyHold) {
         // Without a CA nothing is remembered, and there is nothing to ask for before the start goes on.
         let hub = source.config_cluster().filter(|_| args.ca.is_none());
         let secret = hub.map(|hub| (hub.access, args.namespace.clone()));
         let store = RootStore::new(state_dir, secret);
-        let (own, shared) = store.at_start().await;
+        let (early_hold, (own, shared)) =
+            start_reads::read(shared_hold, &store, START_WAIT, tasks).await;
         let ledger = Arc::new(RootLedger::new(own, shared, args.max_certificate_lifetime));
-        Self { store, ledger, witness: Arc::default() }
+        (Self { store, ledger, witness: Arc::default() }, early_hold)
     }
 
     fn evidence(&self) -> RootEvidence {

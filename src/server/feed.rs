@@ -17,8 +17,9 @@ use tracing::{info, warn};
 use self::let_out::FeedRollout;
 pub(super) use self::let_out::RolloutOutputs;
 use super::in_force::{ConfigurationInForce, ReadingRules};
-use super::shared_hold::SharedHoldStore;
+use super::shared_hold::{FoundHold, SharedHoldStore};
 use super::source::{MeshSource, ObjectStores};
+use super::start_reads::{EarlyHold, START_WAIT};
 use crate::access::{FetchedKeys, KeyPlace, PolicyName, PolicyReport, TimePoint, WantedKeys};
 use crate::admin::Readiness;
 use crate::clusters::reconciler::{self, MembersSettled};
@@ -65,6 +66,8 @@ pub(super) struct Configuration {
     pub(super) hold_file: Option<HoldFile>,
     /// Where other replicas say what is held, where there may be some.
     pub(super) shared_hold: Option<SharedHoldStore>,
+    /// What they say, as it was asked for when the process started.
+    pub(super) early_hold: EarlyHold,
     /// The same for what counts for all while something is let out to a share.
     pub(super) rollout_files: Option<RolloutFiles>,
     /// What keeps it from being read.
@@ -125,10 +128,8 @@ pub(super) async fn run(
     };
     let (live, remembered) = (settings.borrow().clone(), configuration.stores.remembered());
     let mut in_force = ConfigurationInForce::new(configuration.rules, live, &remembered);
-    let shared = match &configuration.shared_hold {
-        Some(store) => store.at_start().await,
-        None => None,
-    };
+    let is_heard = configuration.stores.is_read();
+    let shared = held_by_all(configuration.shared_hold, configuration.early_hold, is_heard).await;
     let (mut outbox, lost) =
         restored::restore(&configuration.hold_file, shared, &mut in_force).await;
     let mut rollout = FeedRollout::new(configuration.rollout_files, rollout, &tasks);
@@ -158,6 +159,26 @@ pub(super) async fn run(
         watchdog: tasks.watchdog("feed"),
     };
     feed.run().await;
+}
+
+/// What all replicas are to hold, as far as that can be known. Where the config cluster was not heard at once, and is by
+/// now, it is asked again: before anything is served that another holds back.
+async fn held_by_all(
+    store: Option<SharedHoldStore>,
+    early: EarlyHold,
+    is_heard: bool,
+) -> Option<FoundHold> {
+    let store = store?;
+    let read = match early.await {
+        Ok(Ok(found)) => Ok(found),
+        _ if is_heard => store.at_start(START_WAIT).await,
+        Ok(Err(fact)) => Err(fact),
+        Err(_) => Err("it was not read".to_owned()),
+    };
+    read.unwrap_or_else(|fact| {
+        warn!(fact, "what other replicas hold can't be known yet");
+        None
+    })
 }
 
 /// A feed whose configuration has been read.

@@ -18,6 +18,7 @@ use super::judged_statuses::JudgedStatuses;
 use super::outside_issuer;
 use super::shared_hold::{HoldFollower, SharedHoldStore};
 use super::source::{ConfigOrigin, MeshSource, ObjectStores};
+use super::start_reads::EarlyHold;
 use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
 use crate::admin::Readiness;
 use crate::apiserver::Loopback;
@@ -84,12 +85,21 @@ pub(super) struct Certificates {
     pub(super) named_roots: watch::Sender<Arc<NamedRoots>>,
 }
 
+/// What is known of before the start.
+pub(super) struct KnownBefore {
+    pub(super) state_dir: Option<PathBuf>,
+    /// Where other replicas say what is held, where there may be some.
+    pub(super) shared_hold: Option<SharedHoldStore>,
+    /// What they say of it, as it is being read.
+    pub(super) early_hold: EarlyHold,
+}
+
 impl ServerInputs {
     /// Starts them, and what feeds the core with what they say.
     pub(super) async fn start(
         args: &ServeArgs,
         source: &ConfigOrigin,
-        state_dir: Option<PathBuf>,
+        KnownBefore { state_dir, shared_hold, early_hold }: KnownBefore,
         policy: watch::Receiver<Arc<Policy>>,
         Certificates { identity, named_roots }: Certificates,
         core: &Core,
@@ -181,10 +191,6 @@ impl ServerInputs {
             of_istio: args.write_status,
         };
         write_statuses(source, role, judged, tasks);
-        let shared_hold = source.config_cluster().map(|config_cluster| SharedHoldStore {
-            access: config_cluster.access,
-            namespace: args.namespace.clone(),
-        });
         let hold_sharing = share_holds(shared_hold.clone(), &hold_seen, &holds, tasks);
         let inputs = Self {
             statuses: clusters.statuses.clone(),
@@ -222,6 +228,7 @@ impl ServerInputs {
             stores,
             hold_file,
             shared_hold,
+            early_hold,
             rollout_files,
             unread: config_cluster.unread,
         };

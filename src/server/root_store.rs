@@ -30,8 +30,6 @@ const FILE: &str = "ca-roots.json";
 const BYTES_MAX: u64 = 1 << 20;
 /// How often the Secret is read.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long a start waits for it.
-const START_WAIT: Duration = Duration::from_secs(3);
 /// A replica that has reported nothing for so long is gone.
 const REPORT_LIFE: u64 = 60;
 
@@ -73,8 +71,8 @@ impl RootStore {
         Self { file: state_dir.map(|folder| folder.join(FILE)), secret, us }
     }
 
-    /// What this process remembers and what replicas shared, as far as that can be known at once.
-    pub(super) async fn at_start(&self) -> (RootRecords, RootRecords) {
+    /// What this process remembers and what replicas shared, as far as that can be known within `wait`.
+    pub(super) async fn at_start(&self, wait: Duration) -> (RootRecords, RootRecords) {
         let (mut own, mut shared) = (RootRecords::new(), RootRecords::new());
         if let Some(file) = &self.file {
             match durable::read_at_most(file, BYTES_MAX).map(|text| serde_json::from_slice(&text)) {
@@ -89,7 +87,7 @@ impl RootStore {
                 }
             }
         }
-        match timeout(START_WAIT, self.read()).await {
+        match timeout(wait, self.read()).await {
             Ok(Ok(Some((stored, _)))) => shared = stored.records,
             Ok(Ok(None)) => {}
             Ok(Err(fact)) => self.complain(&fact),

@@ -29,8 +29,6 @@ const MANAGER: &str = "strait";
 const INTERVAL: Duration = Duration::from_secs(2);
 /// How long nobody is asked again who could not be told, or read.
 const RETRY: Duration = Duration::from_secs(5);
-/// How long a start waits for what the config cluster says.
-const START_WAIT: Duration = Duration::from_secs(3);
 
 /// The Secrets.
 #[derive(Debug, Clone)]
@@ -151,8 +149,11 @@ impl SharedHoldStore {
         written.map_err(|error| self.fault(NAME, &error))
     }
 
-    /// What all are to hold, as far as that can be known at once; none where nobody ever held anything.
-    pub(super) async fn at_start(&self) -> Option<FoundHold> {
+    /// What all are to hold; none where nobody ever held anything.
+    ///
+    /// # Errors
+    /// It can't be read, or not within `wait`.
+    pub(super) async fn at_start(&self, wait: Duration) -> Result<Option<FoundHold>, String> {
         let read = async {
             let Some(stored) = self.stored().await? else { return Ok(None) };
             let shared = stored.shared?;
@@ -162,14 +163,8 @@ impl SharedHoldStore {
             };
             Ok::<_, String>(Some(FoundHold { changed: shared.changed, held }))
         };
-        let read = timeout(START_WAIT, read).await;
-        match read.unwrap_or_else(|_| Err(format!("no answer within {START_WAIT:?}"))) {
-            Ok(found) => found,
-            Err(fact) => {
-                warn!(fact, "what other replicas hold can't be known yet");
-                None
-            }
-        }
+        let read = timeout(wait, read).await;
+        read.unwrap_or_else(|_| Err(format!("no answer within {wait:?}")))
     }
 }
 

@@ -208,6 +208,11 @@ impl ObjectStores {
         Self { config, node, listed, namespaces, tasks: tasks.clone() }
     }
 
+    /// Whether Strait's own store has been read.
+    pub(super) fn is_read(&self) -> bool {
+        self.config.own.borrow().is_some()
+    }
+
     /// What each store holds that is to be remembered.
     pub(super) fn held(&self) -> watch::Receiver<Option<Arc<combined::StoreContents>>> {
         self.config.held.subscribe()

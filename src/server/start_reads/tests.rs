@@ -1,0 +1,36 @@
+use strait_sim::{Fault, Options, SimCluster};
+use tokio::sync::watch;
+
+use super::*;
+use crate::apiserver::{Access, ApiCredential, Loopback, Redacted};
+
+#[tokio::test]
+async fn both_are_asked_before_either_answers() {
+    let sim = SimCluster::start("config", Options::default()).await.expect("a free port");
+    let access = Access {
+        server: sim.url().parse().expect("a URI"),
+        ca_pem: Some(sim.certificate_authority().into()),
+        tls_server_name: None,
+        credential: ApiCredential::Token(Redacted::new(sim.token())),
+        loopback: Loopback::Allowed,
+    };
+    sim.fault(Fault::Hang);
+    let access = watch::channel(access).1;
+    let namespace = "strait-system".to_owned();
+    let hold = SharedHoldStore { access: access.clone(), namespace: namespace.clone() };
+    let roots = RootStore::new(None, Some((access, namespace)));
+    let tasks = Supervisor::new();
+    // So long that one after the other would never come to the second.
+    let wait = Duration::from_secs(3600);
+    let asked = |name: &str| !sim.requests(|request| request.path.ends_with(name)).is_empty();
+    let both = async {
+        while !(asked("/strait-hold") && asked("/strait-ca-roots")) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let limit = tokio::time::timeout(Duration::from_secs(30), both);
+    tokio::select! {
+        _ = read(Some(hold), &roots, wait, &tasks) => panic!("nobody has answered"),
+        asked = limit => asked.expect("both are asked"),
+    }
+}
