@@ -1,5 +1,5 @@
 //! Where the records of roots are kept: a file of the state directory, and a Secret of the config cluster that replicas
-//! share. In that each replica also reports who lacks a root, as long as one waits to sign.
+//! share. In that each replica also reports which roots it gives to its proxies, and who of them lacks one.
 //!
 //! Records only grow later, so that whoever reads and writes them in any order comes to the same. Who may not write the
 //! Secret goes by itself, and says so.
@@ -15,11 +15,11 @@ use tokio::time::{sleep, timeout};
 use tracing::warn;
 
 use super::kube_secret::{self, KubeSecret};
-use super::root_witness::{LateWitness, ReplicaReports};
+use super::root_witness::{LateWitness, ReplicaReport, ReplicaReports};
 use crate::apiserver::{Access, ApiClient};
 use crate::codes;
 use crate::durable;
-use crate::identity::{RootFingerprint, RootLedger, RootRecords, RootStep, ServerIdentity};
+use crate::identity::{RootLedger, RootRecords, RootStep, ServerIdentity};
 
 /// The Secret, in the system namespace, and its one key.
 const NAME: &str = "strait-ca-roots";
@@ -40,15 +40,6 @@ struct StoredRoots {
     records: RootRecords,
     /// By the name of the replica.
     replicas: BTreeMap<String, ReplicaReport>,
-}
-
-/// What one replica sees.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct ReplicaReport {
-    /// In seconds since the epoch.
-    at: u64,
-    /// Who lacks which root.
-    lacks: BTreeMap<RootFingerprint, String>,
 }
 
 /// Where records are kept.
@@ -99,7 +90,7 @@ impl RootStore {
     /// Keeps them as they change, until the process ends.
     pub(super) async fn run(
         self,
-        identity: watch::Receiver<Arc<ServerIdentity>>,
+        mut identity: watch::Receiver<Arc<ServerIdentity>>,
         witness: Arc<LateWitness>,
         replicas: Arc<ReplicaReports>,
     ) {
@@ -112,7 +103,8 @@ impl RootStore {
                 self.write_file(&records);
                 in_file = records;
             }
-            match self.exchange(&ledger, self.report(&identity, &witness), &replicas).await {
+            let report = self.report(&identity.borrow_and_update().clone(), &witness);
+            match self.exchange(&ledger, report, &replicas).await {
                 Ok(()) => complained = false,
                 Err(fact) => {
                     if !std::mem::replace(&mut complained, true) {
@@ -123,6 +115,8 @@ impl RootStore {
             tokio::select! {
                 // An error says that the process ends.
                 changed = changes.changed() => if changed.is_err() { return },
+                // What is given now the others are told before they wonder.
+                changed = identity.changed() => if changed.is_err() { return },
                 () = sleep(INTERVAL) => {}
             }
         }
@@ -142,18 +136,15 @@ impl RootStore {
         }
     }
 
-    /// What this replica sees of roots that wait to sign.
-    fn report(
-        &self,
-        identity: &watch::Receiver<Arc<ServerIdentity>>,
-        witness: &LateWitness,
-    ) -> Option<ReplicaReport> {
-        let (identity, now) = (Arc::clone(&identity.borrow()), SystemTime::now());
+    /// Which roots this replica gives, and what it sees of those that wait to sign. Also where none waits: the others are to
+    /// know that there is one who has to give a new one first.
+    fn report(&self, identity: &ServerIdentity, witness: &LateWitness) -> Option<ReplicaReport> {
+        let now = SystemTime::now();
         let (bundle, witness) = (identity.root_bundle()?, witness.0.get()?);
         let waits = |step| matches!(step, RootStep::Distribute | RootStep::Sign);
-        let roots: Vec<_> =
-            identity.root_standings(now).into_iter().filter(|root| waits(root.step)).collect();
-        let lacks = roots.iter().filter_map(|root| {
+        let roots = identity.root_standings(now);
+        let given = roots.iter().map(|root| root.fingerprint.clone()).collect();
+        let lacks = roots.iter().filter(|root| waits(root.step)).filter_map(|root| {
             let mut lacks = witness.own_lacks(bundle, root.record.as_ref()?, now);
             lacks.retain(|lack| lack.is_seen);
             let first = lacks.first()?.to_string();
@@ -164,7 +155,7 @@ impl RootStore {
             Some((root.fingerprint.clone(), text))
         });
         let lacks = lacks.collect();
-        (!roots.is_empty()).then(|| ReplicaReport { at: seconds(now), lacks })
+        (!roots.is_empty()).then(|| ReplicaReport { at: seconds(now), given: Some(given), lacks })
     }
 
     /// Reads what others know, and tells them what this one does.
@@ -192,14 +183,14 @@ impl RootStore {
         wanted
             .replicas
             .retain(|name, report| *name != self.us && now.saturating_sub(report.at) < REPORT_LIFE);
-        let others =
-            wanted.replicas.iter().map(|(name, report)| (name.clone(), report.lacks.clone()));
+        let others = wanted.replicas.iter().map(|(name, report)| (name.clone(), report.clone()));
         replicas.set(others.collect());
         let before = stored.replicas.get(&self.us);
         wanted.replicas.extend(report.map(|report| {
             // The same again is written no more often than is needed to be there.
             let is_fresh = |before: &&ReplicaReport| {
-                before.lacks == report.lacks && now.saturating_sub(before.at) < REPORT_LIFE / 2
+                (&before.given, &before.lacks) == (&report.given, &report.lacks)
+                    && now.saturating_sub(before.at) < REPORT_LIFE / 2
             };
             let kept = before.filter(is_fresh).cloned();
             (self.us.clone(), kept.unwrap_or(report))

@@ -3,10 +3,11 @@
 //!
 //! What can't be known is told as missing, and holds nobody up: only the operator can judge it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::admin::Readiness;
@@ -45,20 +46,39 @@ pub(super) struct MeshWitness {
     pub(super) replicas: Arc<ReplicaReports>,
 }
 
-/// What other replicas last reported: who lacks which root.
+/// What one replica sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ReplicaReport {
+    /// In seconds since the epoch.
+    pub(super) at: u64,
+    /// The roots that it gives to its proxies; none of a replica that reports as long as a root waits alone.
+    #[serde(default)]
+    pub(super) given: Option<BTreeSet<RootFingerprint>>,
+    /// Who lacks which root.
+    pub(super) lacks: BTreeMap<RootFingerprint, String>,
+}
+
+/// What other replicas last reported: which roots they give, and who lacks which.
 #[derive(Debug, Default)]
-pub(super) struct ReplicaReports(Mutex<BTreeMap<String, BTreeMap<RootFingerprint, String>>>);
+pub(super) struct ReplicaReports(Mutex<BTreeMap<String, ReplicaReport>>);
 
 impl ReplicaReports {
     /// Takes what those report that are there.
-    pub(super) fn set(&self, reports: BTreeMap<String, BTreeMap<RootFingerprint, String>>) {
+    pub(super) fn set(&self, reports: BTreeMap<String, ReplicaReport>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = reports;
     }
 
     fn lacks(&self, root: &RootFingerprint) -> Vec<RootLack> {
         let reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of = |(name, lacks): (&String, &BTreeMap<RootFingerprint, String>)| {
-            Some(seen(&format!("replica {name}"), lacks.get(root)?))
+        let of = |(name, report): (&String, &ReplicaReport)| {
+            let who = format!("replica {name}");
+            let gives = |given: &BTreeSet<RootFingerprint>| given.contains(root);
+            match report.lacks.get(root) {
+                Some(lacks) => Some(seen(&who, lacks)),
+                None if report.given.as_ref().is_none_or(gives) => None,
+                // Its files come later than ours, or it has just been given them.
+                None => Some(seen(&who, "it has not said yet that it gives it to its proxies")),
+            }
         };
         reports.iter().filter_map(of).collect()
     }
@@ -196,6 +216,37 @@ fn seen(who: &str, fact: &str) -> RootLack {
 mod tests {
     use super::*;
     use crate::registry::kube::RootsStatus;
+
+    #[test]
+    fn a_replica_that_has_not_said_that_it_gives_a_root_holds_it_back() {
+        let mut all = RootFingerprint::all_of(&format!("{}\n{}", "a".repeat(64), "b".repeat(64)));
+        let new = all.pop_last().expect("two");
+        let report = |given: Option<BTreeSet<_>>, lacks: Option<&str>| ReplicaReport {
+            at: 0,
+            given,
+            lacks: lacks.map(|text| (new.clone(), text.to_owned())).into_iter().collect(),
+        };
+        let both: BTreeSet<_> = all.iter().chain([&new]).cloned().collect();
+        for (report, expected) in [
+            (report(Some(all.clone()), None), Some("not said yet that it gives it")),
+            (report(Some(both.clone()), Some("1 agents (web.shop): no answer")), Some("1 agents")),
+            (report(Some(both), None), None),
+            // An older version reports while a root waits, and says nothing of what it gives.
+            (report(None, None), None),
+            (report(None, Some("1 agents (web.shop): no answer")), Some("1 agents")),
+        ] {
+            let replicas = ReplicaReports::default();
+            replicas.set([("other".to_owned(), report.clone())].into());
+            let found = replicas.lacks(&new);
+            assert!(found.iter().all(|lack| lack.is_seen), "{found:?}");
+            let told = found.first().map(ToString::to_string);
+            let holds = match expected {
+                Some(part) => told.as_ref().is_some_and(|told| told.contains(part)),
+                None => told.is_none(),
+            };
+            assert!(holds, "{report:?}: {told:?}");
+        }
+    }
 
     #[test]
     fn a_cluster_has_a_root_once_it_is_read_back_in_each_namespace() {

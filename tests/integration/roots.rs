@@ -372,6 +372,116 @@ fn write_authority(setup: &Setup, files: &AuthorityPem) {
     }
 }
 
+/// What is said of the CA's roots by two servers of one config cluster and one CA, where an agent of the second has heard
+/// of the new root and not said that it has it.
+struct TwoReplicas {
+    setup: Setup,
+    hub: Member,
+    first: Server,
+    second: Server,
+    agent: Agent,
+    /// Of what the agent was told last.
+    nonce: String,
+}
+
+/// Longer than what replicas take to hear of each other, twice, on a busy machine.
+const REPORTED: Duration = Duration::from_secs(120);
+
+impl TwoReplicas {
+    async fn start() -> Self {
+        let hub = Member::start("hub", "n1", "198.18.0.1").await;
+        hub.apply(namespace("shop"));
+        let setup = Setup::new().with(&["--cluster-id", "hub"]);
+        let older = setup.certificate("shop", "client");
+        let start = async |state: &str| {
+            let mut arguments = setup.arguments_with(&hub.api);
+            let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+            arguments[at + 1] = setup.path(state).display().to_string();
+            let server = setup.start_as(arguments).await;
+            server.ready().await;
+            server
+        };
+        let (first, second) = (start("state-1").await, start("state-2").await);
+        // Each knows that there is the other.
+        wait_until(REPORTED, async || {
+            let found = hub.api.store().get("Secret", super::mesh::SYSTEM, "strait-ca-roots");
+            let found = found.map(|object| object.value()).unwrap_or_default();
+            let text = found["data"]["roots"].as_str().unwrap_or_default().to_owned();
+            let text = base64(&text);
+            holds(text.matches("\"given\":[").count() == 2, text)
+        })
+        .await;
+        let node = Some(Proxy::sidecar("hub").node());
+        let asks = DiscoveryRequest { node, type_url: CLUSTERS.into(), ..Default::default() };
+        let mut agent = Agent::open(&second, older, asks).await;
+        agent.ask(AGENT_CONFIG, "").await;
+        let told = agent.next(&[AGENT_CONFIG]).await;
+        agent.ask(AGENT_CONFIG, &told.nonce).await;
+        Self { setup, hub, first, second, agent, nonce: told.nonce }
+    }
+
+    /// Gives both the new root and then its key, one right after the other. Neither signs with it; then the second
+    /// replica's agent does what is asked of it, and both do.
+    async fn rotate(mut self, ending: impl AsyncFnOnce(Agent, String)) {
+        let old = AuthorityPem::read(&self.setup.path("ca")).expect("a CA");
+        let new = AuthorityPem::generate(SystemTime::now()).expect("a CA");
+        let both = format!("{}{}", old.root_cert, new.root_cert);
+        write_authority(&self.setup, &AuthorityPem { root_cert: both.clone(), ..old });
+        for server in [&self.first, &self.second] {
+            certificates_until(server, |now| steps(now).len() == 2).await;
+        }
+        write_authority(&self.setup, &AuthorityPem { root_cert: both, ..new });
+        self.nonce = self.agent.next(&[AGENT_CONFIG]).await.nonce;
+        for (server, part) in [(&self.second, "1 agents"), (&self.first, "replica ")] {
+            let told = wait_until(REPORTED, async || {
+                let now = server.admin.json("/debug/certificates").await;
+                assert_ne!(steps(&now), ["signs", "wait"], "it signs: {now}");
+                let told = now["problem"]["message"].as_str().unwrap_or_default().to_owned();
+                holds(told.contains(part) && told.contains("1 agents"), &now).map(|()| now)
+            })
+            .await;
+            assert_eq!(told["problem"]["code"], "STR0550", "{told}");
+        }
+        ending(self.agent, self.nonce).await;
+        for server in [&self.first, &self.second] {
+            wait_until(REPORTED, async || {
+                let now = server.admin.json("/debug/certificates").await;
+                holds(steps(&now) == ["signs", "wait"] && now["problem"].is_null(), now)
+            })
+            .await;
+        }
+        self.first.shut_down().await;
+        self.second.shut_down().await;
+        drop(self.hub);
+    }
+}
+
+/// What Kubernetes has of a Secret's key.
+fn base64(text: &str) -> String {
+    use base64::Engine as _;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).expect("base64");
+    String::from_utf8(bytes).expect("text")
+}
+
+#[tokio::test]
+async fn a_key_waits_until_an_agent_of_another_replica_has_its_root() {
+    let replicas = TwoReplicas::start().await;
+    let holder = std::cell::RefCell::new(None);
+    replicas
+        .rotate(async |agent: Agent, nonce: String| {
+            agent.ask(AGENT_CONFIG, &nonce).await;
+            // It stays.
+            holder.replace(Some(agent));
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_key_waits_until_an_agent_of_another_replica_is_gone() {
+    let replicas = TwoReplicas::start().await;
+    replicas.rotate(async |agent: Agent, _| drop(agent)).await;
+}
+
 /// What is said of certificates, once that holds.
 async fn certificates_until(server: &Server, test: impl Fn(&Value) -> bool) -> Value {
     wait_until(SOON, async || {
