@@ -449,6 +449,27 @@ carries the time at which a token last proved whose it is, and 30 days after tha
 whoever got hold of a key and of a pod's account could stay for ever otherwise. One that was made by hand
 counts from its first exchange on.";
 
+    /// `--ca-member-dir`.
+    MEMBER_CA = "STR0555", "the member's own CA can't be used",
+        "Put an intermediate there that a root of the mesh's CA has signed: strait certs init DIR --under CA", "\
+The folder or Secret that --ca-member-dir names for a member lacks a part, its parts don't fit, it has ended,
+or what it signs leads to no root of the mesh's CA. What signed for the member before goes on, if there is
+something; else its workloads are given no certificates, and told to ask again. All others notice nothing.
+The files are read again each second.";
+
+    /// `--ca-member-dir`.
+    MEMBER_CA_GONE = "STR0556", "the member's own CA was taken away: it is given no certificates",
+        "To let the member in again, put an intermediate there; to have the mesh's CA sign, leave the flag away.", "\
+The folder or Secret that --ca-member-dir names for a member has nothing of a CA. So it is cut: the mesh's CA
+doesn't sign in its place. What its workloads hold counts until it has ended, a day as a rule, unless what
+verifies it has the intermediate on a list of what is revoked.";
+
+    /// Renewal by certificate.
+    OTHER_MEMBER_RENEWS = "STR0557", "a certificate of one member's own CA is not renewed as another's",
+        "Call with the clusterid of the member that the certificate is of, or with the pod's token.", "\
+A certificate that a member's own CA signed says so. Were it exchanged by the name of another cluster, which
+happens to run the same account, a member that was cut would live on there.";
+
     /// `--policy`.
     POLICY = "STR0601", "the policy file can't be used",
         "Correct the field named: strait policy check FILE. It is read again by itself.", "\

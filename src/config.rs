@@ -164,6 +164,11 @@ pub struct ServeArgs {
     #[arg(long, env = "STRAIT_CA_DIR", value_name = "DIR")]
     pub ca_dir: Option<PathBuf>,
 
+    /// A CA for the workloads of one member alone, as MEMBER=DIR, in the form of --ca-dir and below a root of it; where nothing is
+    /// in DIR the member is given no certificates; repeatable
+    #[arg(long, env = "STRAIT_CA_MEMBER_DIR", value_name = "ID=DIR", value_delimiter = ',', conflicts_with = "ca", value_parser = parse_member_dir)]
+    pub ca_member_dir: Vec<(ClusterId, PathBuf)>,
+
     /// The longest that a workload's certificate may live; who asks for more is refused
     #[arg(long, env = "STRAIT_MAX_CERTIFICATE_LIFETIME", value_name = "D", default_value = "90d", value_parser = parse_lifetime)]
     pub max_certificate_lifetime: Duration,
@@ -372,8 +377,24 @@ fn parse_alias(text: &str) -> Result<(ClusterId, ClusterId), String> {
     Ok((alias.into(), id))
 }
 
+fn parse_member_dir(text: &str) -> Result<(ClusterId, PathBuf), String> {
+    let (id, directory) = text.split_once('=').ok_or("it is MEMBER=DIR")?;
+    let id = ClusterId::parse(id).map_err(|error| format!("{id:?}: {error}"))?;
+    match directory.is_empty() {
+        true => Err(format!("it names no folder for {id}")),
+        false => Ok((id, directory.into())),
+    }
+}
+
 fn parse_member(text: &str) -> Result<ClusterId, String> {
     ClusterId::parse(text).map_err(|error| error.to_string())
+}
+
+fn parse_issuer(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => Err("it is the iss of the tokens, which is not empty".into()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn parse_key_uri(text: &str) -> Result<String, String> {
@@ -390,13 +411,6 @@ fn parse_cluster_id(text: &str) -> Result<String, String> {
 /// From a minute to what the CA signs at all.
 fn parse_lifetime(text: &str) -> Result<Duration, String> {
     let lifetime = parse_duration(text)?;
-fn parse_issuer(text: &str) -> Result<String, String> {
-    match text.is_empty() {
-        true => Err("it is the iss of the tokens, which is not empty".into()),
-        false => Ok(text.to_owned()),
-    }
-}
-
     match (Duration::from_secs(60)..=LIFETIME_MAX).contains(&lifetime) {
         true => Ok(lifetime),
         false => Err(format!("it is from 1m to {}", HumanDuration(LIFETIME_MAX))),

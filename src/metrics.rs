@@ -9,6 +9,7 @@ mod open_metrics;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 pub use self::family::Family;
@@ -456,6 +457,10 @@ impl Metrics {
         let lives = identity.root_lives();
         let help = "How long a root of the CA still lives; negative once it has ended.";
         let mut family = Family::gauge(out, "strait_ca_root_expiry_seconds", help)?;
+        let left = |ends: SystemTime| match ends.duration_since(now) {
+            Ok(left) => left.as_secs_f64(),
+            Err(past) => -past.duration().as_secs_f64(),
+        };
         let mut ends = BTreeMap::new();
         for life in &lives {
             // A root and its successor often have one name: the first end counts.
@@ -463,11 +468,29 @@ impl Metrics {
             *end = life.ends.min(*end);
         }
         for (subject, ends) in ends {
-            let left = match ends.duration_since(now) {
-                Ok(left) => left.as_secs_f64(),
-                Err(past) => -past.duration().as_secs_f64(),
-            };
-            family.sample(&[("root", subject)], left)?;
+            family.sample(&[("root", subject)], left(ends))?;
+        }
+        let help = "How long what signs still lives; with a member, what signs for that one alone.";
+        let mut family = Family::gauge(out, "strait_ca_expiry_seconds", help)?;
+        if let Some(authority) = &identity.authority {
+            family.sample(&[], left(authority.not_after()))?;
+        }
+        for (member, own) in identity.members.iter() {
+            if let Some(authority) = &own.authority {
+                family.sample(&[("member", member.as_str())], left(authority.not_after()))?;
+            }
+        }
+        let help = "Whether a member that has a CA of its own is given certificates by it; 0 where it was taken away or can't be used.";
+        let mut family = Family::gauge(out, "strait_ca_member_signs", help)?;
+        for (member, own) in identity.members.iter() {
+            let signs = u8::from(own.authority.is_some());
+            family.sample(&[("member", member.as_str())], signs)?;
+        }
+        let help = "Certificates issued to callers by the CA of their member.";
+        let mut family = Family::counter(out, "strait_member_certificates_issued_total", help)?;
+        for (member, own) in identity.members.iter() {
+            let issued = own.issued.load(Ordering::Relaxed);
+            family.sample(&[("member", member.as_str())], issued)?;
         }
         // As dashboards made for an istiod ask.
         let roots = lives.iter().map(|life| life.ends).min();

@@ -26,6 +26,7 @@ mod source;
 mod start_reads;
 mod state_dir;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,16 +45,17 @@ use self::inputs::{Certificates, KnownBefore, ServerInputs};
 use self::outputs::{Ports, ServerOutputs};
 use self::root_store::RootStore;
 use self::root_witness::{LateWitness, MeshWitness};
-use self::source::ConfigOrigin;
 use self::shared_hold::SharedHoldStore;
-use self::state_dir::StateDir;
+use self::source::ConfigOrigin;
 use self::start_reads::{EarlyHold, START_WAIT};
+use self::state_dir::StateDir;
 use crate::admin::{self, Readiness, Token, TokenError};
 use crate::config::{ListenAddress, ServeArgs};
 use crate::history::HistoryRecorder;
 use crate::identity::tls::ClientCertificates;
 use crate::identity::{self, AuthorityFrom, RootEvidence, RootLedger, Serving, rotation};
 use crate::jwks;
+use crate::model::ClusterId;
 use crate::policy::{self, PolicyError};
 use crate::task::Supervisor;
 use crate::timeline::{self, Timeline, TimelineFile};
@@ -228,7 +230,7 @@ pub async fn start(args: &ServeArgs) -> Result<Bound, ServeError> {
     let before = KnownBefore { state_dir: state_path.clone(), shared_hold, early_hold };
     let certificates = Certificates { identity: identity.clone(), named_roots };
     let inputs =
-        ServerInputs::start(args, &source, state, rules, certificates, &core, &tasks).await;
+        ServerInputs::start(args, &source, before, rules, certificates, &core, &tasks).await;
     let (readiness, given_up) = (inputs.readiness.clone(), inputs.given_up.clone());
     let statuses = inputs.statuses.clone();
     let ports = Ports {
@@ -409,9 +411,37 @@ async fn identity(
         true => ClientCertificates::Required,
         false => ClientCertificates::Optional,
     };
-    let settings =
-        rotation::CertificateSettings { serving, client_ca, authority, named, clients, evidence };
+    let members = member_authorities(args, authority.is_some())?;
+    let settings = rotation::CertificateSettings {
+        serving,
+        client_ca,
+        authority,
+        named,
+        clients,
+        evidence,
+        members,
+    };
     Ok(rotation::start(settings, rotation::INTERVAL, tasks)?)
+}
+
+/// The folders of the CAs of single members. What is in them is nobody else's affair, and no reason not to start.
+fn member_authorities(
+    args: &ServeArgs,
+    has_authority: bool,
+) -> Result<BTreeMap<ClusterId, PathBuf>, ServeError> {
+    let mut members = BTreeMap::new();
+    for (member, directory) in &args.ca_member_dir {
+        let refused = |fact| Err(ServeError::MemberAuthority { member: member.clone(), fact });
+        if !has_authority {
+            return refused(
+                "there is no CA of the mesh below whose roots it could be; give that by --ca-dir",
+            );
+        }
+        if members.insert(member.clone(), directory.clone()).is_some() {
+            return refused("it is named twice; name one folder for each member");
+        }
+    }
+    Ok(members)
 }
 
 #[cfg(test)]

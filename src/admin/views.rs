@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use ipnet::IpNet;
@@ -11,7 +12,10 @@ use serde_json::{Value, json};
 
 use crate::aggregate::{Conflict, MergedService};
 use crate::explain::code;
-use crate::identity::{APPROVED, RootRecord, RootStanding, RootStep, ServerIdentity};
+use crate::identity::{
+    Authority, CertificateProblem, MemberAuthority, RootRecord, RootStanding, RootStep,
+    ServerIdentity,
+};
 use crate::mesh::watch::SourceProblem;
 use crate::model::{
     ClusterId, Distribution, EndpointRef, Health, Hostname, IgnoredClaim, Mode, Namespace,
@@ -207,18 +211,38 @@ pub(super) fn mesh_problems(problems: &[SourceProblem]) -> Value {
 
 /// The serving certificate, what signs, and why something newer is not in force.
 pub(super) fn certificates(identity: &ServerIdentity) -> Value {
-    let problem = identity.problem.as_ref().map(|problem| {
-        json!({
-            "code": problem.code, "message": problem.message, "since": rfc3339(problem.since),
-        })
-    });
     let authority = identity.authority.as_ref();
     json!({
         "serving": { "expires": rfc3339(identity.serving_not_after) },
-        "authority": authority.map(|authority| json!({ "expires": rfc3339(authority.not_after()) })),
-        "problem": problem,
+        "authority": authority.map(|authority| json!({
+            "expires": rfc3339(authority.not_after()), "roots": leading(authority),
+        })),
+        "members": identity.members.iter().map(member_authority).collect::<Vec<_>>(),
+        "problem": identity.problem.as_ref().map(problem),
         "rotation": rotation(identity, SystemTime::now()),
     })
+}
+
+/// What signs for one member.
+fn member_authority((member, own): (&ClusterId, &MemberAuthority)) -> Value {
+    let authority = own.authority.as_ref();
+    json!({
+        "member": member,
+        "directory": own.directory.display().to_string(),
+        "expires": authority.map(|authority| rfc3339(authority.not_after())),
+        "roots": authority.map(|authority| leading(authority)).unwrap_or_default(),
+        "issued": own.issued.load(Ordering::Relaxed),
+        "problem": own.problem.as_ref().map(problem),
+    })
+}
+
+/// The roots that what a CA signs leads to.
+fn leading(authority: &Authority) -> Vec<String> {
+    authority.leading().iter().map(ToString::to_string).collect()
+}
+
+fn problem(problem: &CertificateProblem) -> Value {
+    json!({ "code": problem.code, "message": problem.message, "since": rfc3339(problem.since) })
 }
 
 /// The roots of the CA, and how far the replacement of one has come.
@@ -242,13 +266,34 @@ fn rotation(identity: &ServerIdentity, now: SystemTime) -> Value {
     let order =
         [RootStep::Distribute, RootStep::Kept, RootStep::Wait, RootStep::Withdraw, RootStep::Sign];
     let next = order.iter().find_map(|step| standings.iter().find(|root| root.step == *step));
-    let phase = next.and_then(|root| root.step.phase());
+    let (phase, next) = match (next, behind(identity)) {
+        (None | Some(RootStanding { step: RootStep::Sign, .. }), Some(fact)) => {
+            (RootStep::Sign.phase(), Some(fact))
+        }
+        (next, _) => (next.and_then(|root| root.step.phase()), next.map(next_step)),
+    };
     json!({
         "phase": phase.map(|(_, name)| name),
         "number": phase.map(|(number, _)| number),
-        "next": next.map(next_step),
+        "next": next,
         "roots": standings.iter().map(root).collect::<Vec<_>>(),
     })
+}
+
+/// What is to be done about CAs of members that sign below other roots than that of the mesh does.
+fn behind(identity: &ServerIdentity) -> Option<String> {
+    let mesh = identity.authority.as_ref()?;
+    let is_behind = |own: &MemberAuthority| {
+        let below = own.authority.as_ref().map(|authority| authority.leading());
+        below.is_some_and(|below| !below.iter().any(|root| mesh.leading().contains(root)))
+    };
+    let behind = identity.members.iter().filter(|(_, own)| is_behind(own));
+    let behind: Vec<&str> = behind.map(|(member, _)| member.as_str()).collect();
+    let root = mesh.leading().first().filter(|_| !behind.is_empty())?;
+    let members = behind.join(", ");
+    Some(format!(
+        "where the other root is to go, give an intermediate below root {root} to the own CA of: {members}"
+    ))
 }
 
 /// What is to be done about a root.

@@ -6,7 +6,7 @@
 pub(super) mod status;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand};
@@ -36,6 +36,9 @@ enum CertsCommand {
 struct InitArgs {
     /// The folder to make; it must be absent or empty.
     directory: PathBuf,
+    /// Make an intermediate below the CA in this folder, such as one for a member alone (`strait serve --ca-member-dir`).
+    #[arg(long, value_name = "DIR")]
+    under: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -108,8 +111,11 @@ impl CertsArgs {
     }
 }
 
-fn init(InitArgs { directory }: &InitArgs, out: &mut dyn Write) -> Result<(), CertsError> {
+fn init(InitArgs { directory, under }: &InitArgs, out: &mut dyn Write) -> Result<(), CertsError> {
     let now = SystemTime::now();
+    if let Some(parent) = under {
+        return init_below(parent, directory, out);
+    }
     let files = AuthorityPem::generate(now)?;
     let not_after = Authority::new(&files, "the new CA", now)?.not_after();
     files.write(directory)?;
@@ -122,6 +128,21 @@ fn init(InitArgs { directory }: &InitArgs, out: &mut dyn Write) -> Result<(), Ce
         out,
         "      strait certs issue --ca-dir {shown} --namespace NS --service-account SA --out DIR"
     )?;
+    Ok(())
+}
+
+fn init_below(parent: &Path, directory: &Path, out: &mut dyn Write) -> Result<(), CertsError> {
+    let now = SystemTime::now();
+    let above = Authority::new(&AuthorityPem::read(parent)?, &parent.display().to_string(), now)?;
+    let whose = directory.file_name().unwrap_or_default().to_string_lossy();
+    let files = above.issue_authority(&whose, now)?;
+    let not_after = Authority::new(&files, "the new CA", now)?.not_after();
+    files.write(directory)?;
+    let (shown, parent) = (directory.display(), parent.display());
+    writeln!(out, "made a CA in {shown} below that in {parent}, valid until {}:", date(not_after))?;
+    writeln!(out, "  {}", AuthorityPem::FILES.join(" "))?;
+    writeln!(out, "whoever has ca-key.pem can be any workload: keep it to yourself")?;
+    writeln!(out, "next: strait serve --ca-dir {parent} --ca-member-dir MEMBER={shown}")?;
     Ok(())
 }
 

@@ -60,6 +60,7 @@ fn failure(error: &ServeError) -> CommandFailure {
         ServeError::Identity(error) => return CommandFailure::identity("strait serve: ", error),
         ServeError::Policy(PolicyError::Missing { .. }) => Exit::Usage,
         ServeError::ClusterId { .. }
+        | ServeError::MemberAuthority { .. }
         | ServeError::ConfigCluster(
             OwnClusterError::Nowhere(_) | OwnClusterError::Missing(_) | OwnClusterError::Context(_),
         ) => Exit::Usage,

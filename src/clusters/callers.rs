@@ -122,6 +122,10 @@ impl CallerRegistry for MemberCallers {
         known.clusters.iter().find(|(_, one)| one.config).map(|(id, _)| id.clone())
     }
 
+    fn member_called(&self, name: &ClusterId) -> ClusterId {
+        self.config.aliases.get(name).unwrap_or(name).clone()
+    }
+
     fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool {
         let cluster = self.config.aliases.get(cluster).unwrap_or(cluster);
         self.config.known.borrow().contains(cluster)
@@ -129,14 +133,14 @@ impl CallerRegistry for MemberCallers {
     }
 }
 
-/// What a member's keys say of a token.
-enum OfflineVerdict<'a> {
-    /// It is the member's.
-    Proven(&'a TokenClaims),
 fn of_outside_refused(flaw: &dyn std::fmt::Display) -> CallerRefusal {
     CallerRefusal::unauthenticated(&codes::TOKEN_REFUSED, format!("of --token-issuer: {flaw}"))
 }
 
+/// What a member's keys say of a token.
+enum OfflineVerdict<'a> {
+    /// It is the member's.
+    Proven(&'a TokenClaims),
     /// They don't say.
     Unknown(&'static str),
 }

@@ -22,10 +22,13 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 pub use super::error::{BACKDATING, LIFETIME_MAX};
 use super::error::{IdentityError, StoreTrouble};
 use super::peer::validity;
-use super::{RootFingerprint, SpiffeId, TrustRoots, csr, files, pem, proof_time, tls};
+use super::{RootFingerprint, SpiffeId, TrustRoots, csr, files, member_mark, pem, proof_time, tls};
+use crate::model::ClusterId;
 
 /// How long a certificate lives when nobody says otherwise.
 pub const LIFETIME_DEFAULT: Duration = Duration::from_secs(24 * 3600);
+/// How long an intermediate lives, unless what signs it ends before.
+pub const INTERMEDIATE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How long the root of a built-in CA lives.
 pub const ROOT_LIFETIME: Duration = Duration::from_secs(3650 * 24 * 3600);
 
@@ -225,12 +228,27 @@ pub struct Authority {
     /// Those of them that what it signs leads to.
     leading: Vec<RootFingerprint>,
     not_after: SystemTime,
+    /// The member for whose workloads alone it signs.
+    member: Option<ClusterId>,
 }
 
 impl Authority {
     /// Checks the files and that what they sign would be believed; `origin` names the folder in messages.
     pub fn new(files: &AuthorityPem, origin: &str, now: SystemTime) -> Result<Self, IdentityError> {
-        let [cert_file, key_file, chain_file, root_file] =
+        let [.., root_file] = files.form.names();
+        let root_file = format!("{origin}/{root_file}");
+        let roots = TrustRoots::from_pem(files.root_cert.as_bytes(), &root_file, now)?;
+        Self::below(files, origin, Arc::new(roots), now)
+    }
+
+    /// The same of an intermediate below `roots`, whichever its own files name.
+    pub(super) fn below(
+        files: &AuthorityPem,
+        origin: &str,
+        roots: Arc<TrustRoots>,
+        now: SystemTime,
+    ) -> Result<Self, IdentityError> {
+        let [cert_file, key_file, chain_file, _] =
             files.form.names().map(|name| format!("{origin}/{name}"));
         let unreadable = |reason: &str| IdentityError::Certificate {
             origin: cert_file.clone(),
@@ -252,7 +270,6 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_der(&certificate, key)
             .map_err(|error| unreadable(&error.to_string()))?;
 
-        let roots = TrustRoots::from_pem(files.root_cert.as_bytes(), &root_file, now)?;
         let mut intermediates = Vec::new();
         if !roots.contains(&certificate) {
             let chain = pem::certificates(files.cert_chain.as_bytes(), &chain_file)?;
@@ -262,8 +279,8 @@ impl Authority {
             intermediates.insert(0, certificate);
         }
 
-        let (roots, leading) = (Arc::new(roots), Vec::new());
-        let mut authority = Self { issuer, intermediates, roots, leading, not_after };
+        let leading = Vec::new();
+        let mut authority = Self { issuer, intermediates, roots, leading, not_after, member: None };
         authority.leading = authority.prove(origin, now)?;
         Ok(authority)
     }
@@ -279,8 +296,15 @@ impl Authority {
         self
     }
 
+    /// The same, which signs for workloads of that member alone: what it signs for callers says so.
+    #[must_use]
+    pub(super) fn of_member(mut self, member: ClusterId) -> Self {
+        self.member = Some(member);
+        self
+    }
+
     /// The roots that what it signs leads to.
-    pub(super) fn leading(&self) -> &[RootFingerprint] {
+    pub fn leading(&self) -> &[RootFingerprint] {
         &self.leading
     }
 
@@ -343,7 +367,37 @@ impl Authority {
     ) -> Result<Chain, IdentityError> {
         let mut params = workload(id)?;
         params.custom_extensions.push(proof_time::extension(proved));
+        params.custom_extensions.extend(self.member.as_ref().map(member_mark::extension));
         self.sign(params, &csr::public_key(csr_pem)?, lifetime, now)
+    }
+
+    /// A new CA below this one, which may sign for workloads and not for further CAs: P-256, a year. `whose` is a part of its
+    /// name.
+    pub fn issue_authority(
+        &self,
+        whose: &str,
+        now: SystemTime,
+    ) -> Result<AuthorityPem, IdentityError> {
+        let key = KeyPair::generate().map_err(signing)?;
+        let mut params = CertificateParams::default();
+        let mut name = DistinguishedName::new();
+        name.push(DnType::OrganizationName, "Strait");
+        name.push(DnType::CommonName, format!("Strait CA {whose} {:016x}", rand::random::<u64>()));
+        params.distinguished_name = name;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        params.not_before = (now - BACKDATING).into();
+        params.not_after = (now + INTERMEDIATE_LIFETIME).min(self.not_after).into();
+        params.serial_number = Some(serial_number());
+        params.use_authority_key_identifier_extension = true;
+        let ca_cert = params.signed_by(&key, &self.issuer).map_err(signing)?.pem();
+        Ok(AuthorityPem {
+            cert_chain: format!("{ca_cert}{}", pem::encode_all(&self.intermediates)),
+            ca_cert,
+            ca_key: key.serialize_pem(),
+            root_cert: self.roots.to_pem(),
+            form: AuthorityForm::Istio,
+        })
     }
 
     fn issue(

@@ -85,6 +85,11 @@ pub trait CallerRegistry: std::fmt::Debug + Send + Sync {
         None
     }
 
+    /// The member that calls mean by this name: it may have others.
+    fn member_called(&self, name: &ClusterId) -> ClusterId {
+        name.clone()
+    }
+
     /// Whether a pod of that cluster, or a machine that belongs to it, is known to run as that account.
     fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool;
 }
@@ -108,6 +113,14 @@ impl Caller {
     /// How that is known.
     pub fn proof(&self) -> &CallerProof {
         &self.proof
+    }
+
+    /// The cluster that it says it is of, by whatever name: a token proves it.
+    pub fn cluster(&self) -> Option<&ClusterId> {
+        match &self.proof {
+            CallerProof::Certificate(_, cluster) => cluster.as_ref(),
+            CallerProof::Token(proof) => Some(&proof.cluster),
+        }
     }
 
     /// The same, of a call that names no cluster.

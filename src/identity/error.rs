@@ -97,6 +97,22 @@ pub enum IdentityError {
         /// What the verifier reported.
         reason: String,
     },
+    /// What a member's own CA signs would be believed by nobody.
+    #[error(
+        "what it signs leads to no root of the mesh's CA: {reason}; have such a root sign it, or put its root beside the others first"
+    )]
+    MemberAuthorityUnrooted {
+        /// What the verifier reported.
+        reason: String,
+    },
+    /// A member's own CA is not there.
+    #[error(
+        "there is none; put an intermediate there to let the member in, or leave --ca-member-dir {member}=… away to have the mesh's CA sign for it"
+    )]
+    MemberAuthorityGone {
+        /// Whose.
+        member: String,
+    },
     /// Settings that need a CA, without one.
     #[error("without a CA both a serving certificate and client roots must be given")]
     NoAuthority,
@@ -187,6 +203,8 @@ impl IdentityError {
             Self::KeyMismatch { .. } => "STR0703",
             Self::NotValidNow { .. } => "STR0704",
             Self::PartialAuthority { .. } | Self::Unrooted { .. } | Self::NoAuthority => "STR0705",
+            Self::MemberAuthorityUnrooted { .. } => codes::MEMBER_CA.id,
+            Self::MemberAuthorityGone { .. } => codes::MEMBER_CA_GONE.id,
             Self::SignsTooEarly { .. } => codes::ROOT_SIGNS_EARLY.id,
             Self::WithdrawnTooEarly { .. } => codes::ROOT_GOES_EARLY.id,
             Self::Lifetime { .. } | Self::Request(_) | Self::Signing { .. } => "STR0706",
@@ -196,6 +214,35 @@ impl IdentityError {
             | Self::NotHttp2
             | Self::NoPeerCertificate
             | Self::Tls(_) => "STR0707",
+        }
+    }
+}
+
+/// A fault that an operator should end; what was good before is still in force.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertificateProblem {
+    /// The code for `strait help`.
+    pub code: &'static str,
+    /// The fact.
+    pub message: String,
+    /// When it was first seen.
+    pub since: SystemTime,
+}
+
+impl CertificateProblem {
+    /// What `fault` is; where it is the one that is `known`, since when it is.
+    pub(super) fn of(fault: &IdentityError, known: Option<&Self>, now: SystemTime) -> Self {
+        let message = Self::message_of(fault);
+        match known {
+            Some(known) if known.message == message => known.clone(),
+            _ => Self { code: fault.code(), message, since: now },
+        }
+    }
+
+    pub(super) fn message_of(fault: &IdentityError) -> String {
+        match std::error::Error::source(fault) {
+            Some(source) => format!("{fault}: {source}"),
+            None => fault.to_string(),
         }
     }
 }

@@ -23,6 +23,8 @@ pub mod token;
 mod error;
 mod files;
 mod limits;
+mod member_authority;
+mod member_mark;
 mod pem;
 mod proof_time;
 mod root_life;
@@ -31,16 +33,16 @@ mod root_rotation;
 #[cfg(test)]
 mod testing;
 
-pub use self::error::{IdentityError, StoreTrouble};
+pub use self::error::{CertificateProblem, IdentityError, StoreTrouble};
 pub use authority::{Authority, AuthorityForm, AuthorityPem, AuthorityStore, DirectoryStore};
 pub use caller::{Caller, CallerProof, CallerRegistry};
+pub use member_authority::{MemberAuthorities, MemberAuthority};
 pub use peer::{PeerIdentity, SpiffeId, SpiffeIdError};
 pub use root_life::{RootLife, RootStage};
 pub use root_records::{RootFingerprint, RootLedger, RootRecord, RootRecords};
 pub use root_rotation::{APPROVED, RootEvidence, RootLack, RootStanding, RootStep, RootWitness};
 pub use rotation::{
-    AuthorityFrom, CertificateProblem, CertificateSettings, FollowedAuthority, ServerIdentity,
-    Serving,
+    AuthorityFrom, CertificateSettings, FollowedAuthority, ServerIdentity, Serving,
 };
 pub use service::{CertificateService, IssueStats};
 pub use tls::{NamedRoots, TrustRoots};

@@ -15,8 +15,8 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 pub use super::error::SpiffeIdError;
 use super::error::{BACKDATING, IdentityError};
-use super::proof_time;
-use crate::model::{Namespace, is_trust_domain};
+use super::{member_mark, proof_time};
+use crate::model::{ClusterId, Namespace, is_trust_domain};
 
 /// `spiffe://<trust domain>/ns/<namespace>/sa/<service account>`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -154,6 +154,11 @@ impl PeerIdentity {
     /// When a token last proved who it is, where its certificate says so.
     pub(super) fn proved(&self) -> Option<SystemTime> {
         proof_time::of(self.chain.first()?)
+    }
+
+    /// The member whose own CA signed for it, where its certificate says so.
+    pub(super) fn member(&self) -> Option<ClusterId> {
+        member_mark::of(self.chain.first()?)
     }
 
     /// What it showed, leaf first, to be verified again when the roots change.

@@ -129,6 +129,8 @@ pub(super) struct AuthorityInForce<'a> {
     pub(super) evidence: &'a RootEvidence,
     /// Roots that are in the files no more.
     pub(super) kept: &'a [NeededRoot],
+    /// What signs for single members.
+    pub(super) members: &'a [Arc<Authority>],
 }
 
 impl AuthorityInForce<'_> {
@@ -140,7 +142,7 @@ impl AuthorityInForce<'_> {
             let record = records.get(&fingerprint).cloned();
             let last_ends = record.as_ref().and_then(RootRecord::last_ends);
             let (step, lacks) = match last_ends {
-                _ if self.authority.leads_to(&fingerprint) => (RootStep::Signs, Vec::new()),
+                _ if self.signs_below(&fingerprint) => (RootStep::Signs, Vec::new()),
                 _ if self.kept.iter().any(|kept| kept.fingerprint == fingerprint) => {
                     (RootStep::Kept, Vec::new())
                 }
@@ -200,6 +202,12 @@ impl AuthorityInForce<'_> {
             refusal.get_or_insert(IdentityError::SignsTooEarly { root, lacks });
         }
         refusal.map_or(Ok(()), Err)
+    }
+
+    /// Whether what any CA signs leads to this root.
+    fn signs_below(self, root: &RootFingerprint) -> bool {
+        let members = self.members.iter().map(|authority| &**authority);
+        members.chain([self.authority]).any(|authority| authority.leads_to(root))
     }
 
     fn lacks(self, record: &RootRecord, now: SystemTime) -> Vec<RootLack> {

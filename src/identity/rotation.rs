@@ -6,7 +6,7 @@
 //! Ends no connection itself: it says by `trust_generation` when those should be looked at again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -16,17 +16,20 @@ use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use super::member_authority::MemberFiles;
 use super::peer::validity;
 use super::root_records::NeededRoot;
 use super::root_rotation::AuthorityInForce;
 use super::tls::ClientCertificates;
 use super::{
-    APPROVED, Authority, AuthorityForm, AuthorityPem, IdentityError, NamedRoots, PeerIdentity,
-    RootEvidence, RootFingerprint, RootLife, RootStage, RootStanding, StoreTrouble, TrustRoots,
-    error::time, pem, root_rotation, tls,
+    APPROVED, Authority, AuthorityForm, AuthorityPem, IdentityError, MemberAuthorities,
+    MemberAuthority, NamedRoots, PeerIdentity, RootEvidence, RootFingerprint, RootLife, RootStage,
+    RootStanding, StoreTrouble, TrustRoots,
+    error::{CertificateProblem, time},
+    pem, root_rotation, tls,
 };
 use crate::codes;
-use crate::model::RootBundle;
+use crate::model::{ClusterId, RootBundle};
 use crate::task::Supervisor;
 
 /// How often the files are read.
@@ -49,6 +52,8 @@ pub struct CertificateSettings {
     pub clients: ClientCertificates,
     /// What is known of the CA's roots beside its files.
     pub evidence: RootEvidence,
+    /// The folders of the CAs of single members, watched.
+    pub members: BTreeMap<ClusterId, PathBuf>,
 }
 
 /// The certificate the control plane shows.
@@ -107,6 +112,8 @@ pub struct ServerIdentity {
     pub trust_generation: u64,
     /// What signs, if anything does.
     pub authority: Option<Arc<Authority>>,
+    /// What signs for single members, in its place.
+    pub members: Arc<MemberAuthorities>,
     /// When the serving certificate ends.
     pub serving_not_after: SystemTime,
     /// Why something newer is not in force, or will soon not work.
@@ -118,17 +125,8 @@ pub struct ServerIdentity {
     evidence: RootEvidence,
     /// Roots that are in the files no more, and may not go yet.
     kept: Vec<NeededRoot>,
-}
-
-/// A fault that an operator should end; what was good before is still in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CertificateProblem {
-    /// The code for `strait help`.
-    pub code: &'static str,
-    /// The fact.
-    pub message: String,
-    /// When it was first seen.
-    pub since: SystemTime,
+    /// What signs for single members, without the rest that is known of it.
+    members_sign: Arc<[Arc<Authority>]>,
 }
 
 impl ServerIdentity {
@@ -146,7 +144,13 @@ impl ServerIdentity {
     /// The CA, and what is known of its roots; none without a CA.
     fn in_force(&self) -> Option<AuthorityInForce<'_>> {
         let (authority, bundle) = (self.authority.as_ref()?, self.root_bundle()?);
-        Some(AuthorityInForce { authority, bundle, evidence: &self.evidence, kept: &self.kept })
+        let (evidence, kept, members) = (&self.evidence, &*self.kept, &*self.members_sign);
+        Some(AuthorityInForce { authority, bundle, evidence, kept, members })
+    }
+
+    fn with_members(self, members: Arc<MemberAuthorities>) -> Self {
+        let signing = members.values().filter_map(|member| member.authority.clone());
+        Self { members_sign: signing.collect(), members, ..self }
     }
 
     /// Whether other roots are to be kept now than those that are: their time has come, or another replica knows more.
@@ -209,8 +213,12 @@ pub fn start(
     tasks: &Supervisor,
 ) -> Result<watch::Receiver<Arc<ServerIdentity>>, IdentityError> {
     let files = CertificateFiles::read(&settings);
-    let (first, now) = (build(&settings, &files, None, SystemTime::now())?, SystemTime::now());
+    let now = SystemTime::now();
+    let mut first = build(&settings, &files, None, now)?;
     remember(&settings, None, &first, now);
+    if let Some(members) = next_members(&settings, &files, &first, now) {
+        first = first.with_members(members);
+    }
     // A watch holds the latest value only: it can't be full.
     let (sender, receiver) = watch::channel(Arc::new(first));
     let sender = Arc::new(sender);
@@ -276,6 +284,27 @@ impl Rotation {
         now: SystemTime,
     ) -> Option<ServerIdentity> {
         let settled = files == self.last_read;
+        let next = self.apply_to_mesh(settings, files, current, now);
+        if !settled {
+            return next;
+        }
+        // Also where the mesh's files are refused: a member is cut whatever else is wrong.
+        let base = next.as_ref().unwrap_or(current);
+        match next_members(settings, &self.last_read, base, now) {
+            Some(members) => Some(base.clone().with_members(members)),
+            None => next,
+        }
+    }
+
+    /// The same of all but the CAs of members.
+    fn apply_to_mesh(
+        &mut self,
+        settings: &CertificateSettings,
+        files: CertificateFiles,
+        current: &ServerIdentity,
+        now: SystemTime,
+    ) -> Option<ServerIdentity> {
+        let settled = files == self.last_read;
         let changed =
             settled && (files != self.applied || current.keeps_others(settings, &files, now));
         self.last_read = files;
@@ -283,7 +312,10 @@ impl Rotation {
         let renewed = match renew(settings, current, now).transpose() {
             Ok(renewed) => renewed,
             Err(fault) => {
-                return with_problem(current, Some(CertificateProblem::of(&fault, current, now)));
+                return with_problem(
+                    current,
+                    Some(CertificateProblem::of(&fault, current.problem.as_ref(), now)),
+                );
             }
         };
         let base = renewed.as_ref().unwrap_or(current);
@@ -295,29 +327,16 @@ impl Rotation {
                     report(current, &next);
                     return Some(next);
                 }
-                Err(fault) => Some(CertificateProblem::of(&fault, base, now)),
+                Err(fault) => Some(CertificateProblem::of(&fault, base.problem.as_ref(), now)),
             }
         } else if settled {
             // The files are those in force; what can still be wrong is that their time has passed, or has not come.
             let lasting = expired(base, now).or_else(|| root_rotation::kept(&base.kept));
-            lasting.map(|fault| CertificateProblem::of(&fault, base, now))
+            lasting.map(|fault| CertificateProblem::of(&fault, base.problem.as_ref(), now))
         } else {
             base.problem.clone()
         };
         with_problem(base, problem).or(renewed)
-    }
-}
-
-impl CertificateProblem {
-    fn of(fault: &IdentityError, current: &ServerIdentity, now: SystemTime) -> Self {
-        let mut message = fault.to_string();
-        if let Some(source) = std::error::Error::source(fault) {
-            message = format!("{message}: {source}");
-        }
-        match &current.problem {
-            Some(known) if known.message == message => known.clone(),
-            _ => Self { code: fault.code(), message, since: now },
-        }
     }
 }
 
@@ -495,6 +514,8 @@ fn build(
         trust_generation,
         authority,
         serving_not_after: not_after(&certificate).unwrap_or(now),
+        members: current.map(|current| Arc::clone(&current.members)).unwrap_or_default(),
+        members_sign: current.map(|current| Arc::clone(&current.members_sign)).unwrap_or_default(),
         problem: None,
         certificate,
         renew_at,
@@ -502,6 +523,31 @@ fn build(
         evidence: settings.evidence.clone(),
         kept,
     })
+}
+
+/// What signs for single members by these `files`, where that is something else than `base` has.
+fn next_members(
+    settings: &CertificateSettings,
+    files: &CertificateFiles,
+    base: &ServerIdentity,
+    now: SystemTime,
+) -> Option<Arc<MemberAuthorities>> {
+    let (mesh, before) = (base.in_force()?, &base.members);
+    let next: MemberAuthorities = settings
+        .members
+        .iter()
+        .map(|(member, directory)| {
+            let (files, before) = (files.of_member(directory), before.get(member));
+            let next = MemberAuthority::next(member, directory, files, before, mesh, now);
+            (member.clone(), next)
+        })
+        .collect();
+    let is_new = next.iter().any(|(member, next)| next.differs_from(before.get(member)));
+    if is_new {
+        let signing = next.values().filter_map(|member| member.authority.as_ref());
+        signing.for_each(|authority| settings.evidence.ledger.signs(authority.leading(), now));
+    }
+    is_new.then(|| Arc::new(next))
 }
 
 /// The CA with those roots beside its own that can't go yet, and these.
@@ -554,7 +600,7 @@ fn issued(
 /// The contents of all files in use, or why one has none, and what the mesh config says; compared as a whole.
 #[derive(Clone, Default, PartialEq, Eq)]
 struct CertificateFiles {
-    files: BTreeMap<PathBuf, Result<Vec<u8>, std::io::ErrorKind>>,
+    files: BTreeMap<PathBuf, Result<Vec<u8>, ErrorKind>>,
     named: Arc<NamedRoots>,
     followed: Option<Arc<FollowedAuthority>>,
 }
@@ -567,10 +613,9 @@ impl CertificateFiles {
         }
         paths.extend(settings.client_ca.clone());
         if let Some(AuthorityFrom::Directory(directory)) = &settings.authority {
-            let names = [AuthorityForm::Istio, AuthorityForm::Tls].map(AuthorityForm::names);
-            let names = names.concat().into_iter().chain([APPROVED]);
-            paths.extend(names.map(|name| directory.join(name)));
+            paths.extend(authority_files(directory));
         }
+        paths.extend(settings.members.values().flat_map(|directory| authority_files(directory)));
         let followed = match &settings.authority {
             Some(AuthorityFrom::Followed(held)) => Some(Arc::clone(&held.borrow())),
             _ => None,
@@ -600,6 +645,21 @@ impl CertificateFiles {
         }
     }
 
+    /// What is in the folder of a member's CA.
+    fn of_member(&self, directory: &Path) -> MemberFiles {
+        let read = |name| self.contents(&directory.join(name)).map(<[u8]>::to_vec);
+        let is_absent = |name| read(name).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        let mut names =
+            [AuthorityForm::Istio, AuthorityForm::Tls].into_iter().flat_map(AuthorityForm::names);
+        let held = match !names.all(is_absent) {
+            true => AuthorityPem::of_parts(directory, read).map(Some),
+            false => Ok(None),
+        };
+        let approved = read(APPROVED).unwrap_or_default();
+        let approved = RootFingerprint::all_of(&String::from_utf8_lossy(&approved));
+        MemberFiles { held, approved }
+    }
+
     fn get(&self, path: &Path) -> Result<&[u8], IdentityError> {
         self.contents(path).map_err(|source| IdentityError::Read { path: path.to_owned(), source })
     }
@@ -608,9 +668,15 @@ impl CertificateFiles {
         match self.files.get(path) {
             Some(Ok(contents)) => Ok(contents),
             Some(Err(kind)) => Err((*kind).into()),
-            None => Err(std::io::ErrorKind::NotFound.into()),
+            None => Err(ErrorKind::NotFound.into()),
         }
     }
+}
+
+/// All files that the folder of a CA may have.
+fn authority_files(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let names = [AuthorityForm::Istio, AuthorityForm::Tls].map(AuthorityForm::names);
+    names.concat().into_iter().chain([APPROVED]).map(|name| directory.join(name))
 }
 
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {

@@ -75,6 +75,8 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// What signs for a caller, what that is noted in, and for how long it may be.
 struct SigningPermit {
     authority: Arc<Authority>,
+    /// How many this CA of a member has signed, where it is one.
+    counted: Option<Arc<AtomicU64>>,
     ledger: Arc<RootLedger>,
     lifetime: Duration,
     /// When a token last proved who the caller is.
@@ -147,10 +149,7 @@ impl CertificateService {
             }
             self.renews(peer, cluster.as_ref(), now)?;
         }
-        let Some(authority) = &identity.authority else {
-            self.stats.fails(&IdentityError::NoAuthority);
-            return Err(Status::unimplemented("this control plane has no CA"));
-        };
+        let (authority, counted) = self.signer(caller, &identity)?;
         let lifetime = match u64::try_from(request.validity_duration) {
             Ok(0) => LIFETIME_DEFAULT.min(self.lifetime_max),
             Ok(seconds) => Duration::from_secs(seconds),
@@ -162,19 +161,51 @@ impl CertificateService {
             self.stats.fails(&error);
             return Err(Status::new(code(&error), error.to_string()));
         }
-        let counted = locked(&self.limits).take(caller.identity(), Instant::now());
-        counted.map_err(|wait| {
+        let in_limits = locked(&self.limits).take(caller.identity(), Instant::now());
+        in_limits.map_err(|wait| {
             let (code, ms) = (&codes::CERTIFICATE_LIMIT, wait.as_millis() + 1);
             let text = format!("{code}: {}; ask again in {ms} ms", code.title);
             Status::resource_exhausted(text)
         })?;
-        let (authority, ledger) = (Arc::clone(authority), Arc::clone(&identity.evidence().ledger));
+        let ledger = Arc::clone(&identity.evidence().ledger);
         // One that says nothing of it was made by hand, or before certificates did: it counts from now on.
         let proved = match caller.proof() {
             CallerProof::Certificate(peer, _) => peer.proved().unwrap_or(now),
             CallerProof::Token(_) => now,
         };
-        Ok(SigningPermit { authority, ledger, lifetime, proved })
+        Ok(SigningPermit { authority, counted, ledger, lifetime, proved })
+    }
+
+    /// What signs for the caller: the CA of its member, where that has one of its own, and never another in its place.
+    fn signer(
+        &self,
+        caller: &Caller,
+        identity: &ServerIdentity,
+    ) -> Result<(Arc<Authority>, Option<Arc<AtomicU64>>), Status> {
+        let fails = || self.stats.fails(&IdentityError::NoAuthority);
+        let member = caller.cluster().map(|cluster| self.registry.member_called(cluster));
+        let Some(own) = member.and_then(|member| identity.members.get(&member)) else {
+            let authority = identity.authority.as_ref().ok_or_else(|| {
+                fails();
+                Status::unimplemented("this control plane has no CA")
+            })?;
+            return Ok((Arc::clone(authority), None));
+        };
+        let authority = own.authority.as_ref().ok_or_else(|| {
+            fails();
+            // What was taken away was meant to be: who asks again gets no other answer. The rest is to be mended.
+            match &own.problem {
+                Some(problem) if problem.code == codes::MEMBER_CA_GONE.id => {
+                    let code = &codes::MEMBER_CA_GONE;
+                    Status::permission_denied(format!("{code}: {}", code.title))
+                }
+                _ => {
+                    let code = &codes::MEMBER_CA;
+                    Status::unavailable(format!("{code}: {}", code.title))
+                }
+            }
+        })?;
+        Ok((Arc::clone(authority), Some(Arc::clone(&own.issued))))
     }
 
     /// Whether a certificate may be exchanged for another: a pod that has gone must not live on in certificates.
@@ -188,6 +219,12 @@ impl CertificateService {
         if proved.is_some_and(|ago| ago > CHAIN_MAX) {
             let code = &codes::RENEWED_LONG_ENOUGH;
             return Err(Status::permission_denied(format!("{code}: {}", code.title)));
+        }
+        let called = cluster.map(|cluster| self.registry.member_called(cluster));
+        if let Some(member) = peer.member().filter(|member| called.as_ref() != Some(member)) {
+            let code = &codes::OTHER_MEMBER_RENEWS;
+            let text = format!("{code}: {}: it is of cluster {member}", code.title);
+            return Err(Status::permission_denied(text));
         }
         let (code, id) = (&codes::NOT_RENEWED, peer.id());
         let fact = match cluster {
@@ -204,7 +241,7 @@ impl CertificateService {
         request: IstioCertificateRequest,
         now: SystemTime,
     ) -> Result<IstioCertificateResponse, Status> {
-        let SigningPermit { authority, ledger, lifetime, proved } =
+        let SigningPermit { authority, counted, ledger, lifetime, proved } =
             self.permit(caller, &request, now)?;
         let fault = |_| Status::internal("the signer is gone");
         let turn = Arc::clone(&self.signers).acquire_owned().await;
@@ -220,10 +257,14 @@ impl CertificateService {
             cert_chain.push(authority.roots().to_pem());
             Ok::<_, IdentityError>(IstioCertificateResponse { cert_chain })
         });
-        signed.await.map_err(fault)?.map_err(|error| {
+        let answer = signed.await.map_err(fault)?.map_err(|error| {
             self.stats.fails(&error);
             Status::new(code(&error), error.to_string())
-        })
+        })?;
+        if let Some(counted) = counted {
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(answer)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::admin::TokenError;
 use crate::config::ListenAddress;
 use crate::identity;
-use crate::model::ClusterIdError;
+use crate::model::{ClusterId, ClusterIdError};
 use crate::policy::PolicyError;
 use crate::store::own_cluster::OwnClusterError;
 
@@ -57,6 +57,14 @@ pub enum ServeError {
         path: PathBuf,
         /// Who.
         holder: String,
+    },
+    /// CAs of members that can't be.
+    #[error("--ca-member-dir {member}=…: {fact}")]
+    MemberAuthority {
+        /// Whose.
+        member: ClusterId,
+        /// What is wrong.
+        fact: &'static str,
     },
     /// Certificates or keys can't be used.
     #[error(transparent)]

@@ -25,6 +25,7 @@ mod held;
 mod history;
 mod hostile;
 mod identity;
+mod intermediates;
 mod layering;
 mod members;
 #[allow(dead_code, reason = "what all tests share is not used by each")]

@@ -136,8 +136,12 @@ fn discovery(type_url: &str, node: Option<Node>) -> DiscoveryRequest {
 
 /// A request for a certificate as the agent writes it.
 fn csr() -> IstioCertificateRequest {
-    let key = KeyPair::generate().expect("a key");
-    let csr = CertificateParams::default().serialize_request(&key).expect("signed");
+    csr_of(&KeyPair::generate().expect("a key"))
+}
+
+/// The same for that key.
+pub(super) fn csr_of(key: &KeyPair) -> IstioCertificateRequest {
+    let csr = CertificateParams::default().serialize_request(key).expect("signed");
     let none = ProtoValue { kind: Some(Kind::StringValue(String::new())) };
     let fields = [("CertSigner".to_owned(), none)].into();
     IstioCertificateRequest {
@@ -166,7 +170,7 @@ fn token(member: &Member, pod: &str, life: Duration) -> String {
 }
 
 /// A member that runs the pod `web-10-0-0-1`.
-async fn member(id: &str, network: &str) -> Member {
+pub(super) async fn member(id: &str, network: &str) -> Member {
     let member = Member::start(id, network, "198.18.0.1").await;
     member.serve("web", &["10.0.0.1"]);
     member

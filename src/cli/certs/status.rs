@@ -26,6 +26,27 @@ const ROOTS: TableLayout = TableLayout {
     ],
 };
 
+const MEMBERS: TableLayout = TableLayout {
+    kind: "member",
+    name: |row| text(&row["member"]),
+    columns: &[
+        Column::new("MEMBER", |row, _| text(&row["member"]).into()),
+        Column::new("ITS OWN CA", |row, _| {
+            match (row["expires"].is_null(), row["problem"].is_null()) {
+                (false, true) => Cell::good("signs"),
+                (false, false) => Cell::doubtful("signs, and no newer one"),
+                (true, _) => Cell::doubtful("nothing signs"),
+            }
+        }),
+        Column::new("BELOW ROOT", |row, _| {
+            items(&row["roots"]).first().map(short).unwrap_or_default().into()
+        }),
+        Column::new("ISSUED", |row, _| text(&row["issued"]).into()),
+        Column::new("ENDS", |row, look| until(&row["expires"], look).into()),
+        Column::wide("DIRECTORY", |row, _| text(&row["directory"]).into()),
+    ],
+};
+
 /// Runs `strait certs status`.
 pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
     let answer = ask.ask("/debug/certificates", &[]).await?;
@@ -37,7 +58,14 @@ pub(crate) async fn run(ask: &QueryArgs) -> CommandResult {
         Format::Table | Format::Wide if items(rows).is_empty() => {
             "This control plane has no CA.\n".to_owned()
         }
-        _ => ROOTS.render(&answer.raw, rows, &ask.show, &look),
+        _ => {
+            let members = &answer.value["members"];
+            let mut tables = ROOTS.render(&answer.raw, rows, &ask.show, &look);
+            if !items(members).is_empty() {
+                tables += &format!("\n{}", MEMBERS.render(&answer.raw, members, &ask.show, &look));
+            }
+            tables
+        }
     };
     output::print(&shown)?;
     if ask.show.output.is_for_people() {
@@ -90,8 +118,8 @@ fn lines(answer: &Value) -> String {
         let (number, phase) = (text(&rotation["number"]), text(&rotation["phase"]));
         out += &format!("\nPhase {number} of 4: {phase}\nNext: {}\n", text(&rotation["next"]));
     }
-    let problem = &answer["problem"];
-    if !problem.is_null() {
+    let members = items(&answer["members"]).iter().map(|member| &member["problem"]);
+    for problem in members.chain([&answer["problem"]]).filter(|problem| !problem.is_null()) {
         let (code, message) = (text(&problem["code"]), clean(&text(&problem["message"])));
         out += &format!("\n{code}: {message}\nhelp: strait help {code}\n");
     }

@@ -49,6 +49,23 @@ fn a_ca_and_a_workload_s_files_are_made() {
 }
 
 #[test]
+fn an_intermediate_is_made_that_signs_below_the_root() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let dir = dir.path();
+    strait_certs(dir, "init {}/ca").expect("made");
+    let said = strait_certs(dir, "init {}/east --under {}/ca").expect("made");
+    assert!(said.contains("--ca-member-dir MEMBER="), "{said}");
+    let issue = ISSUE.replace("{}/ca", "{}/east");
+    strait_certs(dir, &format!("{issue} --out {{}}/web")).expect("it signs");
+    let chain = std::fs::read_to_string(dir.join("web/cert-chain.pem")).expect("there");
+    assert_eq!(chain.matches("BEGIN CERTIFICATE").count(), 2, "the leaf and the intermediate");
+    let error = strait_certs(dir, "init {}/more --under {}/east").expect_err("no CA may be below");
+    assert!(error.starts_with("STR0705"), "{error}");
+    let error = strait_certs(dir, "init {}/east --under {}/ca").expect_err("not empty");
+    assert!(error.contains("never overwritten"), "{error}");
+}
+
+#[test]
 fn nothing_is_overwritten_that_can_not_be_made_again() {
     let dir = tempfile::tempdir().expect("a folder");
     let dir = dir.path();

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::finding::{note, problem};
-use crate::cli::output::text;
+use crate::cli::output::{items, text};
 use crate::codes;
 
 /// What there is to say of `/debug/certificates`.
@@ -14,6 +14,18 @@ pub(super) fn of_certificates(answer: &Value) -> Vec<Value> {
         // A root that stays until its time has come harms nobody.
         let line = if *code == codes::ROOT_GOES_EARLY { note } else { problem };
         found.push(line("process", code, "ca".into(), text(&trouble["message"])));
+    }
+    for member in items(&answer["members"]) {
+        let trouble = &member["problem"];
+        let Some(code) = trouble["code"].as_str().and_then(codes::find) else { continue };
+        // Who cut a member knows it.
+        let line = if *code == codes::MEMBER_CA_GONE { note } else { problem };
+        found.push(line(
+            "cluster",
+            code,
+            format!("cluster/{}", text(&member["member"])),
+            text(&trouble["message"]),
+        ));
     }
     let rotation = &answer["rotation"];
     if let Some(phase @ ("distribute" | "wait" | "withdraw")) = rotation["phase"].as_str()
@@ -63,5 +75,17 @@ mod tests {
         );
         assert!(told(Value::Null, Value::Null).is_empty());
         assert!(of_certificates(&Value::Null).is_empty(), "an older control plane");
+        // CAs of members.
+        let members = json!({ "members": [
+            { "member": "east", "problem": trouble("STR0555") },
+            { "member": "north", "problem": null },
+            { "member": "west", "problem": trouble("STR0556") },
+        ] });
+        let told = of_certificates(&members);
+        let short = |row: &Value| {
+            format!("{} {} {}", text(&row["severity"]), text(&row["code"]), text(&row["object"]))
+        };
+        let told: Vec<_> = told.iter().map(short).collect();
+        assert_eq!(told, ["problem STR0555 cluster/east", "note STR0556 cluster/west"]);
     }
 }

@@ -369,6 +369,7 @@ fn serve_args(folder: &Path, address: IpAddr) -> ServeArgs {
         tls_san: vec![address.to_string()],
         ca_dir: Some(ca_folder(folder)),
         ca: None,
+        ca_member_dir: Vec::new(),
         state_dir: Some(folder.join("state")),
         remote_cluster_timeout: LIMIT,
         endpoint_metadata: Default::default(),

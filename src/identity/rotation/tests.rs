@@ -36,6 +36,7 @@ impl Running {
             named: no_names(),
             clients: ClientCertificates::Required,
             evidence: RootEvidence::none(),
+            members: Default::default(),
         })
     }
 
@@ -49,6 +50,7 @@ impl Running {
             named: no_names(),
             clients: ClientCertificates::Required,
             evidence: RootEvidence::none(),
+            members: Default::default(),
         })
     }
 
@@ -230,6 +232,7 @@ async fn a_swap_of_kubernetes_data_folder_is_seen() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     };
     let mut identity = start(settings, FAST, &tasks).expect("a good first set");
     let first = Arc::clone(&identity.borrow());
@@ -253,6 +256,7 @@ fn state(ca: &Ca, now: SystemTime) -> (CertificateSettings, Rotation, ServerIden
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     };
     let files = CertificateFiles::read(&settings);
     let first = build(&settings, &files, None, now).expect("a sound CA");
@@ -285,6 +289,7 @@ fn a_broken_ca_directory_does_not_keep_our_own_certificate_from_being_renewed() 
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     };
     let start = SystemTime::now();
     let files = CertificateFiles::read(&settings);
@@ -317,6 +322,7 @@ fn a_certificate_nobody_replaced_in_time_is_a_problem() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     };
     let now = SystemTime::now();
     let files = CertificateFiles::read(&settings);
@@ -387,6 +393,7 @@ fn a_bad_first_set_is_an_error() {
         named: no_names(),
         clients: ClientCertificates::Required,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     };
     let tasks = Supervisor::new();
     assert!(matches!(
@@ -408,6 +415,7 @@ async fn roots_that_the_mesh_config_names_count_soon_and_end_with_it() {
         named: named_seen,
         clients: ClientCertificates::Required,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     });
     let client = || west.invalid(&["spiffe://west.example/ns/shop/sa/web"], |_| {});
     running.let_in(&client(), mesh.roots()).await.expect_err("nobody knows it");

@@ -1,4 +1,5 @@
 use std::collections::HashMap;
+use std::path::Path;
 
 use rcgen::{CertificateParams, KeyPair};
 use strait_proto::envoy::google::protobuf::{Struct, Value};
@@ -13,22 +14,35 @@ use crate::identity::{
 };
 use crate::task::Supervisor;
 
-/// Knows that cluster `east` runs pods of account `web`, and nobody by a token.
+/// Knows that clusters `east` and `west` run pods of account `web`, that calls may name the first `alias`, and nobody by
+/// a token.
 #[derive(Debug)]
-struct EastRunsWeb;
+struct BothRunWeb;
 
-impl CallerRegistry for EastRunsWeb {
+impl CallerRegistry for BothRunWeb {
+    fn member_called(&self, name: &ClusterId) -> ClusterId {
+        if name.as_str() == "alias" { "east".into() } else { name.clone() }
+    }
+
     fn verify<'a>(&'a self, _: &'a str, _: &'a ClusterId) -> CallerAnswer<'a> {
         Box::pin(std::future::pending())
     }
 
     fn runs(&self, cluster: &ClusterId, identity: &SpiffeId) -> bool {
-        cluster.as_str() == "east" && *identity == id("web")
+        ["east", "west"].contains(&self.member_called(cluster).as_str()) && *identity == id("web")
     }
 }
 
-/// A service whose CA is `ca`, and the request of a caller with a good certificate request.
+/// A service whose CA is `ca`.
 fn service(ca: &Ca) -> (CertificateService, Supervisor) {
+    service_with(ca, [])
+}
+
+/// The same, where members have CAs of their own in these folders.
+fn service_with<const N: usize>(
+    ca: &Ca,
+    members: [(&str, &Path); N],
+) -> (CertificateService, Supervisor) {
     let tasks = Supervisor::new();
     let settings = CertificateSettings {
         serving: Serving::Issued { names: vec!["localhost".to_owned()] },
@@ -37,13 +51,14 @@ fn service(ca: &Ca) -> (CertificateService, Supervisor) {
         named: no_names(),
         clients: ClientCertificates::Optional,
         evidence: RootEvidence::none(),
+        members: members.map(|(member, folder)| (member.into(), folder.to_owned())).into(),
     };
-    let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a sound CA");
+    let identity = rotation::start(settings, Duration::from_millis(5), &tasks).expect("a sound CA");
     let trust_domain = watch::channel(Some("cluster.local".into())).1;
     let service = CertificateService::new(
         identity,
         trust_domain,
-        Arc::new(EastRunsWeb),
+        Arc::new(BothRunWeb),
         Arc::default(),
         LIFETIME_MAX,
     );
@@ -157,7 +172,7 @@ async fn a_token_is_enough_and_a_certificate_is_renewed_only_where_its_pod_is_kn
     for (caller, code) in [
         (by_token, None),
         (by_certificate("web", Some("east")), None),
-        (by_certificate("web", Some("west")), Some(Code::PermissionDenied)),
+        (by_certificate("web", Some("north")), Some(Code::PermissionDenied)),
         (by_certificate("web", None), Some(Code::PermissionDenied)),
         (by_certificate("db", Some("east")), Some(Code::PermissionDenied)),
     ] {
@@ -219,4 +234,99 @@ async fn the_longest_life_that_is_allowed_is_a_setting() {
     let refused = lifetime(7201).await.expect_err("not cut short");
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("7200 s, not 7201 s"), "{refused}");
+}
+
+/// A caller from `cluster` whose token was verified.
+fn by_token(cluster: &str) -> Request<IstioCertificateRequest> {
+    let mut request = request(None, |_| {});
+    let expires = SystemTime::now() + Duration::from_secs(3600);
+    let proof = TokenProof { cluster: cluster.into(), named: true, pod: None, expires };
+    request.extensions_mut().insert(Caller::of_token(id("web"), proof));
+    request
+}
+
+/// A caller who names `cluster` and shows the chain of that answer.
+fn by_certificate(ca: &Ca, answer: &[String], cluster: &str) -> Request<IstioCertificateRequest> {
+    let mut request = request(None, |_| {});
+    let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now()).expect("verifies");
+    let caller = Caller::of_certificate(Arc::new(peer), Some(cluster.into()));
+    request.extensions_mut().insert(caller);
+    request
+}
+
+/// An answer without the roots, which are its last element.
+fn chain_of(answer: &[String]) -> Vec<rustls_pki_types::CertificateDer<'static>> {
+    let (_, chain) = answer.split_last().expect("roots");
+    let certificates = |pem: &String| crate::identity::pem::certificates(pem.as_bytes(), "answer");
+    chain.iter().flat_map(|pem| certificates(pem).expect("PEM")).collect()
+}
+
+#[tokio::test]
+async fn a_member_with_a_ca_of_its_own_has_its_certificates_from_that_alone() {
+    let ca = Ca::new();
+    let folders = tempfile::tempdir().expect("a folder");
+    let folder = folders.path().join("east");
+    let own = ca.authority.issue_authority("east", SystemTime::now()).expect("it signs");
+    own.write(&folder).expect("written");
+    let (service, _tasks) = service_with(&ca, [("east", &*folder)]);
+    let ask = async |request| {
+        let answer = service.create_certificate(request).await;
+        answer.map(|answer| answer.into_inner().cert_chain)
+    };
+    let east = ask(by_token("east")).await.expect("signed");
+    let west = ask(by_token("west")).await.expect("signed");
+    // A leaf, in east the intermediate, and the root that both are believed by.
+    assert_eq!((east.len(), west.len()), (3, 2));
+    assert_eq!((&east[1], &east[2]), (&own.ca_cert, &west[1]));
+    for answer in [&east, &west] {
+        let peer = ca.roots().authenticate(&chain_of(answer), SystemTime::now());
+        assert_eq!(peer.expect("the root alone is enough").id(), &id("web"));
+    }
+    // A certificate of the member's own CA is renewed by that, by whatever name, and by nobody as another's.
+    for name in ["east", "alias"] {
+        let renewed = ask(by_certificate(&ca, &east, name)).await.expect("renewed");
+        assert_eq!(renewed[1], own.ca_cert, "{name}");
+    }
+    let refused = ask(by_certificate(&ca, &east, "west")).await.expect_err("it is of east");
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().starts_with("STR0557"), "{refused}");
+    // One of the mesh's CA says nothing of a member: it may have been issued before there was another.
+    assert_eq!(ask(by_certificate(&ca, &west, "east")).await.expect("renewed")[1], own.ca_cert);
+
+    // Cut: it is refused finally, by token and by certificate, and nobody else is.
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let mut identity = service.identity.clone();
+    let is_cut =
+        |now: &Arc<ServerIdentity>| now.members.values().all(|own| own.authority.is_none());
+    let cut = tokio::time::timeout(Duration::from_secs(20), identity.wait_for(is_cut)).await;
+    drop(cut.expect("in time").expect("it runs"));
+    for request in [by_token("east"), by_certificate(&ca, &east, "alias")] {
+        let refused = ask(request).await.expect_err("cut");
+        assert_eq!(refused.code(), Code::PermissionDenied);
+        assert!(refused.message().starts_with("STR0556"), "{refused}");
+    }
+    ask(by_certificate(&ca, &east, "west")).await.expect_err("not by another name either");
+    assert_eq!(ask(by_token("west")).await.expect("signed").len(), 2);
+    // Let in again, by another intermediate; the old certificates are renewed by that.
+    let new = ca.authority.issue_authority("east", SystemTime::now()).expect("it signs");
+    new.write(&folder).expect("written");
+    let signs = |now: &Arc<ServerIdentity>| now.members.values().all(|own| own.authority.is_some());
+    let again = tokio::time::timeout(Duration::from_secs(20), identity.wait_for(signs)).await;
+    drop(again.expect("in time").expect("it runs"));
+    assert_eq!(ask(by_certificate(&ca, &east, "east")).await.expect("renewed")[1], new.ca_cert);
+}
+
+#[tokio::test]
+async fn a_member_whose_own_ca_can_not_be_used_is_told_to_ask_again() {
+    let (ca, other) = (Ca::new(), Ca::new());
+    let folders = tempfile::tempdir().expect("a folder");
+    let folder = folders.path().join("east");
+    let foreign = other.authority.issue_authority("east", SystemTime::now()).expect("it signs");
+    foreign.write(&folder).expect("written");
+    let (service, _tasks) = service_with(&ca, [("east", &*folder)]);
+    let refused = service.create_certificate(by_token("east")).await.expect_err("unrooted");
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().starts_with("STR0555"), "{refused}");
+    service.create_certificate(by_token("west")).await.expect("nobody else notices");
+    assert_eq!(service.stats.failed_by_reason().get("CA_NOT_READY"), Some(&1));
 }

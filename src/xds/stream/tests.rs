@@ -77,6 +77,7 @@ fn stream_with(
         named: watch::channel(Arc::default()).1,
         clients: ClientCertificates::Optional,
         evidence: RootEvidence::none(),
+        members: Default::default(),
     };
     let tasks = Supervisor::new();
     let identity = rotation::start(settings, rotation::INTERVAL, &tasks).expect("a good set");

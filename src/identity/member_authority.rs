@@ -1,0 +1,190 @@
+//! CAs of single members: an intermediate that signs for the workloads of one member alone, below a root of the mesh's CA.
+//!
+//! So what a member's workloads show can be told from what others show, and be cut from the mesh by one certificate. The
+//! mesh's CA never signs in the place of a member's own: a member whose CA was taken away or can't be used is given no
+//! certificates, and nobody else notices. Pure: whoever reads the files passes what is in them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::SystemTime;
+
+use tracing::{error, info};
+
+use super::error::{CertificateProblem, IdentityError};
+use super::root_rotation::AuthorityInForce;
+use super::{Authority, AuthorityPem, RootFingerprint, TrustRoots};
+use crate::codes;
+use crate::model::ClusterId;
+
+/// Those of all members that have one.
+pub type MemberAuthorities = BTreeMap<ClusterId, MemberAuthority>;
+
+/// The CA of one member.
+#[derive(Debug, Clone)]
+pub struct MemberAuthority {
+    /// Where its files are.
+    pub directory: PathBuf,
+    /// What signs for the member; where there is none, nobody does.
+    pub authority: Option<Arc<Authority>>,
+    /// Why nothing signs, or nothing newer.
+    pub problem: Option<CertificateProblem>,
+    /// How many certificates it has signed for callers since the start, whichever its files were.
+    pub issued: Arc<AtomicU64>,
+    /// What the authority is made of.
+    in_force: Option<AuthorityPem>,
+    /// The roots that it was held against.
+    roots: Arc<TrustRoots>,
+}
+
+/// What is in the folder of a member's CA.
+pub(super) struct MemberFiles {
+    /// None where nothing of a CA is there.
+    pub(super) held: Result<Option<AuthorityPem>, IdentityError>,
+    /// The roots whose steps an operator approves of.
+    pub(super) approved: BTreeSet<RootFingerprint>,
+}
+
+impl MemberAuthority {
+    /// What there is after these `files` were read, where it was `before`; `mesh` is the CA of all others.
+    pub(super) fn next(
+        member: &ClusterId,
+        directory: &Path,
+        files: MemberFiles,
+        before: Option<&Self>,
+        mesh: AuthorityInForce<'_>,
+        now: SystemTime,
+    ) -> Self {
+        let mut next = before.cloned().unwrap_or_else(|| Self {
+            directory: directory.to_owned(),
+            authority: None,
+            problem: None,
+            issued: Arc::default(),
+            in_force: None,
+            roots: Arc::clone(mesh.authority.roots()),
+        });
+        let fault = match files.held {
+            Ok(None) => {
+                (next.authority, next.in_force) = (None, None);
+                Some(IdentityError::MemberAuthorityGone { member: member.to_string() })
+            }
+            held => next
+                .held_against(member, mesh.authority.roots(), now)
+                .and_then(|moved| match held {
+                    // Other files are looked at once it is known who has the roots that came in this step.
+                    Ok(Some(_)) if moved => Ok(()),
+                    Ok(files_now) => {
+                        next.take(member, files_now, &files.approved, before, mesh, now)
+                    }
+                    Err(fault) => Err(fault),
+                })
+                .err(),
+        };
+        next.tell(member, fault, now);
+        next
+    }
+
+    /// Holds what signs against these roots, where they are others than before: returns whether they are.
+    fn held_against(
+        &mut self,
+        member: &ClusterId,
+        roots: &Arc<TrustRoots>,
+        now: SystemTime,
+    ) -> Result<bool, IdentityError> {
+        let has_ended = self.authority.as_ref().is_some_and(|held| held.not_after() <= now);
+        let moved = *self.roots != **roots;
+        if !moved && !has_ended {
+            return Ok(false);
+        }
+        self.roots = Arc::clone(roots);
+        self.authority = None;
+        let Some(files) = &self.in_force else { return Ok(moved) };
+        self.authority = Some(Arc::new(self.made_of(member, files, now)?));
+        Ok(moved)
+    }
+
+    /// Lets these files sign, where they are others than those that do. What can't sign is tried again each time.
+    fn take(
+        &mut self,
+        member: &ClusterId,
+        files: Option<AuthorityPem>,
+        approved: &BTreeSet<RootFingerprint>,
+        before: Option<&Self>,
+        mesh: AuthorityInForce<'_>,
+        now: SystemTime,
+    ) -> Result<(), IdentityError> {
+        let Some(files) = files else { return Ok(()) };
+        if self.in_force.as_ref() == Some(&files) && self.authority.is_some() {
+            return Ok(());
+        }
+        let new = self.made_of(member, &files, now)?;
+        // A process that starts signs with what there is, as it does with the CA of the mesh.
+        if before.is_some() && !new.is_believed_like(mesh.authority) {
+            let held = self.authority.as_deref().unwrap_or(mesh.authority);
+            AuthorityInForce { authority: held, ..mesh }.may_pass_to(&new, approved, now)?;
+        }
+        (self.authority, self.in_force) = (Some(Arc::new(new)), Some(files));
+        Ok(())
+    }
+
+    fn made_of(
+        &self,
+        member: &ClusterId,
+        files: &AuthorityPem,
+        now: SystemTime,
+    ) -> Result<Authority, IdentityError> {
+        let origin = self.directory.display().to_string();
+        let roots = Arc::clone(&self.roots);
+        let made = Authority::below(files, &origin, roots, now).map_err(|fault| match fault {
+            IdentityError::Unrooted { reason, .. } => {
+                IdentityError::MemberAuthorityUnrooted { reason }
+            }
+            fault => fault,
+        });
+        Ok(made?.of_member(member.clone()))
+    }
+
+    /// Notes and logs a fault, or that there is none any more.
+    fn tell(&mut self, member: &ClusterId, fault: Option<IdentityError>, now: SystemTime) {
+        let directory = self.directory.display();
+        let problem = fault.map(|fault| {
+            let code = match &fault {
+                IdentityError::SignsTooEarly { .. } => codes::ROOT_SIGNS_EARLY.id,
+                IdentityError::MemberAuthorityGone { .. } => codes::MEMBER_CA_GONE.id,
+                _ => codes::MEMBER_CA.id,
+            };
+            let outcome = match &self.authority {
+                Some(_) => "what signed for it before goes on",
+                None => "its workloads are given no certificates",
+            };
+            let fact = CertificateProblem::message_of(&fault);
+            let message = format!("the CA of member {member} ({directory}): {fact}; {outcome}");
+            match &self.problem {
+                Some(known) if known.message == message => known.clone(),
+                _ => CertificateProblem { code, message, since: now },
+            }
+        });
+        if problem == self.problem {
+            return;
+        }
+        match &problem {
+            Some(CertificateProblem { code, message, .. }) => {
+                error!(code, %member, %message, "a member's CA needs attention; no other is touched");
+            }
+            None => info!(%member, %directory, "the member's own CA signs for it"),
+        }
+        self.problem = problem;
+    }
+
+    /// Whether something else is in force or to be told than before.
+    pub(super) fn differs_from(&self, before: Option<&Self>) -> bool {
+        before.is_none_or(|before| {
+            let held = |one: &Self| one.authority.as_ref().map(Arc::as_ptr);
+            held(self) != held(before) || self.problem != before.problem
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! Which member a certificate is of, where a CA of that member's own signed it: it can't be exchanged for one that another CA signs.
+//!
+//! An extension that is not critical, as [`super::proof_time`] is one. Its value is a UTF8String: the member's ID.
+
+use rcgen::CustomExtension;
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::{FromDer as _, X509Certificate};
+
+use crate::model::ClusterId;
+
+/// Drawn as that of [`super::proof_time`], and of 28 bits at most for the same reason.
+const OID: [u64; 3] = [2, 25, 0x0b1c_5e0e];
+/// The tag of a UTF8String (X.690, 8.23).
+const TEXT: u8 = 0x0c;
+
+/// What a certificate of `member` carries.
+pub(super) fn extension(member: &ClusterId) -> CustomExtension {
+    // An ID has 63 characters at most, so that its length is one byte.
+    let mut content = vec![TEXT, u8::try_from(member.as_str().len()).unwrap_or_default()];
+    content.extend(member.as_str().bytes());
+    CustomExtension::from_oid_content(&OID, content)
+}
+
+/// The member that `certificate` is of, if it says so.
+pub(super) fn of(certificate: &CertificateDer<'_>) -> Option<ClusterId> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let is_ours =
+        |oid: &x509_parser::der_parser::Oid<'_>| oid.iter().is_some_and(|parts| parts.eq(OID));
+    let found = parsed.extensions().iter().find(|extension| is_ours(&extension.oid))?;
+    let [TEXT, length, text @ ..] = found.value else { return None };
+    let text = str::from_utf8(text).ok().filter(|text| text.len() == usize::from(*length))?;
+    ClusterId::parse(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::testing::Ca;
+
+    #[test]
+    fn a_member_is_read_back_from_the_certificate_that_carries_it() {
+        let ca = Ca::new();
+        let with = |extension: CustomExtension| {
+            let (chain, _) = ca.invalid(&["spiffe://cluster.local/ns/shop/sa/web"], |params| {
+                params.custom_extensions.push(extension);
+            });
+            of(&chain[0])
+        };
+        let longest = "a".repeat(ClusterId::LENGTH_MAX);
+        for member in ["e", "eu-west.1", &*longest] {
+            assert_eq!(with(extension(&member.into())), Some(member.into()));
+        }
+        assert_eq!(of(&ca.workload("web").0[0]), None, "of the mesh's CA");
+        for content in [vec![], vec![TEXT], vec![TEXT, 2, b'a'], vec![TEXT, 1, 0xff], vec![2, 1, 7]]
+        {
+            let wrong = CustomExtension::from_oid_content(&OID, content.clone());
+            assert_eq!(with(wrong), None, "{content:?}");
+        }
+    }
+}
