@@ -242,6 +242,7 @@ pub(crate) fn sidecar(name: &str, cluster: &str) -> Proxy {
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         istio_filters: Default::default(),
+        virtual_hosts: Default::default(),
     }
 }
 

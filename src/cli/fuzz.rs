@@ -51,5 +51,6 @@ fn proxy(id: &str, labels: &[(&str, &str)]) -> Proxy {
         envoy_version: "1.40.0".into(),
         envoy_release: Some((1, 40)),
         istio_filters: Default::default(),
+        virtual_hosts: Default::default(),
     }
 }

@@ -181,6 +181,13 @@ An operator asked for it: proxies get no endpoint of the cluster any more, and c
 are open may end by themselves. The cluster is still watched, so it is back at once when the
 annotation goes.";
 
+    /// A node that asks for virtual hosts one by one.
+    VIRTUAL_HOSTS = "STR0427", "the proxy can't be sent virtual hosts one by one",
+        "Run it with Envoy 1.40 or newer over the Delta form, or bootstrap it without --vhds.", "\
+The node asks for virtual hosts one by one (STRAIT_VHDS), which takes an Envoy that subscribes to them on the
+stream of all else, and the Delta form of it. It is served all the same, with virtual hosts in their routes as
+ever: what it does with requests is the same, only each change of a route sends the whole of it.";
+
     /// explain: network.
     NO_ADDRESS = "STR0429", "the endpoint has no address of its own",
         "Give the WorkloadEntry an address, if proxies of its own network shall reach it.", "\

@@ -74,6 +74,30 @@ pub struct Proxy {
     pub envoy_release: Option<(u32, u32)>,
     /// Those of Istio's own filters that it declares.
     pub istio_filters: IstioFilters,
+    /// `STRAIT_VHDS`, and what comes of it.
+    pub virtual_hosts: VirtualHostDelivery,
+}
+
+/// How a proxy is sent virtual hosts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum VirtualHostDelivery {
+    /// In their routes.
+    #[default]
+    InRoutes,
+    /// One by one (VHDS), as it asked.
+    OneByOne,
+    /// It asked for them one by one and gets them in their routes, for this reason.
+    Refused(&'static str),
+}
+
+impl VirtualHostDelivery {
+    /// The same on a stream that may be of another form than Delta, which alone has them so.
+    pub fn on_stream(self, is_delta: bool) -> Self {
+        match self {
+            Self::OneByOne if !is_delta => Self::Refused("its stream is not of the Delta form"),
+            other => other,
+        }
+    }
 }
 
 /// One of Istio's own filters. An Envoy that lacks it refuses all that names it.

@@ -89,6 +89,33 @@ impl ResourceBody {
         });
     }
 
+    /// Its runs, each with the edits in it. No edit may reach from one run into the next.
+    pub(super) fn segments(&self) -> Vec<BodySegment<'_>> {
+        let edited = match &self.0 {
+            BodyContent::Whole(run) => {
+                return vec![BodySegment { run, start: 0, edits: &[], text: &[] }];
+            }
+            BodyContent::Edited(edited) => edited,
+        };
+        let (mut start, mut edits, mut text) = (0, &*edited.edits, &*edited.text);
+        let mut segments = Vec::with_capacity(edited.runs.len());
+        for (number, run) in edited.runs.iter().enumerate() {
+            let end = start + run.len();
+            let is_last = number + 1 == edited.runs.len();
+            let count = if is_last {
+                edits.len()
+            } else {
+                edits.partition_point(|edit| (edit.at as usize) < end)
+            };
+            let (here, later) = edits.split_at(count);
+            let puts = here.iter().map(|edit| edit.puts as usize).sum();
+            let (own, others) = text.split_at(puts);
+            segments.push(BodySegment { run, start, edits: here, text: own });
+            (start, edits, text) = (end, later, others);
+        }
+        segments
+    }
+
     fn for_each(&self, mut to: impl FnMut(BodyPart<'_>)) {
         let edited = match &self.0 {
             BodyContent::Whole(bytes) => return to(BodyPart::Run(bytes, 0..bytes.len())),
@@ -113,6 +140,54 @@ impl BodyPart<'_> {
             Self::Run(run, range) => &run[range.clone()],
             Self::Text(text) => text,
         }
+    }
+}
+
+/// One run of a body with the edits that lie in it, where none reaches from one run into the next.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BodySegment<'a> {
+    run: &'a Bytes,
+    /// The place of the run among the bytes of all.
+    start: usize,
+    edits: &'a [Edit],
+    /// What the edits put in.
+    text: &'a [u8],
+}
+
+impl BodySegment<'_> {
+    /// Which memory its run is: where that is another, so may be what is in it.
+    pub(super) fn memory(&self) -> (usize, usize) {
+        (self.run.as_ptr() as usize, self.run.len())
+    }
+
+    /// Whether another is known to be the same without a look at its bytes.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let place = |one: &Self, edit: &Edit| edit.at as usize - one.start;
+        let is_same = |(a, b): (&Edit, &Edit)| {
+            (place(self, a), a.drops, a.puts) == (place(other, b), b.drops, b.puts)
+        };
+        self.memory() == other.memory()
+            && self.edits.len() == other.edits.len()
+            && self.edits.iter().zip(other.edits).all(is_same)
+            && self.text == other.text
+    }
+
+    /// Its bytes, copied where there are edits.
+    pub(super) fn bytes(&self) -> Bytes {
+        if self.edits.is_empty() {
+            return self.run.clone();
+        }
+        let mut bytes = Vec::with_capacity(self.run.len() + self.text.len());
+        let (mut taken, mut text) = (0, self.text);
+        for edit in self.edits {
+            let at = edit.at as usize - self.start;
+            let (put, rest) = text.split_at(edit.puts as usize);
+            bytes.extend_from_slice(&self.run[taken..at]);
+            bytes.extend_from_slice(put);
+            (taken, text) = (at + edit.drops as usize, rest);
+        }
+        bytes.extend_from_slice(&self.run[taken..]);
+        bytes.into()
     }
 }
 
@@ -177,17 +252,21 @@ mod tests {
     fn edits_stand_where_they_say_and_the_runs_around_them() {
         let runs: Arc<[Bytes]> = ["", "abc", "", "defg", "h"].map(Bytes::from).into();
         let edit = |at, drops, puts| Edit { at, drops, puts };
-        for (edits, text, expected) in [
-            (vec![], "", "abcdefgh"),
-            (vec![edit(0, 0, 1)], "X", "Xabcdefgh"),
-            (vec![edit(0, 3, 1), edit(3, 0, 1), edit(7, 1, 0)], "XY", "XYdefg"),
-            (vec![edit(1, 4, 2)], "XY", "aXYfgh"),
-            (vec![edit(2, 1, 0), edit(8, 0, 3)], "end", "abdefghend"),
+        for (edits, text, expected, edits_stay_in_runs) in [
+            (vec![], "", "abcdefgh", true),
+            (vec![edit(0, 0, 1)], "X", "Xabcdefgh", true),
+            (vec![edit(0, 3, 1), edit(3, 0, 1), edit(7, 1, 0)], "XY", "XYdefg", true),
+            (vec![edit(1, 4, 2)], "XY", "aXYfgh", false),
+            (vec![edit(2, 1, 0), edit(8, 0, 3)], "end", "abdefghend", true),
         ] {
             let body = ResourceBody::edited(Arc::clone(&runs), edits, text.into());
             assert_eq!(body.to_bytes(), expected);
             assert_eq!(body.len(), expected.len());
             assert_eq!(body, ResourceBody::from(expected));
+            if edits_stay_in_runs {
+                let segments: Vec<_> = body.segments().iter().map(|one| one.bytes()).collect();
+                assert_eq!(segments.concat(), expected.as_bytes());
+            }
             let mut rope = Rope::default();
             body.put(&mut rope);
             assert_eq!(rope.into_bytes(), expected);

@@ -20,7 +20,7 @@ use strait_proto::envoy::envoy::config::cluster::v3::{Cluster, cluster::Discover
 use strait_proto::envoy::envoy::config::core::v3::{Node, SocketAddress, address};
 use strait_proto::envoy::envoy::config::endpoint::v3::{ClusterLoadAssignment, lb_endpoint};
 use strait_proto::envoy::envoy::config::listener::v3::{Listener, filter};
-use strait_proto::envoy::envoy::config::route::v3::RouteConfiguration;
+use strait_proto::envoy::envoy::config::route::v3::{RouteConfiguration, VirtualHost};
 use strait_proto::envoy::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, http_connection_manager::RouteSpecifier,
 };
@@ -521,7 +521,10 @@ impl Recorder {
         let follow = match kind {
             ResourceType::Cluster => self.follow(held, ResourceType::Endpoint, wanted),
             ResourceType::Listener => self.follow(held, ResourceType::Route, wanted),
-            ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => None,
+            ResourceType::Endpoint
+            | ResourceType::Route
+            | ResourceType::VirtualHost
+            | ResourceType::NameTable => None,
         };
         std::iter::once(answer).chain(follow).collect()
     }
@@ -620,6 +623,7 @@ fn check(kind: ResourceType, body: &[u8]) -> Result<(), prost::DecodeError> {
         ResourceType::Endpoint => ClusterLoadAssignment::decode(body).map(drop),
         ResourceType::Listener => Listener::decode(body).map(drop),
         ResourceType::Route => RouteConfiguration::decode(body).map(drop),
+        ResourceType::VirtualHost => VirtualHost::decode(body).map(drop),
         ResourceType::NameTable => NameTable::decode(body).map(drop),
     }
 }
@@ -633,6 +637,7 @@ fn name_of(kind: ResourceType, body: &[u8]) -> String {
         }
         ResourceType::Listener => Listener::decode(body).unwrap_or_default().name,
         ResourceType::Route => RouteConfiguration::decode(body).unwrap_or_default().name,
+        ResourceType::VirtualHost => VirtualHost::decode(body).unwrap_or_default().name,
         ResourceType::NameTable => String::new(),
     }
 }
@@ -642,7 +647,10 @@ pub(super) fn names_in(kind: ResourceType, body: &[u8]) -> Vec<String> {
     match kind {
         ResourceType::Cluster => assignment(body).into_iter().collect(),
         ResourceType::Listener => routes(body),
-        ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => Vec::new(),
+        ResourceType::Endpoint
+        | ResourceType::Route
+        | ResourceType::VirtualHost
+        | ResourceType::NameTable => Vec::new(),
     }
 }
 

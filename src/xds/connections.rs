@@ -18,8 +18,9 @@ use super::held_version::HeldVersion;
 use super::resource::{ResourceType, Version};
 use super::secrets::SecretReport;
 use super::session::{ProtocolForm, Session, joined};
+use crate::codes;
 use crate::identity::{Caller, CallerProof, SpiffeId};
-use crate::model::{Interception, NetworkId, Proxy, ProxyType, RootBundle};
+use crate::model::{Interception, NetworkId, Proxy, ProxyType, RootBundle, VirtualHostDelivery};
 use crate::push::Whereabouts;
 use crate::push::interest::StreamBacklog;
 
@@ -267,7 +268,9 @@ impl OpenStream {
         let session = lock(&self.session);
         let is_router = self.proxy.kind == ProxyType::Router;
         let routes = session.has_followed(ResourceType::Route).filter(|_| is_router);
-        session.has_followed(ResourceType::Listener) == Some(true) && routes != Some(false)
+        session.has_followed(ResourceType::Listener) == Some(true)
+            && routes != Some(false)
+            && session.has_followed(ResourceType::VirtualHost) != Some(false)
     }
 
     /// Its entry in `/debug/proxies`.
@@ -296,6 +299,15 @@ impl OpenStream {
         });
         if self.proxy.interception != Interception::Redirect {
             summary["interception"] = json!(self.proxy.interception.as_str());
+        }
+        match self.proxy.virtual_hosts {
+            VirtualHostDelivery::InRoutes => {}
+            VirtualHostDelivery::OneByOne => summary["virtualHosts"] = json!({ "oneByOne": true }),
+            VirtualHostDelivery::Refused(reason) => {
+                let code = codes::VIRTUAL_HOSTS.id;
+                summary["virtualHosts"] =
+                    json!({ "oneByOne": false, "code": code, "reason": reason });
+            }
         }
         let secrets = lock(&self.session).secret_reports();
         if !secrets.is_empty() {

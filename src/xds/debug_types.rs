@@ -171,7 +171,10 @@ fn node_of(stream: &OpenStream) -> Node {
 /// How one proxy has followed.
 fn followed(stream: &OpenStream) -> SideResource {
     let progress = stream.progress();
-    let types = ResourceType::ALL.into_iter();
+    // Virtual hosts are a type for those alone that have them one by one.
+    let is_for_all = |kind: &ResourceType| ResourceType::ALL.contains(kind);
+    let types = ResourceType::SERVED.into_iter();
+    let types = types.filter(|kind| is_for_all(kind) || progress.contains_key(kind));
     let config = ClientConfig {
         node: Some(node_of(stream)),
         generic_xds_configs: types.map(|kind| state(kind, progress.get(&kind))).collect(),

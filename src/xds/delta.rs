@@ -1,6 +1,7 @@
 //! The incremental form: how a request is read.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::asked::{EVERYTHING, Handled, Violation, check_names, take_everything};
@@ -19,6 +20,9 @@ impl Session {
         source: Option<&mut dyn ResourceSource>,
         now: SystemTime,
     ) -> Result<Handled, Violation> {
+        if kind == ResourceType::VirtualHost {
+            return self.on_hosts_request(&request, source, now);
+        }
         let AdsRequest { mut names, mut dropped, listed, nonce, error, .. } = request;
         let (watch, first) = self.watch(kind);
         if !names.is_empty() {
@@ -72,6 +76,9 @@ impl Session {
             }
         }
         self.subscribe(kind, &names, |name| versions.contains_key(name));
+        if kind == ResourceType::Route {
+            self.note_listed_routes(versions.keys().map(|name| Arc::from(*name)));
+        }
         Ok(handled)
     }
 

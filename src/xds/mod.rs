@@ -30,6 +30,7 @@ mod sotw;
 mod source;
 mod subscription;
 mod unknown_types;
+mod virtual_hosts;
 mod wire;
 
 pub mod admission;

@@ -12,7 +12,7 @@ use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind};
 use crate::model::{
     ClusterId, ForwardedCertificate, GatewayTopology, GrpcLibrary, Interception, IstioFilter,
     IstioFilters, Labels, Locality, MountedSecrets, NetworkId, NodeError, Proxy, SdsFiles,
-    SecretNames, TLS_MODE_LABEL,
+    SecretNames, TLS_MODE_LABEL, VirtualHostDelivery,
 };
 
 /// The most bytes of metadata a node may carry.
@@ -25,6 +25,10 @@ const LABELS_BYTES_MAX: usize = 64 << 10;
 const NAMED_PORTS_MAX: usize = 64;
 /// The most bytes of an id.
 const ID_BYTES_MAX: usize = 1 << 10;
+
+/// The first release of Envoy that is known to take virtual hosts one by one on the stream of all else (`ads`). Older ones
+/// refuse a route that says so.
+const FIRST_WITH_VHDS: (u32, u32) = (1, 40);
 
 /// Reads a node.
 ///
@@ -91,6 +95,7 @@ pub fn read(node: &core::Node) -> Result<Proxy, NodeError> {
         envoy_version: version(node).into(),
         envoy_release: release(node),
         istio_filters: istio_filters(node),
+        virtual_hosts: virtual_hosts(node, &metadata)?,
     })
 }
 
@@ -124,6 +129,30 @@ fn istio_filters(node: &core::Node) -> IstioFilters {
         extension.type_urls.iter().filter_map(of)
     });
     declared.collect()
+}
+
+/// What it says of virtual hosts, and what comes of it.
+fn virtual_hosts(
+    node: &core::Node,
+    metadata: &NodeMetadata<'_>,
+) -> Result<VirtualHostDelivery, NodeError> {
+    let key = "STRAIT_VHDS";
+    match metadata.value(key) {
+        None | Some(Kind::NullValue(_)) => return Ok(VirtualHostDelivery::InRoutes),
+        Some(Kind::StringValue(text)) if text == "true" => {}
+        Some(Kind::StringValue(text)) if text.is_empty() || text == "false" => {
+            return Ok(VirtualHostDelivery::InRoutes);
+        }
+        Some(_) => {
+            let reason = "expected the text true or false".to_owned();
+            return Err(NodeError::Metadata { key, reason });
+        }
+    }
+    Ok(match release(node) {
+        Some(release) if release >= FIRST_WITH_VHDS => VirtualHostDelivery::OneByOne,
+        Some(_) => VirtualHostDelivery::Refused("its Envoy is older than 1.40"),
+        None => VirtualHostDelivery::Refused("it doesn't say which release of Envoy it is"),
+    })
 }
 
 fn version(node: &core::Node) -> String {
@@ -316,6 +345,33 @@ mod tests {
     }
 
     const ID: &str = "sidecar~10.0.0.1~web-0.shop~shop.svc.cluster.local";
+
+    #[test]
+    fn virtual_hosts_come_one_by_one_to_an_envoy_that_asks_and_is_new_enough() {
+        use super::core::node::UserAgentVersionType::UserAgentVersion;
+        let asks = |said: Value, name: &str, version: &str| {
+            let mut node = node(ID, vec![("STRAIT_VHDS", said)]);
+            node.user_agent_name = name.into();
+            node.user_agent_version_type = Some(UserAgentVersion(version.into()));
+            read(&node).map(|proxy| proxy.virtual_hosts)
+        };
+        let yes = || text("true");
+        assert_eq!(asks(yes(), "envoy", "1.40.0"), Ok(VirtualHostDelivery::OneByOne));
+        assert_eq!(asks(yes(), "envoy", "2.0.0"), Ok(VirtualHostDelivery::OneByOne));
+        for (name, version) in [("envoy", "1.36.4"), ("envoy", ""), ("gRPC C++", "1.85.1")] {
+            let refused = asks(yes(), name, version);
+            assert!(matches!(refused, Ok(VirtualHostDelivery::Refused(_))), "{name} {version}");
+        }
+        for said in [text("false"), text("")] {
+            assert_eq!(asks(said, "envoy", "1.40.0"), Ok(VirtualHostDelivery::InRoutes));
+        }
+        for said in [text("yes"), Value { kind: Some(Kind::BoolValue(true)) }] {
+            let error = asks(said, "envoy", "1.40.0").expect_err("neither true nor false");
+            assert!(error.to_string().contains("STRAIT_VHDS"), "{error}");
+        }
+        let sotw = VirtualHostDelivery::OneByOne.on_stream(false);
+        assert!(matches!(sotw, VirtualHostDelivery::Refused(_)));
+    }
 
     #[test]
     fn an_empty_network_is_none_at_all() {

@@ -21,14 +21,26 @@ pub enum ResourceType {
     Listener,
     /// Route configurations (RDS).
     Route,
+    /// Virtual hosts of route configurations, one by one (VHDS), for those who asked to have them so.
+    VirtualHost,
     /// The table of names from which Istio's agent answers DNS (NDS): one resource without a name.
     NameTable,
 }
 
 impl ResourceType {
-    /// All, in sending order.
+    /// All that any client may ask for, in sending order.
     pub const ALL: [Self; 5] =
         [Self::Cluster, Self::Endpoint, Self::Listener, Self::Route, Self::NameTable];
+
+    /// The same with virtual hosts.
+    pub const SERVED: [Self; 6] = [
+        Self::Cluster,
+        Self::Endpoint,
+        Self::Listener,
+        Self::Route,
+        Self::VirtualHost,
+        Self::NameTable,
+    ];
 
     /// The type URL on the wire.
     pub fn url(self) -> &'static str {
@@ -37,13 +49,14 @@ impl ResourceType {
             Self::Endpoint => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Listener => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Route => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::VirtualHost => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
             Self::NameTable => "type.googleapis.com/istio.networking.nds.v1.NameTable",
         }
     }
 
     /// The type with this URL, if Strait serves it.
     pub fn of_url(url: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.url() == url)
+        Self::SERVED.into_iter().find(|kind| kind.url() == url)
     }
 
     /// Whether a subscription to nothing means everything (xDS protocol, "wildcard").
@@ -57,7 +70,7 @@ impl ResourceType {
             Self::Cluster => Some(Wildcard::Clusters),
             Self::Listener => Some(Wildcard::Listeners),
             Self::NameTable => Some(Wildcard::Names),
-            Self::Endpoint | Self::Route => None,
+            Self::Endpoint | Self::Route | Self::VirtualHost => None,
         }
     }
 
@@ -68,6 +81,7 @@ impl ResourceType {
             Self::Endpoint => "eds",
             Self::Listener => "lds",
             Self::Route => "rds",
+            Self::VirtualHost => "vhds",
             Self::NameTable => "nds",
         }
     }

@@ -5,12 +5,15 @@
 //! last. The two forms differ in how a request is read (`super::delta`, `super::sotw`) and in how
 //! much a response holds; what a client ends up with is the same.
 
+mod virtual_hosts;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
+use self::virtual_hosts::ServedHosts;
 use super::agent_roots::AgentRoots;
 use super::answers::{Progress, ProxyStanding, SentNames};
 pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
@@ -32,8 +35,12 @@ use crate::push::scope::Wildcards;
 pub const RESPONSE_BYTES: usize = 512 << 10;
 
 /// The types that lead to upstream clusters.
-const LEADING: [ResourceType; 3] =
-    [ResourceType::Listener, ResourceType::Route, ResourceType::NameTable];
+const LEADING: [ResourceType; 4] = [
+    ResourceType::Listener,
+    ResourceType::Route,
+    ResourceType::VirtualHost,
+    ResourceType::NameTable,
+];
 
 /// What one request changed of which assignments and route configurations are watched.
 #[derive(Debug, Default)]
@@ -62,7 +69,10 @@ impl SubscriptionDelta {
         match kind {
             ResourceType::Endpoint => Some(&mut self.assignments),
             ResourceType::Route => Some(&mut self.routes),
-            ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
+            ResourceType::Cluster
+            | ResourceType::Listener
+            | ResourceType::VirtualHost
+            | ResourceType::NameTable => None,
         }
     }
 }
@@ -105,6 +115,8 @@ pub struct Session {
     agent_roots: AgentRoots,
     /// Boxed: gateways have some, and nobody else.
     secrets: Option<Box<SecretWatches>>,
+    /// Where virtual hosts are served one by one.
+    hosts: Option<Box<ServedHosts>>,
     /// Upstream clusters sent before the client asked for any assignment.
     clusters_before_endpoints: EarlyClusters,
     order: Order,
@@ -123,6 +135,7 @@ impl Session {
             unknown_types: UnknownTypes::default(),
             agent_roots: AgentRoots::default(),
             secrets: None,
+            hosts: None,
             clusters_before_endpoints: EarlyClusters::default(),
             order: Order::default(),
             subscription_delta: SubscriptionDelta::default(),
@@ -173,8 +186,10 @@ impl Session {
                 watch.mark_all();
             }
         }
-        if let Some(routes) = self.watches.get_mut(&ResourceType::Route) {
-            dirty.routes.iter().for_each(|name| routes.mark_watched(name));
+        for kind in [ResourceType::Route, ResourceType::VirtualHost] {
+            if let Some(routes) = self.watches.get_mut(&kind) {
+                dirty.routes.iter().for_each(|name| routes.mark_watched(name));
+            }
         }
         if let Some(endpoints) = self.watches.get_mut(&ResourceType::Endpoint) {
             dirty.endpoints.iter().for_each(|name| endpoints.mark_watched(name));
@@ -198,6 +213,7 @@ impl Session {
             || self.unknown_types.is_due()
             || self.agent_roots.is_due()
             || self.secrets.as_ref().is_some_and(|secrets| secrets.is_due())
+            || self.hosts.as_ref().is_some_and(|hosts| hosts.is_due())
     }
 
     /// Whether its agent has asked for the roots and nobody has said yet what they are.
@@ -280,6 +296,9 @@ impl Session {
         if let Some(assignments) = next(self, &[Endpoint], GoneAction::Stays) {
             return Some(assignments);
         }
+        if let Some(gone) = self.gone_hosts_response(now) {
+            return Some(gone);
+        }
         if self.additions_wait(now) {
             return None;
         }
@@ -337,6 +356,9 @@ impl Session {
         limit_bytes: usize,
         now: SystemTime,
     ) -> Option<Response> {
+        if kind == ResourceType::VirtualHost {
+            return self.hosts_response(source, now);
+        }
         let whole = self.answers_whole(kind);
         let watch = self.watches.get_mut(&kind)?;
         let batch = watch.take(source, if whole { usize::MAX } else { limit_bytes }, gone)?;
@@ -404,12 +426,17 @@ impl Session {
         self.watches.values().map(|watch| of(watch)).max().unwrap_or_default()
     }
 
-    /// What the client holds, by type and name.
+    /// What the client holds, by type and name. A route whose hosts it has one by one is in it whole, as others have it.
     pub fn held(&self) -> BTreeMap<ResourceType, BTreeMap<Arc<str>, HeldVersion>> {
         let of = |watch: &TypeSubscription| {
             watch.held().map(|(name, held)| (Arc::clone(name), held)).collect()
         };
-        self.watches.iter().map(|(kind, watch)| (*kind, of(watch))).collect()
+        let held = self.watches.iter().map(|(kind, watch)| (*kind, of(watch)));
+        let mut held: BTreeMap<_, BTreeMap<_, _>> = held.collect();
+        if let Some(whole) = held.remove(&ResourceType::VirtualHost) {
+            held.entry(ResourceType::Route).or_default().extend(whole);
+        }
+        held
     }
 
     /// Reads what every request begins with. `None`: a type of which there is nothing here.
@@ -428,7 +455,9 @@ impl Session {
             (None, None) if type_url != HEALTH_REPORT => return Err(Violation::NoNode),
             _ => {}
         }
-        match (ResourceType::of_url(type_url), type_url) {
+        let is_served =
+            |kind: &ResourceType| *kind != ResourceType::VirtualHost || self.hosts.is_some();
+        match (ResourceType::of_url(type_url).filter(is_served), type_url) {
             (Some(kind), _) => Ok(Some(kind)),
             (None, "") => Err(Violation::NoType),
             (None, url) if url.len() > NAME_LENGTH_MAX => Err(Violation::TypeTooLong(url.len())),
@@ -468,6 +497,9 @@ impl Session {
             names.iter().for_each(|name| clusters.mark_watched(name));
         }
         let new = self.watch(kind).0.subscribe(names, listed);
+        if kind == ResourceType::Route {
+            self.watch_hosts(names);
+        }
         if let Some(rewatch) = self.subscription_delta.of(kind) {
             rewatch.new = new;
         } else {
@@ -482,6 +514,9 @@ impl Session {
         names: impl IntoIterator<Item = &'a str>,
     ) {
         let dropped = self.watch(kind).0.unsubscribe(names);
+        if kind == ResourceType::Route {
+            self.forget_hosts(dropped.iter().map(|name| &**name));
+        }
         if let Some(rewatch) = self.subscription_delta.of(kind) {
             rewatch.dropped = dropped;
         } else {

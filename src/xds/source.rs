@@ -25,6 +25,6 @@ pub trait ResourceSource {
     }
 
     /// The resource of this name: a named type (EDS, RDS) always has an answer, an empty one for an unknown
-    /// name. `None` of a wildcard type, whose resources are found in [`Self::all`], unless [`Self::is_by_name`].
+    /// name, and of virtual hosts it is the whole route whose hosts they are. `None` of a wildcard type, whose resources are found in [`Self::all`], unless [`Self::is_by_name`].
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>>;
 }

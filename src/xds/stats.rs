@@ -23,7 +23,7 @@ pub struct Stats {
     pub refused: AtomicU64,
     /// From a change to the responses that carry it.
     pub propagation: Histogram,
-    by_type: [ByType; ResourceType::ALL.len()],
+    by_type: [ByType; ResourceType::SERVED.len()],
     handshakes_failed: Mutex<BTreeMap<&'static str, u64>>,
     callers_refused: Mutex<BTreeMap<&'static str, u64>>,
     /// What becomes of requests for certificates.
@@ -174,7 +174,7 @@ impl Stats {
         let typed = |name, help, pick: fn(&ByType) -> &AtomicU64| Counter {
             name,
             help,
-            samples: ResourceType::ALL
+            samples: ResourceType::SERVED
                 .into_iter()
                 .zip(&self.by_type)
                 .map(|(kind, counts)| {

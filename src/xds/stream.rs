@@ -50,7 +50,7 @@ use super::unknown_types::SideResponse;
 use crate::codes;
 use crate::hash::SecretHasher;
 use crate::identity::{Caller, ServerIdentity, SpiffeId};
-use crate::model::{NodeError, Proxy};
+use crate::model::{NodeError, Proxy, VirtualHostDelivery};
 use crate::push::PushContext;
 use crate::push::interest::{Dirty, Subscription};
 use crate::push::scope::{Stand, Wildcards};
@@ -140,7 +140,7 @@ impl AdmittedStream {
     /// What the proxy shall hold.
     fn picture<'a>(&'a self, context: &'a Arc<PushContext>, cache: &'a Cache) -> ProxyConfig<'a> {
         let (network, whereabouts) = self.entry.connection().place();
-        ProxyConfig::new(context, &self.proxy, network, cache).at(whereabouts)
+        ProxyConfig::new(context, &self.proxy, network, cache).at(whereabouts).with_hosts_apart()
     }
 
     /// Says where it stands. That changes with what it hears of wherever it stands:
@@ -433,6 +433,9 @@ impl Stream {
             if admitted.proxy.is_proxyless() {
                 lock(&self.session).answer_completely();
             }
+            if admitted.proxy.virtual_hosts == VirtualHostDelivery::OneByOne {
+                lock(&self.session).serve_virtual_hosts();
+            }
             self.admitted = Some(admitted);
         }
         let nonce = u64::from_str_radix(request.nonce, 16).ok();
@@ -573,6 +576,11 @@ impl Stream {
             };
             StreamEnd::by("refused", status)
         })?;
+        let is_delta = lock(&self.session).form() == ProtocolForm::Delta;
+        proxy.virtual_hosts = proxy.virtual_hosts.on_stream(is_delta);
+        if let VirtualHostDelivery::Refused(reason) = proxy.virtual_hosts {
+            warn!(code = %codes::VIRTUAL_HOSTS, proxy = %proxy.id, "virtual hosts come in their routes: {reason}");
+        }
         let settings = Arc::clone(&self.context()?.settings);
         if let Some(id) = settings.cluster_aliases.get(&proxy.cluster) {
             proxy.cluster = id.clone();

@@ -8,6 +8,7 @@
 //! the client's own, or differs from the list at the moment, has an entry.
 
 mod entries;
+mod one_by_one;
 mod sweep;
 
 use std::cell::Cell;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use self::entries::{Due, Entries, Holds, NameState, NewEntry, View};
+pub(super) use self::one_by_one::OneChange;
 use self::sweep::{Everything, Sweep};
 use super::answers::{PendingResponses, Progress, SentNames};
 use super::held_version::HeldVersion;

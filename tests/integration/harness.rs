@@ -296,7 +296,10 @@ impl Collector {
             ResourceType::Route if self.by_name => {
                 Some((ResourceType::Cluster, clusters_of(&messages)))
             }
-            ResourceType::Endpoint | ResourceType::Route | ResourceType::NameTable => None,
+            ResourceType::Endpoint
+            | ResourceType::Route
+            | ResourceType::VirtualHost
+            | ResourceType::NameTable => None,
         };
         if follows.is_some() && kind != ResourceType::Route {
             // Whatever isn't in it is gone; the other two types come in parts.

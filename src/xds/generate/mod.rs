@@ -52,8 +52,9 @@ pub use self::walk::{
 use super::list::SharedList;
 use super::names::OutboundName;
 use super::resource::{All, Resource, ResourceSource, ResourceType};
+use super::virtual_hosts;
 use crate::aggregate::MergedService;
-use crate::model::{NetworkId, Proxy, ProxyType};
+use crate::model::{NetworkId, Proxy, ProxyType, VirtualHostDelivery};
 use crate::push::authorizers::Authorizers;
 use crate::push::proxy::inbound_targets;
 use crate::push::subset::SubsetFilter;
@@ -70,6 +71,10 @@ pub struct ProxyConfig<'a> {
     /// The port on which it listens as an east-west gateway, if it is one.
     east_west_port: Option<u16>,
     cache: &'a Cache,
+    /// Its routes have no virtual hosts, which it asks for one by one.
+    hosts_apart: bool,
+    /// The route of such a proxy that was made last: it is asked for twice, with its hosts and without.
+    last_whole: Option<Arc<Resource>>,
 }
 
 impl<'a> ProxyConfig<'a> {
@@ -83,12 +88,17 @@ impl<'a> ProxyConfig<'a> {
         let east_west_port = cache.east_west_port(context, proxy);
         let role = if east_west_port.is_some() { Role::Gateway } else { Role::Client };
         let view = ViewKey::of(proxy, network, role).selected(context.selection(proxy));
-        Self { context, proxy, view, east_west_port, cache }
+        Self { context, proxy, view, east_west_port, cache, hosts_apart: false, last_whole: None }
     }
 
     /// The same, of a proxy that is known to be there.
     pub fn at(self, whereabouts: Whereabouts) -> Self {
         Self { view: self.view.at(whereabouts), ..self }
+    }
+
+    /// The same with virtual hosts outside of routes, if the proxy is served them so.
+    pub fn with_hosts_apart(self) -> Self {
+        Self { hosts_apart: self.proxy.virtual_hosts == VirtualHostDelivery::OneByOne, ..self }
     }
 
     /// Where the proxy stands: see [`ViewKey::view_class`].
@@ -216,7 +226,9 @@ impl ResourceSource for ProxyConfig<'_> {
             ResourceType::Cluster => self.clusters(),
             ResourceType::Listener => self.listeners(),
             ResourceType::NameTable => all(self.name_table(), Vec::new()),
-            ResourceType::Endpoint | ResourceType::Route => all(list(kind, Vec::new()), Vec::new()),
+            ResourceType::Endpoint | ResourceType::Route | ResourceType::VirtualHost => {
+                all(list(kind, Vec::new()), Vec::new())
+            }
         }
     }
 
@@ -233,12 +245,14 @@ impl ResourceSource for ProxyConfig<'_> {
                 ResourceType::Route => {
                     Some(library.route(name).unwrap_or_else(|| Arc::new(rds::empty(name))))
                 }
-                ResourceType::NameTable => None,
+                ResourceType::VirtualHost | ResourceType::NameTable => None,
             };
         }
         match kind {
             ResourceType::Endpoint => Some(self.assignment(name)),
+            ResourceType::Route if self.hosts_apart => Some(self.route_without_hosts(name)),
             ResourceType::Route => Some(self.route(name)),
+            ResourceType::VirtualHost => Some(self.whole_route(name)),
             ResourceType::Cluster | ResourceType::Listener | ResourceType::NameTable => None,
         }
     }
@@ -290,6 +304,20 @@ impl<'a> ProxyConfig<'a> {
             Ok(namespace) => self.common().route(&class, Some(namespace), name),
             Err(domain) => self.common().route_in(&class, domain, name),
         }
+    }
+
+    /// The same for whoever asks for the hosts one by one.
+    fn route_without_hosts(&mut self, name: &str) -> Arc<Resource> {
+        let made = virtual_hosts::without_hosts(&self.whole_route(name));
+        let key = (Arc::clone(&made.name), made.version);
+        self.cache.routes_without_hosts.get_or_make(key, (), || Arc::new(made))
+    }
+
+    fn whole_route(&mut self, name: &str) -> Arc<Resource> {
+        let last = self.last_whole.take().filter(|last| *last.name == *name);
+        let whole = last.unwrap_or_else(|| self.route(name));
+        self.last_whole = Some(Arc::clone(&whole));
+        whole
     }
 
     /// The routes of that name where a port of its Gateways has them.

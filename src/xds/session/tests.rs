@@ -2,6 +2,7 @@
 //!
 //! Names of upstream clusters and their assignments are written short: `a` is `outbound|80||a`.
 
+mod hosts;
 mod random;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -1412,6 +1413,7 @@ fn check_bytes(response: &Response, bytes: &[u8]) {
 /// hosts, refused TYPE      show watched hosts, and what was refused
 /// as NODE|nobody           who sends the next request
 /// slow, take               from now on nothing is sent; send one response
+/// apart                    virtual hosts are served one by one: `TYPE` vhds has `ROUTE=HOST:value,…`
 /// later                    so much time passes that no answer is waited for any more
 /// patience                 show whether something waits for an answer
 /// limit BYTES, whole       cut responses; complete answers
@@ -1431,12 +1433,20 @@ struct Source {
     /// What of the wildcard types many clients hold, and how large the pieces of it are.
     shared: BTreeSet<&'static str>,
     piece_bytes: usize,
+    /// Of routes, hosts with what is said of each.
+    hosts: BTreeMap<Arc<str>, BTreeMap<String, String>>,
     /// Made once for each content, as generators do.
     lists: BTreeMap<ResourceType, Arc<SharedList>>,
 }
 
 impl Source {
     fn set(&mut self, kind: ResourceType, name: &str, value: &str) {
+        if kind == ResourceType::VirtualHost {
+            let pairs = value.split(',').filter_map(|pair| pair.split_once(':'));
+            let pairs = pairs.map(|(host, value)| (host.to_owned(), value.to_owned()));
+            self.hosts.insert(name.into(), pairs.collect());
+            return;
+        }
         let resource = Arc::new(Resource::new(name, value.to_owned()));
         self.resources.entry(kind).or_default().insert(name.into(), resource);
     }
@@ -1463,6 +1473,9 @@ impl ResourceSource for Source {
     }
 
     fn one(&mut self, kind: ResourceType, name: &str) -> Option<Arc<Resource>> {
+        if kind == ResourceType::VirtualHost {
+            return Some(Arc::new(hosts::route(name, self.hosts.get(name))));
+        }
         let known = self.resources.get(&kind).and_then(|of_kind| of_kind.get(name)).cloned();
         known.or_else(|| (!kind.is_wildcard()).then(|| Arc::new(Resource::new(name, ""))))
     }
@@ -1532,6 +1545,7 @@ impl Stage {
                 }
             }
             "limit" => self.limit = rest[0].parse().expect("a number"),
+            "apart" => self.session.serve_virtual_hosts(),
             "whole" => self.session.answer_completely(),
             _ => panic!("no such verb: {line}"),
         }
@@ -1566,7 +1580,9 @@ impl Stage {
             };
             match of {
                 ResourceType::Endpoint => dirty.endpoints.push(full(of, name).into()),
-                ResourceType::Route => _ = dirty.routes.insert(full(of, name).into()),
+                ResourceType::Route | ResourceType::VirtualHost => {
+                    dirty.routes.insert(full(of, name).into());
+                }
                 _ => {}
             }
         }
@@ -1593,10 +1609,12 @@ impl Stage {
             } else if let Some(name) = word.strip_prefix('-') {
                 dropped.push(full(name));
             } else if let Some((name, value)) = word.split_once('@') {
-                let ours =
-                    value.split('/').map(|value| Resource::new("", value.to_owned()).version);
-                let joined = || Version(ours.fold(0, |all, one| all ^ one.0)).to_string();
-                let version = if value == "?" { "2026-01-01/7".into() } else { joined() };
+                let of = |value| Resource::new("", String::from(value)).version;
+                let version = match (value, kind) {
+                    ("?", _) => "2026-01-01/7".into(),
+                    (_, Some(ResourceType::VirtualHost)) => hosts::version(name, value).to_string(),
+                    _ => Version(value.split('/').fold(0, |all, one| all ^ of(one).0)).to_string(),
+                };
                 listed.push((full(name), version));
             } else {
                 names.push(full(word));
@@ -1670,7 +1688,10 @@ impl Stage {
         let mut line = format!("-> {} #{}", response.kind.short(), response.nonce);
         for resource in response.resources.iter() {
             let body = resource.body.to_bytes();
-            let value = std::str::from_utf8(&body).expect("text");
+            let value = match response.kind {
+                ResourceType::VirtualHost => hosts::value(&resource.name, &body),
+                _ => String::from_utf8(body.into()).expect("text"),
+            };
             write!(line, " {}={value}", short(&resource.name)).expect("a string");
         }
         for name in &response.removed {
@@ -1703,7 +1724,7 @@ impl Stage {
 }
 
 fn kind(short: &str) -> Option<ResourceType> {
-    ResourceType::ALL.into_iter().find(|kind| kind.short() == short)
+    ResourceType::SERVED.into_iter().find(|kind| kind.short() == short)
 }
 
 fn full(kind: ResourceType, name: &str) -> String {

@@ -19,6 +19,8 @@ pub(super) fn is_of_service(context: &PushContext, kind: ResourceType, name: &st
             name.parse::<u16>().is_ok() || host.is_some_and(is_known)
         }
         ResourceType::Listener => name.rsplit_once(':').is_some_and(|(host, _)| is_known(host)),
+        // What is asked for are the routes.
+        ResourceType::VirtualHost => true,
         ResourceType::NameTable => false,
     }
 }

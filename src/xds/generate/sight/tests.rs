@@ -4,6 +4,7 @@
 
 mod gateways;
 mod heads;
+mod hosts;
 mod ingresses;
 mod libraries;
 mod policies;
@@ -1070,6 +1071,7 @@ fn check(
         let proxy = &stand.proxy;
         assert_eq!(shape(now, stand, kept), *new, "{place}: kept for {proxy:?}");
         check_against_scratch(now, stand, kept, place);
+        hosts::check([before, now], stand, kept, place);
         let own = Dep::Workload(proxy.cluster.clone(), proxy.workload.clone());
         let moved = were[at] != *stand
             || before.selection(proxy) != now.selection(proxy)

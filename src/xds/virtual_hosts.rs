@@ -1,0 +1,219 @@
+//! Virtual hosts of a route configuration as resources of their own (Envoy, "VHDS"), and the route without them.
+//!
+//! A route is always made whole, in chunks that its versions share. What a client lacks of the hosts of one is the difference
+//! of two wholes, that which it holds and that which it shall hold: chunks in the same memory are passed over. So nothing
+//! is kept for each host, and no host is made for those who have it already.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use prost::Message;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field, string};
+use strait_proto::envoy::envoy::config::core::v3 as core;
+use strait_proto::envoy::envoy::config::route::v3 as route;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::body::{BodySegment, Edit, ResourceBody};
+use super::resource::{Resource, Version};
+use crate::hash::SecretHasher;
+
+/// Field numbers of `RouteConfiguration` and `VirtualHost`.
+mod field {
+    pub(super) const VIRTUAL_HOSTS: u32 = 2;
+    pub(super) const HOST_NAME: u32 = 1;
+}
+
+/// The hosts of a route that a client has.
+#[derive(Debug)]
+pub(super) enum HeldHosts {
+    /// None.
+    Nothing,
+    /// Those that it listed when it came, without the name of the route, each with its version if that is one of ours.
+    Listed(BTreeMap<Box<str>, Option<Version>>),
+    /// Those of this route.
+    Of(Arc<Resource>),
+}
+
+/// What a client lacks of the hosts of a route, sorted by name.
+#[derive(Debug, Default)]
+pub(super) struct HostChanges {
+    pub(super) changed: Vec<Arc<Resource>>,
+    pub(super) removed: Vec<Arc<str>>,
+}
+
+impl HostChanges {
+    pub(super) fn is_empty(&self) -> bool {
+        self.changed.is_empty() && self.removed.is_empty()
+    }
+}
+
+/// A virtual host within a route.
+#[derive(Debug, Clone)]
+struct HostFragment {
+    content: Bytes,
+    /// Where its name is in that, at the end of its first field.
+    name: Range<usize>,
+}
+
+impl HostFragment {
+    fn of(content: Bytes) -> Self {
+        let first = fields(&content).next().filter(|first| first.number == field::HOST_NAME);
+        let name = first.map_or(0..0, |first| first.content);
+        Self { content, name }
+    }
+
+    fn name(&self) -> Bytes {
+        self.content.slice(self.name.clone())
+    }
+
+    fn version(&self) -> Version {
+        Version(xxh3_64(&self.content))
+    }
+
+    /// It under the name by which Envoy knows whose it is.
+    fn resource(&self, route: &str) -> Resource {
+        let name = resource_name(route, &self.name());
+        let mut text = Vec::with_capacity(name.len() + 4);
+        string::encode(field::HOST_NAME, &name, &mut text);
+        let puts = u32::try_from(text.len()).expect("a short name");
+        let edits = vec![Edit { at: 0, drops: 0, puts }];
+        let rest = [self.content.slice(self.name.end..)];
+        let body = ResourceBody::edited(rest.into(), edits, text);
+        Resource { name: name.into(), version: self.version(), body }
+    }
+}
+
+fn resource_name(route: &str, host: &[u8]) -> String {
+    format!("{route}/{}", String::from_utf8_lossy(host))
+}
+
+/// A name within a route that no host has. To be told that it is gone tells a client that there are no hosts to wait for.
+pub(super) fn nobody(route: &str) -> Arc<str> {
+    format!("{route}/").into()
+}
+
+/// What the hosts of a route are called that are held.
+pub(super) fn names(route: &str, held: &HeldHosts) -> Vec<Arc<str>> {
+    let of = |host: &[u8]| resource_name(route, host).into();
+    match held {
+        HeldHosts::Nothing => Vec::new(),
+        HeldHosts::Listed(listed) => listed.keys().map(|name| of(name.as_bytes())).collect(),
+        HeldHosts::Of(route) => {
+            hosts(route.body.segments().iter()).keys().map(|name| of(name)).collect()
+        }
+    }
+}
+
+/// What whoever holds some hosts lacks of those of a route.
+pub(super) fn changes(held: &HeldHosts, now: &Resource) -> HostChanges {
+    let mut segments = now.body.segments();
+    let mut before = BTreeMap::new();
+    if let HeldHosts::Of(held) = held {
+        let mut others = HashMap::<_, BodySegment<'_>, SecretHasher>::default();
+        others.extend(held.body.segments().into_iter().map(|one| (one.memory(), one)));
+        segments.retain(|one| {
+            let is_same = others.get(&one.memory()).is_some_and(|other| other.is_same(one));
+            if is_same {
+                others.remove(&one.memory());
+            }
+            !is_same
+        });
+        before = hosts(others.values());
+    }
+    let after = hosts(segments.iter());
+    let lacks = |(name, host): &(&Bytes, &HostFragment)| match held {
+        HeldHosts::Nothing => true,
+        HeldHosts::Listed(listed) => {
+            let name = std::str::from_utf8(name).unwrap_or_default();
+            listed.get(name).copied().flatten() != Some(host.version())
+        }
+        HeldHosts::Of(_) => before.get(*name).is_none_or(|before| before.content != host.content),
+    };
+    let changed = after.iter().filter(lacks).map(|(_, host)| Arc::new(host.resource(&now.name)));
+    let changed = changed.collect();
+    let removed = match held {
+        HeldHosts::Nothing => Vec::new(),
+        HeldHosts::Listed(listed) => {
+            let gone = listed.keys().filter(|name| !after.contains_key(name.as_bytes()));
+            gone.map(|name| resource_name(&now.name, name.as_bytes()).into()).collect()
+        }
+        HeldHosts::Of(_) => {
+            let gone = before.keys().filter(|name| !after.contains_key(*name));
+            gone.map(|name| resource_name(&now.name, name).into()).collect()
+        }
+    };
+    HostChanges { changed, removed }
+}
+
+/// A route for whoever asks for its hosts one by one: it changes only with what is no host.
+pub(super) fn without_hosts(whole: &Resource) -> Resource {
+    let mut rest = Vec::new();
+    for segment in whole.body.segments() {
+        let bytes = segment.bytes();
+        let others = fields(&bytes).filter(|field| field.number != field::VIRTUAL_HOSTS);
+        others.for_each(|field| rest.extend_from_slice(&bytes[field.whole]));
+    }
+    let source = core::ConfigSource {
+        resource_api_version: core::ApiVersion::V3.into(),
+        config_source_specifier: Some(core::config_source::ConfigSourceSpecifier::Ads(
+            core::AggregatedConfigSource {},
+        )),
+        ..Default::default()
+    };
+    let vhds = route::Vhds { config_source: Some(source) };
+    let apart = route::RouteConfiguration { vhds: Some(vhds), ..Default::default() };
+    apart.encode(&mut rest).expect("a vector has room");
+    Resource::new(Arc::clone(&whole.name), rest)
+}
+
+/// The hosts in some runs of a route by name.
+fn hosts<'a, 'b: 'a>(
+    segments: impl Iterator<Item = &'a BodySegment<'b>>,
+) -> BTreeMap<Bytes, HostFragment> {
+    let mut hosts = BTreeMap::new();
+    for segment in segments {
+        let bytes = segment.bytes();
+        let those = fields(&bytes).filter(|field| field.number == field::VIRTUAL_HOSTS);
+        hosts.extend(those.map(|field| {
+            let host = HostFragment::of(bytes.slice(field.content));
+            (host.name(), host)
+        }));
+    }
+    hosts
+}
+
+/// A field of an encoded message.
+struct EncodedField {
+    number: u32,
+    whole: Range<usize>,
+    /// Without its head; of a number nothing.
+    content: Range<usize>,
+}
+
+/// The fields of a message, as far as it can be read: it was written here.
+fn fields(bytes: &[u8]) -> impl Iterator<Item = EncodedField> {
+    let mut start = 0;
+    std::iter::from_fn(move || {
+        let mut rest = bytes.get(start..).filter(|rest| !rest.is_empty())?;
+        let (wire_type, number) = {
+            let (number, wire_type) = decode_key(&mut rest).ok()?;
+            (wire_type, number)
+        };
+        let length = if wire_type == WireType::LengthDelimited {
+            usize::try_from(decode_varint(&mut rest).ok()?).ok()?
+        } else {
+            skip_field(wire_type, number, &mut rest, DecodeContext::default()).ok()?;
+            0
+        };
+        let content = bytes.len() - rest.len();
+        let end = content.checked_add(length).filter(|end| *end <= bytes.len())?;
+        let field = EncodedField { number, whole: start..end, content: content..end };
+        start = end;
+        Some(field)
+    })
+}
+
+#[cfg(test)]
+mod tests;
