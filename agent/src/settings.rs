@@ -52,6 +52,9 @@ pub(crate) struct RunArgs {
     /// DNS domain of services
     #[arg(long, env = "STRAIT_DOMAIN", value_name = "D", default_value = "cluster.local")]
     pub(crate) domain: String,
+    /// Asks for virtual hosts one by one (VHDS), so that a change of one sends that alone: Envoy 1.40 or newer
+    #[arg(long, env = "STRAIT_VHDS")]
+    vhds: bool,
     /// The service account's token, read at each call
     #[arg(long, value_name = "F", default_value = "/var/run/secrets/tokens/istio-token")]
     pub(crate) token_file: PathBuf,
@@ -146,6 +149,7 @@ impl RunArgs {
             node_name: self.node.as_deref().filter(|node| !node.is_empty()),
             labels: &self.labels,
             domain: &self.domain,
+            vhds: self.vhds,
         }
     }
 

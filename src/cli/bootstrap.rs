@@ -60,7 +60,7 @@ pub(crate) struct BootstrapArgs {
     #[arg(long, value_name = "F")]
     root_ca: PathBuf,
     /// For gRPC's own library instead of an Envoy: what GRPC_XDS_BOOTSTRAP names, always JSON
-    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output"])]
+    #[arg(long, conflicts_with_all = ["sds_dir", "protocol", "admin_address", "output", "vhds"])]
     grpc: bool,
     /// Folder for sds-cert.yaml and sds-roots.yaml, by which Envoy sees that the certificate is renewed [default: that
     /// of the certificate, if it can be written]
@@ -72,6 +72,9 @@ pub(crate) struct BootstrapArgs {
     /// Which form of ADS
     #[arg(long, value_enum, default_value_t)]
     protocol: Wire,
+    /// Ask for virtual hosts one by one (VHDS), so that a change of one sends that alone: Envoy 1.40 or newer, Delta
+    #[arg(long)]
+    vhds: bool,
     /// Where Envoy's own admin interface listens
     #[arg(long, value_name = "A", default_value = "127.0.0.1:15000")]
     admin_address: std::net::SocketAddr,
@@ -209,6 +212,10 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
             )));
         }
     }
+    if args.vhds && args.protocol == Wire::Sotw {
+        let fact = "--vhds is of the Delta form: leave --protocol out, or --vhds";
+        return Err(CommandFailure::usage(fact));
+    }
     // The last dot of the node id divides name and namespace.
     if args.namespace.contains('.') {
         return Err(CommandFailure::usage(format!("--namespace {:?} holds a dot", args.namespace)));
@@ -227,6 +234,7 @@ fn bootstrap(args: &BootstrapArgs, sds: Option<&SdsFiles>) -> Result<Value, Comm
         node_name: None,
         labels: &args.labels,
         domain: &args.domain,
+        vhds: args.vhds,
     };
     if args.grpc {
         let discovery = &args.discovery;

@@ -284,6 +284,18 @@ fn bootstraps_say_who_and_where() {
 }
 
 #[test]
+fn a_bootstrap_asks_for_virtual_hosts_one_by_one_where_it_is_told_to() {
+    let rest = "--ip 10.0.0.5 --discovery a:1";
+    let [without, with] = ["", "--vhds"].map(|flag| {
+        let printed = bootstrap(&format!("{WHO} {rest} {flag}")).expect("printed");
+        printed.lines().map(str::to_owned).collect::<Vec<_>>()
+    });
+    let added: Vec<_> = with.iter().filter(|line| !without.contains(line)).collect();
+    assert_eq!((added.len(), with.len()), (1, without.len() + 1), "{with:#?}");
+    assert!(added[0].contains("STRAIT_VHDS") && added[0].contains("\"true\""), "{added:?}");
+}
+
+#[test]
 fn bootstraps_that_no_control_plane_takes_are_refused() {
     let rest = "--ip 10.0.0.5 --discovery a:1";
     for (flags, said) in [
@@ -294,6 +306,7 @@ fn bootstraps_that_no_control_plane_takes_are_refused() {
         ("--discovery a:1", "--ip"),
         (&format!("{rest} --label app"), "KEY=VALUE"),
         (&format!("{rest} --domain a~b"), "--domain"),
+        (&format!("{rest} --vhds --protocol sotw"), "--vhds is of the Delta form"),
         (&format!("{rest} -o table"), "yaml or -o json"),
     ] {
         let refused = bootstrap(&format!("{WHO} {flags}")).expect_err(flags);

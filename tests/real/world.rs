@@ -80,12 +80,13 @@ pub(crate) struct Proxy<'a> {
     pub(crate) service_account: &'a str,
     pub(crate) app: &'a str,
     pub(crate) ip: &'a str,
+    /// `delta`, `sotw`, or `vhds`: Delta with virtual hosts one by one.
     pub(crate) protocol: &'a str,
 }
 
 impl<'a> Proxy<'a> {
     /// The sidecar of a pod of an application, which has the application's account.
-    fn sidecar(cluster: &'a str, name: &'a str, app: &'a str, ip: &'a str) -> Self {
+    pub(crate) fn sidecar(cluster: &'a str, name: &'a str, app: &'a str, ip: &'a str) -> Self {
         Self {
             cluster,
             kind: "sidecar",
@@ -216,7 +217,13 @@ impl World {
         self.start_proxy(host, program, &proxy, netns);
     }
 
-    fn start_proxy(&mut self, host: &Host, program: &Path, proxy: &Proxy<'_>, netns: Rc<Netns>) {
+    pub(crate) fn start_proxy(
+        &mut self,
+        host: &Host,
+        program: &Path,
+        proxy: &Proxy<'_>,
+        netns: Rc<Netns>,
+    ) {
         let files = self.ca.workload(proxy.namespace, proxy.service_account);
         let key = format!("{}/{}", proxy.cluster, proxy.name);
         let bootstrap = bootstrap(host, proxy, &files, self.strait.xds());
@@ -388,7 +395,11 @@ pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery
     let labels = [format!("app={}", proxy.app), "security.istio.io/tlsMode=istio".to_owned()];
     let path = |path: &PathBuf| path.display().to_string();
     let (certificate, key, root) = (path(&files.certificate), path(&files.key), path(&files.root));
-    let text = strait::command(&[
+    let (protocol, more) = match proxy.protocol {
+        "vhds" => ("delta", &["--vhds"][..]),
+        protocol => (protocol, &[][..]),
+    };
+    let words = [
         "proxy",
         "bootstrap",
         "--type",
@@ -418,10 +429,11 @@ pub(crate) fn bootstrap(host: &Host, proxy: &Proxy<'_>, files: &Files, discovery
         "--root-ca",
         &root,
         "--protocol",
-        proxy.protocol,
+        protocol,
         "--admin-address",
         ADMIN,
-    ]);
+    ];
+    let text = strait::command(&[&words[..], more].concat());
     let file = host.subfolder("bootstrap").join(format!("{}-{}.yaml", proxy.cluster, proxy.name));
     std::fs::write(&file, text).unwrap();
     file

@@ -92,6 +92,8 @@ pub struct ProxyNode<'a> {
     pub labels: &'a [(String, String)],
     /// DNS domain of services.
     pub domain: &'a str,
+    /// Whether it asks for virtual hosts one by one.
+    pub vhds: bool,
 }
 
 /// Labels that name the service which a workload is a part of, the first first. (Istio, "Telemetry labels".)
@@ -134,6 +136,9 @@ impl ProxyNode<'_> {
         }
         if let Some(node) = self.node_name {
             metadata["NODE_NAME"] = json!(node);
+        }
+        if self.vhds {
+            metadata["STRAIT_VHDS"] = json!("true");
         }
         metadata
     }
