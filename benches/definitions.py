@@ -91,6 +91,8 @@ def cell(options, side, proxies, namespaces, clusters):
         pods = scaled(options, HEADLESS_PODS)
         it.order("scale", "c1", service=kinds.headless, endpoints=max(1, pods - 10 * (clusters - 1)))
         flags = ("--subscribe", "0.05", "--namespaces", namespaces, *SIDECAR, *(EVERY_CPU if proxies > 1000 else ()))
+        if options.vhds:
+            flags += ("--vhds",)
         with running(Load(options, it, server, proxies, *flags)) as load:
             load.in_sync()
             memory = server.rested()

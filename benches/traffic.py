@@ -110,6 +110,9 @@ def ruled(options, side):
             flags = ("--subscribe", "0.05", "--namespaces", NAMESPACES, *SIDECAR)
             kinds = {f"{title}, one edit": rules.edit, f"{title}, order and labels alone": rules.reorder}
             figures |= edited(options, it, server, proxies, flags, kinds)
+            if server.metric("strait_streams_woken_total") is not None:
+                kinds = {f"{title}, hosts one by one, one edit": rules.edit}
+                figures |= edited(options, it, server, proxies, (*flags, "--vhds"), kinds)
     return figures
 
 
@@ -161,7 +164,11 @@ def router(options, side):
             rules.add(thing("VirtualService", "default", f"host-{number}", spec))
         with running(warmed(options, it, side)) as server:
             flags = ("--node-type", "router", "--routes")
-            return edited(options, it, server, 1, flags, {f"{title}, one edit": rules.edit})
+            figures = edited(options, it, server, 1, flags, {f"{title}, one edit": rules.edit})
+            if server.metric("strait_streams_woken_total") is not None:
+                kinds = {f"{title}, hosts one by one, one edit": rules.edit}
+                figures |= edited(options, it, server, 1, (*flags, "--vhds"), kinds)
+            return figures
 
 
 def start(options, side, it):
@@ -194,9 +201,10 @@ def edited(options, it, server, proxies, flags, kinds):
         report = load.end()
     for name, window in windows.items():
         told = report["windows"][window]
-        for kind in ("cds", "eds", "lds", "rds"):
+        for kind in ("cds", "eds", "lds", "rds", "vhds"):
             figures[f"{name}: {kind} resources/change"] = told["resources"][kind] / options.changes
-        figures[f"{name}: rds B/change"] = told["bytes"]["rds"] / options.changes
+        for kind in ("rds", "vhds"):
+            figures[f"{name}: {kind} B/change"] = told["bytes"][kind] / options.changes
         figures[f"{name}: sent B/change"] = told["wireBytes"]["received"] / options.changes
     return figures
 

@@ -266,7 +266,7 @@ impl Sightings {
                 let end = memchr::memchr(b'_', name).unwrap_or(name.len());
                 self.note(at_ns, proxy, (Seen::Listener, &name[..end]), &[]);
             }
-            Kind::Rds | Kind::Nds | Kind::Other => {}
+            Kind::Rds | Kind::Vhds | Kind::Nds | Kind::Other => {}
         }
     }
 

@@ -17,7 +17,9 @@ use prost::Message;
 use rustls_pki_types::ServerName;
 use serde_json::json;
 use strait::identity::SpiffeId;
-use strait_proto::envoy::envoy::config::core::v3::Node;
+use strait_proto::envoy::envoy::config::core::v3::node::UserAgentVersionType;
+use strait_proto::envoy::envoy::config::core::v3::{BuildVersion, Node};
+use strait_proto::envoy::envoy::r#type::v3::SemanticVersion;
 use strait_proto::envoy::google::protobuf::{Struct, Value, value::Kind as ValueKind};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -301,6 +303,7 @@ fn threads(
             subscribe: options.subscribe,
             listeners: options.listeners,
             routes: options.routes,
+            vhds: options.vhds,
             name_table: options.name_table,
             rejects: of_share(options.nack),
             keeps_versions: options.protocol == wire::Form::Delta && !options.without_versions,
@@ -367,9 +370,17 @@ fn node(options: &Options, number: u32) -> Node {
     ];
     fields.extend(turn(&options.networks, number).map(|network| ("NETWORK", text(&network))));
     // Not every server has a table of names for whom doesn't say that it has a use for it.
+    fields.extend(options.vhds.then(|| ("STRAIT_VHDS", text("true"))));
     fields.extend(options.name_table.then(|| ("DNS_CAPTURE", text("true"))));
     let fields = fields.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    // Such virtual hosts are for Envoys that are known to take them.
+    let release = SemanticVersion { major_number: 1, minor_number: 40, patch: 0 };
+    let build = BuildVersion { version: Some(release), ..Default::default() };
     Node {
+        user_agent_name: if options.vhds { "envoy".to_owned() } else { String::new() },
+        user_agent_version_type: options
+            .vhds
+            .then_some(UserAgentVersionType::UserAgentBuildVersion(build)),
         id: format!("{}~{ip}~{pod}.{namespace}~{namespace}.svc.cluster.local", options.node_type),
         cluster: format!("xdsload.{namespace}"),
         metadata: Some(Struct { fields }),

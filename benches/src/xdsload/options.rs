@@ -75,6 +75,9 @@ pub(crate) struct Options {
     /// Ask for listeners, and for the route configurations that they name: a proxy is in sync once it has them
     #[arg(long, conflicts_with = "names")]
     pub(crate) routes: bool,
+    /// Ask for the virtual hosts of routes one by one, and say so in the node: a proxy is in sync once it has some of each
+    #[arg(long, requires = "routes")]
+    pub(crate) vhds: bool,
     /// Ask for the table from which an agent answers its workload's DNS (NDS), and say so in the node
     #[arg(long)]
     pub(crate) name_table: bool,

@@ -23,6 +23,8 @@ pub(crate) struct Profile {
     pub(crate) listeners: bool,
     /// Whether it asks for the route configurations that its listeners name.
     pub(crate) routes: bool,
+    /// Whether it asks for their virtual hosts one by one.
+    pub(crate) vhds: bool,
     pub(crate) name_table: bool,
     pub(crate) rejects: bool,
     /// Whether it says what it holds when it comes back.
@@ -69,6 +71,8 @@ pub(crate) struct Session {
     listeners: BTreeMap<u32, Vec<u32>>,
     routes: BTreeMap<u32, Route>,
     knows_listeners: bool,
+    /// Whether it has asked for virtual hosts, which Envoy does once it has a route.
+    asked_hosts: bool,
     probing: bool,
     was_in_sync: bool,
     /// Whether it was since the stream began.
@@ -87,6 +91,8 @@ struct Route {
     listeners: usize,
     /// Whether a request has named it.
     asked: bool,
+    /// Whether hosts of it have come, or that there are none.
+    has_hosts: bool,
 }
 
 /// What a response led to.
@@ -111,6 +117,7 @@ impl Session {
             listeners: BTreeMap::new(),
             routes: BTreeMap::new(),
             knows_listeners: false,
+            asked_hosts: false,
             probing: false,
             was_in_sync: false,
             been_in_sync: false,
@@ -135,7 +142,9 @@ impl Session {
     }
 
     fn has_routes(&self) -> bool {
-        self.knows_listeners && self.routes.values().all(|route| route.version != Version::Awaited)
+        let vhds = self.profile.vhds;
+        let has = |route: &Route| route.version != Version::Awaited && (route.has_hosts || !vhds);
+        self.knows_listeners && self.routes.values().all(has)
     }
 
     /// The names of the assignments it asks for.
@@ -156,6 +165,7 @@ impl Session {
         self.listeners.clear();
         self.routes.clear();
         self.knows_listeners = false;
+        self.asked_hosts = false;
         if !comes_back {
             self.assignments.clear();
             self.forget_clusters();
@@ -221,6 +231,7 @@ impl Session {
                     route.version = Version::Came;
                 }
             }
+            Kind::Vhds => self.hosts_came(resource.name, names),
             Kind::Lds | Kind::Nds | Kind::Other => {}
         }
         self.resources += 1;
@@ -277,9 +288,18 @@ impl Session {
                     }
                 }
             }
+            Kind::Vhds => {
+                for name in &response.removed {
+                    self.hosts_came(name, names);
+                }
+            }
             Kind::Lds | Kind::Nds | Kind::Other => {}
         }
         self.answer(response, names, asked, out);
+        if self.profile.vhds && response.kind == Kind::Rds && !self.asked_hosts {
+            self.asked_hosts = true;
+            Request::new(self.profile.form, Kind::Vhds, out).end();
+        }
         let in_sync = self.in_sync();
         let came_in_sync = in_sync && !self.was_in_sync;
         self.was_in_sync = in_sync;
@@ -329,7 +349,8 @@ impl Session {
         let mut named = Vec::new();
         routes_of(resource.body, |route| named.push(names.id(route)));
         for route in &named {
-            let new = Route { version: Version::Awaited, listeners: 0, asked: false };
+            let new =
+                Route { version: Version::Awaited, listeners: 0, asked: false, has_hosts: false };
             self.routes.entry(*route).or_insert(new).listeners += 1;
         }
         // After the new ones: what both name is held as before.
@@ -337,6 +358,14 @@ impl Session {
         self.forget_listener(name);
         if !named.is_empty() {
             self.listeners.insert(name, named);
+        }
+    }
+
+    /// Takes note of a virtual host, `ROUTE/HOST`.
+    fn hosts_came(&mut self, host: &[u8], names: &mut Names) {
+        let route = host.iter().rposition(|byte| *byte == b'/').map(|end| &host[..end]);
+        if let Some(route) = route.and_then(|route| self.routes.get_mut(&names.id(route))) {
+            route.has_hosts = true;
         }
     }
 
@@ -482,6 +511,7 @@ mod tests {
             subscribe,
             listeners: false,
             routes: false,
+            vhds: false,
             name_table: false,
             rejects: false,
             keeps_versions: true,
@@ -639,6 +669,31 @@ mod tests {
         // A listener that comes again names what it named.
         assert_eq!(told(Kind::Lds, &both[..1], &[]), (false, none.to_vec()));
         assert_eq!(told(Kind::Lds, &[], &["0.0.0.0_90"]), (false, vec!["b:90".into()]));
+    }
+
+    #[test]
+    fn hosts_are_asked_for_once_and_routes_are_there_with_them() {
+        let mut session = session(Subscription::All);
+        (session.profile.routes, session.profile.vhds) = (true, true);
+        let mut names = Names::default();
+        begin(&mut session, &mut names);
+        apply(&mut session, &mut names, &response(Kind::Cds, &[], &[]));
+        for (name, routes) in [("0.0.0.0_80", ["80"]), ("0.0.0.0_90", ["90"])] {
+            let body = listener(name, &routes);
+            let resource = Resource { name: name.as_bytes(), version: b"", body: &body };
+            session.take(Kind::Lds, &resource, &mut names);
+        }
+        let response_of = |kind| Response { kind, nonce: b"n".to_vec(), ..Response::NONE };
+        session.end(&response_of(Kind::Lds), &mut names, &mut Vec::new());
+        let mut told = |bytes: Vec<u8>| apply(&mut session, &mut names, &bytes);
+        let (in_sync, answers) = told(response(Kind::Rds, &[("80", "1")], &[]));
+        assert_eq!((in_sync, answers.len(), &*answers[1].type_url), (false, 2, Kind::Vhds.url()));
+        assert!(answers[1].resource_names_subscribe.is_empty());
+        let (in_sync, answers) = told(response(Kind::Rds, &[("90", "1")], &[]));
+        assert_eq!((in_sync, answers.len()), (false, 1));
+        let (in_sync, answers) = told(response(Kind::Vhds, &[("80/a", "1"), ("80/b", "1")], &[]));
+        assert_eq!((in_sync, answers.len()), (false, 1));
+        assert!(told(response(Kind::Vhds, &[], &["90/"])).0);
     }
 
     #[test]

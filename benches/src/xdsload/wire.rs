@@ -102,6 +102,8 @@ pub(crate) enum Kind {
     Lds,
     /// Route configurations.
     Rds,
+    /// Virtual hosts of these, one by one.
+    Vhds,
     /// The table from which an agent answers its workload's DNS.
     Nds,
     /// Anything else.
@@ -113,8 +115,8 @@ pub(crate) type ByKind<T> = [T; Kind::ALL.len()];
 
 impl Kind {
     /// All, in the order of [`Kind::index`].
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Nds, Self::Other];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Cds, Self::Eds, Self::Lds, Self::Rds, Self::Vhds, Self::Nds, Self::Other];
 
     /// The type URL on the wire.
     pub(crate) fn url(self) -> &'static str {
@@ -123,6 +125,7 @@ impl Kind {
             Self::Eds => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
             Self::Lds => "type.googleapis.com/envoy.config.listener.v3.Listener",
             Self::Rds => "type.googleapis.com/envoy.config.route.v3.RouteConfiguration",
+            Self::Vhds => "type.googleapis.com/envoy.config.route.v3.VirtualHost",
             Self::Nds => "type.googleapis.com/istio.networking.nds.v1.NameTable",
             Self::Other => "",
         }
@@ -130,7 +133,7 @@ impl Kind {
 
     /// The name in reports.
     pub(crate) fn short(self) -> &'static str {
-        ["cds", "eds", "lds", "rds", "nds", "other"][self.index()]
+        ["cds", "eds", "lds", "rds", "vhds", "nds", "other"][self.index()]
     }
 
     /// Its place in a table with one entry for each kind.
