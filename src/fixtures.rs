@@ -183,7 +183,7 @@ impl Shard {
         self
     }
 
-    pub(crate) fn said(self) -> RegistryUpdate {
+    pub(crate) fn built(self) -> RegistryUpdate {
         self.update
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn add_inbound_source() -> io::Result<()> {
     send(&socket, &message(), SendFlags::empty())?;
     let mut answer = [0; 1024];
     let (length, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    match told(answer.get(..length).unwrap_or_default()) {
+    match error_number(answer.get(..length).unwrap_or_default()) {
         Some(0) => Ok(()),
         Some(error) if error == -Errno::EXIST.raw_os_error() => Ok(()),
         Some(error) => Err(io::Error::from_raw_os_error(-error)),
@@ -61,7 +61,7 @@ fn message() -> Vec<u8> {
 }
 
 /// The error number of an answer, negative; 0 where it was done.
-fn told(answer: &[u8]) -> Option<i32> {
+fn error_number(answer: &[u8]) -> Option<i32> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     let error = i32::from_ne_bytes(answer.get(16..20)?.try_into().ok()?);
     (kind == NLMSG_ERROR).then_some(error)

@@ -219,26 +219,26 @@ impl ApiRules {
         rules: &DynamicMessage,
         field: &FieldDescriptor,
     ) -> Result<(), String> {
-        for (kind, said) in rules.fields() {
-            let Some(said) = said.as_message() else { continue };
+        for (kind, given) in rules.fields() {
+            let Some(given) = given.as_message() else { continue };
             match (kind.name(), value) {
                 ("repeated", Value::List(all)) => {
-                    keeps_count(all.len(), said, ["min_items", "max_items"])?;
-                    only(said, &["min_items", "max_items", "items", "unique"])?;
+                    keeps_count(all.len(), given, ["min_items", "max_items"])?;
+                    only(given, &["min_items", "max_items", "items", "unique"])?;
                     let is_twice = |(at, one): (usize, &Value)| all[..at].contains(one);
-                    if bool_of(said, "unique") && all.iter().enumerate().any(is_twice) {
+                    if bool_of(given, "unique") && all.iter().enumerate().any(is_twice) {
                         return Err("two of it are equal".to_owned());
                     }
                     if let Some(items) =
-                        set(said, "items").and_then(|items| items.as_message().cloned())
+                        set(given, "items").and_then(|items| items.as_message().cloned())
                     {
                         all.iter().try_for_each(|one| self.keeps(one, &items, field))?;
                     }
                 }
                 ("map", Value::Map(all)) => {
-                    keeps_count(all.len(), said, ["min_pairs", "max_pairs"])?;
-                    only(said, &["min_pairs", "max_pairs", "keys", "values"])?;
-                    let of = |name| set(said, name).and_then(|one| one.as_message().cloned());
+                    keeps_count(all.len(), given, ["min_pairs", "max_pairs"])?;
+                    only(given, &["min_pairs", "max_pairs", "keys", "values"])?;
+                    let of = |name| set(given, name).and_then(|one| one.as_message().cloned());
                     if let Some(keys) = of("keys") {
                         let mut all = all.keys().cloned().map(Value::from);
                         all.try_for_each(|key| self.keeps(&key, &keys, field))?;
@@ -247,26 +247,26 @@ impl ApiRules {
                         all.values().try_for_each(|one| self.keeps(one, &values, field))?;
                     }
                 }
-                ("string", Value::String(text)) => keeps_text(text, said)?,
+                ("string", Value::String(text)) => keeps_text(text, given)?,
                 ("bytes", Value::Bytes(bytes)) => {
-                    keeps_count(bytes.len(), said, ["min_len", "max_len"])?;
-                    only(said, &["min_len", "max_len"])?;
+                    keeps_count(bytes.len(), given, ["min_len", "max_len"])?;
+                    only(given, &["min_len", "max_len"])?;
                 }
-                ("enum", Value::EnumNumber(number)) => keeps_enum(*number, said, field)?,
-                ("duration", Value::Message(duration)) => keeps_duration(duration, said)?,
-                ("message" | "any", _) => only(said, &["required", "skip"])?,
+                ("enum", Value::EnumNumber(number)) => keeps_enum(*number, given, field)?,
+                ("duration", Value::Message(duration)) => keeps_duration(duration, given)?,
+                ("message" | "any", _) => only(given, &["required", "skip"])?,
                 ("bool", value) => {
-                    only(said, &["const"])?;
-                    if set(said, "const").is_some_and(|wanted| wanted != *value) {
+                    only(given, &["const"])?;
+                    if set(given, "const").is_some_and(|wanted| wanted != *value) {
                         return Err("it must have the other value".to_owned());
                     }
                 }
                 // A wrapper (`UInt32Value`) has the rules of what is in it.
                 (_, Value::Message(wrapper)) => {
                     let inner = wrapper.get_field_by_number(1).map(|value| value.into_owned());
-                    keeps_number(inner.as_ref().and_then(number).ok_or(UNCHECKED)?, said)?;
+                    keeps_number(inner.as_ref().and_then(number).ok_or(UNCHECKED)?, given)?;
                 }
-                (_, value) => keeps_number(number(value).ok_or(UNCHECKED)?, said)?,
+                (_, value) => keeps_number(number(value).ok_or(UNCHECKED)?, given)?,
             }
         }
         Ok(())
@@ -299,8 +299,8 @@ fn flag(rules: &DynamicMessage, kind: &str, name: &str) -> bool {
 }
 
 /// That no other rule is said than these.
-fn only(said: &DynamicMessage, known: &[&str]) -> Result<(), String> {
-    match said.fields().all(|(field, _)| known.contains(&field.name())) {
+fn only(given: &DynamicMessage, known: &[&str]) -> Result<(), String> {
+    match given.fields().all(|(field, _)| known.contains(&field.name())) {
         true => Ok(()),
         false => Err(UNCHECKED.to_owned()),
     }
@@ -308,10 +308,10 @@ fn only(said: &DynamicMessage, known: &[&str]) -> Result<(), String> {
 
 fn keeps_count(
     count: usize,
-    said: &DynamicMessage,
+    given: &DynamicMessage,
     [least, most]: [&str; 2],
 ) -> Result<(), String> {
-    let of = |name| set(said, name).and_then(|value| value.as_u64());
+    let of = |name| set(given, name).and_then(|value| value.as_u64());
     let count = count as u64;
     match (of(least), of(most)) {
         (Some(least), _) if count < least => Err(format!("there must be at least {least} of it")),
@@ -320,9 +320,9 @@ fn keeps_count(
     }
 }
 
-fn keeps_text(text: &str, said: &DynamicMessage) -> Result<(), String> {
+fn keeps_text(text: &str, given: &DynamicMessage) -> Result<(), String> {
     only(
-        said,
+        given,
         &[
             "min_len",
             "max_len",
@@ -337,30 +337,30 @@ fn keeps_text(text: &str, said: &DynamicMessage) -> Result<(), String> {
             "const",
         ],
     )?;
-    if text.is_empty() && bool_of(said, "ignore_empty") {
+    if text.is_empty() && bool_of(given, "ignore_empty") {
         return Ok(());
     }
-    keeps_count(text.chars().count(), said, ["min_len", "max_len"])?;
-    keeps_count(text.len(), said, ["min_bytes", "max_bytes"])?;
+    keeps_count(text.chars().count(), given, ["min_len", "max_len"])?;
+    keeps_count(text.len(), given, ["min_bytes", "max_bytes"])?;
     let listed = |name| {
-        set(said, name)
+        set(given, name)
             .and_then(|value| Some(value.as_list()?.iter().any(|one| one.as_str() == Some(text))))
     };
     if listed("in") == Some(false) || listed("not_in") == Some(true) {
         return Err(format!("{text:?} is none of the values that it may have"));
     }
-    if let Some(prefix) = set(said, "prefix").and_then(|value| value.as_str().map(str::to_owned))
+    if let Some(prefix) = set(given, "prefix").and_then(|value| value.as_str().map(str::to_owned))
         && !text.starts_with(&prefix)
     {
         return Err(format!("it must begin with {prefix:?}"));
     }
-    if set(said, "const").is_some_and(|wanted| wanted.as_str() != Some(text)) {
+    if set(given, "const").is_some_and(|wanted| wanted.as_str() != Some(text)) {
         return Err("it must have another value".to_owned());
     }
     let is_control = |one: char| matches!(one, '\0' | '\n' | '\r');
-    match set(said, "well_known_regex").and_then(|value| value.as_enum_number()) {
+    match set(given, "well_known_regex").and_then(|value| value.as_enum_number()) {
         // Not strict: all but what ends a line. (protoc-gen-validate, `strict: false`.)
-        Some(1 | 2) if !strict(said) && !text.chars().any(is_control) => Ok(()),
+        Some(1 | 2) if !strict(given) && !text.chars().any(is_control) => Ok(()),
         // HTTP_HEADER_NAME: a token, with a colon before it for those of HTTP/2.
         Some(1) if is_token(text.strip_prefix(':').unwrap_or(text)) => Ok(()),
         // HTTP_HEADER_VALUE.
@@ -370,8 +370,8 @@ fn keeps_text(text: &str, said: &DynamicMessage) -> Result<(), String> {
     }
 }
 
-fn strict(said: &DynamicMessage) -> bool {
-    set(said, "strict").and_then(|value| value.as_bool()) != Some(false)
+fn strict(given: &DynamicMessage) -> bool {
+    set(given, "strict").and_then(|value| value.as_bool()) != Some(false)
 }
 
 fn is_token(text: &str) -> bool {
@@ -379,16 +379,16 @@ fn is_token(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_of_token)
 }
 
-fn keeps_enum(number: i32, said: &DynamicMessage, field: &FieldDescriptor) -> Result<(), String> {
-    only(said, &["defined_only", "in", "not_in", "const"])?;
+fn keeps_enum(number: i32, given: &DynamicMessage, field: &FieldDescriptor) -> Result<(), String> {
+    only(given, &["defined_only", "in", "not_in", "const"])?;
     let kind = field.kind();
     let is_defined = kind.as_enum().is_none_or(|kind| kind.get_value(number).is_some());
     let listed = |name| {
-        set(said, name)
+        set(given, name)
             .and_then(|value| Some(value.as_list()?.iter().any(|one| one.as_i32() == Some(number))))
     };
-    let is_other = set(said, "const").is_some_and(|wanted| wanted.as_i32() != Some(number));
-    if (bool_of(said, "defined_only") && !is_defined)
+    let is_other = set(given, "const").is_some_and(|wanted| wanted.as_i32() != Some(number));
+    if (bool_of(given, "defined_only") && !is_defined)
         || listed("in") == Some(false)
         || listed("not_in") == Some(true)
         || is_other
@@ -398,10 +398,10 @@ fn keeps_enum(number: i32, said: &DynamicMessage, field: &FieldDescriptor) -> Re
     Ok(())
 }
 
-fn keeps_duration(duration: &DynamicMessage, said: &DynamicMessage) -> Result<(), String> {
-    only(said, &["required", "lt", "lte", "gt", "gte"])?;
+fn keeps_duration(duration: &DynamicMessage, given: &DynamicMessage) -> Result<(), String> {
+    only(given, &["required", "lt", "lte", "gt", "gte"])?;
     let time = nanoseconds(duration);
-    let of = |name| set(said, name).and_then(|limit| Some(nanoseconds(limit.as_message()?)));
+    let of = |name| set(given, name).and_then(|limit| Some(nanoseconds(limit.as_message()?)));
     let fits = of("lt").is_none_or(|limit| time < limit)
         && of("lte").is_none_or(|limit| time <= limit)
         && of("gt").is_none_or(|limit| time > limit)
@@ -433,17 +433,17 @@ fn number(value: &Value) -> Option<f64> {
     })
 }
 
-fn keeps_number(found: f64, said: &DynamicMessage) -> Result<(), String> {
-    only(said, &["lt", "lte", "gt", "gte", "in", "const", "ignore_empty"])?;
-    if found == 0.0 && bool_of(said, "ignore_empty") {
+fn keeps_number(found: f64, given: &DynamicMessage) -> Result<(), String> {
+    only(given, &["lt", "lte", "gt", "gte", "in", "const", "ignore_empty"])?;
+    if found == 0.0 && bool_of(given, "ignore_empty") {
         return Ok(());
     }
-    let of = |name| set(said, name).and_then(|value| number(&value));
+    let of = |name| set(given, name).and_then(|value| number(&value));
     let (above, below) = (
         of("gt").is_none_or(|limit| found > limit) && of("gte").is_none_or(|limit| found >= limit),
         of("lt").is_none_or(|limit| found < limit) && of("lte").is_none_or(|limit| found <= limit),
     );
-    let listed = set(said, "in").is_none_or(|value| {
+    let listed = set(given, "in").is_none_or(|value| {
         value.as_list().is_some_and(|all| all.iter().any(|one| number(one) == Some(found)))
     });
     let is_const = of("const").is_none_or(|wanted| found.to_bits() == wanted.to_bits());

@@ -138,7 +138,7 @@ pub(super) async fn reach(
     let of_policy = |name: PolicyName| {
         let mut answer = of_policy(&context, &name, &streams);
         if name.kind == PolicyKind::Peer {
-            answer["told"] = told(&sources.timeline, &name);
+            answer["told"] = progress(&sources.timeline, &name);
         }
         answer
     };
@@ -148,7 +148,7 @@ pub(super) async fn reach(
 
 /// How far those have come who were told of the last change of a policy, and of the steps of transitions since: servers of
 /// what they take, and clients of what they are to send. Of changes before this process nobody knows that.
-fn told(timeline: &Timeline, name: &PolicyName) -> Value {
+fn progress(timeline: &Timeline, name: &PolicyName) -> Value {
     let is_of_kind = |cause: &Cause| cause.kind == name.kind.as_str();
     let is_it = |cause: &Cause| {
         let object = &name.object;
@@ -231,7 +231,7 @@ mod tests {
         };
         let name = PolicyName { kind: PolicyKind::Peer, object: WorkloadKey::new("shop", "mode") };
         let found = || {
-            let told = told(&timeline, &name);
+            let told = progress(&timeline, &name);
             let told = told.as_array().cloned().unwrap_or_default();
             let counts = |one: &Value| {
                 ["seq", "proxies", "acknowledged", "waiting"].map(|field| one[field].as_u64())

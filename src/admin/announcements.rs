@@ -44,7 +44,7 @@ impl Announcements {
     }
 
     /// Announces that something has changed, and the version of the mesh now.
-    pub(super) fn say(&self, version: Option<u64>) {
+    pub(super) fn announce(&self, version: Option<u64>) {
         self.0.send_replace(Announcement { at: Instant::now(), version });
     }
 
@@ -110,7 +110,7 @@ mod tests {
             String::from_utf8(event.to_vec()).expect("text")
         };
         assert_eq!(next().await, "event: change\ndata: {\"version\":null}\n\n");
-        announcements.say(Some(7));
+        announcements.announce(Some(7));
         assert_eq!(next().await, "event: change\ndata: {\"version\":7}\n\n");
         assert_eq!(next().await, "event: alive\ndata: {}\n\n", "nothing has changed");
         drop(told);

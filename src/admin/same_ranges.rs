@@ -60,7 +60,7 @@ mod tests {
         }
     }
 
-    fn told(rows: &[ClusterStatus]) -> Vec<String> {
+    fn lines_of(rows: &[ClusterStatus]) -> Vec<String> {
         let of_row = |row: &ClusterStatus| {
             let line = |one: &SameRange| format!("{}: {} {}", row.id, one.cluster, one.range);
             row.same_ranges.iter().map(line).collect::<Vec<_>>()
@@ -79,7 +79,7 @@ mod tests {
         ];
         find_same_ranges(&mut rows);
         assert_eq!(
-            told(&rows),
+            lines_of(&rows),
             [
                 "a: b fd00::8000:0:0:0/80",
                 "a: c 10.0.4.0/24",
@@ -100,7 +100,7 @@ mod tests {
             holder: "a".into(),
         });
         find_same_ranges(&mut rows);
-        assert_eq!(told(&rows), ["b: a 10.0.0.0/16"]);
+        assert_eq!(lines_of(&rows), ["b: a 10.0.0.0/16"]);
     }
 
     #[test]

@@ -128,7 +128,7 @@ mod tests {
         let both = shard("west", 1)
             .with(service("db.shop"), vec![endpoint("10.1.0.9")])
             .with(service("web.shop"), vec![endpoint("10.1.0.1"), endpoint("10.1.0.2")]);
-        mesh.apply(MeshEvent::Registry(both.said()));
+        mesh.apply(MeshEvent::Registry(both.built()));
         mesh.apply(MeshEvent::Complete);
         let tally = WithheldTally::default();
         let count = |mesh: &mut MeshState, network: &str| {
@@ -144,10 +144,10 @@ mod tests {
         assert_eq!(count(&mut mesh, "n1"), 3);
         let more = vec![endpoint("10.1.0.1"), endpoint("10.1.0.2"), endpoint("10.1.0.3")];
         let changed = shard("west", 1).with(service("web.shop"), more);
-        mesh.apply(MeshEvent::Registry(changed.update().said()));
+        mesh.apply(MeshEvent::Registry(changed.update().built()));
         assert_eq!(count(&mut mesh, "n1"), 4, "one service has changed");
         let gone = shard("west", 1).without("db.shop");
-        mesh.apply(MeshEvent::Registry(gone.update().said()));
+        mesh.apply(MeshEvent::Registry(gone.update().built()));
         assert_eq!(count(&mut mesh, "n2"), 0, "the client is in the same network now");
     }
 }

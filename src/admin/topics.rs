@@ -69,7 +69,7 @@ impl PageTopics {
     pub(super) async fn announce(mut self, announcements: &Announcements) {
         loop {
             self.changed().await;
-            announcements.say(self.taken());
+            announcements.announce(self.taken());
             tokio::time::sleep(REST).await;
         }
     }

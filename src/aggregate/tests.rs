@@ -65,8 +65,8 @@ fn a_name_in_two_clusters_is_one_service_with_the_vips_and_addresses_of_both() {
     let mut aggregate = Aggregate::new(None);
     let east = service("web.ns").vip("10.1.0.1");
     let west = service("web.ns").vip("10.2.0.1").gateway_of("n2", "203.0.113.2");
-    aggregate.apply(shard("west", 1).with(west, vec![endpoint("10.0.0.2")]).said());
-    aggregate.apply(shard("east", 1).with(east, vec![endpoint("10.0.0.1")]).said());
+    aggregate.apply(shard("west", 1).with(west, vec![endpoint("10.0.0.2")]).built());
+    aggregate.apply(shard("east", 1).with(east, vec![endpoint("10.0.0.1")]).built());
     let web = merged(&aggregate, "web.ns").expect("merged");
     assert_eq!(clusters_of(&web), ["east", "west"]);
     assert_eq!(web.vips().count(), 2);
@@ -82,7 +82,7 @@ fn a_name_in_two_clusters_is_one_service_with_the_vips_and_addresses_of_both() {
 fn the_config_cluster_comes_first_whatever_its_name() {
     let mut aggregate = Aggregate::new(Some("zoo".into()));
     for cluster in ["ant", "zoo", "bee"] {
-        aggregate.apply(shard(cluster, 1).with(service("web.ns"), vec![]).said());
+        aggregate.apply(shard(cluster, 1).with(service("web.ns"), vec![]).built());
     }
     let web = merged(&aggregate, "web.ns").expect("merged");
     assert_eq!(clusters_of(&web), ["zoo", "ant", "bee"]);
@@ -101,17 +101,17 @@ fn what_can_be_a_gateway_is_known_whenever_it_comes_changes_and_goes() {
         let [one, two] = services;
         shard(cluster, 1).with(one, vec![]).with(two, vec![])
     };
-    aggregate.apply(says("east", [gateway(), service("web.ns")]).said());
-    aggregate.apply(says("west", [service("named.ns"), service("web.ns")]).said());
+    aggregate.apply(says("east", [gateway(), service("web.ns")]).built());
+    aggregate.apply(says("west", [service("named.ns"), service("web.ns")]).built());
     assert_eq!(found(&aggregate), ["east east-west", "west named"]);
 
     let late = service("web.ns").gateway_of("n1", "203.0.113.1");
-    aggregate.apply(shard("west", 1).with(late, vec![]).update().said());
+    aggregate.apply(shard("west", 1).with(late, vec![]).update().built());
     assert_eq!(found(&aggregate), ["east east-west", "west named", "west web"]);
-    aggregate.apply(shard("west", 1).with(service("web.ns"), vec![]).update().said());
-    aggregate.apply(says("east", [service("a.ns"), service("b.ns")]).said());
+    aggregate.apply(shard("west", 1).with(service("web.ns"), vec![]).update().built());
+    aggregate.apply(says("east", [service("a.ns"), service("b.ns")]).built());
     assert_eq!(found(&aggregate), ["west named"]);
-    aggregate.apply(shard("east", 1).with(gateway(), vec![]).said());
+    aggregate.apply(shard("east", 1).with(gateway(), vec![]).built());
     aggregate.apply(removed("west", 1));
     assert_eq!(found(&aggregate), ["east east-west"]);
 }
@@ -119,10 +119,10 @@ fn what_can_be_a_gateway_is_known_whenever_it_comes_changes_and_goes() {
 #[test]
 fn a_removed_cluster_leaves_no_trace() {
     let mut aggregate = Aggregate::new(None);
-    aggregate.apply(shard("east", 1).with(service("web.ns").vip("10.1.0.1"), vec![]).said());
+    aggregate.apply(shard("east", 1).with(service("web.ns").vip("10.1.0.1"), vec![]).built());
     let before = merged(&aggregate, "web.ns");
     let west = service("web.ns").vip("10.2.0.1");
-    aggregate.apply(shard("west", 2).network("n2").with(west, vec![endpoint("10.0.0.2")]).said());
+    aggregate.apply(shard("west", 2).network("n2").with(west, vec![endpoint("10.0.0.2")]).built());
     let touched = aggregate.apply(removed("west", 2));
     assert_eq!(touched.hosts, [host("web.ns")].into());
     assert_eq!(merged(&aggregate, "web.ns"), before);
@@ -132,12 +132,12 @@ fn a_removed_cluster_leaves_no_trace() {
 #[test]
 fn the_last_word_of_an_earlier_run_changes_nothing() {
     let mut aggregate = Aggregate::new(None);
-    aggregate.apply(shard("east", 1).with(service("old.ns"), vec![]).said());
-    aggregate.apply(shard("east", 2).with(service("new.ns"), vec![]).said());
+    aggregate.apply(shard("east", 1).with(service("old.ns"), vec![]).built());
+    aggregate.apply(shard("east", 2).with(service("new.ns"), vec![]).built());
     assert!(merged(&aggregate, "old.ns").is_none(), "a reset leaves out what it doesn't name");
     for late in [
-        shard("east", 1).with(service("old.ns"), vec![]).said(),
-        shard("east", 1).with(service("old.ns"), vec![]).update().said(),
+        shard("east", 1).with(service("old.ns"), vec![]).built(),
+        shard("east", 1).with(service("old.ns"), vec![]).update().built(),
     ] {
         assert!(aggregate.apply(late).is_empty());
     }
@@ -148,46 +148,46 @@ fn the_last_word_of_an_earlier_run_changes_nothing() {
 #[test]
 fn saying_the_same_twice_touches_nothing() {
     let mut aggregate = Aggregate::new(None);
-    let word = || shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();
-    assert!(!aggregate.apply(word()).is_empty());
-    assert!(aggregate.apply(word()).is_empty());
+    let update = || shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).built();
+    assert!(!aggregate.apply(update()).is_empty());
+    assert!(aggregate.apply(update()).is_empty());
 }
 
 #[test]
 fn pods_of_a_cluster_are_told_when_their_node_moves_but_not_when_it_comes() {
-    let word = |zone: &str| {
+    let update = |zone: &str| {
         let (key, pod) = workload("web-1.ns", "10.0.0.1", &[]);
         let node = Some(Arc::new("n1".into()));
-        let mut word = shard("east", 1).pod((key, Workload { node, ..pod })).said();
-        let ShardChange::Reset(contents) = &mut word.change else {
+        let mut update = shard("east", 1).pod((key, Workload { node, ..pod })).built();
+        let ShardChange::Reset(contents) = &mut update.change else {
             panic!("a first word is a reset")
         };
         let locality = Locality { zone: zone.into(), ..Locality::default() };
         let localities = Arc::new([("n1".into(), Arc::new(locality))].into());
         contents.facts = Some(ClusterFacts { localities, ..ClusterFacts::default() });
-        word
+        update
     };
     let mut aggregate = Aggregate::new(None);
-    let touched = aggregate.apply(word("a"));
+    let touched = aggregate.apply(update("a"));
     assert_eq!(
         (touched.placements, touched.facts),
         (["east".into()].into(), ["east".into()].into())
     );
     assert!(touched.workloads.is_empty(), "there may be a hundred thousand of them");
     assert_eq!(aggregate.workloads(&"east".into()).map(Workloads::len), Some(1));
-    let touched = aggregate.apply(word("b"));
+    let touched = aggregate.apply(update("b"));
     assert_eq!(touched.workloads, [("east".into(), WorkloadKey::new("ns", "web-1"))].into());
 }
 
 #[test]
 fn an_endpoint_change_touches_no_object() {
     let mut aggregate = Aggregate::new(None);
-    aggregate.apply(shard("east", 1).with(service("web.ns"), vec![]).said());
+    aggregate.apply(shard("east", 1).with(service("web.ns"), vec![]).built());
     let more = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).update();
-    let touched = aggregate.apply(more.said());
+    let touched = aggregate.apply(more.built());
     assert_eq!(touched.hosts, [host("web.ns")].into());
     assert!(touched.objects.is_empty());
-    let touched = aggregate.apply(shard("east", 1).without("web.ns").update().said());
+    let touched = aggregate.apply(shard("east", 1).without("web.ns").update().built());
     assert_eq!(touched.objects, [host("web.ns")].into());
 }
 
@@ -195,8 +195,8 @@ fn an_endpoint_change_touches_no_object() {
 fn endpoints_keep_their_own_networks_though_addresses_are_equal() {
     let mut aggregate = Aggregate::new(None);
     for (cluster, network) in [("east", "n1"), ("west", "n2")] {
-        let word = shard(cluster, 1).network(network);
-        aggregate.apply(word.with(service("web.ns"), vec![endpoint("10.0.0.1")]).said());
+        let update = shard(cluster, 1).network(network);
+        aggregate.apply(update.with(service("web.ns"), vec![endpoint("10.0.0.1")]).built());
     }
     let web = merged(&aggregate, "web.ns").expect("merged");
     let networks: Vec<_> = web.endpoints().map(|(_, _, network)| network.as_str()).collect();
@@ -217,7 +217,7 @@ fn labels_and_addresses_place_endpoints_of_one_shard_apart() {
         labelled("10.0.0.4", "n"),
         endpoint("10.0.0.1"),
     ];
-    aggregate.apply(shard("east", 1).with(service("web.ns"), endpoints).said());
+    aggregate.apply(shard("east", 1).with(service("web.ns"), endpoints).built());
     let web = aggregate.merge(&host("web.ns"), &ByLabelOrAddress).expect("merged");
     let networks: Vec<_> = web.endpoints().map(|(_, _, network)| network.as_str()).collect();
     assert_eq!(networks, ["1", "n", "3", "n", "1"]);
@@ -233,7 +233,7 @@ fn known(clusters: &[(&str, Option<i64>)]) -> Arc<KnownClusters> {
 fn older_clusters_come_first_whenever_their_age_is_known() {
     let mut aggregate = Aggregate::new(Some("config".into()));
     for (epoch, cluster) in (1..).zip(["a", "b", "c", "config"]) {
-        aggregate.apply(shard(cluster, epoch).with(service("web.ns"), vec![]).said());
+        aggregate.apply(shard(cluster, epoch).with(service("web.ns"), vec![]).built());
     }
     let order = |aggregate: &Aggregate| {
         let web = merged(aggregate, "web.ns").expect("merged");
@@ -246,7 +246,7 @@ fn older_clusters_come_first_whenever_their_age_is_known() {
     assert_eq!(order(&aggregate), "config a c b");
     // One that is known before it is heard.
     aggregate.rank(known(&[("a", Some(1)), ("c", Some(1)), ("d", Some(0))]));
-    aggregate.apply(shard("d", 9).with(service("web.ns"), vec![]).said());
+    aggregate.apply(shard("d", 9).with(service("web.ns"), vec![]).built());
     assert_eq!(order(&aggregate), "config d a c b");
     aggregate.rank(Arc::default());
     assert_eq!(order(&aggregate), "config a b c d");
@@ -274,7 +274,7 @@ fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() 
     let mut now: BTreeMap<&str, MergedService> = BTreeMap::new();
     let mut aggregate = Aggregate::new(None);
     for (epoch, cluster) in (1..).zip(["east", "west", "north"]) {
-        aggregate.apply(shard(cluster, epoch).said());
+        aggregate.apply(shard(cluster, epoch).built());
     }
     let mut found = 0;
     for _ in 0..3000 {
@@ -292,10 +292,10 @@ fn claims_to_addresses_are_those_of_all_that_is_there_whatever_changed_before() 
             one
         });
         let endpoints = endpoints.collect();
-        let word = shard(cluster, epoch).with(service(name), endpoints).update();
-        let word =
-            if random.random_ratio(1, 8) { shard(cluster, epoch).said() } else { word.said() };
-        for host in aggregate.apply(word).hosts {
+        let update = shard(cluster, epoch).with(service(name), endpoints).update();
+        let update =
+            if random.random_ratio(1, 8) { shard(cluster, epoch).built() } else { update.built() };
+        for host in aggregate.apply(update).hosts {
             let name = if host == self::host("web.ns") { "web.ns" } else { "db.ns" };
             let new = aggregate.merge(&host, &ByLabelOrAddress);
             claims.replace(now.get(name), new.as_ref());

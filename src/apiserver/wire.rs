@@ -242,9 +242,9 @@ mod tests {
 
     /// Records what it is given.
     #[derive(Default)]
-    struct Told(Vec<String>);
+    struct Recorded(Vec<String>);
 
-    impl<'a> ProtobufMessage<'a> for Told {
+    impl<'a> ProtobufMessage<'a> for Recorded {
         fn field(&mut self, number: u32, value: FieldValue<'a>) -> Result<(), MalformedMessage> {
             self.0.push(match value {
                 FieldValue::Number(value) => format!("{number}={value}"),
@@ -255,22 +255,22 @@ mod tests {
         }
     }
 
-    fn told(bytes: &[u8]) -> Result<String, MalformedMessage> {
-        let mut told = Told::default();
+    fn recorded(bytes: &[u8]) -> Result<String, MalformedMessage> {
+        let mut told = Recorded::default();
         told.merge(bytes).map(|()| told.0.join(" "))
     }
 
     #[test]
     fn fields_are_told_apart() {
-        assert_eq!(told(b"").as_deref(), Ok(""));
-        assert_eq!(told(b"\x08\x96\x01\x12\x02hi").as_deref(), Ok("1=150 2:hi"));
-        assert_eq!(told(b"\x09........\x15....\x18\x01").as_deref(), Ok("1! 2! 3=1"));
-        assert_eq!(told(b"\x82\x01\x02hi\xf8\x7f\x05").as_deref(), Ok("16:hi 2047=5"));
-        assert_eq!(told(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than need be");
+        assert_eq!(recorded(b"").as_deref(), Ok(""));
+        assert_eq!(recorded(b"\x08\x96\x01\x12\x02hi").as_deref(), Ok("1=150 2:hi"));
+        assert_eq!(recorded(b"\x09........\x15....\x18\x01").as_deref(), Ok("1! 2! 3=1"));
+        assert_eq!(recorded(b"\x82\x01\x02hi\xf8\x7f\x05").as_deref(), Ok("16:hi 2047=5"));
+        assert_eq!(recorded(b"\x88\x00\x85\x00").as_deref(), Ok("1=5"), "longer than need be");
         let long = [&b"\x0a\xc8\x01"[..], &[b'a'; 200], b"\x10\x01"].concat();
-        assert_eq!(told(&long), Ok(format!("1:{} 2=1", "a".repeat(200))));
+        assert_eq!(recorded(&long), Ok(format!("1:{} 2=1", "a".repeat(200))));
         let most = b"\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01";
-        assert_eq!(told(most).as_deref(), Ok("1=18446744073709551615"));
+        assert_eq!(recorded(most).as_deref(), Ok("1=18446744073709551615"));
         assert_eq!(FieldValue::Number(u64::MAX).number(), Ok(-1));
     }
 
@@ -291,7 +291,7 @@ mod tests {
             b"\xf8\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01",
         ];
         for bytes in bad {
-            assert!(told(bytes).is_err(), "{}", bytes.escape_ascii());
+            assert!(recorded(bytes).is_err(), "{}", bytes.escape_ascii());
         }
     }
 }

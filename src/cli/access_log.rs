@@ -139,13 +139,13 @@ fn without_prefix(line: &str) -> (Option<String>, &str) {
 }
 
 /// A field, where it says something.
-fn said(field: &str) -> Option<String> {
+fn given(field: &str) -> Option<String> {
     (!field.is_empty() && field != "-").then(|| field.to_owned())
 }
 
 /// The name of a cluster: newer Istio ends the names of its figures with `;`.
 fn cluster(field: &str) -> Option<String> {
-    said(field.trim_end_matches(';'))
+    given(field.trim_end_matches(';'))
 }
 
 fn of_text(line: &str) -> Option<LoggedCall> {
@@ -154,12 +154,12 @@ fn of_text(line: &str) -> Option<LoggedCall> {
     let request = fields.get(1)?;
     let (method, rest) = request.split_once(' ')?;
     let (path, protocol) = rest.rsplit_once(' ')?;
-    let of = |number: usize| fields.get(number).and_then(|field| said(field));
+    let of = |number: usize| fields.get(number).and_then(|field| given(field));
     let common = LoggedCall {
         at: Some(at),
-        method: said(method),
-        path: said(path),
-        protocol: said(protocol),
+        method: given(method),
+        path: given(path),
+        protocol: given(protocol),
         code: Some(fields.get(2)?.parse().ok()?),
         flags: of(3),
         ..LoggedCall::default()
@@ -229,7 +229,7 @@ fn fields(line: &str) -> Option<Vec<&str>> {
 fn of_json(line: &str) -> Option<LoggedCall> {
     let value: Value = serde_json::from_str(line).ok()?;
     let of = |name: &str| match &value[name] {
-        Value::String(text) => said(text),
+        Value::String(text) => given(text),
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     };

@@ -146,7 +146,7 @@ pub(super) fn render(
             .collect();
     }
     let [hostname, port] = ["hostname", "port"].map(|part| text(&answer[part]));
-    let mut out = format!("{hostname}:{port} as seen by {}\n\n", proxy::placed(of));
+    let mut out = format!("{hostname}:{port} as seen by {}\n\n", proxy::display_name(of));
     let clusters = items(&answer["clusters"]);
     let found = answer["found"].as_str();
     if let Some(found) = found {

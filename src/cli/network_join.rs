@@ -61,7 +61,7 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
         namespace.as_ref().is_some_and(is_labelled) && gateway.as_ref().is_none_or(is_labelled);
     if is_there {
         done(&format!("cluster of {} is in network {} already", remote.context, args.network));
-        return Ok(told(args, &entered_by, gateway.as_ref()));
+        return Ok(report(args, &entered_by, gateway.as_ref()));
     }
     let mut plan = format!(
         "Will change in {}\n  namespace {ns}{}: label {NETWORK_LABEL}={}\n",
@@ -72,7 +72,7 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
     if let Some(service) = &gateway {
         plan +=
             &format!("  service {}: label {NETWORK_LABEL}={}\n", full_name(service), args.network);
-        plan.extend(doubts(service).iter().map(|doubt| format!("  ! {doubt}\n")));
+        plan.extend(defects(service).iter().map(|doubt| format!("  ! {doubt}\n")));
     } else if entered_by.is_empty() {
         plan += "  no gateway is named (--gateway NAMESPACE/NAME): other networks don't reach it\n";
     } else {
@@ -96,20 +96,20 @@ pub(crate) async fn run(args: &JoinArgs) -> CommandResult {
         remote.merge(&path(service), &patch).await?;
         done(&format!("{} leads into it", full_name(service)));
     }
-    Ok(told(args, &entered_by, gateway.as_ref()))
+    Ok(report(args, &entered_by, gateway.as_ref()))
 }
 
 /// Says how the network is entered, and what keeps the gateway that was named from being of use.
-fn told(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit {
+fn report(args: &JoinArgs, entered_by: &[String], gateway: Option<&Value>) -> Exit {
     if gateway.is_none() && !entered_by.is_empty() {
         done(&format!("network {} is entered by {}", args.network, entered_by.join(", ")));
     }
     tell!("  next: strait network get {}", args.network);
-    let doubts = gateway.map(doubts).unwrap_or_default();
-    for doubt in &doubts {
+    let defects = gateway.map(defects).unwrap_or_default();
+    for doubt in &defects {
         tell!("! the gateway can't be used: {doubt}");
     }
-    if doubts.is_empty() { Exit::Fine } else { Exit::Unhealthy }
+    if defects.is_empty() { Exit::Fine } else { Exit::Unhealthy }
 }
 
 /// By what the network is entered already: Services of this cluster with its label, and what the control plane
@@ -208,19 +208,19 @@ fn path(service: &Value) -> String {
 }
 
 /// What keeps a Service from being of use as a gateway.
-fn doubts(service: &Value) -> Vec<String> {
+fn defects(service: &Value) -> Vec<String> {
     let port = gateway_port(service["metadata"]["labels"][GATEWAY_PORT_LABEL].as_str());
-    let mut doubts = Vec::new();
+    let mut defects = Vec::new();
     if !items(&service["spec"]["ports"]).iter().any(|one| one["port"] == port) {
-        doubts
+        defects
             .push(format!("it has no port {port}; name another by the label {GATEWAY_PORT_LABEL}"));
     }
     let addresses = items(&service["status"]["loadBalancer"]["ingress"]).len()
         + items(&service["spec"]["externalIPs"]).len();
     if addresses == 0 {
-        doubts.push("it has no external address yet, and is of use once it has".into());
+        defects.push("it has no external address yet, and is of use once it has".into());
     }
-    doubts
+    defects
 }
 
 fn manifests(namespace: &str, network: &str, gateway: Option<&Value>) -> String {
@@ -253,15 +253,15 @@ mod tests {
                     "spec": { "ports": [{ "port": port }] }, "status": status })
         };
         let ready = json!({ "loadBalancer": { "ingress": [{ "ip": "203.0.113.1" }] } });
-        assert!(doubts(&service(15443, ready.clone())).is_empty());
-        assert_eq!(doubts(&service(443, ready.clone())).len(), 1);
-        assert_eq!(doubts(&service(443, json!({}))).len(), 2);
+        assert!(defects(&service(15443, ready.clone())).is_empty());
+        assert_eq!(defects(&service(443, ready.clone())).len(), 1);
+        assert_eq!(defects(&service(443, json!({}))).len(), 2);
         let mut unsound = service(15443, ready.clone());
         unsound["metadata"]["labels"] = json!({ GATEWAY_PORT_LABEL: "0" });
-        assert!(doubts(&unsound).is_empty(), "a label that is no port names none");
+        assert!(defects(&unsound).is_empty(), "a label that is no port names none");
         let mut labelled = service(443, ready);
         labelled["metadata"]["labels"] = json!({ GATEWAY_PORT_LABEL: "443" });
-        assert!(doubts(&labelled).is_empty());
+        assert!(defects(&labelled).is_empty());
         let printed = manifests("strait-system", "n1", Some(&labelled));
         assert_eq!(printed.matches("topology.istio.io/network: n1").count(), 2, "{printed}");
     }

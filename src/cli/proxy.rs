@@ -215,7 +215,7 @@ pub(super) fn config(
     if show.no_headers {
         return output::table(&[], rows, look);
     }
-    format!("{}\n\n", placed(of)) + &output::table(&["TYPE", "NAME"], rows, look)
+    format!("{}\n\n", display_name(of)) + &output::table(&["TYPE", "NAME"], rows, look)
 }
 
 /// Assignments call their name otherwise.
@@ -236,7 +236,7 @@ pub(super) fn name_of_id(id: &Value) -> String {
 }
 
 /// The proxy as people distinguish it from others of its name: `client.shop in cluster east, network n1`.
-pub(super) fn placed(row: &Value) -> String {
+pub(super) fn display_name(row: &Value) -> String {
     let [cluster, network] = ["cluster", "network"].map(|part| text(&row[part]));
     format!("{} in cluster {cluster}, network {network}", name(row))
 }

@@ -118,9 +118,9 @@ mod tests {
 
     const STALE_AFTER: Duration = Duration::from_secs(9);
 
-    struct Course(Flapping, Instant);
+    struct Sequence(Flapping, Instant);
 
-    impl Course {
+    impl Sequence {
         /// Contact as reported for so many seconds, looked at each second.
         fn then(&mut self, in_contact: bool, seconds: u64) -> Option<Stage> {
             self.0.observe(in_contact, STALE_AFTER, self.1);
@@ -147,39 +147,39 @@ mod tests {
 
     #[test]
     fn the_fifth_loss_within_two_minutes_freezes_and_slower_ones_never_do() {
-        let mut course = Course(Flapping::default(), Instant::now());
-        assert_eq!(course.flap(4, 10), None);
-        assert_eq!(course.flap(1, 3), seconds(30));
-        let mut slow = Course(Flapping::default(), Instant::now());
+        let mut sequence = Sequence(Flapping::default(), Instant::now());
+        assert_eq!(sequence.flap(4, 10), None);
+        assert_eq!(sequence.flap(1, 3), seconds(30));
+        let mut slow = Sequence(Flapping::default(), Instant::now());
         assert_eq!(slow.flap(50, 16), None, "four in any two minutes");
-        let mut dark = Course(Flapping::default(), Instant::now());
+        let mut dark = Sequence(Flapping::default(), Instant::now());
         dark.then(true, 1);
         assert_eq!(dark.then(false, 1000), None, "one that stays away comes and goes not");
     }
 
     #[test]
     fn contact_that_is_back_at_once_was_never_lost() {
-        let mut course = Course(Flapping::default(), Instant::now());
-        assert_eq!(course.flap(100, 2), None);
-        course.flap(5, 3);
-        course.then(false, 30);
-        assert_eq!(course.flap(29, 2), Some(Stage::Trial), "nor does it fail a trial");
-        assert_eq!(course.then(true, 5), None, "though it counts as contact there");
+        let mut sequence = Sequence(Flapping::default(), Instant::now());
+        assert_eq!(sequence.flap(100, 2), None);
+        sequence.flap(5, 3);
+        sequence.then(false, 30);
+        assert_eq!(sequence.flap(29, 2), Some(Stage::Trial), "nor does it fail a trial");
+        assert_eq!(sequence.then(true, 5), None, "though it counts as contact there");
     }
 
     #[test]
     fn pauses_grow_up_to_five_minutes_and_two_good_minutes_end_it() {
-        let mut course = Course(Flapping::default(), Instant::now());
-        course.flap(5, 3);
+        let mut sequence = Sequence(Flapping::default(), Instant::now());
+        sequence.flap(5, 3);
         for pause in [30, 60, 120, 240, 300, 300] {
-            assert_eq!(course.then(false, pause - 1), seconds(1));
-            assert_eq!(course.then(false, 1), Some(Stage::Trial));
-            assert_eq!(course.then(true, 119), Some(Stage::Trial));
+            assert_eq!(sequence.then(false, pause - 1), seconds(1));
+            assert_eq!(sequence.then(false, 1), Some(Stage::Trial));
+            assert_eq!(sequence.then(true, 119), Some(Stage::Trial));
             let next = (pause * 2).min(300);
-            assert_eq!(course.then(false, 3), seconds(next));
+            assert_eq!(sequence.then(false, 3), seconds(next));
         }
-        course.then(false, 300);
-        assert_eq!(course.then(true, 120), None);
-        assert_eq!(course.flap(4, 3), None, "all is forgotten");
+        sequence.then(false, 300);
+        assert_eq!(sequence.then(true, 120), None);
+        assert_eq!(sequence.flap(4, 3), None, "all is forgotten");
     }
 }

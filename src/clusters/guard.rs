@@ -190,14 +190,14 @@ mod tests {
         Some(MassWithdrawal { percent: 50, at_least: 4, hold: Duration::from_secs(30) });
 
     /// An update with so many ready endpoints for each service.
-    fn word(counts: &[(&str, u8)], list: bool) -> ShardChange {
-        let mut word = shard("east", 1);
+    fn update(counts: &[(&str, u8)], list: bool) -> ShardChange {
+        let mut update = shard("east", 1);
         for (name, count) in counts {
             let endpoints = (0..*count).map(|last| endpoint(&format!("10.0.0.{last}")));
-            word = word.with(service(name), endpoints.collect());
+            update = update.with(service(name), endpoints.collect());
         }
-        let word = if list { word } else { word.update() };
-        word.said().change
+        let update = if list { update } else { update.update() };
+        update.built().change
     }
 
     fn sizes(change: &ShardChange) -> Vec<(String, Option<usize>)> {
@@ -212,7 +212,7 @@ mod tests {
 
     fn filled() -> (Guard, Instant) {
         let (mut guard, now) = (Guard::new(Passed::default()), Instant::now());
-        let first = guard.offer(word(&[("a.ns", 6), ("b.ns", 4)], true), RULE, now);
+        let first = guard.offer(update(&[("a.ns", 6), ("b.ns", 4)], true), RULE, now);
         assert!(first.is_some(), "what comes first takes nothing away");
         (guard, now)
     }
@@ -220,25 +220,31 @@ mod tests {
     #[test]
     fn a_loss_up_to_the_share_is_passed_on_and_one_above_waits() {
         let (mut guard, now) = filled();
-        assert!(guard.offer(word(&[("a.ns", 1)], false), RULE, now).is_some(), "5 of 10");
-        assert!(guard.offer(word(&[("b.ns", 0)], false), RULE, now).is_none(), "4 of 5");
+        assert!(guard.offer(update(&[("a.ns", 1)], false), RULE, now).is_some(), "5 of 10");
+        assert!(guard.offer(update(&[("b.ns", 0)], false), RULE, now).is_none(), "4 of 5");
         let Some(LossNotice { lost, of, until }) = guard.holding() else { panic!("held") };
         assert_eq!((lost, of, until - now), (4, 5, Duration::from_secs(30)));
         assert!(guard.release(now + Duration::from_secs(29)).is_none());
         let confirmed = guard.release(until).expect("the time is over");
         assert_eq!(sizes(&confirmed), [(host("b.ns").to_string(), Some(0))]);
         assert!(guard.holding().is_none());
-        assert!(guard.offer(word(&[("b.ns", 4)], false), RULE, until).is_some());
+        assert!(guard.offer(update(&[("b.ns", 4)], false), RULE, until).is_some());
     }
 
     #[test]
     fn what_is_back_in_time_was_never_gone() {
         let (mut guard, now) = filled();
-        assert!(guard.offer(word(&[], true), None, now).is_some(), "10 are few for the usual rule");
+        assert!(
+            guard.offer(update(&[], true), None, now).is_some(),
+            "10 are few for the usual rule"
+        );
         let (mut guard, now) = filled();
-        assert!(guard.offer(word(&[], true), RULE, now).is_none());
-        assert!(guard.offer(word(&[("a.ns", 1)], false), RULE, now).is_none(), "still most of it");
-        let back = guard.offer(word(&[("a.ns", 2), ("b.ns", 4)], false), RULE, now);
+        assert!(guard.offer(update(&[], true), RULE, now).is_none());
+        assert!(
+            guard.offer(update(&[("a.ns", 1)], false), RULE, now).is_none(),
+            "still most of it"
+        );
+        let back = guard.offer(update(&[("a.ns", 2), ("b.ns", 4)], false), RULE, now);
         let back = back.expect("6 of 10");
         assert!(matches!(back, ShardChange::Reset(_)));
         let expected = [(host("a.ns").to_string(), Some(2)), (host("b.ns").to_string(), Some(4))];
@@ -249,15 +255,15 @@ mod tests {
     fn without_a_rule_only_a_list_is_doubted() {
         let (mut guard, now) = (Guard::new(Passed::default()), Instant::now());
         let counts = [("a.ns", 200)];
-        assert!(guard.offer(word(&counts, true), None, now).is_some());
+        assert!(guard.offer(update(&counts, true), None, now).is_some());
         assert!(
-            guard.offer(word(&[("a.ns", 0)], false), None, now).is_some(),
+            guard.offer(update(&[("a.ns", 0)], false), None, now).is_some(),
             "a watch is believed"
         );
-        assert!(guard.offer(word(&counts, false), None, now).is_some());
-        assert!(guard.offer(word(&[], true), None, now).is_none(), "a list is not");
+        assert!(guard.offer(update(&counts, false), None, now).is_some());
+        assert!(guard.offer(update(&[], true), None, now).is_none(), "a list is not");
         let off = Some(MassWithdrawal { hold: Duration::ZERO, ..MassWithdrawal::default() });
-        assert!(guard.offer(word(&[], true), off, now).is_some(), "unless an operator says so");
+        assert!(guard.offer(update(&[], true), off, now).is_some(), "unless an operator says so");
     }
 
     #[test]
@@ -265,10 +271,10 @@ mod tests {
         let passed = Passed::default();
         let now = Instant::now();
         let mut first = Guard::new(passed.clone());
-        assert!(first.offer(word(&[("a.ns", 30)], true), None, now).is_some());
+        assert!(first.offer(update(&[("a.ns", 30)], true), None, now).is_some());
         let mut second = Guard::new(passed.clone());
-        assert!(second.offer(word(&[("a.ns", 1)], true), None, now).is_none());
+        assert!(second.offer(update(&[("a.ns", 1)], true), None, now).is_none());
         let mut third = Guard::new(passed);
-        assert!(third.offer(word(&[("a.ns", 29)], true), None, now).is_some());
+        assert!(third.offer(update(&[("a.ns", 29)], true), None, now).is_some());
     }
 }

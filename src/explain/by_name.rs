@@ -61,7 +61,7 @@ pub(super) fn lines(
     let of =
         service.shards.iter().find(|shard| shard.service.resolution == service.primary.resolution);
     let cluster = of.map(|shard| shard.key.cluster.to_string()).unwrap_or_default();
-    let mut told = NameTelling { view, service, by_name, cluster, taken: false };
+    let mut told = NameAnswer { view, service, by_name, cluster, taken: false };
     let endpoints: Vec<_> = by_name
         .endpoints
         .iter()
@@ -97,7 +97,7 @@ pub(super) fn lines(
     (clusters, endpoints.into_iter().filter(wanted).collect())
 }
 
-struct NameTelling<'a> {
+struct NameAnswer<'a> {
     view: &'a ViewKey,
     service: &'a MergedService,
     by_name: &'a ByName,
@@ -106,7 +106,7 @@ struct NameTelling<'a> {
     taken: bool,
 }
 
-impl NameTelling<'_> {
+impl NameAnswer<'_> {
     fn line(&mut self, one: &NamedEndpoint, port: u16) -> Option<EndpointLine> {
         let mut steps = Vec::new();
         for step in WithholdingStep::ALL {

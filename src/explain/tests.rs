@@ -15,7 +15,7 @@ fn steered(policy: &str, clusters: KnownClusters) -> Arc<PushContext> {
     {
         let epoch = u64::try_from(epoch).expect("few");
         let word = shard(cluster, epoch).with(service("web.ns"), vec![endpoint(address)]);
-        mesh.apply(MeshEvent::Registry(word.said()));
+        mesh.apply(MeshEvent::Registry(word.built()));
     }
     mesh.apply(MeshEvent::Clusters(Arc::new(clusters)));
     let text = format!("apiVersion: strait.dev/v1\nkind: Policy\n{policy}");
@@ -88,7 +88,7 @@ fn the_preference_that_orders_clusters_is_told_in_its_own_words() {
 fn found(resolution: Resolution) -> Explanation {
     let mut mesh = MeshState::new(crate::fixtures::settings());
     let named = service("db.ns").with(|one| one.resolution = resolution);
-    mesh.apply(MeshEvent::Registry(shard("east", 0).with(named, vec![]).said()));
+    mesh.apply(MeshEvent::Registry(shard("east", 0).with(named, vec![]).built()));
     mesh.apply(MeshEvent::Complete);
     let context = mesh.next_version().expect("a first version").0;
     let view = ViewKey::of(&sidecar("client.ns", "west"), "n1".into(), Role::Client);
@@ -148,7 +148,7 @@ fn every_reason_for_which_endpoints_of_a_cluster_are_withheld_is_named() {
     unready.health = Health::Unhealthy;
     let mut mesh = MeshState::new(crate::fixtures::settings());
     let endpoints = vec![endpoint("10.0.0.1"), unready, unseen];
-    mesh.apply(MeshEvent::Registry(shard("east", 0).with(service("web.ns"), endpoints).said()));
+    mesh.apply(MeshEvent::Registry(shard("east", 0).with(service("web.ns"), endpoints).built()));
     mesh.apply(MeshEvent::Complete);
     let told = told(&mesh.next_version().expect("a first version").0);
     let line = &told.clusters[0];

@@ -142,7 +142,7 @@ impl ServiceSummary {
         let mut endpoints: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for (shard, endpoint, network) in service.endpoints() {
             let of_cluster = endpoints.entry(shard.cluster.to_string()).or_default();
-            of_cluster.insert(words(&endpoint, network));
+            of_cluster.insert(description(&endpoint, network));
         }
         let definition = json!({
             "resolution": service.primary.resolution.as_str(),
@@ -187,7 +187,7 @@ fn object_name(key: &ObjectKey) -> String {
 }
 
 /// An endpoint as people see it: what of it differs is another one.
-fn words(endpoint: &EndpointRef<'_>, network: &NetworkId) -> String {
+fn description(endpoint: &EndpointRef<'_>, network: &NetworkId) -> String {
     let mut text = format!("{} in {}", socket(endpoint.address, endpoint.port), name(network));
     if endpoint.health != Health::Healthy {
         text += &format!(", {}", endpoint.health.as_str());

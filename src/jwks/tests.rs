@@ -20,7 +20,7 @@ use crate::access::{FetchedKeys, KeyPlace, WantedKeys};
 use crate::sources::SourceStatusTable;
 
 const LIMIT: Duration = Duration::from_secs(10);
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// A set with one key, the example of RFC 7517, A.1, under this name.
 fn set(kid: &str) -> String {
@@ -240,7 +240,7 @@ async fn told(
     is: impl Fn(&FetchedKeys) -> bool,
 ) -> Arc<FetchedKeys> {
     let wait = seen.wait_for(|(fetched, tried)| *tried && is(fetched));
-    let found = tokio::time::timeout(PATIENCE, wait).await.expect("in time").expect("it runs");
+    let found = tokio::time::timeout(WAIT_LIMIT, wait).await.expect("in time").expect("it runs");
     Arc::clone(&found.0)
 }
 
@@ -292,7 +292,7 @@ async fn a_fetcher_follows_rotations_and_keeps_what_was_good_over_a_restart() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, written).await.expect("it is kept");
+    tokio::time::timeout(WAIT_LIMIT, written).await.expect("it is kept");
     first.abort();
     // The next process asks and gets nonsense, and has what was good.
     let (told_by, mut seen) = watch::channel(Default::default());

@@ -363,7 +363,7 @@ mod tests {
         let dc = ClusterId::from("consul/dc1");
         let said = |key: ShardKey, namespace: &str, address: &str| {
             let service = service("web.ns").with(|service| service.namespace = namespace.into());
-            let word = shard("any", 1).with(service, vec![endpoint(address)]).said();
+            let word = shard("any", 1).with(service, vec![endpoint(address)]).built();
             RegistryUpdate { shard: key, ..word }
         };
         let of_consul = |address| said(ShardKey::consul(dc.clone()), "consul", address);
@@ -423,7 +423,7 @@ mod tests {
         let says = |mesh: &mut MeshState, cluster: &str, name: &str, address: &str, first: bool| {
             let word = shard(cluster, 1).with(service(name), vec![endpoint(address)]);
             let word = if first { word } else { word.update() };
-            mesh.apply(MeshEvent::Registry(word.said()));
+            mesh.apply(MeshEvent::Registry(word.built()));
         };
         for cluster in ["east", "west"] {
             says(&mut mesh, cluster, "web.ns", "10.0.0.1", true);

@@ -89,7 +89,7 @@ impl ObjectStatus {
         for wanted in &self.conditions {
             let name = name_among(held, wanted.kind);
             let before = held.iter().find(|one| one["type"] == *name);
-            let said = wanted.said(&name, self.generation, before, now);
+            let said = wanted.written(&name, self.generation, before, now);
             // With a prefix it stands in place of one without.
             merged.retain(|one| *name == *wanted.kind || !is_ours(one, wanted.kind));
             match merged.iter_mut().find(|one| one["type"] == *name) {
@@ -139,7 +139,7 @@ mod tests {
         ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"];
 
     /// The types of conditions with the first letter of their status.
-    fn told(status: &Value) -> String {
+    fn condition_letters(status: &Value) -> String {
         let all = status["conditions"].as_array().expect("conditions").iter();
         let text = |one: &Value| one.as_str().unwrap_or_default().to_owned();
         let all = all.map(|one| format!("{}={}", text(&one["type"]), text(&one["status"])));
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn a_status_that_is_said_already_is_not_said_again() {
         let first = wanted(true, 1).change(&Value::Null, DAYS[0]).expect("nothing was said");
-        assert_eq!(told(&first), "Accepted=True Reconciled=True");
+        assert_eq!(condition_letters(&first), "Accepted=True Reconciled=True");
         assert_eq!(wanted(true, 1).change(&first, DAYS[1]), None);
         let second = wanted(true, 2).change(&first, DAYS[1]).expect("it is another form");
         let of = |status: &Value, field: &str| status["conditions"][0][field].clone();
@@ -169,7 +169,7 @@ mod tests {
         let first = wanted(false, 1).change(&held, DAYS[0]).expect("nothing of ours is there");
         let expected =
             "Reconciled=True ZtunnelAccepted=True Accepted=False strait.dev/Reconciled=False";
-        assert_eq!(told(&first), expected);
+        assert_eq!(condition_letters(&first), expected);
         assert_eq!(first["validationMessages"], Value::Null, "nothing else is written");
         assert_eq!(wanted(false, 1).change(&first, DAYS[1]), None);
         // They leave: the name that was given stays.
@@ -182,7 +182,7 @@ mod tests {
         taken[0] = json!({ "type": "Accepted", "status": "True", "reason": "Accepted" });
         let after = wanted(false, 1).change(&json!({ "conditions": taken }), DAYS[1]);
         let expected = "Accepted=True Reconciled=False strait.dev/Accepted=False";
-        assert_eq!(told(&after.expect("ours is gone")), expected);
+        assert_eq!(condition_letters(&after.expect("ours is gone")), expected);
     }
 
     #[test]
@@ -190,6 +190,6 @@ mod tests {
         let ours = |name: &str| json!({ "type": name, "status": "True", "reason": "InForce" });
         let both = json!({ "conditions": [ours("Accepted"), ours("strait.dev/Accepted")] });
         let after = wanted(true, 1).change(&both, DAYS[0]).expect("one too many");
-        assert_eq!(told(&after), "strait.dev/Accepted=True Reconciled=True");
+        assert_eq!(condition_letters(&after), "strait.dev/Accepted=True Reconciled=True");
     }
 }

@@ -60,7 +60,8 @@ impl RouteStatus {
     fn conditions(&self, wanted: &[StatusCondition], held: &[Value], now: &str) -> Vec<Value> {
         const OURS: [&str; 3] = ["Accepted", "ResolvedRefs", "PartiallyInvalid"];
         let of = |kind: &str| held.iter().find(|one| one["type"] == kind);
-        let said = |one: &StatusCondition| one.said(one.kind, self.generation, of(one.kind), now);
+        let said =
+            |one: &StatusCondition| one.written(one.kind, self.generation, of(one.kind), now);
         let mut all: Vec<Value> = wanted.iter().map(said).collect();
         let foreign = held.iter().filter(|one| OURS.iter().all(|ours| one["type"] != *ours));
         all.extend(foreign.cloned());

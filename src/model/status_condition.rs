@@ -18,7 +18,7 @@ pub struct StatusCondition {
 impl StatusCondition {
     /// As it is written under that name, where `before` stands now. It is so since it was last otherwise; what is about a
     /// later generation than this knows is left alone.
-    pub(super) fn said(
+    pub(super) fn written(
         &self,
         name: &str,
         generation: i64,

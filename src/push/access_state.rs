@@ -183,7 +183,7 @@ mod tests {
             word =
                 word.with(service(&format!("{app}.ns")), vec![endpoint(&address)]).pod((key, pod));
         }
-        mesh.apply(MeshEvent::Registry(word.said()));
+        mesh.apply(MeshEvent::Registry(word.built()));
         mesh.apply(MeshEvent::Complete);
         mesh
     }

@@ -148,7 +148,7 @@ mod tests {
         let east = |count: u8| {
             let endpoints = (1..=count).map(|last| endpoint(&format!("10.0.0.{last}"))).collect();
             let update = shard("east", 1).with(service("web.ns"), endpoints);
-            MeshEvent::Registry(update.said())
+            MeshEvent::Registry(update.built())
         };
         let host = service("web.ns").hostname.clone();
         let comes = format!("networks; service {host} comes, 2 endpoints");
@@ -156,10 +156,10 @@ mod tests {
         assert_eq!(next(east(3)), Some(format!("{host}: 2 -> 3 endpoints")));
         let gateway = service("gateway.strait-system").gateway_of("", "203.0.113.1");
         let gateway = shard("east", 1).with(gateway, vec![]).update();
-        next(MeshEvent::Registry(gateway.said()));
+        next(MeshEvent::Registry(gateway.built()));
         let moved = service("gateway.strait-system").gateway_of("n2", "203.0.113.9");
         let moved = shard("east", 1).with(moved, vec![]).update();
-        let words = next(MeshEvent::Registry(moved.said())).expect("a version");
+        let words = next(MeshEvent::Registry(moved.built())).expect("a version");
         assert!(words.starts_with("gateways of n2"), "{words}");
         assert!(!words.contains("web"), "what lies behind it is the same: {words}");
         let gone = next(MeshEvent::Registry(removed("east", 1)));

@@ -133,13 +133,13 @@ impl Joins {
             self.shards.iter().filter(|shard| ended(shard)).cloned().collect();
         for shard in gone {
             self.shards.remove(&shard);
-            touched.merge(aggregate.apply(said(shard, ShardChange::Removed)));
+            touched.merge(aggregate.apply(update(shard, ShardChange::Removed)));
         }
         for (shard, services) in found {
             self.shards.insert(shard.clone());
             let services = services.into_iter().map(|(host, record)| (host, Some(record)));
             let contents = Contents { services: services.collect(), ..Contents::default() };
-            touched.merge(aggregate.apply(said(shard, ShardChange::Reset(contents))));
+            touched.merge(aggregate.apply(update(shard, ShardChange::Reset(contents))));
         }
         touched
     }
@@ -150,6 +150,6 @@ fn of(provider: Provider, cluster: ClusterId) -> ShardKey {
 }
 
 /// All of these updates are complete, and they have one source.
-fn said(shard: ShardKey, change: ShardChange) -> RegistryUpdate {
+fn update(shard: ShardKey, change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard, epoch: Epoch(0), change }
 }

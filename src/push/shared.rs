@@ -133,7 +133,7 @@ mod tests {
         ] {
             let mut mesh = MeshState::new(settings());
             for (cluster, change) in [("east", east), ("west", west)] {
-                let word = shard(cluster, 1).with(service("web.ns").with(change), vec![]).said();
+                let word = shard(cluster, 1).with(service("web.ns").with(change), vec![]).built();
                 mesh.apply(MeshEvent::Registry(word));
             }
             mesh.apply(MeshEvent::Complete);

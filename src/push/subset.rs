@@ -96,19 +96,19 @@ impl<'a> SubsetFilter<'a> {
 
     /// Whether there are endpoints of it in a cluster.
     pub(super) fn is_of_cluster(&self, cluster: &ClusterId) -> bool {
-        self.said(CLUSTER).is_none_or(|said| said == cluster.as_str())
+        self.label(CLUSTER).is_none_or(|said| said == cluster.as_str())
     }
 
     /// Whether there are in a network.
     pub(super) fn is_of_network(&self, network: &NetworkId) -> bool {
-        self.said(NETWORK_LABEL).is_none_or(|said| said == network.as_str())
+        self.label(NETWORK_LABEL).is_none_or(|said| said == network.as_str())
     }
 
     /// Whether there are in a locality.
     pub(super) fn is_of_locality(&self, locality: &Locality) -> bool {
         let parts =
             [(REGION, &locality.region), (ZONE, &locality.zone), (SUBZONE, &locality.subzone)];
-        parts.iter().all(|(key, part)| self.said(key).is_none_or(|said| *said == ***part))
+        parts.iter().all(|(key, part)| self.label(key).is_none_or(|said| *said == ***part))
     }
 
     /// Whether endpoints with these labels are of it, as far as where they are doesn't matter.
@@ -133,7 +133,7 @@ impl<'a> SubsetFilter<'a> {
 
     /// Whether one is that proxies resolve. It is in no cluster, and where it names none in no network.
     pub fn contains_named(&self, one: &NamedEndpoint) -> bool {
-        self.said(CLUSTER).is_none()
+        self.label(CLUSTER).is_none()
             && self.is_of_network(one.network.as_ref().unwrap_or(&NetworkId::default()))
             && self.is_of_locality(&one.locality)
             && self.is_of_labels(one.labels.as_ref())
@@ -152,7 +152,7 @@ impl<'a> SubsetFilter<'a> {
         self.rule.map(|(rule, subset)| rule.resolved(subset, port))
     }
 
-    fn said(&self, key: &str) -> Option<&'a str> {
+    fn label(&self, key: &str) -> Option<&'a str> {
         self.labels?.get(key).map(|value| &**value)
     }
 }

@@ -45,8 +45,8 @@ fn mesh(words: Vec<RegistryUpdate>) -> MeshState {
 
 fn mesh_of(settings: Arc<FixedSettings>, words: Vec<RegistryUpdate>) -> MeshState {
     let mut mesh = MeshState::new(settings);
-    for word in words {
-        mesh.apply(MeshEvent::Registry(word));
+    for update in words {
+        mesh.apply(MeshEvent::Registry(update));
     }
     mesh.apply(MeshEvent::Complete);
     mesh
@@ -66,12 +66,12 @@ fn two_networks(east: Vec<Endpoint>, west: Vec<Endpoint>) -> Vec<RegistryUpdate>
             .network("n1")
             .with(gateway("n1", "203.0.113.1"), vec![])
             .with(service("web.ns"), east)
-            .said(),
+            .built(),
         shard("west", 2)
             .network("n2")
             .with(gateway("n2", "203.0.113.2"), vec![])
             .with(service("web.ns"), west)
-            .said(),
+            .built(),
     ]
 }
 
@@ -92,7 +92,7 @@ fn members(assignment: &Assignment) -> Vec<String> {
 #[test]
 fn nothing_is_published_before_the_mesh_is_complete() {
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(shard("east", 1).with(service("web.ns"), vec![]).said()));
+    mesh.apply(MeshEvent::Registry(shard("east", 1).with(service("web.ns"), vec![]).built()));
     assert!(mesh.next_version().is_none());
     mesh.apply(MeshEvent::Complete);
     assert!(mesh.next_version().is_some());
@@ -123,8 +123,8 @@ fn a_port_is_served_by_every_cluster_whatever_each_calls_it() {
     renamed.ports = vec![port("web", 80, 9090)];
     let theirs = Endpoint { port_name: "web".into(), ..endpoint("10.0.0.2") };
     let context = context(vec![
-        shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said(),
-        shard("west", 2).with(renamed, vec![theirs]).said(),
+        shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).built(),
+        shard("west", 2).with(renamed, vec![theirs]).built(),
     ]);
     assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1", "10.0.0.2 1"]);
 }
@@ -144,7 +144,7 @@ fn weight_is_split_exactly_over_several_gateways() {
                 vec![],
             )
             .update()
-            .said(),
+            .built(),
     );
     let split = assigned(&context(words), &client("n1"));
     assert_eq!(members(&split), ["10.0.0.1 2", "203.0.113.2 1", "203.0.113.3 1"]);
@@ -239,8 +239,8 @@ fn each_reason_withholds_at_its_own_step() {
 #[test]
 fn a_network_without_a_gateway_is_withheld_and_never_direct() {
     let words = vec![
-        shard("east", 1).network("n1").with(service("web.ns"), vec![]).said(),
-        shard("west", 2).network("n3").with(service("web.ns"), vec![endpoint("10.0.0.1")]).said(),
+        shard("east", 1).network("n1").with(service("web.ns"), vec![]).built(),
+        shard("west", 2).network("n3").with(service("web.ns"), vec![endpoint("10.0.0.1")]).built(),
     ];
     let context = context(words);
     assert!(members(&assigned(&context, &client("n1"))).is_empty());
@@ -253,8 +253,8 @@ fn a_network_without_a_gateway_is_withheld_and_never_direct() {
 #[test]
 fn pods_of_a_headless_service_are_reached_in_the_own_network_only() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
-    for word in &mut words {
-        let ShardChange::Reset(contents) = &mut word.change else { panic!("the first word") };
+    for update in &mut words {
+        let ShardChange::Reset(contents) = &mut update.change else { panic!("the first word") };
         let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
         Arc::make_mut(&mut web.expect("in both clusters").service).resolution =
             Resolution::Headless;
@@ -279,7 +279,7 @@ fn another_clusters_gateway_stands_in_for_one_of_a_family_the_proxy_lacks() {
             .network("n2")
             .with(service("gateway.strait-system").gateway_of("n2", "2001:db8::2"), vec![])
             .with(service("web.ns"), vec![endpoint("10.0.0.3")])
-            .said(),
+            .built(),
     );
     let context = context(words);
     assert_eq!(members(&assigned(&context, &client("n1"))), ["203.0.113.2 2"]);
@@ -330,7 +330,7 @@ fn a_gateway_holds_ready_mtls_endpoints_of_its_own_network_only() {
 fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
     let mut private = service("web.ns");
     private.export_to = ExportTo::parse(".", &"ns".into());
-    let words = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).said()];
+    let words = vec![shard("east", 1).with(private, vec![endpoint("10.0.0.1")]).built()];
     let context = context(words);
     assert_eq!(members(&assigned(&context, &client(""))), ["10.0.0.1 1"]);
     let stranger = ViewKey { namespace: "other".into(), ..client("") };
@@ -342,8 +342,8 @@ fn a_service_kept_to_its_namespace_is_seen_by_nobody_else() {
 #[test]
 fn a_service_not_exported_to_everybody_does_not_cross_networks() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
-    for word in &mut words {
-        let ShardChange::Reset(contents) = &mut word.change else { panic!("the first word") };
+    for update in &mut words {
+        let ShardChange::Reset(contents) = &mut update.change else { panic!("the first word") };
         let web = contents.services.get_mut(&host("web.ns")).and_then(Option::as_mut);
         let web = web.expect("in both clusters");
         Arc::make_mut(&mut web.service).export_to = ExportTo::parse(".", &"ns".into());
@@ -362,7 +362,7 @@ fn a_change_is_told_by_what_changed() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     mesh.next_version();
     let more = vec![endpoint("10.0.0.1"), endpoint("10.0.0.2")];
-    let say = |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().said();
+    let say = |endpoints| shard("east", 1).with(service("web.ns"), endpoints).update().built();
     mesh.apply(MeshEvent::Registry(say(more.clone())));
     let (_, changes) = mesh.next_version().expect("a change");
     let expected = Changes::of_endpoints([host("web.ns")]);
@@ -370,7 +370,7 @@ fn a_change_is_told_by_what_changed() {
     mesh.apply(MeshEvent::Registry(say(more)));
     assert!(mesh.next_version().is_none(), "the same again");
     mesh.apply(MeshEvent::Registry(
-        shard("east", 1).with(service("new.ns").vip("10.1.0.1"), vec![]).update().said(),
+        shard("east", 1).with(service("new.ns").vip("10.1.0.1"), vec![]).update().built(),
     ));
     assert!(!mesh.next_version().expect("a change").1.services().is_empty());
 }
@@ -384,9 +384,9 @@ fn endpoints_without_a_selector_are_a_definition_in_any_cluster() {
         shard("west", 2).with(service, vec![endpoint(address)])
     };
     let east = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]);
-    let mut mesh = mesh(vec![east.said(), by_hand("10.1.0.1").said()]);
+    let mut mesh = mesh(vec![east.built(), by_hand("10.1.0.1").built()]);
     mesh.next_version();
-    mesh.apply(MeshEvent::Registry(by_hand("10.1.0.2").update().said()));
+    mesh.apply(MeshEvent::Registry(by_hand("10.1.0.2").update().built()));
     assert!(!mesh.next_version().expect("a change").1.services().is_empty());
 }
 
@@ -405,8 +405,8 @@ fn a_removed_cluster_takes_its_gateway_and_endpoints_along() {
 fn a_version_shares_what_did_not_change_with_the_one_before() {
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], vec![]));
     let (before, _) = mesh.next_version().expect("a first version");
-    let word = shard("east", 1).with(service("new.ns"), vec![]).update().said();
-    mesh.apply(MeshEvent::Registry(word));
+    let update = shard("east", 1).with(service("new.ns"), vec![]).update().built();
+    mesh.apply(MeshEvent::Registry(update));
     let (after, _) = mesh.next_version().expect("a second version");
     let web = host("web.ns");
     assert!(Arc::ptr_eq(&before.services[&web], &after.services[&web]));
@@ -420,12 +420,12 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
         shard("east", 1)
             .with(service("a.ns").vip("10.1.0.1"), vec![])
             .with(service("both.ns").vip("10.1.0.2"), vec![])
-            .said(),
+            .built(),
         shard("west", 2)
             .with(service("b.ns").vip("10.1.0.1"), vec![])
             .with(service("both.ns").vip("10.2.0.2"), vec![])
             .with(service("c.ns").vip("10.2.0.3"), vec![])
-            .said(),
+            .built(),
     ];
     let context = context(words);
     let found = super::addresses::addresses(
@@ -466,7 +466,7 @@ fn a_vip_is_the_own_clusters_and_a_borrowed_one_that_collides_is_dropped() {
 #[test]
 fn a_narrowed_view_is_given_what_the_whole_one_is() {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.0.0.2")]);
-    words.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).said());
+    words.push(shard("north", 3).with(service("web.ns"), vec![endpoint("10.0.0.3")]).built());
     let context = context(words);
     let web = &context.services[&host("web.ns")];
     let mut shared = BTreeSet::new();
@@ -506,8 +506,8 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
     let definitions = mesh.next_version().expect("a first version").0.definitions;
     let other =
         Endpoint { service_account: Some("spiffe://x/ns/y/sa/z".into()), ..endpoint("10.0.0.1") };
-    let word = shard("east", 1).with(service("web.ns"), vec![other]).update();
-    mesh.apply(MeshEvent::Registry(word.said()));
+    let update = shard("east", 1).with(service("web.ns"), vec![other]).update();
+    mesh.apply(MeshEvent::Registry(update.built()));
     let (context, changes) = mesh.next_version().expect("a change");
     let web = host("web.ns");
     assert_eq!(changes, [Dep::Accounts(web.clone()), Dep::Endpoints(web)].into_iter().collect());
@@ -517,7 +517,7 @@ fn other_accounts_change_upstream_clusters_and_no_definition() {
 #[test]
 fn networks_that_are_taken_back_place_nothing_any_more() {
     let mut mesh =
-        mesh(vec![shard("east", 1).with(service("web.ns"), vec![endpoint("10.7.0.1")]).said()]);
+        mesh(vec![shard("east", 1).with(service("web.ns"), vec![endpoint("10.7.0.1")]).built()]);
     let network = |mesh: &mut MeshState| {
         let (context, _) = mesh.next_version().expect("something else");
         let web = &context.services[&host("web.ns")];
@@ -538,10 +538,10 @@ fn accounts_change(named: &[&str], steps: Vec<Vec<Endpoint>>) -> Vec<bool> {
             web.service_accounts = named.iter().map(|id| (*id).into()).collect();
         })
     };
-    let mut mesh = mesh(vec![shard("east", 1).with(web(), vec![endpoint("10.0.0.1")]).said()]);
+    let mut mesh = mesh(vec![shard("east", 1).with(web(), vec![endpoint("10.0.0.1")]).built()]);
     mesh.next_version();
     let step = |endpoints| {
-        mesh.apply(MeshEvent::Registry(shard("east", 1).update().with(web(), endpoints).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).update().with(web(), endpoints).built()));
         let (_, changes) = mesh.next_version().expect("endpoints changed");
         let Changes { deps, .. } = changes;
         assert!(deps.iter().all(|dep| matches!(dep, Dep::Accounts(_) | Dep::Endpoints(_))));
@@ -569,10 +569,10 @@ fn accounts_named_on_a_service_outlive_its_pods() {
 #[test]
 fn another_target_port_is_no_other_endpoint() {
     let web = |target| service("web.ns").with(|it| it.ports = vec![port("http", 80, target)]);
-    let word = |target| shard("east", 1).update().with(web(target), vec![endpoint("10.0.0.1")]);
-    let mut mesh = mesh(vec![shard("east", 1).with(web(8080), vec![endpoint("10.0.0.1")]).said()]);
+    let update = |target| shard("east", 1).update().with(web(target), vec![endpoint("10.0.0.1")]);
+    let mut mesh = mesh(vec![shard("east", 1).with(web(8080), vec![endpoint("10.0.0.1")]).built()]);
     mesh.next_version();
-    mesh.apply(MeshEvent::Registry(word(9090).said()));
+    mesh.apply(MeshEvent::Registry(update(9090).built()));
     let (_, changes) = mesh.next_version().expect("a change");
     assert_eq!(changes, [Dep::Definition(host("web.ns"))].into_iter().collect());
 }

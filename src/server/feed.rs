@@ -211,7 +211,7 @@ impl Feed {
         loop {
             let settled = self.from.clusters.settled.borrow_and_update().clone();
             let sources = self.to.source_statuses.waiting_for();
-            tell(&self.to.readiness, &settled, &sources);
+            report_readiness(&self.to.readiness, &settled, &sources);
             if settled == MembersSettled::All && sources.is_empty() {
                 break;
             }
@@ -230,7 +230,7 @@ impl Feed {
     /// Everything that has arrived by now, then the event that it is all; then goes on feeding until the version that
     /// holds it is there, and is ready.
     async fn finish(&mut self) -> Fed {
-        tell(&self.to.readiness, &self.from.clusters.settled.borrow(), &[]);
+        report_readiness(&self.to.readiness, &self.from.clusters.settled.borrow(), &[]);
         self.flush().await?;
         self.clusters().await?;
         self.mesh().await?;
@@ -652,7 +652,11 @@ async fn tell_unread(
 }
 
 /// Says what readiness waits for.
-fn tell(readiness: &watch::Sender<Readiness>, settled: &MembersSettled, sources: &[Arc<str>]) {
+fn report_readiness(
+    readiness: &watch::Sender<Readiness>,
+    settled: &MembersSettled,
+    sources: &[Arc<str>],
+) {
     let mut waiting_for = match settled {
         MembersSettled::ConfigurationUnread => vec![UNREAD.to_owned()],
         MembersSettled::Waiting(clusters) => {
@@ -754,7 +758,7 @@ mod tests {
             outbox: Vec::new(),
             watchdog: Supervisor::new().watchdog("feed"),
         };
-        let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).said();
+        let word = shard("east", 1).with(service("web.ns"), vec![endpoint("10.0.0.1")]).built();
         updates.send(word).await.expect("room");
         feed.flush().await.expect("a queue");
         assert!(

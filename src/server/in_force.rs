@@ -192,7 +192,7 @@ impl ConfigurationInForce {
             MeshEvent::MeshNetworks(networks),
         ];
         // From what is in force, so that it is known what differs, and which objects those are.
-        let mut index = self.traffic.twin();
+        let mut index = self.traffic.replica();
         events.extend(index.set(kinds).map(MeshEvent::Traffic));
         events.extend(index.restore(held.traffic.counting()).map(MeshEvent::Traffic));
         Some((live, events))
@@ -341,8 +341,8 @@ impl ConfigurationInForce {
         let (traffic, access) = match self.held.take() {
             // What was in force until now is what objects say.
             None => {
-                let twin = self.traffic.twin();
-                let stored = std::mem::replace(&mut self.traffic, twin);
+                let replica = self.traffic.replica();
+                let stored = std::mem::replace(&mut self.traffic, replica);
                 (stored, is_access_held.then(|| self.access.unsent()))
             }
             Some(held) => {

@@ -217,8 +217,9 @@ impl ChosenContext {
         )?;
         let ExecToken { credential, ends } = match &self.user.exec {
             Some(program) => {
-                let told = program.provide_cluster_info.then(|| self.told(ca_pem.as_deref()));
-                program.run(told.as_ref()).await?
+                let cluster_info =
+                    program.provide_cluster_info.then(|| self.exec_cluster(ca_pem.as_deref()));
+                program.run(cluster_info.as_ref()).await?
             }
             None => ExecToken { credential: self.user.credential()?, ends: None },
         };
@@ -233,15 +234,15 @@ impl ChosenContext {
     }
 
     /// What a program is passed about the cluster (client.authentication.k8s.io/v1, `Cluster`).
-    fn told(&self, ca_pem: Option<&[u8]>) -> Value {
-        let mut told = json!({ "server": self.cluster.server });
+    fn exec_cluster(&self, ca_pem: Option<&[u8]>) -> Value {
+        let mut cluster_info = json!({ "server": self.cluster.server });
         if let Some(name) = &self.cluster.tls_server_name {
-            told["tls-server-name"] = json!(name);
+            cluster_info["tls-server-name"] = json!(name);
         }
         if let Some(pem) = ca_pem {
-            told["certificate-authority-data"] = json!(BASE64.encode(pem));
+            cluster_info["certificate-authority-data"] = json!(BASE64.encode(pem));
         }
-        told
+        cluster_info
     }
 }
 

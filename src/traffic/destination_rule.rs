@@ -165,11 +165,11 @@ impl DestinationRule {
         let groups = PolicyGroups { tls, ..PolicyGroups::default() };
         let policy = Some(Arc::new(TrafficPolicy { groups, ports: BTreeMap::new() }));
         // For those clients that it says it is for, as far as that can be read.
-        let said = spec.get("exportTo").and_then(Value::as_array).into_iter().flatten();
-        let said: Vec<String> = said.filter_map(Value::as_str).map(str::to_owned).collect();
+        let given = spec.get("exportTo").and_then(Value::as_array).into_iter().flatten();
+        let given: Vec<String> = given.filter_map(Value::as_str).map(str::to_owned).collect();
         let selector = spec.pointer("/workloadSelector/matchLabels");
         let selector = selector.and_then(|raw| BTreeMap::deserialize(raw).ok());
-        let (selector, export_to) = for_whom(selector, &said, &meta, settings);
+        let (selector, export_to) = for_whom(selector, &given, &meta, settings);
         let subsets = SortedMap::new();
         Some(Self { objects: vec![meta], host, export_to, selector, policy, subsets })
     }
@@ -265,15 +265,15 @@ fn port_losses(
     let Some(subset) = subset else { return Vec::new() };
     let anywhere = TrafficPolicy { ports: BTreeMap::new(), ..subset.clone() };
     let of_port = |(port, own): (&u16, &PolicyGroups)| {
-        let said = resolve(rule, Some(&anywhere), *port);
+        let given = resolve(rule, Some(&anywhere), *port);
         let lost = [
-            ("loadBalancer", said.load_balancer.is_some() && own.load_balancer.is_none()),
-            ("connectionPool", said.connection_pool.is_some() && own.connection_pool.is_none()),
+            ("loadBalancer", given.load_balancer.is_some() && own.load_balancer.is_none()),
+            ("connectionPool", given.connection_pool.is_some() && own.connection_pool.is_none()),
             (
                 "outlierDetection",
-                said.outlier_detection.is_some() && own.outlier_detection.is_none(),
+                given.outlier_detection.is_some() && own.outlier_detection.is_none(),
             ),
-            ("tls", said.tls.is_some() && own.tls.is_none()),
+            ("tls", given.tls.is_some() && own.tls.is_none()),
         ];
         let port = *port;
         lost.into_iter().filter(|(_, is_lost)| *is_lost).map(move |(what, _)| (port, what))
@@ -284,14 +284,14 @@ fn port_losses(
 /// Whom a rule is for. One with a selector is for its own namespace alone, whatever else it says.
 fn for_whom(
     selector: Option<BTreeMap<String, String>>,
-    said: &[String],
+    given: &[String],
     meta: &ObjectMeta,
     settings: &KindSettings,
 ) -> (Option<RuleSelector>, ExportTo) {
     let selector = selector.and_then(|raw| selection::selector(&raw));
     let export_to = match selector {
         Some(_) => ExportTo::Namespaces(vec![meta.namespace.clone()]),
-        None => object::export_to(said, &settings.destination_rules_export_to, &meta.namespace),
+        None => object::export_to(given, &settings.destination_rules_export_to, &meta.namespace),
     };
     (selector, export_to)
 }

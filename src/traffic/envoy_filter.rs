@@ -322,11 +322,11 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 /// That nothing else is said than these.
 fn known(value: &Value, path: &str, fields: &[&str], instead: &str) -> Result<(), PatchFault> {
     let empty = || Value::Object(serde_json::Map::new());
-    let Some(said) = value.as_object() else {
+    let Some(given) = value.as_object() else {
         let fact = "it is no object".to_owned();
         return if value.is_null() { Ok(()) } else { Err((path.to_owned(), fact)) };
     };
-    let mut others = said.iter().filter(|(_, value)| !value.is_null() && **value != empty());
+    let mut others = given.iter().filter(|(_, value)| !value.is_null() && **value != empty());
     match others.find(|(key, _)| !fields.contains(&key.as_str())) {
         Some((key, _)) => {
             Err((format!("{path}.{key}"), format!("{key} is not followed; {instead}")))

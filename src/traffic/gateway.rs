@@ -258,14 +258,15 @@ impl ServerReader<'_> {
     fn protocol(
         &mut self,
         path: &str,
-        said: &str,
+        given: &str,
         tls: Option<RawServerTls>,
     ) -> Option<ServerProtocol> {
         let at = format!("{path}.port.protocol");
-        let is_http = match &*said.to_ascii_uppercase() {
+        let is_http = match &*given.to_ascii_uppercase() {
             "HTTP" | "HTTP2" | "GRPC" | "GRPC-WEB" => {
                 if tls.is_some_and(|tls| tls.says_more_than_redirect()) {
-                    let text = format!("{said} is plain text: tls has no effect but httpsRedirect");
+                    let text =
+                        format!("{given} is plain text: tls has no effect but httpsRedirect");
                     self.warn(format!("{path}.tls"), text);
                 }
                 return Some(ServerProtocol::Http);
@@ -277,12 +278,12 @@ impl ServerReader<'_> {
             "TLS" | "TCP" | "MONGO" | "MYSQL" | "REDIS" => false,
             _ => {
                 let known = "HTTP, HTTPS, HTTP2, GRPC, GRPC-WEB, TCP, TLS, MONGO, MYSQL, REDIS";
-                self.lost(at, format!("{said:?} is none of {known}: the server is left out"));
+                self.lost(at, format!("{given:?} is none of {known}: the server is left out"));
                 return None;
             }
         };
         let Some(tls) = tls else {
-            self.lost(format!("{path}.tls"), format!("{said} needs it: the server is left out"));
+            self.lost(format!("{path}.tls"), format!("{given} needs it: the server is left out"));
             return None;
         };
         let at = format!("{path}.tls");
@@ -334,14 +335,14 @@ impl ServerReader<'_> {
             }
             None => self.files(at, clients, roots.is_some(), &files)?,
         };
-        let mut version = |field: &str, said: &str| match said {
+        let mut version = |field: &str, given: &str| match given {
             "" | "TLS_AUTO" => Some(None),
             "TLSV1_0" => Some(Some(TlsVersion::V1_0)),
             "TLSV1_1" => Some(Some(TlsVersion::V1_1)),
             "TLSV1_2" => Some(Some(TlsVersion::V1_2)),
             "TLSV1_3" => Some(Some(TlsVersion::V1_3)),
             _ => {
-                let text = format!("{said:?} is no version of TLS: the server is left out");
+                let text = format!("{given:?} is no version of TLS: the server is left out");
                 self.lost(format!("{at}.{field}"), text);
                 None
             }
@@ -386,10 +387,10 @@ impl ServerReader<'_> {
         at: &str,
         clients: TlsClients,
         has_roots: bool,
-        said: &[(String, RawCertificateFiles)],
+        given: &[(String, RawCertificateFiles)],
     ) -> Option<ServerFiles> {
-        let mut pairs = Vec::with_capacity(said.len());
-        for (block, files) in said {
+        let mut pairs = Vec::with_capacity(given.len());
+        for (block, files) in given {
             for (path, file) in files.named(block) {
                 if file_fault(file) {
                     let text = "is no whole path of a file at the router: the server is left out";
@@ -421,7 +422,7 @@ impl ServerReader<'_> {
             self.lost(format!("{at}.credentialName"), text);
             return None;
         }
-        let mut roots = said.iter().map(|(_, files)| &*files.ca_certificates);
+        let mut roots = given.iter().map(|(_, files)| &*files.ca_certificates);
         let roots = roots.find(|file| !file.is_empty()).map(Arc::from);
         let asks = clients != TlsClients::Anybody;
         let fact = match (asks, roots.is_some(), has_roots) {
@@ -467,8 +468,8 @@ impl ServerReader<'_> {
     }
 
     /// Ciphers by names that Envoy knows: it refuses a whole listener for another.
-    fn ciphers(&mut self, at: &str, said: &[Arc<str>]) -> Box<[Arc<str>]> {
-        let known = said.iter().enumerate().filter(|(place, name)| {
+    fn ciphers(&mut self, at: &str, given: &[Arc<str>]) -> Box<[Arc<str>]> {
+        let known = given.iter().enumerate().filter(|(place, name)| {
             let is_known = CIPHERS.contains(&&***name);
             if !is_known {
                 let text = format!("{name} is no cipher of Envoy's: it is left out");
@@ -479,9 +480,9 @@ impl ServerReader<'_> {
         known.map(|(_, name)| Arc::clone(name)).collect()
     }
 
-    fn hosts(&mut self, path: &str, said: &[String]) -> Box<[ServerHost]> {
-        let mut hosts: Vec<ServerHost> = Vec::with_capacity(said.len());
-        for (place, text) in said.iter().enumerate() {
+    fn hosts(&mut self, path: &str, given: &[String]) -> Box<[ServerHost]> {
+        let mut hosts: Vec<ServerHost> = Vec::with_capacity(given.len());
+        for (place, text) in given.iter().enumerate() {
             let (namespace, name) = text.split_once('/').unwrap_or(("*", text));
             let namespace = match namespace {
                 "*" => None,

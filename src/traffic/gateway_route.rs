@@ -283,8 +283,8 @@ fn parents(
 }
 
 /// The names of a TLSRoute; what can't be one is left out.
-fn server_names(said: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> {
-    let names = said.iter().enumerate().filter_map(|(at, name)| {
+fn server_names(given: &[String], reasons: &mut Vec<Reason>) -> Box<[Arc<str>]> {
+    let names = given.iter().enumerate().filter_map(|(at, name)| {
         let name = name.to_ascii_lowercase();
         // Whole names, or `*.` and what all end with. (Gateway API, `Hostname`.)
         let is_one = name.contains('.') && HostPattern::parse(&name, "", "").is_ok();

@@ -295,7 +295,7 @@ fn merged_with_losses<'a>(
 /// The objects, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct GatewayObjects {
-    said: BTreeMap<ObjectMeta, Vec<Reason>>,
+    given: BTreeMap<ObjectMeta, Vec<Reason>>,
     is_stale: bool,
 }
 
@@ -342,11 +342,11 @@ impl GatewayObjects {
                 now.entry(loss.of.gateway.meta.clone()).or_default().push(loss.reason());
             }
         }
-        let before = std::mem::replace(&mut self.said, now);
+        let before = std::mem::replace(&mut self.given, now);
         let is_new = |meta: &ObjectMeta, reason: &Reason| {
             before.get(meta).is_none_or(|before| !before.contains(reason))
         };
-        let all = self.said.iter();
+        let all = self.given.iter();
         let all = all.flat_map(|(meta, reasons)| reasons.iter().map(move |one| (meta, one)));
         all.filter(|(meta, reason)| is_new(meta, reason))
             .map(|(meta, reason)| (meta.clone(), reason.clone()))

@@ -287,10 +287,10 @@ impl TrafficIndex {
 
     /// Another index that holds the same, and was told of nothing yet.
     #[must_use]
-    pub fn twin(&self) -> Self {
-        let mut twin = Self::new(self.settings.clone());
-        twin.follow(&self.objects, &self.reports);
-        twin
+    pub fn replica(&self) -> Self {
+        let mut replica = Self::new(self.settings.clone());
+        replica.follow(&self.objects, &self.reports);
+        replica
     }
 
     /// The objects of the kinds that this index reads, as they count.
@@ -435,7 +435,7 @@ impl TrafficIndex {
         let shared = self.objects.shared_key(key);
         let shared = shared.map_or_else(|| Arc::new(key.clone()), Arc::clone);
         let before = self.reports.remove(key);
-        let said = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
+        let given = before.as_ref().map(|report| report.state.reasons.clone()).unwrap_or_default();
         let was = match earlier {
             EarlierForm::StandsIn => match &before {
                 Some(report) => report.good.clone(),
@@ -460,7 +460,7 @@ impl TrafficIndex {
         let is_guarded = good.is_none() && kind == TrafficKind::DestinationRule;
         let guard = is_guarded.then(|| DestinationRule::guard(meta, &value, &self.settings));
         let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
-        let new = state.reasons.iter().filter(|reason| !said.contains(reason));
+        let new = state.reasons.iter().filter(|reason| !given.contains(reason));
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
         let report = TrafficReport { good, guard, state };
         let new = report.in_force().cloned();

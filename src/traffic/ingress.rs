@@ -140,9 +140,9 @@ impl Ingress {
                 reader.lost(format!("{path}.secretName"), text);
                 return None;
             }
-            let said = raw.hosts.iter().enumerate();
+            let given = raw.hosts.iter().enumerate();
             let hosts =
-                said.filter_map(|(at, host)| reader.host(host, &format!("{path}.hosts[{at}]")));
+                given.filter_map(|(at, host)| reader.host(host, &format!("{path}.hosts[{at}]")));
             let mut hosts: Vec<_> = hosts.collect();
             if raw.hosts.is_empty() {
                 hosts.push(HostPattern::all());

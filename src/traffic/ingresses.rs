@@ -42,7 +42,7 @@ pub(super) struct IngressObjects {
     touched_hosts: BTreeSet<HostPattern>,
     are_classes_touched: bool,
     /// What was said of which for the sake of others, by host, and what of it is new.
-    said: BTreeMap<HostPattern, Vec<(Arc<RouteOrigin>, Reason)>>,
+    given: BTreeMap<HostPattern, Vec<(Arc<RouteOrigin>, Reason)>>,
     news: Vec<(Arc<RouteOrigin>, Reason)>,
 }
 
@@ -184,10 +184,10 @@ impl IngressObjects {
 
     fn note_losses(&mut self, host: &HostPattern, now: Option<&VirtualService>) {
         let losses = now.map_or_else(Vec::new, |service| taken_paths(host, service.http.iter()));
-        let before = self.said.remove(host).unwrap_or_default();
+        let before = self.given.remove(host).unwrap_or_default();
         self.news.extend(losses.iter().filter(|one| !before.contains(one)).cloned());
         if !losses.is_empty() {
-            self.said.insert(host.clone(), losses);
+            self.given.insert(host.clone(), losses);
         }
     }
 }

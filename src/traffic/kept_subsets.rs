@@ -23,7 +23,7 @@ pub const KEPT_FOR: Duration = Duration::from_secs(30);
 /// What objects say, and which subsets are in force besides.
 #[derive(Debug, Clone, Default)]
 pub struct KeptSubsets {
-    said: Arc<Traffic>,
+    given: Arc<Traffic>,
     kept: Vec<KeptSubset>,
 }
 
@@ -67,11 +67,11 @@ impl KeptSubsets {
     /// none leads to them any more. `target` says what a host stands for.
     pub fn take(
         &mut self,
-        said: Arc<Traffic>,
+        given: Arc<Traffic>,
         target: impl Fn(&Hostname) -> Hostname,
     ) -> Vec<Arc<DestinationRule>> {
-        let before = std::mem::replace(&mut self.said, said);
-        let rules = &self.said.destination_rules;
+        let before = std::mem::replace(&mut self.given, given);
+        let rules = &self.given.destination_rules;
         for [old, new] in rules.differing(&before.destination_rules) {
             for rule in old {
                 let lost = rule.subsets.keys().filter(|name| !has(new, rule, name));
@@ -86,7 +86,7 @@ impl KeptSubsets {
         if self.kept.is_empty() {
             return Vec::new();
         }
-        let led = subsets_led_to(&self.said, target);
+        let led = subsets_led_to(&self.given, target);
         self.drop_unless(|one, rules| {
             one.is_among(&led) && !has(rules.of_pattern(&one.rule.host), &one.rule, &one.name)
         })
@@ -104,7 +104,7 @@ impl KeptSubsets {
 
     /// What objects say, and what is kept. `domain` is the DNS domain of services.
     pub fn in_force(&self, domain: &str) -> Arc<Traffic> {
-        let mut traffic = Arc::clone(&self.said);
+        let mut traffic = Arc::clone(&self.given);
         for one in &self.kept {
             let rules = &mut Arc::make_mut(&mut traffic).destination_rules;
             rules.keep(&one.rule, &one.name, domain);
@@ -116,8 +116,8 @@ impl KeptSubsets {
         &mut self,
         mut stays: impl FnMut(&mut KeptSubset, &DestinationRules) -> bool,
     ) -> Vec<Arc<DestinationRule>> {
-        let Self { said, kept } = self;
-        let gone = kept.extract_if(.., |one| !stays(one, &said.destination_rules));
+        let Self { given, kept } = self;
+        let gone = kept.extract_if(.., |one| !stays(one, &given.destination_rules));
         gone.map(|one| one.rule).collect()
     }
 }

@@ -101,16 +101,16 @@ pub fn body<T: DeserializeOwned>(object: &Value) -> Result<(T, Vec<Reason>), Rea
 
 /// To whom an object is exported: what it says, else `default`. A `*` beside other entries stands for all; `.` is
 /// the object's own namespace; `~` is nobody.
-pub fn export_to(said: &[String], default: &[String], own: &Namespace) -> ExportTo {
-    let list = if said.is_empty() { default } else { said };
+pub fn export_to(given: &[String], default: &[String], own: &Namespace) -> ExportTo {
+    let list = if given.is_empty() { default } else { given };
     ExportTo::parse(&list.join(","), own)
 }
 
 /// Notes what of `exportTo` says nothing beside its other entries.
-pub fn note_export(said: &[String], reasons: &mut Vec<Reason>) {
-    let is_for_all = said.iter().any(|entry| entry == "*");
-    for (at, entry) in said.iter().enumerate() {
-        let text = if said[..at].contains(entry) {
+pub fn note_export(given: &[String], reasons: &mut Vec<Reason>) {
+    let is_for_all = given.iter().any(|entry| entry == "*");
+    for (at, entry) in given.iter().enumerate() {
+        let text = if given[..at].contains(entry) {
             format!("{entry:?} is there already")
         } else if is_for_all && entry != "*" {
             format!("{entry:?} says nothing beside *, which is everybody")

@@ -66,9 +66,9 @@ impl ProxyMatch {
     ///
     /// # Errors
     /// The field, below the value, that can't be followed, and what is wrong with it.
-    pub(super) fn read(said: &Value) -> Result<Option<Self>, (String, String)> {
+    pub(super) fn read(given: &Value) -> Result<Option<Self>, (String, String)> {
         let nothing = serde_json::Map::new();
-        let fields = match said {
+        let fields = match given {
             Value::Null => &nothing,
             Value::Object(fields) => fields,
             _ => return Err((String::new(), "it is no object".to_owned())),

@@ -208,7 +208,7 @@ impl Telemetries {
             named.map_or(&mesh.default_logs, |rule| &rule.providers).iter().collect();
         let by_default = mesh.default_logs.iter().filter(|name| meant.contains(name));
         // Whether each is written, and which requests.
-        let mut said: BTreeMap<&Arc<str>, (bool, Option<&Arc<str>>)> =
+        let mut given: BTreeMap<&Arc<str>, (bool, Option<&Arc<str>>)> =
             by_default.map(|name| (name, (true, None))).collect();
         let mut names = &mesh.default_logs;
         for rule in rules() {
@@ -219,11 +219,11 @@ impl Telemetries {
                 continue;
             }
             for name in names.iter().filter(|name| meant.contains(name)) {
-                let before = said.get(name).and_then(|(_, filter)| *filter);
-                said.insert(name, (!rule.disabled, rule.filter.as_ref().or(before)));
+                let before = given.get(name).and_then(|(_, filter)| *filter);
+                given.insert(name, (!rule.disabled, rule.filter.as_ref().or(before)));
             }
         }
-        let written = said.into_iter().filter(|(_, (is_written, _))| *is_written);
+        let written = given.into_iter().filter(|(_, (is_written, _))| *is_written);
         let written = written.filter_map(|(name, (_, filter))| {
             Some(WrittenLog { log: Arc::clone(mesh.log_named(name)?), filter: filter.cloned() })
         });

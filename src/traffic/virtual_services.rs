@@ -383,7 +383,7 @@ pub(super) struct VirtualServiceObjects {
     routed: BTreeMap<WorkloadKey, Arc<RoutedService>>,
     /// Those of which something else may be said than before, and what was said of which.
     touched: BTreeSet<WorkloadKey>,
-    said: BTreeMap<WorkloadKey, Vec<Reason>>,
+    given: BTreeMap<WorkloadKey, Vec<Reason>>,
 }
 
 /// What is in force, as objects change it.
@@ -434,19 +434,19 @@ impl VirtualServiceObjects {
         let mut news = Vec::new();
         for key in std::mem::take(&mut self.touched) {
             let Some(routed) = self.routed.get(&key) else {
-                self.said.remove(&key);
+                self.given.remove(&key);
                 continue;
             };
             let mut reasons = routed.reasons.clone();
             reasons.extend(services.losses(routed, sharing));
             reasons.extend(gateways.reasons_of(&routed.service));
-            let said = self.said.get(&key).map_or(&[][..], |said| said);
-            let new = reasons.iter().filter(|reason| !said.contains(reason));
+            let given = self.given.get(&key).map_or(&[][..], |given| given);
+            let new = reasons.iter().filter(|reason| !given.contains(reason));
             news.extend(new.map(|reason| (routed.service.origin.clone(), reason.clone())));
             if reasons.is_empty() {
-                self.said.remove(&key);
+                self.given.remove(&key);
             } else {
-                self.said.insert(key, reasons);
+                self.given.insert(key, reasons);
             }
         }
         news

@@ -88,7 +88,7 @@ pub(super) fn answer(
 
 fn refusal(reasons: &[ConfigReason]) -> String {
     let mut lines: Vec<String> =
-        reasons.iter().take(REASONS_MAX).map(|one| cut(&told(one), REASON_BYTES_MAX)).collect();
+        reasons.iter().take(REASONS_MAX).map(|one| cut(&message(one), REASON_BYTES_MAX)).collect();
     if let more @ 1.. = reasons.len().saturating_sub(REASONS_MAX) {
         lines.push(format!("and {more} more: strait check config -f FILE"));
     }
@@ -101,7 +101,7 @@ fn refusal(reasons: &[ConfigReason]) -> String {
 fn warnings(reasons: &[ConfigReason]) -> Vec<String> {
     let (mut warnings, mut bytes) = (Vec::new(), 0);
     for reason in reasons {
-        let warning = cut(&told(reason), WARNING_BYTES_MAX);
+        let warning = cut(&message(reason), WARNING_BYTES_MAX);
         bytes += warning.len();
         if warnings.len() == WARNINGS_MAX || bytes > WARNINGS_BYTES_MAX {
             break;
@@ -114,7 +114,7 @@ fn warnings(reasons: &[ConfigReason]) -> Vec<String> {
     warnings
 }
 
-fn told(reason: &ConfigReason) -> String {
+fn message(reason: &ConfigReason) -> String {
     format!("{}: {}: {}", reason.code, reason.path, reason.text)
 }
 

@@ -350,7 +350,7 @@ mod tests {
         }
         let networks = MeshNetworks::parse(networks).expect("valid");
         mesh.apply(MeshEvent::MeshNetworks(Arc::new(networks)));
-        mesh.apply(MeshEvent::Registry(word.with(service("web.ns"), vec![]).said()));
+        mesh.apply(MeshEvent::Registry(word.with(service("web.ns"), vec![]).built()));
         mesh.apply(MeshEvent::Complete);
         mesh.next_version().expect("a version").0
     }
@@ -365,7 +365,7 @@ mod tests {
         let clusters = [(ClusterId::from("east"), east)].into();
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let pod = workload("web.ns", "10.0.0.1", &[]);
-        mesh.apply(MeshEvent::Registry(shard("east", 1).pod(pod).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).pod(pod).built()));
         mesh.apply(MeshEvent::Complete);
         mesh.next_version().expect("a version").0
     }
@@ -545,7 +545,7 @@ mod tests {
         let clusters = [(ClusterId::from("east"), member(None))].into();
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
         let word = shard("east", 1).pod(workload("web.ns", "10.0.0.1", &[]));
-        mesh.apply(MeshEvent::Registry(word.with(service("web.ns"), vec![]).said()));
+        mesh.apply(MeshEvent::Registry(word.with(service("web.ns"), vec![]).built()));
         let shard = ShardKey::service_entries();
         let update = RegistryUpdate { shard, epoch: Epoch(0), change };
         mesh.apply(MeshEvent::Entries(update, Arc::clone(index.selections())));

@@ -113,7 +113,7 @@ fn grpc(node: &core::Node, metadata: &NodeMetadata<'_>, labels: &Labels) -> Opti
     }
     let is_in_mesh = labels.get(TLS_MODE_LABEL).is_some_and(|mode| &**mode == "istio");
     let mtls = match metadata.text("STRAIT_GRPC_MTLS") {
-        Some(said) => said == "true",
+        Some(given) => given == "true",
         None => by_agent && is_in_mesh,
     };
     let least_request = node.user_agent_name == "gRPC Go"
@@ -231,8 +231,8 @@ impl<'a> NodeMetadata<'a> {
 
     fn interception(&self) -> Result<Interception, NodeError> {
         let key = "INTERCEPTION_MODE";
-        let said = self.text(key).filter(|text| !text.is_empty());
-        said.map_or(Ok(Interception::default()), |text| {
+        let given = self.text(key).filter(|text| !text.is_empty());
+        given.map_or(Ok(Interception::default()), |text| {
             Interception::parse(text).ok_or_else(|| NodeError::Metadata {
                 key,
                 reason: format!("{text:?} is none of REDIRECT, TPROXY and NONE"),
@@ -299,17 +299,17 @@ impl<'a> NodeMetadata<'a> {
 
     /// What stands before the proxy, as its agent was told when it started. What makes no sense is as unsaid.
     fn topology(&self) -> Option<GatewayTopology> {
-        let said = self.inner("PROXY_CONFIG")?.inner("gatewayTopology")?;
-        let trusted_proxies = match said.value("numTrustedProxies") {
+        let given = self.inner("PROXY_CONFIG")?.inner("gatewayTopology")?;
+        let trusted_proxies = match given.value("numTrustedProxies") {
             Some(Kind::NumberValue(number)) => number.to_string().parse().unwrap_or_default(),
             _ => 0,
         };
         let client_certificate =
-            said.text("forwardClientCertDetails").and_then(ForwardedCertificate::named);
+            given.text("forwardClientCertDetails").and_then(ForwardedCertificate::named);
         Some(GatewayTopology {
             trusted_proxies,
             client_certificate: client_certificate.unwrap_or_default(),
-            proxy_protocol: said.inner("proxyProtocol").is_some(),
+            proxy_protocol: given.inner("proxyProtocol").is_some(),
         })
     }
 
@@ -349,8 +349,8 @@ mod tests {
     #[test]
     fn virtual_hosts_come_one_by_one_to_an_envoy_that_asks_and_is_new_enough() {
         use super::core::node::UserAgentVersionType::UserAgentVersion;
-        let asks = |said: Value, name: &str, version: &str| {
-            let mut node = node(ID, vec![("STRAIT_VHDS", said)]);
+        let asks = |given: Value, name: &str, version: &str| {
+            let mut node = node(ID, vec![("STRAIT_VHDS", given)]);
             node.user_agent_name = name.into();
             node.user_agent_version_type = Some(UserAgentVersion(version.into()));
             read(&node).map(|proxy| proxy.virtual_hosts)
@@ -362,11 +362,11 @@ mod tests {
             let refused = asks(yes(), name, version);
             assert!(matches!(refused, Ok(VirtualHostDelivery::Refused(_))), "{name} {version}");
         }
-        for said in [text("false"), text("")] {
-            assert_eq!(asks(said, "envoy", "1.40.0"), Ok(VirtualHostDelivery::InRoutes));
+        for given in [text("false"), text("")] {
+            assert_eq!(asks(given, "envoy", "1.40.0"), Ok(VirtualHostDelivery::InRoutes));
         }
-        for said in [text("yes"), Value { kind: Some(Kind::BoolValue(true)) }] {
-            let error = asks(said, "envoy", "1.40.0").expect_err("neither true nor false");
+        for given in [text("yes"), Value { kind: Some(Kind::BoolValue(true)) }] {
+            let error = asks(given, "envoy", "1.40.0").expect_err("neither true nor false");
             assert!(error.to_string().contains("STRAIT_VHDS"), "{error}");
         }
         let sotw = VirtualHostDelivery::OneByOne.on_stream(false);
@@ -430,8 +430,8 @@ mod tests {
         ]);
         assert_eq!(odd, Some(GatewayTopology::default()));
         let config = inside(vec![("concurrency", number(2.0))]);
-        let said = read(&node(ID, vec![("PROXY_CONFIG", config)])).expect("a node");
-        assert_eq!(said.topology, None);
+        let given = read(&node(ID, vec![("PROXY_CONFIG", config)])).expect("a node");
+        assert_eq!(given.topology, None);
     }
 
     #[test]
@@ -449,12 +449,12 @@ mod tests {
             ("envoy", None, None),
             ("gRPC C-core linux", Some(UserAgentVersion("1.85.1".into())), None),
         ] {
-            let said = core::Node {
+            let given = core::Node {
                 user_agent_name: name.into(),
                 user_agent_version_type: version,
                 ..node(ID, vec![])
             };
-            assert_eq!(read(&said).expect("readable").envoy_release, release, "{said:?}");
+            assert_eq!(read(&given).expect("readable").envoy_release, release, "{given:?}");
         }
     }
 
@@ -463,7 +463,7 @@ mod tests {
         let labels = Struct { fields: [(TLS_MODE_LABEL.to_owned(), text("istio"))].into() };
         let labels = || ("LABELS", Value { kind: Some(Kind::StructValue(labels.clone())) });
         let generator = || ("GENERATOR", text("grpc"));
-        let says = |said: &str| ("STRAIT_GRPC_MTLS", text(said));
+        let says = |given: &str| ("STRAIT_GRPC_MTLS", text(given));
         for (name, metadata, mtls) in [
             ("envoy", vec![], None),
             ("envoy", vec![labels(), says("true")], None),
@@ -482,7 +482,7 @@ mod tests {
 
     #[test]
     fn a_library_counts_open_requests_if_its_release_is_known_to() {
-        let said = |text: &str| core::node::UserAgentVersionType::UserAgentVersion(text.into());
+        let given = |text: &str| core::node::UserAgentVersionType::UserAgentVersion(text.into());
         for (name, version, counts) in [
             ("gRPC Go", "1.80.0", true),
             ("gRPC Go", "1.70.0-dev", true),
@@ -493,7 +493,7 @@ mod tests {
         ] {
             let node = core::Node {
                 user_agent_name: name.into(),
-                user_agent_version_type: Some(said(version)),
+                user_agent_version_type: Some(given(version)),
                 ..node(ID, vec![])
             };
             let found = read(&node).expect("readable").grpc.expect("a library");
@@ -593,9 +593,9 @@ mod tests {
         assert_eq!(proxy.mounted.client.roots, None);
         assert_eq!(proxy.mounted.server.roots, name("file-root:/c/root.pem"));
         assert_eq!(proxy.named_ports, [("web".into(), 8080)].into());
-        let said = |ports: &str| read(&node(ID, vec![("POD_PORTS", text(ports))]));
+        let given = |ports: &str| read(&node(ID, vec![("POD_PORTS", text(ports))]));
         for odd in ["", "web", "[{}]", r#"[{"name":"web","containerPort":70000}]"#] {
-            assert!(said(odd).expect("readable").named_ports.is_empty(), "{odd}");
+            assert!(given(odd).expect("readable").named_ports.is_empty(), "{odd}");
         }
     }
 

@@ -33,7 +33,7 @@ impl Pace {
 
     /// Notes that a change was sent: what it took of one thread, how many streams are sent this one as well, and how
     /// many threads do that.
-    pub(super) fn told(&mut self, now: Instant, cost: Duration, streams: usize, threads: usize) {
+    pub(super) fn sent(&mut self, now: Instant, cost: Duration, streams: usize, threads: usize) {
         let streams = u32::try_from(streams.max(1)).unwrap_or(u32::MAX);
         let threads = u32::try_from(threads.max(1)).unwrap_or(u32::MAX);
         let all = cost.saturating_mul(streams).saturating_mul(PAUSE_PER_COST) / threads;
@@ -62,7 +62,7 @@ mod tests {
         ] {
             let mut pace = Pace::new(now);
             assert_eq!(pace.wait(now), Duration::ZERO);
-            pace.told(now, cost, streams, threads);
+            pace.sent(now, cost, streams, threads);
             assert_eq!(pace.wait(now), rest, "{cost:?} of {streams} on {threads}");
             assert_eq!(pace.wait(now + rest), Duration::ZERO, "and so after quiet");
         }
@@ -96,7 +96,7 @@ mod tests {
                 break;
             }
             *thread = start + cost;
-            pace.told(*thread, cost / 3, streams, THREADS);
+            pace.sent(*thread, cost / 3, streams, THREADS);
             latency_max = latency_max.max(*thread - *change);
             let passed = (start - begun).as_nanos() / every.as_nanos();
             *change = begun + every * (u32::try_from(passed).expect("few") + 1);

@@ -155,7 +155,7 @@ mod tests {
 
     /// What both readings have to agree on.
     #[derive(Debug, PartialEq)]
-    struct Said {
+    struct Sent {
         node: Option<Node>,
         type_url: String,
         names: Vec<String>,
@@ -165,8 +165,8 @@ mod tests {
         error: Option<Status>,
     }
 
-    fn by_prost(form: ProtocolForm, bytes: &[u8]) -> Option<Said> {
-        let of_delta = |request: DeltaDiscoveryRequest| Said {
+    fn by_prost(form: ProtocolForm, bytes: &[u8]) -> Option<Sent> {
+        let of_delta = |request: DeltaDiscoveryRequest| Sent {
             node: request.node,
             type_url: request.type_url,
             names: request.resource_names_subscribe,
@@ -175,7 +175,7 @@ mod tests {
             nonce: request.response_nonce,
             error: request.error_detail,
         };
-        let of_sotw = |request: DiscoveryRequest| Said {
+        let of_sotw = |request: DiscoveryRequest| Sent {
             node: request.node,
             type_url: request.type_url,
             names: request.resource_names,
@@ -190,10 +190,10 @@ mod tests {
         }
     }
 
-    fn in_place(form: ProtocolForm, bytes: &[u8]) -> Option<Said> {
+    fn in_place(form: ProtocolForm, bytes: &[u8]) -> Option<Sent> {
         let owned = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect();
         let request = AdsRequest::read(form, bytes).ok()?;
-        Some(Said {
+        Some(Sent {
             node: request.node.map(|node| *node),
             type_url: request.type_url.to_owned(),
             names: owned(request.names),

@@ -100,7 +100,7 @@ pub(super) struct Stream {
     opened: Instant,
     pace: Pace,
     /// Changes that were taken and not sent yet: what that took, and how many streams are sent them.
-    telling: Option<(Duration, usize)>,
+    sending: Option<(Duration, usize)>,
     /// What is due was looked at, and there is nothing to send before something else happens.
     idle: bool,
     /// Much was due when it was last looked at.
@@ -138,7 +138,11 @@ struct AdmittedStream {
 
 impl AdmittedStream {
     /// What the proxy shall hold.
-    fn picture<'a>(&'a self, context: &'a Arc<PushContext>, cache: &'a Cache) -> ProxyConfig<'a> {
+    fn proxy_config<'a>(
+        &'a self,
+        context: &'a Arc<PushContext>,
+        cache: &'a Cache,
+    ) -> ProxyConfig<'a> {
         let (network, whereabouts) = self.entry.connection().place();
         ProxyConfig::new(context, &self.proxy, network, cache).at(whereabouts).with_hosts_apart()
     }
@@ -149,7 +153,7 @@ impl AdmittedStream {
         let (network, whereabouts) = self.entry.connection().place();
         let stand = Stand { proxy: Arc::clone(&self.proxy), network, whereabouts };
         let labels = context.known_labels(&self.proxy);
-        self.subscription.stand(stand, self.picture(context, cache).view_class(), labels);
+        self.subscription.stand(stand, self.proxy_config(context, cache).view_class(), labels);
     }
 
     /// Charges for what it watches otherwise than before.
@@ -245,7 +249,7 @@ impl Stream {
             admitted: None,
             opened: now,
             pace: Pace::new(now),
-            telling: None,
+            sending: None,
             idle: false,
             much_due: false,
             pending_since: None,
@@ -360,9 +364,9 @@ impl Stream {
         {
             self.shared.stats.propagation.observe(since.elapsed(), version);
         }
-        if let Some((cost, streams)) = self.telling.take() {
+        if let Some((cost, streams)) = self.sending.take() {
             let now = Instant::now();
-            self.pace.told(now, cost + (now - begun), streams, self.shared.threads);
+            self.pace.sent(now, cost + (now - begun), streams, self.shared.threads);
         }
         rope
     }
@@ -378,16 +382,16 @@ impl Stream {
         let withdrawn = admitted.is_withdrawn(&context);
         let proxy = &admitted.proxy;
         let cache = cache_of(&self.shared, admitted.side.as_ref());
-        let mut picture = admitted.picture(&context, cache);
+        let mut proxy_config = admitted.proxy_config(&context, cache);
         let now = SystemTime::now();
         let response = if withdrawn {
             let is_known = |name: &str| {
                 let name = OutboundName::parse(name);
                 name.is_some_and(|name| context.services.contains_key(&name.hostname))
             };
-            session.next_assignments(&mut picture, is_known, RESPONSE_BYTES, now)?
+            session.next_assignments(&mut proxy_config, is_known, RESPONSE_BYTES, now)?
         } else {
-            session.next_response(&mut picture, RESPONSE_BYTES, now)?
+            session.next_response(&mut proxy_config, RESPONSE_BYTES, now)?
         };
         let bytes = response.encoded_len();
         self.shared.stats.sent(response.kind, response.count(), bytes);
@@ -452,10 +456,11 @@ impl Stream {
         let lists = !request.listed.is_empty();
         let context = if lists { self.own_context() } else { None };
         let admitted = self.admitted.as_ref().zip(context.as_ref());
-        let mut picture = admitted.map(|(admitted, context)| {
-            admitted.picture(context, cache_of(&self.shared, admitted.side.as_ref()))
+        let mut proxy_config = admitted.map(|(admitted, context)| {
+            admitted.proxy_config(context, cache_of(&self.shared, admitted.side.as_ref()))
         });
-        let source = picture.as_mut().map(|picture| picture as &mut dyn ResourceSource);
+        let source =
+            proxy_config.as_mut().map(|proxy_config| proxy_config as &mut dyn ResourceSource);
         let handled = lock(&self.session)
             .on_request(request, source, SystemTime::now())
             .map_err(|violation| violation_status(&violation))?;
@@ -677,7 +682,7 @@ impl Stream {
         drop(session);
         // It may come to nothing.
         self.settle();
-        self.telling = Some((begun.elapsed(), dirty.streams));
+        self.sending = Some((begun.elapsed(), dirty.streams));
         Ok(())
     }
 

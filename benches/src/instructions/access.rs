@@ -143,8 +143,8 @@ pub(crate) fn rbac_of_200_rules_edited() -> Case {
 
 /// How many bytes of listeners a proxy has of its own.
 fn inbound(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> usize {
-    let mut picture = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
-    let all = picture.all(ResourceType::Listener);
+    let mut proxy_config = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
+    let all = proxy_config.all(ResourceType::Listener);
     all.own.iter().map(|one| one.body.len()).sum()
 }
 

@@ -369,9 +369,9 @@ fn assignments(
     names: &[String],
     endpoints: usize,
 ) {
-    let mut picture = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
+    let mut proxy_config = ProxyConfig::new(context, proxy, NetworkId::default(), cache);
     for name in names {
-        let resource = picture.one(ResourceType::Endpoint, name).expect("an assignment");
+        let resource = proxy_config.one(ResourceType::Endpoint, name).expect("an assignment");
         // An address takes some 20 bytes at least: nothing was left out.
         assert!(resource.body.len() > endpoints * 20, "{name}: {} bytes", resource.body.len());
         black_box(resource);

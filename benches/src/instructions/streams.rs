@@ -61,8 +61,9 @@ impl Client {
     /// Says what waits in `requests`.
     fn ask(&mut self, requests: &[Vec<u8>], context: &Arc<PushContext>, cache: &Cache) {
         for request in requests {
-            let mut picture = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
-            say(&mut self.session, request, Some(&mut picture));
+            let mut proxy_config =
+                ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
+            say(&mut self.session, request, Some(&mut proxy_config));
         }
     }
 
@@ -70,9 +71,10 @@ impl Client {
     fn drain(&mut self, context: &Arc<PushContext>, cache: &Cache) -> usize {
         let mut count = 0;
         loop {
-            let mut picture = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
+            let mut proxy_config =
+                ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
             let now = SystemTime::UNIX_EPOCH;
-            let Some(response) = self.session.next_response(&mut picture, RESPONSE_BYTES, now)
+            let Some(response) = self.session.next_response(&mut proxy_config, RESPONSE_BYTES, now)
             else {
                 return count;
             };
@@ -90,9 +92,11 @@ impl Client {
     /// What it is sent now; not part of what is counted.
     fn held(mut self, context: &Arc<PushContext>, cache: &Cache) -> Held {
         let mut all = Held::new();
-        let mut picture = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
+        let mut proxy_config = ProxyConfig::new(context, &self.proxy, NetworkId::default(), cache);
         let now = SystemTime::UNIX_EPOCH;
-        while let Some(response) = self.session.next_response(&mut picture, RESPONSE_BYTES, now) {
+        while let Some(response) =
+            self.session.next_response(&mut proxy_config, RESPONSE_BYTES, now)
+        {
             let held = all.entry(response.kind).or_default();
             held.extend(
                 response.all().map(|(one, version)| (one.name.to_string(), version.to_string())),

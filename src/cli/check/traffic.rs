@@ -116,12 +116,12 @@ pub(super) async fn run(args: &TrafficArgs, hub: &Hub, ask: &QueryArgs) -> Comma
     if !args.probes.is_empty() {
         // The control plane is not asked: it may be what is away.
         let found = probes::gather(hub, &args.probes).await?;
-        return tell(args, chosen(args, found)?, &ask.show);
+        return report(args, chosen(args, found)?, &ask.show);
     }
     let client = AdminClient::new(&ask.connect)?;
     let mut given = None;
     let Some(every) = args.every else {
-        return tell(args, requests(args, &client, &mut given).await?, &ask.show);
+        return report(args, requests(args, &client, &mut given).await?, &ask.show);
     };
     let round = async || requests(args, &client, &mut given).await;
     schedule::run(every.0, args.metrics_address, args.from.as_deref(), round).await
@@ -141,7 +141,7 @@ fn chosen(args: &TrafficArgs, mut found: Vec<Value>) -> Result<Vec<Value>, Comma
 }
 
 /// Prints what came of requests: for people each pair of clusters first, then each request, then what failed.
-fn tell(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
+fn report(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
     let answer = Value::Array(rows);
     let raw = format!("{answer:#}\n");
     let look = OutputStyle::of_stdout();
@@ -149,7 +149,7 @@ fn tell(args: &TrafficArgs, rows: Vec<Value>, show: &Show) -> CommandResult {
         let pairs = matrix(items(&answer), &look);
         let separate = if pairs.is_empty() { "" } else { "\n" };
         let each = RESULTS.render(&raw, &answer, show, &look);
-        pairs + separate + &each + &told(items(&answer))
+        pairs + separate + &each + &failures(items(&answer))
     } else {
         RESULTS.render(&raw, &answer, show, &look)
     };
@@ -241,7 +241,7 @@ pub(super) async fn requests(
 }
 
 /// What failed, a paragraph each.
-fn told(rows: &[Value]) -> String {
+fn failures(rows: &[Value]) -> String {
     let mut out = String::new();
     for row in rows {
         let Some(step) = failed(row) else { continue };
@@ -716,7 +716,7 @@ mod tests {
         let target =
             callable(&service("HTTP"), &[endpoint(80, "healthy", "istio")], &network, "west");
         let rows = ask(&client, None, none, &network, "west", target).await;
-        assert!(told(&rows).contains("--from ID --direct"), "{}", told(&rows));
+        assert!(failures(&rows).contains("--from ID --direct"), "{}", failures(&rows));
     }
 
     #[test]
@@ -763,9 +763,9 @@ mod tests {
             rows.iter().map(|row| failed(row).map(|step| text(&step["step"]))).collect();
         assert_eq!(steps, [Some("gateway".to_owned()), Some("ready".to_owned()), None]);
         assert!(
-            told(&rows).contains("east to west: gateway: network n2 has no gateway"),
+            failures(&rows).contains("east to west: gateway: network n2 has no gateway"),
             "{}",
-            told(&rows)
+            failures(&rows)
         );
         assert_eq!(result(&rows[2], &LOOK).paint(&LOOK), "✓ 200");
         let xml = junit(&rows);

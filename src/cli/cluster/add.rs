@@ -217,9 +217,10 @@ pub(super) async fn prepare<'a>(
         let known = if is_member { ", which is a member already" } else { "" };
         format!("{known} (rbac level {})\n{}", args.rbac.as_str(), args.rights_told())
     };
-    plan += &gateway.as_ref().map(GatewayPlan::told).unwrap_or_default();
-    plan += &args.istio_service.iter().map(|at| istio_service::told(ns, at)).collect::<String>();
-    plan += args.webhook.told();
+    plan += &gateway.as_ref().map(GatewayPlan::plan_text).unwrap_or_default();
+    plan +=
+        &args.istio_service.iter().map(|at| istio_service::plan_text(ns, at)).collect::<String>();
+    plan += args.webhook.plan_text();
     if !is_hub {
         plan += &doubt_of_address(args, hub).await?;
     }

@@ -95,7 +95,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
         let Some(joining) = &row.joining else { continue };
         row.result = match joining.carry_out().await {
             Ok(()) => FleetResult::Added(Exit::Fine),
-            Err(failure) => told(failure),
+            Err(failure) => report_failure(failure),
         };
     }
     for row in &mut rows {
@@ -125,7 +125,7 @@ pub(crate) async fn run(args: &AddArgs) -> CommandResult {
     })
 }
 
-fn told(failure: CommandFailure) -> FleetResult {
+fn report_failure(failure: CommandFailure) -> FleetResult {
     tell!("{failure}");
     FleetResult::Failed(failure)
 }

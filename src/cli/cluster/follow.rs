@@ -102,7 +102,7 @@ impl Wait {
             };
             let (state, why) = match step(items(&answer.value), id.as_str(), goal) {
                 FollowStep::Done => {
-                    tell(find(items(&answer.value), id.as_str()), id, goal);
+                    report(find(items(&answer.value), id.as_str()), id, goal);
                     return Ok(Exit::Fine);
                 }
                 FollowStep::Failed(why) => {
@@ -204,7 +204,7 @@ fn code(reason: &str) -> Option<&'static str> {
     codes::named(reason).map(|code| code.id)
 }
 
-fn tell(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
+fn report(row: Option<&Value>, id: &ClusterId, goal: &Goal) {
     let row = row.unwrap_or(&Value::Null);
     let [state, network, services, endpoints] =
         ["state", "network", "services", "endpoints"].map(|part| text(&row[part]));

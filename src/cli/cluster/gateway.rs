@@ -50,7 +50,7 @@ pub(super) struct GatewayPlan<'a> {
 
 impl GatewayPlan<'_> {
     /// What the plan says of it.
-    pub(super) fn told(&self) -> String {
+    pub(super) fn plan_text(&self) -> String {
         let Self { network, discovery, image, .. } = self;
         format!(
             "  namespace {NAMESPACE}, and in it serviceaccount, deployment, poddisruptionbudget and service {NAME}:\n    \

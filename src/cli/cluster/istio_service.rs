@@ -74,14 +74,14 @@ pub(super) fn named(namespace: &str) -> [Value; 2] {
 }
 
 /// What the plan says of it.
-pub(super) fn told(namespace: &str, address: &str) -> String {
-    let mut told = format!(
+pub(super) fn plan_text(namespace: &str, address: &str) -> String {
+    let mut text = format!(
         "  namespace {namespace}, and in it service {NAME} without pods, that leads to {address}: for Istio's agents\n"
     );
     if namespace != "istio-system" {
-        told += "  ! agents look for istiod.istio-system.svc unless their injector says otherwise: --namespace istio-system\n";
+        text += "  ! agents look for istiod.istio-system.svc unless their injector says otherwise: --namespace istio-system\n";
     }
-    told
+    text
 }
 
 #[cfg(test)]

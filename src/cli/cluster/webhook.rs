@@ -193,7 +193,7 @@ impl WebhookFlags {
     }
 
     /// What the plan says of it.
-    pub(super) fn told(&self) -> &'static str {
+    pub(super) fn plan_text(&self) -> &'static str {
         match self.inject_failure_policy.filter(|_| self.inject) {
             None => "",
             Some(FailurePolicy::Fail) => {

@@ -63,7 +63,7 @@ mod tests {
     use crate::codes;
     use crate::explain::standing::ConfigReason;
 
-    fn said(kind: &str, state: ObjectStanding) -> String {
+    fn message_of(kind: &str, state: ObjectStanding) -> String {
         let reason = ConfigReason::new(&codes::TRAFFIC_MALFORMED, "spec.http", "no list");
         let state = ConfigState {
             kind: kind.to_owned(),
@@ -93,7 +93,7 @@ mod tests {
             ("Gateway", ObjectStanding::Unused, "true false NotUsed"),
             ("Sidecar", ObjectStanding::Waiting, "true false OnHold"),
         ] {
-            assert_eq!(said(kind, state), expected, "{kind}");
+            assert_eq!(message_of(kind, state), expected, "{kind}");
         }
     }
 }

@@ -115,10 +115,10 @@ fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCo
     let unreadable = all(&|reason| *reason.code == codes::TRAFFIC_MALFORMED);
 
     let accepted = match (facts.refused, of_parent.first()) {
-        (Some(false), _) => Some(("UnsupportedValue", told(&unreadable))),
-        (_, Some(first)) => Some((parent_reason(first.code), told(&of_parent))),
+        (Some(false), _) => Some(("UnsupportedValue", joined(&unreadable))),
+        (_, Some(first)) => Some((parent_reason(first.code), joined(&of_parent))),
         _ if facts.rules > 0 && dropped.len() == facts.rules => {
-            Some(("UnsupportedValue", told(&values)))
+            Some(("UnsupportedValue", joined(&values)))
         }
         _ => None,
     };
@@ -128,15 +128,15 @@ fn conditions(at: usize, facts: &RouteFacts, reasons: &[Reason]) -> Vec<StatusCo
 
     let backends = all(&|reason| backend_reason(reason).is_some());
     conditions.push(match backends.first().and_then(|first| backend_reason(first)) {
-        Some(reason) => condition("ResolvedRefs", false, reason, told(&backends)),
+        Some(reason) => condition("ResolvedRefs", false, reason, joined(&backends)),
         None => condition("ResolvedRefs", true, "ResolvedRefs", String::new()),
     });
 
     if is_accepted && facts.refused == Some(true) {
-        let message = format!("Fall Back to the form before: {}", told(&unreadable));
+        let message = format!("Fall Back to the form before: {}", joined(&unreadable));
         conditions.push(condition("PartiallyInvalid", true, "UnsupportedValue", message));
     } else if is_accepted && !values.is_empty() {
-        let message = format!("Dropped Rule(s): {}", told(&values));
+        let message = format!("Dropped Rule(s): {}", joined(&values));
         conditions.push(condition("PartiallyInvalid", true, "UnsupportedValue", message));
     }
     conditions
@@ -179,7 +179,7 @@ fn rule_of(path: &str) -> Option<&str> {
     path.get(..=end)
 }
 
-fn told(reasons: &[&Reason]) -> String {
+fn joined(reasons: &[&Reason]) -> String {
     let texts = reasons.iter().map(|reason| reason.to_string());
     texts.collect::<Vec<_>>().join("; ")
 }
@@ -197,7 +197,7 @@ pub(super) fn shortened(mut message: String) -> String {
 mod tests {
     use super::*;
 
-    fn said(facts: &RouteFacts, reasons: &[Reason]) -> String {
+    fn message_of(facts: &RouteFacts, reasons: &[Reason]) -> String {
         let all = conditions(0, facts, reasons);
         let all = all.iter().map(|one| format!("{}={} {}", one.kind, one.is_true, one.reason));
         all.collect::<Vec<_>>().join(", ")
@@ -271,7 +271,7 @@ mod tests {
                 accepted("true ResolvedRefs, PartiallyInvalid=true UnsupportedValue"),
             ),
         ] {
-            assert_eq!(said(facts, &reasons), expected, "{reasons:?}");
+            assert_eq!(message_of(facts, &reasons), expected, "{reasons:?}");
         }
     }
 

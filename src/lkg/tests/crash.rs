@@ -27,7 +27,7 @@ impl World {
         let mut mesh = MeshState::new(settings());
         let change =
             ShardChange::Reset(Contents { network_label: Some(None), ..Contents::default() });
-        mesh.apply(MeshEvent::Registry(word(change)));
+        mesh.apply(MeshEvent::Registry(update(change)));
         mesh.apply(MeshEvent::CompleteWithoutNames);
         let (context, _) = mesh.next_version().expect("the first one");
         Self { dice: dice(seed), mesh, context, workloads: Workloads::default() }
@@ -72,7 +72,7 @@ impl World {
         if dice.upto(8) == 0 {
             contents.network_label = Some(dice.maybe(|dice| dice.text().as_ref().into()));
         }
-        self.mesh.apply(MeshEvent::Registry(word(ShardChange::Update(contents))));
+        self.mesh.apply(MeshEvent::Registry(update(ShardChange::Update(contents))));
         let (now, _) = self.mesh.next_version()?;
         let before = std::mem::replace(&mut self.context, now);
         deltas(&before, &self.context).remove(&ClusterId::from("east"))
@@ -84,7 +84,7 @@ impl World {
     }
 }
 
-fn word(change: ShardChange) -> RegistryUpdate {
+fn update(change: ShardChange) -> RegistryUpdate {
     RegistryUpdate { shard: ShardKey::kubernetes("east".into()), epoch: Epoch(1), change }
 }
 

@@ -22,7 +22,7 @@ fn mesh_with(kind: &str, spec: Option<serde_json::Value>) -> Arc<PushContext> {
         ..endpoint(at)
     });
     let update = shard("east", 1).with(service("web.shop"), endpoints.into());
-    mesh.apply(MeshEvent::Registry(update.said()));
+    mesh.apply(MeshEvent::Registry(update.built()));
     let object = spec.map(|spec| {
         Arc::new(json!({
             "apiVersion": "networking.istio.io/v1", "kind": kind, "spec": spec,

@@ -54,12 +54,12 @@ fn next(mesh: &mut MeshState) -> Arc<PushContext> {
 fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
     let pod = |name, address, app| workload(name, address, &[("app", app)]);
     let mut mesh = mesh(vec![
-        shard("east", 1).pod(pod("db-0.ns", "10.0.0.1", "db")).said(),
+        shard("east", 1).pod(pod("db-0.ns", "10.0.0.1", "db")).built(),
         shard("west", 2)
             .pod(pod("db-0.ns", "10.0.0.1", "db"))
             .pod(pod("db-1.other", "10.0.0.2", "db"))
             .pod(pod("web-0.ns", "10.0.0.3", "web"))
-            .said(),
+            .built(),
     ]);
     mesh.apply(entries(&[("ServiceEntry", "db", database())]));
     let both = ["east 10.0.0.1 healthy", "west 10.0.0.1 healthy"];
@@ -70,8 +70,8 @@ fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
     let contents = Contents { facts: Some(facts), ..Contents::default() };
     let shard_of_west = ShardKey::kubernetes("west".into());
     let change = ShardChange::Update(contents);
-    let word = RegistryUpdate { shard: shard_of_west, epoch: Epoch(2), change };
-    mesh.apply(MeshEvent::Registry(word));
+    let update = RegistryUpdate { shard: shard_of_west, epoch: Epoch(2), change };
+    mesh.apply(MeshEvent::Registry(update));
     let one_unready = ["east 10.0.0.1 healthy", "west 10.0.0.1 unhealthy"];
     assert_eq!(endpoints(&next(&mut mesh), "db.internal"), one_unready);
 
@@ -84,7 +84,7 @@ fn selected_pods_come_go_and_turn_unready_with_their_cluster() {
 
 #[test]
 fn what_selects_no_pods_costs_nothing_when_pods_turn_unready() {
-    let mut mesh = mesh(vec![shard("east", 1).with(service("web.ns"), vec![]).said()]);
+    let mut mesh = mesh(vec![shard("east", 1).with(service("web.ns"), vec![]).built()]);
     next(&mut mesh);
     let unready = [WorkloadKey::new("ns", "web-0")].into_iter().collect();
     let facts = ClusterFacts { unready, ..ClusterFacts::default() };
@@ -96,17 +96,17 @@ fn what_selects_no_pods_costs_nothing_when_pods_turn_unready() {
 
 #[test]
 fn a_service_has_its_workload_entries_for_as_long_as_both_are_there() {
-    let mut mesh = mesh(vec![shard("east", 1).said()]);
+    let mut mesh = mesh(vec![shard("east", 1).built()]);
     let vm = json!({"address": "10.7.0.1", "labels": {"app": "web"}});
     mesh.apply(entries(&[("WorkloadEntry", "web-a", vm)]));
     assert!(next(&mut mesh).services.is_empty());
     let web = shard("east", 1).update().with(service("web.ns"), vec![endpoint("10.0.0.1")]);
-    mesh.apply(MeshEvent::Registry(web.said()));
+    mesh.apply(MeshEvent::Registry(web.built()));
     let context = next(&mut mesh);
     let both = ["east 10.0.0.1 healthy", " 10.7.0.1 healthy"];
     assert_eq!(endpoints(&context, "web.ns.svc.cluster.local"), both);
     let web = shard("east", 1).update().without("web.ns");
-    mesh.apply(MeshEvent::Registry(web.said()));
+    mesh.apply(MeshEvent::Registry(web.built()));
     assert!(next(&mut mesh).services.is_empty());
 }
 
@@ -125,7 +125,7 @@ fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everyw
     let vm = json!({"address": "10.7.0.3", "labels": {"app": "web"}});
     let all = [("ServiceEntry", "db", database), ("WorkloadEntry", "web-a", vm)];
     mesh.apply(entries(&all));
-    let web = shard("hub", 1).with(service("web.ns"), vec![]).said();
+    let web = shard("hub", 1).with(service("web.ns"), vec![]).built();
     mesh.apply(MeshEvent::Registry(web));
     let placed = |context: &PushContext| {
         let all = context.services.values().flat_map(|service| service.endpoints());
@@ -162,7 +162,7 @@ fn what_an_entry_leaves_open_is_in_the_network_of_the_config_cluster_else_everyw
 
 #[test]
 fn a_private_definition_comes_and_goes_without_a_trace_on_others() {
-    let mut mesh = mesh(vec![shard("east", 1).said()]);
+    let mut mesh = mesh(vec![shard("east", 1).built()]);
     let of = |namespace: &str, address: &str, export_to: &str| {
         let spec = json!({"hosts": ["db.example"], "ports": [{"name": "tcp", "number": 5432}],
             "resolution": "STATIC", "exportTo": [export_to], "endpoints": [{"address": address}]});
@@ -197,11 +197,11 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
     with_node.1.node = Some(Arc::new("node-a".into()));
     let localities = [("node-a".into(), Arc::new(Locality::parse("r1/a")))].into();
     let facts = ClusterFacts { localities: Arc::new(localities), ..ClusterFacts::default() };
-    let mut word = shard("east", 1).pod(with_node).said();
-    if let ShardChange::Reset(contents) = &mut word.change {
+    let mut update = shard("east", 1).pod(with_node).built();
+    if let ShardChange::Reset(contents) = &mut update.change {
         contents.facts = Some(facts);
     }
-    let context = context(vec![word]);
+    let context = context(vec![update]);
     let at = |proxy| {
         let Whereabouts { node, locality } = context.whereabouts(&proxy);
         (node, locality.map(|locality| locality.to_string()))
@@ -220,7 +220,7 @@ fn a_proxy_is_where_its_pod_says_or_its_node_is() {
 /// Nobody knows then which of the two a proxy is, and policies that select either may hold for it.
 #[test]
 fn a_machine_hears_of_another_at_its_address() {
-    let mut mesh = mesh(vec![shard("east", 1).said()]);
+    let mut mesh = mesh(vec![shard("east", 1).built()]);
     let vm = |app: &str| json!({"address": "10.7.0.1", "labels": {"app": app}});
     mesh.apply(entries(&[("WorkloadEntry", "web-a", vm("web"))]));
     let before = next(&mut mesh);

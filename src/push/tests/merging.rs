@@ -43,13 +43,13 @@ fn ports_are_the_union_and_endpoints_come_by_number_then_by_name() {
     let words = vec![
         shard("b-old", 1)
             .with(at_port(9080, 9080, "http"), vec![serving("10.0.0.1", 9080, "http")])
-            .said(),
+            .built(),
         shard("a-new", 2)
             .with(at_port(80, 8080, "http"), vec![serving("10.0.0.2", 8080, "http")])
-            .said(),
+            .built(),
         shard("c-new", 3)
             .with(at_port(7000, 7000, "tcp"), vec![serving("10.0.0.3", 7000, "tcp")])
-            .said(),
+            .built(),
     ];
     let context = aged(&[("b-old", 1), ("a-new", 2), ("c-new", 3)], words);
     let web = &context.services[&host("web.ns")];
@@ -66,8 +66,8 @@ fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other
     let words = |ids: [&str; 2]| {
         let [one, other] = ids;
         vec![
-            shard(one, 1).with(at_port(80, 8080, "tcp"), vec![]).said(),
-            shard(other, 2).with(at_port(80, 8080, "http"), vec![]).said(),
+            shard(one, 1).with(at_port(80, 8080, "tcp"), vec![]).built(),
+            shard(other, 2).with(at_port(80, 8080, "http"), vec![]).built(),
         ]
     };
     for (ages, decides) in [
@@ -94,8 +94,8 @@ fn of_a_port_that_differs_the_older_cluster_decides_but_for_proxies_of_the_other
 fn the_config_cluster_comes_before_older_ones() {
     let settings = FixedSettings { config_cluster: Some("hub".into()), ..(*settings()).clone() };
     let words = vec![
-        shard("a", 1).with(at_port(80, 8080, "tcp"), vec![]).said(),
-        shard("hub", 2).with(at_port(80, 8080, "http"), vec![]).said(),
+        shard("a", 1).with(at_port(80, 8080, "tcp"), vec![]).built(),
+        shard("hub", 2).with(at_port(80, 8080, "http"), vec![]).built(),
     ];
     let mut mesh = mesh_of(Arc::new(settings), words);
     mesh.apply(since(&[("a", 1)]));
@@ -129,10 +129,10 @@ fn a_borrowed_vip_is_settled_by_port_in_the_order_of_lenders() {
     };
     let words = |first: &str, second: &str| {
         vec![
-            shard("home", 1).with(service("client.ns"), vec![]).said(),
-            shard(first, 2).with(at("old.ns", 9, &[("tcp", 80), ("tcp-b", 81)]), vec![]).said(),
+            shard("home", 1).with(service("client.ns"), vec![]).built(),
+            shard(first, 2).with(at("old.ns", 9, &[("tcp", 80), ("tcp-b", 81)]), vec![]).built(),
             // The younger cluster's service is the older object, and its ID may sort first.
-            shard(second, 3).with(at("new.ns", 1, &[("tcp", 80), ("tcp-b", 82)]), vec![]).said(),
+            shard(second, 3).with(at("new.ns", 1, &[("tcp", 80), ("tcp-b", 82)]), vec![]).built(),
         ]
     };
     for (first, second) in [("east", "west"), ("west", "east")] {
@@ -156,11 +156,11 @@ fn a_borrowed_vip_is_settled_by_port_in_the_order_of_lenders() {
 }
 
 fn pods_of(clusters: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
-    let word = |(epoch, (cluster, addresses)): (u64, &(&str, &[&str]))| {
+    let update = |(epoch, (cluster, addresses)): (u64, &(&str, &[&str]))| {
         let endpoints = addresses.iter().map(|address| endpoint(address)).collect();
-        shard(cluster, epoch).with(service("web.ns"), endpoints).said()
+        shard(cluster, epoch).with(service("web.ns"), endpoints).built()
     };
-    (1..).zip(clusters).map(word).collect()
+    (1..).zip(clusters).map(update).collect()
 }
 
 const AGES: [(&str, i64); 3] = [("old", 1), ("new", 2), ("third", 3)];
@@ -210,7 +210,7 @@ fn who_shares_an_address_follows_pods_networks_and_ages() {
     };
     let says = |cluster: &str, epoch, endpoints| {
         MeshEvent::Registry(
-            shard(cluster, epoch).with(service("web.ns"), endpoints).update().said(),
+            shard(cluster, epoch).with(service("web.ns"), endpoints).update().built(),
         )
     };
     assert!(shared(&mut mesh).is_empty());
@@ -238,6 +238,6 @@ fn who_shares_an_address_follows_pods_networks_and_ages() {
     // A name for the network of one settles it.
     let elsewhere =
         shard("new", 2).network("n2").with(service("web.ns"), vec![endpoint("10.0.0.1")]);
-    mesh.apply(MeshEvent::Registry(elsewhere.said()));
+    mesh.apply(MeshEvent::Registry(elsewhere.built()));
     assert!(shared(&mut mesh).is_empty());
 }

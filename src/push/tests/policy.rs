@@ -25,7 +25,7 @@ fn one_network(endpoints: &[(&str, &[&str])]) -> Vec<RegistryUpdate> {
     for (at, (cluster, addresses)) in endpoints.iter().enumerate() {
         let endpoints = addresses.iter().map(|address| endpoint(address)).collect();
         let epoch = u64::try_from(at).expect("few") + 1;
-        words.push(shard(cluster, epoch).with(service("web.ns"), endpoints).said());
+        words.push(shard(cluster, epoch).with(service("web.ns"), endpoints).built());
     }
     words
 }
@@ -43,11 +43,11 @@ fn what_entries_find_in_a_cluster_is_held_to_its_rules() {
     };
     let vms = [vm("far", "10.3.0.1"), vm("self", "127.0.0.1")];
     let facts = ClusterFacts { entries: Arc::new(vms.into()), ..ClusterFacts::default() };
-    let mut west = shard("west", 2).pod(pod("10.2.0.1")).said();
+    let mut west = shard("west", 2).pod(pod("10.2.0.1")).built();
     if let ShardChange::Reset(contents) = &mut west.change {
         contents.facts = Some(facts);
     }
-    let mut mesh = mesh(vec![shard("east", 1).pod(pod("10.0.0.1")).said(), west]);
+    let mut mesh = mesh(vec![shard("east", 1).pod(pod("10.0.0.1")).built(), west]);
     mesh.apply(MeshEvent::Policy(Arc::new(parsed(policy))));
     let entry = |host: &str, location: &str| {
         let spec = json!({"hosts": [host], "ports": [{"name": "tcp", "number": 80}],
@@ -128,8 +128,8 @@ fn a_cluster_that_may_not_export_a_name_has_it_for_itself() {
         ..endpoint("10.0.0.1")
     };
     let words = vec![
-        shard("east", 1).with(bad, vec![foreign]).said(),
-        shard("west", 2).with(service("web.ns"), vec![endpoint("10.0.0.2")]).said(),
+        shard("east", 1).with(bad, vec![foreign]).built(),
+        shard("west", 2).with(service("web.ns"), vec![endpoint("10.0.0.2")]).built(),
     ];
     let context = steered(words, "owners: [{namespaces: [ns], clusters: [west]}]");
     let merged = &context.services[&host("web.ns")];
@@ -166,7 +166,7 @@ fn a_network_that_a_cluster_may_not_claim_is_not_entered_by_it() {
     let strayed = Endpoint { network_label: Some("n2".into()), ..endpoint("10.0.0.9") };
     let mut words = two_networks(vec![endpoint("10.0.0.1"), strayed], vec![endpoint("10.0.0.2")]);
     let thief = service("thief.strait-system").gateway_of("n2", "203.0.113.66");
-    words.push(shard("north", 3).network("n3").with(thief, vec![]).said());
+    words.push(shard("north", 3).network("n3").with(thief, vec![]).built());
     let before = steered(words.clone(), "");
     assert_eq!(before.networks.of_network(&"n2".into()).len(), 2);
     assert_eq!(members(&assigned(&before, &client("n2"))).len(), 3, "10.0.0.9 counts as one of n2");
@@ -262,7 +262,7 @@ fn a_gateway_that_leads_to_several_places_stands_in_the_first() {
         shard("south", 3)
             .network("n2")
             .with(service("web.ns"), vec![endpoint("10.0.0.3"), endpoint("10.0.0.4")])
-            .said(),
+            .built(),
     );
     let context = steered(words, policy);
     // South has no gateway of its own: the network's stands for it, and for west.

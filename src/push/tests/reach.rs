@@ -39,7 +39,7 @@ fn watchers() -> (Arc<Interest>, Vec<(String, Subscription)>) {
 fn words() -> Vec<RegistryUpdate> {
     let mut words = two_networks(vec![endpoint("10.0.0.1")], vec![endpoint("10.1.0.1")]);
     let own = shard("east", 1).with(service("own.ns"), vec![endpoint("10.0.0.2")]);
-    words.push(own.update().said());
+    words.push(own.update().built());
     words
 }
 
@@ -59,7 +59,7 @@ fn told_of(mesh: &mut MeshState, before: &Arc<PushContext>, event: MeshEvent) ->
 
 fn gateway_of_west(address: &str) -> MeshEvent {
     let gateway = service("gateway.strait-system").gateway_of("n2", address);
-    MeshEvent::Registry(shard("west", 2).with(gateway, vec![]).update().said())
+    MeshEvent::Registry(shard("west", 2).with(gateway, vec![]).update().built())
 }
 
 fn known(mode: Mode) -> MeshEvent {
@@ -86,7 +86,7 @@ fn a_gateway_that_nobody_can_dial_is_shown_and_told_to_nobody() {
     let (before, _) = mesh.next_version().expect("a first version");
     let mut gateway = service("other.strait-system").gateway_of("n2", "203.0.113.9");
     gateway.external_addresses.clear();
-    let pending = shard("west", 2).with(gateway, vec![]).update().said();
+    let pending = shard("west", 2).with(gateway, vec![]).update().built();
     let told = told_of(&mut mesh, &before, MeshEvent::Registry(pending));
     assert!(told.is_empty(), "{told:?}");
 }
@@ -160,14 +160,14 @@ fn what_differs_behind_ports_is_looked_at_where_its_pods_are() {
         });
         shard("east", 1).with(web, vec![endpoint("10.0.0.1")])
     };
-    let first = || at(80, 8080).said();
+    let first = || at(80, 8080).built();
     assert_eq!(
-        looked_at(first(), at(80, 8081).update().said()),
+        looked_at(first(), at(80, 8081).update().built()),
         (vec!["ns", ""], vec!["ns".into()]),
         "of whom nothing is known hears of it"
     );
     assert_eq!(
-        looked_at(first(), at(81, 8080).update().said()),
+        looked_at(first(), at(81, 8080).update().built()),
         (vec!["ns", "other", ""], vec!["ns".into(), "other".into()]),
         "another port concerns clients"
     );
@@ -177,7 +177,7 @@ fn what_differs_behind_ports_is_looked_at_where_its_pods_are() {
         shard("east", 1).with(service, vec![])
     };
     assert_eq!(
-        looked_at(gateway(15443).said(), gateway(15444).update().said()).1,
+        looked_at(gateway(15443).built(), gateway(15444).update().built()).1,
         ["ns", "other"],
         "what a gateway listens on is looked at everywhere"
     );

@@ -31,11 +31,11 @@ fn watched_from(views: &[ViewKey], streams: usize) -> (Arc<Interest>, Vec<Subscr
 }
 
 /// The networks of `n1` to `n3` from which west's new word makes no difference.
-fn unseen_from(word: RegistryUpdate, streams: usize) -> Vec<String> {
+fn unseen_from(update: RegistryUpdate, streams: usize) -> Vec<String> {
     let west = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4"].map(endpoint);
     let mut mesh = mesh(two_networks(vec![endpoint("10.0.0.1")], west.to_vec()));
     let (before, _) = mesh.next_version().expect("a first version");
-    mesh.apply(MeshEvent::Registry(word));
+    mesh.apply(MeshEvent::Registry(update));
     let (now, changes) = mesh.next_version().expect("it changes something");
     let (interest, _kept) = watched_from(&["n1", "n2", "n3"].map(client), streams);
     let mut unaffected_views = unaffected_views(&before, &now, &changes, &interest);
@@ -48,7 +48,7 @@ fn unseen_from(word: RegistryUpdate, streams: usize) -> Vec<String> {
 
 fn west_says(addresses: &[&str]) -> RegistryUpdate {
     let endpoints = addresses.iter().copied().map(endpoint).collect();
-    shard("west", 2).with(service("web.ns"), endpoints).update().said()
+    shard("west", 2).with(service("web.ns"), endpoints).update().built()
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn what_a_gateway_hides_concerns_its_own_network_alone() {
     let fewer = west_says(&["10.1.0.1", "10.1.0.2"]);
     assert!(unseen_from(fewer, 4).is_empty(), "the gateway's weight differs");
     let other = service("web.ns").with(|service| service.is_cluster_local = true);
-    let own = shard("west", 2).with(other, vec![endpoint("10.1.0.9")]).update().said();
+    let own = shard("west", 2).with(other, vec![endpoint("10.1.0.9")]).update().built();
     assert!(unseen_from(own, 4).is_empty(), "it is by cluster now");
     assert!(unseen_from(removed("west", 2), 4).is_empty());
 }
@@ -75,15 +75,15 @@ fn an_address_that_passes_from_one_cluster_to_another_may_weigh_something_else()
     let named = |cluster: &str, weight: Option<u32>| {
         let epoch = 1 + u64::from(cluster > "east") + u64::from(cluster > "north");
         let it = weight.map(|weight| Endpoint { weight, ..endpoint("10.9.0.1") });
-        let word = shard(cluster, epoch).network("n9");
-        word.with(service("web.ns"), it.into_iter().collect())
+        let update = shard(cluster, epoch).network("n9");
+        update.with(service("web.ns"), it.into_iter().collect())
     };
     let words = [("east", Some(1)), ("north", Some(5)), ("west", None)]
-        .map(|(cluster, weight)| named(cluster, weight).said());
+        .map(|(cluster, weight)| named(cluster, weight).built());
     let mut mesh = mesh_of(directly(true), words.to_vec());
     let (before, _) = mesh.next_version().expect("a first version");
     for (cluster, weight) in [("east", None), ("west", Some(1))] {
-        mesh.apply(MeshEvent::Registry(named(cluster, weight).update().said()));
+        mesh.apply(MeshEvent::Registry(named(cluster, weight).update().built()));
     }
     let (now, changes) = mesh.next_version().expect("it changes something");
     let view = client("n1");
@@ -186,9 +186,11 @@ fn change(random: &mut StdRng) -> MeshEvent {
     }
     if cluster == "north" && random.random_ratio(1, 4) {
         let gateway = service("gateway.strait-system").gateway_of("n3", "203.0.113.3");
-        let word = shard(cluster, epoch).network("n3").with(gateway, vec![]);
-        return MeshEvent::Registry(word.with(some_service(random), some_endpoints(random)).said());
+        let update = shard(cluster, epoch).network("n3").with(gateway, vec![]);
+        return MeshEvent::Registry(
+            update.with(some_service(random), some_endpoints(random)).built(),
+        );
     }
-    let word = shard(cluster, epoch).with(some_service(random), some_endpoints(random));
-    MeshEvent::Registry(word.update().said())
+    let update = shard(cluster, epoch).with(some_service(random), some_endpoints(random));
+    MeshEvent::Registry(update.update().built())
 }

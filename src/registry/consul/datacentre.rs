@@ -58,13 +58,13 @@ pub(super) struct Datacentre {
 /// What readers report. An answer comes with whether the token may not see all of it, and its reader is notified
 /// whether it was doubted.
 enum DatacentreInput {
-    Catalogue(Result<(Vec<Arc<str>>, bool), ApiError>, oneshot::Sender<Doubted>),
-    Service(Arc<str>, Result<(Instances, bool), ApiError>, oneshot::Sender<Doubted>),
+    Catalogue(Result<(Vec<Arc<str>>, bool), ApiError>, oneshot::Sender<Unconfirmed>),
+    Service(Arc<str>, Result<(Instances, bool), ApiError>, oneshot::Sender<Unconfirmed>),
     Probed(Result<(), ApiError>),
 }
 
 /// Whether an answer was doubted, and is to be asked for again.
-type Doubted = bool;
+type Unconfirmed = bool;
 
 impl Datacentre {
     /// Reads until nobody takes what it says. Survives every error.
@@ -311,7 +311,7 @@ impl Readers {
         wait: Duration,
         slots: Option<&Semaphore>,
         read: impl Fn(&ConsulResponse) -> Result<T, String>,
-        tell: impl Fn(Result<T, ApiError>, oneshot::Sender<Doubted>) -> DatacentreInput,
+        tell: impl Fn(Result<T, ApiError>, oneshot::Sender<Unconfirmed>) -> DatacentreInput,
     ) {
         let mut cursor = QueryCursor::default();
         let mut failures = Backoff::new(REST.0, REST.1);

@@ -322,7 +322,7 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn say(&self, change: ShardChange) -> RegistryUpdate {
+    fn update(&self, change: ShardChange) -> RegistryUpdate {
         RegistryUpdate { shard: self.shard.clone(), epoch: self.epoch, change }
     }
 }
@@ -457,7 +457,7 @@ impl ClusterInputState {
                 room = to.updates.reserve(), if something_to_say => {
                     let Ok(room) = room else { return };
                     if let Some(change) = self.change() {
-                        room.send(to.say(change));
+                        room.send(to.update(change));
                     }
                 }
                 over = self.pending_pods.over(), if !something_to_say => self.pending.services(over),

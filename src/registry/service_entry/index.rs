@@ -432,7 +432,7 @@ impl EntryIndex {
         let claims: Vec<_> = claims.collect();
         let given = self.allocation.update(claims.into_iter());
         keys.extend(given);
-        let (contents, pods) = self.say(keys);
+        let (contents, pods) = self.changed(keys);
         if problems {
             let faulty = self.faulty.values().flatten();
             let joined = self.joined.values().flat_map(|joined| &joined.problems);
@@ -454,7 +454,7 @@ impl EntryIndex {
 
     /// What definitions are now, as far as that differs from what was last sent; and whether any selects workloads, or
     /// did.
-    fn say(&mut self, keys: BTreeSet<Hostname>) -> (Contents, bool) {
+    fn changed(&mut self, keys: BTreeSet<Hostname>) -> (Contents, bool) {
         let mut contents = Contents::default();
         let mut selected = false;
         for key in keys {

@@ -43,12 +43,12 @@ fn at(mut object: Arc<Value>, created: &str) -> Arc<Value> {
 }
 
 /// An index, and all that it has told.
-struct Told {
+struct TrackedIndex {
     index: EntryIndex,
     services: BTreeMap<Hostname, ServiceRecord>,
 }
 
-impl Told {
+impl TrackedIndex {
     fn new() -> Self {
         Self { index: EntryIndex::new("cluster.local"), services: BTreeMap::new() }
     }
@@ -90,7 +90,7 @@ impl Told {
     }
 }
 
-impl Deref for Told {
+impl Deref for TrackedIndex {
     type Target = EntryIndex;
 
     fn deref(&self) -> &EntryIndex {
@@ -98,14 +98,14 @@ impl Deref for Told {
     }
 }
 
-impl DerefMut for Told {
+impl DerefMut for TrackedIndex {
     fn deref_mut(&mut self) -> &mut EntryIndex {
         &mut self.index
     }
 }
 
 fn read(objects: &[Arc<Value>]) -> (Contents, Vec<String>) {
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     let contents = index.apply(objects);
     (contents, index.problems().iter().map(ToString::to_string).collect())
 }
@@ -125,7 +125,7 @@ fn sockets(contents: &Contents, host: &str) -> Vec<String> {
 
 #[test]
 fn an_export_that_says_nothing_is_told_and_costs_nothing() {
-    let mut told = Told::new();
+    let mut told = TrackedIndex::new();
     let exported = database(json!({ "exportTo": ["web", "*", "web"] }));
     told.has_news(&[entry("shop/db", exported)]);
     let problems = told.index.problems();
@@ -312,7 +312,7 @@ fn whom_entries_are_exported_to_may_change_for_all_that_dont_say() {
         entry("shop/db", database(json!({}))),
         entry("shop/x", database(json!({ "hosts": ["x.example.com"], "exportTo": ["*"] }))),
     ];
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     index.apply(&entries);
     index.export_by_default(&["bank".to_owned(), ".".to_owned()]);
     let contents = index.apply(&entries);
@@ -326,7 +326,7 @@ fn whom_entries_are_exported_to_may_change_for_all_that_dont_say() {
 
 #[test]
 fn an_object_that_turns_wrong_is_remembered_as_it_was() {
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     let good = entry("shop/db", database(json!({})));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
     index.apply(std::slice::from_ref(&good));
@@ -344,7 +344,7 @@ fn what_was_good_before_the_start_is_what_an_object_was() {
     let good = entry("shop/db", database(json!({})));
     let gone = entry("shop/x", database(json!({ "hosts": ["x.example.com"] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     index.remember(&[good.clone(), gone].into_iter().collect());
     let contents = index.apply(std::slice::from_ref(&bad));
     let hosts: Vec<_> = contents.services.keys().map(ToString::to_string).collect();
@@ -358,7 +358,7 @@ fn another_trust_domain_renames_accounts_and_forgets_nothing() {
     let endpoint = json!({ "address": "10.0.0.1", "serviceAccount": "db" });
     let good = entry("shop/db", database(json!({ "endpoints": [endpoint] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     index.apply(&[good]);
     index.apply(std::slice::from_ref(&bad));
     index.move_to("example.org");
@@ -372,7 +372,7 @@ fn another_trust_domain_renames_accounts_and_forgets_nothing() {
 
 #[test]
 fn what_counts_for_nothing_is_told_of_its_host() {
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     let objects = [
         at(entry("shop/db", database(json!({}))), "2026-01-01T00:00:00Z"),
         at(entry("bank/db", database(json!({}))), "2026-01-02T00:00:00Z"),
@@ -392,7 +392,7 @@ fn what_counts_for_nothing_is_told_of_its_host() {
 
 #[test]
 fn an_object_that_turns_wrong_stays_what_it_was_until_it_goes() {
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     let good = entry("shop/db", database(json!({ "endpoints": [{ "address": "10.0.0.1" }] })));
     let bad = entry("shop/db", database(json!({ "hosts": [] })));
     assert!(index.has_news(std::slice::from_ref(&good)));
@@ -541,7 +541,7 @@ fn an_entry_that_goes_leaves_what_others_say_of_its_host() {
         entry(name, database(json!({ "endpoints": [{ "address": address }] })))
     };
     let (a, b) = (with("shop/a", "10.0.0.1"), with("shop/b", "10.0.0.2"));
-    let mut index = Told::new();
+    let mut index = TrackedIndex::new();
     let both = index.apply(&[a, b.clone()]);
     assert_eq!(sockets(&both, "db.example.com"), ["10.0.0.1:5432", "10.0.0.2:5432"]);
     let one = index.apply(&[b]);
@@ -663,7 +663,7 @@ impl Dice {
 fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once() {
     for seed in 0..rounds(100) {
         let mut dice = Dice(StdRng::seed_from_u64(seed));
-        let mut told = Told::new();
+        let mut told = TrackedIndex::new();
         let (mut objects, mut good) = (Collection::default(), Collection::default());
         for step in 0..40 {
             let object = dice.object();
@@ -691,7 +691,7 @@ fn whatever_happened_one_object_at_a_time_is_what_comes_of_all_of_them_at_once()
             told.take(&objects);
 
             // What was last good of each, then what there is.
-            let mut anew = Told { index: told.index.like(), services: BTreeMap::new() };
+            let mut anew = TrackedIndex { index: told.index.like(), services: BTreeMap::new() };
             anew.take(&good);
             anew.take(&objects);
             let seen = format!("seed {seed}, step {step}: {objects:#?}");
@@ -713,9 +713,9 @@ fn a_changed_entry_of_many_is_all_that_is_told() {
         at(entry(&format!("shop/e{number}"), spec), "2026-01-01T00:00:00Z")
     };
     let mut objects: Collection = (0..500).map(|number| named(number, "10.0.0.1")).collect();
-    let mut told = Told::new();
+    let mut told = TrackedIndex::new();
     assert_eq!(told.take(&objects), Some(500));
-    let mut put = |told: &mut Told, object: Arc<Value>| {
+    let mut put = |told: &mut TrackedIndex, object: Arc<Value>| {
         objects.insert(ObjectKey::of(&object).expect("a key"), object);
         told.take(&objects)
     };

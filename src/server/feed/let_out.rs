@@ -103,7 +103,7 @@ impl FeedRollout {
         let code = &codes::ROLLOUT_LOST;
         error!(path, fact, %code, next = code.next, "what counted for all proxies before the start can't be told: all are given what objects say");
         let lost: Option<Arc<str>> = Some(format!("{path}: {fact}").into());
-        self.tell(|state| state.lost = lost);
+        self.report(|state| state.lost = lost);
         Vec::new()
     }
 
@@ -114,7 +114,7 @@ impl FeedRollout {
         differ
     }
 
-    pub(super) fn tell(&self, change: impl FnOnce(&mut RolloutState)) {
+    pub(super) fn report(&self, change: impl FnOnce(&mut RolloutState)) {
         self.to.state.send_modify(|state| change(Arc::make_mut(state)));
     }
 
@@ -125,7 +125,7 @@ impl FeedRollout {
         let told = self.to.state.borrow().running.clone();
         rollout.step = told.filter(|told| told.number == rollout.number).and_then(|one| one.step);
         give_back(&self.to.heads, &head);
-        self.tell(|state| state.running = None);
+        self.report(|state| state.running = None);
         Some(rollout)
     }
 

@@ -113,7 +113,7 @@ impl Feed {
             is_durable,
         };
         info!(configuration = digits(&rollout), steps = ?rollout.plan.steps, reached, "a change is let out to a share of proxies first");
-        self.rollout.tell(|state| {
+        self.rollout.report(|state| {
             state.running = Some(rollout.clone());
             state.lost = None;
         });
@@ -166,7 +166,7 @@ impl Feed {
         if let Some(StartedRollout { head, tasks, .. }) = self.rollout.running.take() {
             tasks.stop();
             self.rollout.promoted = Some(head);
-            self.rollout.tell(|state| {
+            self.rollout.report(|state| {
                 state.running = None;
                 state.completed += 1;
             });
@@ -234,7 +234,7 @@ impl Feed {
     pub(super) async fn rollout_ends(&mut self, reason: &str) {
         let Some(rollout) = self.rollout.end() else { return };
         tell_stopped(&rollout, reason);
-        self.rollout.tell(|state| state.stopped += 1);
+        self.rollout.report(|state| state.stopped += 1);
         self.rollout.forget().await;
         let (ended, _) = oneshot::channel();
         // An error says that the process ends.

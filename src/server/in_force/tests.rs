@@ -66,7 +66,7 @@ impl Tried {
         let in_force = ConfigurationInForce::new(rules, written(None), &Collection::default());
         let mut mesh = MeshState::new(settings());
         let web = shard("east", 1).with(service("web.shop"), vec![endpoint("10.0.0.1")]);
-        mesh.apply(MeshEvent::Registry(web.said()));
+        mesh.apply(MeshEvent::Registry(web.built()));
         mesh.apply(MeshEvent::Complete);
         let (context, _) = mesh.next_version().expect("a first version");
         let mut tried =
@@ -166,7 +166,7 @@ fn what_is_held_stays_and_what_comes_meanwhile_waits() {
     assert_eq!(tried.waits(), ["default", "web"]);
     // A pod comes none the less.
     let web = shard("east", 1).update().with(service("web.shop"), vec![endpoint("10.0.0.2")]);
-    tried.mesh.apply(MeshEvent::Registry(web.said()));
+    tried.mesh.apply(MeshEvent::Registry(web.built()));
     let (context, _) = tried.mesh.next_version().expect("a version");
     assert_eq!(context.configuration.id(), held.id());
     tried.objects_are(&[route("2s")]);

@@ -20,7 +20,7 @@ fn mesh(is_given: bool) -> Arc<PushContext> {
     let clusters = [("east".into(), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
     let update = shard("east", 1).with(service("web.shop"), vec![endpoint("10.0.0.1")]);
-    mesh.apply(MeshEvent::Registry(update.said()));
+    mesh.apply(MeshEvent::Registry(update.built()));
     let sidecar = json!({
         "apiVersion": "networking.istio.io/v1", "kind": "Sidecar",
         "metadata": { "namespace": "shop", "name": "one" },

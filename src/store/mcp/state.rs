@@ -182,7 +182,7 @@ impl McpState {
             held.objects = objects;
         }
         held.heard = true;
-        held.invalid = bad.iter().map(|bad| told(asked.kind, bad)).collect();
+        held.invalid = bad.iter().map(|bad| message(asked.kind, bad)).collect();
         let error_detail = (!bad.is_empty()).then(|| {
             let mut message =
                 held.invalid.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
@@ -240,7 +240,7 @@ impl McpState {
     }
 }
 
-fn told(kind: &StoreKind, bad: &UnusableDocument) -> String {
+fn message(kind: &StoreKind, bad: &UnusableDocument) -> String {
     let fact = &bad.fact;
     match &bad.key {
         Some(key) => format!("{key}: {fact}; what it was before counts"),

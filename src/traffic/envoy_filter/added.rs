@@ -77,12 +77,12 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
     // As Envoy's API calls the fields, however they were written.
-    let said = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
-    followed(&said, String::new()).map_err(|path| {
+    let given = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
+    followed(&given, String::new()).map_err(|path| {
         let instead = "write a ServiceEntry, and a DestinationRule for how it is spoken to";
         wrong(&path, format!("this field is not followed; {instead}"))
     })?;
-    let text = |field: &str| said.get(field).and_then(Value::as_str).unwrap_or_default();
+    let text = |field: &str| given.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = text("name");
     if let Some(taken) = TAKEN.iter().find(|taken| name.starts_with(**taken)) {
         return Err(wrong("name", format!("names that begin with {taken} are not yours")));
@@ -90,7 +90,7 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     if name.is_empty() || name.chars().any(char::is_control) {
         return Err(wrong("name", format!("{name:?} is no name")));
     }
-    protocol(&said).map_err(|fact| wrong("typed_extension_protocol_options", fact))?;
+    protocol(&given).map_err(|fact| wrong("typed_extension_protocol_options", fact))?;
     let kind = match text("type") {
         "" => "STATIC",
         kind => kind,
@@ -101,7 +101,7 @@ pub(super) fn read(value: &Value) -> Result<AddedCluster, FilterFault> {
     if !["", "ROUND_ROBIN", "LEAST_REQUEST", "RANDOM"].contains(&text("lb_policy")) {
         return Err(wrong("lb_policy", format!("{} is not followed", text("lb_policy"))));
     }
-    endpoints(&said, kind).map_err(|fact| wrong("load_assignment", fact))?;
+    endpoints(&given, kind).map_err(|fact| wrong("load_assignment", fact))?;
     Ok(AddedCluster { name: name.into(), config: bytes.into() })
 }
 
@@ -121,8 +121,8 @@ fn followed(value: &Value, path: String) -> Result<(), String> {
 }
 
 /// HTTP/1.1 or HTTP/2, without anything further.
-fn protocol(said: &Value) -> Result<(), String> {
-    let Some(options) = said["typed_extension_protocol_options"].as_object() else {
+fn protocol(given: &Value) -> Result<(), String> {
+    let Some(options) = given["typed_extension_protocol_options"].as_object() else {
         return Ok(());
     };
     let explicit = options.get(PROTOCOL).and_then(|one| one["explicit_http_config"].as_object());
@@ -142,11 +142,11 @@ fn protocol(said: &Value) -> Result<(), String> {
     }
 }
 
-fn endpoints(said: &Value, kind: &str) -> Result<(), String> {
+fn endpoints(given: &Value, kind: &str) -> Result<(), String> {
     let list = |value: &Value, field: &str| {
         value[field].as_array().map(Vec::as_slice).unwrap_or_default().to_vec()
     };
-    let localities = list(&said["load_assignment"], "endpoints");
+    let localities = list(&given["load_assignment"], "endpoints");
     let all: Vec<Value> =
         localities.iter().flat_map(|locality| list(locality, "lb_endpoints")).collect();
     if all.is_empty() || (kind == "LOGICAL_DNS" && (all.len() != 1 || localities.len() != 1)) {

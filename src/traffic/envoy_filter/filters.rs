@@ -41,10 +41,10 @@ pub struct FilterUpstream {
 
 impl FilterUpstream {
     /// Whom a filter with these fields asks.
-    fn of(said: &Map<String, Value>) -> Option<Self> {
+    fn of(given: &Map<String, Value>) -> Option<Self> {
         let at = |path: [&str; 3]| {
             let [service, kind, name] = path;
-            said.get(service)?.get(kind)?.get(name)?.as_str()
+            given.get(service)?.get(kind)?.get(name)?.as_str()
         };
         let name = at(["grpc_service", "envoy_grpc", "cluster_name"])
             .or_else(|| at(["http_service", "server_uri", "cluster"]))?;
@@ -53,7 +53,7 @@ impl FilterUpstream {
             let (subset, host) = rest.split_once('|')?;
             Some((Hostname::from(host), port.parse().ok()?, subset.into()))
         });
-        let fails_open = said.get("failure_mode_allow") == Some(&Value::Bool(true));
+        let fails_open = given.get("failure_mode_allow") == Some(&Value::Bool(true));
         Some(Self { name: name.into(), service, fails_open })
     }
 }
@@ -229,14 +229,14 @@ fn message(config: &Value) -> Result<(String, Vec<u8>, Option<FilterUpstream>), 
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
     // As Envoy's API calls the fields, however they were written.
-    let said = json::to_json(&type_url, &bytes).map_err(|error| unread(&error))?;
-    let said = said.as_object().cloned().unwrap_or_default();
-    if let Some(other) = said.keys().find(|key| !known.fields.contains(&key.as_str())) {
+    let given = json::to_json(&type_url, &bytes).map_err(|error| unread(&error))?;
+    let given = given.as_object().cloned().unwrap_or_default();
+    if let Some(other) = given.keys().find(|key| !known.fields.contains(&key.as_str())) {
         return Err(wrong(&format!(".{other}"), format!("this field of {name} is not followed")));
     }
-    (known.check)(&said).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
-    let asks = FilterUpstream::of(&said);
-    everywhere(&Value::Object(said), "")?;
+    (known.check)(&given).map_err(|(path, fact)| wrong(&format!(".{path}"), fact))?;
+    let asks = FilterUpstream::of(&given);
+    everywhere(&Value::Object(given), "")?;
     Ok((type_url, bytes, asks))
 }
 
@@ -302,9 +302,9 @@ fn header_value(header: &Map<String, Value>) -> Result<(), String> {
     command_operators::check(text("value"))
 }
 
-fn script(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
-    let inline = said.get("inline_code").and_then(Value::as_str);
-    let source = said.get("default_source_code");
+fn script(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    let inline = given.get("inline_code").and_then(Value::as_str);
+    let source = given.get("default_source_code");
     let (field, script) = match (inline, source) {
         (Some(_), Some(_)) => {
             let fact = "inline_code is there as well, and Envoy takes one of them";
@@ -325,8 +325,8 @@ fn script(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
     lua::check(script).map_err(|fact| (field, fact))
 }
 
-fn local_ratelimit(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
-    let Some(bucket) = said.get("token_bucket") else {
+fn local_ratelimit(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    let Some(bucket) = given.get("token_bucket") else {
         return Err((
             "token_bucket",
             "it is not there, and nothing says how many requests may pass".to_owned(),
@@ -344,10 +344,10 @@ fn local_ratelimit(said: &Map<String, Value>) -> Result<(), (&'static str, Strin
     Ok(())
 }
 
-fn ext_authz(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
-    match (said.get("grpc_service"), said.get("http_service")) {
+fn ext_authz(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+    match (given.get("grpc_service"), given.get("http_service")) {
         (Some(grpc), None) => {
-            if said.get("transport_api_version") != Some(&json!("V3")) {
+            if given.get("transport_api_version") != Some(&json!("V3")) {
                 return Err(("transport_api_version", "Envoy takes V3 alone".to_owned()));
             }
             let other = grpc.as_object().into_iter().flat_map(Map::keys);
@@ -381,10 +381,10 @@ fn ext_authz(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-fn header_to_metadata(said: &Map<String, Value>) -> Result<(), (&'static str, String)> {
+fn header_to_metadata(given: &Map<String, Value>) -> Result<(), (&'static str, String)> {
     let mut any = false;
     for list in ["request_rules", "response_rules"] {
-        for rule in said.get(list).and_then(Value::as_array).into_iter().flatten() {
+        for rule in given.get(list).and_then(Value::as_array).into_iter().flatten() {
             any = true;
             metadata_rule(rule).map_err(|fact| (list, fact.to_owned()))?;
         }

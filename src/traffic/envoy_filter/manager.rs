@@ -107,12 +107,12 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
         return Err(wrong("", format!("Envoy refuses it: {fault}")));
     }
     // As Envoy's API calls the fields, however they were written.
-    let said = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
-    let said = said.as_object().cloned().unwrap_or_default();
-    if said.is_empty() {
+    let given = json::to_json(TYPE_URL, &bytes).map_err(|error| unread(&error))?;
+    let given = given.as_object().cloned().unwrap_or_default();
+    if given.is_empty() {
         return Err(wrong("", "it says nothing that is not so already".to_owned()));
     }
-    for (key, value) in &said {
+    for (key, value) in &given {
         let instead = || {
             let other = INSTEAD.iter().find(|(part, _)| key.contains(part));
             other.map_or(String::new(), |(_, text)| format!("; {text}"))
@@ -130,7 +130,7 @@ fn message(config: &Value) -> Result<PatchedManager, FilterFault> {
             return Err(wrong(&format!(".{key}.{other}"), "this field is not followed".to_owned()));
         }
     }
-    texts(&Value::Object(said), "")?;
+    texts(&Value::Object(given), "")?;
     Ok(PatchedManager { config: bytes.into() })
 }
 

@@ -40,7 +40,7 @@ fn with(pointer: &str, value: Value) -> Value {
 }
 
 /// What is said of a patch that stands between two good ones, and that these hold.
-fn said(bad: Value) -> String {
+fn reasons_of(bad: Value) -> String {
     let (filter, reasons) =
         read("shop", "one", &json!({ "configPatches": [patch("a"), bad, patch("b")] }));
     assert_eq!(filter.patches.len(), 2, "{bad}: {reasons:?}");
@@ -141,8 +141,8 @@ fn patch_that_is_not_followed_costs_itself_alone_and_says_what_is_there_instead(
         (json!("nothing"), "STR1076 .applyTo: "),
     ];
     for (bad, wanted) in cases {
-        let said = said(bad);
-        assert!(said.starts_with(wanted), "{said}");
+        let given = reasons_of(bad);
+        assert!(given.starts_with(wanted), "{given}");
     }
 }
 
@@ -237,9 +237,9 @@ fn filter_that_envoys_would_refuse_is_left_out() {
         ),
     ];
     for (kind, config, wanted) in cases {
-        let said = said(configured(kind, config));
+        let given = reasons_of(configured(kind, config));
         let wanted = format!("STR1077 .patch.value.typed_config{wanted}");
-        assert!(said.starts_with(&wanted), "{said}\nis not\n{wanted}");
+        assert!(given.starts_with(&wanted), "{given}\nis not\n{wanted}");
     }
 }
 
@@ -332,8 +332,8 @@ fn what_is_merged_into_managers_is_what_envoys_take() {
         ),
     ];
     for (bad, wanted) in cases {
-        let said = said(bad);
-        assert!(said.starts_with(&wanted), "{said}");
+        let given = reasons_of(bad);
+        assert!(given.starts_with(&wanted), "{given}");
     }
 }
 
@@ -396,17 +396,18 @@ fn clusters_are_added_that_envoys_take() {
             "",
         ),
     ] {
-        let said = said(bad);
-        assert!(said.starts_with(&format!("STR1077 .patch.value{wanted}")), "{said}");
+        let given = reasons_of(bad);
+        assert!(given.starts_with(&format!("STR1077 .patch.value{wanted}")), "{given}");
     }
     let mut bad = adding("", Value::Null);
     bad["patch"]["operation"] = json!("MERGE");
     assert!(
-        said(bad).starts_with("STR1076 .patch.operation: \"MERGE\" is not followed for upstream")
+        reasons_of(bad)
+            .starts_with("STR1076 .patch.operation: \"MERGE\" is not followed for upstream")
     );
     let mut bad = adding("", Value::Null);
     bad["match"] = json!({ "cluster": { "name": "a" } });
-    assert!(said(bad).starts_with("STR1076 .match.cluster: "));
+    assert!(reasons_of(bad).starts_with("STR1076 .match.cluster: "));
 }
 
 /// The names of the filters that a proxy has at a place.

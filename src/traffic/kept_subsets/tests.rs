@@ -203,10 +203,10 @@ fn subsets_that_would_be_kept_are_told_with_who_leads_there() {
     let mut edited = Edited::new();
     edited.rule("web", "web", &["v1", "v2"], json!({}));
     edited.lead("web", "v2");
-    let now = Arc::clone(&edited.kept.said);
+    let now = Arc::clone(&edited.kept.given);
     let told = |edited: &Edited| {
         let target = |host: &Hostname| host.clone();
-        let all = KeptSubsets::foreseen(&now, &edited.kept.said, target);
+        let all = KeptSubsets::foreseen(&now, &edited.kept.given, target);
         let line = |(rule, name, by): (Arc<DestinationRule>, Arc<str>, ObjectMeta)| {
             format!("{} {name} {by}", rule.meta())
         };

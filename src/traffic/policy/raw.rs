@@ -202,8 +202,8 @@ impl TrafficPolicy {
             || groups.retry_budget.is_some()
             || groups.tunnel.is_some();
         if !ports.is_empty() && has_more {
-            let text = "proxyProtocol, retryBudget and tunnel hold on none of these ports: what is said of a port \
-                        replaces all that is said of the service";
+            let text = "proxyProtocol, retryBudget and tunnel hold on none of these ports: what is given of a port \
+                        replaces all that is given of the service";
             let path = format!("{path}.portLevelSettings");
             reasons.push(Reason::warning(&codes::TRAFFIC_REPLACED, path, text));
         }

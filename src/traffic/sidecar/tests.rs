@@ -62,15 +62,15 @@ fn hosts_import_services_of_their_namespaces() {
         (&["./*", "~*/*.shop.svc.cluster.local"], [false, false, false, true]),
         (&["~/*"], [false, false, false, false]),
     ];
-    for (said, wanted) in cases {
-        let (sidecars, _) = all(&[("shop", "one", hosts(said))]);
+    for (given, wanted) in cases {
+        let (sidecars, _) = all(&[("shop", "one", hosts(given))]);
         let namespace = "shop".into();
         let scope = sidecars.scope(&namespace, &Selection::default());
         let found = services.map(|(name, owner)| scope.includes(&host(name), &owner.into()));
-        assert_eq!(found, wanted, "{said:?}");
+        assert_eq!(found, wanted, "{given:?}");
         let may = services
             .map(|(name, owner)| sidecars.may_include(&namespace, &host(name), &owner.into()));
-        assert_eq!(may, wanted, "{said:?}");
+        assert_eq!(may, wanted, "{given:?}");
     }
 }
 
@@ -172,13 +172,13 @@ fn port_of_a_proxy_is_no_port_of_services() {
         { "port": { "number": 80, "protocol": "HTTP" }, "hosts": ["./*"] },
         { "port": { "number": 80, "protocol": "HTTP_PROXY" }, "hosts": ["./*"] },
     ] });
-    assert_eq!(said(&both), ["STR1074 spec.egress[1].port"]);
+    assert_eq!(reasons_of(&both), ["STR1074 spec.egress[1].port"]);
 }
 
 #[test]
 fn one_sidecar_decides_for_a_proxy() {
-    let with = |labels: Value, said: &str| {
-        let mut spec = hosts(&[said]);
+    let with = |labels: Value, given: &str| {
+        let mut spec = hosts(&[given]);
         spec["workloadSelector"] = json!({ "labels": labels });
         spec
     };
@@ -249,7 +249,7 @@ fn what_is_not_followed_is_said() {
 }
 
 /// What is said of a spec, in lines.
-fn said(spec: &Value) -> Vec<String> {
+fn reasons_of(spec: &Value) -> Vec<String> {
     read("shop", "one", spec)
         .1
         .iter()
@@ -300,7 +300,7 @@ fn ingress_listener_that_cannot_be_read_costs_only_itself() {
     ];
     for (bad, wanted) in cases {
         let spec = json!({ "ingress": [good, bad] });
-        assert_eq!(said(&spec), [wanted], "{bad}");
+        assert_eq!(reasons_of(&spec), [wanted], "{bad}");
         let ingress = read("shop", "one", &spec).0.ingress.expect("there is one");
         assert_eq!(ingress.len(), 1);
         let loopback = "127.0.0.1:8080".parse().expect("an address");
@@ -344,23 +344,23 @@ fn ports_of_egress_listeners_may_be_at_an_address_of_their_own() {
         (json!({ "bind": "nowhere" }), "bind"),
         (json!({ "bind": "0.0.0.0", "captureMode": "NONE" }), "bind"),
     ] {
-        assert_eq!(said(&listener(bad)), [format!("STR1074 spec.egress[0].{field}")]);
+        assert_eq!(reasons_of(&listener(bad)), [format!("STR1074 spec.egress[0].{field}")]);
     }
     let portless = json!({ "egress": [{ "captureMode": "NONE", "hosts": ["*/*"] }] });
-    assert_eq!(said(&portless), ["STR1074 spec.egress[0].captureMode"]);
+    assert_eq!(reasons_of(&portless), ["STR1074 spec.egress[0].captureMode"]);
     let apart = json!({ "egress": [
         { "port": { "number": 80 }, "bind": "127.0.0.2", "hosts": ["./*"] },
         { "port": { "number": 80 }, "hosts": ["pay/*"] },
     ] });
-    assert_eq!(said(&apart), ["STR1074 spec.egress[1].port"]);
+    assert_eq!(reasons_of(&apart), ["STR1074 spec.egress[1].port"]);
 }
 
 #[test]
 fn listener_that_names_no_hosts_or_no_port_that_can_be_is_told() {
     let none = json!({ "egress": [{}] });
-    assert_eq!(said(&none), ["STR1060 spec.egress[0].hosts"]);
+    assert_eq!(reasons_of(&none), ["STR1060 spec.egress[0].hosts"]);
     let zero = json!({ "egress": [{ "port": { "number": 0 }, "hosts": ["./*"] }, { "hosts": ["pay/*"] }] });
-    assert_eq!(said(&zero), ["STR1004 spec.egress[0].port.number"]);
+    assert_eq!(reasons_of(&zero), ["STR1004 spec.egress[0].port.number"]);
     let (sidecars, _) = all(&[("shop", "one", zero)]);
     let namespace = "shop".into();
     let scope = sidecars.scope(&namespace, &Selection::default());
@@ -368,7 +368,7 @@ fn listener_that_names_no_hosts_or_no_port_that_can_be_is_told() {
     assert_eq!([imported("shop"), imported("pay")], [false, true], "not all ports in its place");
     let socket =
         json!({ "egress": [{ "port": { "number": 0 }, "bind": "unix:///a", "hosts": ["./*"] }] });
-    assert_eq!(said(&socket), ["STR1074 spec.egress[0].bind"]);
+    assert_eq!(reasons_of(&socket), ["STR1074 spec.egress[0].bind"]);
 }
 
 #[test]
@@ -391,7 +391,10 @@ fn egress_proxy_is_one_service_that_takes_what_may_pass() {
     ];
     for (mode, proxy, field) in cases {
         let spec = policy(mode, proxy);
-        assert_eq!(said(&spec), [format!("STR1075 spec.outboundTrafficPolicy.egressProxy{field}")]);
+        assert_eq!(
+            reasons_of(&spec),
+            [format!("STR1075 spec.outboundTrafficPolicy.egressProxy{field}")]
+        );
         assert_eq!(read_proxy(&spec), None);
     }
 }

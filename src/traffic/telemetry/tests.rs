@@ -105,14 +105,14 @@ fn the_nearest_level_says_what_is_traced_field_by_field() {
         let tags: Vec<String> = choice.tags.iter().map(|tag| tag.name.to_string()).collect();
         Some((choice.provider.to_string(), choice.sampled_per_million, tags))
     };
-    let said = |provider: &str, share, tags: &[&str]| {
+    let given = |provider: &str, share, tags: &[&str]| {
         Some((provider.to_owned(), share, tags.iter().map(|tag| (*tag).to_owned()).collect()))
     };
     let by_default = "defaultProviders: {tracing: [z, other]}";
     assert_eq!(traced("", &[], CallEnd::Client), None, "nobody says to whom");
     assert_eq!(
         traced(by_default, &[], CallEnd::Client),
-        said("z", 10_000, &[]),
+        given("z", 10_000, &[]),
         "one in a hundred"
     );
     let tag = |name: &str| json!({ name: { "literal": { "value": "x" } } });
@@ -126,12 +126,12 @@ fn the_nearest_level_says_what_is_traced_field_by_field() {
         "tracing": [{ "match": { "mode": "SERVER" }, "disableSpanReporting": true }],
     });
     let both = [("root", root.clone()), ("shop", own.clone())];
-    assert_eq!(traced(by_default, &[("root", root)], CallEnd::Client), said("z", 2_500, &["a"]));
-    assert_eq!(traced(by_default, &both, CallEnd::Client), said("own", 1_000_000, &["b"]));
-    assert_eq!(traced(by_default, &both, CallEnd::Server), said("own", 2_500, &["b"]));
+    assert_eq!(traced(by_default, &[("root", root)], CallEnd::Client), given("z", 2_500, &["a"]));
+    assert_eq!(traced(by_default, &both, CallEnd::Client), given("own", 1_000_000, &["b"]));
+    assert_eq!(traced(by_default, &both, CallEnd::Server), given("own", 2_500, &["b"]));
     let all = [both[0].clone(), ("shop", own), ("shop", selecting)];
     assert_eq!(traced("", &all, CallEnd::Server), None);
-    assert_eq!(traced("", &all, CallEnd::Client), said("own", 1_000_000, &["b"]));
+    assert_eq!(traced("", &all, CallEnd::Client), given("own", 1_000_000, &["b"]));
 }
 
 #[test]

@@ -58,8 +58,8 @@ pub(super) struct RawTextMatch {
 impl RawTextMatch {
     /// Whether it says more than one thing, of which one counts.
     pub(super) fn is_ambiguous(&self) -> bool {
-        let said = [&self.exact, &self.prefix, &self.regex];
-        said.iter().filter(|one| one.is_some()).count() > 1
+        let given = [&self.exact, &self.prefix, &self.regex];
+        given.iter().filter(|one| one.is_some()).count() > 1
     }
 }
 

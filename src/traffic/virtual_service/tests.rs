@@ -26,7 +26,7 @@ fn read(spec: &str) -> (VirtualService, Vec<Reason>) {
 }
 
 /// Codes and paths of reasons.
-fn said(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
+fn reasons_of(reasons: &[Reason]) -> Vec<(&'static Code, &str)> {
     reasons.iter().map(|reason| (reason.code, reason.path.as_str())).collect()
 }
 
@@ -74,8 +74,8 @@ fn a_host_that_is_none_costs_only_itself() {
         read("{hosts: [good, 'a.*', '', good, '*'], http: [{route: [{destination: {host: a}}]}]}");
     let lost = ["spec.hosts[1]", "spec.hosts[2]", "spec.hosts[3]", "spec.hosts[2]"];
     let lost = lost.map(|path| (&codes::ROUTE_HOST_INVALID, path));
-    let said = said(&reasons);
-    assert_eq!(said.iter().map(|one| one.0).collect::<Vec<_>>(), lost.map(|one| one.0));
+    let given = reasons_of(&reasons);
+    assert_eq!(given.iter().map(|one| one.0).collect::<Vec<_>>(), lost.map(|one| one.0));
     let mesh: Vec<_> = service.mesh_hosts().map(ToString::to_string).collect();
     assert_eq!(mesh, ["good.shop.svc.cluster.local"], "* is for gateways alone");
 }
@@ -110,7 +110,7 @@ fn what_envoy_refuses_is_answered_500_and_falls_through_to_nobody() {
             format!("{{hosts: [a], http: [{{route: [{{destination: {{host: a}}}}], {more}}}]}}")
         };
         let (service, reasons) = read(&spec);
-        assert_eq!(said(&reasons), [(&codes::ROUTE_REFUSED, path)], "{more}");
+        assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_REFUSED, path)], "{more}");
         assert!(service.http[0].refused, "{more}");
     }
 }
@@ -121,7 +121,7 @@ fn a_match_that_cannot_be_read_keeps_what_can_be() {
         "match: [{uri: {prefix: /a}, headers: {x: {regex: '('}, y: {exact: z}}}, {uri: {regex: '(?=a)'}}, {uri: {prefix: /b}}]",
     );
     let paths = ["spec.http[0].match[0].headers[x].regex", "spec.http[0].match[1].uri.regex"];
-    assert_eq!(said(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
+    assert_eq!(reasons_of(&reasons), paths.map(|path| (&codes::MATCH_REFUSED, path)));
     let [first, second, third] = &*rule.matches else { panic!("{rule:?}") };
     assert!(first.refused && second.refused && !third.refused);
     assert_eq!(first.path, Some(PathMatch::Prefix("/a".into())));
@@ -189,7 +189,7 @@ fn what_says_nothing_is_told() {
         };
         let (service, reasons) = read(&spec);
         let path = format!("spec.http[0].{path}");
-        assert_eq!(said(&reasons), [(code, path.as_str())], "{more}");
+        assert_eq!(reasons_of(&reasons), [(code, path.as_str())], "{more}");
         assert!(!service.http[0].refused, "{more}: it goes where it leads all the same");
     }
 }
@@ -215,7 +215,7 @@ fn connections_of_ports_and_weights_that_are_none_are_told() {
         (&codes::DESTINATION_INVALID, "spec.tcp[0].route[0].weight"),
         (&codes::TRAFFIC_PORT, "spec.tcp[0].route[0].destination.port.number"),
     ];
-    assert_eq!(said(&reasons), expected);
+    assert_eq!(reasons_of(&reasons), expected);
     assert_eq!(service.tcp[0].destinations.len(), 1);
 }
 
@@ -232,7 +232,7 @@ fn an_export_that_says_nothing_is_told() {
         ("[web, '*']", "spec.exportTo[0]"),
     ] {
         let (_, reasons) = read(&spec(export));
-        assert_eq!(said(&reasons), [(&codes::TRAFFIC_REPLACED, path)], "{export}");
+        assert_eq!(reasons_of(&reasons), [(&codes::TRAFFIC_REPLACED, path)], "{export}");
     }
     assert_eq!(read(&spec("[web, '.']")).1, []);
 }
@@ -243,7 +243,7 @@ fn a_destination_that_is_none_keeps_its_share() {
         "{hosts: [a], http: [{route: [{destination: {host: '*'}, weight: 30}, {destination: {host: b}, weight: 70}]}]}",
     );
     assert_eq!(
-        said(&reasons),
+        reasons_of(&reasons),
         [(&codes::DESTINATION_INVALID, "spec.http[0].route[0].destination")]
     );
     let shares: Vec<_> =
@@ -261,7 +261,7 @@ fn the_host_of_a_request_is_changed_by_either_of_its_names() {
     assert_eq!(*changes.request.set, [("x-a".into(), "b".into())]);
     assert_eq!(*changes.request.remove, [Arc::from("u")]);
     let lost = (&codes::ROUTE_PART_LOST, "spec.http[0].headers.request.set[:path]");
-    assert_eq!(said(&reasons), [lost]);
+    assert_eq!(reasons_of(&reasons), [lost]);
     assert!(!rule.refused);
 }
 
@@ -272,7 +272,7 @@ fn numbers_among_the_retry_conditions_are_statuses() {
     let retries = rule.retries.expect("it has some");
     assert_eq!(&*retries.on, "connect-failure,1000,retriable-status-codes");
     assert_eq!(*retries.statuses, [503]);
-    assert_eq!(said(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.retryOn")]);
+    assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.retryOn")]);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn ranges_of_one_tls_match_are_its_own() {
         "{hosts: ['*.a.com'], tls: [{match: [{sniHosts: [x.a.com], destinationSubnets: [10.1.0.0/16]}, {sniHosts: [y.a.com, z.b.com]}],
           route: [{destination: {host: a.com}}]}]}",
     );
-    assert_eq!(said(&reasons), [(&codes::MATCH_REFUSED, "spec.tls[0].match[1].sniHosts[1]")]);
+    assert_eq!(reasons_of(&reasons), [(&codes::MATCH_REFUSED, "spec.tls[0].match[1].sniHosts[1]")]);
     let [first, second] = &*service.tls[0].matches else { panic!("{service:?}") };
     assert_eq!((first.to.len(), second.to.len()), (1, 0));
     assert_eq!(*second.server_names, [Arc::from("y.a.com")]);
@@ -312,7 +312,7 @@ fn a_rule_behind_one_for_all_is_told() {
         "{hosts: [a], http: [{match: [{method: {exact: GET}}], route: [{destination: {host: a}}]}, {route: [{destination: {host: a}}]},
           {match: [{uri: {prefix: /a}}], route: [{destination: {host: a}}]}]}",
     );
-    assert_eq!(said(&reasons), [(&codes::RULE_UNREACHABLE, "spec.http[2]")]);
+    assert_eq!(reasons_of(&reasons), [(&codes::RULE_UNREACHABLE, "spec.http[2]")]);
 }
 
 /// The rules of a root and its delegate: name, paths, retries.
@@ -392,7 +392,7 @@ fn condition_that_says_several_things_is_told() {
         "match: [{uri: {exact: /a, prefix: /b}, headers: {x: {prefix: p, regex: r}, y: {exact: e}}}]",
     );
     assert_eq!(
-        said(&reasons),
+        reasons_of(&reasons),
         [
             (&codes::ROUTE_PART_LOST, "spec.http[0].match[0].uri"),
             (&codes::ROUTE_PART_LOST, "spec.http[0].match[0].headers[x]"),
@@ -409,7 +409,7 @@ fn retries_without_attempts_are_none_and_that_is_told() {
     let (off, reasons) = rule("retries: {attempts: 0}");
     assert_eq!((off.retries.map(|one| one.attempts), reasons), (Some(0), Vec::new()));
     let (_, reasons) = rule("retries: {retryOn: 5xx, perTryTimeout: 2s}");
-    assert_eq!(said(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]);
+    assert_eq!(reasons_of(&reasons), [(&codes::ROUTE_PART_LOST, "spec.http[0].retries.attempts")]);
 }
 
 #[test]
@@ -426,7 +426,10 @@ fn what_is_longer_than_envoy_takes_costs_its_rule_alone() {
     ] {
         let (rule, reasons) = rule(&more);
         assert!(rule.refused);
-        assert_eq!(said(&reasons), [(&codes::ROUTE_REFUSED, &*format!("spec.http[0].{path}"))]);
+        assert_eq!(
+            reasons_of(&reasons),
+            [(&codes::ROUTE_REFUSED, &*format!("spec.http[0].{path}"))]
+        );
     }
     // Longer than a key in YAML can be without quotes.
     let mut query = serde_json::Map::new();

@@ -109,7 +109,7 @@ fn some_word(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
             word = word.with(one, endpoints);
         }
     }
-    word.said()
+    word.built()
 }
 
 fn proxies() -> Vec<Proxy> {
@@ -144,7 +144,7 @@ const KINDS: [(&str, ResourceType); 2] =
 fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
     let cache = Cache::default();
     let network = context.network_of_cluster(&proxy.cluster);
-    let mut picture = ProxyConfig::new(context, proxy, network, &cache);
+    let mut proxy_config = ProxyConfig::new(context, proxy, network, &cache);
     let mut bytes = Bytes::new();
     let mut json = BTreeMap::new();
     let mut take = |kind: &'static str, of: ResourceType, resource: &Resource| {
@@ -153,7 +153,7 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
         bytes.insert(name, resource.body.to_bytes().to_vec());
     };
     for (kind, of) in KINDS {
-        let all = picture.all(of);
+        let all = proxy_config.all(of);
         for resource in all.shared.resources().iter().chain(&all.own) {
             take(kind, of, resource);
         }
@@ -162,14 +162,14 @@ fn held(context: &Arc<PushContext>, proxy: &Proxy) -> Held {
     for service in context.all_services() {
         for number in [80, 81, 5432, 9080] {
             let name = OutboundName::sidecar(service.hostname().clone(), number).to_string();
-            let one = picture.one(ResourceType::Endpoint, &name).expect("always an answer");
+            let one = proxy_config.one(ResourceType::Endpoint, &name).expect("always an answer");
             take("eds", ResourceType::Endpoint, &one);
             let route = format!("{}:{number}", service.hostname());
             for route in [number.to_string(), route] {
-                let one = picture.one(ResourceType::Route, &route).expect("always an answer");
+                let one = proxy_config.one(ResourceType::Route, &route).expect("always an answer");
                 take("rds", ResourceType::Route, &one);
             }
-            let assigned = assignment(context, &picture.view, service, number).localities;
+            let assigned = assignment(context, &proxy_config.view, service, number).localities;
             let all = assigned.iter().flat_map(|group| &group.members);
             let all = all.map(|one| (one.address, one.port, one.tls_mode == TlsMode::Istio));
             members.entry((service.hostname().clone(), number)).or_default().extend(all);
@@ -298,8 +298,8 @@ fn of_a_headless_service_the_deciding_clusters_pods_decide() {
         let known = [older, younger]
             .map(|id| (id.into(), KnownCluster { created: created(id), ..member(None) }));
         mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters: known.into() })));
-        let east = shard("east", 1).with(headless(), vec![endpoint("10.0.0.1")]).said();
-        let west = shard("west", 2).with(headless(), vec![plain("10.0.0.2")]).said();
+        let east = shard("east", 1).with(headless(), vec![endpoint("10.0.0.1")]).built();
+        let west = shard("west", 2).with(headless(), vec![plain("10.0.0.2")]).built();
         for word in [east, west] {
             mesh.apply(MeshEvent::Registry(word));
         }

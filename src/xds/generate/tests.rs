@@ -31,15 +31,15 @@ struct Given {
 impl Given {
     fn to(proxy: &Proxy, context: &Arc<PushContext>) -> Self {
         let cache = Cache::default();
-        let mut picture = ProxyConfig::new(context, proxy, "n1".into(), &cache);
-        let cluster = if picture.is_by_name() {
-            picture.one(ResourceType::Cluster, NAME).expect("it has one")
+        let mut proxy_config = ProxyConfig::new(context, proxy, "n1".into(), &cache);
+        let cluster = if proxy_config.is_by_name() {
+            proxy_config.one(ResourceType::Cluster, NAME).expect("it has one")
         } else {
-            let clusters = picture.all(ResourceType::Cluster);
+            let clusters = proxy_config.all(ResourceType::Cluster);
             let mut clusters = clusters.shared.resources().iter();
             Arc::clone(clusters.find(|one| &*one.name == NAME).expect("it has one"))
         };
-        let assignment = picture.one(ResourceType::Endpoint, NAME).expect("always an answer");
+        let assignment = proxy_config.one(ResourceType::Endpoint, NAME).expect("always an answer");
         let json = |kind: ResourceType, body: &ResourceBody| {
             to_json(kind.url(), &body.to_bytes()).expect("a message")
         };
@@ -84,7 +84,7 @@ fn unknown(address: &str) -> Endpoint {
 }
 
 fn says(endpoints: Vec<Endpoint>) -> RegistryUpdate {
-    shard("east", 1).network("n1").with(service("web.ns"), endpoints).said()
+    shard("east", 1).network("n1").with(service("web.ns"), endpoints).built()
 }
 
 fn given(endpoints: Vec<Endpoint>) -> Given {
@@ -181,8 +181,8 @@ fn a_library_finds_listeners_by_the_names_that_it_dials_and_listens_at() {
     let context = mesh_of(vec![endpoint("10.0.0.1")]);
     let cache = Cache::default();
     let named = |proxy: &Proxy, name: &str| {
-        let mut picture = ProxyConfig::new(&context, proxy, "n1".into(), &cache);
-        let found = picture.one(ResourceType::Listener, name)?;
+        let mut proxy_config = ProxyConfig::new(&context, proxy, "n1".into(), &cache);
+        let found = proxy_config.one(ResourceType::Listener, name)?;
         Some(to_json(ResourceType::Listener.url(), &found.body.to_bytes()).expect("a message"))
     };
     let client = library(true);
@@ -227,8 +227,8 @@ fn a_server_takes_mtls_where_its_pod_is_of_the_mesh_and_it_has_certificates() {
         if labelled {
             server.labels = of_mesh.clone();
         }
-        let mut picture = ProxyConfig::new(&context, &server, "n1".into(), &cache);
-        let found = picture.one(ResourceType::Listener, "s/10.0.0.1:8080");
+        let mut proxy_config = ProxyConfig::new(&context, &server, "n1".into(), &cache);
+        let found = proxy_config.one(ResourceType::Listener, "s/10.0.0.1:8080");
         let found = to_json(ResourceType::Listener.url(), &found.expect("one").body.to_bytes());
         let found = found.expect("a message");
         let socket = &found["default_filter_chain"]["transport_socket"];
@@ -250,18 +250,21 @@ fn a_library_resolves_one_name_and_no_more() {
         let by_name = ByName { just_then: false, endpoints };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
         let mut mesh = MeshState::new(settings());
-        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).built()));
         mesh.apply(MeshEvent::Complete);
         let context = mesh.next_version().expect("a first version").0;
         let (cache, client) = (Cache::default(), library(false));
-        let mut picture = ProxyConfig::new(&context, &client, "n1".into(), &cache);
-        let cluster = picture.one(ResourceType::Cluster, NAME);
+        let mut proxy_config = ProxyConfig::new(&context, &client, "n1".into(), &cache);
+        let cluster = proxy_config.one(ResourceType::Cluster, NAME);
         let kind = cluster.map(|one| {
             let json = to_json(ResourceType::Cluster.url(), &one.body.to_bytes());
             json.expect("a message")["type"].as_str().expect("a type").to_owned()
         });
         assert_eq!(kind.as_deref(), expected);
-        assert_eq!(picture.one(ResourceType::Listener, "web:80").is_some(), expected.is_some());
+        assert_eq!(
+            proxy_config.one(ResourceType::Listener, "web:80").is_some(),
+            expected.is_some()
+        );
     }
 }
 
@@ -271,7 +274,7 @@ fn names_are_resolved_in_the_form_that_a_proxy_knows() {
         let by_name = ByName { just_then, endpoints: vec![named_endpoint("a.example")] };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
         let mut mesh = MeshState::new(settings());
-        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).built()));
         mesh.apply(MeshEvent::Complete);
         let context = mesh.next_version().expect("a first version").0;
         Given::to(proxy, &context).cluster
@@ -309,7 +312,7 @@ fn endpoints_in_their_cluster_are_spoken_to_as_each_says() {
         let by_name = ByName { just_then: false, endpoints: endpoints.collect() };
         let service = service("web.ns").with(|it| it.resolution = Resolution::ByName(by_name));
         let mut mesh = MeshState::new(settings());
-        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).with(service, vec![]).built()));
         mesh.apply(MeshEvent::Complete);
         let context = mesh.next_version().expect("a first version").0;
         let cluster = Given::to(&client(), &context).cluster;
@@ -384,8 +387,8 @@ fn served_under(server: &Proxy, policies: &[(&str, Value)]) -> Value {
     mesh.apply(MeshEvent::Complete);
     let context = mesh.next_version().expect("a first version").0;
     let cache = Cache::default();
-    let mut picture = ProxyConfig::new(&context, server, "n1".into(), &cache);
-    let found = picture.one(ResourceType::Listener, "s/10.0.0.1:8080").expect("one");
+    let mut proxy_config = ProxyConfig::new(&context, server, "n1".into(), &cache);
+    let found = proxy_config.one(ResourceType::Listener, "s/10.0.0.1:8080").expect("one");
     to_json(ResourceType::Listener.url(), &found.body.to_bytes()).expect("a message")
 }
 

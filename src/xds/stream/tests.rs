@@ -121,7 +121,7 @@ fn east(epoch: u64) -> RegistryUpdate {
     let word = ["a.ns", "b.ns"].into_iter().fold(shard("east", epoch), |word, name| {
         word.with(service(name), vec![endpoint("10.0.0.9")])
     });
-    word.said()
+    word.built()
 }
 
 fn version(mesh: &mut MeshState) -> Arc<PushContext> {
@@ -291,7 +291,7 @@ async fn a_pod_that_appears_later_and_contradicts_its_stream_ends_it() {
     assert!(stream.take(&watches(&endpoints(&["a.ns"]).1, false)).is_ok());
     let pod = |address| workload("web.ns", address, &[]);
     for (address, code) in [("10.0.0.1", None), ("10.0.0.2", Some("STR0512"))] {
-        mesh.apply(MeshEvent::Registry(shard("east", 1).update().pod(pod(address)).said()));
+        mesh.apply(MeshEvent::Registry(shard("east", 1).update().pod(pod(address)).built()));
         let (context, changes) = mesh.next_version().expect("a version");
         versions.send_replace(Some(context));
         assert_eq!(stream.shared.interest.mark(&changes), 1);
@@ -327,7 +327,7 @@ async fn a_proxy_keeps_what_it_has_while_its_cluster_is_withdrawn() {
     lock(&stream.session).on_change(&everything());
     assert!(stream.due().is_none());
 
-    let new = shard("east", 3).with(service("c.ns"), vec![]).said();
+    let new = shard("east", 3).with(service("c.ns"), vec![]).built();
     mesh.apply(MeshEvent::Registry(new));
     versions.send_replace(Some(version(&mut mesh)));
     lock(&stream.session).on_change(&everything());

@@ -21,7 +21,7 @@ fn mesh(namespaces: &[&str]) -> MeshState {
         word = word.with(own, vec![endpoint("10.0.0.2")]);
     }
     let mut mesh = MeshState::new(settings());
-    mesh.apply(MeshEvent::Registry(word.said()));
+    mesh.apply(MeshEvent::Registry(word.built()));
     mesh.apply(MeshEvent::Complete);
     mesh
 }
@@ -63,19 +63,21 @@ impl Held {
 }
 
 fn held(context: &Arc<PushContext>, proxy: &Proxy, cache: &Cache) -> Held {
-    let mut picture = ProxyConfig::new(context, proxy, "n1".into(), cache);
+    let mut proxy_config = ProxyConfig::new(context, proxy, "n1".into(), cache);
     let assignments: Vec<_> = context
         .services
         .keys()
         .map(|host| OutboundName::sidecar(host.clone(), 80).to_string())
-        .filter_map(|name| picture.one(ResourceType::Endpoint, &name))
+        .filter_map(|name| proxy_config.one(ResourceType::Endpoint, &name))
         .collect();
-    let mut held =
-        Held { lists: vec![picture.all(ResourceType::Cluster).shared], resources: assignments };
+    let mut held = Held {
+        lists: vec![proxy_config.all(ResourceType::Cluster).shared],
+        resources: assignments,
+    };
     if proxy.kind == ProxyType::Sidecar {
         let kinds = [ResourceType::Listener, ResourceType::NameTable];
-        held.lists.extend(kinds.map(|kind| picture.all(kind).shared));
-        held.resources.extend(picture.one(ResourceType::Route, "80"));
+        held.lists.extend(kinds.map(|kind| proxy_config.all(kind).shared));
+        held.resources.extend(proxy_config.one(ResourceType::Route, "80"));
     }
     held
 }
@@ -114,7 +116,7 @@ fn what_has_gone_is_let_go_and_nothing_in_use_is_made_again() {
         let word = shard("east", 1).update().without(&format!("db.preview-{number}"));
         let word =
             word.with(service(&format!("db.preview-{}", number + 1)), vec![endpoint("10.0.0.3")]);
-        context = hears(&mut mesh, word.said());
+        context = hears(&mut mesh, word.built());
     }
     let before = stays.each_ref().map(|proxy| held(&context, proxy, &cache));
     cache.sweep(&context);
@@ -166,7 +168,7 @@ fn lists_that_streams_hold_are_found_however_many() {
         assert!(held.iter().zip(&again).all(|(a, b)| Arc::ptr_eq(a, b)), "version {version}");
         assert_eq!(cache.outbound.entries.len(), views);
         let word = shard("east", 1).update().with(service(&format!("new-{version}.shop")), vec![]);
-        context = hears(&mut mesh, word.said());
+        context = hears(&mut mesh, word.built());
     }
 }
 
@@ -187,8 +189,8 @@ fn clients_choose_no_keys_of_routes() {
     let cache = Cache::default();
     let route = |dns_domain: &str, name: &str| {
         let proxy = Proxy { dns_domain: dns_domain.into(), ..client("shop") };
-        let mut picture = ProxyConfig::new(&context, &proxy, "n1".into(), &cache);
-        picture.one(ResourceType::Route, name).expect("always an answer")
+        let mut proxy_config = ProxyConfig::new(&context, &proxy, "n1".into(), &cache);
+        proxy_config.one(ResourceType::Route, name).expect("always an answer")
     };
     let (own, host) = ("shop.svc.cluster.local", "web.shop.svc.cluster.local");
     for zeros in 1..200 {
@@ -214,8 +216,8 @@ fn proxies_in_a_domain_without_services_share_a_route() {
     let route = |domain: &str, cache: &Cache| {
         let dns_domain = format!("shop.svc.{domain}").into();
         let proxy = Proxy { dns_domain, ..client("shop") };
-        let mut picture = ProxyConfig::new(&context, &proxy, "n1".into(), cache);
-        picture.one(ResourceType::Route, "80").expect("always an answer")
+        let mut proxy_config = ProxyConfig::new(&context, &proxy, "n1".into(), cache);
+        proxy_config.one(ResourceType::Route, "80").expect("always an answer")
     };
     let cache = Cache::default();
     let shared = route("corp.example", &cache);
@@ -228,7 +230,7 @@ fn proxies_in_a_domain_without_services_share_a_route() {
 fn claims_of_gateways_are_kept_for_a_while_and_those_of_known_pods_never() {
     let pod = workload("known.shop", "10.0.0.9", &[("topology.istio.io/network", "n1")]);
     let mut mesh = mesh(&[]);
-    let context = hears(&mut mesh, shard("east", 1).update().pod(pod).said());
+    let context = hears(&mut mesh, shard("east", 1).update().pod(pod).built());
     let cache = Cache::default();
     let asks = |name: &str| {
         let WorkloadKey { namespace, .. } = gateway("shop").workload;

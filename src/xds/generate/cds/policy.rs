@@ -160,9 +160,9 @@ pub(super) fn limit(
 fn limit_pool(cluster: &mut cluster::Cluster, pool: &PoolLimits, mesh: Option<TcpKeepalive>) {
     let breakers = cluster.circuit_breakers.iter_mut();
     for limits in breakers.flat_map(|breakers| &mut breakers.thresholds) {
-        let put = |limit: &mut Option<UInt32Value>, said: Option<u32>| {
-            if let Some(said) = said {
-                *limit = Some(number(said));
+        let put = |limit: &mut Option<UInt32Value>, given: Option<u32>| {
+            if let Some(given) = given {
+                *limit = Some(number(given));
             }
         };
         put(&mut limits.max_connections, pool.max_connections);
@@ -195,25 +195,25 @@ fn retry_budget(budget: RetryBudget) -> cluster::circuit_breakers::thresholds::R
 }
 
 /// Present, even with nothing in it, it is on. Success rates never count. (Istio, "OutlierDetection".)
-fn outlier_detection(said: &OutlierDetection) -> cluster::OutlierDetection {
+fn outlier_detection(given: &OutlierDetection) -> cluster::OutlierDetection {
     let enforced = |errors: u32| number(if errors == 0 { 0 } else { 100 });
-    let local = said.consecutive_local_origin_failures.filter(|_| said.split_local_origin);
+    let local = given.consecutive_local_origin_failures.filter(|_| given.split_local_origin);
     cluster::OutlierDetection {
-        consecutive_5xx: said.consecutive_5xx.filter(|errors| *errors != 0).map(number),
-        enforcing_consecutive_5xx: said.consecutive_5xx.map(enforced),
-        consecutive_gateway_failure: said
+        consecutive_5xx: given.consecutive_5xx.filter(|errors| *errors != 0).map(number),
+        enforcing_consecutive_5xx: given.consecutive_5xx.map(enforced),
+        consecutive_gateway_failure: given
             .consecutive_gateway_errors
             .filter(|errors| *errors != 0)
             .map(number),
-        enforcing_consecutive_gateway_failure: said.consecutive_gateway_errors.map(enforced),
-        split_external_local_origin_errors: said.split_local_origin,
+        enforcing_consecutive_gateway_failure: given.consecutive_gateway_errors.map(enforced),
+        split_external_local_origin_errors: given.split_local_origin,
         consecutive_local_origin_failure: local.filter(|errors| *errors != 0).map(number),
         enforcing_consecutive_local_origin_failure: local.map(enforced),
-        enforcing_local_origin_success_rate: said.split_local_origin.then(|| number(0)),
+        enforcing_local_origin_success_rate: given.split_local_origin.then(|| number(0)),
         enforcing_success_rate: Some(number(0)),
-        interval: said.interval.map(duration),
-        base_ejection_time: said.base_ejection_time.map(duration),
-        max_ejection_percent: said.max_ejection_percent.map(number),
+        interval: given.interval.map(duration),
+        base_ejection_time: given.base_ejection_time.map(duration),
+        max_ejection_percent: given.max_ejection_percent.map(number),
         ..Default::default()
     }
 }

@@ -131,7 +131,7 @@ fn east(services: Vec<(Service, Vec<Endpoint>)>) -> RegistryUpdate {
     services
         .into_iter()
         .fold(east, |east, (service, endpoints)| east.with(service, endpoints))
-        .said()
+        .built()
 }
 
 fn client() -> Proxy {
@@ -291,8 +291,8 @@ fn pods_of_a_headless_service_are_reached_one_by_one_where_that_is_direct() {
             .network("n2")
             .with(gateway, vec![])
             .with(headless(), vec![at("10.0.0.7", "tcp", 5432)])
-            .said(),
-        shard("north", 3).network("n1").with(headless(), vec![at("10.0.0.8", "tcp", 5432)]).said(),
+            .built(),
+        shard("north", 3).network("n1").with(headless(), vec![at("10.0.0.8", "tcp", 5432)]).built(),
     ]);
     let listeners = listeners(&context, &client());
     assert_eq!(
@@ -347,7 +347,7 @@ fn serving(ports: Vec<Port>) -> (Arc<PushContext>, Proxy) {
     let app = service("app.ns").vip("10.1.0.1").ports(ports);
     let mut pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     Arc::make_mut(&mut pod.1.profile).named_ports.insert("web".into(), 8081);
-    let context = context(vec![shard("east", 1).network("n1").with(app, vec![]).pod(pod).said()]);
+    let context = context(vec![shard("east", 1).network("n1").with(app, vec![]).pod(pod).built()]);
     (context, client())
 }
 

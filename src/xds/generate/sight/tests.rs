@@ -676,7 +676,7 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
         62.. => {
             let (service, endpoints) = some_service(random, "gw.web");
             let epoch = *epochs.entry("north").or_insert(1);
-            MeshEvent::Registry(shard("north", epoch).update().with(service, endpoints).said())
+            MeshEvent::Registry(shard("north", epoch).update().with(service, endpoints).built())
         }
         0 => {
             let mut config = asking_config();
@@ -692,9 +692,9 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
             let labels = [("app", pick(random, &["a", "gw", "db"]))];
             let name = pick(random, &["client.shop", "client.shop", "client.web"]);
             let pod = workload(name, "10.0.0.1", &labels);
-            MeshEvent::Registry(shard(cluster, epoch).update().pod(pod).said())
+            MeshEvent::Registry(shard(cluster, epoch).update().pod(pod).built())
         }
-        6..16 => MeshEvent::Registry(shard(cluster, epoch).update().without(name).said()),
+        6..16 => MeshEvent::Registry(shard(cluster, epoch).update().without(name).built()),
         16..26 => {
             let entry = pick(random, &ENTRIES);
             MeshEvent::Registry(some_entry(random, entry))
@@ -707,11 +707,11 @@ fn event(random: &mut StdRng, epochs: &mut BTreeMap<&str, u64>, rules: &mut Rule
             let at = &mut service.ports[random.random_range(0..ports)];
             at.target = TargetPort::Number(pick(random, &[8080, 8081, 8082]));
             let epoch = *epochs.entry("east").or_insert(1);
-            MeshEvent::Registry(shard("east", epoch).update().with(service, endpoints).said())
+            MeshEvent::Registry(shard("east", epoch).update().with(service, endpoints).built())
         }
         _ => {
             let (service, endpoints) = some_service(random, name);
-            MeshEvent::Registry(shard(cluster, epoch).update().with(service, endpoints).said())
+            MeshEvent::Registry(shard(cluster, epoch).update().with(service, endpoints).built())
         }
     }
 }
@@ -734,7 +734,7 @@ fn all_of(random: &mut StdRng, cluster: &str, epoch: u64) -> RegistryUpdate {
         let (service, endpoints) = some_service(random, name);
         word = word.with(service, endpoints);
     }
-    word.said()
+    word.built()
 }
 
 /// Some of Istio's own.
@@ -808,22 +808,22 @@ fn check_against_scratch(context: &Arc<PushContext>, stand: &Stand, kept: &Cache
     if proxy.is_proxyless() {
         return;
     }
-    let mut picture =
+    let mut proxy_config =
         ProxyConfig::new(context, proxy, stand.network.clone(), kept).at(stand.whereabouts.clone());
-    let common = picture.common();
-    let view = common.projected(&picture.view);
+    let common = proxy_config.common();
+    let view = common.projected(&proxy_config.view);
     let addresses = &common.addresses(&class_of(&view));
     let given = proxy.takes_given_addresses;
     let table = nds::NameTableInputs { context, view: &view, addresses, given }.at_once();
-    let shared = picture.all(ResourceType::NameTable).shared;
+    let shared = proxy_config.all(ResourceType::NameTable).shared;
     assert_eq!(shared.resources()[0].body.to_bytes(), table, "{place}: names for {proxy:?}");
     if proxy.kind == ProxyType::Router {
         return;
     }
-    let class = common.class(&picture.view);
+    let class = common.class(&proxy_config.view);
     for port in [80, 8080, 5432, 7000] {
         let whole = rds::oracle::route(context, addresses, &class, &proxy.dns_domain, port);
-        let route = picture.one(ResourceType::Route, &port.to_string()).expect("an answer");
+        let route = proxy_config.one(ResourceType::Route, &port.to_string()).expect("an answer");
         assert_eq!(route.body.to_bytes(), whole, "{place}: route {port} for {proxy:?}");
     }
 }
@@ -832,11 +832,11 @@ type Shape = BTreeMap<(ResourceType, String), Version>;
 
 /// All that a proxy shall hold.
 fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
-    let mut picture = ProxyConfig::new(context, &stand.proxy, stand.network.clone(), cache)
+    let mut proxy_config = ProxyConfig::new(context, &stand.proxy, stand.network.clone(), cache)
         .at(stand.whereabouts.clone());
     let mut shape = Shape::new();
     for kind in [ResourceType::Cluster, ResourceType::Listener, ResourceType::NameTable] {
-        let all = picture.all(kind);
+        let all = proxy_config.all(kind);
         for one in all.shared.resources().iter().chain(&all.own) {
             let before = shape.insert((kind, one.name.to_string()), one.version);
             assert_eq!(before, None, "{} is there twice", one.name);
@@ -859,18 +859,18 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
     }
     for host in hosts {
         for port in [80, 8080, 7000] {
-            let name = match picture.view.role {
+            let name = match proxy_config.view.role {
                 Role::Client => OutboundName::sidecar(host.clone(), port),
                 Role::Gateway => OutboundName::sni(host.clone(), port),
             };
             for subset in ["", "one", "two"] {
                 let name = name.clone().of_subset(subset).to_string();
-                let one = picture.assignment(&name);
+                let one = proxy_config.assignment(&name);
                 shape.insert((ResourceType::Endpoint, name), one.version);
             }
         }
     }
-    if picture.is_by_name() {
+    if proxy_config.is_by_name() {
         // As it finds them: in full and in short, with their port and without.
         let hosts = SERVICES.map(host).into_iter().chain(ENTRIES.map(Hostname::from));
         for host in hosts {
@@ -878,19 +878,20 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
             for name in [host.as_str(), short, "a", "shop"] {
                 let ports = [80, 8080, 5432, 7000, 8443].map(|port| format!("{name}:{port}"));
                 for name in ports.into_iter().chain([name.to_owned()]) {
-                    if let Some(one) = picture.one(ResourceType::Listener, &name) {
+                    if let Some(one) = proxy_config.one(ResourceType::Listener, &name) {
                         shape.insert((ResourceType::Listener, name), one.version);
                     }
                 }
             }
             for port in [80, 8080, 5432, 7000, 8443] {
                 let all = OutboundName::sidecar(host.clone(), port);
-                let route = picture.one(ResourceType::Route, &all.to_string()).expect("an answer");
-                libraries::check_leads_to_known(&mut picture, &route);
+                let route =
+                    proxy_config.one(ResourceType::Route, &all.to_string()).expect("an answer");
+                libraries::check_leads_to_known(&mut proxy_config, &route);
                 shape.insert((ResourceType::Route, all.to_string()), route.version);
                 for subset in ["", "one", "two"] {
                     let name = all.clone().of_subset(subset).to_string();
-                    if let Some(one) = picture.one(ResourceType::Cluster, &name) {
+                    if let Some(one) = proxy_config.one(ResourceType::Cluster, &name) {
                         shape.insert((ResourceType::Cluster, name), one.version);
                     }
                 }
@@ -899,7 +900,7 @@ fn shape(context: &Arc<PushContext>, stand: &Stand, cache: &Cache) -> Shape {
         return shape;
     }
     for name in routes {
-        if let Some(one) = picture.one(ResourceType::Route, &name) {
+        if let Some(one) = proxy_config.one(ResourceType::Route, &name) {
             shape.insert((ResourceType::Route, name), one.version);
         }
     }
@@ -1155,10 +1156,10 @@ fn any_number_of_target_ports_concerns_the_pods_behind_them_alone() {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
-    mesh.apply(MeshEvent::Registry(all_at(8080).said()));
+    mesh.apply(MeshEvent::Registry(all_at(8080).built()));
     mesh.apply(MeshEvent::Complete);
     let (before, _) = mesh.next_version().expect("a first version");
-    mesh.apply(MeshEvent::Registry(all_at(8081).update().said()));
+    mesh.apply(MeshEvent::Registry(all_at(8081).update().built()));
     let (now, changes) = mesh.next_version().expect("another version");
     let hosts = changes.services();
     assert_eq!(hosts.len(), 300);
@@ -1203,10 +1204,10 @@ fn who_may_not_see_a_service_is_asked_nothing() {
     let mut mesh = MeshState::new(settings());
     let clusters = [("east".into(), member(None))].into();
     mesh.apply(MeshEvent::Clusters(Arc::new(KnownClusters { clusters })));
-    mesh.apply(MeshEvent::Registry(ours(80).said()));
+    mesh.apply(MeshEvent::Registry(ours(80).built()));
     mesh.apply(MeshEvent::Complete);
     let (before, _) = mesh.next_version().expect("a first version");
-    mesh.apply(MeshEvent::Registry(ours(81).update().said()));
+    mesh.apply(MeshEvent::Registry(ours(81).update().built()));
     let (now, changes) = mesh.next_version().expect("another version");
     let stand = |name: &str| {
         let proxy = Arc::new(sidecar(name, "east"));

@@ -43,7 +43,7 @@ pub(super) fn guarded_by(
     app.selector = labels(&[("app", label)]);
     let pod = workload(&name, "10.0.0.1", &[("app", label)]);
     let mut mesh = mesh();
-    let word = shard("east", 1).network("n1").with(app, vec![]).pod(pod).said();
+    let word = shard("east", 1).network("n1").with(app, vec![]).pod(pod).built();
     mesh.apply(MeshEvent::Registry(word));
     events.into_iter().for_each(|event| mesh.apply(event));
     mesh.apply(MeshEvent::Complete);
@@ -199,7 +199,7 @@ fn an_endpoint_that_takes_plain_text_alone_is_told_so() {
         .with(other, vec![of("b", "10.0.0.3")])
         .pod(pod("a.ns", "10.0.0.2", "app"))
         .pod(pod("b.ns", "10.0.0.3", "other"))
-        .said();
+        .built();
     mesh.apply(MeshEvent::Registry(word));
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version");

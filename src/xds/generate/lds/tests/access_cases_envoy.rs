@@ -573,7 +573,7 @@ fn router(issuers: &[&Issuer], port: u16) -> (Arc<PushContext>, Proxy) {
     }
     let mut mesh = mesh();
     let pod = workload("gw.edge", "10.0.0.1", &[("app", "gateway")]);
-    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").pod(pod).said()));
+    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").pod(pod).built()));
     mesh.apply(MeshEvent::Traffic(traffic.apply(&held).expect("there are objects")));
     mesh.apply(event_of("root", [tokens]));
     mesh.apply(MeshEvent::Complete);

@@ -34,7 +34,7 @@ const SETS: usize = 120;
 const CALLS: usize = 25;
 /// How many are on their way at once: each waits for others' answers most of the time.
 const AT_ONCE: usize = 16;
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The ports of a workload: of HTTP by mTLS alone, of HTTP in plain text alone, and of bytes either way.
 pub(super) type Doors = [u16; 3];
@@ -323,7 +323,7 @@ impl MeshClients {
                 Err(_) => 0,
             }
         };
-        tokio::time::timeout(PATIENCE, exchange).await.expect("an answer")
+        tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer")
     }
 
     /// Asks `METHOD PATH` of a host in HTTP/2, in plain text; the status that comes back, 0 for none.
@@ -332,7 +332,7 @@ impl MeshClients {
         let request = http::Request::builder().method(method).uri(format!("http://{host}{path}"));
         let exchange =
             async { asked_in_http2(self.connect(to, None, "").await.ok()?, request).await };
-        let status = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+        let status = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer");
         status.unwrap_or_default()
     }
 
@@ -355,7 +355,7 @@ impl MeshClients {
                 let stream = self.connect(to, identity, "istio-h2").await.ok()?;
                 asked_in_http2(stream, request).await
             };
-            let status = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+            let status = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer");
             return status.unwrap_or_default();
         }
         let mut head = format!("{} {} HTTP/1.1\r\nhost: {}\r\n", call.method, call.path, call.host);
@@ -414,7 +414,7 @@ pub(super) async fn answered_whole(
         // Who denies a connection may reset it.
         stream.read_to_end(&mut answer).await
     };
-    let _ = tokio::time::timeout(PATIENCE, exchange).await.expect("an answer");
+    let _ = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("an answer");
     String::from_utf8_lossy(&answer).into_owned()
 }
 

@@ -32,7 +32,7 @@ pub(super) fn with_providers(providers: Value) -> MeshEvent {
 /// The service of the providers, in a namespace of its own.
 pub(super) fn authorizers(ports: Vec<Port>, endpoints: Vec<Endpoint>) -> MeshEvent {
     let service = service("opa.authz").vip("10.1.9.9").ports(ports);
-    MeshEvent::Registry(shard("west", 1).network("n1").with(service, endpoints).said())
+    MeshEvent::Registry(shard("west", 1).network("n1").with(service, endpoints).built())
 }
 
 fn both() -> Value {
@@ -201,7 +201,7 @@ fn what_nobody_can_be_asked_about_is_denied_and_said_why() {
     }
     let hidden = service("opa.authz").vip("10.1.9.9").ports(vec![port("grpc", 81, 81)]);
     let hidden = hidden.with(|it| it.export_to = ExportTo::parse(".", &"authz".into()));
-    let hidden = MeshEvent::Registry(shard("west", 1).network("n1").with(hidden, vec![]).said());
+    let hidden = MeshEvent::Registry(shard("west", 1).network("n1").with(hidden, vec![]).built());
     let (context, proxy) = asked(vec![asks("a", "rpc", json!([{ "paths": ["/a"] }]))], [hidden]);
     assert_eq!(names(&filters(&context, &proxy, 8080)), [HTTP, "envoy.filters.http.router"]);
     let fault = context.authorizer_of("rpc", &proxy).expect_err("hidden");
@@ -226,7 +226,7 @@ fn a_provider_whose_endpoints_are_not_chosen_is_not_asked() {
     let unchosen = |resolution: Resolution| {
         let service = service("opa.authz").vip("10.1.9.9").ports(vec![port("grpc", 81, 81)]);
         let service = service.with(|it| it.resolution = resolution);
-        MeshEvent::Registry(shard("west", 1).network("n1").with(service, vec![]).said())
+        MeshEvent::Registry(shard("west", 1).network("n1").with(service, vec![]).built())
     };
     let own = json!({ "mode": "MUTUAL" });
     let cases = [
@@ -294,7 +294,7 @@ fn who_asks_a_provider_hears_of_its_service() {
     mesh.apply(with_providers(both()));
     mesh.apply(event_of("root", [asks("r", "rpc", json!([{ "paths": ["/r"] }]))]));
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("the first time")));
-    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").said()));
+    mesh.apply(MeshEvent::Registry(shard("east", 1).network("n1").built()));
     mesh.apply(MeshEvent::Complete);
     let (before, _) = mesh.next_version().expect("a first version");
     mesh.apply(authorizers(vec![port("grpc", 81, 81)], vec![]));

@@ -32,7 +32,7 @@ use crate::xds::generate::rbac::AccessFilters;
 use crate::xds::generate::tls::{Secrets, trust_domains_of_clients};
 
 /// How long an Envoy may take to start, and a request to be answered.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_LIMIT: Duration = Duration::from_secs(20);
 const IDENTITY: &str = "spiffe://cluster.local/ns/ns/sa/app";
 
 /// The Envoy of `STRAIT_ENVOY`, else the newest that `tests/components/install` brought.
@@ -208,7 +208,7 @@ fn envoy_takes_every_listener_and_route() {
         .with(db, pods)
         .with(alias, vec![])
         .with(invalid, vec![]);
-    let context = context(vec![services.pod(pod).said()]);
+    let context = context(vec![services.pod(pod).built()]);
     let v6 = ip("fd00:1::1");
     let mut proxies = vec![east_west_gateway(), client()];
     proxies.push(Proxy { addresses: vec![ip("10.0.0.1"), v6], ..client() });
@@ -245,7 +245,7 @@ fn envoys_resolve_names_without_deprecated_fields() {
     let all = service("all.ns").with(|it| it.resolution = named(false));
     let first = service("first.ns").with(|it| it.resolution = named(true));
     let services = shard("east", 1).network("n1").with(all, vec![]).with(first, vec![]);
-    let context = context(vec![services.said()]);
+    let context = context(vec![services.built()]);
     let old = old_envoy();
     for (envoy, release) in [(Some(envoy), (1, 40)), (old, (1, 36))]
         .into_iter()
@@ -373,7 +373,7 @@ impl Running {
                 }
             }
         };
-        if tokio::time::timeout(PATIENCE, ready).await.is_err() {
+        if tokio::time::timeout(WAIT_LIMIT, ready).await.is_err() {
             panic!("envoy is not ready: {}", std::fs::read_to_string(log).unwrap_or_default());
         }
         running
@@ -403,7 +403,7 @@ async fn request(address: &str, path: &str, headers: &str) -> String {
         stream.read_to_string(&mut answer).await?;
         Ok::<_, std::io::Error>(answer)
     };
-    let answer = tokio::time::timeout(PATIENCE, exchange).await;
+    let answer = tokio::time::timeout(WAIT_LIMIT, exchange).await;
     answer.unwrap_or_else(|_| panic!("{address} does not answer")).unwrap_or_default()
 }
 
@@ -479,7 +479,7 @@ async fn plain_envoys_speak_mtls_to_each_other_on_ports_of_every_kind() {
     let app = service("app.ns").vip("10.1.0.1").ports(ports);
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     let context =
-        context(vec![shard("east", 1).network("n1").with(app, endpoints).pod(pod).said()]);
+        context(vec![shard("east", 1).network("n1").with(app, endpoints).pod(pod).built()]);
     let proxy = client();
     let echo = workload_server().await;
 

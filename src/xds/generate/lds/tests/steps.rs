@@ -27,7 +27,7 @@ fn nothing_leads_to_a_missing_upstream_cluster_at_any_step_of_a_withdrawal() {
         let own = shards.iter().filter(|(_, _, of)| of == cluster).cloned();
         let pods = service("pods.ns").headless().ports(vec![port("tcp", 70, 70)]);
         let word = shard(cluster, 1).network("n1").with(pods, vec![at("10.0.0.5", "tcp", 70)]);
-        own.fold(word, |word, (service, endpoints, _)| word.with(service, endpoints)).said()
+        own.fold(word, |word, (service, endpoints, _)| word.with(service, endpoints)).built()
     });
     let mut mesh = mesh();
     words.into_iter().for_each(|word| mesh.apply(MeshEvent::Registry(word)));
@@ -74,11 +74,11 @@ impl Client {
     /// many there were.
     fn follow(&mut self, context: &Arc<PushContext>, proxy: &Proxy) -> usize {
         let cache = Cache::default();
-        let mut picture = ProxyConfig::new(context, proxy, "n1".into(), &cache);
+        let mut proxy_config = ProxyConfig::new(context, proxy, "n1".into(), &cache);
         self.session.on_change(&Dirty { everything: true, ..Dirty::default() });
         let now = std::time::SystemTime::UNIX_EPOCH;
         let mut count = 0;
-        while let Some(response) = self.session.next_response(&mut picture, usize::MAX, now) {
+        while let Some(response) = self.session.next_response(&mut proxy_config, usize::MAX, now) {
             count += 1;
             self.take(&response);
             self.check(&format!("{:?} {}, response {count}", self.form, proxy.id));

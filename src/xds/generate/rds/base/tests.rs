@@ -21,7 +21,7 @@ const SHOP: &str = "shop.svc.cluster.local";
 fn context(services: Vec<Service>) -> Arc<PushContext> {
     let mut mesh = MeshState::new(settings());
     let word = services.into_iter().fold(shard("east", 1), |word, one| word.with(one, vec![]));
-    mesh.apply(MeshEvent::Registry(word.said()));
+    mesh.apply(MeshEvent::Registry(word.built()));
     mesh.apply(MeshEvent::Complete);
     mesh.next_version().expect("a first version").0
 }

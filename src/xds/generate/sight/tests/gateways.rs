@@ -20,7 +20,7 @@ impl EditedGateways {
         let with = |name: &str, vip: &str| service(name).vip(vip);
         let all = shard("east", 1).network("n1").with(with("a.shop", "10.1.0.1"), vec![]);
         let all = all.with(with("b.shop", "10.1.0.2"), vec![]);
-        mesh.apply(MeshEvent::Registry(all.said()));
+        mesh.apply(MeshEvent::Registry(all.built()));
         mesh.apply(MeshEvent::Complete);
         let (before, _) = mesh.next_version().expect("a first version");
         Self { mesh, rules: rules(), kept: Cache::default(), before }

@@ -133,8 +133,8 @@ impl Watcher {
         let hostname = |name: &str| OutboundName::parse(name).map(|name| name.hostname);
         self.subscription.watch(&endpoints, hostname);
         let network = self.stand.network.clone();
-        let picture = ProxyConfig::new(&context, &self.proxy, network, cache);
-        let view = picture.at(self.stand.whereabouts.clone()).view_class();
+        let proxy_config = ProxyConfig::new(&context, &self.proxy, network, cache);
+        let view = proxy_config.at(self.stand.whereabouts.clone()).view_class();
         let labels = context.known_labels(&self.proxy);
         self.subscription.stand((*self.stand).clone(), view, labels);
         moved
@@ -187,7 +187,7 @@ fn watchers(mesh: &Mesh) -> Vec<Watcher> {
 fn next_rules(random: &mut StdRng, rules: &Rules) -> (Rules, Vec<MeshEvent>) {
     let mut next = Rules {
         objects: rules.objects.clone(),
-        index: rules.index.twin(),
+        index: rules.index.replica(),
         policies: rules.policies.clone(),
         access: rules.access.clone(),
         past: Vec::new(),

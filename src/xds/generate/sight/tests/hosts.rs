@@ -23,8 +23,8 @@ pub(super) fn check(contexts: [&Arc<PushContext>; 2], stand: &Stand, kept: &Cach
     let virtual_hosts = VirtualHostDelivery::OneByOne;
     let proxy = Proxy { virtual_hosts, ..Proxy::clone(&stand.proxy) };
     let pictures = contexts.map(|context| {
-        let picture = ProxyConfig::new(context, &proxy, stand.network.clone(), kept);
-        picture.at(stand.whereabouts.clone()).with_hosts_apart()
+        let proxy_config = ProxyConfig::new(context, &proxy, stand.network.clone(), kept);
+        proxy_config.at(stand.whereabouts.clone()).with_hosts_apart()
     });
     let [mut old, mut new] = pictures;
     let names: &[&str] = match proxy.kind {
@@ -32,8 +32,9 @@ pub(super) fn check(contexts: [&Arc<PushContext>; 2], stand: &Stand, kept: &Cach
         ProxyType::Router => &["http.80", "http.8080"],
     };
     for name in names {
-        let [old, whole] = [&mut old, &mut new]
-            .map(|picture| picture.one(ResourceType::VirtualHost, name).expect("an answer"));
+        let [old, whole] = [&mut old, &mut new].map(|proxy_config| {
+            proxy_config.one(ResourceType::VirtualHost, name).expect("an answer")
+        });
         let (others, mut held) = (read(&whole), read(&old));
         let all = changes(&HeldHosts::Nothing, &whole);
         assert_eq!(all.changed.len(), others.virtual_hosts.len(), "{place}: {name}");

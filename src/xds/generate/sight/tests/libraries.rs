@@ -9,7 +9,7 @@ use crate::xds::generate::ProxyConfig;
 use crate::xds::resource::{Resource, ResourceSource, ResourceType};
 
 /// Routes of a library name no upstream cluster that it isn't given, for which it would wait, and none twice.
-pub(super) fn check_leads_to_known(picture: &mut ProxyConfig<'_>, table: &Resource) {
+pub(super) fn check_leads_to_known(proxy_config: &mut ProxyConfig<'_>, table: &Resource) {
     use route::route::Action;
     use route::route_action::ClusterSpecifier;
     let table = route::RouteConfiguration::decode(table.body.to_bytes()).expect("a message");
@@ -29,7 +29,10 @@ pub(super) fn check_leads_to_known(picture: &mut ProxyConfig<'_>, table: &Resour
         let once: BTreeSet<_> = names.iter().copied().collect();
         assert_eq!(once.len(), names.len(), "one upstream cluster twice in {one:?}");
         for name in names {
-            assert!(picture.one(ResourceType::Cluster, name).is_some(), "no {name} for {one:?}");
+            assert!(
+                proxy_config.one(ResourceType::Cluster, name).is_some(),
+                "no {name} for {one:?}"
+            );
         }
     }
 }

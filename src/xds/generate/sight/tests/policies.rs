@@ -30,7 +30,7 @@ fn an_edit_of_a_policy_that_selects_10_of_1000_proxies_wakes_10() {
         word = word.pod(workload(&name, &format!("10.0.{app}.{}", pod + 1), &[("app", &label)]));
         proxies.push(sidecar(&name, "east"));
     }
-    mesh.apply(MeshEvent::Registry(word.said()));
+    mesh.apply(MeshEvent::Registry(word.built()));
     let mut index = AccessIndex::new(access_settings());
     let objects = |path: &str| -> Collection {
         (0..APPS).map(|app| policy(app, if app == 7 { path } else { "/" })).collect()

@@ -32,7 +32,7 @@ impl Edited {
         ] {
             all = all.with(one, vec![]);
         }
-        mesh.apply(MeshEvent::Registry(all.said()));
+        mesh.apply(MeshEvent::Registry(all.built()));
         mesh.apply(MeshEvent::Complete);
         let (before, _) = mesh.next_version().expect("a first version");
         Self { mesh, rules: rules(), kept: Cache::default(), before, grpc: None }
@@ -77,7 +77,7 @@ impl Edited {
     fn rename(&mut self, target: &str) -> Option<BTreeMap<String, SeenChanges>> {
         let www = service("www.shop").with(|it| it.resolution = Resolution::Alias(host(target)));
         let update = shard("east", 1).network("n1").with(www, vec![]);
-        self.mesh.apply(MeshEvent::Registry(update.said()));
+        self.mesh.apply(MeshEvent::Registry(update.built()));
         self.seen()
     }
 
@@ -224,7 +224,7 @@ fn an_edit_has_a_chunk_or_two_of_a_table_made_again() {
         all = all.with(one.with(|one| one.ports = vec![port("http", 8080, 80)]), vec![]);
     }
     let mut mesh = Edited::new();
-    mesh.mesh.apply(MeshEvent::Registry(all.said()));
+    mesh.mesh.apply(MeshEvent::Registry(all.built()));
     let (now, _) = mesh.mesh.next_version().expect("another version");
     mesh.before = now;
     let class = |namespace: &str| Class {

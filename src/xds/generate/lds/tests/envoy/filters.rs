@@ -41,7 +41,7 @@ fn filtered(patches: &[String], ports: Vec<Port>) -> Arc<PushContext> {
     let pod = workload("client.ns", "10.0.0.1", &[("app", "app")]);
     let services = shard("east", 1).network("n1").with(app, vec![]).pod(pod);
     let spec = format!("configPatches:\n{}", patches.join("\n"));
-    governed(services.said(), "EnvoyFilter", &[&spec])
+    governed(services.built(), "EnvoyFilter", &[&spec])
 }
 
 fn patch(matches: &str, operation: &str, value: &str) -> String {
@@ -75,8 +75,8 @@ fn envoys_take_every_filter_that_is_followed() {
     for name in ["virtualInbound", "0.0.0.0_80"] {
         let own = filters_of(&all[name]);
         assert!(own.len() > 2 * FILTERS.len(), "{name} has all of them: {own:?}");
-        let said = all[name].to_string();
-        assert!(said.contains("proper_case_words") && said.contains("PASS_THROUGH"), "{name}");
+        let given = all[name].to_string();
+        assert!(given.contains("proper_case_words") && given.contains("PASS_THROUGH"), "{name}");
     }
     let clusters = held(&context, &client(), ResourceType::Cluster);
     assert!(["limits", "one", "fixed"].iter().all(|name| clusters.contains_key(*name)));
@@ -164,20 +164,23 @@ async fn requests_pass_the_filters_that_users_put_in() {
         let answer =
             async |port: u16, path: &str| request(&format!("127.0.0.1:{port}"), path, "").await;
         for _ in 0..2 {
-            let said = answer(plain, "/").await;
+            let given = answer(plain, "/").await;
             assert!(
-                said.starts_with("HTTP/1.1 200 ") && said.contains("x-way: in"),
-                "{told}: {said}"
+                given.starts_with("HTTP/1.1 200 ") && given.contains("x-way: in"),
+                "{told}: {given}"
             );
         }
-        let said = answer(limited, "/").await;
-        assert!(said.starts_with("HTTP/1.1 200 "), "{told}: {said}");
-        let said = answer(limited, "/").await;
-        assert!(said.starts_with("HTTP/1.1 429 ") && said.contains("x-way: in"), "{told}: {said}");
-        let said = answer(entry, "/tea").await;
-        assert!(said.starts_with("HTTP/1.1 418 ") && said.contains("a pot"), "{told}: {said}");
-        let said = answer(entry, "/").await;
-        assert!(!said.contains("418"), "{told}: {said}");
+        let given = answer(limited, "/").await;
+        assert!(given.starts_with("HTTP/1.1 200 "), "{told}: {given}");
+        let given = answer(limited, "/").await;
+        assert!(
+            given.starts_with("HTTP/1.1 429 ") && given.contains("x-way: in"),
+            "{told}: {given}"
+        );
+        let given = answer(entry, "/tea").await;
+        assert!(given.starts_with("HTTP/1.1 418 ") && given.contains("a pot"), "{told}: {given}");
+        let given = answer(entry, "/").await;
+        assert!(!given.contains("418"), "{told}: {given}");
         drop(running);
     }
 }

@@ -84,7 +84,7 @@ fn with_policies(policies: &[(&str, String)], ports: Vec<Port>) -> Arc<PushConte
         .collect();
     let specs = ["app", "pods", "names"]
         .map(|host| format!("host: {host}\nsubsets:\n{}", subsets.join("\n")));
-    governed(services.said(), "DestinationRule", &specs.each_ref().map(String::as_str))
+    governed(services.built(), "DestinationRule", &specs.each_ref().map(String::as_str))
 }
 
 #[test]
@@ -280,7 +280,7 @@ async fn tls_reaches_the_server_that_a_rule_means_and_nobody_else() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let heard = tokio::time::timeout(PATIENCE, counted).await.expect("it is counted");
+        let heard = tokio::time::timeout(WAIT_LIMIT, counted).await.expect("it is counted");
         assert!(heard.contains("rq_2xx: 1\n"), "but for DISABLE none was plain: {heard}");
     }
 }

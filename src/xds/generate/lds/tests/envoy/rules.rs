@@ -44,7 +44,7 @@ http:
 /// The mesh with these rules for `app.ns`.
 fn ruled(rules: &str) -> Arc<PushContext> {
     let app = service("app.ns").vip("10.1.0.1").ports(vec![port("http", 80, 8080)]);
-    governed(shard("east", 1).network("n1").with(app, vec![]).said(), "VirtualService", &[rules])
+    governed(shard("east", 1).network("n1").with(app, vec![]).built(), "VirtualService", &[rules])
 }
 
 /// A mesh of these services with an object of each of these specifications.
@@ -279,7 +279,7 @@ async fn asked_of(address: &str, shadowed: &AtomicUsize) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, copied).await.expect("a copy arrives");
+    tokio::time::timeout(WAIT_LIMIT, copied).await.expect("a copy arrives");
     shadowed.store(0, Ordering::Relaxed);
 }
 
@@ -289,7 +289,7 @@ fn envoys_take_whatever_stands_before_a_router() {
         - {port: {number: 8080, name: http, protocol: HTTP}, hosts: ['*']}\n\
         - {port: {number: 8443, name: https, protocol: HTTPS}, hosts: ['*'], tls: {mode: MUTUAL, credentialName: a, caCrl: /crl}}";
     let services = shard("east", 1).network("n1").with(service("app.ns").vip("10.1.0.1"), vec![]);
-    let context = governed(services.said(), "Gateway", &[servers]);
+    let context = governed(services.built(), "Gateway", &[servers]);
     for client_certificate in ForwardedCertificate::ALL {
         let topology =
             GatewayTopology { trusted_proxies: 2, client_certificate, proxy_protocol: true };

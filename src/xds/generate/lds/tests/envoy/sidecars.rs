@@ -36,7 +36,7 @@ fn following(spec: &Value, ports: Vec<Port>) -> Arc<PushContext> {
     let objects: Collection = [(key, Arc::new(json!({ "spec": spec })))].into_iter().collect();
     let mut index = TrafficIndex::new(kind_settings());
     let mut mesh = mesh();
-    mesh.apply(MeshEvent::Registry(word.said()));
+    mesh.apply(MeshEvent::Registry(word.built()));
     mesh.apply(event_of("istio-system", [peer]));
     mesh.apply(MeshEvent::Traffic(index.apply(&objects).expect("there is something new")));
     assert_eq!(index.take_news(), [], "nothing of it is left out");
@@ -79,7 +79,7 @@ async fn request_by_tls(port: u16, authority: &Authority) -> String {
         let _ = stream.read_to_end(&mut answer).await;
         Ok::<_, std::io::Error>(String::from_utf8_lossy(&answer).into_owned())
     };
-    let answer = tokio::time::timeout(PATIENCE, exchange).await.expect("it answers in time");
+    let answer = tokio::time::timeout(WAIT_LIMIT, exchange).await.expect("it answers in time");
     answer.unwrap_or_else(|error| error.to_string())
 }
 

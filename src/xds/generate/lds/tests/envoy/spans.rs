@@ -21,7 +21,7 @@ fn traced(provider: &str, tracing: &str) -> Arc<PushContext> {
     let config = MeshConfig::parse(&config, &crate::mesh::Defaults::default());
     mesh.apply(MeshEvent::MeshConfig(Arc::new(config.expect("a mesh config"))));
     let services = shard("east", 1).network("n1").with(app, vec![]).with(collector, vec![]);
-    mesh.apply(MeshEvent::Registry(services.said()));
+    mesh.apply(MeshEvent::Registry(services.built()));
     let key = ObjectKey {
         kind: "Telemetry".into(),
         group: ISTIO_TELEMETRY.into(),
@@ -120,7 +120,7 @@ async fn spans_of_requests_reach_the_collector_that_a_telemetry_names() {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
             };
-            if tokio::time::timeout(PATIENCE, arrives).await.is_err() {
+            if tokio::time::timeout(WAIT_LIMIT, arrives).await.is_err() {
                 panic!("{provider}: {:?}", collected.lock().expect("sound"));
             }
             drop(running);
