@@ -67,7 +67,8 @@ mTLS of the mesh. At others it has no effect: mTLS and plain text are taken as t
         "Name a port and one IP address, or leave out bind and captureMode.", "\
 An egress listener with a port may be reached at an address of its own (bind), and the proxy may listen
 there itself (captureMode: NONE, at 127.0.0.1 unless bind says otherwise). All listeners of a port are at
-one address, and for services or, all of them, for requests to a proxy (HTTP_PROXY). One that can't be made is left out: its hosts are not reached by it.";
+one address, and for services or, all of them, for requests to a proxy (HTTP_PROXY). One that can't be
+made is left out: its hosts are not reached by it.";
 
     /// Sidecar: spec.outboundTrafficPolicy.egressProxy.
     SIDECAR_EGRESS_PROXY = "STR1075", "an egressProxy that is sent nothing",
