@@ -10,7 +10,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use serde_json::Value;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -310,6 +310,7 @@ impl Lifecycle {
                 },
                 Wanted::Down => {
                     drop(listener.take());
+                    let _reserved = self.reserved_port();
                     self.serving.send_replace(false);
                     wanted.changed().await
                 }
@@ -326,6 +327,7 @@ impl Lifecycle {
 
     async fn serve_for(&self, listener: Option<TcpListener>, up: Duration, down: Duration) {
         let _ = timeout(up, self.serve(listener)).await;
+        let _reserved = self.reserved_port();
         self.serving.send_replace(false);
         sleep(down).await;
     }
@@ -351,6 +353,14 @@ impl Lifecycle {
                 Some(_) = connections.join_next() => {}
             }
         }
+    }
+
+    /// Keeps the port from others while nobody listens at it: connections are refused, and no other server's answers come from it.
+    fn reserved_port(&self) -> Option<TcpSocket> {
+        let socket = TcpSocket::new_v4().ok()?;
+        socket.set_reuseaddr(true).ok()?;
+        socket.bind(self.address).ok()?;
+        Some(socket)
     }
 
     async fn listen_again(&self) -> TcpListener {

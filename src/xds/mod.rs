@@ -24,6 +24,7 @@ mod order;
 mod resource_wire;
 mod response;
 pub mod secrets;
+mod served_hosts;
 pub mod session;
 mod shared;
 mod sotw;

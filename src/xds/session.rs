@@ -13,7 +13,6 @@ use std::time::{Duration, SystemTime};
 
 use strait_proto::envoy::envoy::config::core::v3::Node;
 
-use self::virtual_hosts::ServedHosts;
 use super::agent_roots::AgentRoots;
 use super::answers::{Progress, ProxyStanding, SentNames};
 pub use super::asked::{Handled, NAME_LENGTH_MAX, NAMES_MAX, Violation};
@@ -24,6 +23,7 @@ use super::request::AdsRequest;
 use super::resource::{ResourceSource, ResourceType, Version};
 pub use super::response::{Response, Versioned};
 use super::secrets::{SECRET, SecretReport, SecretWatches};
+use super::served_hosts::ServedHosts;
 use super::subscription::{Batch, GoneAction, TypeSubscription};
 use super::unknown_types::{HEALTH_REPORT, PROXY_CONFIG, SideResponse, UnknownTypes};
 use crate::identity::credential::CredentialState;

@@ -15,50 +15,9 @@ use crate::xds::asked::check_names;
 use crate::xds::form::ProtocolForm;
 use crate::xds::request::AdsRequest;
 use crate::xds::resource::{ResourceSource, ResourceType, Version};
+use crate::xds::served_hosts::Unsettled;
 use crate::xds::subscription::OneChange;
 use crate::xds::virtual_hosts::{self, HeldHosts};
-
-/// What is to be known of hosts besides what is held.
-#[derive(Debug, Default)]
-pub(super) struct ServedHosts {
-    /// By route, where the client doesn't hold for certain what it was sent last.
-    unsettled: BTreeMap<Arc<str>, Unsettled>,
-    /// Routes that the client had when it came, until it says which hosts it has.
-    listed_routes: BTreeSet<Arc<str>>,
-    /// Hosts of routes that it has let go. Envoy would list them when it comes back, even if it has taken up the route anew
-    /// and has none of them: it is told that they are gone, before it is sent any route.
-    gone: Vec<Arc<str>>,
-}
-
-/// The hosts of a route of which nobody knows whether the client has them.
-#[derive(Debug)]
-struct Unsettled {
-    /// Those that it has for certain.
-    held: HeldHosts,
-    /// The number of the response whose answer is awaited; none where nothing was sent yet, or that was refused.
-    awaited: Option<u64>,
-    /// What was sent and refused.
-    names: Vec<Arc<str>>,
-}
-
-impl ServedHosts {
-    pub(super) fn is_due(&self) -> bool {
-        !self.gone.is_empty()
-    }
-
-    fn awaits(&self, route: &str) -> bool {
-        self.unsettled.get(route).is_some_and(|one| one.awaited.is_some())
-    }
-
-    /// Takes the answer to a response.
-    fn answered(&mut self, number: u64, is_refusal: bool) {
-        self.unsettled.retain(|_, one| {
-            let is_it = one.awaited == Some(number);
-            one.awaited.take_if(|_| is_it && is_refusal);
-            !is_it || is_refusal
-        });
-    }
-}
 
 impl Session {
     /// Serves virtual hosts one by one. Only the Delta form has them so.
