@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use strait_proto::envoy::envoy::config::core::v3::TrafficDirection;
 use strait_proto::envoy::envoy::config::listener::v3 as listener;
 
-use super::TrafficSettings;
 use super::parts::{
-    Families, chain, found, listening_on, log_of_refused, tcp, tls_inspector, wildcards,
+    Families, chain, found, listening_on, log_of_refused, tcp_limited, tls_inspector, wildcards,
 };
 use super::settings::MESH_ALPN;
+use super::{ConnectionLimits, TrafficSettings};
 use crate::model::{Protocol, Resolution};
 use crate::push::PushContext;
 use crate::push::subset::subset_names;
@@ -18,6 +18,10 @@ use crate::push::view::is_exported;
 use crate::xds::generate::encode;
 use crate::xds::names::OutboundName;
 use crate::xds::resource::Resource;
+
+/// How often a gateway looks for an endpoint that takes a connection. A client in another network can't choose another of them,
+/// as it could of those of its own: to it they are one address.
+const ATTEMPTS: u16 = 3;
 
 /// The listener of an east-west gateway; none while nothing is exported, since Envoy refuses a
 /// listener without filter chains.
@@ -52,7 +56,8 @@ pub(super) fn listener(
                 server_names: vec![sni.clone()],
                 ..found("", &MESH_ALPN)
             };
-            let filter = tcp(settings, &sni);
+            let limits = ConnectionLimits { attempts: Some(ATTEMPTS), ..Default::default() };
+            let filter = tcp_limited(settings, &sni, limits);
             chain(sni, Some(matches), filter)
         })
         .collect();

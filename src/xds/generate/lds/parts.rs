@@ -144,7 +144,7 @@ fn tcp_proxy(
     settings: &TrafficSettings,
     stat_prefix: String,
     to: tcp_proxy::tcp_proxy::ClusterSpecifier,
-    ConnectionLimits { idle, lasting, by_source, tunnel }: ConnectionLimits,
+    ConnectionLimits { idle, lasting, by_source, tunnel, attempts }: ConnectionLimits,
 ) -> listener::Filter {
     use hash_policy::{PolicySpecifier, SourceIp};
     let source = || HashPolicy { policy_specifier: Some(PolicySpecifier::SourceIp(SourceIp {})) };
@@ -154,6 +154,7 @@ fn tcp_proxy(
         access_log: access_log(settings),
         idle_timeout: idle.map(duration),
         max_downstream_connection_duration: lasting.map(duration),
+        max_connect_attempts: attempts.map(number),
         hash_policy: by_source.then(source).into_iter().collect(),
         tunneling_config: tunnel.map(|tunnel| tcp_proxy::tcp_proxy::TunnelingConfig {
             hostname: tunnel.target.clone(),

@@ -161,6 +161,8 @@ pub(in crate::xds::generate) struct ConnectionLimits {
     pub(super) by_source: bool,
     /// To where they are passed on inside of requests.
     pub(super) tunnel: Option<Arc<Tunnel>>,
+    /// How often an endpoint is looked for that takes the connection; `None` for Envoy's default, once.
+    pub(super) attempts: Option<u16>,
 }
 
 impl ConnectionLimits {
@@ -175,6 +177,7 @@ impl ConnectionLimits {
                 Some(Algorithm::ConsistentHash(ConsistentHash { key: HashKey::SourceIp, .. }))
             ),
             tunnel: policy.tunnel.clone(),
+            attempts: None,
         }
     }
 
@@ -189,6 +192,7 @@ impl ConnectionLimits {
             by_source: self.by_source || other.by_source,
             // Envoy has one for all.
             tunnel: self.tunnel.filter(|one| other.tunnel.as_ref() == Some(one)),
+            attempts: self.attempts.into_iter().chain(other.attempts).min(),
         }
     }
 }
