@@ -15,7 +15,7 @@ use crate::wait;
 use crate::world::{ECHO_VIP, Proxy, World, pod_labels};
 
 /// One of the newer Envoy, and one of the older.
-const PODS: [(&str, &str); 2] = [("one-by-one", "10.10.0.31"), ("one-by-one-old", "10.10.0.32")];
+const PODS: [(&str, &str); 2] = [("one-by-one", "10.10.0.61"), ("one-by-one-old", "10.10.0.62")];
 const NEW: &str = "a/one-by-one";
 const OLD: &str = "a/one-by-one-old";
 /// What they are held against.
