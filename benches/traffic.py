@@ -53,7 +53,7 @@ class Objects:
 
     def edit_anew(self, number):
         """The same where the first have been edited already: of others."""
-        self.edit(2000 + number)
+        self.edit(2017 + number)
 
     def reorder(self, number):
         """The same content with its keys the other way round, and another label."""
