@@ -42,8 +42,8 @@ const LISTS_MANY: usize = 256;
 /// 64 KiB.
 const ROUTERS_MAX: usize = 1 << 12;
 
-/// The most routes without hosts, as clients choose their names.
-const ROUTES_MAX: usize = 1 << 16;
+/// The most routes without hosts, some 200 bytes each, as clients choose their names and every edit makes another.
+const ROUTES_MAX: usize = 1 << 14;
 
 /// The upstream clusters of one service.
 type Resources = Arc<[Arc<Resource>]>;
@@ -68,7 +68,8 @@ pub struct Cache {
     pub(super) listeners: CacheTable<(Class, ListenerFormat), Span, Arc<SharedList>>,
     pub(super) pods: CacheTable<(ViewKey, ListenerFormat), Span, Arc<Pods>>,
     pub(super) routes: CacheTable<RouteKey, Span, Arc<Resource>>,
-    /// Routes of clients that ask for hosts one by one, by what they are.
+    /// Routes of clients that ask for hosts one by one, by name and version of the whole: its proxies share one, and it is looked
+    /// through once.
     pub(super) routes_without_hosts:
         CacheTable<(Arc<str>, Version), (), Arc<Resource>, ROUTES_MAX, ROUTES_MAX>,
     /// What routes of a port are made from: see [`Base`].

@@ -308,9 +308,10 @@ impl<'a> ProxyConfig<'a> {
 
     /// The same for whoever asks for the hosts one by one.
     fn route_without_hosts(&mut self, name: &str) -> Arc<Resource> {
-        let made = virtual_hosts::without_hosts(&self.whole_route(name));
-        let key = (Arc::clone(&made.name), made.version);
-        self.cache.routes_without_hosts.get_or_make(key, (), || Arc::new(made))
+        let whole = self.whole_route(name);
+        let key = (Arc::clone(&whole.name), whole.version);
+        let make = || Arc::new(virtual_hosts::without_hosts(&whole));
+        self.cache.routes_without_hosts.get_or_make(key, (), make)
     }
 
     fn whole_route(&mut self, name: &str) -> Arc<Resource> {
