@@ -270,11 +270,8 @@ async fn a_proxy_that_moves_to_another_replica_is_sent_nothing() {
     let (east, west) = (member("east", "10.0.0.1").await, member("west", "10.0.1.1").await);
     let setup = Setup::new();
     setup.join(&[&east, &west]);
-    let mut arguments = setup.arguments();
-    let first = setup.start_as(arguments.clone()).await;
-    let state = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-    arguments[state + 1] = setup.path("other-state").display().to_string();
-    let second = setup.start_as(arguments).await;
+    let first = setup.start().await;
+    let second = setup.start_as(setup.arguments_on(&setup.path("other-state"))).await;
     first.ready().await;
     second.ready().await;
 

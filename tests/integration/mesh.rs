@@ -147,10 +147,7 @@ impl Setup {
 
     /// The same with another state directory: each has one server at a time.
     pub(crate) fn arguments_on(&self, state: &Path) -> Vec<String> {
-        let mut arguments = self.arguments();
-        let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-        arguments[at + 1] = state.display().to_string();
-        arguments
+        in_state_dir(self.arguments(), state)
     }
 
     /// The same with this config cluster in the place of the directory.
@@ -180,6 +177,14 @@ impl Setup {
         Server { bound, admin, clients: Supervisor::new() }
     }
 
+    /// Starts one of several with this config cluster, whose state directory has that name, and waits until it is ready.
+    pub(crate) async fn start_replica(&self, hub: &SimCluster, state: &str) -> Server {
+        let arguments = in_state_dir(self.arguments_with(hub), &self.path(state));
+        let server = self.start_as(arguments).await;
+        server.ready().await;
+        server
+    }
+
     /// Starts a server and waits until it is ready.
     pub(crate) async fn start_ready(&self) -> Server {
         let server = self.start().await;
@@ -201,6 +206,12 @@ impl Setup {
     ) -> Arc<ClientConfig> {
         certificate_of(&self.authority, &self.authority, namespace, account, life)
     }
+}
+
+fn in_state_dir(mut arguments: Vec<String>, state: &Path) -> Vec<String> {
+    let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
+    arguments[at + 1] = state.display().to_string();
+    arguments
 }
 
 /// TLS of a client that shows a certificate of one CA and believes another.

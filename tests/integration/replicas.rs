@@ -42,23 +42,13 @@ impl Replicas {
         hub.apply(west.secret());
         let setup = setup.with(&["--cluster-id", "hub"]);
         let start = async |state: &str| {
-            let server = start_on(&setup, &hub, state).await;
+            let server = setup.start_replica(&hub.api, state).await;
             server.cluster_in("west", "live").await;
             server
         };
         let (first, second) = (start("state-1").await, start("state-2").await);
         Self { setup, hub, west, first, second }
     }
-}
-
-/// A control plane of that state directory, once it is ready.
-async fn start_on(setup: &Setup, hub: &Member, state: &str) -> Server {
-    let mut arguments = setup.arguments_with(&hub.api);
-    let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-    arguments[at + 1] = setup.path(state).display().to_string();
-    let server = setup.start_as(arguments).await;
-    server.ready().await;
-    server
 }
 
 /// What a proxy holds once all has come that it was told of.
@@ -213,7 +203,7 @@ async fn what_one_is_told_to_hold_all_hold_and_who_starts_later_as_well() {
     assert_eq!(seen[0], seen[1], "the same, and not one of its own");
     // One without a disk, and one that was away, hold it from the first answer on.
     second.shut_down().await;
-    let start = async |state: &str| start_on(&setup, &hub, state).await;
+    let start = async |state: &str| setup.start_replica(&hub.api, state).await;
     let [second, third] = [start("state-2").await, start("state-3").await];
     for server in [&second, &third] {
         let state = server.admin.json("/debug/hold").await;

@@ -393,14 +393,7 @@ impl TwoReplicas {
         hub.apply(namespace("shop"));
         let setup = Setup::new().with(&["--cluster-id", "hub"]);
         let older = setup.certificate("shop", "client");
-        let start = async |state: &str| {
-            let mut arguments = setup.arguments_with(&hub.api);
-            let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-            arguments[at + 1] = setup.path(state).display().to_string();
-            let server = setup.start_as(arguments).await;
-            server.ready().await;
-            server
-        };
+        let start = async |state: &str| setup.start_replica(&hub.api, state).await;
         let (first, second) = (start("state-1").await, start("state-2").await);
         // Each knows that there is the other.
         wait_until(REPORTED, async || {

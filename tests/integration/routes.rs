@@ -73,12 +73,7 @@ async fn routes_say_what_becomes_of_them_and_one_control_plane_writes_it() {
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
     let mut servers = Vec::new();
     for state in ["state-1", "state-2"] {
-        let mut arguments = setup.arguments_with(&hub.api);
-        let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-        arguments[at + 1] = setup.path(state).display().to_string();
-        let server = setup.start_as(arguments).await;
-        server.ready().await;
-        servers.push(server);
+        servers.push(setup.start_replica(&hub.api, state).await);
     }
     let fine = "Accepted=True Accepted, ResolvedRefs=True ResolvedRefs";
     until(&hub, "sound", fine).await;

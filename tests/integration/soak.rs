@@ -95,10 +95,8 @@ impl Replica {
 
     /// The same in a shell that has done `first`.
     pub(super) async fn start_in(setup: &Setup, state: &str, first: &str) -> Self {
-        let state = setup.path(state).display().to_string();
-        let mut arguments = setup.arguments();
-        let flag = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-        arguments[flag + 1].clone_from(&state);
+        let state = setup.path(state);
+        let arguments = setup.arguments_on(&state);
         let mut process = Command::new("sh")
             .args(["-c", &format!("{first}\nexec \"$@\""), "sh"])
             .args([env!("CARGO_BIN_EXE_strait"), "serve"])
@@ -113,7 +111,7 @@ impl Replica {
         let ports: Value = serde_json::from_str(&line).expect("JSON");
         let address =
             |key: &str| ports[key].as_str().and_then(|text| text.parse().ok()).expect("an address");
-        let token = std::fs::read_to_string(format!("{state}/admin-token")).expect("a token");
+        let token = std::fs::read_to_string(state.join("admin-token")).expect("a token");
         let admin = Admin::new(address("admin"), token.trim());
         wait_until(LIMIT, async || {
             let (status, text) = admin.text("/readyz?verbose").await;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use strait_sim::{Family, Options as SimOptions, objects};
 
-use super::mesh::{Member, SOON, Server, Setup, holds, wait_until};
+use super::mesh::{Member, SOON, Setup, holds, wait_until};
 
 fn object(group: &str, kind: &str, name: &str, spec: Value) -> Value {
     json!({
@@ -50,15 +50,6 @@ async fn until(hub: &Member, kind: &str, name: &str, expected: &str) {
     .await;
 }
 
-async fn start(setup: &Setup, hub: &Member, state: &str) -> Server {
-    let mut arguments = setup.arguments_with(&hub.api);
-    let at = arguments.iter().position(|one| one == "--state-dir").expect("it is given");
-    arguments[at + 1] = setup.path(state).display().to_string();
-    let server = setup.start_as(arguments).await;
-    server.ready().await;
-    server
-}
-
 async fn hub() -> Member {
     let families = [Family::Core, Family::Istio].into();
     let options = SimOptions { families, ..SimOptions::default() };
@@ -82,7 +73,10 @@ async fn objects_say_what_becomes_of_them_where_that_is_wanted() {
     ] });
     hub.apply(held);
     let setup = Setup::new().with(&["--cluster-id", "hub", "--write-status"]);
-    let servers = [start(&setup, &hub, "state-1").await, start(&setup, &hub, "state-2").await];
+    let servers = [
+        setup.start_replica(&hub.api, "state-1").await,
+        setup.start_replica(&hub.api, "state-2").await,
+    ];
 
     until(&hub, "AuthorizationPolicy", "deny", WHOLE).await;
     let partly = "Accepted=True PartlyInForce, Reconciled=False PartlyInForce";
@@ -136,7 +130,7 @@ async fn objects_are_left_alone_where_nobody_asked_for_their_statuses() {
     hub.apply(policy("deny", "DENY"));
     hub.apply(route("cart"));
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
-    let server = start(&setup, &hub, "state").await;
+    let server = setup.start_replica(&hub.api, "state").await;
     // It has looked at them by the time that it tells of them.
     let states = async || {
         let states = server.admin.json("/debug/config").await;
@@ -184,7 +178,10 @@ async fn ingresses_say_where_they_are_reached() {
     theirs["status"] = said.clone();
     hub.apply(theirs);
     let setup = Setup::new().with(&["--cluster-id", "hub"]);
-    let servers = [start(&setup, &hub, "state-1").await, start(&setup, &hub, "state-2").await];
+    let servers = [
+        setup.start_replica(&hub.api, "state-1").await,
+        setup.start_replica(&hub.api, "state-2").await,
+    ];
     let until = async |expected: Value| {
         wait_until(SOON, async || {
             let held = stored(&hub, "Ingress", "ours")["status"]["loadBalancer"]["ingress"].clone();

@@ -54,6 +54,15 @@ const BEGUN: &str = "has rds 80=r
      -> vhds #2 80/a=1 80/b=1
      ack vhds #2";
 
+/// How it goes on with route 81, which has host x.
+const AND_ANOTHER: &str = "has rds 81=r
+     has vhds 81=x:1
+     ask rds 81
+     -> rds #3 81=r
+     ack rds #3
+     -> vhds #4 81/x=1
+     ack vhds #4";
+
 #[test]
 fn an_edit_is_one_host_and_so_is_one_that_comes_or_goes() {
     play_apart(&format!(
@@ -78,13 +87,7 @@ fn an_edit_is_one_host_and_so_is_one_that_comes_or_goes() {
 fn hosts_of_a_later_route_follow_it_and_go_with_it() {
     play_apart(&format!(
         "{BEGUN}
-         has rds 81=r
-         has vhds 81=x:1
-         ask rds 81
-         -> rds #3 81=r
-         ack rds #3
-         -> vhds #4 81/x=1
-         ack vhds #4
+         {AND_ANOTHER}
          ask rds -81
          -> vhds #5 -81/x
          set vhds 81=x:2
@@ -179,13 +182,7 @@ fn what_was_refused_comes_again_with_the_next_change() {
 fn a_route_waits_until_its_last_response_is_answered_and_no_other_does() {
     play_apart(&format!(
         "{BEGUN}
-         has rds 81=r
-         has vhds 81=x:1
-         ask rds 81
-         -> rds #3 81=r
-         ack rds #3
-         -> vhds #4 81/x=1
-         ack vhds #4
+         {AND_ANOTHER}
          set vhds 80=a:2,b:1
          -> vhds #5 80/a=2
          set vhds 80=a:3,b:1
