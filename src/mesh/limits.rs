@@ -38,7 +38,7 @@ impl WrittenUpgrade {
 }
 
 /// Keep-alive probes on connections to upstreams; `None` leaves it to the system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct TcpKeepalive {
     /// Unanswered probes until the connection is dead.
     pub probes: Option<u32>,
@@ -49,7 +49,7 @@ pub struct TcpKeepalive {
 }
 
 /// Limits. What is `None` has none, or Envoy's default where it is a time.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PoolLimits {
     /// Connections.
     pub max_connections: Option<u32>,
@@ -82,7 +82,7 @@ pub struct PoolLimits {
 }
 
 /// How HTTP/2 connections are probed; both times are at least 1 ms (Envoy's limit).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Http2Pings {
     /// How often.
     pub interval: Duration,
@@ -91,7 +91,7 @@ pub struct Http2Pings {
 }
 
 /// When an endpoint is left out for a while.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct OutlierDetection {
     /// Errors in a row; `Some(0)` for never, `None` for Envoy's 5.
     pub consecutive_5xx: Option<u32>,

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// Which localities come first.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LocalitySetting {
     /// Whether they matter at all.
     pub enabled: bool,
@@ -21,7 +21,7 @@ pub struct LocalitySetting {
 }
 
 /// A label that says where something is; with a value, that counts in the place of the client's own.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PlaceLabel {
     /// `topology.istio.io/network`.
     Network,
@@ -34,7 +34,7 @@ pub enum PlaceLabel {
 }
 
 /// For clients of a place, which share each place has.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Distribute {
     /// `region/zone/subzone`, with `*` for the rest.
     pub from: String,

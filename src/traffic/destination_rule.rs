@@ -19,6 +19,7 @@ use super::policy::{
     TrafficPolicy, resolve,
 };
 use super::selection::{self, RuleSelector, Selection, Selectors};
+use super::shared::SharedParts;
 use crate::codes;
 use crate::model::{ExportTo, Labels, Namespace, SortedMap};
 
@@ -36,11 +37,11 @@ pub struct DestinationRule {
     /// How a service is spoken to.
     pub policy: Option<Arc<TrafficPolicy>>,
     /// Parts of a service, by name.
-    pub subsets: SortedMap<Arc<str>, Subset>,
+    pub subsets: Arc<SortedMap<Arc<str>, Subset>>,
 }
 
 /// A part of a service.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Subset {
     /// The labels that its endpoints have; empty for all.
     pub labels: Labels,
@@ -94,7 +95,7 @@ impl DestinationRule {
         let policy = raw.traffic_policy.map(|raw| {
             Arc::new(TrafficPolicy::read(raw, "spec.trafficPolicy", scope, &mut reasons))
         });
-        let (mut subsets, mut texts) = (BTreeMap::new(), BTreeSet::new());
+        let mut subsets = BTreeMap::<Arc<str>, Subset>::new();
         for (at, raw) in raw.subsets.into_iter().enumerate() {
             let path = format!("spec.subsets[{at}]");
             if let Err(fact) = is_subset_name(&raw.name) {
@@ -137,12 +138,11 @@ impl DestinationRule {
                 reasons.push(Reason::warning(&codes::TRAFFIC_UNSUPPORTED, path, text));
             }
             let labels = raw.labels.iter();
-            let labels =
-                labels.map(|(key, value)| (text(&mut texts, key), text(&mut texts, value)));
+            let labels = labels.map(|(key, value)| (key.as_str().into(), value.as_str().into()));
             let subset = Subset { labels: labels.collect(), policy: of_subset, is_kept: false };
-            subsets.insert(text(&mut texts, &raw.name), subset);
+            subsets.insert(raw.name.into(), subset);
         }
-        let subsets = subsets.into_iter().collect();
+        let subsets = Arc::new(subsets.into_iter().collect());
         let rule = Self { objects: vec![meta], host, export_to, selector, policy, subsets };
         Ok((rule, reasons))
     }
@@ -170,7 +170,7 @@ impl DestinationRule {
         let selector = spec.pointer("/workloadSelector/matchLabels");
         let selector = selector.and_then(|raw| BTreeMap::deserialize(raw).ok());
         let (selector, export_to) = for_whom(selector, &given, &meta, settings);
-        let subsets = SortedMap::new();
+        let subsets = Arc::default();
         Some(Self { objects: vec![meta], host, export_to, selector, policy, subsets })
     }
 
@@ -178,6 +178,12 @@ impl DestinationRule {
     pub fn resolved(&self, subset: &str, port: u16) -> ResolvedPolicy {
         let of_subset = self.subsets.get(subset).and_then(|subset| subset.policy.as_deref());
         resolve(self.policy.as_deref(), of_subset, port)
+    }
+
+    /// Has what other rules say as well be theirs.
+    pub(super) fn share(&mut self, parts: &mut SharedParts) {
+        self.policy.iter_mut().for_each(|policy| parts.policies.share(policy));
+        parts.subsets.share(&mut self.subsets);
     }
 
     /// See [`DestinationRules::place`].
@@ -224,21 +230,10 @@ impl DestinationRule {
         }
         for (name, subset) in younger.subsets.iter() {
             if !self.subsets.contains_key(name) {
-                self.subsets.insert(Arc::clone(name), subset.clone());
+                Arc::make_mut(&mut self.subsets).insert(Arc::clone(name), subset.clone());
             }
         }
     }
-}
-
-/// The text as an object had it before, where it did: subsets have the same few labels, and are often called what one of
-/// these is.
-fn text(known: &mut BTreeSet<Arc<str>>, text: &str) -> Arc<str> {
-    if let Some(known) = known.get(text) {
-        return Arc::clone(known);
-    }
-    let text = Arc::<str>::from(text);
-    known.insert(Arc::clone(&text));
-    text
 }
 
 /// What of the way to choose an endpoint a rule says and a subset of it takes away by saying something else of that.
@@ -416,9 +411,12 @@ impl DestinationRules {
         let all = self.of_pattern(host);
         let mut now = all[range_of(all, namespace)].to_vec();
         match now.iter_mut().find(|one| one.is_for_those_of(rule)) {
-            Some(one) => Arc::make_mut(one).subsets.insert(Arc::clone(subset), kept),
+            Some(one) => {
+                let subsets = &mut Arc::make_mut(one).subsets;
+                Arc::make_mut(subsets).insert(Arc::clone(subset), kept);
+            }
             None => {
-                let subsets = [(Arc::clone(subset), kept)].into_iter().collect();
+                let subsets = Arc::new([(Arc::clone(subset), kept)].into_iter().collect());
                 let rule = DestinationRule { subsets, ..rule.clone() };
                 let is_before =
                     |one: &Arc<DestinationRule>| one.selector.is_some() || rule.selector.is_none();

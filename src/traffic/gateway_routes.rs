@@ -133,7 +133,7 @@ impl GatewayRouteObjects {
                     if route.kind == "TLSRoute" { tls.push(rule) } else { tcp.push(rule) }
                 }
                 for rule in &route.rules {
-                    for one in &rule.matches {
+                    for one in &*rule.matches {
                         let one = RequestMatch { port: parent.port, ..one.clone() };
                         let mut rule = HttpRule { matches: [one].into(), ..rule.clone() };
                         rule.place.of = Some(Arc::clone(&origin));

@@ -21,6 +21,7 @@ use super::proxy_config::SidecarDefaults;
 use super::report::{TrafficObject, TrafficReport, TrafficReports};
 use super::route::RouteOrigin;
 use super::scoped::ScopedInForce;
+use super::shared::SharedParts;
 use super::sidecar::Sidecar;
 use super::telemetry::Telemetry;
 use super::virtual_service::VirtualService;
@@ -176,6 +177,7 @@ pub struct TrafficIndex {
     /// Those that this index reads, as they count: of what can't be read the last form that could.
     counting: Collection,
     reports: TrafficReports,
+    shared: SharedParts,
     destination_rules: DestinationRuleObjects,
     gateways: GatewayObjects,
     virtual_services: VirtualServiceObjects,
@@ -201,6 +203,7 @@ impl TrafficIndex {
             objects: Collection::default(),
             counting: Collection::default(),
             reports: TrafficReports::new(),
+            shared: SharedParts::default(),
             destination_rules: DestinationRuleObjects::default(),
             gateways: GatewayObjects::default(),
             virtual_services: VirtualServiceObjects::default(),
@@ -447,7 +450,8 @@ impl TrafficIndex {
         let value = object.to_value();
         let meta = ObjectMeta::of(key, &value);
         let (good, state) = match kind.read(meta.clone(), &value, &self.settings) {
-            Ok((read, reasons)) => {
+            Ok((mut read, reasons)) => {
+                read.share(&mut self.shared);
                 let state = ObjectState { reasons, ..ObjectState::default() };
                 (Some((object.clone(), read)), state)
             }

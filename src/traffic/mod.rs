@@ -31,6 +31,7 @@ pub mod report;
 pub mod route;
 mod scoped;
 pub mod selection;
+mod shared;
 pub mod sidecar;
 pub mod telemetry;
 mod unread;

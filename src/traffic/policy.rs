@@ -20,7 +20,7 @@ pub use crate::mesh::{Http2Pings, OutlierDetection, PoolLimits};
 use crate::mesh::{LocalitySetting, UsualLimits};
 
 /// What a rule says of how a service is spoken to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct TrafficPolicy {
     /// What holds on all ports.
     pub groups: PolicyGroups,
@@ -29,7 +29,7 @@ pub struct TrafficPolicy {
 }
 
 /// The groups of settings. A group counts whole: where one replaces another, nothing of that is left.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PolicyGroups {
     /// Which endpoint a request goes to.
     pub load_balancer: Option<Arc<LoadBalancing>>,
@@ -48,7 +48,7 @@ pub struct PolicyGroups {
 }
 
 /// The way to choose an endpoint.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LoadBalancing {
     /// By which rule.
     pub algorithm: Algorithm,
@@ -59,7 +59,7 @@ pub struct LoadBalancing {
 }
 
 /// The rule by which an endpoint is chosen.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// The one with fewer open requests of two.
     #[default]
@@ -75,7 +75,7 @@ pub enum Algorithm {
 }
 
 /// How requests are told apart, and endpoints found by that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConsistentHash {
     /// What of a request counts.
     pub key: HashKey,
@@ -84,7 +84,7 @@ pub struct ConsistentHash {
 }
 
 /// What of a request is hashed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum HashKey {
     /// A header.
     Header(String),
@@ -106,7 +106,7 @@ pub enum HashKey {
 }
 
 /// Envoy's two tables.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HashTable {
     /// A ring of at least so many entries.
     Ring {
@@ -118,7 +118,7 @@ pub enum HashTable {
 }
 
 /// How a new endpoint is given more and more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Warmup {
     /// For how long.
     pub duration: Duration,
@@ -129,7 +129,7 @@ pub struct Warmup {
 }
 
 /// The version of the PROXY protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 pub enum ProxyProtocol {
     /// Text.
     V1,
@@ -147,7 +147,7 @@ pub struct Tunnel {
 }
 
 /// How many retries there may be at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RetryBudget {
     /// In hundredths of a percent of requests.
     pub percent_hundredths: u32,

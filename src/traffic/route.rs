@@ -111,7 +111,7 @@ pub struct HttpRule {
     /// Its name; empty where it has none.
     pub name: Arc<str>,
     /// Any of these has to fit; none stands for every request.
-    pub matches: Box<[RequestMatch]>,
+    pub matches: Arc<[RequestMatch]>,
     /// A redirect, which comes before all else.
     pub redirect: Option<Box<RedirectRule>>,
     /// An answer by the proxy itself, which comes before destinations.
@@ -140,7 +140,7 @@ pub struct HttpRule {
 }
 
 /// Conditions of a request, all of which have to fit, and of who sends it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RequestMatch {
     /// Its name; empty where it has none.
     pub name: Arc<str>,

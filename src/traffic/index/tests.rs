@@ -63,6 +63,56 @@ fn in_force_for(
 const HOST: &str = "web.shop.svc.cluster.local";
 
 #[test]
+fn what_rules_say_alike_is_there_once() {
+    let subset = |name: &str| json!({"name": name, "labels": {"version": name}});
+    let of_rule = |host: &str, connections: u32| {
+        let policy = json!({"connectionPool": {"tcp": {"maxConnections": connections}}});
+        json!({"host": host, "trafficPolicy": policy, "subsets": [subset("v1"), subset("v2")]})
+    };
+    let routed = |host: &str, path: &str| {
+        let mut object = Value::clone(&rule("shop", host, 0, json!({})));
+        let route = json!([{"destination": {"host": host, "subset": "v1"}}]);
+        let http = json!([{"match": [{"uri": {"prefix": path}}], "route": route}]);
+        object["kind"] = "VirtualService".into();
+        object["spec"] = json!({"hosts": [host], "http": http});
+        Arc::new(object)
+    };
+    let host = |name: &str| HostPattern::parse(name, "shop", "cluster.local").expect("a host");
+    let found = |index: &TrafficIndex, name: &str| {
+        let rule = index.traffic.destination_rules.of_pattern(&host(name))[0].clone();
+        let client = Namespace::from("shop");
+        let all = index.traffic.virtual_services.of_pattern(&host(name), &client);
+        let http = Arc::clone(&all.into_iter().next().expect("it is there").http.rules);
+        (rule, http)
+    };
+    let alike = |index: &TrafficIndex| {
+        let ((rule, http), (other, others)) = (found(index, "web"), found(index, "api"));
+        let policies = [&rule, &other].map(|one| one.policy.as_ref().expect("it has one"));
+        let subsets = [&http, &others].map(|one| &one[0].destinations[0].subset);
+        [
+            Arc::ptr_eq(policies[0], policies[1]),
+            Arc::ptr_eq(&rule.subsets, &other.subsets),
+            Arc::ptr_eq(&http[0].matches, &others[0].matches),
+            Arc::ptr_eq(subsets[0], subsets[1]),
+        ]
+    };
+    let mut index = index();
+    let [web, web_routes] = [rule("shop", "web", 0, of_rule("web", 7)), routed("web", "/a")];
+    let api = [rule("shop", "api", 0, of_rule("api", 7)), routed("api", "/a")];
+    index.apply(&all(&[&[web.clone(), web_routes.clone()][..], &api].concat()));
+    assert_eq!(alike(&index), [true; 4]);
+    // One is edited: the other says what it said.
+    let api = [rule("shop", "api", 0, of_rule("api", 8)), routed("api", "/b")];
+    index.apply(&all(&[&[web, web_routes][..], &api].concat()));
+    assert_eq!(alike(&index), [false, true, false, true]);
+    let limits = |name: &str| {
+        let pool = found(&index, name).0.policy.as_ref()?.groups.connection_pool.clone();
+        pool?.max_connections
+    };
+    assert_eq!((limits("web"), limits("api")), (Some(7), Some(8)));
+}
+
+#[test]
 fn the_clients_namespace_comes_before_the_services_and_that_before_the_root() {
     let mut index = index();
     let root = rule("istio-system", "mesh", 0, json!({"host": "*.local"}));

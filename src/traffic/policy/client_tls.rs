@@ -10,7 +10,7 @@ use crate::codes;
 use crate::traffic::object::Reason;
 
 /// How a service is spoken to, where a rule says that.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientTls {
     /// In plain text, whatever its endpoints take.
     Disable,
@@ -23,7 +23,7 @@ pub enum ClientTls {
 }
 
 /// Which server is asked for, and which is accepted.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ServerName {
     /// The name that is asked for (SNI), at most 255 bytes; empty for the default.
     pub sni: String,
@@ -32,7 +32,7 @@ pub struct ServerName {
 }
 
 /// TLS to a server that knows nothing of the mesh.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ForeignTls {
     /// Which server.
     pub server: ServerName,
@@ -43,7 +43,7 @@ pub struct ForeignTls {
 }
 
 /// Who may vouch for a server.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TrustedRoots {
     /// Those of files at the proxy.
     Files(RootFiles),
@@ -52,7 +52,7 @@ pub enum TrustedRoots {
 }
 
 /// Roots in files at the proxy.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RootFiles {
     /// Them; `None` for those of the proxy's system.
     pub file: Option<String>,
@@ -61,7 +61,7 @@ pub struct RootFiles {
 }
 
 /// A client's own certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ClientCertificate {
     /// That of files at the proxy.
     Files(PairFiles),
@@ -70,7 +70,7 @@ pub enum ClientCertificate {
 }
 
 /// A certificate with its key, in files at the proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PairFiles {
     /// The certificate.
     pub certificate: String,

@@ -1,0 +1,79 @@
+//! One copy of what many objects say alike: thousands of rules have the same policy, the same two subsets, and the same
+//! condition on a path.
+
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use super::destination_rule::Subset;
+use super::policy::TrafficPolicy;
+use super::route::RequestMatch;
+use crate::model::SortedMap;
+
+/// Parts of objects, of which equal ones are one.
+#[derive(Debug, Default)]
+pub(super) struct SharedParts {
+    /// How services are spoken to.
+    pub(super) policies: SharedValues<TrafficPolicy>,
+    /// The subsets of one rule.
+    pub(super) subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
+    /// The conditions of one rule.
+    pub(super) matches: SharedValues<[RequestMatch]>,
+    /// Names that are no object's own.
+    pub(super) texts: SharedValues<str>,
+}
+
+/// Values in use. Those that are not any more are dropped when there may be as many of them as of the others, so that a
+/// value costs the same however many there are.
+#[derive(Debug)]
+pub(super) struct SharedValues<T: ?Sized> {
+    all: HashSet<Arc<T>>,
+    /// With how many it is looked for some that nobody uses.
+    room: usize,
+}
+
+/// Fewer than so many are not looked through.
+const ROOM_MIN: usize = 64;
+
+impl<T: ?Sized> Default for SharedValues<T> {
+    fn default() -> Self {
+        Self { all: HashSet::new(), room: ROOM_MIN }
+    }
+}
+
+impl<T: ?Sized + Eq + Hash> SharedValues<T> {
+    /// Has a value be the one that is in use already, where there is an equal one.
+    pub(super) fn share(&mut self, value: &mut Arc<T>) {
+        if let Some(known) = self.all.get(value) {
+            value.clone_from(known);
+            return;
+        }
+        if self.all.len() >= self.room {
+            self.all.retain(|one| Arc::strong_count(one) > 1);
+            self.room = ROOM_MIN.max(2 * self.all.len());
+        }
+        self.all.insert(Arc::clone(value));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_values_are_one_and_those_that_nobody_uses_go() {
+        let mut values = SharedValues::<str>::default();
+        let mut share = |text: &str| {
+            let mut value = Arc::from(text);
+            values.share(&mut value);
+            value
+        };
+        let kept: Vec<Arc<str>> = (0..100).map(|number| share(&number.to_string())).collect();
+        assert!(Arc::ptr_eq(&kept[7], &share("7")) && !Arc::ptr_eq(&kept[7], &share("8")));
+        for number in 100..10_000 {
+            share(&number.to_string());
+        }
+        assert!(kept.iter().all(|one| Arc::ptr_eq(one, &share(one))));
+        assert!(values.all.len() <= 2 * kept.len() + 1, "{}", values.all.len());
+    }
+}
