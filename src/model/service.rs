@@ -388,6 +388,8 @@ impl ExportTo {
         }
         namespaces.sort();
         namespaces.dedup();
+        // Thousands of rules name one.
+        namespaces.shrink_to_fit();
         Self::Namespaces(namespaces)
     }
 

@@ -566,8 +566,8 @@ fn sees(rule: &DestinationRule, client: RuleClient<'_>) -> bool {
 /// The objects that rules come of, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct DestinationRuleObjects {
-    /// In the order of what is in force of them, and shared with it where no two are joined.
-    by_host: BTreeMap<HostPattern, HostRules>,
+    /// Those of hosts of which they are not all in force as they are, since some are joined: in the order of what is in force.
+    joined: BTreeMap<HostPattern, HostRules>,
 }
 
 /// The place of an object among those of one host.
@@ -589,46 +589,42 @@ impl DestinationRuleObjects {
             into.changes.selectors |=
                 into.selectors.add(Some(rule.namespace()), Arc::clone(selector));
         }
-        self.replace(&rule, Some(&rule));
-        self.put(&rule, into);
+        self.put(&rule, Some(&rule), into);
     }
 
     pub(super) fn remove(&mut self, rule: &Arc<DestinationRule>, from: RulesInForce<'_>) {
         if let Some(selector) = &rule.selector {
             from.changes.selectors |= from.selectors.remove(Some(rule.namespace()), selector);
         }
-        self.replace(rule, None);
-        self.put(rule, from);
+        self.put(rule, None, from);
     }
 
-    /// Puts an object in the place of the one that has its rank, or takes that out.
-    fn replace(&mut self, rule: &DestinationRule, now: Option<&Arc<DestinationRule>>) {
-        let all = self.by_host.remove(&rule.host).unwrap_or_default();
-        let start = all.partition_point(|one| rank(one) < rank(rule));
-        let end = all.partition_point(|one| rank(one) <= rank(rule));
-        let all: HostRules = all[..start].iter().chain(now).chain(&all[end..]).cloned().collect();
-        if !all.is_empty() {
-            self.by_host.insert(rule.host.clone(), all);
-        }
-    }
-
-    /// Joins the objects of a rule's host and namespace again, and puts what comes of them in force.
-    fn put(&self, rule: &DestinationRule, into: RulesInForce<'_>) {
+    /// Puts an object in the place of the one that has its rank, or takes that out. Joins the objects of its host and
+    /// namespace again, and puts what comes of them in force.
+    fn put(
+        &mut self,
+        rule: &DestinationRule,
+        now: Option<&Arc<DestinationRule>>,
+        into: RulesInForce<'_>,
+    ) {
         let RulesInForce { rules, settings, changes, .. } = into;
         let (host, namespace) = (&rule.host, rule.namespace());
-        let objects = self.by_host.get(host).cloned().unwrap_or_default();
+        let all = self.joined.remove(host);
+        let all = all.or_else(|| rules.by_host.get(host).cloned()).unwrap_or_default();
+        let start = all.partition_point(|one| rank(one) < rank(rule));
+        let end = all.partition_point(|one| rank(one) <= rank(rule));
+        let objects: HostRules =
+            all[..start].iter().chain(now).chain(&all[end..]).cloned().collect();
         let joined = joined(&objects[range_of(&objects, namespace)]);
         rules.root_namespace = settings.root_namespace.clone();
-        if !rules.replace(host, namespace, &joined, &settings.domain) {
-            return;
+        if rules.replace(host, namespace, &joined, &settings.domain) {
+            changes.hosts.insert(host.clone());
         }
-        if let Some(now) = rules.by_host.get_mut(host) {
-            let is_own = |(one, object)| Arc::ptr_eq(one, object);
-            if now.len() == objects.len() && now.iter().zip(&*objects).all(is_own) {
-                *now = objects;
-            }
+        let in_force = rules.of_pattern(host);
+        let is_own = |(one, object)| Arc::ptr_eq(one, object);
+        if in_force.len() != objects.len() || !in_force.iter().zip(&*objects).all(is_own) {
+            self.joined.insert(host.clone(), objects);
         }
-        changes.hosts.insert(host.clone());
     }
 }
 

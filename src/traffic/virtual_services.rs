@@ -376,14 +376,20 @@ impl Visibility {
 /// The objects, which change one by one.
 #[derive(Debug, Default)]
 pub(super) struct VirtualServiceObjects {
-    all: BTreeMap<WorkloadKey, Arc<VirtualService>>,
+    all: OrdMap<WorkloadKey, KnownService>,
     /// Of those that are delegated to, who does.
     roots: BTreeMap<Delegate, BTreeSet<WorkloadKey>>,
-    /// What is in force of each.
-    routed: BTreeMap<WorkloadKey, Arc<RoutedService>>,
     /// Those of which something else may be said than before, and what was said of which.
     touched: BTreeSet<WorkloadKey>,
     given: BTreeMap<WorkloadKey, Vec<Reason>>,
+}
+
+/// An object, and what is in force of it.
+#[derive(Debug, Clone, Default)]
+struct KnownService {
+    /// As it is; `None` where it has just gone.
+    service: Option<Arc<VirtualService>>,
+    routed: Option<Arc<RoutedService>>,
 }
 
 /// What is in force, as objects change it.
@@ -401,7 +407,7 @@ impl VirtualServiceObjects {
         for delegate in service.delegates.values() {
             self.roots.entry(delegate.clone()).or_default().insert(key.clone());
         }
-        self.all.insert(key.clone(), service);
+        self.all.entry(key.clone()).or_default().service = Some(service);
         self.put(&key, &mut into);
     }
 
@@ -415,7 +421,9 @@ impl VirtualServiceObjects {
                 }
             }
         }
-        self.all.remove(&key);
+        if let Some(known) = self.all.get_mut(&key) {
+            known.service = None;
+        }
         self.put(&key, &mut from);
     }
 
@@ -433,7 +441,7 @@ impl VirtualServiceObjects {
     ) -> Vec<(Arc<RouteOrigin>, Reason)> {
         let mut news = Vec::new();
         for key in std::mem::take(&mut self.touched) {
-            let Some(routed) = self.routed.get(&key) else {
+            let Some(routed) = self.all.get(&key).and_then(|known| known.routed.as_ref()) else {
                 self.given.remove(&key);
                 continue;
             };
@@ -462,19 +470,23 @@ impl VirtualServiceObjects {
                 service.mesh_hosts().next().is_some()
                     || (service.own_gateways().next().is_some() && !service.hosts.is_empty())
             };
-            let now = self.all.get(&key).filter(is_followed);
-            let now = now.map(|service| {
-                let routes = service.routes(|name| self.all.get(name).map(|one| &**one));
-                Arc::new(RoutedService::of(service, routes))
+            let service = |key: &WorkloadKey| self.all.get(key)?.service.as_ref();
+            let now = service(&key).filter(is_followed);
+            let now = now.map(|one| {
+                let routes = one.routes(|name| service(name).map(|one| &**one));
+                Arc::new(RoutedService::of(one, routes))
             });
-            let before = match &now {
-                Some(now) => self.routed.insert(key.clone(), Arc::clone(now)),
-                None => self.routed.remove(&key),
-            };
+            let is_gone = service(&key).is_none();
+            let before = self.all.get(&key).and_then(|known| known.routed.clone());
+            if is_gone {
+                self.all.remove(&key);
+            }
             if before == now {
                 // What others hold stays what it was.
-                self.routed.extend(before.map(|before| (key, before)));
                 continue;
+            }
+            if let Some(known) = self.all.get_mut(&key) {
+                known.routed.clone_from(&now);
             }
             let rivals = replace(before.as_deref(), now.as_ref(), into);
             self.touched.extend(rivals);
