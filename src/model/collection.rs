@@ -9,6 +9,7 @@ use imbl::ordmap::DiffItem;
 use serde_json::Value;
 
 use super::object_json::ObjectJson;
+use super::sorted::filling;
 
 /// What identifies an object, whatever the version of its API.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -172,34 +173,41 @@ impl Eq for Collection {}
 impl FromIterator<Arc<Value>> for Collection {
     /// Of two with one key the first counts; what has no key is left out.
     fn from_iter<T: IntoIterator<Item = Arc<Value>>>(objects: T) -> Self {
-        let mut all = Self::default();
+        let mut all = BTreeMap::new();
         for object in objects {
-            if let Some(key) = ObjectKey::of(&object).filter(|key| !all.0.contains_key(key)) {
-                all.put(key, object.into());
+            if let Some(key) = ObjectKey::of(&object) {
+                all.entry(key).or_insert_with(|| object.into());
             }
         }
-        all
+        all.into()
     }
 }
 
 impl FromIterator<ObjectJson> for Collection {
     /// Likewise.
     fn from_iter<T: IntoIterator<Item = ObjectJson>>(objects: T) -> Self {
-        let mut all = Self::default();
+        let mut all = BTreeMap::new();
         for object in objects {
-            let key = ObjectKey::of(&object.to_value());
-            if let Some(key) = key.filter(|key| !all.0.contains_key(key)) {
-                all.put(key, object);
+            if let Some(key) = ObjectKey::of(&object.to_value()) {
+                all.entry(key).or_insert(object);
             }
         }
-        all
+        all.into()
     }
 }
 
 impl<O: Into<ObjectJson>> FromIterator<(ObjectKey, O)> for Collection {
+    /// Of two with one key the last counts.
     fn from_iter<T: IntoIterator<Item = (ObjectKey, O)>>(objects: T) -> Self {
+        let all = objects.into_iter().map(|(key, object)| (key, object.into()));
+        all.collect::<BTreeMap<_, ObjectJson>>().into()
+    }
+}
+
+impl From<BTreeMap<ObjectKey, ObjectJson>> for Collection {
+    fn from(objects: BTreeMap<ObjectKey, ObjectJson>) -> Self {
         let mut all = Self::default();
-        objects.into_iter().for_each(|(key, object)| all.put(key, object.into()));
+        filling(objects).for_each(|(key, object)| all.put(key, object));
         all
     }
 }

@@ -73,7 +73,7 @@ pub use service::{
     ByName, Definition, Distribution, ExportTo, NamedEndpoint, Port, Protocol, Resolution, Service,
     TargetPort,
 };
-pub use sorted::{SortedMap, repack};
+pub use sorted::{SortedMap, filling, repack};
 pub use status_condition::StatusCondition;
 pub use telemetry::{EndpointMetadata, telemetry};
 pub use workload::{Addresses, Profile, UidMark, Workload};

@@ -18,6 +18,17 @@ pub fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
     *map = std::mem::take(map).into_iter().collect();
 }
 
+/// What comes in the order of its keys, in one in which it fills a tree of imbl: every second first, then the others. In the
+/// order of keys each node is split when it is full, and its first half stays half empty for ever; so there is room in it for
+/// those that come later, and no more.
+pub fn filling<T>(sorted: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+    let (mut first, mut others) = (Vec::new(), Vec::new());
+    for (at, entry) in sorted.into_iter().enumerate() {
+        if at % 2 == 0 { &mut first } else { &mut others }.push(entry);
+    }
+    first.into_iter().chain(others)
+}
+
 /// Entries in order of their keys.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SortedMap<K, V>(Box<[(K, V)]>);
@@ -160,6 +171,12 @@ mod tests {
         let map: SortedMap<&str, i32> = [("b", 1), ("a", 2), ("b", 3), ("b", 4)].into();
         assert_eq!(map.iter().collect::<Vec<_>>(), [(&"a", &2), (&"b", &4)]);
         assert_eq!((map.get("b"), map.get("c"), map.len()), (Some(&4), None, 2));
+    }
+
+    #[test]
+    fn what_fills_a_tree_is_all_that_there_is() {
+        assert_eq!(filling(0..5).collect::<Vec<_>>(), [0, 2, 4, 1, 3]);
+        assert_eq!(filling([""; 0]).next(), None);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use super::virtual_service::VirtualService;
 use super::virtual_services::{ServicesInForce, VirtualServiceObjects};
 use crate::model::{
     CLUSTERSET, Cause, Causes, ClusterId, Collection, GATEWAY_API, INGRESS_API, ISTIO_NETWORKING,
-    ISTIO_TELEMETRY, ObjectJson, ObjectKey,
+    ISTIO_TELEMETRY, ObjectJson, ObjectKey, filling,
 };
 
 /// What comes of a change of objects.
@@ -237,7 +237,7 @@ impl TrafficIndex {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let mut changes = TrafficChanges::default();
         let mut causes = Causes::default();
-        for difference in objects.differences(&before) {
+        for difference in filling(objects.differences(&before)) {
             let Some(kind) = TrafficKind::of(difference.key) else { continue };
             let key = difference.key;
             let touched = match difference.now {
@@ -251,6 +251,8 @@ impl TrafficIndex {
                 });
             }
         }
+        // They are told in the order of objects nevertheless.
+        self.news.sort_by(|(one, _), (other, _)| one.cmp(other));
         self.remembered = Collection::default();
         self.join_routes(&mut changes);
         self.note_news();
@@ -266,7 +268,7 @@ impl TrafficIndex {
     pub fn follow(&mut self, objects: &Collection, reports: &TrafficReports) {
         let before = std::mem::replace(&mut self.objects, objects.clone());
         let mut changes = TrafficChanges::default();
-        for difference in objects.differences(&before) {
+        for difference in filling(objects.differences(&before)) {
             let key = difference.key;
             if TrafficKind::of(key).is_none() {
                 continue;
