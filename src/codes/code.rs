@@ -1,6 +1,7 @@
 //! What a code is, and how a group of them is written down.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 /// One kind of trouble.
 #[derive(PartialEq, Eq)]
@@ -13,6 +14,13 @@ pub struct Code {
     pub next: &'static str,
     /// Why it is so, and what it touches and what not.
     pub page: &'static str,
+}
+
+impl Hash for Code {
+    /// By its name alone: no two have one.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.id.hash(state);
+    }
 }
 
 impl Code {

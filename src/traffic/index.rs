@@ -468,6 +468,8 @@ impl TrafficIndex {
         let guard = guard.flatten().map(|rule| TrafficObject::DestinationRule(Arc::new(rule)));
         let new = state.reasons.iter().filter(|reason| !given.contains(reason));
         self.news.extend(new.map(|reason| (key.clone(), reason.clone())));
+        let mut state = Arc::new(state);
+        self.shared.states.share(&mut state);
         let report = TrafficReport { good, guard, state };
         let new = report.in_force().cloned();
         let counts = report.good.as_ref().map_or(object, |(stored, _)| stored);

@@ -44,7 +44,7 @@ impl fmt::Display for ObjectMeta {
 }
 
 /// Something about a part of an object that its owner should know.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reason {
     /// What kind of trouble it is.
     pub code: &'static Code,
@@ -132,7 +132,7 @@ pub struct RawWorkloadSelector {
 }
 
 /// How an object is taken.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ObjectState {
     /// What its owner should know.
     pub reasons: Vec<Reason>,

@@ -67,7 +67,7 @@ pub struct TrafficReport {
     /// What counts where none of it ever did: see [`DestinationRule::guard`].
     pub guard: Option<TrafficObject>,
     /// How it was taken as it is now.
-    pub state: ObjectState,
+    pub state: Arc<ObjectState>,
 }
 
 impl TrafficReport {

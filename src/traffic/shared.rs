@@ -6,6 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::destination_rule::Subset;
+use super::object::ObjectState;
 use super::policy::TrafficPolicy;
 use super::route::RequestMatch;
 use crate::model::SortedMap;
@@ -19,6 +20,8 @@ pub(super) struct SharedParts {
     pub(super) subsets: SharedValues<SortedMap<Arc<str>, Subset>>,
     /// The conditions of one rule.
     pub(super) matches: SharedValues<[RequestMatch]>,
+    /// What is said of objects: of most of them nothing.
+    pub(super) states: SharedValues<ObjectState>,
     /// Names that are no object's own.
     pub(super) texts: SharedValues<str>,
 }
