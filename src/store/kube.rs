@@ -33,7 +33,7 @@ use crate::apiserver::{
 };
 use crate::codes;
 use crate::mass_deletion::{Doubt, GuardedPart, MassDeletionGuard};
-use crate::model::{Collection, ObjectJson, ObjectKey};
+use crate::model::{Collection, ObjectJson, ObjectKey, filling};
 use crate::sources::SourceFacts;
 use crate::task::Supervisor;
 
@@ -487,7 +487,7 @@ impl StoreIndex {
                     self.namespaces.retain(|name, _| names.contains(name));
                 }
                 self.warnings.retain(|(of, _), _| *of != reader);
-                for object in objects {
+                for object in filling(objects) {
                     self.take(reader, object);
                 }
                 for invalid in invalid {
