@@ -374,13 +374,13 @@ impl DirectoryFiles {
             let Some(wrong) = &file.wrong else { continue };
             for (id, object) in &file.earlier {
                 let counts = all.get(id).is_some_and(|(_, one)| std::ptr::eq(*one, object));
-                if counts && let StoreObject::Other(key, _) = object {
-                    unread.insert(key.clone(), Arc::clone(wrong));
+                if counts && let StoreObject::Other(_) = object {
+                    unread.insert(id.key(), Arc::clone(wrong));
                 }
             }
         }
         let (mut objects, mut others) = (Objects::default(), Vec::new());
-        for (name, object) in all.values() {
+        for (id, (name, object)) in all {
             match object {
                 StoreObject::Secret(secret) if !secret.describes_clusters() => {}
                 StoreObject::Secret(secret)
@@ -390,7 +390,7 @@ impl DirectoryFiles {
                         "Secret {} is ignored: only those in namespace {} count",
                         secret.name, self.system_namespace
                     );
-                    let source = (*name).to_owned();
+                    let source = name.to_owned();
                     warnings.push(Warning { source, document: None, line: None, text });
                 }
                 StoreObject::Secret(secret) => objects.secrets.push(Arc::clone(secret)),
@@ -398,7 +398,7 @@ impl DirectoryFiles {
                     objects.config_maps.push(Arc::clone(config_map));
                 }
                 StoreObject::Namespace(namespace) => objects.namespaces.push(Arc::clone(namespace)),
-                StoreObject::Other(key, other) => others.push((key.clone(), other.clone())),
+                StoreObject::Other(other) => others.push((id.key(), other.clone())),
             }
         }
         objects.others = others.into_iter().collect();

@@ -18,7 +18,7 @@ pub(super) enum StoreObject {
     Secret(Arc<WatchedSecret>),
     ConfigMap(Arc<WatchedConfigMap>),
     Namespace(Arc<WatchedNamespace>),
-    Other(ObjectKey, ObjectJson),
+    Other(ObjectJson),
 }
 
 /// What identifies an object.
@@ -146,7 +146,7 @@ fn one(
             let [group, kind] = kinds::names(&group, &kind);
             let (namespace, name) = (Arc::clone(&name.namespace), Arc::clone(&name.name));
             let key = ObjectKey { kind, group, namespace, name };
-            return Ok((ObjectId::of(&key), StoreObject::Other(key, document.into())));
+            return Ok((ObjectId::of(&key), StoreObject::Other(document.into())));
         }
     };
     Ok((ObjectId { group: group.into(), kind: kind.into(), name }, object))

@@ -104,9 +104,9 @@ impl ConfigFile {
         if *self.keys != keys {
             self.keys = Arc::new(keys);
         }
-        let policies = self.counting().filter_map(|(_, object)| match object {
-            StoreObject::Other(key, object) => Some((key.clone(), PolicyEffect::of(key, object)?)),
-            _ => None,
+        let policies = self.counting().zip(&*self.keys).filter_map(|((_, object), key)| {
+            let StoreObject::Other(object) = object else { return None };
+            Some((key.clone(), PolicyEffect::of(key, object)?))
         });
         self.policies = policies.collect();
     }

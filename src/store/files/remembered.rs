@@ -29,8 +29,8 @@ pub(super) struct RememberedFiles {
 impl RememberedFiles {
     pub(super) fn of(known: &RememberedStore) -> Self {
         let entries = known.entries.iter();
-        let entries = entries
-            .map(|(key, object)| (key.clone(), StoreObject::Other(key.clone(), object.clone())));
+        let entries =
+            entries.map(|(key, object)| (key.clone(), StoreObject::Other(object.clone())));
         let config_map = known.config_map.iter().map(|map| {
             let key = ObjectId::config_map(&map.name).key();
             (key, StoreObject::ConfigMap(Arc::clone(map)))
